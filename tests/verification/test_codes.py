@@ -50,6 +50,7 @@ def test_every_code_has_an_example():
     "build",
     [
         bad_datasets.sound,
+        bad_datasets.sound_view,
         bad_products.sound_cache,
         bad_products.sound_blend,
         bad_products.sound_plan,

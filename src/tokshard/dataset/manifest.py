@@ -16,6 +16,7 @@ from tokshard.core.codec import SHA256, XXH3_128, Document, Key, Tool
 from tokshard.dataset.plan import AdoptionParameters, BuildParameters, Compression, TokenizeParameters
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
+from tokshard.dataset.view import read_view
 from tokshard.errors import IntegrityError
 from tokshard.storage import fs, paths
 from tokshard.storage.digest import FileRecord, identity_digest
@@ -252,8 +253,11 @@ def read_dataset_tokenizer(path_prefix: str) -> DatasetTokenizer:
     """Return the tokenizer of a dataset; all unknown without a manifest of these files.
 
     Raises:
-        IntegrityError: The manifest is damaged.
+        IntegrityError: The manifest, or the record of a view, is damaged.
     """
+    view = read_view(path_prefix)
+    if view is not None:
+        return view.tokenizer
     manifest = read_manifest(path_prefix)
     # Another tool may have written new files next to an old manifest.
     if manifest is None or not _has_sizes(path_prefix, manifest):

@@ -80,7 +80,7 @@ class GPTSamples:
         self.spans = SampleSpans(index, dataset.sequence_lengths, path=dataset.path_prefix)
         self._pointers = dataset.index.sequence_pointers
         self._itemsize = dataset.dtype.itemsize
-        self._mapped = _all_tokens(dataset) if dataset.mmap else None
+        self._mapped = dataset.mapped_tokens
 
     def __repr__(self) -> str:
         return f"GPTSamples({self.dataset!r}, {self.index!r})"
@@ -192,8 +192,3 @@ class GPTSamples:
         sizes = np.array(counts)
         begins[1:] -= sizes[:-1].cumsum()
         row[:] = source[np.repeat(begins, sizes) + np.arange(len(row))]
-
-
-def _all_tokens(dataset: IndexedDataset) -> NDArray[Any]:
-    size_bytes = dataset.index.token_count * dataset.dtype.itemsize
-    return next(dataset.token_blocks(max(1, size_bytes)), np.empty(0, dataset.dtype))

@@ -21,6 +21,7 @@ from tokshard.dataset.tokenizer_agreement import (
     TokenizerMismatch,
     agree,
 )
+from tokshard.dataset.view import data_prefix
 from tokshard.errors import TokshardError
 from tokshard.storage.paths import bin_path, is_remote
 
@@ -191,8 +192,9 @@ def find_beyond(path_prefix: str, vocabulary_size: int, *, blocks: int = BLOCKS)
     """Look for a token id beyond a vocabulary in a sample of the tokens of a dataset.
 
     The sample has up to ``blocks`` blocks of :data:`BLOCK_BYTES`, spread over the file, the same in each run.
-    Datasets that are not larger are read whole.
+    Datasets that are not larger are read whole. Of a view, all tokens of its dataset are meant.
     """
+    path_prefix = data_prefix(path_prefix)
     dataset = IndexedDataset(path_prefix)
     dtype = dataset.dtype
     if dtype.kind == "u" and np.iinfo(dtype).max < vocabulary_size:

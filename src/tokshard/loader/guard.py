@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tokshard.dataset.source import DataFile
+from tokshard.dataset.view import data_prefix
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.storage import fs
 from tokshard.storage.paths import idx_path, is_remote
@@ -87,7 +88,7 @@ class DatasetGuard:
     def _read_blocks(self, file: DataFile) -> TokenBlocks:
         from tokshard.dataset.blocks import TokenBlocks  # most runs do without
 
-        return TokenBlocks.read(self._reference.prefix, file, self._reference.fingerprint)
+        return TokenBlocks.read(data_prefix(self._reference.prefix), file, self._reference.fingerprint)
 
 
 def _changed(path: str, reason: str) -> IntegrityError:

@@ -22,6 +22,7 @@ from tokshard.dataset.manifest import (
     seal_of,
 )
 from tokshard.dataset.source import InputFile, open_data
+from tokshard.dataset.view import view_path
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import fs
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
@@ -32,6 +33,7 @@ from tokshard.verification.index import IndexFacts, examine_index
 from tokshard.verification.inputs import Units, examine_units, read_units, units_off_boundaries
 from tokshard.verification.report import ProductFindings, VerifiedProduct
 from tokshard.verification.tokenizers import find_allowed
+from tokshard.verification.view import verify_view
 
 _SUMMED = ("records", "documents", "blank_lines", "content_bytes")
 
@@ -148,6 +150,8 @@ class DatasetFacts:
 
 def verify_dataset(prefix: str, context: VerifyContext) -> VerifiedProduct:
     """Verify a dataset."""
+    if fs.lexists(view_path(prefix)):
+        return verify_view(prefix, context)
     findings = ProductFindings("dataset", prefix)
     before = dataset_state(prefix)
     facts = examine_structure(prefix, findings, context)
