@@ -50,6 +50,7 @@ PUBLIC = [
     "JobDiagnosis",
     "LaunchIndexes",
     "LineLog",
+    "MegatronCache",
     "MergeDryRun",
     "MergeOptions",
     "MergeReport",

@@ -66,7 +66,12 @@ if TYPE_CHECKING:
     from tokshard.sharding.disk_reads import DiskReads, ReadSummary
     from tokshard.sharding.options import BatchSizes, ShardPlanOptions, SimulateOptions, StagingOptions
     from tokshard.sharding.plan import Plan, read_plan
-    from tokshard.sharding.planning import ShardPlanReport, dry_run_shard_plan, shard_plan
+    from tokshard.sharding.planning import (
+        MegatronCache,
+        ShardPlanReport,
+        dry_run_shard_plan,
+        shard_plan,
+    )
     from tokshard.sharding.publication import PlanFiles, write_plan
     from tokshard.sharding.replan.job import dry_run_replan, replan
     from tokshard.sharding.replan.options import ReplanOptions
@@ -140,6 +145,7 @@ __all__ = [
     "JobDiagnosis",
     "LaunchIndexes",
     "LineLog",
+    "MegatronCache",
     "MergeDryRun",
     "MergeOptions",
     "MergeReport",
@@ -262,6 +268,7 @@ _HOMES = {
     "JobDiagnosis": "tokshard.preflight.job",
     "LaunchIndexes": "tokshard.preflight.from_launch",
     "LineLog": "tokshard.storage.line_log",
+    "MegatronCache": "tokshard.sharding.planning",
     "MergeDryRun": "tokshard.dataset.merge.job",
     "MergeOptions": "tokshard.dataset.merge.options",
     "MergeReport": "tokshard.dataset.merge.job",

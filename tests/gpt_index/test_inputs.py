@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tokshard.errors import InputError, IntegrityError, UsageError
 from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.inputs import InputTokens
+from tokshard.gpt_index.packing import Packing
 
 
-def build(lengths, *, samples=None, sequence_length=4, extra=True, drop=True):
+def build(lengths, *, samples=None, sequence_length=4, extra=True, drop=True, packing=None):
     lengths = np.array(lengths, np.int32)
     return lengths, GPTDatasetIndex.build(
         lengths,
@@ -24,6 +25,7 @@ def build(lengths, *, samples=None, sequence_length=4, extra=True, drop=True):
         num_samples=samples,
         extra_token=extra,
         drop_last_partial=drop,
+        packing=packing,
     )
 
 
@@ -83,6 +85,29 @@ def test_pieces_are_the_input_tokens_of_rows(data):
     found = zip(pieces.sequences.tolist(), pieces.firsts.tolist(), pieces.counts.tolist(), strict=True)
     assert list(found) == slow_pieces(stream, rows, expected)
     assert pieces.tokens == int((tokens * by_row).sum())
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_packed_rows_are_whole_documents_or_full_parts_of_long_ones(data):
+    lengths = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=8))
+    assume(sum(lengths))
+    length, samples = data.draw(st.integers(1, 7)), data.draw(st.none() | st.integers(0, 20))
+    lengths, index = build(lengths, samples=samples, sequence_length=length, packing=Packing())
+    inputs, stream = (
+        InputTokens(index, lengths),
+        stream_of(lengths, index)[: -lengths[index.document_index[-1]]],
+    )
+    bounds = index.sample_index.tolist()
+    rows = [max(row for row, (p, o) in enumerate(bounds) if (p, o) <= (at, token)) for at, _, token in stream]
+    assert max(rows) < len(index)
+    tokens = np.bincount(rows, minlength=len(index) + 1)
+    assert inputs.of_rows().tolist() == tokens.tolist()
+    assert tokens[-1] == 0
+    times = data.draw(st.lists(st.integers(0, 2), min_size=len(index), max_size=len(index)))
+    pieces = inputs.pieces(np.array([*times, 1], np.int32))
+    found = zip(pieces.sequences.tolist(), pieces.firsts.tolist(), pieces.counts.tolist(), strict=True)
+    assert list(found) == slow_pieces(stream, rows, [*times, 1])
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ COMMON_OPTIONS = (
     "--tail",
     "--seed",
     "--from",
+    "--seq-length",
     "--simulate",
     "--staging",
     "--force",
@@ -68,6 +69,25 @@ Blend = Annotated[
         metavar="NEW",
         help="Continue with a new blend: a directory, a recipe or words such as '0.7 data/web 0.3 "
         "data/code'.",
+        group=_CONTINUE,
+    ),
+]
+SeqLength = Annotated[
+    int | None,
+    count(
+        "--seq-length",
+        help="Continue with samples of N tokens, longer or shorter, made of the tokens that are unread.",
+        group=_CONTINUE,
+        default="as before",
+    ),
+]
+EmitCache = Annotated[
+    str | None,
+    text(
+        "--emit-cache",
+        metavar="DIR",
+        help="With --seq-length: write the new indexes to this index cache of a Megatron job, and print its "
+        "arguments.",
         group=_CONTINUE,
     ),
 ]

@@ -20,7 +20,7 @@ from tokshard import (
 from tokshard.cli import options, plan_options, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.options import LogJson
-from tokshard.cli.plan_views import show_proofs, show_simulation, show_staging
+from tokshard.cli.plan_views import show_megatron, show_proofs, show_simulation, show_staging
 from tokshard.core.formatting import counted, duration, size
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
@@ -82,6 +82,8 @@ def shard_plan(
     consumed_valid_samples: plan_options.ConsumedValidSamples = None,
     from_plan: plan_options.FromPlan = None,
     blend: plan_options.Blend = None,
+    seq_length: plan_options.SeqLength = None,
+    emit_cache: plan_options.EmitCache = None,
     moved: plan_options.Moved = None,
     simulate: plan_options.Simulate = False,
     staging: plan_options.Staging = None,
@@ -115,6 +117,9 @@ def shard_plan(
 
         tokshard shard-plan --from plan --consumed-samples 1M --data-parallel 16 \
             -o plan2
+
+        tokshard shard-plan --from plan --consumed-samples 1M --seq-length 8192 \
+            --emit-cache long -o plan3
     """
     with command_run("shard-plan", as_json=as_json, quiet=quiet, log_json=log_json) as run:
         looking = look_ahead(
@@ -133,7 +138,9 @@ def shard_plan(
             given.refuse(_LOOK_AHEAD, "requires --simulate or --staging")
         if from_plan is not None:
             mapping = PathMapping.of(options.parse_moved(moved))
-            replanning = replan_options(from_plan, given, blend, mapping)
+            replanning = replan_options(
+                from_plan, given, mapping, blend=blend, sequence_length=seq_length, emit_cache=emit_cache
+            )
             if dry_run:
                 report = looking.preview(
                     tokshard.dry_run_replan(replanning, progress=run.progress), output, run.progress
@@ -215,6 +222,8 @@ def _show(report: ShardPlanReport, output: str, looking: LookAhead) -> None:
     plan, files = report.plan.opened_from(f"{output}/plan.json"), report.written
     rendering.show(tokshard.describe(plan, charts=False))
     show_proofs(plan)
+    if report.megatron is not None:
+        show_megatron(report.megatron)
     if report.simulation is not None:
         show_simulation(report.simulation)
     if report.staging is not None and looking.staging is not None:
@@ -327,7 +336,7 @@ _SAME_NAME = (
 )
 """Options that are called the same here and in :class:`tokshard.ReplanOptions`."""
 
-_ONLY_FROM = ("blend", "moved")
+_ONLY_FROM = ("blend", "seq_length", "emit_cache", "moved")
 """Options that require ``--from``."""
 
 _LOOK_AHEAD = ("simulate_steps", "simulate_stream", "ranks_per_node")
@@ -363,7 +372,15 @@ class Given:
                 raise UsageError(f"{option} {reason}", hint=f"leave out {option}")
 
 
-def replan_options(path: str, given: Given, blend: str | None, moved: PathMapping) -> ReplanOptions:
+def replan_options(
+    path: str,
+    given: Given,
+    moved: PathMapping,
+    *,
+    blend: str | None,
+    sequence_length: int | None,
+    emit_cache: str | None,
+) -> ReplanOptions:
     """Return the options of a plan that continues another one; options not passed keep its values.
 
     Raises:
@@ -372,8 +389,9 @@ def replan_options(path: str, given: Given, blend: str | None, moved: PathMappin
     given.refuse(_FIXED, "cannot be changed with --from: the continued plan determines it")
     if blend is None and given.value("seed") is not None:
         raise UsageError("--seed has no effect with --from unless --blend begins new source epochs")
-    if blend is not None and given.value("dry_run"):
-        raise UsageError("--dry-run and --blend exclude each other", hint="leave out --dry-run")
+    for option, value in (("--blend", blend), ("--seq-length", sequence_length)):
+        if value is not None and given.value("dry_run"):
+            raise UsageError(f"--dry-run and {option} exclude each other", hint="leave out --dry-run")
     consumed = given.value("consumed_samples")
     if consumed is None:
         raise UsageError(
@@ -394,6 +412,8 @@ def replan_options(path: str, given: Given, blend: str | None, moved: PathMappin
             decrease_if_needed=bool(given.value("decrease_batch_size_if_needed")),
         ),
         blend=blend,
+        sequence_length=sequence_length,
+        emit_cache=emit_cache,
         moved=moved,
         **named,
     )

@@ -3,7 +3,8 @@
 The *stream* of an index is the tokens of its sequences, in the order of the document index. The inputs of
 row k of the sample index are the tokens of the stream from row k up to row k + 1. The extra token of a
 sample, its last label, is the first input of the next row and counts there. Tokens after the last row are
-inputs of no sample: they are the *remainder* of the index, and are numbered here as one more row.
+inputs of no sample: they are the *remainder* of the index, and are numbered here as one more row. Packed
+samples have none: after their last row comes one entry of the document index, for the last label.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ class InputTokens:
         self._documents = np.asarray(index.document_index)
         self._lengths = np.asarray(lengths)
         self._order = np.asarray(index.shuffle_index)
-        end = np.array([[len(self._documents), 0]], np.int64)
-        self._bounds = np.concatenate((np.asarray(index.sample_index, np.int64), end))
+        end = len(self._documents) - (self._plan.packed is not None)
+        self._bounds = np.concatenate((np.asarray(index.sample_index, np.int64), [[end, 0]]))
         shapes = (len(self._documents), self._bounds.shape, self._order.shape)
         expected = (self._plan.documents, (self._plan.samples + 2, 2), (self._plan.samples,))
         least, most = (self._documents.min(), self._documents.max()) if shapes[0] else (0, -1)

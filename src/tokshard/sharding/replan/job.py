@@ -1,24 +1,30 @@
-"""Replanning: continue a plan for a new world size or with new weights; nothing is lost or repeated."""
+"""Replanning: continue a plan for a new world size, with new weights or with another sequence length.
+
+Nothing is lost or repeated.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from tokshard.blending.document import DOCUMENT_NAME
+from tokshard.blending.plan import BlendPlan
 from tokshard.core.codec import encode
 from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
 from tokshard.gpt_index.splits import TRAIN
-from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
+from tokshard.sharding.assignment import Assignment, available_steps
 from tokshard.sharding.discovery import read_blends
 from tokshard.sharding.history import (
     Reweighting,
+    SequenceLengthChange,
     StoppedPlan,
     StoppedStream,
     StreamProof,
@@ -26,14 +32,20 @@ from tokshard.sharding.history import (
 )
 from tokshard.sharding.layouts import Blocked
 from tokshard.sharding.locator import Locator
-from tokshard.sharding.modes import World, cyclic_order, layout_of
+from tokshard.sharding.modes import World
 from tokshard.sharding.options import SimulateOptions, StagingOptions
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import Plan, PlanWarning, Stream, read_plan
 from tokshard.sharding.planning import ShardPlanReport, publish_plan, world_of
+from tokshard.sharding.replan.continuation import (
+    ShardingPolicy,
+    continue_assignment,
+    reads_all,
+    whole_epochs,
+)
+from tokshard.sharding.replan.emission import check_emission, megatron_cache
 from tokshard.sharding.replan.options import ReplanOptions
 from tokshard.sharding.replan.proof import continuation_problems, count_before, prove_draws, prove_remainder
-from tokshard.sharding.replan.remainder import Remainder
 from tokshard.sharding.replan.reweighting import (
     BlendComponent,
     OrderFiles,
@@ -42,11 +54,17 @@ from tokshard.sharding.replan.reweighting import (
     reweight,
     source_progress_of,
 )
+from tokshard.sharding.replan.sequence_length import (
+    ChangedStream,
+    ViewSettings,
+    change_stream,
+    check_source,
+)
 from tokshard.sharding.requests import ReplanRequest, consumed_valid_samples
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.tokenizers import PlanTokenizers, agree_on_tokenizers
-from tokshard.sharding.topology import Topology
+from tokshard.sharding.topology import Topology, context_slices
 from tokshard.storage.lock import lock_mode
 
 FULL_VALIDATION = "full-validation"
@@ -60,7 +78,7 @@ def replan(
     staging: StagingOptions | None = None,
     progress: Progress | None = None,
 ) -> ShardPlanReport:
-    """Continue a plan for a new world size or with new weights, and write the new plan.
+    """Continue a plan for a new world size, with new weights or another sequence length, and write it.
 
     Args:
         options: How it continues.
@@ -84,12 +102,12 @@ def replan(
     started = time.monotonic()
     with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("planning and checking")
-        plan, files = _plan_of(options)
-        if files is not None:
+        found = _plan_of(options, listener)
+        if found.files is not None:
             listener.start("writing the order")
-            files.write()
+            found.files.write()
         report = publish_plan(
-            plan,
+            found.plan,
             options.output,
             packed=options.packed,
             force=options.force,
@@ -97,25 +115,39 @@ def replan(
             staging=staging,
             progress=listener,
         )
-        return replace(report, seconds=time.monotonic() - started)
+        cache = options.emit_cache
+        megatron = None if cache is None else megatron_cache(found.plan, found.blends, cache)
+        return replace(report, megatron=megatron, seconds=time.monotonic() - started)
 
 
 def dry_run_replan(options: ReplanOptions, *, progress: Progress | None = None) -> Plan:
     """Return the plan that :func:`replan` would write; nothing is written.
 
     The samples of a plan with new weights cannot be read from it: their order would be in files beside it.
+
+    Raises:
+        UsageError: It has another sequence length, which requires files.
     """
+    if options.sequence_length is not None:
+        raise UsageError("--dry-run and --seq-length exclude each other", hint="leave out --dry-run")
     with reporting(progress) as listener:
         listener.start("planning and checking")
-        return _plan_of(options)[0]
+        return _plan_of(options, listener).plan
 
 
-def _plan_of(options: ReplanOptions) -> tuple[Plan, OrderFiles | None]:
+def _plan_of(options: ReplanOptions, progress: Progress) -> _Continuation:
     plan = read_plan(options.plan, roots=dict(options.moved))
     source = next(iter(plan.streams.values())).source
-    schedule = options.batch_sizes.schedule(source.sequence_length)
+    schedule = options.batch_sizes.schedule(options.sequence_length or source.sequence_length)
     request = options.request(options.topology(plan.topology), schedule)
-    return _continuation(plan, request, options.output, allowed=options.allow_tokenizer_mismatch)
+    return _continuation(
+        plan,
+        request,
+        options.output,
+        allowed=options.allow_tokenizer_mismatch,
+        cache_directory=options.emit_cache,
+        progress=progress,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +160,15 @@ class _Stop:
     schedule: BatchSchedule
     policy: ShardingPolicy
 
-    def stopped(self, proof: StreamProof, reweighting: Reweighting | None = None) -> StoppedStream:
+    def stopped(
+        self,
+        proof: StreamProof,
+        reweighting: Reweighting | None = None,
+        change: SequenceLengthChange | None = None,
+    ) -> StoppedStream:
         assignment = self.stream.assignment
-        return StoppedStream(assignment, self.step, assignment.consumed_after(self.step), proof, reweighting)
+        consumed = assignment.consumed_after(self.step)
+        return StoppedStream(assignment, self.step, consumed, proof, reweighting, change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +177,15 @@ class _Continued:
     stopped: StoppedStream
     warnings: tuple[PlanWarning, ...] = ()
     files: OrderFiles | None = None
+    blend: BlendPlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Continuation:
+    # ``files`` are written before the plan; ``blends`` are those of views, by stream.
+    plan: Plan
+    files: OrderFiles | None = None
+    blends: Mapping[str, BlendPlan] = field(default_factory=dict)
 
 
 def continue_plan(
@@ -150,9 +197,10 @@ def continue_plan(
 ) -> Plan:
     """Plan the samples that are read after a stop.
 
-    Without another blend this opens no data, except the arrays of a blend to count its datasets. With
-    one it looks at each sample that was planned, and writes the new order into the directory: 10 bytes a
-    sample.
+    Without another blend or sequence length this opens no data, except the arrays of a blend to count its
+    datasets. With another blend it looks at each sample that was planned, and writes the new order into the
+    directory: 10 bytes a sample. With another length it writes views of the unread tokens there, and their
+    indexes.
 
     Raises:
         UsageError: The consumed samples are not at the end of a step, nothing is left, or sizes do not
@@ -166,34 +214,64 @@ def continue_plan(
         request = ReplanRequest(consumed_samples=4096, topology=Topology(16))
         write_plan(continue_plan(read_plan("plan"), request, "plan2"), "plan2")
     """
-    continued, files = _continuation(plan, request, directory, allowed=allow_tokenizer_mismatch)
-    if files is not None:
-        files.write()
-    return continued
+    found = _continuation(plan, request, directory, allowed=allow_tokenizer_mismatch)
+    if found.files is not None:
+        found.files.write()
+    return found.plan
 
 
 def _continuation(
-    plan: Plan, request: ReplanRequest, directory: str | os.PathLike[str], *, allowed: bool
-) -> tuple[Plan, OrderFiles | None]:
+    plan: Plan,
+    request: ReplanRequest,
+    directory: str | os.PathLike[str],
+    *,
+    allowed: bool,
+    cache_directory: str | None = None,
+    progress: Progress | None = None,
+) -> _Continuation:
     topology = request.topology or plan.topology
     consumed_valid_samples(TRAIN, tuple(plan.streams), request.consumed_valid_samples)  # raises
-    continued = {}
+    stops = {}
     for name, stream in plan.streams.items():
-        try:
-            stop = _stop_of(name, stream, plan, topology, request)
-            if name == TRAIN and request.blend is not None:
+        with _named(name):
+            stops[name] = _stop_of(name, stream, plan, topology, request)
+    views = None
+    if cache_directory is not None:
+        if TRAIN not in stops:
+            raise UsageError("--emit-cache requires a plan with a training stream")
+        check_emission(stops[TRAIN].stream.source)
+    if request.sequence_length is not None:
+        steps = {name: stop.step for name, stop in stops.items()}
+        views = ViewSettings.of(
+            plan,
+            steps,
+            request.sequence_length,
+            os.fspath(directory),
+            cache_directory=cache_directory,
+            progress=progress,
+        )
+    continued: dict[str, _Continued] = {}
+    warnings: list[PlanWarning] = []
+    for name, stop in stops.items():
+        with _named(name):
+            steps_of_stream = request.steps if name == TRAIN else None
+            if views is not None:
+                changed = change_stream(name, stop.stream, stop.step, views)
+                if isinstance(changed, ChangedStream):
+                    continued[name] = _changed(stop, changed, steps_of_stream)
+                else:
+                    warnings.append(_too_few(name, changed, views))
+            elif name == TRAIN and request.blend is not None:
                 continued[name] = _reweighted(stop, plan, request, os.path.abspath(directory))
             else:
-                continued[name] = _continued(stop, request.steps if name == TRAIN else None)
-        except UsageError as error:
-            raise UsageError(f"{name}: {error.message}", hint=error.hint) from error
+                continued[name] = _continued(stop, steps_of_stream)
     if request.blend is not None and TRAIN not in plan.streams:
         raise UsageError("the plan has no training stream to re-weight")
     entry = StoppedPlan(
         plan.plan_id, {name: continuation.stopped for name, continuation in continued.items()}
     )
     tokenizers = _tokenizers(plan, request, [each.stream.source for each in continued.values()], allowed)
-    warnings = [warning for continuation in continued.values() for warning in continuation.warnings]
+    warnings += [warning for continuation in continued.values() for warning in continuation.warnings]
     after = Plan(
         topology=topology,
         streams={name: continuation.stream for name, continuation in continued.items()},
@@ -203,7 +281,26 @@ def _continuation(
         tokenizer=tokenizers.common,
         tokenizer_mismatches=tokenizers.mismatches,
     )
-    return after, continued[TRAIN].files if TRAIN in continued else None
+    files = continued[TRAIN].files if TRAIN in continued else None
+    blends = {name: each.blend for name, each in continued.items() if each.blend is not None}
+    return _Continuation(after, files, blends)
+
+
+@contextmanager
+def _named(stream: str) -> Iterator[None]:
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{stream}: {error.message}", hint=error.hint) from error
+
+
+def _too_few(name: str, tokens: int, views: ViewSettings) -> PlanWarning:
+    if name == TRAIN:
+        raise UsageError(
+            f"no dataset has a sample of {views.sequence_length:,} tokens left: {tokens:,} tokens are unread",
+            hint="pass a smaller --seq-length",
+        )
+    return PlanWarning("too-few-tokens", name, tokens=tokens)
 
 
 def _tokenizers(
@@ -225,6 +322,9 @@ def _stop_of(name: str, stream: Stream, plan: Plan, topology: Topology, request:
     step = _stop_step(stream.assignment, _consumed(name, plan, request))
     world, schedule = _world(name, stream, topology, request)
     policy = _policy(name, stream, request)
+    if request.sequence_length is not None:
+        check_source(stream.source, request.sequence_length)
+        context_slices(request.sequence_length, topology.context, 0)  # raises
     return _Stop(name, stream, stops_of(plan.history, name), step, world, schedule, policy)
 
 
@@ -241,6 +341,34 @@ def _continued(stop: _Stop, steps: int | None) -> _Continued:
     return _Continued(changed, stop.stopped(proof))
 
 
+def _changed(stop: _Stop, changed: ChangedStream, steps: int | None) -> _Continued:
+    stream, stopped, source = stop.stream, stop.stream.assignment, changed.source
+    consumed = stopped.consumed_after(stop.step)
+    whole = whole_epochs(SampleOrder(source.total), 0, 1, stop.world, stop.policy)
+    available = available_steps((whole,), stop.world.micro_batch_size, stop.schedule, consumed, steps=steps)
+    if steps is None:
+        steps = available
+        if not reads_all(stopped):
+            # As many tokens as the stopped plan had left to read.
+            unread = sum(count.planned + count.planned_later for count in changed.proof.sources)
+            left = (stopped.consumed_after(stopped.steps) - consumed) * source.total // max(unread, 1)
+            timeline = stop.schedule.timeline(stop.world.group, consumed, stop=consumed + left)
+            steps = min(available, timeline.steps_within(left))
+    if not steps or steps > available:
+        raise UsageError(
+            f"steps must be from 1 to {available:,}, which {source.total:,} samples of "
+            f"{source.sequence_length:,} tokens fill, got {steps:,}",
+            hint="pass fewer --steps, or a smaller --global-batch-size",
+        )
+    after = Assignment((whole,), stop.world.micro_batch_size, stop.schedule, steps, consumed)
+    warnings = changed.warnings
+    if stream.sort_key is not None:
+        warnings = (*warnings, PlanWarning("no-bucketing", stop.name))
+    new = Stream(source, after, stop.policy.mode, stop.policy.tail, boundaries=stream.boundaries)
+    stopped_stream = stop.stopped(changed.proof, change=changed.change)
+    return _Continued(new, stopped_stream, warnings, blend=changed.blend)
+
+
 def _reweighted(stop: _Stop, plan: Plan, request: ReplanRequest, directory: str) -> _Continued:
     name, stream, step, world, schedule = stop.name, stop.stream, stop.step, stop.world, stop.schedule
     stopped = stream.assignment
@@ -255,7 +383,7 @@ def _reweighted(stop: _Stop, plan: Plan, request: ReplanRequest, directory: str)
     components = match_components(pairs, stream.source, source_progress_of(stream, step, stop.earlier))
     identity = {"plan_id": plan.plan_id, "stream": name, "step": step, "samples": samples}
     source, files, proof = _blended(components, samples, request.seed, directory, name, identity)
-    whole = _whole_epochs(SampleOrder(samples), 0, 1, world, stop.policy)
+    whole = whole_epochs(SampleOrder(samples), 0, 1, world, stop.policy)
     after = Assignment((whole,), world.micro_batch_size, schedule, steps, consumed)
     if stream.sort_key is not None:
         warnings = (*warnings, PlanWarning("no-bucketing", name))
@@ -334,121 +462,3 @@ def _stop_step(stopped: Assignment, consumed: int) -> int:
     if consumed > last:
         raise UsageError(f"--consumed-samples must be at most {last}, the end of the plan, got {consumed}")
     return stopped.timeline.boundary(consumed) if consumed < last else stopped.steps
-
-
-@dataclass(frozen=True, slots=True)
-class ShardingPolicy:
-    """Sharding of epochs over ranks; see :mod:`tokshard.sharding.planning`.
-
-    Attributes:
-        keep_order: Whether the rest of the epoch under way keeps the order that it was going to be read
-            in: batches of the same size then hold the same samples for any world size. Without it the mode
-            shards what is unread: contiguous ranks get runs of neighbours again, and open fewer files.
-    """
-
-    mode: str = "single"
-    tail: str = "drop"
-    sharded: bool = True
-    keep_order: bool = True
-
-
-def continue_assignment(
-    stopped: Assignment,
-    step: int,
-    world: World,
-    schedule: BatchSchedule,
-    policy: ShardingPolicy,
-    *,
-    steps: int | None = None,
-) -> Assignment:
-    """Assign the samples that are unread after some steps to the ranks that continue.
-
-    The rest of the epoch under way comes first, also what was going to be its tail, then the epochs after
-    it. A rest that does not fill a batch is left out where tails are dropped.
-
-    ``schedule`` follows the consumed samples of the whole run. Without ``steps`` there are as many as fit the
-    samples that ``stopped`` had left to read.
-
-    Raises:
-        UsageError: Nothing is left, the steps are more than the samples fill, or sizes do not fit.
-
-    Example:
-        >>> from tokshard.sharding.layouts import Striped
-        >>> whole = EpochRange(SampleOrder(100), Striped(100, ranks=4, width=2, samples_per_rank=24))
-        >>> stopped = Assignment((whole,), 2, BatchSchedule.constant(8), steps=12)
-        >>> fours = BatchSchedule.constant(4)
-        >>> after = continue_assignment(stopped, 3, World(2, 2), fours, ShardingPolicy())
-        >>> after.steps, after.consumed_samples, after.step_ids(rank=1, step=0).tolist()
-        (19, 24, [[26, 27]])
-    """
-    remainder = Remainder.after(stopped, step, keep_order=policy.keep_order)
-    passes = _passes(remainder, world, policy)
-    if not passes:
-        raise UsageError(
-            f"the unread samples after step {step} ({remainder.unread.count:,}) are fewer than one batch of "
-            f"{world.whole:,}",
-            hint="pass a smaller --global-batch-size, or --tail pad to repeat samples",
-        )
-    consumed = stopped.consumed_after(step)
-    available = available_steps(passes, world.micro_batch_size, schedule, consumed, steps=steps)
-    if steps is None:
-        steps = available
-        if not _reads_all(stopped):
-            group = world.group
-            left = stopped.consumed_after(stopped.steps) - consumed
-            timeline = schedule.timeline(group, consumed, stop=consumed + left)
-            steps = min(available, timeline.steps_within(left))
-    if not steps:
-        raise UsageError(f"the plan has no steps after {consumed:,} consumed samples")
-    return Assignment(passes, world.micro_batch_size, schedule, steps, consumed)
-
-
-def _passes(remainder: Remainder, world: World, policy: ShardingPolicy) -> tuple[EpochRange, ...]:
-    following = [
-        _whole_epochs(epoch_range.order, epoch_range.first_epoch, epoch_range.epochs, world, policy)
-        for epoch_range in remainder.following
-    ]
-    order = remainder.order
-    if order is None or (policy.tail == "drop" and order.samples < world.whole):
-        return tuple(following)
-    if remainder.seen.count or order.samples < order.total:
-        return (_rest(order, remainder.epoch, world, policy), *following)
-    first = _whole_epochs(order, remainder.epoch, 1, world, policy)
-    if following and following[0].order == first.order:
-        epochs = following[0].epochs
-        return (
-            EpochRange(first.order, first.layout, first.first_epoch, None if epochs is None else epochs + 1),
-            *following[1:],
-        )
-    return (first, *following)
-
-
-def _whole_epochs(
-    order: SampleOrder, epoch: int, epochs: int | None, world: World, policy: ShardingPolicy
-) -> EpochRange:
-    if policy.mode == "cyclic":
-        order = cyclic_order(order.total, world, sharded=policy.sharded, faithful=False)
-    layout = layout_of(policy.mode, order.samples, world, tail=policy.tail, sharded=policy.sharded)
-    return EpochRange(order, layout, epoch, epochs)
-
-
-def _rest(order: SampleOrder, epoch: int, world: World, policy: ShardingPolicy) -> EpochRange:
-    mode = policy.mode
-    if policy.keep_order and mode != "sequential":
-        # Stripes of micro-batches are the layout whose batches are runs of the order.
-        mode = "single"
-    if mode == "cyclic":
-        random = cyclic_order(order.samples, world, sharded=policy.sharded, faithful=False)
-        order = SampleOrder(order.total, random.transforms + order.transforms)
-    layout = layout_of(mode, order.samples, world, tail=policy.tail, sharded=policy.sharded)
-    return EpochRange(order, layout, epoch)
-
-
-def _reads_all(assignment: Assignment) -> bool:
-    return assignment.steps == available_steps(
-        assignment.epoch_ranges,
-        assignment.micro_batch_size,
-        assignment.schedule,
-        assignment.consumed_samples,
-        assignment.skipped,
-    )
