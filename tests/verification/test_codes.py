@@ -55,6 +55,7 @@ def test_every_code_has_an_example():
         bad_products.sound_blend,
         bad_products.sound_plan,
         bad_products.goes_on,
+        bad_products.another_length,
     ],
     ids=lambda build: build.__name__,
 )

@@ -76,7 +76,7 @@ SeqLength = Annotated[
     int | None,
     count(
         "--seq-length",
-        help="Continue with samples of N tokens, longer or shorter, made of the tokens that are unread.",
+        help="Continue with samples of N tokens, made of the unread tokens.",
         group=_CONTINUE,
         default="as before",
     ),

@@ -117,9 +117,6 @@ def shard_plan(
 
         tokshard shard-plan --from plan --consumed-samples 1M --data-parallel 16 \
             -o plan2
-
-        tokshard shard-plan --from plan --consumed-samples 1M --seq-length 8192 \
-            --emit-cache long -o plan3
     """
     with command_run("shard-plan", as_json=as_json, quiet=quiet, log_json=log_json) as run:
         looking = look_ahead(

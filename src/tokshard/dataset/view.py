@@ -170,7 +170,7 @@ def write_view(
     syscalls.make_directory(sidecar_directory(path_prefix))
     syscalls.unlink(view_path(path_prefix))
     idx = _write_index(idx_path(path_prefix), dtype, pointers, lengths)
-    link_atomically(bin_path(dataset.path_prefix), bin_path(path_prefix))
+    link_atomically(bin_path(os.path.abspath(dataset.path_prefix)), bin_path(path_prefix))
     view = View(
         dataset=dataset,
         idx=idx,

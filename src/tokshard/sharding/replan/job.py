@@ -349,9 +349,7 @@ def _changed(stop: _Stop, changed: ChangedStream, steps: int | None) -> _Continu
     if steps is None:
         steps = available
         if not reads_all(stopped):
-            # As many tokens as the stopped plan had left to read.
-            unread = sum(count.planned + count.planned_later for count in changed.proof.sources)
-            left = (stopped.consumed_after(stopped.steps) - consumed) * source.total // max(unread, 1)
+            left = changed.samples_of(stopped.consumed_after(stopped.steps) - consumed)
             timeline = stop.schedule.timeline(stop.world.group, consumed, stop=consumed + left)
             steps = min(available, timeline.steps_within(left))
     if not steps or steps > available:

@@ -118,6 +118,19 @@ class ChangedStream:
     blend: BlendPlan
     warnings: tuple[PlanWarning, ...]
 
+    def samples_of(self, samples: int) -> int:
+        """Return the samples that as many tokens fill as some unread samples of the stopped plan have.
+
+        Of packed samples, which are not all full, it is the same share of all.
+        """
+        if all(
+            reference.index is None or reference.index.epochs.packed is None
+            for reference in self.source.datasets
+        ):
+            return samples * (self.change.source.sequence_length or 0) // self.change.sequence_length
+        unread = sum(count.planned + count.planned_later for count in self.proof.sources)
+        return samples * self.source.total // max(unread, 1)
+
 
 def check_source(source: SampleSource, sequence_length: int) -> None:
     """Check that the samples of a stream can get another length.
