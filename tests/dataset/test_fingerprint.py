@@ -11,7 +11,8 @@ from support.tokenize_runs import run_tokenize
 from tokshard.dataset.merge.inputs import read_input
 from tokshard.errors import InputError
 from tokshard.inspection.datasets import inspect_dataset
-from tokshard.tracing.job import open_dataset, trace_document
+from tokshard.tracing.job import trace_document
+from tokshard.tracing.traced_data import open_dataset
 
 WORK = {
     "inspect": inspect_dataset,

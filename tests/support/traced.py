@@ -29,8 +29,8 @@ from tokshard.sharding.sources import (
     SampleSource,
     array_path,
 )
-from tokshard.tracing.job import TracedData, TracedStream
 from tokshard.tracing.reads import PlanStage
+from tokshard.tracing.traced_data import TracedData, TracedStream
 
 # Of each document the lengths of its sequences; most have one, some none, and some of them no token.
 documents = st.lists(
@@ -111,9 +111,8 @@ def data_of(source, stream=None, topology=None, stages=None):
         return TracedData(source.kind, "here", {"train": TracedStream("train", source)}, datasets)
     plan = Plan(topology, {"train": stream}, PlanRequest(train=StreamRequest()))
     stages = stages or (PlanStage(plan.plan_id, stream.assignment, stream.assignment.steps),)
-    return TracedData(
-        "plan", "here", {"train": TracedStream("train", source, stages, stream)}, datasets, plan
-    )
+    traced = TracedStream("train", source, stages, stream.sort_key, stream)
+    return TracedData("plan", "here", {"train": traced}, datasets, plan)
 
 
 requests = st.one_of(

@@ -12,9 +12,10 @@ from tokshard.sharding.replan.job import continue_plan
 from tokshard.sharding.requests import PlanRequest, ReplanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
-from tokshard.tracing.job import TracedData, TracedStream, trace_items, trace_sample, trace_step
+from tokshard.tracing.job import trace_items, trace_sample, trace_step
 from tokshard.tracing.options import TraceItem
 from tokshard.tracing.reads import stages_of
+from tokshard.tracing.traced_data import TracedData, TracedStream
 
 worlds = st.lists(support.documents, min_size=1, max_size=3)
 indexes = st.one_of(
@@ -145,7 +146,8 @@ def test_a_plan_is_traced_through_those_that_it_continues(lengths, seed, data):
             consumed_samples=4 * stop, topology=Topology(4), schedule=BatchSchedule.constant(8)
         )
         second = continue_plan(first, asked, f"{directory}/second")
-        stages, others = stages_of(second, "train")
+        (found,), others = stages_of(second, "train")
+        stages = found.stages
         assert ([stage.plan_id for stage in stages], others) == ([first.plan_id, second.plan_id], 0)
         through = support.data_of(source, second.streams["train"], Topology(4), stages)
         items, consumed = everything(lengths, source), 4 * stop + 8

@@ -14,9 +14,10 @@ from support.plain_datasets import Plain
 from support.tokenize_runs import run_tokenize
 from tokshard import MergeOptions, merge
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
-from tokshard.tracing.job import open_dataset, trace_document, trace_items
+from tokshard.tracing.job import trace_document, trace_items
 from tokshard.tracing.options import parse_item
 from tokshard.tracing.provenance import Provenance
+from tokshard.tracing.traced_data import open_dataset
 from tokshard.verification.job import verify
 from tokshard.verification.options import VerifyOptions
 

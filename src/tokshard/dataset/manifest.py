@@ -249,6 +249,12 @@ def read_manifest(path_prefix: str) -> Manifest | None:
         return None
 
 
+def is_multimodal(path_prefix: str) -> bool:
+    """Return whether a dataset has modes by its manifest; raises IntegrityError if that is damaged."""
+    manifest = read_manifest(path_prefix)
+    return manifest is not None and manifest.dataset.multimodal
+
+
 def read_dataset_tokenizer(path_prefix: str) -> DatasetTokenizer:
     """Return the tokenizer of a dataset; all unknown without a manifest of these files.
 

@@ -157,7 +157,9 @@ def write_lists(
         contents[f"{name}.files"] = _lines(paths)
         if remote is not None:
             root = remote.rstrip("/")
-            contents[f"{name}.s5cmd"] = _lines([f'cp "{root}{path}" "{path}"' for path in paths])
+            # An object store has no links.
+            objects = [path for path in paths if not os.path.islink(path)]
+            contents[f"{name}.s5cmd"] = _lines([f'cp "{root}{path}" "{path}"' for path in objects])
         contents[f"{name}.json"] = node.to_bytes()
     syscalls.make_directory(place)
     for file_name, content in contents.items():
@@ -177,14 +179,19 @@ def _files(source: SampleSource, extents: Extents) -> tuple[StagedFile, ...]:
         ranges = ranges or Intervals.of([(0, size_bytes)])
         found[path] = StagedFile(path, size_bytes, ranges.count, ranges)
 
-    for number in numbers:
+    places = {number: data_prefix(source.datasets[number].prefix) for number in numbers}
+    for number, place in places.items():
         dataset = source.datasets[number]
         # A dataset may occur several times, each with an index of its own.
-        same = [other for other in numbers if source.datasets[other].prefix == dataset.prefix]
+        same = [other for other in numbers if places[other] == place]
         here = np.isin(extents.dataset, same)
         ranges = merge_ranges(extents.first[here], extents.size[here])
-        add(bin_path(dataset.prefix), dataset.bin.size_bytes, ranges)
+        add(bin_path(place), dataset.bin.size_bytes, ranges)
         add(idx_path(dataset.prefix), dataset.idx.size_bytes)
+        if place != dataset.prefix:
+            record = view_path(dataset.prefix)
+            add(record, getsize(record))
+            add(bin_path(dataset.prefix), 0)  # a link
         if dataset.index is not None:
             for name, stamp in dataset.index.files.fingerprints.items():
                 add(dataset.index.files.path(name), stamp.size_bytes)

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from tokshard.dataset.view import data_prefix
 from tokshard.errors import IntegrityError
 from tokshard.gpt_index.spans import SampleSpans, Spans
 from tokshard.sharding.layouts import repeats
 from tokshard.storage.paths import idx_path
 from tokshard.tracing.report import DocumentRead
 from tokshard.tracing.sequence_table import find, find_in_blocks, pairs, spread
+from tokshard.tracing.viewed_sequences import ViewedSequences
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,23 +98,44 @@ class _DocumentParts:
         return cls(*(np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in names))
 
 
-def stages_of(plan: Plan, stream: str) -> tuple[tuple[PlanStage, ...], int]:
-    """Return the plans that read the ids of a stream, oldest first, the plan itself last.
+@dataclass(frozen=True, slots=True)
+class SourceStages:
+    """Plans that read the same sample ids of a stream.
+
+    Attributes:
+        source: The samples.
+        stages: The plans, oldest first.
+        sort_key: The key that they sort samples by; None for none.
+    """
+
+    source: SampleSource
+    stages: tuple[PlanStage, ...]
+    sort_key: str | None = None
+
+
+def stages_of(plan: Plan, stream: str) -> tuple[tuple[SourceStages, ...], int]:
+    """Return the plans that read a stream, by the samples that they read, oldest first, the plan itself last.
 
     Returns:
-        The stages, and how many plans before them read another blend, in which ids mean other samples.
+        The stages, and how many plans read another blend, of which the plan does not know the samples.
     """
+    found: list[SourceStages] = []
     stages: list[PlanStage] = []
-    before = 0
+    unknown = 0
     for entry in plan.history:
         if stream in entry.streams:
             stopped = entry.streams[stream]
             stages.append(PlanStage(entry.plan_id, stopped.assignment, stopped.step))
-            if stopped.reweighting is not None:
-                before += len(stages)
+            if stopped.length_change is not None:
+                change = stopped.length_change
+                found.append(SourceStages(change.source, tuple(stages), change.sort_key))
+            elif stopped.reweighting is not None:
+                unknown += len(stages)
+            if stopped.changes_source:
                 stages = []
-    last = plan.streams[stream].assignment
-    return (*stages, PlanStage(plan.plan_id, last, last.steps)), before
+    last = plan.streams[stream]
+    stages.append(PlanStage(plan.plan_id, last.assignment, last.assignment.steps))
+    return (*found, SourceStages(last.source, tuple(stages), last.sort_key)), unknown
 
 
 def find_reads(
@@ -202,11 +225,12 @@ def _parts_of(source: SampleSource, targets: Sequence[DocumentId], table_of: Tab
         by_prefix.setdefault(prefix, []).append(number)
     found = []
     for number, reference in enumerate(source.datasets):
-        mine = np.array(by_prefix.get(reference.prefix, ()), np.int64)
+        prefix = data_prefix(reference.prefix)
+        mine = np.array(by_prefix.get(prefix, ()), np.int64)
         if mine.size:
             reference.idx.check(idx_path(reference.prefix))
             documents = np.array([targets[target][1] for target in mine.tolist()], np.int64)
-            table = table_of(reference.prefix)
+            table = table_of(prefix)
             owner, spans = _spans_of(reference, table, documents)
             firsts = spans.firsts + table.tokens_before(spans.sequences, documents[owner])
             found.append(
@@ -230,7 +254,11 @@ def _spans_of(
     firsts, stops = table.sequences_of(documents)
     # Ascending and each once, because the documents are.
     owners, sequences = spread(firsts, stops - firsts)
-    if reference.index is not None:
+    if reference.index is not None and data_prefix(reference.prefix) != reference.prefix:
+        view = ViewedSequences(reference.prefix, table)
+        parts = view.of_dataset(sequences)
+        found = view.in_dataset(_spans_in_samples(reference.open_index(), view.table, parts))
+    elif reference.index is not None:
         found = _spans_in_samples(reference.open_index(), table, sequences)
     else:
         found = Spans.whole(documents[owners], sequences, table.lengths(sequences))

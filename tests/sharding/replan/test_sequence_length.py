@@ -13,6 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from support.blends import TOKENIZER, write_dataset
+from support.length_changes import Tokens, blended
 from support.replanned_plans import flat, plan_of, reads_of
 from support.sample_sources import document_source, index_source
 from support.views import view_of
@@ -22,12 +23,11 @@ from tokshard.blending.recipe import BlendRecipe, Mixture, Source
 from tokshard.core.codec import decode, encode
 from tokshard.dataset.view import data_prefix
 from tokshard.errors import UsageError
-from tokshard.gpt_index.packing import Packing
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.loader import RankLoader
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.history import StoppedPlan
-from tokshard.sharding.locator import Locator
+from tokshard.sharding.options import StagingOptions
 from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
@@ -38,71 +38,10 @@ from tokshard.sharding.replan.sequence_length import check_source
 from tokshard.sharding.requests import PlanRequest, ReplanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import FileFingerprint
+from tokshard.sharding.staging import stage_plan
 from tokshard.sharding.topology import Topology
 
 MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
-
-
-def blended(directory, lengths, *, weights=None, samples=None, packed=False, sequence_length=4, name="mix"):
-    """Write datasets whose tokens are all different, blend them, and return the source of training."""
-    prefixes = []
-    for number, each in enumerate(lengths):
-        prefix = str(directory / f"d{number}")
-        prefixes.append(write_dataset(prefix, each, first_token=10_000 * number))
-    shares = weights or [None] * len(prefixes)
-    pack = "best-fit" if packed else None
-    sources = (Source(prefix, share, pack=pack) for prefix, share in zip(prefixes, shares, strict=True))
-    config = BuilderConfig(
-        sequence_length=sequence_length,
-        sizes=Sizes(samples, 0, 0),
-        split="1",
-        tokenizer=TOKENIZER,
-        surplus=0.5,
-        packing=Packing() if packed else None,
-    )
-    build_blend(BlendRecipe(Mixture(tuple(sources))), config, directory / name, force=True)
-    return open_sources([str(directory / name)], RequestedSamples())["train"]
-
-
-def rows_of(reference):
-    """List the input tokens of each sample of a dataset, token by token, and those after the last."""
-    dataset, index = reference.open_dataset(), reference.open_index()
-    bounds = [tuple(row) for row in index.sample_index.tolist()]
-    stream = [
-        (position, place, int(token))
-        for position, sequence in enumerate(index.document_index.tolist())
-        for place, token in enumerate(dataset[sequence])
-    ]
-    if index.plan.packed is not None:
-        stream = [entry for entry in stream if entry[:2] < bounds[-1]]
-    rows = [[] for _ in bounds]
-    for position, place, token in stream:
-        rows[max(number for number, bound in enumerate(bounds) if bound <= (position, place))].append(token)
-    *rows, rest = rows
-    return [rows[row] for row in index.shuffle_index.tolist()], rest
-
-
-class Tokens:
-    """The tokens of the samples of a stream, listed once."""
-
-    def __init__(self, source):
-        self.source = source
-        self.locator = Locator(source)
-        self.rows = [rows_of(reference) for reference in source.datasets]
-
-    def of(self, ids):
-        datasets, samples = self.locator.locate(np.array(ids, np.int64))
-        pairs = zip(datasets.tolist(), samples.tolist(), strict=True)
-        return Counter(token for dataset, sample in pairs for token in self.rows[dataset][0][sample])
-
-    def of_rest(self):
-        """Return the tokens after the last sample of datasets of which every sample is read once."""
-        datasets, samples = self.locator.locate(np.arange(self.source.total))
-        found = Counter()
-        for number, (rows, rest) in enumerate(self.rows):
-            if sorted(samples[datasets == number].tolist()) == list(range(len(rows))):
-                found += Counter(rest)
-        return found
 
 
 def everything(source, epochs=1):
@@ -439,3 +378,22 @@ def test_paths_of_the_history_move_with_the_plan(tmp_path):
     after = read_plan(tmp_path / "moved")
     assert after.history[0].streams["train"].length_change.source.datasets[0].prefix == f"{tmp_path}/d0"
     assert verify_replan(after, deep=True) == []
+
+
+def test_the_files_of_views_are_staged_with_the_tokens_they_show(tmp_path):
+    after = changed(first_plan(tmp_path), tmp_path / "plan2", 6, 8)
+    options = StagingOptions(directory=str(tmp_path / "lists"), remote="s3://bucket", steps=2)
+    stage_plan(after, options)
+    listed = (tmp_path / "lists/node-0000.files").read_text().split()
+    views = [dataset.prefix for dataset in after.streams["train"].source.datasets]
+    for view, dataset in zip(views, ("d0", "d1"), strict=True):
+        assert {f"{view}.idx", f"{view}.bin", f"{view}.tokshard/view.json"} < set(listed)
+        assert f"{tmp_path}/{dataset}.bin" in listed
+    stored = (tmp_path / "lists/node-0000.s5cmd").read_text()
+    assert f'"{tmp_path}/d0.bin"' in stored
+    assert f'"{views[0]}.bin"' not in stored
+    files = {
+        file["path"]: file for file in json.loads((tmp_path / "lists/node-0000.json").read_text())["files"]
+    }
+    assert files[f"{views[0]}.bin"]["bytes"] == 0
+    assert 0 < files[f"{tmp_path}/d0.bin"]["read_bytes"] <= files[f"{tmp_path}/d0.bin"]["bytes"]
