@@ -12,6 +12,7 @@ from tokshard.dataset.manifest import Manifest, seal_of
 from tokshard.dataset.merge.staging import CopiedInput
 from tokshard.dataset.plan import BuildPlan
 from tokshard.dataset.records import RejectionRecord, UnitRecord, read_records, to_line
+from tokshard.dataset.view import View
 from tokshard.dataset.workdir import PublicationRecord
 from tokshard.errors import IntegrityError
 from tokshard.storage.journal import JournalLine
@@ -22,6 +23,7 @@ DOCUMENTS = {
     "build-plan-tokenize-1.json": BuildPlan,
     "build-plan-merge-1.json": BuildPlan,
     "publication-1.json": PublicationRecord,
+    "view-1.json": View,
 }
 
 

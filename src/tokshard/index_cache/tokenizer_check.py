@@ -192,7 +192,7 @@ def find_beyond(path_prefix: str, vocabulary_size: int, *, blocks: int = BLOCKS)
     """Look for a token id beyond a vocabulary in a sample of the tokens of a dataset.
 
     The sample has up to ``blocks`` blocks of :data:`BLOCK_BYTES`, spread over the file, the same in each run.
-    Datasets that are not larger are read whole. Of a view, all tokens of its dataset are meant.
+    Datasets that are not larger are read whole. For a view, this is a sample of all tokens of its dataset.
     """
     path_prefix = data_prefix(path_prefix)
     dataset = IndexedDataset(path_prefix)

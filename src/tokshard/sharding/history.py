@@ -132,7 +132,7 @@ class Reweighting:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenCount:
+class InputTokenCount:
     """Counts of the input tokens of one dataset, in the epoch under way at the stop and those after it."""
 
     tokens: Annotated[int, Key("tokens", "All tokens.", minimum=0)]
@@ -177,7 +177,7 @@ class SequenceLengthChange:
         ),
     ]
     tokens: Annotated[
-        tuple[TokenCount, ...],
+        tuple[InputTokenCount, ...],
         Key("tokens", "Counts of each dataset of the stopped plan's stream, in order."),
     ]
     sort_key: Annotated[

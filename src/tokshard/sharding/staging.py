@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 
 from tokshard.core.codec import SHA256, Document, Key
+from tokshard.dataset.view import data_prefix, view_path
 from tokshard.errors import UsageError
 from tokshard.sharding.disk_reads import Extents, Simulation, merge_ranges
 from tokshard.sharding.intervals import Intervals
@@ -18,6 +19,7 @@ from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.sources import SampleSource
 from tokshard.storage import syscalls
 from tokshard.storage.files import write_atomically
+from tokshard.storage.fs import getsize
 from tokshard.storage.paths import bin_path, idx_path, is_remote
 
 

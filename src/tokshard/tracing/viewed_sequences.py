@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,7 +48,7 @@ class ViewedSequences:
                 path=self.table.path,
                 hint="run tokshard verify on the view",
             )
-        return Spans(spans.owners, sequences, firsts, spans.counts)
+        return replace(spans, sequences=sequences, firsts=firsts)
 
     def of_dataset(self, sequences: Integers) -> Integers:
         """Return the sequences of the view that are parts of some sequences of the dataset, ascending.

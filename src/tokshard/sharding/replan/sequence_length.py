@@ -29,7 +29,7 @@ from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.index_cache.description import GPTDatasetDescription, read_description
 from tokshard.sharding.discovery import RequestedSamples, open_sources
-from tokshard.sharding.history import SequenceLengthChange, StreamProof, TokenCount
+from tokshard.sharding.history import InputTokenCount, SequenceLengthChange, StreamProof
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import PlanWarning
 from tokshard.sharding.replan.sample_times import SampleTimes
@@ -224,7 +224,7 @@ def _sweep(directory: str) -> None:
             syscalls.unlink(os.path.join(folder, name))
 
 
-def _check(counts: Sequence[TokenCount]) -> None:
+def _check(counts: Sequence[InputTokenCount]) -> None:
     for count in counts:
         if not count.adds_up:
             raise InputError(

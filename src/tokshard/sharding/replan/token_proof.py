@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from tokshard.gpt_index.inputs import InputTokens, TokenPieces
-from tokshard.sharding.history import SequenceLengthChange, StoppedStream, TokenCount
+from tokshard.sharding.history import InputTokenCount, SequenceLengthChange, StoppedStream
 from tokshard.sharding.locator import Locator, open_sort_key
 from tokshard.sharding.replan.sample_times import SampleTimes
 from tokshard.storage.paths import idx_path
@@ -81,7 +81,7 @@ class DatasetTokens:
         return firsts, firsts + pieces.counts.astype(np.int64) * itemsize
 
 
-def count_tokens(counts: tuple[int, int, int, int], view: DatasetReference | None) -> TokenCount:
+def count_tokens(counts: tuple[int, int, int, int], view: DatasetReference | None) -> InputTokenCount:
     """Return the counts of a dataset, given the view of its unread tokens with the index over it.
 
     Raises:
@@ -90,11 +90,11 @@ def count_tokens(counts: tuple[int, int, int, int], view: DatasetReference | Non
     """
     tokens, earlier, read, unread = counts
     if view is None:
-        return TokenCount(tokens, earlier, read, 0, unread, None)
+        return InputTokenCount(tokens, earlier, read, 0, unread, None)
     lengths = view.open_dataset().sequence_lengths
     planned = InputTokens(view.open_index(), lengths, path=idx_path(view.prefix)).of_rows()[:-1]
     remainder = int(lengths.sum(dtype=np.int64)) - int(planned.sum())
-    return TokenCount(tokens, earlier, read, int(planned.sum()), remainder, view)
+    return InputTokenCount(tokens, earlier, read, int(planned.sum()), remainder, view)
 
 
 def token_problems(stop: StoppedStream, change: SequenceLengthChange) -> Iterator[tuple[bool, str]]:
