@@ -57,8 +57,8 @@ def findings_of_packing(launch: LaunchArguments, packed: Mapping[str, Packing]) 
             "packed-attention",
             "note",
             f"samples of {names} are packed documents, and attention crosses their borders",
-            "add --dataloader-inter-document-masking (where this Megatron has it), or --reset-attention-mask "
-            "and --reset-position-ids, unless this is intended",
+            "add --dataloader-inter-document-masking (Megatron 0.19 or later) or, without Transformer "
+            "Engine, --reset-attention-mask, unless this is intended",
         )
     if not (launch.reset_position_ids or launch.reset_attention_mask or launch.eod_mask_loss):
         # GPTDataset masks the padding of the first sample that it reads in the loss mask that it then keeps.
