@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support import bad_datasets
+from support import bad_datasets, bad_views
 from support.blends import write_dataset
 from support.views import view_of
 from tokshard import InspectOptions, inspect, merge
@@ -150,7 +150,7 @@ def test_a_view_has_the_tokenizer_of_its_dataset_and_is_not_merged(tmp_path):
 
 
 def test_inspect_names_the_dataset_of_a_view(tmp_path):
-    prefix = bad_datasets.sound_view(tmp_path)
+    prefix = bad_views.sound_view(tmp_path)
     report = inspect(InspectOptions(prefix))
     assert (report.tokens, report.documents, report.viewed) == (9, 2, str(tmp_path / "data/web"))
     assert report.view.dataset.manifest_fingerprint is not None

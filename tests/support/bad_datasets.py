@@ -11,7 +11,6 @@ from pathlib import Path
 
 from support.file_changes import cut, edit_manifest, edit_units, flip, poke
 from support.tokenize_runs import run_tokenize
-from support.views import view_of
 from tokshard import MergeOptions, merge
 from tokshard.core.progress import SilentProgress
 
@@ -56,7 +55,7 @@ def replace_tokens(prefix, change):
     path.write_bytes(content)
 
 
-def _pointers(prefix):
+def sequence_pointers(prefix):
     return 34 + 4 * header(prefix)[0]
 
 
@@ -148,7 +147,7 @@ def idx_length(directory):
 
 def idx_pointer(directory):
     prefix = sound(directory)
-    flip(f"{prefix}.idx", _pointers(prefix) + 8 * 5)
+    flip(f"{prefix}.idx", sequence_pointers(prefix) + 8 * 5)
     return prefix
 
 
@@ -163,7 +162,7 @@ def several_at_once(directory):
     prefix = foreign(directory)
     poke(f"{prefix}.idx", 9, "<Q", 2)
     poke(f"{prefix}.idx", 34 + 4 * 5, "<i", -1)
-    poke(f"{prefix}.idx", _pointers(prefix) + 8 * 20, "<q", 1)
+    poke(f"{prefix}.idx", sequence_pointers(prefix) + 8 * 20, "<q", 1)
     poke(f"{prefix}.idx", _documents(prefix), "<q", 1)
     return prefix
 
@@ -451,54 +450,4 @@ def input_longer(directory):
     prefix = sound(directory)
     with open(directory / "b.jsonl", "a") as file:
         file.write('{"text": "more"}\n')
-    return prefix
-
-
-def sound_view(directory):
-    """Write a view of two pieces of a dataset; return its prefix."""
-    return view_of(sound(directory), directory / "view", [(3, 5), (20, 4)])
-
-
-def view_damaged(directory):
-    prefix = sound_view(directory)
-    record = Path(f"{prefix}.tokshard/view.json")
-    record.write_text(record.read_text().replace('"sequences": 2', '"sequences": 3'))
-    return prefix
-
-
-def view_of_other_files(directory):
-    prefix = sound_view(directory)
-    record = Path(f"{prefix}.tokshard/view.json").read_bytes()
-    view_of(directory / "data/web", prefix, [(3, 5), (20, 4), (30, 1)])
-    Path(f"{prefix}.tokshard/view.json").write_bytes(record)
-    return prefix
-
-
-def view_changed(directory):
-    prefix = sound_view(directory)
-    edit_manifest(directory / "data/web", lambda value: value.update(fingerprint="0" * 64))
-    return prefix
-
-
-def view_alone(directory):
-    prefix = sound_view(directory)
-    (directory / "data/web.idx").unlink()
-    return prefix
-
-
-def view_pointer(directory):
-    prefix = sound_view(directory)
-    poke(f"{prefix}.idx", _pointers(prefix), "<q", 3)
-    return prefix
-
-
-def view_digest(directory):
-    prefix = sound_view(directory)
-    poke(f"{prefix}.idx", _pointers(prefix), "<q", 8)
-    return prefix
-
-
-def view_of_nothing(directory):
-    prefix = sound_view(directory)
-    (directory / "data/web.bin").unlink()
     return prefix

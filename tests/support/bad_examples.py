@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support import bad_datasets, bad_products
+from support import bad_datasets, bad_products, bad_views
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,13 @@ EXAMPLES = [
     _deep(bad_datasets.input_changed, "input-changed"),
     _deep(bad_datasets.input_longer, "input-changed"),
     # Views
-    _structure(bad_datasets.view_damaged, "view-damaged"),
-    _structure(bad_datasets.view_of_other_files, "view-damaged"),
-    _structure(bad_datasets.view_pointer, "idx-pointer"),
-    _structure(bad_datasets.view_of_nothing, "bin-missing"),
-    _digest(bad_datasets.view_digest, "idx-digest"),
-    _digest(bad_datasets.view_changed, "view-changed"),
-    _digest(bad_datasets.view_alone, notes=["view-alone"]),
+    _structure(bad_views.view_damaged, "view-damaged"),
+    _structure(bad_views.view_of_other_files, "view-damaged"),
+    _structure(bad_views.view_pointer, "idx-pointer"),
+    _structure(bad_views.view_of_nothing, "bin-missing"),
+    _digest(bad_views.view_digest, "idx-digest"),
+    _digest(bad_views.view_changed, "view-changed"),
+    _digest(bad_views.view_alone, notes=["view-alone"]),
     # Index caches
     _structure(bad_products.incomplete_cache, "cache-incomplete"),
     _structure(bad_products.unknown_description, "cache-description"),

@@ -123,10 +123,7 @@ class ChangedStream:
 
         Of packed samples, which are not all full, it is the same share of all.
         """
-        if all(
-            reference.index is None or reference.index.epochs.packed is None
-            for reference in self.source.datasets
-        ):
+        if all(reference.packing is None for reference in self.source.datasets):
             return samples * (self.change.source.sequence_length or 0) // self.change.sequence_length
         unread = sum(count.planned + count.planned_later for count in self.proof.sources)
         return samples * self.source.total // max(unread, 1)
@@ -248,7 +245,7 @@ def _names(source: SampleSource) -> list[str]:
 
 def _has_sample(reference: DatasetReference, tokens: int, sequence_length: int) -> bool:
     epochs = _epochs(reference)
-    if epochs.packed is not None or not epochs.drop_last_partial:
+    if reference.packing is not None or not epochs.drop_last_partial:
         return tokens > epochs.extra_token
     return tokens >= sequence_length + epochs.extra_token
 
@@ -291,7 +288,7 @@ def _recipe(
         Source(
             view,
             seed=description.random_seed,
-            pack=None if _epochs(reference).packed is None else "best-fit",
+            pack=None if reference.packing is None else "best-fit",
         )
         for (reference, view), description in zip(pairs, descriptions, strict=True)
     )
@@ -316,7 +313,7 @@ def _recipe(
 
 
 def _packing(references: Sequence[DatasetReference]) -> Packing | None:
-    found = {epochs.packed.packing for epochs in map(_epochs, references) if epochs.packed is not None}
+    found = {reference.packing for reference in references if reference.packing is not None}
     if len(found) > 1:
         words = " and ".join(sorted(packing.words() for packing in found))
         raise UsageError(
