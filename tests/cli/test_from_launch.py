@@ -69,6 +69,25 @@ def test_the_hint_builds_what_is_missing(workshop):
     ]
 
 
+def test_the_iteration_of_a_resumed_job_decides_its_phase(workshop):
+    phases = SCRIPT.replace(
+        "--train-iters ${{STEPS:-10}}", "--train-samples 80 --phase-transition-iterations 4"
+    )
+    (workshop / "launch.sh").write_text(phases.format(more="--data-cache-path c"))
+    options = ("--megatron", "0.19", "--iteration", "4", "launch.sh", "data/web")
+    assert "requests: train 48, " in run("doctor", *options).stdout  # the first phase has 32
+    words = follow(*options)
+    launch = ("--from-launch", "launch.sh data/web")
+    assert words == ["build-indices", *launch, "--megatron", "0.19", "--iteration", "4"]
+    done = run(*words)
+    assert "check the launch script with `tokshard doctor --megatron 0.19 --iteration 4 " in done.stdout
+    late = run("doctor", "--iteration", "10", *options[4:])
+    assert "hint: pass the --iteration that the run starts from, or a larger --train-samples" in late.stdout
+    for value, message in (("-1", "--iteration must be at least 0, got -1"), ("x", "--iteration")):
+        wrong = run("doctor", f"--iteration={value}", *options[4:])
+        assert (wrong.returncode, message in wrong.stderr) == (2, True)
+
+
 def test_stale_and_damaged_files_are_replaced(workshop):
     options = ("--set", "CACHE=c", "--megatron", "0.19", "launch.sh", "blend")
     follow(*options)
@@ -216,8 +235,9 @@ def test_options_about_the_job_are_refused_by_name(workshop, name):
     assert done.returncode == 2
     assert "error: --from-launch and the argument 'data/web' exclude each other\n" in done.stderr
     assert "--from-launch 'launch.sh data/web'\n" in done.stderr
-    alone = run(name, "data/web", "--seq-length", "8", "--num-samples", "9", "--set", "A=1")
-    assert (alone.returncode, "--set requires --from-launch" in alone.stderr) == (2, True)
+    for option, value in (("--set", "A=1"), ("--iteration", "0")):
+        alone = run(name, "data/web", "--seq-length", "8", "--num-samples", "9", option, value)
+        assert (alone.returncode, f"{option} requires --from-launch" in alone.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(("command", "data"), [("build-indices", "data/web"), ("blend", "blend")])

@@ -92,8 +92,16 @@ def test_a_plan_continues_with_another_sequence_length(here):
         "torchrun pretrain_gpt.py --micro-batch-size 1 --eval-iters 0 --eval-interval 100 --tokenizer-type "
         f"HuggingFaceTokenizer --tokenizer-model /models/llama {job}"
     )
-    lookups = run("doctor", "--megatron", "0.19", *launch.split(), "--json").json["jobs"][0]["lookups"]
-    assert [lookup["condition"] for lookup in lookups] == ["fresh"] * 3
+    assert "check the launch script with `tokshard doctor --iteration 5`" in done.stdout
+    known = ("doctor", "--megatron", "0.19", "--json")
+    checked = run(*known, "--iteration", 5, *launch.split())
+    codes = {finding["code"] for finding in checked.json["jobs"][0]["findings"]}
+    assert codes == {"tokenizer-unchecked"}
+    assert checked.json["jobs"][0]["sizes"]["train"] == 28
+    assert [lookup["condition"] for lookup in checked.json["jobs"][0]["lookups"]] == ["fresh"] * 3
+    # From the beginning, it would read 5 steps of 8 samples in this phase.
+    found = run(*known, *launch.split()).json["jobs"][0]["findings"]
+    assert {finding["code"] for finding in found} == codes | {"too-few-samples"}
 
 
 def test_a_job_whose_batch_size_changes_starts_anew(here):

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from support import bad_datasets, bad_views
 from support.blends import write_dataset
+from support.file_changes import edit_manifest
 from support.views import view_of
-from tokshard import InspectOptions, inspect, merge
+from tokshard import InspectOptions, VerifyOptions, inspect, merge, verify
 from tokshard.dataset.fingerprint import FingerprintedIndex
 from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.merge.options import MergeOptions
@@ -147,6 +148,22 @@ def test_a_view_has_the_tokenizer_of_its_dataset_and_is_not_merged(tmp_path):
     assert read_dataset_tokenizer(prefix) == FingerprintedIndex.open(prefix).tokenizer == known
     with pytest.raises(InputError, match=r"cannot merge .*view: it is a view of .*data/web"):
         merge(MergeOptions((prefix, data), str(tmp_path / "all")))
+
+
+def test_a_dataset_that_is_adopted_gives_its_tokenizer_to_its_views(tmp_path):
+    data = bad_datasets.foreign(tmp_path)
+    prefix = view_of(data, tmp_path / "view", [(2, 3)])
+    assert read_dataset_tokenizer(prefix).identity is None
+    with pytest.raises(InputError, match=r"cannot adopt .*view: it is a view of .*data/web") as refused:
+        verify(VerifyOptions(prefix, adopt=True))
+    assert refused.value.hint == f"pass the dataset itself: {data}"
+    verify(VerifyOptions(data, adopt=True, tokenizer=bad_datasets.TOKENIZER))
+    known = read_dataset_tokenizer(data)
+    assert known.identity is not None
+    assert read_dataset_tokenizer(prefix) == FingerprintedIndex.open(prefix).tokenizer == known
+    # A manifest of other files says nothing.
+    edit_manifest(data, lambda value: value["files"]["idx"].update(xxh3_128="0" * 32))
+    assert read_dataset_tokenizer(prefix).identity is None
 
 
 def test_inspect_names_the_dataset_of_a_view(tmp_path):

@@ -76,7 +76,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 values = st.one_of(texts, st.lists(texts, max_size=3))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     records=st.lists(values, max_size=7),
     unit_bytes=st.integers(1, 90),

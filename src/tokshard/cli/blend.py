@@ -200,6 +200,7 @@ def blend(
     tokenizer: options.LocalTokenizer = None,
     path_as: options.PathAs = None,
     variables: options.Variables = None,
+    iteration: options.Iteration = None,
     cache_dir: Annotated[
         str | None,
         text(

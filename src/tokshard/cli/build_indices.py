@@ -95,6 +95,7 @@ def build_indices(
     tokenizer: options.LocalTokenizer = None,
     path_as: options.PathAs = None,
     variables: options.Variables = None,
+    iteration: options.Iteration = None,
     cache_dir: Annotated[
         str | None,
         text(

@@ -46,6 +46,7 @@ def doctor(
     tokenizer_identifiers: options.TokenizerIdentifiers = None,
     path_as: options.PathAs = None,
     variables: options.Variables = None,
+    iteration: options.Iteration = None,
     strict: Annotated[
         bool, switch("--strict", help="Exit with code 1 if checks were skipped, too.", group=options.RUN)
     ] = False,
@@ -79,6 +80,7 @@ def doctor(
             tokenizer_identifiers=tokenizer_identifiers,
             path_as=options.parse_path_as(path_as),
             variables=options.parse_variables(variables),
+            iteration=iteration,
         )
         report = tokshard.doctor(chosen)
         run.log.warnings(f"{found.code}: {found.message}" for found in report.findings if found.is_problem)

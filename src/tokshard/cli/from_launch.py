@@ -36,7 +36,8 @@ FromLaunch = Annotated[
 
 _TOGETHER = frozenset(
     {
-        *("from_launch", "variables", "megatron", "like", "tokenizer_identifiers", "tokenizer", "path_as"),
+        *("from_launch", "variables", "iteration", "megatron", "like", "tokenizer_identifiers"),
+        *("tokenizer", "path_as"),
         *("output", "cache_dir", "assert_hit", "rebuild", "allow_tokenizer_mismatch", "force", "dry_run"),
         *("lock", "pack", "max_documents_per_sample", "pad_multiple"),
         *("emit", "workers", "executor", "ray_address", "ray_cpus_per_task", "ray_retries"),
@@ -68,8 +69,9 @@ def indexes_of(context: typer.Context, values: Mapping[str, Any]) -> LaunchIndex
     """
     launch = values["from_launch"]
     if launch is None:
-        if values["variables"]:
-            raise UsageError("--set requires --from-launch", hint="pass --from-launch SCRIPT")
+        for option, name in (("--set", "variables"), ("--iteration", "iteration")):
+            if values[name] not in (None, []):
+                raise UsageError(f"{option} requires --from-launch", hint="pass --from-launch SCRIPT")
         return None
     for parameter in context.command.params:
         name = parameter.name or ""
@@ -93,6 +95,7 @@ def indexes_of(context: typer.Context, values: Mapping[str, Any]) -> LaunchIndex
             tokenizer_identifiers=values["tokenizer_identifiers"],
             path_as=options.parse_path_as(values["path_as"]),
             variables=options.parse_variables(values["variables"]),
+            iteration=values["iteration"],
         )
     )
 
@@ -146,6 +149,7 @@ def following(indexes: LaunchIndexes, cache: str | os.PathLike[str] | None, valu
         words += [] if value is None else [option, value]
     for option, name in (("--set", "variables"), ("--path-as", "path_as")):
         words += [word for pair in values[name] or () for word in (option, pair)]
+    words += [] if values["iteration"] is None else ["--iteration", str(values["iteration"])]
     command = f"check the launch script with `{shlex.join([*words, values['from_launch']])}`"
     if indexes.cache_directory is not None or cache is None:
         return command

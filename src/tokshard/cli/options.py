@@ -284,6 +284,16 @@ Variables = Annotated[
         group=NAMES,
     ),
 ]
+Iteration = Annotated[
+    int | None,
+    declarations.integer(
+        "--iteration",
+        help="The iteration of the checkpoint that the job resumes from. With --phase-transition-iterations, "
+        "it decides the number of samples.",
+        default="0",
+        group=NAMES,
+    ),
+]
 AssertHit = Annotated[
     bool,
     declarations.switch(

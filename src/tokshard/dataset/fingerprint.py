@@ -96,7 +96,7 @@ class FingerprintedIndex:
                 record of a view is damaged, or not that of its files.
             StorageError: A file cannot be read.
         """
-        from tokshard.dataset.manifest import read_manifest  # the loader does without
+        from tokshard.dataset.manifest import read_manifest, view_tokenizer  # the loader does without
         from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 
         bin_file, file = open_pair(path_prefix)
@@ -130,7 +130,7 @@ class FingerprintedIndex:
                     hint=REMEDY,
                 )
             known = {"bin_pieces_xxh3_128": view.dataset.bin_pieces_xxh3_128}
-            tokenizer = view.tokenizer
+            tokenizer = view_tokenizer(path_prefix, view)
         fingerprint = DatasetFingerprint(
             bin_bytes=bin_bytes, idx_bytes=file.size_bytes, idx_xxh3_128=idx_digest, **known
         )

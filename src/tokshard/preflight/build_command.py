@@ -23,7 +23,7 @@ class BuildCommand:
 
     Attributes:
         launch: The value of ``--from-launch``.
-        options: Words about the variables, paths and names of the job, as they were passed.
+        options: Words about the variables, paths, names and iteration of the job, as they were passed.
         has_names: Whether the options name the tokenizer's identifiers.
         output: The directory of a blend.
     """
@@ -53,6 +53,8 @@ class BuildCommand:
             words += [name, "FILE.json" if isinstance(path, dict) else os.fspath(path)]
         for here, there in options.path_as:
             words += ["--path-as", f"{here}={there}"]
+        if options.iteration is not None:
+            words += ["--iteration", str(options.iteration)]
         return cls(_launch_word(options, launch, is_only=is_only), tuple(words), bool(given), _free_output())
 
     def text(

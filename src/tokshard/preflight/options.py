@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from tokshard.errors import UsageError
 from tokshard.index_cache.options import NamingOptions
 
 
@@ -23,9 +24,12 @@ class DoctorOptions:
         variables: Pairs (name, value) of variables in the environment of the launch script. All others are
             unknown, except that the script's own defaults (``${NAME:-default}``) count.
         path_as: Pairs (path here, path at training time) of data and cache that this machine names otherwise.
+        iteration: The iteration of the checkpoint that the job resumes from; None for what the text says, or
+            a start from the beginning. It decides which phase a job with ``--phase-transition-iterations``
+            is in.
 
     Raises:
-        UsageError: Several options give the tokenizer.
+        UsageError: Several options give the tokenizer, or the iteration is negative.
     """
 
     launch: str | os.PathLike[str] | tuple[str, ...]
@@ -34,8 +38,11 @@ class DoctorOptions:
     tokenizer_identifiers: str | os.PathLike[str] | dict[str, Any] | None = None
     path_as: tuple[tuple[str, str], ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
+    iteration: int | None = None
 
     def __post_init__(self) -> None:
+        if self.iteration is not None and self.iteration < 0:
+            raise UsageError(f"--iteration must be at least 0, got {self.iteration}")
         self.naming  # noqa: B018 - raises where options exclude each other
 
     @property

@@ -12,7 +12,7 @@ from tokshard.blending.document import DOCUMENT_NAME as BLEND_NAME
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.layout import MAGIC
 from tokshard.dataset.manifest import manifest_path
-from tokshard.dataset.view import data_prefix, view_path
+from tokshard.dataset.view import data_prefix, refuse_view, view_path
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError, UsageError
 from tokshard.index_cache.entry import CacheEntry
 from tokshard.sharding.plan import PLAN_NAME
@@ -74,6 +74,8 @@ def verify(
         found = find_products(path, recursive=options.recursive)
         if options.adopt and not found.datasets:
             raise UsageError(f"--adopt requires a dataset, got {path}")
+        if options.adopt and len(found.datasets) == 1:
+            refuse_view(next(iter(found.datasets.values())), "adopt")
         tokenizer = None
         if options.tokenizer is not None:
             listener.start("loading the tokenizer")

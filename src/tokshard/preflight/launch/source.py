@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tokshard.errors import MissingFileError
 from tokshard.preflight.launch.launch import Launch
@@ -23,6 +24,16 @@ def read_job(options: DoctorOptions) -> tuple[Launch, ...]:
         UsageError: The text contains no launch command.
         InputError: A file cannot be read.
     """
+    launches = _launches(options)
+    if options.iteration is None:
+        return launches
+    return tuple(
+        replace(launch, arguments=replace(launch.arguments, iteration=options.iteration))
+        for launch in launches
+    )
+
+
+def _launches(options: DoctorOptions) -> tuple[Launch, ...]:
     variables = dict(options.variables)
     call = script_call(options.launch)
     if call is not None:

@@ -85,6 +85,7 @@ def megatron_cache(plan: Plan, blends: Mapping[str, BlendPlan], cache_directory:
         words[place] = str(stream.assignment.consumed_samples + int(words[place]))
         words += ["--phase-transition-iterations", str(iteration)]
         notes.append(f"resume from the checkpoint of iteration {iteration}, with Megatron 0.16 or later")
+        notes.append(f"check the launch script with `tokshard doctor --iteration {iteration}`")
         notes.append(_LEARNING_RATE)
     if any(source.pack is not None for source in _sources(blends[TRAIN])):
         notes.append("the packed samples exclude --dataloader-defer-npy-index-mmap")
