@@ -85,7 +85,7 @@ class EpochPlan:
 
     @property
     def documents(self) -> int:
-        """The entries of the document index."""
+        """The entries of the document index; packed samples have one more, read only as the last label."""
         if self.packed is not None:
             return self.epochs * self.packed.documents + 1
         return self.epochs * self.sequences

@@ -29,7 +29,9 @@ class GPTDatasetIndex:
 
     Attributes:
         document_index: int32 of shape (sequences * epochs,), see
-            :func:`~tokshard.gpt_index.arrays.build_document_index`.
+            :func:`~tokshard.gpt_index.arrays.build_document_index`. With packed samples of shape
+            (documents with tokens * epochs + 1,), see
+            :func:`~tokshard.gpt_index.best_fit.build_packed_index`, which builds all three arrays then.
         sample_index: int32 or int64 of shape (samples + 1, 2), see
             :func:`~tokshard.gpt_index.arrays.build_sample_index`.
         shuffle_index: uint32 or int64 of shape (samples,), see
