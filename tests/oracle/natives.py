@@ -1,0 +1,31 @@
+"""The writers and readers of other trainers' formats, from their own packages."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+MODULES = Path(sys.prefix) / "modules"
+
+
+def module_alone(name: str) -> ModuleType:
+    """Import a module from ``MODULES`` without running the ``__init__`` of its packages.
+
+    These would import libraries of other versions than those of this environment (see scripts/oracle).
+    """
+    if not MODULES.is_dir():
+        pytest.skip(f"{name} is not installed: run scripts/oracle --install")
+    parts = name.split(".")
+    for depth in range(1, len(parts)):
+        package = ".".join(parts[:depth])
+        if package not in sys.modules:
+            spec = ModuleSpec(package, None, is_package=True)
+            spec.submodule_search_locations = [str(MODULES.joinpath(*parts[:depth]))]
+            sys.modules[package] = module_from_spec(spec)
+    return importlib.import_module(name)
