@@ -18,7 +18,7 @@ MODULES = {
     "trace": "tracing",
     "verify": "verifying",
     "replan": "replanning",
-    "shuffles": "shuffles",
+    "orders": "orders",
     "scale": "scale",
     "world": "world",
 }

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support import slow_samplers
-from tokshard.sharding.feistel import Bijection, derive_key, subkeys
+from tokshard.core.keyed_orders import Bijection, derive_key, subkeys
 from tokshard.sharding.modes import shuffle_links
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.shuffles import BlockShuffle

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tokshard.sharding.feistel import sorted_order
+from tokshard.core.keyed_orders import sorted_order
 from tokshard.sharding.order import Bucketing
 from tokshard.sharding.permutation import forward_swaps, inside_out
 from tokshard.sharding.shuffles import BlockShuffle, ShardShuffle, Shuffle

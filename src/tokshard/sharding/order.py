@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 import numpy as np
 
 from tokshard.core.codec import Key
+from tokshard.core.keyed_orders import derive_key, hashes, sorted_order, subkeys
 from tokshard.errors import UsageError
-from tokshard.sharding.feistel import derive_key, hashes, sorted_order, subkeys
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.layouts import Layout
 from tokshard.sharding.shuffles import BlockShuffle, ShardShuffle, Shuffle, TorchPermutation

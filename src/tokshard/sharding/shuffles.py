@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 import numpy as np
 
 from tokshard.core.codec import Key
-from tokshard.errors import UsageError
-from tokshard.sharding.feistel import (
+from tokshard.core.keyed_orders import (
     FEISTEL_ALGORITHM,
     SORTED_ALGORITHM,
     Bijection,
@@ -23,6 +22,7 @@ from tokshard.sharding.feistel import (
     sorted_order,
     subkeys,
 )
+from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from tokshard.core.keyed_orders import Bijection, derive_key, subkeys
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.sharding.feistel import Bijection, derive_key, subkeys
 from tokshard.sharding.history import SOURCE_EPOCH_ALGORITHM
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.replan.remainder import Remainder

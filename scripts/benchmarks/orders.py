@@ -1,4 +1,4 @@
-"""scripts/bench shuffles: byte ranges and mixing of the shuffles of plans.
+"""scripts/bench orders: byte ranges and mixing of the shuffles of plans.
 
 Synthetic datasets of documents are written to a temporary directory: two files of which the others are hard
 links under other names, with sparse .bin files. Plans with each shuffle, and with other sizes of blocks and
@@ -72,7 +72,7 @@ def row(name: str, found: dict[str, Any]) -> str:
 
 def main(arguments: list[str]) -> None:
     """Write the data and print the tables."""
-    parser = argparse.ArgumentParser(prog="scripts/bench shuffles", description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/bench orders", description=__doc__)
     parser.add_argument("--documents", type=int, default=144_000_000, help="documents of all datasets, about")
     parser.add_argument("--batch", type=int, default=256, help="global batch size of the table of shuffles")
     parser.add_argument("--directory", help="where the temporary directory is made")

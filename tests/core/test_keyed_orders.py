@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokshard.core.keyed_orders import MAX_LENGTH, ROUNDS, Bijection, derive_key, mix, sorted_order, subkeys
 from tokshard.errors import UsageError
-from tokshard.sharding.feistel import MAX_LENGTH, ROUNDS, Bijection, derive_key, mix, sorted_order, subkeys
 
 MASK = 2**64 - 1
 KEYS = st.integers(0, MASK)
