@@ -17,8 +17,7 @@ from typing import Annotated, Any, ClassVar, cast
 from tokshard.core.codec import SHA256, Key, decode, encode
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.dataset.manifest import (
-    PROVENANCE_NAME,
-    REJECTED_NAME,
+    OPTIONAL_NAMES,
     Manifest,
     file_of,
     manifest_path,
@@ -82,7 +81,7 @@ class Delivery:
         # The old manifest goes first; then the old index, which must not be found with new tokens; then the
         # files that the new output does not have.
         listed = manifest.files.by_name()
-        old = [file_of(prefix, name) for name in (PROVENANCE_NAME, REJECTED_NAME) if name not in listed]
+        old = [file_of(prefix, name) for name in OPTIONAL_NAMES if name not in listed]
         index = paths.idx_path(prefix)
         if not journal.has_sent(index, self.url_of(index)):
             old.insert(0, index)

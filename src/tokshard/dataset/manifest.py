@@ -22,11 +22,17 @@ from tokshard.storage import fs, paths
 from tokshard.storage.digest import FileRecord, identity_digest
 from tokshard.storage.small_files import read_document
 
-FileName = Literal["bin", "idx", "units.jsonl", "provenance.bin", "rejected.jsonl"]
+FileName = Literal[
+    "bin", "idx", "units.jsonl", "provenance.bin", "ids.bin", "ids-index.bin", "rejected.jsonl"
+]
 MANIFEST_NAME = "manifest.json"
 UNITS_NAME: Literal["units.jsonl"] = "units.jsonl"
 PROVENANCE_NAME: Literal["provenance.bin"] = "provenance.bin"
+IDS_NAME: Literal["ids.bin"] = "ids.bin"
+IDS_INDEX_NAME: Literal["ids-index.bin"] = "ids-index.bin"
 REJECTED_NAME: Literal["rejected.jsonl"] = "rejected.jsonl"
+OPTIONAL_NAMES: tuple[FileName, ...] = (PROVENANCE_NAME, IDS_NAME, IDS_INDEX_NAME, REJECTED_NAME)
+"""The files in the sidecar directory that a dataset may not have."""
 SEAL = "seal"
 
 InputFormat = Literal["jsonl", "parquet", "arrow", "indexed"]
@@ -80,6 +86,14 @@ class DatasetFiles:
     rejected: Annotated[
         FileRecord | None, Key(REJECTED_NAME, "Rejected records, if any.", omit_none=True)
     ] = None
+    ids: Annotated[
+        FileRecord | None,
+        Key(IDS_NAME, "The documents' own ids; absent unless --id-field recorded them.", omit_none=True),
+    ] = None
+    ids_index: Annotated[
+        FileRecord | None,
+        Key(IDS_INDEX_NAME, "Where each id ends, and the documents sorted by id.", omit_none=True),
+    ] = None
 
     def by_name(self) -> Mapping[FileName, TokenFileRecord | FileRecord]:
         """Return the files that exist: ``bin`` and ``idx``, and the names in the sidecar directory."""
@@ -91,6 +105,8 @@ class DatasetFiles:
             "idx": self.idx,
             UNITS_NAME: self.units,
             PROVENANCE_NAME: self.provenance,
+            IDS_NAME: self.ids,
+            IDS_INDEX_NAME: self.ids_index,
             REJECTED_NAME: self.rejected,
         }
         return {name: record for name, record in records.items() if record is not None}
@@ -196,6 +212,11 @@ class Manifest(Document):
     def __post_init__(self) -> None:
         if not self.seal:
             object.__setattr__(self, "seal", seal_of(self.to_json()))
+
+    @property
+    def has_ids(self) -> bool:
+        """True if the documents' own ids are recorded."""
+        return self.files.ids is not None and self.files.ids_index is not None
 
     @property
     def _ends_with_eod(self) -> bool | None:

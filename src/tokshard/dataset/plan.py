@@ -42,6 +42,10 @@ class TokenizeParameters:
     provenance: Annotated[
         bool, Key("provenance", "Whether the position of each document's record is stored.")
     ]
+    id_field: Annotated[
+        str | None,
+        Key("id_field", "Field of the documents' own ids; absent if none are recorded.", omit_none=True),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

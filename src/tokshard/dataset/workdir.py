@@ -30,8 +30,7 @@ from typing import Annotated, Literal
 from tokshard.core.codec import Document, Key
 from tokshard.dataset.manifest import (
     MANIFEST_NAME,
-    PROVENANCE_NAME,
-    REJECTED_NAME,
+    OPTIONAL_NAMES,
     FileName,
     Manifest,
     file_of,
@@ -179,7 +178,7 @@ def _publish_output(directory: str, k: int, prefix: str, names: Sequence[str], *
 def _withdraw(prefix: str, names: Sequence[str]) -> None:
     # The manifest, and files that the new output does not have.
     sidecars = paths.sidecar_directory(prefix)
-    for name in (MANIFEST_NAME, PROVENANCE_NAME, REJECTED_NAME):
+    for name in (MANIFEST_NAME, *OPTIONAL_NAMES):
         if name not in names:
             syscalls.unlink(os.path.join(sidecars, name))
     syscalls.fsync_directory(sidecars)

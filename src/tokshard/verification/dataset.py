@@ -12,8 +12,8 @@ import numpy as np
 from tokshard.core.strict_json import MAX_JSON_BYTES, parse_json_object
 from tokshard.dataset.fingerprint import dataset_state
 from tokshard.dataset.manifest import (
+    OPTIONAL_NAMES,
     PROVENANCE_NAME,
-    REJECTED_NAME,
     UNITS_NAME,
     FileName,
     Manifest,
@@ -83,7 +83,7 @@ def examine_claims(path_prefix: str, manifest: Manifest, findings: ProductFindin
         if actual != record.size_bytes:
             text = f"{listed} must have {record.size_bytes} bytes by its manifest, got {actual}"
             findings.find("file-size", text, path=listed)
-    for name in (PROVENANCE_NAME, REJECTED_NAME):
+    for name in OPTIONAL_NAMES:
         stray = os.path.join(sidecar_directory(path_prefix), name)
         if name not in manifest.files.by_name() and fs.lexists(stray):
             findings.find("file-unlisted", f"{stray} is not listed in the manifest", path=stray)
