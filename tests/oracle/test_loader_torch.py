@@ -105,7 +105,7 @@ def test_workers_give_what_the_loader_gives(first_torch, plans, name, options):
     for number, batch in enumerate(batches, start=1):
         # A worker's tensors lie in shared memory that is taken back: numpy needs them now.
         found.append({field: tensor.clone() for field, tensor in batch.items()})
-        assert (loader.position, len(batches)) == (number, len(expected) - number)
+        assert (loader.position, len(batches)) == (number, len(expected))
     assert len(found) == len(expected)
     assert all(map(equal, found, expected))
     again = list(batches)

@@ -366,6 +366,15 @@ class RankLoader:
             raise UsageError(f"position must be from 0 to {len(self)}, got {position}")
         return self._state(self._position if position is None else position).to_json()
 
+    def position_of(self, state: dict[str, Any]) -> int:
+        """Return the number of the micro-batch at which :meth:`load_state_dict` would continue.
+
+        Raises:
+            ResumeMismatchError, UsageError: See :meth:`load_state_dict`.
+        """
+        there = LoaderState.of_dict(state)
+        return position_of(there, self._state(self._position), self._schedule, self.plan.history)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the position of a loader: any rank of this plan, or of a plan that it continues.
 
@@ -376,8 +385,7 @@ class RankLoader:
             ResumeMismatchError: The state is that of another plan or stream.
             UsageError: The state is invalid, or no step of this plan starts there.
         """
-        there = LoaderState.of_dict(state)
-        self._stand(position_of(there, self._state(self._position), self._schedule, self.plan.history))
+        self._stand(self.position_of(state))
 
     def close(self) -> None:
         """Close the files; the next read opens them again."""

@@ -9,6 +9,16 @@ from tokshard.errors import UsageError
 from tokshard.loader.assembly import MicroBatch
 from tokshard.loader.rank import RankLoader
 
+__all__ = [
+    "ExternalIterator",
+    "PlanDataLoader",
+    "PlanDataset",
+    "PlanSampler",
+    "TensorBatch",
+    "data_loader",
+    "to_tensors",
+]
+
 TensorBatch = dict[str, Any]
 """A micro-batch of tensors."""
 
@@ -70,6 +80,10 @@ class PlanDataset:
 class PlanSampler:
     """The numbers of the micro-batches from where a loader stands to the end.
 
+    Its iterator has a state, which torchdata's ``StatefulDataLoader`` saves and restores: that of the loader
+    (:meth:`~tokshard.loader.rank.RankLoader.state_dict`) at the next micro-batch. So a state of another plan
+    or stream is refused, and one of the plan that this plan continues is accepted.
+
     Args:
         loader: The rank's loader.
     """
@@ -84,7 +98,30 @@ class PlanSampler:
         return len(self.loader) - self.loader.position
 
     def __iter__(self) -> Iterator[int]:
-        return map(Turn, range(self.loader.position, len(self.loader)))
+        return _Turns(self.loader)
+
+
+class _Turns:
+    """The iterator of a sampler, from the position of the loader, which it does not move."""
+
+    def __init__(self, loader: RankLoader) -> None:
+        self._loader = loader
+        self._next = loader.position
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Turn:
+        if self._next == len(self._loader):
+            raise StopIteration
+        self._next += 1
+        return Turn(self._next - 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._loader.state_dict(self._next)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._next = self._loader.position_of(state)
 
 
 class PlanDataLoader:
@@ -121,13 +158,15 @@ class PlanDataLoader:
         return f"PlanDataLoader({self._loader!r}, num_workers={self._batches.num_workers})"
 
     def __len__(self) -> int:
-        """Return how many micro-batches are left."""
-        return len(self._loader) - self._loader.position
+        """Return the number of micro-batches of all steps, also after a resume, as trainers expect it."""
+        return len(self._loader)
 
     def __iter__(self) -> Iterator[TensorBatch]:
         iter(self._loader)
         for batch in self._batches:
             self._loader.skip()
+            if self._loader.position == len(self._loader):
+                self._loader.skip(0)  # A consumer that counts batches never asks for one more.
             yield batch
         self._loader.skip(0)
 
