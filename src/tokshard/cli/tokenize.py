@@ -27,22 +27,32 @@ from tokshard.cli.options import (
     RayRetries,
     ray_options,
 )
+from tokshard.cli.tokenize_options import (
+    CheckAgainst,
+    Dtype,
+    Encoder,
+    Eod,
+    FilesBeside,
+    MergeFile,
+    TiktokenNumSpecialTokens,
+    TiktokenPattern,
+    TiktokenSpecialTokens,
+    TokenizerPath,
+    Transformers,
+    VocabFile,
+    VocabSize,
+)
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS
 from tokshard.errors import UsageError
 
 _TEXT = "Text"
-_TOKENIZER = "Tokenizer"
 _ERRORS = "Bad records"
 _ARRAYS = "Job arrays"
 # Options that a job file leaves out of the command of its tasks.
 _OWN_OPTIONS = frozenset({"array_task", "tasks", "emit", "image", "as_json", "dry_run"})
 
-Encoder = Literal["auto", "fast", "reference"]
-Dtype = Literal["auto", "uint16", "int32"]
 OnError = Literal["fail", "skip"]
 Preset = Literal["megatron"]
-Transformers = Literal["4", "5"]
-TiktokenPattern = Literal["v1", "v2"]
 Scheduler = Literal["slurm", "k8s"]
 
 COMMON_OPTIONS = (
@@ -110,126 +120,19 @@ def tokenize(
             group=_TEXT,
         ),
     ] = None,
-    tokenizer: Annotated[
-        str | None,
-        text(
-            "--tokenizer",
-            metavar="PATH",
-            help="Use this tokenizer file (tokenizer.json, SentencePiece, tiktoken, tekken.json), a "
-            "directory with one, its URL, or hf:ORG/NAME. null:N reads text that is token ids below N.",
-            default="built-in bytes",
-            group=_TOKENIZER,
-        ),
-    ] = None,
-    vocab_file: Annotated[
-        str | None,
-        text(
-            "--vocab-file",
-            metavar="PATH",
-            help="Use this vocab.json of a GPT-2 tokenizer, with --merge-file, instead of --tokenizer.",
-            group=_TOKENIZER,
-        ),
-    ] = None,
-    merge_file: Annotated[
-        str | None,
-        text("--merge-file", metavar="PATH", help="Use this merges.txt with --vocab-file.", group=_TOKENIZER),
-    ] = None,
-    tiktoken_pattern: Annotated[
-        TiktokenPattern | None,
-        choice(
-            TiktokenPattern,
-            "--tiktoken-pattern",
-            help="For the file of a Megatron TikTokenizer: split text with this pattern of Megatron.",
-            default="v2",
-            group=_TOKENIZER,
-        ),
-    ] = None,
-    tiktoken_num_special_tokens: Annotated[
-        int | None,
-        integer(
-            "--tiktoken-num-special-tokens",
-            help="For the file of a Megatron TikTokenizer: reserve N ids for special tokens.",
-            default="1000",
-            group=_TOKENIZER,
-        ),
-    ] = None,
-    tiktoken_special_tokens: Annotated[
-        list[str] | None,
-        text(
-            "--tiktoken-special-tokens",
-            metavar="TOKEN",
-            help="For the file of a Megatron TikTokenizer: name its first special tokens.",
-            default="Megatron's",
-            group=_TOKENIZER,
-        ),
-    ] = None,
-    vocab_size: Annotated[
-        int | None,
-        integer(
-            "--vocab-size",
-            help="For the file of a Megatron TikTokenizer: use N tokens, special tokens included.",
-            default="131072",
-            group=_TOKENIZER,
-        ),
-    ] = None,
-    files_beside: Annotated[
-        bool,
-        switch(
-            "--files-beside/--no-files-beside",
-            help="Also read the settings in the tokenizer's directory, such as tokenizer_config.json.",
-            group=_TOKENIZER,
-        ),
-    ] = TokenizeOptions.files_beside,
-    eod: Annotated[
-        str | None,
-        text(
-            "--eod",
-            metavar="TOKEN",
-            help="Use this token, or token id, as the EOD token.",
-            default="the tokenizer's EOS token",
-            group=_TOKENIZER,
-        ),
-    ] = None,
-    encoder: Annotated[
-        Encoder,
-        choice(
-            Encoder,
-            "--encoder",
-            help="Choose the encoder; both write the same tokens.",
-            group=_TOKENIZER,
-        ),
-    ] = TokenizeOptions.encoder,
-    dtype: Annotated[
-        Dtype,
-        choice(
-            Dtype,
-            "--dtype",
-            help="Store tokens as this type; auto is Megatron's choice, by the size of the vocabulary.",
-            group=_TOKENIZER,
-        ),
-    ] = TokenizeOptions.dtype,
-    transformers: Annotated[
-        Transformers | None,
-        choice(
-            Transformers,
-            "--transformers",
-            help="Read a tokenizer directory as this major version of transformers does: pass the version of "
-            "the training job. --preset megatron requires it where 4 and 5 differ.",
-            default="5",
-            group=_TOKENIZER,
-        ),
-    ] = None,
-    check_against: Annotated[
-        str | None,
-        text(
-            "--check-against",
-            metavar="COMMAND",
-            help="Also encode the first megabyte of the corpus with AutoTokenizer, and stop at a difference. "
-            "COMMAND starts a Python that has transformers, for example /envs/train/bin/python or 'docker "
-            "run -i IMAGE python'; the word transformers selects the installed package.",
-            group=_TOKENIZER,
-        ),
-    ] = None,
+    tokenizer: TokenizerPath = None,
+    vocab_file: VocabFile = None,
+    merge_file: MergeFile = None,
+    tiktoken_pattern: TiktokenPattern = None,
+    tiktoken_num_special_tokens: TiktokenNumSpecialTokens = None,
+    tiktoken_special_tokens: TiktokenSpecialTokens = None,
+    vocab_size: VocabSize = None,
+    files_beside: FilesBeside = TokenizeOptions.files_beside,
+    eod: Eod = None,
+    encoder: Encoder = TokenizeOptions.encoder,
+    dtype: Dtype = TokenizeOptions.dtype,
+    transformers: Transformers = None,
+    check_against: CheckAgainst = None,
     on_error: Annotated[
         OnError,
         choice(
