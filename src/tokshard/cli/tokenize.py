@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,6 +12,8 @@ import tokshard
 from tokshard import ArrayOptions, ArrayTask, TokenizeOptions
 from tokshard.cli import declarations, terminal, tokenize_views
 from tokshard.cli.command_run import command_run
+from tokshard.cli.command_words import command_words
+from tokshard.cli.corpus_options import TEXT, DatasetConfigName, DatasetSplit
 from tokshard.cli.declarations import choice, integer, switch, text
 from tokshard.cli.megatron_options import rules_of_preset
 from tokshard.cli.options import (
@@ -45,11 +47,8 @@ from tokshard.cli.tokenize_options import (
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS
 from tokshard.errors import UsageError
 
-_TEXT = "Text"
 _ERRORS = "Bad records"
 _ARRAYS = "Job arrays"
-# Options that a job file leaves out of the command of its tasks.
-_OWN_OPTIONS = frozenset({"array_task", "tasks", "emit", "image", "as_json", "dry_run"})
 
 OnError = Literal["fail", "skip"]
 Preset = Literal["megatron"]
@@ -78,7 +77,8 @@ def tokenize(
         typer.Argument(
             metavar="INPUT...",
             help="JSONL (plain, .gz, .bz2, .xz or .zst), Parquet or Arrow files; also quoted globs, "
-            "directories, @list.txt, URLs such as s3://bucket/*.jsonl, or - for stdin.",
+            "directories, @list.txt, URLs such as s3://bucket/*.jsonl, datasets of the Hugging Face Hub "
+            "(hf://datasets/ORG/NAME), or - for stdin.",
             show_default=False,
         ),
     ] = None,
@@ -92,6 +92,8 @@ def tokenize(
             default="the input's name without suffixes",
         ),
     ] = None,
+    config: DatasetConfigName = None,
+    split: DatasetSplit = None,
     field: Annotated[
         list[str] | None,
         text(
@@ -99,7 +101,7 @@ def tokenize(
             metavar="NAME",
             help="Read the text from this JSON field or column.",
             default=",".join(TokenizeOptions.fields),
-            group=_TEXT,
+            group=TEXT,
         ),
     ] = None,
     append_eod: Annotated[
@@ -108,7 +110,7 @@ def tokenize(
             "--append-eod/--no-append-eod",
             help="Append the EOD token to each document.",
             default="--append-eod",
-            group=_TEXT,
+            group=TEXT,
         ),
     ] = None,
     special_tokens: Annotated[
@@ -117,7 +119,7 @@ def tokenize(
             "--special-tokens/--no-special-tokens",
             help="Add BOS and similar tokens to each document, as the tokenizer defines them.",
             default="--no-special-tokens",
-            group=_TEXT,
+            group=TEXT,
         ),
     ] = None,
     tokenizer: TokenizerPath = None,
@@ -298,6 +300,11 @@ def tokenize(
         "tokenize", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
     ) as run:
         like_megatron = preset == "megatron"
+        if like_megatron and split is not None:
+            raise UsageError(
+                "--split is not supported with --preset megatron, where it abbreviates --split-sentences",
+                hint="leave out --preset megatron, or pass the files of the split as inputs",
+            )
         rules = rules_of_preset(megatron, is_used=like_megatron)
         default_eod = TokenizeOptions.append_eod and not like_megatron
         options = TokenizeOptions(
@@ -332,6 +339,8 @@ def tokenize(
             transformers=transformers,
             strict_tokenizer=like_megatron,
             check_against=check_against,
+            config=config,
+            split=split,
         )
         if discard_work:
             run.show(tokshard.discard_work(options), tokenize_views.show_discarded)
@@ -346,7 +355,7 @@ def tokenize(
         if array.emit is not None:
             if as_json:
                 raise UsageError("--emit and --json exclude each other", hint="leave out --json")
-            command = ("tokshard", *_command_words(context))
+            command = ("tokshard", *command_words(context))
             terminal.say(tokshard.array_job_file(options, array, command).rstrip())
             return
         if dry_run:
@@ -371,31 +380,3 @@ def tokenize(
             report = tokshard.tokenize(options, executor=cluster, progress=run.progress)
         run.warn(report.warnings)
         run.show(report, partial(tokenize_views.show_report, rules=rules))
-
-
-def _command_words(context: typer.Context) -> list[str]:
-    words = [str(context.info_name)]
-    inputs: list[str] = []
-    for parameter in context.command.params:
-        name = str(parameter.name)
-        source = context.get_parameter_source(name)
-        if name in _OWN_OPTIONS or source is None or source.name != "COMMANDLINE":
-            continue
-        value = context.params[name]
-        if parameter.param_type_name == "argument":
-            inputs = value
-        else:
-            words += _option_words(parameter, value)
-    if any(name.startswith("-") for name in inputs):
-        return [*words, "--", *inputs]
-    return [*words[:1], *inputs, *words[1:]]
-
-
-def _option_words(option: Any, value: Any) -> list[str]:
-    if isinstance(value, bool):
-        return [option.opts[0] if value else option.secondary_opts[0]]
-    words = []
-    for item in value if isinstance(value, (list, tuple)) else [value]:
-        word = str(item)
-        words += [f"{option.opts[0]}={word}"] if word.startswith("-") else [option.opts[0], word]
-    return words

@@ -14,6 +14,7 @@ from functools import partial
 
 from tokshard.core.background import in_order
 from tokshard.corpus.content import HEAD_BYTES, Content, Format, identify, refuse_utf16
+from tokshard.corpus.dataset_selection import DatasetSelector
 from tokshard.dataset.plan import Compression, TextInput
 from tokshard.errors import InputError, StorageError, TokshardError, UsageError
 from tokshard.storage.paths import GLOB_CHARACTERS, is_glob, is_remote, natural_key
@@ -72,12 +73,13 @@ class CorpusFile:
         )
 
 
-def discover(arguments: Sequence[str]) -> tuple[CorpusFile, ...]:
+def discover(arguments: Sequence[str], datasets: DatasetSelector | None = None) -> tuple[CorpusFile, ...]:
     """Return the inputs that the arguments name, in the order of the arguments.
 
     An argument is a file, a glob (also with ``**``), a directory (searched recursively for names such as
     ``*.jsonl.zst``), ``@list.txt`` (one argument per line, comment lines begin with ``#``) or ``-``. Files of
-    a glob or directory are in natural order: ``part-2`` before ``part-10``. All but ``-`` can be URLs.
+    a glob or directory are in natural order: ``part-2`` before ``part-10``. All but ``-`` can be URLs. A
+    dataset of the Hugging Face Hub, or its directory, is the files that ``datasets`` selects.
 
     Raises:
         InputError: An input does not exist, cannot be read, or cannot contain records.
@@ -88,7 +90,9 @@ def discover(arguments: Sequence[str]) -> tuple[CorpusFile, ...]:
         >>> [file.path for file in discover(["-"])]
         ['-']
     """
-    paths = [path for argument in arguments for path in _expand(argument)]
+    datasets = datasets or DatasetSelector()
+    paths = [path for argument in arguments for path in _expand(argument, datasets)]
+    datasets.check_used()
     if not paths:
         raise UsageError("an input is required", hint="pass files, directories, globs, @list.txt or -")
     _refuse_twice(paths)
@@ -99,19 +103,21 @@ def discover(arguments: Sequence[str]) -> tuple[CorpusFile, ...]:
     return tuple(next(remote_ones) if is_remote(path) else _describe(path) for path in paths)
 
 
-def _expand(argument: str) -> Iterator[str]:
+def _expand(argument: str, datasets: DatasetSelector) -> Iterator[str]:
     if argument.startswith("@"):
         for line in _list_entries(argument[1:]):
-            yield from _expand_path(line)
+            yield from _expand_path(line, datasets)
     else:
-        yield from _expand_path(argument)
+        yield from _expand_path(argument, datasets)
 
 
-def _expand_path(argument: str) -> Iterator[str]:
+def _expand_path(argument: str, datasets: DatasetSelector) -> Iterator[str]:
     if "\0" in argument:
         raise InputError(f"paths must not contain NUL characters, got {argument!r}")
     if argument == STDIN:
         yield argument
+    elif (selected := datasets.files(argument)) is not None:
+        yield from selected
     elif is_remote(argument):
         yield from _expand_url(argument)
     elif os.path.isdir(argument):

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from tokshard.core.codec import SHA256, XXH3_128, Document, Key, Tool
-from tokshard.dataset.plan import AdoptionParameters, BuildParameters, Compression, TokenizeParameters
+from tokshard.dataset.plan import (
+    AdoptionParameters,
+    BuildParameters,
+    Compression,
+    HubDatasetRecord,
+    TokenizeParameters,
+)
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.dataset.view import View, read_view, viewed_prefix
@@ -204,6 +210,14 @@ class Manifest(Document):
         Key(
             "merged_tokenizers",
             "The different tokenizers of merged datasets; absent in files of earlier versions.",
+            omit_none=True,
+        ),
+    ] = None
+    hub_datasets: Annotated[
+        tuple[HubDatasetRecord, ...] | None,
+        Key(
+            "hub_datasets",
+            "Datasets of the Hugging Face Hub whose files are inputs; absent if there are none.",
             omit_none=True,
         ),
     ] = None

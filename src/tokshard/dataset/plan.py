@@ -6,7 +6,7 @@ and uses what fits its own plan. The manifest of an output holds the plan's SHA-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from tokshard.core.codec import SHA256, XXH3_128, Document, Key, encode
@@ -132,6 +132,24 @@ BuildInput = TextInput | DatasetInput | AdoptedInput
 
 
 @dataclass(frozen=True, slots=True)
+class HubDatasetRecord:
+    """A dataset of the Hugging Face Hub whose files are inputs."""
+
+    url: Annotated[str, Key("url", "The URL of the dataset, as the user named it.")]
+    commit: Annotated[str, Key("commit", "The commit whose files were read.", pattern="[0-9a-f]{40}")]
+    config: Annotated[str, Key("config", "The config.")]
+    split: Annotated[str, Key("split", "The split.")]
+    converted: Annotated[
+        Literal[True] | None,
+        Key(
+            "converted",
+            "The files are the Hub's conversion to Parquet, which has its own commits; absent if not.",
+            omit_none=True,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
 class BuildPlan(Document):
     """The plan of a run that builds datasets."""
 
@@ -141,11 +159,16 @@ class BuildPlan(Document):
     inputs: Annotated[tuple[BuildInput, ...], Key("inputs", "The inputs, in order.")]
     tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown.")]
     options: Annotated[BuildParameters, Key("options", "The options that determine the bytes.")]
+    # Not compared: the inputs have the commit in their paths, however the user named it.
+    hub_datasets: Annotated[
+        tuple[HubDatasetRecord, ...] | None,
+        Key("hub_datasets", "Datasets of the Hub among the inputs; absent without.", omit_none=True),
+    ] = field(default=None, compare=False)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the plan."""
-        return identity_digest(self.to_json())
+        """SHA-256 of the inputs, the tokenizer and the options."""
+        return identity_digest(replace(self, hub_datasets=None).to_json())
 
     @property
     def is_repeatable(self) -> bool:

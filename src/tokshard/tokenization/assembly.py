@@ -237,6 +237,7 @@ class Assembly:
                 inputs=inputs,
                 counts=_record_counts(self.counts),
                 tokenizer_path=tokenizer_path,
+                hub_datasets=plan.hub_datasets,
             )
             stage_manifest(directory, k, manifest)
             manifests.append(manifest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
@@ -16,7 +16,7 @@ from tokshard.corpus.files import CorpusFile, content_bytes
 from tokshard.dataset.build_run import BuildSpec
 from tokshard.dataset.delivery import Delivery, delivery_to
 from tokshard.dataset.layout import optimal_dtype
-from tokshard.dataset.plan import BuildPlan, TokenizeParameters
+from tokshard.dataset.plan import BuildPlan, HubDatasetRecord, TokenizeParameters
 from tokshard.dataset.workdir import WorkDirectory, plan_in, remove_temporary_files
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.storage import fs, paths, syscalls
@@ -258,7 +258,11 @@ def locked_outputs(
         ]
 
 
-def prepare_job(options: TokenizeOptions, files: tuple[CorpusFile, ...]) -> TokenizeJob:
+def prepare_job(
+    options: TokenizeOptions,
+    files: tuple[CorpusFile, ...],
+    hub_datasets: tuple[HubDatasetRecord, ...] | None = None,
+) -> TokenizeJob:
     """Read the tokenizer and make the plan.
 
     Raises:
@@ -285,7 +289,7 @@ def prepare_job(options: TokenizeOptions, files: tuple[CorpusFile, ...]) -> Toke
         options=options,
         tokenizer=tokenizer,
         parameters=parameters,
-        plan=make_plan(files, tokenizer, parameters),
+        plan=replace(make_plan(files, tokenizer, parameters), hub_datasets=hub_datasets),
         prefix=prefix,
         prefixes=options.output_prefixes(prefix),
         encoder=_choose_encoder(files, tokenizer, options),

@@ -11,6 +11,7 @@ from tokshard.corpus.fields import FieldPath
 from tokshard.errors import UsageError
 from tokshard.storage.lock import LockMode, check_lock_mode
 from tokshard.storage.paths import check_output_prefix
+from tokshard.storage.remote import hub
 from tokshard.tokenizer.tiktoken_files import TikTokenizerPattern, TikTokenizerSettings
 
 EncoderChoice = Literal["auto", "reference", "fast"]
@@ -25,6 +26,7 @@ class TokenizeOptions:
 
     Attributes:
         inputs: Files, globs, directories, ``@list.txt`` or ``-`` for stdin; all but the last may be URLs.
+            Also datasets of the Hugging Face Hub: ``hf://datasets/ORG/NAME``, with or without ``@REVISION``.
         output: Path prefix of the output, or a URL prefix, where it is uploaded when it is finished; by
             default the name of the only input without its suffixes.
         tokenizer: A ``tokenizer.json`` or another tokenizer file, its directory, a URL of one of these, or
@@ -66,6 +68,9 @@ class TokenizeOptions:
         check_against: A command that starts a Python with transformers, or ``"transformers"`` for the
             installed package. The first megabyte of the corpus is also encoded with AutoTokenizer, and a
             difference is an error. None for no check.
+        config: The config of the datasets of the Hub among the inputs, or of directories with a copy of one;
+            None for the only one.
+        split: The split of these datasets; None for the only one.
 
     Raises:
         UsageError: A value is invalid.
@@ -102,6 +107,8 @@ class TokenizeOptions:
     transformers: TransformersVersion | None = None
     strict_tokenizer: bool = False
     check_against: str | None = None
+    config: str | None = None
+    split: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", tuple(self.fields))
@@ -205,6 +212,8 @@ class TokenizeOptions:
                 "--output is required with several inputs, a list, a directory or stdin",
                 hint="pass --output PREFIX",
             )
+        if (dataset := hub.parse_dataset(first)) is not None:
+            return dataset.repository.rpartition("/")[2]
         name = os.path.basename(first)
         stem = name.split(".", 1)[0] if not name.startswith(".") else ""
         if not stem or any(character in stem for character in "*?["):

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from tokshard.core.formatting import count, counted, size
 from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress, reporting
-from tokshard.corpus.files import check_unchanged, content_bytes, discover
+from tokshard.corpus.files import check_unchanged, content_bytes
 from tokshard.corpus.rejection import top_reasons
 from tokshard.errors import IntegrityError
 from tokshard.storage.lock import lock_mode
+from tokshard.tokenization.discovery import discover_inputs
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.workers.pool import ProcessPool
 
@@ -69,14 +70,14 @@ def tokenize(
     started = time.monotonic()
     with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("scanning inputs")
-        files = discover(options.input_names)
-        with chosen_executor(executor, content_bytes(files), options) as chosen:
+        inputs = discover_inputs(options, listener)
+        with chosen_executor(executor, content_bytes(inputs.files), options) as chosen:
             from tokshard.dataset.build_run import BuildRun
             from tokshard.tokenization.job import prepare_job
             from tokshard.tokenization.transformers_check import checked
 
             listener.start("loading the tokenizer")
-            job = checked(prepare_job(options, files), listener)
+            job = checked(prepare_job(options, *inputs), listener)
             listener.start("checking earlier work")  # reads inputs whose modification time has changed
             result = job.build.up_to_date(job.workspace)
             if result is None:
@@ -94,7 +95,8 @@ def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
     from tokshard.tokenization.report import TokenizeDryRun
     from tokshard.tokenization.transformers_check import checked
 
-    job = checked(prepare_job(options, discover(options.input_names)), SilentProgress())
+    progress = SilentProgress()
+    job = checked(prepare_job(options, *discover_inputs(options, progress)), progress)
     return TokenizeDryRun(
         inputs=tuple(file.plan_input() for file in job.files),
         outputs=job.build.destinations,

@@ -46,7 +46,19 @@ _LASTING_ERRNOS = frozenset(
 )
 # The libraries below fsspec's file systems; their errors without a status are connection errors.
 _NETWORK_PACKAGES = frozenset(
-    {"aiobotocore", "aiohttp", "azure", "botocore", "google", "httpcore", "httpx", "requests", "urllib3"}
+    {
+        "aiobotocore",
+        "aiohttp",
+        "azure",
+        "botocore",
+        "google",
+        "httpcore",
+        "httpcore2",
+        "httpx",
+        "httpx2",
+        "requests",
+        "urllib3",
+    }
 )
 _NO_CREDENTIALS = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "TokenRetrievalError"}

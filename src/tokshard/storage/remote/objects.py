@@ -19,6 +19,7 @@ from tokshard.storage.files import AtomicFile
 from tokshard.storage.paths import is_remote, scheme_of
 from tokshard.storage.readahead import BLOCK_BYTES, ReadAhead
 from tokshard.storage.reading import open_file
+from tokshard.storage.remote import hub
 from tokshard.storage.remote.client import Place, ShortAnswerError, is_s3, locate, retried
 
 # Fields of a store's answer that change with the object, the best first.
@@ -56,10 +57,16 @@ def status(url: str) -> RemoteStatus:
         UsageError: The scheme is unknown.
         MissingExtraError: The packages for this store are not installed.
     """
+    if (pinned := hub.parse_file(url)) is not None:
+        found = hub.status(pinned)
+        return RemoteStatus(found.size_bytes, None, found.version)
     info = _info(url)
     if info.get("type") == "directory":
         raise MissingFileError(f"object not found: {url} (it is a prefix of object names)", path=url)
     return _status(url, info)
+
+
+_current = status  # where a parameter has the name
 
 
 def recent_status(url: str) -> RemoteStatus:
@@ -174,7 +181,7 @@ class RemoteFile:
     """
 
     def __init__(self, url: str, status: RemoteStatus | None = None) -> None:
-        found = status or _status(url, _info(url))
+        found = status or _current(url)
         self.url = url
         self.size_bytes = found.size_bytes
         self.version = found.version
@@ -200,14 +207,19 @@ class RemoteFile:
             raise self._changed()
 
     def _range(self, start: int, end: int) -> bytes:
+        if (pinned := hub.parse_file(self.url)) is not None:
+            return self._whole(hub.read_range(pinned, self.size_bytes, start, end), end - start)
         place = locate(self.url)
         if is_s3(place.store):
             content = self._s3_range(place, start, end)
         else:
             content = bytes(place.store.cat_file(place.path, start=start, end=end))
             self.check_unchanged()
-        if len(content) != end - start:
-            raise ShortAnswerError(f"got {len(content)} bytes instead of {end - start}")
+        return self._whole(content, end - start)
+
+    def _whole(self, content: bytes, count: int) -> bytes:
+        if len(content) != count:
+            raise ShortAnswerError(f"got {len(content)} bytes instead of {count}")
         return content
 
     def _s3_range(self, place: Place, start: int, end: int) -> bytes:

@@ -16,11 +16,11 @@ from contextlib import suppress
 
 from tokshard.core.formatting import consecutive, counted
 from tokshard.core.progress import Progress, reporting
-from tokshard.corpus.files import discover
 from tokshard.dataset.build_run import BuildResult, BuildRun, recover
 from tokshard.dataset.workdir import is_sealed
 from tokshard.errors import LockedError, OutputExistsError, StorageError, UnfinishedError, UsageError
 from tokshard.storage.lock import Holder, holder_of, lock_mode
+from tokshard.tokenization.discovery import discover_inputs
 from tokshard.tokenization.job import TokenizeJob, Workspace, prepare_job
 from tokshard.tokenization.job_array.options import ArrayTask
 from tokshard.tokenization.job_array.shards import MissingUnits, TaskShard, UnitAssignment, WorkStatus
@@ -95,9 +95,9 @@ def finish_tokenize(
 
 def _shareable_job(options: TokenizeOptions, progress: Progress) -> TokenizeJob:
     progress.start("scanning inputs")
-    files = discover(options.input_names)
+    inputs = discover_inputs(options, progress)
     progress.start("loading the tokenizer")
-    job = prepare_job(options, files)
+    job = prepare_job(options, *inputs)
     progress.start("checking earlier work")
     if not job.plan.is_repeatable:
         raise UsageError(
