@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face Hub: its HTTP protocol for datasets, with commits, pages, redirects and faults."""
+"""A stand-in for the Hugging Face Hub: its protocol for datasets, with commits, redirects and faults."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def hub_server():
         server.close()
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     def __init__(self, status: int, code: str, message: str = "") -> None:
         super().__init__(message)
         self.status, self.code, self.message = status, code, message or code
@@ -169,17 +169,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._cut = fault is not None
         parts = urlsplit(self.path)
         try:
-            for prefix, serve in self._routes().items():
-                if parts.path.startswith(prefix):
-                    serve(parts.path.removeprefix(prefix), parse_qs(parts.query))
-                    return
-            raise _Refused(404, "NotFound")
-        except _Refused as error:
+            prefix = next((name for name in self._routes() if parts.path.startswith(name)), "")
+            serve = self._routes().get(prefix, self._unknown)
+            serve(parts.path.removeprefix(prefix), parse_qs(parts.query))
+        except _RefusedError as error:
             headers = {"X-Error-Code": error.code, "X-Error-Message": error.message}
             self._answer(error.status, json.dumps({"error": error.message}).encode(), headers)
 
     def _routes(self) -> dict[str, Callable[[str, dict[str, list[str]]], None]]:
         return {"/api/datasets/": self._api, "/datasets/": self._resolve, "/stored/": self._stored}
+
+    def _unknown(self, path: str, query: dict[str, list[str]]) -> None:
+        raise _RefusedError(404, "NotFound")
 
     def _repository(self, path: str) -> tuple[Repository, list[str]]:
         names = path.split("/")
@@ -190,15 +191,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 repository = self.hub.datasets[name]
                 given = self.headers.get("Authorization", "").removeprefix("Bearer ")
                 if repository.token is not None and given != repository.token:
-                    raise _Refused(401, "RepoNotFound", "Invalid username or password.")
+                    raise _RefusedError(401, "RepoNotFound", "Invalid username or password.")
                 return repository, names[count:]
-        raise _Refused(401 if not self.headers.get("Authorization") else 404, "RepoNotFound")
+        raise _RefusedError(401 if not self.headers.get("Authorization") else 404, "RepoNotFound")
 
     def _commit(self, repository: Repository, revision: str) -> str:
         name = unquote(revision)
         sha = repository.refs.get(name, name)
         if sha not in repository.commits:
-            raise _Refused(404, "RevisionNotFound", f"Invalid rev id: {name}")
+            raise _RefusedError(404, "RevisionNotFound", f"Invalid rev id: {name}")
         return sha
 
     def _api(self, path: str, query: dict[str, list[str]]) -> None:
@@ -221,7 +222,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             wanted = json.loads(self._body)["paths"]
             self._answer_json([_entry(name, files[name]) for name in wanted if name in files])
         else:
-            raise _Refused(404, "NotFound")
+            raise _RefusedError(404, "NotFound")
 
     def _tree(self, repository: Repository, sha: str, directory: str, query: dict[str, list[str]]) -> None:
         base = f"{directory}/" if directory else ""
@@ -229,7 +230,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         recursive = query.get("recursive", ["false"])[0].lower() == "true"
         entries = [_entry(name, content) for name, content in sorted(files.items()) if name.startswith(base)]
         if directory and not entries:
-            raise _Refused(404, "EntryNotFound")
+            raise _RefusedError(404, "EntryNotFound")
         folders = {
             "/".join(entry["path"].split("/")[:depth])
             for entry in entries
@@ -245,20 +246,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         first = int(query.get("cursor", ["0"])[0])
         headers = {}
         if first + self.hub.page < len(entries):
-            address = f"{self.hub.url}{urlsplit(self.path).path}?recursive={recursive}&cursor={first + self.hub.page}"
-            headers["Link"] = f'<{address}>; rel="next"'
+            page = f"{urlsplit(self.path).path}?recursive={recursive}&cursor={first + self.hub.page}"
+            headers["Link"] = f'<{self.hub.url}{page}>; rel="next"'
         self._answer_json(entries[first : first + self.hub.page], headers)
 
     def _resolve(self, path: str, query: dict[str, list[str]]) -> None:
         repository, rest = self._repository(path)
         if rest[:1] != ["resolve"]:
-            raise _Refused(404, "NotFound")
+            raise _RefusedError(404, "NotFound")
         sha = self._commit(repository, rest[1])
         name = unquote("/".join(rest[2:]))
         if name not in repository.commits[sha]:
-            raise _Refused(404, "EntryNotFound", "Entry not found")
+            raise _RefusedError(404, "EntryNotFound", "Entry not found")
         if repository.gated:
-            raise _Refused(403, "GatedRepo", f"Access to dataset {repository.name} is restricted.")
+            raise _RefusedError(403, "GatedRepo", f"Access to dataset {repository.name} is restricted.")
         content = repository.commits[sha][name]
         headers = {"X-Repo-Commit": sha, "ETag": f'"{digest_of(content)}"'}
         if len(content) < LARGE_BYTES:
@@ -270,9 +271,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _stored(self, digest: str, query: dict[str, list[str]]) -> None:
         if "Authorization" in self.headers:  # as object stores do with signed addresses
-            raise _Refused(400, "InvalidArgument", "Only one auth mechanism allowed")
+            raise _RefusedError(400, "InvalidArgument", "Only one auth mechanism allowed")
         if not self.hub.use(self.path):
-            raise _Refused(403, "AccessDenied", "Request has expired")
+            raise _RefusedError(403, "AccessDenied", "Request has expired")
         self._content(self.hub.content(digest), {"ETag": f'"{digest}"'})
 
     def _content(self, content: bytes, headers: dict[str, str]) -> None:
