@@ -48,7 +48,7 @@ class DatasetChoice:
         return self.config in (None, record.config) and self.split in (None, record.split)
 
 
-class _Source(Protocol):
+class _DatasetTree(Protocol):
     # Where the files of a dataset are: paths are relative to it.
     name: str
 
@@ -276,7 +276,7 @@ def _metadata(content: bytes, path: str) -> Mapping[str, Any]:
     return found
 
 
-def _select(source: _Source, choice: DatasetChoice) -> _Selected:
+def _select(source: _DatasetTree, choice: DatasetChoice) -> _Selected:
     card = source.card()
     configs = {config.name: config for config in read_configs(card, f"{source.name}/{_README}")}
     if not card.get("configs") and choice.config is not None and choice.config not in configs:
@@ -308,7 +308,7 @@ def _select(source: _Source, choice: DatasetChoice) -> _Selected:
     return _Selected(config.name, split, tuple(path for path in found if family_of(path) == kind))
 
 
-def _select_converted(source: _Source, choice: DatasetChoice) -> _Selected:
+def _select_converted(source: _DatasetTree, choice: DatasetChoice) -> _Selected:
     configs = converted_splits(source.paths(""))
     if not configs:
         raise _no_readable_files(source.name, "no data files")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tokshard.dataset.plan import BuildPlan
 
 
-class Inputs(NamedTuple):
+class DiscoveredInputs(NamedTuple):
     """The inputs of a run.
 
     Attributes:
@@ -26,7 +26,7 @@ class Inputs(NamedTuple):
     hub_datasets: tuple[HubDatasetRecord, ...] | None = None
 
 
-def discover_inputs(options: TokenizeOptions, progress: Progress) -> Inputs:
+def discover_inputs(options: TokenizeOptions, progress: Progress) -> DiscoveredInputs:
     """Return the inputs that the options name; see :func:`tokshard.corpus.files.discover`.
 
     Branches and tags of datasets on the Hub become commits: those of an unfinished run for the same output,
@@ -40,7 +40,7 @@ def discover_inputs(options: TokenizeOptions, progress: Progress) -> Inputs:
     files = discover(options.input_names, selector)
     for text in selector.messages:
         progress.message(text)
-    return Inputs(files, tuple(selector.records) or None)
+    return DiscoveredInputs(files, tuple(selector.records) or None)
 
 
 def _unfinished_plans(options: TokenizeOptions) -> list[BuildPlan]:
