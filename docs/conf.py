@@ -16,6 +16,7 @@ NAVIGATION = {
         "docs/how-to/check-launch",
         "docs/how-to/change-gpus",
         "docs/how-to/train",
+        "docs/consumers",
         "docs/how-to/inspect",
         "docs/how-to/ci",
         "docs/how-to/clusters",
