@@ -38,6 +38,9 @@ PUBLIC = [
     "DocumentReads",
     "DocumentSummary",
     "EpochSize",
+    "ExportDryRun",
+    "ExportOptions",
+    "ExportReport",
     "FieldDifference",
     "GPTDatasetIndex",
     "GPTSamples",
@@ -110,11 +113,13 @@ PUBLIC = [
     "discard_work",
     "doctor",
     "dry_run_blend",
+    "dry_run_export",
     "dry_run_merge",
     "dry_run_replan",
     "dry_run_shard_plan",
     "dry_run_tokenize",
     "emit_megatron",
+    "export",
     "finish_tokenize",
     "indexes_of_launch",
     "inspect",
@@ -203,6 +208,9 @@ def make_datasets(api):
     assert api.dry_run_merge(merge).to_json()["schema"] == "tokshard.merge-dry-run/1"
     merged = api.merge(merge)
     assert merged.documents == stories.documents + manuals.documents
+    export = api.ExportOptions("all", to="olmo", output="olmo")
+    assert api.dry_run_export(export).to_json()["schema"] == "tokshard.export-dry-run/1"
+    assert api.export(export).tokens == merged.tokens
     builder = api.IndexedDatasetBuilder("own.bin", dtype="uint16")
     builder.add_document([1, 2, 3], [3])
     builder.finalize("own.idx")

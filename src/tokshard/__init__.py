@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from tokshard.dataset.merge.job import MergedDataset, MergeDryRun, MergeReport, dry_run_merge, merge
     from tokshard.dataset.merge.options import MergeOptions
     from tokshard.dataset.reader import IndexedDataset
+    from tokshard.exchange.job import ExportDryRun, ExportReport, dry_run_export, export
+    from tokshard.exchange.options import ExportOptions
     from tokshard.gpt_index.arrays import build_document_index, build_sample_index, build_shuffle_index
     from tokshard.gpt_index.index import GPTDatasetIndex
     from tokshard.gpt_index.packing_report import PackingReport
@@ -133,6 +135,9 @@ __all__ = [
     "DocumentReads",
     "DocumentSummary",
     "EpochSize",
+    "ExportDryRun",
+    "ExportOptions",
+    "ExportReport",
     "FieldDifference",
     "GPTDatasetIndex",
     "GPTSamples",
@@ -205,11 +210,13 @@ __all__ = [
     "discard_work",
     "doctor",
     "dry_run_blend",
+    "dry_run_export",
     "dry_run_merge",
     "dry_run_replan",
     "dry_run_shard_plan",
     "dry_run_tokenize",
     "emit_megatron",
+    "export",
     "finish_tokenize",
     "indexes_of_launch",
     "inspect",
@@ -256,6 +263,9 @@ _HOMES = {
     "DocumentReads": "tokshard.tracing.report",
     "DocumentSummary": "tokshard.inspection.datasets",
     "EpochSize": "tokshard.index_cache.job",
+    "ExportDryRun": "tokshard.exchange.job",
+    "ExportOptions": "tokshard.exchange.options",
+    "ExportReport": "tokshard.exchange.job",
     "FieldDifference": "tokshard.comparison.report",
     "GPTDatasetIndex": "tokshard.gpt_index.index",
     "GPTSamples": "tokshard.gpt_index.samples",
@@ -327,11 +337,13 @@ _HOMES = {
     "discard_work": "tokshard.tokenization.discard",
     "doctor": "tokshard.preflight.job",
     "dry_run_blend": "tokshard.blending.job",
+    "dry_run_export": "tokshard.exchange.job",
     "dry_run_merge": "tokshard.dataset.merge.job",
     "dry_run_replan": "tokshard.sharding.replan.job",
     "dry_run_shard_plan": "tokshard.sharding.planning",
     "dry_run_tokenize": "tokshard.tokenization.run",
     "emit_megatron": "tokshard.blending.emission",
+    "export": "tokshard.exchange.job",
     "finish_tokenize": "tokshard.tokenization.job_array.job",
     "indexes_of_launch": "tokshard.preflight.from_launch",
     "inspect": "tokshard.inspection.job",

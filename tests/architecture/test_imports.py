@@ -33,6 +33,7 @@ LAYERS = [
     "sharding",
     "loader",
     "testing",
+    "exchange",
     "verification",
     "inspection",
     "tracing",

@@ -1,0 +1,1 @@
+"""Exchange of datasets with the formats of other trainers."""

@@ -1,0 +1,112 @@
+"""The files of datatrove: ``.ds`` with their indexes and metadata.
+
+``000_NAME.ds`` holds the tokens of whole documents, uint16 or uint32, little endian, without a header.
+``000_NAME.ds.index`` holds the end of each document in tokens, uint64, empty documents included.
+``000_NAME.ds.metadata`` has three lines without a final line break: the tokenizer and the bytes of a token,
+the number of tokens, and this number for people. ``NAME.ds.metadata`` has the same about all shards. The
+names and the sizes of shards are those of datatrove's merger without shuffling.
+
+Offered to readers of the format: :data:`TOKENS_SUFFIX`, :data:`INDEX_SUFFIX`, :data:`METADATA_SUFFIX`,
+:func:`metadata_text`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tokshard.exchange.formats import Stage, count_shards
+from tokshard.exchange.records import Conversion, Records, boundaries
+from tokshard.exchange.shards import Position, ShardRange, WrittenShard, next_shard
+
+if TYPE_CHECKING:
+    import numpy as np
+
+DTYPES = ("uint16", "uint32")
+TOKENS_SUFFIX = ".ds"
+INDEX_SUFFIX = ".ds.index"
+METADATA_SUFFIX = ".ds.metadata"
+SHARD_TOKENS = 100_000_000_000
+"""The merger's default for the tokens of a file."""
+UNKNOWN_TOKENIZER = "Unknown Tokenizer"
+
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+
+
+class DatatroveFormat:
+    """Writer of datatrove's files.
+
+    Args:
+        records: The records.
+        dtype: The dtype of the tokens.
+        name: The part of the file names after the number of the shard.
+        limit: The tokens that end a shard when a document reaches them.
+        tokenizer: The name of the tokenizer in the metadata.
+    """
+
+    suffixes: tuple[str, ...] = (TOKENS_SUFFIX, INDEX_SUFFIX, METADATA_SUFFIX)
+
+    def __init__(
+        self, records: Records, dtype: np.dtype[Any], name: str, limit: int, tokenizer: str | None
+    ) -> None:
+        self._records = records
+        self._conversion = Conversion(records, dtype)
+        self._dtype = dtype
+        self._name = name
+        self._limit = limit
+        self._tokenizer = tokenizer
+
+    def next_shard(self, number: int, position: Position) -> ShardRange | None:
+        """Return the shard that begins at a position; without any document there is one empty shard."""
+        if not self._records.count:
+            return ShardRange(0, 0, 0, 0, 0) if number == 0 else None
+        return next_shard(self._records, number, position.record, self._limit, "reaches")
+
+    def count_files(self) -> int:
+        """Return the number of files."""
+        return 3 * count_shards(self) + 1
+
+    def write(self, shard: ShardRange, position: Position, stage: Stage) -> WrittenShard:  # noqa: ARG002
+        """Write the tokens, the index and the metadata of a shard."""
+        name = f"{shard.number:03d}_{self._name}"
+        with stage.file(name + TOKENS_SUFFIX, tokens=shard.tokens) as file:
+            for block in self._conversion.blocks(shard.begin, shard.end):
+                file.write(block.data)
+        with stage.file(name + INDEX_SUFFIX) as file:
+            for _, edges in boundaries(self._records, shard.first, shard.stop):
+                file.write((edges[1:] - shard.begin).astype("<u8").data)
+        self._write_metadata(name, shard.tokens, stage)
+        return WrittenShard(shard.number, stage.take(), Position(shard.stop))
+
+    def finish(self, written: Sequence[WrittenShard], stage: Stage) -> None:
+        """Write the metadata of all shards together."""
+        self._write_metadata(self._name, sum(shard.tokens for shard in written), stage)
+
+    def _write_metadata(self, name: str, tokens: int, stage: Stage) -> None:
+        with stage.file(name + METADATA_SUFFIX) as file:
+            file.write(metadata_text(self._tokenizer, self._dtype.itemsize, tokens).encode())
+
+
+def metadata_text(tokenizer: str | None, token_bytes: int, tokens: int) -> str:
+    r"""Return the content of a metadata file.
+
+    Datatrove writes the bytes of a token twice if it does not know the tokenizer.
+
+    Example:
+        >>> metadata_text("gpt2", 2, 1234567)
+        'gpt2|2\n1234567\n1.23 MT'
+        >>> metadata_text(None, 4, 0)
+        'Unknown Tokenizer|4|4\n0\n0.00 T'
+    """
+    name = tokenizer or f"{UNKNOWN_TOKENIZER}|{token_bytes}"
+    return f"{name}|{token_bytes}\n{tokens}\n{_short(tokens)}T"
+
+
+def _short(tokens: int) -> str:
+    # Three significant digits and a metric prefix. What rounds up to one more digit has that digit: 10.0 k.
+    magnitude = len(str(tokens)) - 1
+    scaled = tokens / 10 ** (magnitude // 3 * 3)
+    if round(scaled, 2 - magnitude % 3) >= 10 ** (magnitude % 3 + 1):
+        magnitude += 1
+        scaled = tokens / 10 ** (magnitude // 3 * 3)
+    return f"{scaled:.{2 - magnitude % 3}f} {_PREFIXES[magnitude // 3]}"

@@ -1,0 +1,122 @@
+"""The interface of a format, the rule for the dtype of its tokens, and the files being written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from tokshard.dataset.workdir import DigestingWriter
+from tokshard.errors import UsageError
+from tokshard.exchange.shards import ExportedFile, Position, ShardRange, WrittenShard
+from tokshard.storage.files import AtomicFile
+
+if TYPE_CHECKING:
+    from tokshard.exchange.records import Records
+
+
+class Stage:
+    """The directory in which the files of shards are written; each appears complete or not at all."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._files: list[ExportedFile] = []
+
+    @contextmanager
+    def file(self, name: str, *, tokens: int | None = None) -> Iterator[DigestingWriter]:
+        """Write a file; on exit it is complete."""
+        with AtomicFile(os.path.join(self.directory, name)) as file:
+            digested = DigestingWriter(file)
+            yield digested
+        record = digested.record()
+        self._files.append(ExportedFile(name, record.size_bytes, record.xxh3_128, tokens))
+
+    def take(self) -> tuple[ExportedFile, ...]:
+        """Return the files that were completed since the last call, by name."""
+        files, self._files = self._files, []
+        return tuple(sorted(files, key=lambda file: file.name))
+
+
+class Format(Protocol):
+    """The writer of a format, for the records and options of one export."""
+
+    suffixes: tuple[str, ...]
+    """The ends of the names of its files."""
+
+    def next_shard(self, number: int, position: Position) -> ShardRange | None:
+        """Return the shard that begins at a position of the records; None after the last one."""
+
+    def write(self, shard: ShardRange, position: Position, stage: Stage) -> WrittenShard:
+        """Write the files of a shard."""
+
+    def finish(self, written: Sequence[WrittenShard], stage: Stage) -> None:
+        """Write the files that describe all shards together."""
+
+    def count_files(self) -> int:
+        """Return the number of files of the whole export; an estimate if only the tokens decide."""
+
+
+def count_shards(form: Format) -> int:
+    """Return the number of shards of a format that cuts between records."""
+    number, position = 0, Position()
+    while (shard := form.next_shard(number, position)) is not None:
+        number, position = number + 1, Position(shard.stop)
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenDtype:
+    """The dtype of the tokens in the output, and the reason for it."""
+
+    dtype: np.dtype[Any]
+    reason: str
+
+
+def choose_dtype(
+    records: Records,
+    allowed: Sequence[str],
+    *,
+    requested: str | None = None,
+    vocab_size: int | None = None,
+    option: str = "--dtype",
+) -> ChosenDtype:
+    """Return the dtype of the output.
+
+    It is the requested one; else the smallest one that holds all ids of the vocabulary; else, if the size of
+    the vocabulary is unknown, the smallest one that is as wide as the tokens of the records.
+
+    Args:
+        records: The records.
+        allowed: The names of the format's dtypes, the smallest first.
+        requested: The name that the user requests.
+        vocab_size: The size of the vocabulary.
+        option: The option of ``requested``, for messages.
+
+    Raises:
+        UsageError: The requested dtype is not one of the format's, or none holds the vocabulary.
+    """
+    if requested is not None:
+        if requested not in allowed:
+            raise UsageError(f"{option} must be one of {', '.join(allowed)}, got {requested!r}")
+        return ChosenDtype(_little(requested), f"requested by {option}")
+    if vocab_size is not None:
+        for name in allowed:
+            if vocab_size - 1 <= int(np.iinfo(name).max):
+                return ChosenDtype(_little(name), f"holds the vocabulary of {vocab_size:,} tokens")
+        raise UsageError(
+            f"a vocabulary of {vocab_size:,} tokens does not fit {allowed[-1]}, the format's largest dtype"
+        )
+    wide = next(
+        (name for name in allowed if np.dtype(name).itemsize >= records.token_dtype.itemsize), allowed[-1]
+    )
+    return ChosenDtype(
+        _little(wide), f"as wide as the {records.token_dtype.name} tokens: the vocabulary size is unknown"
+    )
+
+
+def _little(name: str) -> np.dtype[Any]:
+    return np.dtype(name).newbyteorder("<")

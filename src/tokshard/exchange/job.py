@@ -1,0 +1,362 @@
+"""The export job: from an opened source to a published directory, resumable at any shard."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from tokshard.core.codec import Document, Key
+from tokshard.core.formatting import counted, listed
+from tokshard.core.progress import Progress, ProgressUpdate, reporting
+from tokshard.dataset.build_run import OutputState
+from tokshard.dataset.fingerprint import unchanged
+from tokshard.errors import UsageError
+from tokshard.exchange import datatrove, nanogpt, olmo, parquet
+from tokshard.exchange.directory import ExportDirectory
+from tokshard.exchange.formats import ChosenDtype, Format, Stage, choose_dtype
+from tokshard.exchange.manifest import ExportManifest, ExportParameters, ExportPlan, SourceKind
+from tokshard.exchange.options import ExportOptions, FormatName
+from tokshard.exchange.shards import ExportedFile, Position, WrittenShard
+from tokshard.exchange.source import OpenSource, open_source
+from tokshard.storage.lock import lock_mode
+from tokshard.storage.paths import strip_data_suffix
+
+_SHOWN_FILES = 3
+_DTYPES = {
+    "olmo": olmo.DTYPES,
+    "nanogpt": nanogpt.DTYPES,
+    "datatrove": datatrove.DTYPES,
+    "parquet": parquet.DTYPES,
+}
+_SHARD_TOKENS = {
+    "olmo": olmo.SHARD_TOKENS,
+    "nanogpt": nanogpt.SHARD_TOKENS,
+    "datatrove": datatrove.SHARD_TOKENS,
+    "parquet": parquet.SHARD_TOKENS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport(Document):
+    """The files written by :func:`tokshard.export`."""
+
+    SCHEMA = "tokshard.export-report/1"
+
+    output: Annotated[str, Key("output", "Directory of the export.")]
+    to: Annotated[FormatName, Key("format", "Format.")]
+    source: Annotated[str, Key("source", "The source, as the user named it.")]
+    kind: Annotated[SourceKind, Key("kind", "Kind of the source.")]
+    records: Annotated[int, Key("records", "Documents, or samples.", minimum=0)]
+    tokens: Annotated[int, Key("tokens", "Tokens in the files.", minimum=0)]
+    tokens_added: Annotated[int, Key("tokens_added", "Of them, BOS tokens that were added.", minimum=0)]
+    tokens_left_out: Annotated[
+        int, Key("tokens_left_out", "EOD tokens of the source that were left out.", minimum=0)
+    ]
+    dtype: Annotated[str, Key("dtype", "Dtype of the tokens.")]
+    dtype_detail: Annotated[str, Key("dtype_detail", "Reason for the dtype.")]
+    shards: Annotated[int, Key("shards", "Shards.", minimum=0)]
+    shards_resumed: Annotated[int, Key("shards_resumed", "Shards written by an earlier run.", minimum=0)]
+    files: Annotated[int, Key("files", "Files.", minimum=0)]
+    size_bytes: Annotated[int, Key("bytes", "Size of all files.", minimum=0)]
+    up_to_date: Annotated[bool, Key("up_to_date", "Whether the output already existed and nothing was done.")]
+    seconds: Annotated[float, Key("seconds", "Duration.", minimum=0)]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportDryRun(Document):
+    """The files that :func:`tokshard.export` would write."""
+
+    SCHEMA = "tokshard.export-dry-run/1"
+
+    output: Annotated[str, Key("output", "Directory of the export.")]
+    source: Annotated[str, Key("source", "The source, as the user named it.")]
+    kind: Annotated[SourceKind, Key("kind", "Kind of the source.")]
+    parameters: Annotated[ExportParameters, Key("parameters", "Options that determine the bytes.")]
+    dtype_detail: Annotated[str, Key("dtype_detail", "Reason for the dtype.")]
+    records: Annotated[int, Key("records", "Documents, or samples.", minimum=0)]
+    source_tokens: Annotated[int, Key("source_tokens", "Tokens of the source.", minimum=0)]
+    files: Annotated[
+        int,
+        Key("files", "Files; of nanogpt those if all documents end with the EOD token.", minimum=0),
+    ]
+    state: Annotated[OutputState, Key("state", "State that the run would start from.")]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
+
+
+def export(options: ExportOptions, *, progress: Progress | None = None) -> ExportReport:
+    """Write the documents of a dataset, or samples in training order, in the format of another trainer.
+
+    The token files have the bytes that the format's own writer makes from the same ids. Finished shards are
+    kept if the run is interrupted, and the same call continues after them. Files get their names when all are
+    complete, and the manifest, ``.tokshard/export.json``, last. Memory does not depend on the size of the
+    source.
+
+    Args:
+        options: The source, the format, the output and the options.
+        progress: Receives the progress.
+
+    Raises:
+        UsageError: The options do not fit the source.
+        MissingExtraError: The format needs a package that is not installed.
+        InputError: The source is missing, changed during the export, or has ids that do not fit the dtype.
+        IntegrityError: The source is damaged.
+        OutputExistsError: The output exists and ``force`` is not set.
+        LockedError: Another process is writing this output.
+        StorageError: A read or write failed. Finished shards are kept.
+
+    Example:
+        >>> report = export(ExportOptions("out/web", "olmo", "out/olmo"))  # doctest: +SKIP
+        >>> report.files  # doctest: +SKIP
+        2
+    """
+    started = time.monotonic()
+    with lock_mode(options.lock), reporting(progress) as listener:
+        listener.start("reading indexes")
+        job = _prepare(options)
+        with unchanged(job.source.prefixes):
+            resumed = 0
+            manifest = job.output.up_to_date()
+            was_there = manifest is not None
+            if manifest is None:
+                with job.output.locked():
+                    job.output.complete_publication()
+                    manifest = None if options.force else job.output.finished()
+                    was_there = manifest is not None
+                    if manifest is None:
+                        manifest, resumed = _written(job, listener)
+        return _report(job, manifest, resumed, started, up_to_date=was_there)
+
+
+def dry_run_export(options: ExportOptions) -> ExportDryRun:
+    """Return what :func:`export` would do with the same options, without writing anything."""
+    job = _prepare(options)
+    return ExportDryRun(
+        output=options.directory,
+        source=os.fspath(options.source),
+        kind=job.source.description.kind,
+        parameters=job.output.plan.parameters,
+        dtype_detail=job.dtype.reason,
+        records=job.source.records.count,
+        source_tokens=job.source.records.tokens,
+        files=job.form.count_files(),
+        state=job.output.state(),
+        warnings=(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _ExportJob:
+    options: ExportOptions
+    source: OpenSource
+    dtype: ChosenDtype
+    form: Format
+    output: ExportDirectory
+
+
+def _prepare(options: ExportOptions) -> _ExportJob:
+    source = open_source(options)
+    dtype = choose_dtype(
+        source.records,
+        _DTYPES[options.to],
+        requested=options.dtype,
+        vocab_size=options.vocab_size or source.vocab_size,
+    )
+    parameters = _parameters(options, source, dtype)
+    form = _format(source, parameters, dtype)
+    plan = ExportPlan(parameters=parameters, source=source.description)
+    output = ExportDirectory(options.directory, plan, form.suffixes, force=options.force)
+    return _ExportJob(options, source, dtype, form, output)
+
+
+def _parameters(options: ExportOptions, source: OpenSource, dtype: ChosenDtype) -> ExportParameters:
+    limit = options.shard_tokens or _SHARD_TOKENS[options.to]
+    if options.shard_bytes is not None:
+        limit = max(1, options.shard_bytes // dtype.dtype.itemsize)
+    name = options.name or _default_name(options)
+    common = ExportParameters(
+        to=options.to,
+        dtype=dtype.dtype.name,
+        name=name,
+        shard_tokens=limit,
+        last_label=source.last_label,
+        pad_id=options.pad_id,
+    )
+    if options.to == "datatrove":
+        return replace(common, tokenizer_name=_tokenizer_name(options, source))
+    if options.to != "nanogpt":
+        return common
+    eod_id, bos_id = _boundary_tokens(options, source)
+    header = options.header or ("fineweb" if dtype.dtype.itemsize == 2 else "automodel")
+    return replace(
+        common,
+        eod_id=eod_id,
+        bos_id=bos_id,
+        val_shards=1 if options.val_shards is None else options.val_shards,
+        header=header,
+        bos_index=options.bos_index,
+    )
+
+
+def _default_name(options: ExportOptions) -> str:
+    if options.to == "olmo":
+        return olmo.DEFAULT_NAME
+    if options.to == "parquet":
+        return options.split or parquet.DEFAULT_NAME
+    return os.path.basename(strip_data_suffix(os.fspath(options.source)).rstrip("/")) or "tokens"
+
+
+def _tokenizer_name(options: ExportOptions, source: OpenSource) -> str | None:
+    if options.tokenizer_name is not None:
+        return options.tokenizer_name
+    # The metadata has one line per field, and readers cut the first at the bar.
+    path = source.tokenizer_path
+    return path if path and path.isprintable() and "|" not in path else None
+
+
+def _boundary_tokens(options: ExportOptions, source: OpenSource) -> tuple[int | None, int]:
+    tokenizer = source.tokenizer
+    of_tokenizer = tokenizer.identity.eod_id if tokenizer.identity is not None else None
+    known = tokenizer.eod_id if tokenizer.eod_id is not None else of_tokenizer
+    bos_id = next((value for value in (options.bos_id, options.eod_id, known) if value is not None), None)
+    if bos_id is None:
+        raise UsageError(
+            f"--bos-id is required: the EOD token of {os.fspath(options.source)} is unknown",
+            hint="pass the id of the token that ends documents with --eod-id, or --bos-id",
+        )
+    if options.eod_id is not None:
+        return options.eod_id, bos_id
+    if tokenizer.append_eod is False:
+        return None, bos_id
+    return (bos_id if known is None else known), bos_id
+
+
+def _format(source: OpenSource, parameters: ExportParameters, dtype: ChosenDtype) -> Format:
+    records, name, limit = source.records, parameters.name, parameters.shard_tokens
+    if parameters.to == "olmo":
+        return olmo.OlmoFormat(records, dtype.dtype, name, limit)
+    if parameters.to == "datatrove":
+        return datatrove.DatatroveFormat(records, dtype.dtype, name, limit, parameters.tokenizer_name)
+    if parameters.to == "parquet":
+        return parquet.ParquetFormat(records, dtype.dtype, name, limit)
+    layout = nanogpt.NanogptLayout(
+        name,
+        limit,
+        dtype.dtype,
+        parameters.eod_id,
+        parameters.bos_id or 0,
+        parameters.val_shards or 0,
+        parameters.header or "fineweb",
+        bool(parameters.bos_index),
+    )
+    return nanogpt.NanogptFormat(records, layout)
+
+
+def _written(job: _ExportJob, progress: Progress) -> tuple[ExportManifest, int]:
+    """Write the missing shards and publish; return the manifest and the number of resumed shards."""
+    output = job.output
+    output.refuse_existing()
+    output.begin(resume=job.options.resume)
+    try:
+        shards, resumed = _write_shards(job, progress)
+        stage = Stage(output.work)
+        job.form.finish(shards, stage)
+        files = tuple(file for shard in shards for file in shard.files) + stage.take()
+        manifest = _manifest(job, shards, files)
+        output.publish(manifest)
+    except BaseException:
+        output.discard_unless_finished_work()
+        raise
+    return manifest, resumed
+
+
+def _write_shards(job: _ExportJob, progress: Progress) -> tuple[list[WrittenShard], int]:
+    output, form = job.output, job.form
+    shards = output.written()
+    resumed = len(shards)
+    stage = Stage(output.work)
+    with output.journal() as journal, _reading(job, shards, progress):
+        position = shards[-1].next if shards else Position()
+        while (shard := form.next_shard(len(shards), position)) is not None:
+            written = form.write(shard, position, stage)
+            journal.record(written)
+            shards.append(written)
+            position = written.next
+    return shards, resumed
+
+
+@contextmanager
+def _reading(job: _ExportJob, shards: list[WrittenShard], progress: Progress) -> Iterator[None]:
+    records = job.source.records
+    total, done = records.tokens, sum(shard.tokens for shard in shards)
+    itemsize = job.dtype.dtype.itemsize
+    progress.start("exporting", total * itemsize, min(done, total) * itemsize)
+
+    def advance(tokens: int) -> None:
+        nonlocal done
+        # The end of the last shard is read twice by some formats.
+        done = min(done + tokens, total)
+        progress.update(ProgressUpdate(done * itemsize, tokens=done))
+
+    records.listener = advance
+    yield
+
+
+def _manifest(job: _ExportJob, shards: list[WrittenShard], files: tuple[ExportedFile, ...]) -> ExportManifest:
+    records, plan = job.source.records, job.output.plan
+    tokens = sum(shard.tokens for shard in shards)
+    added = sum(shard.added for shard in shards)
+    return ExportManifest(
+        fingerprint=plan.fingerprint,
+        parameters=plan.parameters,
+        source=plan.source,
+        tokenizer=job.source.tokenizer.identity,
+        records=records.count,
+        tokens=tokens,
+        tokens_added=added,
+        tokens_left_out=records.tokens + added - tokens,
+        files=files,
+    )
+
+
+def _report(
+    job: _ExportJob, manifest: ExportManifest, resumed: int, started: float, *, up_to_date: bool
+) -> ExportReport:
+    shards = sum(file.tokens is not None for file in manifest.files)
+    return ExportReport(
+        output=job.options.directory,
+        to=manifest.parameters.to,
+        source=os.fspath(job.options.source),
+        kind=manifest.source.kind,
+        records=manifest.records,
+        tokens=manifest.tokens,
+        tokens_added=manifest.tokens_added,
+        tokens_left_out=manifest.tokens_left_out,
+        dtype=manifest.parameters.dtype,
+        dtype_detail=job.dtype.reason,
+        shards=shards,
+        shards_resumed=resumed,
+        files=len(manifest.files),
+        size_bytes=sum(file.size_bytes for file in manifest.files),
+        up_to_date=up_to_date,
+        seconds=time.monotonic() - started,
+        warnings=tuple(_warnings(job, manifest, shards)),
+    )
+
+
+def _warnings(job: _ExportJob, manifest: ExportManifest, shards: int) -> Iterator[str]:
+    parameters = manifest.parameters
+    if parameters.to == "nanogpt" and 0 < shards <= (parameters.val_shards or 0):
+        yield (
+            f"all {counted(manifest.tokens, 'token')} are in validation shards: lower --shard-tokens, or "
+            "pass --val-shards 0"
+        )
+    if others := job.output.other_files(manifest):
+        yield (
+            f"{job.options.directory} has {counted(len(others), 'file')} that readers of the format read, "
+            f"too: {listed(others, _SHOWN_FILES)}"
+        )

@@ -1,0 +1,219 @@
+"""The manifest of an export, its plan, and the description of what was exported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from tokshard.core.codec import SHA256, Document, Key, Tool, encode
+from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
+from tokshard.errors import IntegrityError
+from tokshard.exchange.options import FormatName
+from tokshard.exchange.shards import ExportedFile
+from tokshard.sharding.sources import FileFingerprint
+from tokshard.storage import fs
+from tokshard.storage.digest import identity_digest
+from tokshard.storage.paths import check_plain_name
+from tokshard.storage.small_files import read_document
+
+DIRECTORY_NAME = ".tokshard"
+"""The hidden directory inside an export that holds its manifest; readers of the formats ignore it."""
+MANIFEST_NAME = "export.json"
+SourceKind = Literal["dataset", "index", "blend", "plan"]
+_UNKNOWN = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportParameters:
+    """The options that determine the bytes of an export."""
+
+    to: Annotated[FormatName, Key("format", "Format.")]
+    dtype: Annotated[str, Key("dtype", "Dtype of the tokens.")]
+    name: Annotated[str, Key("name", "Beginning of the file names.")]
+    shard_tokens: Annotated[int, Key("shard_tokens", "Limit of tokens per shard.", minimum=1)]
+    eod_id: Annotated[
+        int | None,
+        Key("eod_id", "Token that is left out at the end of documents.", minimum=0, omit_none=True),
+    ] = None
+    bos_id: Annotated[int | None, Key("bos_id", "Token before each document.", minimum=0, omit_none=True)] = (
+        None
+    )
+    val_shards: Annotated[
+        int | None, Key("val_shards", "Number of shards named val.", minimum=0, omit_none=True)
+    ] = None
+    header: Annotated[
+        Literal["fineweb", "automodel"] | None, Key("header", "Header of the files.", omit_none=True)
+    ] = None
+    bos_index: Annotated[
+        bool | None, Key("bos_index", "Whether positions of BOS tokens are written.", omit_none=True)
+    ] = None
+    tokenizer_name: Annotated[
+        str | None, Key("tokenizer_name", "Name of the tokenizer in the metadata.", omit_none=True)
+    ] = None
+    last_label: Annotated[
+        bool | None, Key("last_label", "Whether samples have their last label.", omit_none=True)
+    ] = None
+    pad_id: Annotated[
+        int | None, Key("pad_id", "Token that fills short samples.", minimum=0, omit_none=True)
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceDataset:
+    """A dataset whose tokens were exported."""
+
+    path_prefix: Annotated[str, Key("path_prefix", "Absolute path prefix, or URL.")]
+    fingerprint: Annotated[DatasetFingerprint, Key("fingerprint", "Fingerprint of its content.")]
+    bin: Annotated[FileFingerprint, Key("bin", "Size and sampled digest of the .bin file.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSource:
+    """The records of an export: the documents of a dataset, or samples."""
+
+    kind: Annotated[SourceKind, Key("kind", "Kind of the source.")]
+    path: Annotated[str, Key("path", "Absolute path, path prefix or URL of the source.")]
+    datasets: Annotated[tuple[SourceDataset, ...], Key("datasets", "Its datasets.")]
+    split: Annotated[str | None, Key("split", "Split of the samples.", omit_none=True)] = None
+    samples_sha256: Annotated[
+        str | None,
+        Key(
+            "samples_sha256",
+            "SHA-256 of the samples and their order.",
+            pattern=SHA256,
+            omit_none=True,
+        ),
+    ] = None
+
+    def content(self) -> ExportSource:
+        """Return the source without paths and without digests that need not be known."""
+        datasets = tuple(
+            replace(
+                dataset,
+                path_prefix="",
+                fingerprint=replace(_UNKNOWN, idx_xxh3_128=dataset.fingerprint.idx_xxh3_128),
+            )
+            for dataset in self.datasets
+        )
+        return replace(self, path="", datasets=datasets)
+
+    def changes_since(self, earlier: ExportSource) -> Iterator[str]:
+        """Yield the changes of the content, one phrase each."""
+        if self.kind != earlier.kind:
+            yield f"the source was a {earlier.kind} and is now a {self.kind}"
+        if self.split != earlier.split:
+            yield f"--split was {earlier.split} and is now {self.split}"
+        if len(self.datasets) != len(earlier.datasets):
+            yield f"the source had {len(earlier.datasets)} datasets and now has {len(self.datasets)}"
+            return
+        for now, then in zip(self.datasets, earlier.datasets, strict=True):
+            known = now.fingerprint.changes_since(then.fingerprint)
+            if known or now.bin != then.bin:
+                change = known[0] if known else "the .bin file changed"
+                yield f"{now.path_prefix}: {change}"
+        if self.samples_sha256 != earlier.samples_sha256:
+            yield "the samples or their order changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportPlan(Document):
+    """Everything that determines the bytes of an export."""
+
+    SCHEMA = "tokshard.export-plan/1"
+    IS_PUBLISHED = False
+
+    parameters: Annotated[ExportParameters, Key("parameters", "Options that determine the bytes.")]
+    source: Annotated[ExportSource, Key("source", "Exported records.")]
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the parameters and of the content of the source, wherever it is stored."""
+        return identity_digest(encode(replace(self, source=self.source.content())))
+
+    def differences(self, parameters: ExportParameters, source: ExportSource) -> tuple[str, ...]:
+        """Return the differences from an earlier export, one phrase each."""
+        mine, theirs = encode(self.parameters), encode(parameters)
+        found = [
+            f"{name} was {theirs.get(name, 'none')} and is now {mine.get(name, 'none')}"
+            for name in sorted({*mine, *theirs})
+            if mine.get(name) != theirs.get(name)
+        ]
+        return (*found, *self.source.changes_since(source))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportManifest(Document):
+    """The manifest of an export: ``.tokshard/export.json`` in its directory.
+
+    The seal is computed from all other fields unless it is passed.
+    """
+
+    SCHEMA = "tokshard.export/1"
+
+    tool: Annotated[Tool, Key("tool", "The program that wrote the export.")] = field(default_factory=Tool)
+    fingerprint: Annotated[str, Key("fingerprint", "SHA-256 of the plan.", pattern=SHA256)]
+    parameters: Annotated[ExportParameters, Key("parameters", "Options that determine the bytes.")]
+    source: Annotated[ExportSource, Key("source", "Exported records.")]
+    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown or mixed.")]
+    records: Annotated[int, Key("records", "Documents, or samples.", minimum=0)]
+    tokens: Annotated[int, Key("tokens", "Tokens in the files.", minimum=0)]
+    tokens_added: Annotated[int, Key("tokens_added", "Of them, BOS tokens that were added.", minimum=0)]
+    tokens_left_out: Annotated[
+        int, Key("tokens_left_out", "EOD tokens of the source that were left out.", minimum=0)
+    ]
+    files: Annotated[tuple[ExportedFile, ...], Key("files", "Files of the export.")]
+    seal: Annotated[str, Key("seal", "SHA-256 of all other fields.", pattern=SHA256)] = ""
+
+    def __post_init__(self) -> None:
+        if not self.seal:
+            object.__setattr__(self, "seal", self.expected_seal())
+
+    def expected_seal(self) -> str:
+        """Return the SHA-256 of all fields but the seal."""
+        value: dict[str, Any] = self.to_json()
+        return identity_digest({name: part for name, part in value.items() if name != "seal"})
+
+
+def manifest_path(directory: str) -> str:
+    """Return the path of the manifest of the export in a directory."""
+    return os.path.join(directory, DIRECTORY_NAME, MANIFEST_NAME)
+
+
+def read_export(directory: str) -> ExportManifest | None:
+    """Return the manifest of an export; None if the directory holds none.
+
+    Raises:
+        IntegrityError: It is damaged.
+        StorageError: It cannot be read.
+    """
+    path = manifest_path(directory)
+    try:
+        manifest = read_document(ExportManifest, path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    for file in manifest.files:
+        check_plain_name(file.name, path)
+    return manifest
+
+
+def check_sizes(directory: str, manifest: ExportManifest) -> None:
+    """Raise IntegrityError unless all files of an export exist with their recorded sizes."""
+    for file in manifest.files:
+        path = os.path.join(directory, file.name)
+        try:
+            size = fs.getsize(path)
+        except FileNotFoundError:
+            raise IntegrityError(
+                f"file not found: {path} (listed in the manifest)",
+                path=path,
+                hint="export again with --force",
+            ) from None
+        if size != file.size_bytes:
+            raise IntegrityError(
+                f"{path} must have {file.size_bytes} bytes by its manifest, got {size}",
+                path=path,
+                hint="export again with --force: the file changed after tokshard wrote it",
+            )

@@ -1,0 +1,312 @@
+"""The files of modded-nanogpt, of llm.c, and of NeMo Automodel's NanoGPT dataset.
+
+``NAME_train_000001.bin`` is a header of 256 int32 and the tokens, all little endian. There are two headers:
+
+=============  =========  =======  ======  ==========  ==============
+name           magic      version  tokens  item bytes  dtypes
+=============  =========  =======  ======  ==========  ==============
+``fineweb``    20240520   1        count   0           uint16
+``automodel``  278895051  1        count   2 or 4      uint16, uint32
+=============  =========  =======  ======  ==========  ==============
+
+The stream of tokens has a BOS token before each document, and no EOD token after it: an EOD token that ends a
+document is left out. The stream is cut into shards of equal size, in the middle of documents; the first one
+is named ``val``. ``NAME_train_000001.bos.idx`` has the positions of all BOS tokens of the shard, int32, from
+0 at its first token, as Automodel's reader takes them.
+
+Offered to readers of the format: :class:`Header` and its ``parse``, :data:`HEADER_BYTES`,
+:func:`bos_index_path`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+
+from tokshard.errors import IntegrityError, UsageError
+from tokshard.exchange.formats import Stage
+from tokshard.exchange.records import CHUNK_RECORDS, Conversion, Records, begin_of, first_end_above
+from tokshard.exchange.shards import Position, ShardRange, WrittenShard
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+DTYPES = ("uint16", "uint32")
+TOKENS_SUFFIX = ".bin"
+BOS_INDEX_SUFFIX = ".bos.idx"
+HEADER_BYTES = 1024
+SHARD_TOKENS = 100_000_000
+"""The default of the script that writes FineWeb for modded-nanogpt."""
+MOST_SHARD_TOKENS = 2**31 - 1
+"""The count in the header is an int32."""
+
+_MAGICS: dict[str, int] = {"fineweb": 20240520, "automodel": 278895051}
+_VERSION = 1
+_BLOCK_TOKENS = 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The header of a file.
+
+    Attributes:
+        kind: ``"fineweb"`` or ``"automodel"``.
+        tokens: The number of tokens after the header.
+        dtype: Their dtype.
+    """
+
+    kind: Literal["fineweb", "automodel"]
+    tokens: int
+    dtype: np.dtype[Any]
+
+    def to_bytes(self) -> bytes:
+        """Return the 1,024 bytes of the header.
+
+        Example:
+            >>> content = Header("fineweb", 3, np.dtype("<u2")).to_bytes()
+            >>> np.frombuffer(content, "<i4")[:4].tolist(), len(content)
+            ([20240520, 1, 3, 0], 1024)
+        """
+        values = np.zeros(HEADER_BYTES // 4, "<i4")
+        values[:3] = _MAGICS[self.kind], _VERSION, self.tokens
+        if self.kind == "automodel":
+            values[3] = self.dtype.itemsize
+        return values.tobytes()
+
+    @classmethod
+    def parse(cls, content: bytes, path: str) -> Self:
+        """Return the header at the beginning of a file.
+
+        Raises:
+            IntegrityError: It is none of these headers.
+        """
+        if len(content) < HEADER_BYTES:
+            raise IntegrityError(
+                f"{path} must have a header of {HEADER_BYTES} bytes, got {len(content)}", path=path
+            )
+        magic, version, tokens, item_bytes = np.frombuffer(content, "<i4", 4).tolist()
+        kind: Literal["fineweb", "automodel"] | None
+        kind = {20240520: "fineweb", 278895051: "automodel"}.get(magic)  # type: ignore[assignment]
+        if kind is None:
+            known = " or ".join(map(str, _MAGICS.values()))
+            raise IntegrityError(
+                f"{path} must begin with the magic number {known}, got {magic}", path=path, field="magic"
+            )
+        if version != _VERSION:
+            raise IntegrityError(
+                f"{path}: version must be {_VERSION}, got {version}", path=path, field="version"
+            )
+        if tokens < 0:
+            raise IntegrityError(
+                f"{path}: tokens must not be negative, got {tokens}", path=path, field="tokens"
+            )
+        if kind == "automodel" and item_bytes not in {2, 4}:
+            raise IntegrityError(
+                f"{path}: item bytes must be 2 or 4, got {item_bytes}", path=path, field="item bytes"
+            )
+        return cls(kind, tokens, np.dtype("<u4" if kind == "automodel" and item_bytes == 4 else "<u2"))
+
+
+def bos_index_path(tokens: str) -> str:
+    """Return the name of the file with the positions of the BOS tokens in a file of tokens.
+
+    Example:
+        >>> bos_index_path("fineweb_train_000001.bin")
+        'fineweb_train_000001.bos.idx'
+    """
+    return tokens.removesuffix(TOKENS_SUFFIX) + BOS_INDEX_SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class NanogptLayout:
+    """The options of the format.
+
+    Attributes:
+        name: The beginning of the file names.
+        limit: The tokens of a shard.
+        eod_id: The token that is left out at the end of documents; None for none.
+        bos_id: The token before each document.
+        val_shards: The number of shards named ``val``.
+        kind: The header.
+        bos_index: Whether the positions of BOS tokens are written.
+
+    Raises:
+        UsageError: The options do not fit each other or the dtype.
+    """
+
+    name: str
+    limit: int
+    dtype: np.dtype[Any]
+    eod_id: int | None
+    bos_id: int
+    val_shards: int = 1
+    kind: Literal["fineweb", "automodel"] = "fineweb"
+    bos_index: bool = False
+
+    def __post_init__(self) -> None:
+        if self.limit > MOST_SHARD_TOKENS:
+            raise UsageError(f"--shard-tokens must be at most {MOST_SHARD_TOKENS:,}, got {self.limit:,}")
+        if self.bos_id > int(np.iinfo(self.dtype).max):
+            raise UsageError(f"--bos-id must fit {self.dtype.name}, got {self.bos_id}")
+        if self.kind == "fineweb" and self.dtype.itemsize != 2:
+            raise UsageError(
+                f"--header fineweb requires uint16 tokens, got {self.dtype.name}",
+                hint="pass --header automodel",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    # A part of the stream: tokens, the places where documents begin in it, and the document and the place in
+    # it where the part begins.
+    tokens: NDArray[Any]
+    starts: Integers
+    first: Position
+
+    def position(self, place: int) -> Position:
+        """Return the position in the records of a place in the tokens."""
+        before = int(np.searchsorted(self.starts, place, side="right"))
+        if not before:
+            return Position(self.first.record, self.first.offset + place)
+        record = self.first.record + before - (self.first.offset == 0)
+        return Position(record, place - int(self.starts[before - 1]))
+
+
+class NanogptFormat:
+    """Writer of nanogpt's files.
+
+    Args:
+        records: The documents.
+        layout: The options.
+    """
+
+    suffixes: tuple[str, ...] = (TOKENS_SUFFIX, BOS_INDEX_SUFFIX)
+
+    def __init__(self, records: Records, layout: NanogptLayout) -> None:
+        self._records = records
+        self._layout = layout
+        self._conversion = Conversion(records, layout.dtype)
+
+    def next_shard(self, number: int, position: Position) -> ShardRange | None:
+        """Return the shard that begins at a position; its tokens are those that it will have.
+
+        The tokens are read twice for the last shard, whose size only the ends of its documents decide.
+        """
+        records, limit = self._records, self._layout.limit
+        if position.record >= records.count:
+            return None
+        begin = begin_of(records, position.record)
+        # Leaving out one EOD token for each BOS token, no document becomes shorter.
+        tokens = records.tokens - begin - position.offset
+        if tokens < limit:
+            tokens = 0
+            for piece in self._pieces(position):
+                tokens += len(piece.tokens)
+                if tokens >= limit:
+                    break
+        return ShardRange(number, position.record, records.count, begin, begin + min(tokens, limit))
+
+    def count_files(self) -> int:
+        """Return the number of files if all documents end with the EOD token."""
+        shards = -(-self._records.tokens // self._layout.limit)
+        return shards * (1 + self._layout.bos_index)
+
+    def write(self, shard: ShardRange, position: Position, stage: Stage) -> WrittenShard:
+        """Write a shard, and the positions of its BOS tokens."""
+        layout, wanted, written = self._layout, shard.tokens, 0
+        split = "val" if shard.number < layout.val_shards else "train"
+        name = f"{layout.name}_{split}_{shard.number:06d}{TOKENS_SUFFIX}"
+        following = Position(self._records.count)
+        documents = 0
+        with ExitStack() as files:
+            file = files.enter_context(stage.file(name, tokens=wanted))
+            index = files.enter_context(stage.file(bos_index_path(name))) if layout.bos_index else None
+            file.write(Header(layout.kind, wanted, layout.dtype).to_bytes())
+            for piece in self._pieces(position):
+                count = min(len(piece.tokens), wanted - written)
+                tokens = piece.tokens[:count]
+                file.write(tokens.data)
+                if index is not None:
+                    places = np.flatnonzero(tokens == layout.bos_id) + written
+                    index.write(places.astype("<i4").data)
+                documents += int(np.searchsorted(piece.starts, count))
+                written += count
+                if count < len(piece.tokens):
+                    following = piece.position(count)
+                    break
+        return WrittenShard(shard.number, stage.take(), following, documents)
+
+    def finish(self, written: Sequence[WrittenShard], stage: Stage) -> None:
+        """Write nothing: there is no file about all shards."""
+
+    def _pieces(self, position: Position) -> Iterator[_Piece]:
+        """Yield the stream from a position on, without empty pieces."""
+        record, skipped = position.record, position.offset
+        records = self._records
+        while record < records.count:
+            begin = begin_of(records, record)
+            stop = first_end_above(records, begin + _BLOCK_TOKENS, first=record)
+            stop = min(stop, record + CHUNK_RECORDS)
+            found = self._long(record, begin) if stop == record else self._short(record, stop, begin)
+            for piece in found:
+                size = len(piece.tokens)
+                if skipped < size:
+                    yield self._cut(piece, skipped)
+                skipped = max(0, skipped - size)
+            record = max(stop, record + 1)
+
+    def _cut(self, piece: _Piece, skipped: int) -> _Piece:
+        if not skipped:
+            return piece
+        starts = piece.starts[np.searchsorted(piece.starts, skipped) :] - skipped
+        return _Piece(piece.tokens[skipped:], starts, piece.position(skipped))
+
+    def _long(self, record: int, begin: int) -> Iterator[_Piece]:
+        # A document that is larger than a block.
+        layout = self._layout
+        end = begin_of(self._records, record + 1)
+        last = next(iter(self._conversion.blocks(end - 1, end)))
+        end -= int(last[0]) == layout.eod_id
+        offset = 0
+        for block in self._conversion.blocks(begin, end):
+            if not offset:
+                first = np.array([layout.bos_id], layout.dtype)
+                yield _Piece(np.concatenate([first, block]), np.zeros(1, np.int64), Position(record))
+                offset = 1
+            else:
+                yield _Piece(block, np.empty(0, np.int64), Position(record, offset))
+            offset += len(block)
+
+    def _short(self, first: int, stop: int, begin: int) -> Iterator[_Piece]:
+        # Documents that together are at most a block.
+        layout = self._layout
+        edges = np.concatenate(([0], self._records.ends(first, stop) - begin))
+        tokens = np.concatenate(
+            [np.empty(0, layout.dtype), *map(np.copy, self._conversion.blocks(begin, begin + int(edges[-1])))]
+        )
+        filled = edges[1:] > edges[:-1]
+        lasts = edges[1:][filled] - 1
+        left_out = lasts[tokens[lasts] == layout.eod_id] if layout.eod_id is not None else lasts[:0]
+        if len(left_out) == stop - first:
+            # The common case: each BOS token takes the place of the EOD token before it.
+            stream = np.empty_like(tokens)
+            stream[1:] = tokens[:-1]
+            starts = edges[:-1]
+        else:
+            kept = np.ones(len(tokens), bool)
+            kept[left_out] = False
+            lengths = np.diff(edges) + 1
+            lengths[filled] -= tokens[lasts] == layout.eod_id
+            starts = np.cumsum(lengths) - lengths
+            of_documents = np.ones(int(lengths.sum()), bool)
+            of_documents[starts] = False
+            stream = np.empty(len(of_documents), layout.dtype)
+            stream[of_documents] = tokens[kept]
+        stream[starts] = layout.bos_id
+        yield _Piece(stream, starts, Position(first))

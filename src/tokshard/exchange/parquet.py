@@ -1,0 +1,145 @@
+"""Parquet files with one row per document or sample.
+
+``NAME-00000-of-00003.parquet`` has two columns: ``input_ids``, a list of the token ids, and ``document_id``
+(its recorded id as a string, else its number as int64) or, for samples, ``sample`` (its place in the training
+order). Documents are not cut. A row group has at most 65,536 rows and, unless a row alone has more, 4,194,304
+tokens.
+
+Offered to readers of the format: the names of the columns.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tokshard.errors import MissingExtraError
+from tokshard.exchange.formats import Stage, count_shards
+from tokshard.exchange.records import CHUNK_RECORDS, Conversion, Records, begin_of, first_end_above
+from tokshard.exchange.shards import Position, ShardRange, WrittenShard, next_shard
+
+if TYPE_CHECKING:
+    from tokshard.dataset.workdir import DigestingWriter
+
+DTYPES = ("int32", "int64")
+TOKENS_SUFFIX = ".parquet"
+TOKENS_COLUMN = "input_ids"
+DOCUMENT_COLUMN = "document_id"
+SAMPLE_COLUMN = "sample"
+SHARD_TOKENS = 1 << 27
+DEFAULT_NAME = "train"
+ROW_GROUP_TOKENS = 1 << 22
+COMPRESSION: Final = "zstd"
+
+
+class ParquetFormat:
+    """Writer of Parquet files.
+
+    Args:
+        records: The records.
+        dtype: The dtype of the tokens.
+        name: The beginning of the file names.
+        limit: The most tokens of a file, unless its first row alone has more.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+    """
+
+    suffixes: tuple[str, ...] = (TOKENS_SUFFIX,)
+
+    def __init__(self, records: Records, dtype: np.dtype[Any], name: str, limit: int) -> None:
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError as error:
+            raise MissingExtraError("Parquet output", "parquet") from error
+        self._pa, self._pq = pa, pq
+        self._records = records
+        self._conversion = Conversion(records, dtype)
+        self._dtype = dtype
+        self._name = name
+        self._limit = limit
+        self._shards = count_shards(self)
+        key: tuple[str, Any] = (DOCUMENT_COLUMN, pa.int64())
+        if records.noun == "sample":
+            key = (SAMPLE_COLUMN, pa.int64())
+        if records.ids(0, 0) is not None:
+            key = (DOCUMENT_COLUMN, pa.string())
+        tokens = (TOKENS_COLUMN, pa.list_(pa.from_numpy_dtype(dtype.newbyteorder("="))))
+        self._schema = pa.schema([tokens, key])
+
+    def next_shard(self, number: int, position: Position) -> ShardRange | None:
+        """Return the shard that begins at a position; without any record there is one empty shard."""
+        if not self._records.count:
+            return ShardRange(0, 0, 0, 0, 0) if number == 0 else None
+        return next_shard(self._records, number, position.record, self._limit, "within")
+
+    def count_files(self) -> int:
+        """Return the number of files."""
+        return self._shards
+
+    def write(self, shard: ShardRange, position: Position, stage: Stage) -> WrittenShard:  # noqa: ARG002
+        """Write a file."""
+        name = f"{self._name}-{shard.number:05d}-of-{self._shards:05d}{TOKENS_SUFFIX}"
+        with (
+            stage.file(name, tokens=shard.tokens) as file,
+            self._pq.ParquetWriter(
+                self._pa.PythonFile(_Sink(file), mode="w"),
+                self._schema,
+                compression=COMPRESSION,
+                use_dictionary=False,
+                write_statistics=False,
+            ) as writer,
+        ):
+            for first, stop in self._row_groups(shard):
+                writer.write_table(self._table(first, stop), row_group_size=max(1, stop - first))
+        return WrittenShard(shard.number, stage.take(), Position(shard.stop))
+
+    def finish(self, written: Sequence[WrittenShard], stage: Stage) -> None:
+        """Write nothing: there is no file about all shards."""
+
+    def _row_groups(self, shard: ShardRange) -> Iterator[tuple[int, int]]:
+        first = shard.first
+        while first < shard.stop:
+            limit = begin_of(self._records, first) + ROW_GROUP_TOKENS
+            stop = max(first + 1, first_end_above(self._records, limit, first=first))
+            stop = min(stop, first + CHUNK_RECORDS, shard.stop)
+            yield first, stop
+            first = stop
+
+    def _table(self, first: int, stop: int) -> Any:
+        pa, begin = self._pa, begin_of(self._records, first)
+        edges = np.concatenate(([0], self._records.ends(first, stop) - begin))
+        tokens = np.empty(int(edges[-1]), self._dtype)
+        filled = 0
+        for block in self._conversion.blocks(begin, begin + len(tokens)):
+            tokens[filled : filled + len(block)] = block
+            filled += len(block)
+        lists = pa.ListArray.from_arrays(pa.array(edges.astype(np.int32)), pa.array(tokens))
+        ids = self._records.ids(first, stop)
+        keys = pa.array(np.arange(first, stop) if ids is None else ids)
+        return pa.table([lists, keys], schema=self._schema)
+
+
+class _Sink(io.RawIOBase):
+    # A file as pyarrow writes to it.
+
+    def __init__(self, file: DigestingWriter) -> None:
+        super().__init__()
+        self._file = file
+        self._size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        size = memoryview(content).nbytes
+        self._file.write(content)
+        self._size += size
+        return size
+
+    def tell(self) -> int:
+        return self._size

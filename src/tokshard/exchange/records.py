@@ -1,0 +1,226 @@
+"""Records to export: the documents of a dataset, or samples in training order, as one run of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from tokshard.dataset.reader import BLOCK_BYTES, IndexedDataset
+from tokshard.dataset.source import open_data
+from tokshard.errors import InputError
+from tokshard.storage.paths import bin_path
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+CHUNK_RECORDS = 1 << 16
+"""Records whose boundaries are computed at once."""
+
+
+class Records(Protocol):
+    """Documents or samples, numbered from 0, whose tokens follow each other.
+
+    Attributes:
+        name: The dataset or other source, for messages.
+        noun: ``"document"`` or ``"sample"``.
+        count: The number of records.
+        tokens: The number of tokens of all records.
+        dtype: The dtype of the blocks.
+        token_dtype: The dtype of the tokens on disk.
+        listener: Called with the number of tokens of each block that was read.
+    """
+
+    listener: Callable[[int], None]
+
+    name: str
+    noun: str
+    count: int
+    tokens: int
+    dtype: np.dtype[Any]
+    token_dtype: np.dtype[Any]
+
+    def ends(self, first: int, stop: int) -> Integers:
+        """Return the tokens before the end of each record: int64 of shape (stop - first,)."""
+
+    def blocks(self, begin: int, end: int) -> Iterator[NDArray[Any]]:
+        """Yield the tokens of a range in pieces of about 4 MiB, each valid until the next is requested."""
+
+    def ids(self, first: int, stop: int) -> list[str] | None:
+        """Return the recorded ids of records; None if there are none."""
+
+
+class DatasetRecords:
+    """The documents of a dataset.
+
+    Args:
+        prefix: The path prefix or URL of the dataset; a view is read like any other dataset.
+
+    Raises:
+        MissingFileError, IntegrityError, StorageError: See :class:`~tokshard.dataset.reader.IndexedDataset`.
+    """
+
+    noun = "document"
+
+    def __init__(self, prefix: str) -> None:
+        self.name = prefix
+        self._dataset = IndexedDataset(prefix, mmap=False)
+        self._file = open_data(bin_path(prefix))
+        self._table = self._dataset.index
+        self.dtype = self.token_dtype = self._dataset.dtype
+        self.count = self._dataset.document_count
+        self.tokens = self._table.token_count
+        # A view's positions do not follow from its lengths: the tokens before each chunk of its pieces.
+        self.listener: Callable[[int], None] = lambda _: None
+        self._before = _sums(self._table.sequence_lengths) if self._table.is_view else np.zeros(1, np.int64)
+
+    def ends(self, first: int, stop: int) -> Integers:
+        """Return the tokens before the end of each document: int64 of shape (stop - first,)."""
+        if self._table.is_view:
+            return self._ends_of_view(first, stop)
+        sequences = self._table.document_indices[first + 1 : stop + 1]
+        pointers, result = self._table.sequence_pointers, np.full(len(sequences), self.tokens, np.int64)
+        inside = sequences < len(pointers)
+        result[inside] = pointers[sequences[inside]] // self.dtype.itemsize
+        return result
+
+    def _ends_of_view(self, first: int, stop: int) -> Integers:
+        chunk = first // CHUNK_RECORDS
+        begin = chunk * CHUNK_RECORDS
+        lengths = self._table.sequence_lengths[begin:stop]
+        ends: Integers = np.cumsum(lengths, dtype=np.int64) + self._before[chunk]
+        return ends[first - begin :]
+
+    def blocks(self, begin: int, end: int) -> Iterator[NDArray[Any]]:
+        """Yield the tokens of a range in pieces of about 4 MiB, each valid until the next is requested."""
+        if self._table.is_view:
+            yield from self._blocks_of_view(begin, end)
+            return
+        itemsize = self.dtype.itemsize
+        step = BLOCK_BYTES // itemsize
+        buffer = np.empty(min(step, max(end - begin, 0)), self.dtype)
+        for first in range(begin, end, step):
+            block = buffer[: min(step, end - first)]
+            self._file.read_into(block.data.cast("B"), first * itemsize)
+            if first + step < end:
+                self._file.prefetch((first + step) * itemsize, min(step, end - first - step) * itemsize)
+            yield block
+
+    def _blocks_of_view(self, begin: int, end: int) -> Iterator[NDArray[Any]]:
+        first = begin
+        while first < end:
+            record = first_end_above(self, first)
+            stop = min(record + CHUNK_RECORDS // 16, self.count)
+            ends = self.ends(record, stop)
+            pieces = []
+            for number, piece_end in enumerate(ends.tolist(), start=record):
+                if first >= end:
+                    break
+                length = int(self._table.sequence_lengths[number])
+                offset = first - (piece_end - length)
+                pieces.append(self._dataset.get(number, offset, min(piece_end, end) - first))
+                first = min(piece_end, end)
+            yield np.concatenate(pieces)
+
+    def ids(self, first: int, stop: int) -> list[str] | None:  # noqa: ARG002 - no ids are recorded
+        """Return the recorded ids of documents; None if there are none."""
+        return None
+
+
+def _sums(lengths: NDArray[np.int32]) -> Integers:
+    firsts = range(0, len(lengths), CHUNK_RECORDS)
+    sums = [int(lengths[first : first + CHUNK_RECORDS].sum(dtype=np.int64)) for first in firsts]
+    return np.concatenate([[0], np.cumsum(sums, dtype=np.int64)]).astype(np.int64)
+
+
+def first_end_at(records: Records, value: int, *, first: int = 0) -> int:
+    """Return the first record, from ``first`` on, that ends at token ``value`` or later; else the count."""
+    low, high = first, records.count
+    while low < high:
+        middle = (low + high) // 2
+        if int(records.ends(middle, middle + 1)[0]) >= value:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def first_end_above(records: Records, value: int, *, first: int = 0) -> int:
+    """Return the first record, from ``first`` on, that ends after token ``value``; else the count."""
+    return first_end_at(records, value + 1, first=first)
+
+
+def begin_of(records: Records, record: int) -> int:
+    """Return the number of tokens before a record."""
+    return int(records.ends(record - 1, record)[0]) if record else 0
+
+
+def boundaries(records: Records, first: int, stop: int) -> Iterator[tuple[int, Integers]]:
+    """Yield the edges of records in chunks: the first record, and int64 of shape (records + 1,)."""
+    begin = begin_of(records, first)
+    for start in range(first, stop, CHUNK_RECORDS):
+        ends = records.ends(start, min(start + CHUNK_RECORDS, stop))
+        yield start, np.concatenate(([begin], ends))
+        begin = int(ends[-1])
+
+
+def converter(records: Records, dtype: np.dtype[Any]) -> Callable[[NDArray[Any], int], NDArray[Any]]:
+    """Return the conversion of blocks, given with their first token, to an unsigned or wider dtype.
+
+    A block of the same width is returned as it is, without a copy. Ids are checked only if the new dtype
+    cannot hold all values of the old one.
+
+    Raises:
+        InputError: The records are not of an integer dtype. The conversion raises it for an id that does
+            not fit.
+    """
+    source = records.dtype
+    if source.kind not in "iu":
+        raise InputError(
+            f"cannot export {records.name}: its tokens are {source.name}",
+            hint="export a dataset of integer token ids",
+        )
+    limit = int(np.iinfo(dtype).max)
+    unsigned = np.dtype(f"<u{source.itemsize}")
+    is_checked = source.kind == "i" or int(np.iinfo(source).max) > limit
+
+    def convert(block: NDArray[Any], first: int) -> NDArray[Any]:
+        values = block.view(unsigned)
+        # A negative id is a large unsigned one.
+        bound = min(limit, int(np.iinfo(source).max))
+        if is_checked and block.size and int(values.max()) > bound:
+            place = int(np.argmax(values > bound))
+            raise _wrong_id(records, first + place, int(block[place]), dtype)
+        return values.view(dtype) if dtype.itemsize == source.itemsize else values.astype(dtype)
+
+    return convert
+
+
+def _wrong_id(records: Records, token: int, value: int, dtype: np.dtype[Any]) -> InputError:
+    record = first_end_above(records, token)
+    where = f"{records.noun} {record} of {records.name} has the token id {value}"
+    if value < 0:
+        return InputError(f"{where}; ids must not be negative", hint="verify the dataset with --level deep")
+    return InputError(
+        f"{where}, which does not fit {dtype.name}",
+        hint="pass a larger --dtype, or the --vocab-size of the tokenizer",
+    )
+
+
+class Conversion:
+    """The tokens of records in the dtype of the output."""
+
+    def __init__(self, records: Records, dtype: np.dtype[Any]) -> None:
+        self._records = records
+        self._convert = converter(records, dtype)
+
+    def blocks(self, begin: int, end: int) -> Iterator[NDArray[Any]]:
+        """Yield the tokens of a range, each block valid until the next is requested."""
+        first = begin
+        for block in self._records.blocks(begin, end):
+            yield self._convert(block, first)
+            first += len(block)
+            self._records.listener(len(block))

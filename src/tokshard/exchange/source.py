@@ -1,0 +1,148 @@
+"""The source of an export as the user named it: opened, with its fingerprint and its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tokshard.dataset.manifest import is_multimodal, read_dataset_tokenizer, read_manifest
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
+from tokshard.dataset.view import data_prefix
+from tokshard.errors import UsageError
+from tokshard.exchange.manifest import ExportSource, SourceDataset, SourceKind
+from tokshard.exchange.options import ExportOptions
+from tokshard.exchange.records import DatasetRecords, Records
+from tokshard.exchange.samples import SampleRecords, consecutive_ids, is_plan, open_stream, planned_ids
+from tokshard.sharding.discovery import DatasetSnapshots, RequestedSamples, open_sources
+from tokshard.sharding.sources import DatasetReference, SampleSource
+from tokshard.storage.digest import identity_digest
+from tokshard.storage.fs import abspath
+from tokshard.storage.paths import strip_data_suffix
+
+_DEFAULT_SPLIT = "train"
+_LABELED = frozenset({"datatrove", "parquet"})
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSource:
+    """The records to export, and what is known of them.
+
+    Attributes:
+        records: The records.
+        description: The source for the manifest.
+        prefixes: The datasets, which must not change during the export.
+        tokenizer: The tokenizer; with all fields unknown if it is mixed.
+        tokenizer_path: The file that defines it, as recorded.
+        last_label: Whether samples have their last label; None for documents.
+    """
+
+    records: Records
+    description: ExportSource
+    prefixes: tuple[str, ...]
+    tokenizer: DatasetTokenizer
+    tokenizer_path: str | None
+    last_label: bool | None = None
+
+    @property
+    def vocab_size(self) -> int | None:
+        """The size of the vocabulary, as far as ids are concerned; None if unknown."""
+        identity = self.tokenizer.identity
+        return None if identity is None else max(identity.vocab_size, identity.max_token_id + 1)
+
+
+def open_source(options: ExportOptions) -> OpenSource:
+    """Open the source of an export.
+
+    Raises:
+        MissingFileError: It does not exist.
+        UsageError: It is multimodal, or the options do not fit it.
+        IntegrityError: It is damaged, or its indexes were built from other data.
+    """
+    return _samples(options) if options.samples else _dataset(options)
+
+
+def _dataset(options: ExportOptions) -> OpenSource:
+    prefix = strip_data_suffix(str(options.source))
+    snapshot = DatasetSnapshots().of(prefix)
+    _refuse_modes([prefix])
+    dataset = SourceDataset(path_prefix=abspath(prefix), fingerprint=snapshot.fingerprint, bin=snapshot.bin)
+    return OpenSource(
+        DatasetRecords(prefix),
+        ExportSource(kind="dataset", path=abspath(prefix), datasets=(dataset,)),
+        (prefix,),
+        read_dataset_tokenizer(prefix),
+        _tokenizer_path(prefix),
+    )
+
+
+def _samples(options: ExportOptions) -> OpenSource:
+    path, split = str(options.source), options.split or _DEFAULT_SPLIT
+    kind: SourceKind
+    if is_plan(path):
+        plan, stream = open_stream(path, split)
+        source, kind, order = stream.source, "plan", identity_digest([plan.plan_id, split])
+        count, ids_of = planned_ids(stream)
+    else:
+        source = _open_split(path, split)
+        kind, order = ("blend" if source.kind == "blend" else "index"), source.id
+        count, ids_of = source.total, consecutive_ids
+    last_label = options.last_label
+    if last_label is None:
+        last_label = options.to in _LABELED and source.extra_token
+    records = SampleRecords(path, source, count, ids_of, last_label=last_label, pad_id=options.pad_id)
+    prefixes = tuple(dict.fromkeys(dataset.prefix for dataset in source.datasets))
+    _refuse_modes(prefixes)
+    return OpenSource(
+        records,
+        ExportSource(
+            kind=kind,
+            path=abspath(path),
+            datasets=tuple(map(_source_dataset, source.datasets)),
+            split=split,
+            samples_sha256=order,
+        ),
+        prefixes,
+        _common_tokenizer(prefixes),
+        _tokenizer_path(prefixes[0]),
+        last_label,
+    )
+
+
+def _open_split(path: str, split: str) -> SampleSource:
+    requested = RequestedSamples(
+        split=split.partition(".")[0],
+        missing_hint="build one with tokshard blend or tokshard build-indices, or omit --samples",
+    )
+    found = open_sources([path], requested)
+    if split not in found:
+        raise UsageError(f"--split must be one of {', '.join(found)} for {path}, got {split!r}")
+    return found[split]
+
+
+def _source_dataset(reference: DatasetReference) -> SourceDataset:
+    return SourceDataset(
+        path_prefix=abspath(reference.prefix), fingerprint=reference.fingerprint, bin=reference.bin
+    )
+
+
+def _refuse_modes(prefixes: Iterable[str]) -> None:
+    for prefix in prefixes:
+        if is_multimodal(data_prefix(prefix)):
+            raise UsageError(
+                f"cannot export {prefix}: it is multimodal, and no format has modes",
+                hint="export a text dataset",
+            )
+
+
+def _common_tokenizer(prefixes: Iterable[str]) -> DatasetTokenizer:
+    found = [read_dataset_tokenizer(prefix) for prefix in prefixes]
+    identities: list[TokenizerIdentity | None] = [tokenizer.identity for tokenizer in found]
+    first = found[0]
+    same = all(compare(first.identity, identity).verdict == "same" for identity in identities)
+    return first if same else DatasetTokenizer()
+
+
+def _tokenizer_path(prefix: str) -> str | None:
+    manifest = read_manifest(data_prefix(prefix))
+    return None if manifest is None else manifest.tokenizer_path
