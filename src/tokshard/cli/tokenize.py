@@ -216,6 +216,16 @@ def tokenize(
             group=RUN,
         ),
     ] = TokenizeOptions.provenance,
+    id_field: Annotated[
+        str | None,
+        text(
+            "--id-field",
+            metavar="NAME",
+            help="Record each document's own id, a string or an integer in this field, for `tokshard trace`.",
+            default="no ids",
+            group=RUN,
+        ),
+    ] = TokenizeOptions.id_field,
     preset: Annotated[
         Preset | None,
         choice(
@@ -331,6 +341,7 @@ def tokenize(
             max_document_bytes=max_document_bytes,
             unit_bytes=unit_size,
             provenance=provenance,
+            id_field=id_field,
             resume=resume,
             force=force,
             lock=lock,

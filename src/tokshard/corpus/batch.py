@@ -30,6 +30,7 @@ class DocumentBatch:
         blank_lines: Lines of whitespace, which are not records.
         raw: Bytes consumed, for digests: the bytes of the lines; of a table, each sequence's UTF-8
             and a newline. A line over the length limit is split over several batches.
+        ids: For each document, its own id as UTF-8; None if ids were not asked for.
     """
 
     texts: tuple[list[str], ...]
@@ -40,10 +41,16 @@ class DocumentBatch:
     lines: int
     blank_lines: int
     raw: bytes
+    ids: list[bytes] | None = None
 
     @classmethod
     def plain(
-        cls, columns: tuple[list[str], ...], offsets: npt.NDArray[np.int64], raw: bytes | None = None
+        cls,
+        columns: tuple[list[str], ...],
+        offsets: npt.NDArray[np.int64],
+        raw: bytes | None = None,
+        *,
+        ids: list[bytes] | None = None,
     ) -> Self:
         """Return a batch in which every record is a document and every field one text."""
         document_count = len(offsets)
@@ -56,6 +63,7 @@ class DocumentBatch:
             lines=document_count,
             blank_lines=0,
             raw=raw_of_texts(columns) if raw is None else raw,
+            ids=ids,
         )
 
     @property
@@ -78,15 +86,18 @@ class DocumentBatch:
 class BatchBuilder:
     """Builder of a batch from single documents and rejected records."""
 
-    def __init__(self, field_count: int) -> None:
+    def __init__(self, field_count: int, *, with_ids: bool = False) -> None:
         self._texts: tuple[list[str], ...] = tuple([] for _ in range(field_count))
         self._counts: tuple[list[int], ...] = tuple([] for _ in range(field_count))
         self._offsets: list[int] = []
+        self._ids: list[bytes] | None = [] if with_ids else None
         self._rejected: list[RejectedRecord] = []
 
-    def add(self, values: Sequence[str | list[str]], offset: int) -> None:
-        """Add a document: for each field, its sequence or list of sequences."""
+    def add(self, values: Sequence[str | list[str]], offset: int, identifier: bytes | None = None) -> None:
+        """Add a document: for each field, its sequence or list of sequences; and its own id."""
         self._offsets.append(offset)
+        if self._ids is not None and identifier is not None:
+            self._ids.append(identifier)
         for value, texts, counts in zip(values, self._texts, self._counts, strict=True):
             if isinstance(value, str):
                 texts.append(value)
@@ -114,6 +125,7 @@ class BatchBuilder:
             lines=lines,
             blank_lines=blank_lines,
             raw=raw_of_texts(self._texts) if raw is None else raw,
+            ids=self._ids,
         )
 
 

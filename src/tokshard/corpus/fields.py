@@ -27,6 +27,7 @@ _SHOWN_CHARACTERS = 60
 _DEEPEST = 4
 # A record with more fields than this gets its suggestion from the first ones.
 _CONSIDERED_FIELDS = 1000
+_COMMON_IDS = ("id", "uuid", "doc_id", "document_id", "_id", "url")
 _COMMON_NAMES = ("text", "content", "body", "raw_content", "page_content", "document", "article", "passage")
 _CHAT_KEYS = (frozenset({"role", "content"}), frozenset({"from", "value"}))
 
@@ -71,6 +72,10 @@ class FieldPath:
 
     def value(self, record: dict[str, Any]) -> str | list[str]:
         """Return the value in a record if it is usable; else raise UnusableRecordError."""
+        return usable_value(self.find(record), self.name)
+
+    def find(self, record: dict[str, Any]) -> Any:
+        """Return the value in a record, None inside of null; raise UnusableRecordError if it is missing."""
         value: Any = record
         for depth, key in enumerate(self.keys):
             if isinstance(value, dict) and key in value:
@@ -83,7 +88,7 @@ class FieldPath:
                 break
             else:
                 raise self._missing(record)
-        return usable_value(value, self.name)
+        return value
 
     def _missing(self, record: dict[str, Any]) -> UnusableRecordError:
         names = _listed(name for name, _ in _fields_of(record))
@@ -93,6 +98,18 @@ class FieldPath:
             f"field {quoted(self.name)} not found ({found})",
             lambda: _hint_for_record(self, record),
         )
+
+
+class FieldNames(NamedTuple):
+    """The fields of a record that are read.
+
+    Attributes:
+        texts: The fields of text.
+        id: The field of the record's own id; None for none.
+    """
+
+    texts: Sequence[str] = ()
+    id: str | None = None
 
 
 def values_of(paths: Sequence[FieldPath], records: Iterator[Any]) -> tuple[list[Any], ...]:
@@ -241,20 +258,23 @@ class TextField(NamedTuple):
     size: int
 
 
-def missing_column(path: FieldPath, names: Sequence[str], texts: Sequence[str]) -> tuple[str, str]:
+def missing_column(
+    path: FieldPath, names: Sequence[str], usable: Sequence[str], *, is_id: bool = False
+) -> tuple[str, str]:
     """Return the sentence and the hint for a column that is missing from a table.
 
-    ``names``: all columns. ``texts``: those that hold text.
+    ``names``: all columns. ``usable``: those that hold text; for an id, those that hold strings or integers.
     """
     found = f"columns: {_listed(iter(names))}" if names else "the table has no columns"
-    candidates = [TextField(name, 0) for name in texts if _can_be_typed(name)]
-    best = _best(path, candidates)
+    candidates = [name for name in usable if _can_be_typed(name)]
+    best = _best(path, candidates, _COMMON_IDS if is_id else _COMMON_NAMES)
     if best is not None:
-        hint = _pass(best)
+        hint = _pass(best, is_id=is_id)
     elif candidates:
-        hint = f"choose a text column with --field: {_listed(field.name for field in candidates)}"
+        option = "column with --id-field" if is_id else "text column with --field"
+        hint = f"choose a {option}: {_listed(iter(candidates))}"
     else:
-        hint = "add a column of strings to the table"
+        hint = "add a column of ids to the table" if is_id else "add a column of strings to the table"
     return f"column {quoted(path.name)} not found ({found})", hint
 
 
@@ -265,7 +285,7 @@ def _hint_for_record(path: FieldPath, record: dict[str, Any]) -> str:
         for name, value in fields
         if _text_size(value) >= 0 and _can_be_typed(name)
     ]
-    if (best := _best(path, texts)) is not None:
+    if (best := _best(path, [field.name for field in texts], _COMMON_NAMES)) is not None:
         return _pass(best)
     if any(_is_chat(value) for _, value in fields):
         return CHAT_HINT
@@ -274,16 +294,26 @@ def _hint_for_record(path: FieldPath, record: dict[str, Any]) -> str:
     return ""
 
 
-def _best(path: FieldPath, texts: Sequence[TextField]) -> str | None:
+def hint_for_id(path: FieldPath, record: dict[str, Any]) -> str:
+    """Return the hint for a record that does not have the field of its id; empty if there is none."""
+    names = [
+        name
+        for name, value in islice(_fields_of(record), _CONSIDERED_FIELDS)
+        if type(value) in {str, int} and _can_be_typed(name)
+    ]
+    best = _best(path, names, _COMMON_IDS)
+    return "" if best is None else _pass(best, is_id=True)
+
+
+def _best(path: FieldPath, names: Sequence[str], common: Sequence[str]) -> str | None:
     # A dot that should have been escaped, a near miss, a usual name.
-    names = [field.name for field in texts]
     if (literal := name_of([path.file_name])) in names:
         return literal
     lower = {name.lower(): name for name in reversed(names)}
     if near := difflib.get_close_matches(path.name.lower(), list(lower), 1, 0.75):
         return lower[near[0]]
     by_last_key = {FieldPath.parse(name).keys[-1].lower(): name for name in reversed(names)}
-    return next((by_last_key[name] for name in _COMMON_NAMES if name in by_last_key), None)
+    return next((by_last_key[name] for name in common if name in by_last_key), None)
 
 
 def _text_size(value: Any) -> int:
@@ -298,5 +328,5 @@ def _can_be_typed(name: str) -> bool:
     return 0 < len(name) <= 200 and visible(name) == name and all(FieldPath.parse(name).keys)
 
 
-def _pass(name: str) -> str:
-    return f"pass --field {shlex.quote(name)}"
+def _pass(name: str, *, is_id: bool = False) -> str:
+    return f"pass --{'id-' if is_id else ''}field {shlex.quote(name)}"

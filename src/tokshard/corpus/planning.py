@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from tokshard.corpus.compressed import CHUNK_BYTES, ByteSource, CorruptStreamError, decompressed_chunks
 from tokshard.corpus.content import HEAD_BYTES, identify
 from tokshard.corpus.files import STDIN, CorpusFile
-from tokshard.corpus.tables import table_groups
+from tokshard.corpus.tables import TableGroup, table_groups
 from tokshard.corpus.units import LineUnit, RowUnit, Unit
 from tokshard.errors import InputError
 from tokshard.storage import syscalls
@@ -25,24 +25,30 @@ from tokshard.storage.remote.objects import open_binary
 
 
 def plan_units(
-    file_number: int, file: CorpusFile, unit_bytes: int, fields: Sequence[str] = ()
+    file_number: int,
+    file: CorpusFile,
+    unit_bytes: int,
+    fields: Sequence[str] = (),
+    *,
+    id_field: str | None = None,
 ) -> Iterator[Unit]:
     """Yield the units of a seekable input: plain JSON lines, or a table.
 
     For streams (``file.is_stream``) see :func:`tokshard.corpus.planning.stream_units`.
 
     ``unit_bytes``: the nominal size of a unit. Consecutive row groups form a unit when they reach it.
-    ``fields``: columns that a table must have.
+    ``fields``, ``id_field``: columns that a table must have.
 
     Raises:
-        InputError: The table cannot be read, or does not have one of the fields as a text column.
+        InputError: The table cannot be read, or does not have one of the columns.
         MissingExtraError: The input is a table and pyarrow is not installed.
     """
     if file.size_bytes is None or file.compression != "none":
         raise ValueError(f"{file.path} can only be read as a stream")
     if file.format == "jsonl":
         return _line_units(file_number, file.path, file.size_bytes, unit_bytes)
-    return _row_units(file_number, file, unit_bytes, fields)
+    groups = table_groups(file.path, file.format, fields, id_field=id_field)
+    return _row_units(file_number, file, unit_bytes, groups)
 
 
 def _line_units(file_number: int, path: str, size_bytes: int, unit_bytes: int) -> Iterator[LineUnit]:
@@ -61,9 +67,8 @@ def _line_units(file_number: int, path: str, size_bytes: int, unit_bytes: int) -
 
 
 def _row_units(
-    file_number: int, file: CorpusFile, unit_bytes: int, fields: Sequence[str]
+    file_number: int, file: CorpusFile, unit_bytes: int, groups: list[TableGroup]
 ) -> Iterator[RowUnit]:
-    groups = table_groups(file.path, file.format, fields)
     runs = list(_group_runs([group.size_bytes for group in groups], unit_bytes))
     total = sum(group.size_bytes for group in groups)
     file_bytes = file.size_bytes or 0

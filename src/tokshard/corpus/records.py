@@ -17,6 +17,7 @@ from tokshard.core.json_limits import JsonLimits
 from tokshard.corpus.batch import BatchBuilder, DocumentBatch
 from tokshard.corpus.content import UTF8_BYTE_ORDER_MARK, looks_like_utf16
 from tokshard.corpus.fields import FieldPath, json_type, quoted, values_of
+from tokshard.corpus.identifiers import MAX_INTEGER, MIN_INTEGER, id_in, plain_ids
 from tokshard.corpus.lines import LineBatch, line_batches
 from tokshard.corpus.rejection import (
     MAX_RECORD_VALUES,
@@ -38,8 +39,16 @@ _SECOND_PARSER_LIMITS = replace(_LIMITS, depth=400)
 # An array needs two bytes, as does a value with its comma: a shorter line cannot exceed the limits.
 _LONG_LINE_BYTES = 2 * min(_LIMITS.containers, _LIMITS.values)
 
+
+def _integer(digits: str) -> int | float:
+    # As orjson does: ids are integers of 64 bits, all others are never used, but must parse.
+    value = int(digits) if len(digits) <= _MOST_DIGITS else MAX_INTEGER + 1
+    return value if MIN_INTEGER <= value <= MAX_INTEGER else 0.0
+
+
+_MOST_DIGITS = 20
 _TOLERANT = json.JSONDecoder(
-    parse_int=lambda _digits: 0,  # numbers are never used, but must parse
+    parse_int=_integer,
     parse_float=lambda _digits: 0.0,
     parse_constant=lambda _name: 0.0,
 )
@@ -52,6 +61,7 @@ def read_documents(
     batch_bytes: int = BATCH_BYTES,
     max_document_bytes: int = MAX_DOCUMENT_BYTES,
     check: TextCheck | None = None,
+    id_field: str | None = None,
 ) -> Iterator[DocumentBatch]:
     """Yield a unit's documents in batches, in order.
 
@@ -61,18 +71,25 @@ def read_documents(
     one. A value is a string, or a list of strings: a document of several sequences, or of none.
     ``max_document_bytes``: larger lines (in a table: larger texts) are rejected.
     ``check``: raises UnusableRecordError for texts that the tokenizer cannot encode.
+    ``id_field``: the name of the field with the document's own id; a record without a usable one is
+    rejected.
 
     Raises:
-        InputError: The input cannot be read, or a table has no such text column.
+        InputError: The input cannot be read, or a table has no such column.
         MissingExtraError: The input is a table and pyarrow is not installed.
     """
     if isinstance(unit, RowUnit):
         from tokshard.corpus.tables import read_rows
 
         return read_rows(
-            unit, fields, batch_bytes=batch_bytes, max_document_bytes=max_document_bytes, check=check
+            unit,
+            fields,
+            batch_bytes=batch_bytes,
+            max_document_bytes=max_document_bytes,
+            check=check,
+            id_field=id_field,
         )
-    return _read_lines(unit, fields, batch_bytes, max_document_bytes, check)
+    return _read_lines(unit, fields, batch_bytes, max_document_bytes, check, id_field)
 
 
 def _read_lines(
@@ -81,8 +98,10 @@ def _read_lines(
     batch_bytes: int,
     max_document_bytes: int,
     check: TextCheck | None,
+    id_field: str | None,
 ) -> Iterator[DocumentBatch]:
     paths = [FieldPath.parse(field) for field in fields]
+    id_path = None if id_field is None else FieldPath.parse(id_field)
     first_line = 1
     position = unit.stream_offset + unit.begin
     for batch in line_batches(unit, batch_bytes, max_document_bytes):
@@ -90,40 +109,49 @@ def _read_lines(
         if lines and position == 0 and bytes(lines[0][:3]) == UTF8_BYTE_ORDER_MARK:
             lines[0] = lines[0][len(UTF8_BYTE_ORDER_MARK) :]
         position += len(batch.raw)
-        documents = _plain_documents(batch, paths, max_document_bytes) if check is None else None
-        documents = documents or _checked_documents(batch, paths, max_document_bytes, first_line, check)
+        documents = None
+        if check is None:
+            documents = _plain_documents(batch, paths, id_path, max_document_bytes)
+        if documents is None:
+            documents = _checked_documents(batch, paths, id_path, max_document_bytes, first_line, check)
         first_line += len(lines)
         lines.clear()  # they can be long
         yield documents
     if unit.stream_error is not None:
-        yield _end_of_corrupt_stream(unit, len(fields), first_line)
+        yield _end_of_corrupt_stream(unit, len(fields), first_line, with_ids=id_path is not None)
 
 
 def _plain_documents(
-    batch: LineBatch, paths: Sequence[FieldPath], max_document_bytes: int
+    batch: LineBatch, paths: Sequence[FieldPath], id_path: FieldPath | None, max_document_bytes: int
 ) -> DocumentBatch | None:
     import orjson
 
     if not batch.lines or int(batch.lengths.max()) > min(max_document_bytes, _LONG_LINE_BYTES):
         return None
     try:
-        columns = values_of(paths, map(orjson.loads, batch.lines))
+        wanted = paths if id_path is None else (*paths, id_path)
+        columns = values_of(wanted, map(orjson.loads, batch.lines))
     except (ValueError, LookupError, TypeError):
         # Not JSON, no such field or not an object: _checked_documents finds the line and the reason.
         return None
-    if not all({str}.issuperset(map(type, column)) for column in columns):
+    texts = columns[: len(paths)]
+    if not all({str}.issuperset(map(type, column)) for column in texts):
         return None
-    return DocumentBatch.plain(columns, batch.offsets, batch.raw)
+    ids = None if id_path is None else plain_ids(columns[-1])
+    if ids is None and id_path is not None:
+        return None
+    return DocumentBatch.plain(texts, batch.offsets, batch.raw, ids=ids)
 
 
 def _checked_documents(
     batch: LineBatch,
     paths: Sequence[FieldPath],
+    id_path: FieldPath | None,
     max_document_bytes: int,
     first_line: int,
     check: TextCheck | None,
 ) -> DocumentBatch:
-    builder = BatchBuilder(len(paths))
+    builder = BatchBuilder(len(paths), with_ids=id_path is not None)
     blank_lines = 0
     places = zip(batch.lines, batch.offsets.tolist(), batch.lengths.tolist(), strict=True)
     for number, (content, offset, length) in enumerate(places):
@@ -134,23 +162,25 @@ def _checked_documents(
             if not line or line.isspace():
                 blank_lines += 1
             else:
-                values = _field_values(line, paths, is_cut=is_cut)
+                values, identifier = _field_values(line, paths, id_path, is_cut=is_cut)
                 check_texts(values, check)
-                builder.add(values, offset)
+                builder.add(values, offset, identifier)
         except UnusableRecordError as error:
             builder.reject(offset, first_line + number, error, excerpt_of(line))
     return builder.batch(batch.raw, lines=len(batch.lines), blank_lines=blank_lines)
 
 
-def _end_of_corrupt_stream(unit: LineUnit, field_count: int, line: int) -> DocumentBatch:
+def _end_of_corrupt_stream(unit: LineUnit, field_count: int, line: int, *, with_ids: bool) -> DocumentBatch:
     # One rejected record represents the rest of the input.
-    builder = BatchBuilder(field_count)
+    builder = BatchBuilder(field_count, with_ids=with_ids)
     offset = unit.stream_offset + unit.end + sum(dropped for _, dropped in unit.elided)
     builder.reject(offset, line, UnusableRecordError("corrupt-stream", str(unit.stream_error)), "")
     return builder.batch(b"", lines=1)
 
 
-def _field_values(line: bytes, paths: Sequence[FieldPath], *, is_cut: bool) -> list[str | list[str]]:
+def _field_values(
+    line: bytes, paths: Sequence[FieldPath], id_path: FieldPath | None, *, is_cut: bool
+) -> tuple[list[str | list[str]], bytes | None]:
     import orjson
 
     if len(line) > _LONG_LINE_BYTES:
@@ -165,7 +195,7 @@ def _field_values(line: bytes, paths: Sequence[FieldPath], *, is_cut: bool) -> l
     if not is_strict:
         for path, value in zip(paths, values, strict=True):
             _refuse_surrogates(value, path.name)
-    return values
+    return values, None if id_path is None else id_in(record, id_path)
 
 
 def _check_structure(line: bytes, limits: JsonLimits) -> None:

@@ -29,6 +29,9 @@ REASONS: dict[str, str] = {
     "nul-byte": "The line contains NUL bytes, as after a crash of the program or machine that wrote it.",
     "lone-surrogate": "The field contains half of a surrogate pair, which is not a character.",
     "token-ids": "The text is not token ids of the vocabulary, which a null tokenizer requires.",
+    "id-missing": "The record does not have the field of --id-field, or it is null.",
+    "id-type": "The field of --id-field is neither a string nor an integer of 64 bits.",
+    "id-too-long": "The id is longer than 4,096 bytes of UTF-8.",
     "too-deep": "The line nests arrays and objects too deeply.",
     "too-many-values": (
         "The record has more than 2,000,000 keys and values, or more than 500,000 arrays and objects."

@@ -27,6 +27,7 @@ from tokshard.corpus.fields import (
     quoted,
     usable_value,
 )
+from tokshard.corpus.identifiers import encoded_id, plain_ids
 from tokshard.corpus.rejection import (
     MAX_RECORD_VALUES,
     TextCheck,
@@ -54,14 +55,17 @@ class TableGroup(NamedTuple):
     size_bytes: int
 
 
-def table_groups(path: str, table_format: Format, fields: Sequence[str] = ()) -> list[TableGroup]:
+def table_groups(
+    path: str, table_format: Format, fields: Sequence[str] = (), *, id_field: str | None = None
+) -> list[TableGroup]:
     """Return the row groups (Parquet) or record batches (Arrow) of a table, in order.
 
     Raises:
-        InputError: The table cannot be read, or does not have one of the ``fields`` as a text column.
+        InputError: The table cannot be read, or does not have one of the ``fields`` as a text column, or the
+            ``id_field`` as a column of strings or integers.
         MissingExtraError: pyarrow is not installed.
     """
-    paths = [FieldPath.parse(field) for field in fields]
+    paths = _Paths.parse(fields, id_field)
     with _reading(path), ExitStack() as stack:
         if table_format == "arrow":
             schema, batches = _open_arrow(path, 0, stack)
@@ -82,21 +86,38 @@ def read_rows(
     batch_bytes: int,
     max_document_bytes: int,
     check: TextCheck | None = None,
+    id_field: str | None = None,
 ) -> Iterator[DocumentBatch]:
     """Yield the documents of a unit of a table; see :func:`tokshard.corpus.records.read_documents`.
 
     Raises:
-        InputError: The table cannot be read or has no such text column.
+        InputError: The table cannot be read or has no such column.
         MissingExtraError: pyarrow is not installed.
     """
-    paths = [FieldPath.parse(field) for field in fields]
+    paths = _Paths.parse(fields, id_field)
     read = _parquet_batches if unit.format == "parquet" else _arrow_batches
     done = 0
     with _reading(unit.path), ExitStack() as stack:
         for rows in read(unit, paths, batch_bytes, stack):
-            columns = [_checked_column(rows.column(path.keys[0]), path, unit.path) for path in paths]
+            columns = [_checked_column(rows.column(path.keys[0]), path, unit.path) for path in paths.all]
             yield _documents(columns, paths, unit.first_row + done, done, max_document_bytes, check)
             done += rows.num_rows
+
+
+class _Paths(NamedTuple):
+    texts: tuple[FieldPath, ...]
+    id: FieldPath | None
+
+    @classmethod
+    def parse(cls, fields: Sequence[str], id_field: str | None) -> _Paths:
+        return cls(
+            tuple(FieldPath.parse(field) for field in fields),
+            None if id_field is None else FieldPath.parse(id_field),
+        )
+
+    @property
+    def all(self) -> tuple[FieldPath, ...]:
+        return self.texts if self.id is None else (*self.texts, self.id)
 
 
 @contextmanager
@@ -116,9 +137,7 @@ def _reading(path: str) -> Iterator[None]:
         ) from error
 
 
-def _parquet_batches(
-    unit: RowUnit, paths: Sequence[FieldPath], batch_bytes: int, stack: ExitStack
-) -> Iterator[Any]:
+def _parquet_batches(unit: RowUnit, paths: _Paths, batch_bytes: int, stack: ExitStack) -> Iterator[Any]:
     from pyarrow import parquet
 
     table = stack.enter_context(parquet.ParquetFile(_place(unit.path, stack)))
@@ -130,7 +149,7 @@ def _parquet_batches(
     yield from table.iter_batches(
         batch_size=_batch_rows(unit.row_count, size, batch_bytes),
         row_groups=list(groups),
-        columns=[_parquet_name(schema, path) for path in paths],
+        columns=[_parquet_name(schema, path) for path in paths.all],
         use_threads=False,
     )
 
@@ -145,9 +164,7 @@ def _parquet_name(schema: Any, path: FieldPath) -> str:
     return ".".join(path.keys[:depth])
 
 
-def _arrow_batches(
-    unit: RowUnit, paths: Sequence[FieldPath], batch_bytes: int, stack: ExitStack
-) -> Iterator[Any]:
+def _arrow_batches(unit: RowUnit, paths: _Paths, batch_bytes: int, stack: ExitStack) -> Iterator[Any]:
     schema, batches = _open_arrow(unit.path, unit.first_group, stack)
     _check_columns(schema, paths, unit.path)
     for batch in islice(batches, unit.group_count):
@@ -178,8 +195,15 @@ def _batch_rows(row_count: int, size_bytes: int, batch_bytes: int) -> int:
     return max(1, min(_MAX_BATCH_ROWS, batch_bytes * row_count // max(1, size_bytes)))
 
 
-def _check_columns(schema: Any, paths: Sequence[FieldPath], table: str) -> None:
-    for path in paths:
+def _check_columns(schema: Any, paths: _Paths, table: str) -> None:
+    if paths.id is not None:
+        kind = _type_at(schema, paths.id, table, is_id=True)
+        if not (str(kind) == "null" or _is_id(kind)):
+            raise InputError(
+                f"{table}: column {quoted(paths.id.name)} must contain strings or integers, got {kind}",
+                hint="pass a column of ids with --id-field",
+            )
+    for path in paths.texts:
         kind = _type_at(schema, path, table)
         if str(kind) == "null" or _binary_twin(kind) is not None:
             continue
@@ -194,7 +218,17 @@ def _check_columns(schema: Any, paths: Sequence[FieldPath], table: str) -> None:
         )
 
 
-def _type_at(schema: Any, path: FieldPath, table: str) -> Any:
+def _is_id(kind: Any) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_integer(kind):
+        return True
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return _binary_twin(kind) is not None and not _is_list(kind)
+
+
+def _type_at(schema: Any, path: FieldPath, table: str, *, is_id: bool = False) -> Any:
     # A schema and a struct type both have `field` and `get_field_index`, which is -1 also for two of a name.
     import pyarrow as pa
 
@@ -208,8 +242,13 @@ def _type_at(schema: Any, path: FieldPath, table: str) -> Any:
             raise InputError(f"{table}: several columns are named {quoted(path.name)}")
         else:
             columns = list(_columns_of(schema))
+            names = [name for name, _ in columns]
+            if is_id:
+                usable = [name for name, column in columns if _is_id(column)]
+                detail, hint = missing_column(path, names, usable, is_id=True)
+                raise InputError(f"{table}: {detail}", hint=hint)
             texts = [name for name, column in columns if _binary_twin(column) is not None]
-            detail, hint = missing_column(path, [name for name, _ in columns], texts)
+            detail, hint = missing_column(path, names, texts)
             if not texts and any(_is_chat(column) for _, column in columns):
                 hint = CHAT_HINT
             raise InputError(f"{table}: {detail}", hint=hint)
@@ -277,8 +316,8 @@ def _checked_column(column: Any, path: FieldPath, table: str) -> list[Any]:
             hint="fetch the file again: it is incomplete or damaged",
         ) from error
     twin = _binary_twin(column.type)
-    if twin is None:
-        values: list[Any] = [None] * len(column)
+    if twin is None:  # integers, or nothing but nulls
+        values: list[Any] = column.to_pylist() if _is_id(column.type) else [None] * len(column)
     else:
         try:
             values = column.to_pylist()
@@ -346,29 +385,33 @@ def _without_long_lists(column: Any, name: str, errors: dict[int, UnusableRecord
 
 def _documents(
     columns: list[list[Any]],
-    paths: Sequence[FieldPath],
+    paths: _Paths,
     first_row: int,
     done: int,
     max_document_bytes: int,
     check: TextCheck | None,
 ) -> DocumentBatch:
     count = len(columns[0])
+    text_columns = columns[: len(paths.texts)]
     is_plain = check is None and all(
         {str}.issuperset(map(type, column))
-        and 4 * max(map(len, column), default=0) * len(paths) <= max_document_bytes
-        for column in columns
+        and 4 * max(map(len, column), default=0) * len(paths.texts) <= max_document_bytes
+        for column in text_columns
     )
-    if is_plain:
-        return DocumentBatch.plain(tuple(columns), np.arange(first_row, first_row + count, dtype=np.int64))
-    builder = BatchBuilder(len(paths))
-    for row, values in enumerate(zip(*columns, strict=True)):
+    ids = plain_ids(columns[-1]) if is_plain and paths.id is not None else None
+    if is_plain and (ids is None) == (paths.id is None):
+        offsets = np.arange(first_row, first_row + count, dtype=np.int64)
+        return DocumentBatch.plain(tuple(text_columns), offsets, ids=ids)
+    builder = BatchBuilder(len(paths.texts), with_ids=paths.id is not None)
+    for row, values in enumerate(zip(*text_columns, strict=True)):
         try:
-            usable = [_usable(value, path.name) for value, path in zip(values, paths, strict=True)]
+            usable = [_usable(value, path.name) for value, path in zip(values, paths.texts, strict=True)]
             texts = (text for value in usable for text in ([value] if isinstance(value, str) else value))
             size = sum(len(text.encode("utf-8")) for text in texts)
             check_length(size, max_document_bytes, what="the text of the row")
             check_texts(usable, check)
-            builder.add(usable, first_row + row)
+            identifier = None if paths.id is None else encoded_id(columns[-1][row], paths.id.name)
+            builder.add(usable, first_row + row, identifier)
         except UnusableRecordError as error:
             builder.reject(first_row + row, done + row + 1, error, _excerpt(values))
     return builder.batch(None, lines=count)

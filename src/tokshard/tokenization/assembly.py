@@ -1,7 +1,8 @@
 """The assembly: parts appended, in unit order, to the streams that become the output files.
 
 The work directory of a run holds, for each field ``K``, the append-only files ``K.bin`` (tokens),
-``K.lengths`` (i32) and ``K.sequences`` (u32), and for all fields together ``offsets`` (i64),
+``K.lengths`` (i32) and ``K.sequences`` (u32), and for all fields together ``offsets`` (i64), with
+``--id-field`` ``ids``, ``id_lengths`` (u32) and ``id_hashes`` (u64), and
 ``rejected.jsonl`` and the journal ``units.jsonl``. The journal has one line for each assembled unit, and
 a *checkpoint* line from time to time, which says how long each file was when everything before it had
 been forced to the disk. A run continues from the last checkpoint; the parts of later units are still
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tokshard.core.codec import XXH3_128, Key, Tool, decode, encode
 from tokshard.corpus.hints import hint_for
 from tokshard.corpus.rejection import RejectedRecord, top_reasons
+from tokshard.dataset.id_staging import HashFile, StagedIds, copy_staged_ids, stage_ids
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
@@ -124,6 +126,7 @@ class Assembly:
         *,
         field_count: int,
         offsets: bool,
+        ids: bool,
         input_names: Sequence[str],
         policy: ErrorPolicy,
         accepts: frozenset[str],
@@ -131,7 +134,8 @@ class Assembly:
         self._directory = directory
         self._input_names = input_names
         self._policy = policy
-        self._streams = {name: stream_file(name) for name in stream_names(field_count, offsets=offsets)}
+        names = stream_names(field_count, offsets=offsets, ids=ids)
+        self._streams = {name: stream_file(name) for name in names}
         self.next = UnitKey(0, 0)
         self.counts = UnitCounts(fields=(FieldCounts(),) * field_count)
         self.input_bytes_done = 0
@@ -211,6 +215,9 @@ class Assembly:
         for k, field in enumerate(parameters.fields):
             provenance: FileRecord | None = None
             rejected: FileRecord | None = None
+            staged_ids: StagedIds | None = None
+            if parameters.id_field is not None:
+                staged_ids = copy_staged_ids(directory, 0, k) if k else self._stage_ids()
             if parameters.provenance:
                 chunks = file_chunks(os.path.join(directory, "offsets"))
                 provenance = stage_chunks(directory, k, PROVENANCE_NAME, chunks)
@@ -225,6 +232,8 @@ class Assembly:
                 units=stage_chunks(directory, k, UNITS_NAME, _unit_lines(self, k)),
                 provenance=provenance,
                 rejected=rejected,
+                ids=staged_ids and staged_ids.ids,
+                ids_index=staged_ids and staged_ids.ids_index,
             )
             manifest = Manifest(
                 tool=Tool(),
@@ -242,6 +251,18 @@ class Assembly:
             stage_manifest(directory, k, manifest)
             manifests.append(manifest)
         return manifests
+
+    def _stage_ids(self) -> StagedIds:
+        import numpy as np
+
+        directory = self._directory
+        return stage_ids(
+            directory,
+            0,
+            file_chunks(os.path.join(directory, "ids")),
+            (np.frombuffer(chunk, "<u4") for chunk in file_chunks(os.path.join(directory, "id_lengths"))),
+            HashFile(os.path.join(directory, "id_hashes"), self.counts.documents),
+        )
 
     def _check_documents(self) -> None:
         counts = self.counts
@@ -332,8 +353,9 @@ def _encoder_of(entry: dict[str, Any]) -> Any:
 def stream_file(stream: str) -> str:
     """Return the name of the file in the work directory that a stream of the parts is appended to."""
     kind, _, k = stream.partition(".")
-    names = {"tokens": f"{k}.bin", "offsets": "offsets", "rejected": "rejected.jsonl"}
-    return names.get(kind, f"{k}.{kind}")
+    if not k:  # of all fields together
+        return "rejected.jsonl" if kind == "rejected" else kind
+    return f"{k}.bin" if kind == "tokens" else f"{k}.{kind}"
 
 
 # Staging

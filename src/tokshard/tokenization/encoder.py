@@ -49,6 +49,8 @@ class EncodingSpec:
         tokenizer_sha256: SHA-256 of that definition.
         fallback: Whether the reference encoder may serve if the fast one refuses the tokenizer.
         max_rejected: A unit stops after more rejected records than this; None for no limit.
+        offsets: Whether the position of each document's record is recorded.
+        id_field: The field of the documents' own ids; None for none.
     """
 
     tokenizer: str | None
@@ -64,6 +66,7 @@ class EncodingSpec:
     max_document_bytes: int
     max_rejected: int | None
     offsets: bool
+    id_field: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the specification as a message between processes."""
@@ -214,14 +217,20 @@ class UnitEncoder:
         import xxhash
 
         spec, unit = self._spec, task.unit
-        counts = UnitCounts(fields=(FieldCounts(),) * len(spec.fields))
+        with_ids = spec.id_field is not None
+        counts = UnitCounts(fields=(FieldCounts(),) * len(spec.fields), id_bytes=0 if with_ids else None)
         content_digest = xxhash.xxh3_128()
         input_bytes = _InputBytes(unit)
         first_offset: int | None = None
         path = os.path.join(self.parts_directory, task.key.part_name)
-        with PartWriter(path, stream_names(len(spec.fields), offsets=spec.offsets)) as part:
+        streams = stream_names(len(spec.fields), offsets=spec.offsets, ids=with_ids)
+        with PartWriter(path, streams) as part:
             for batch in read_documents(
-                unit, spec.fields, max_document_bytes=spec.max_document_bytes, check=_text_check(spec)
+                unit,
+                spec.fields,
+                max_document_bytes=spec.max_document_bytes,
+                check=_text_check(spec),
+                id_field=spec.id_field,
             ):
                 chosen = self._documents_to_compare(batch, task)
                 fields = [FieldCounts()] * len(spec.fields)
@@ -239,6 +248,8 @@ class UnitEncoder:
                     first_offset = batch.first_offset
                 if spec.offsets:
                     part.write("offsets", batch.offsets.data)
+                if batch.ids is not None:
+                    part.write_ids(batch.ids)
                 part.write_rejected(batch.rejected)
                 yield BatchProgress(input_bytes.of(batch), len(batch.offsets), added.tokens)
             part.finish(
@@ -332,6 +343,7 @@ def _counts_of(batch: DocumentBatch, fields: Sequence[FieldCounts], compared: in
         compared=compared,
         rejected=dict(Counter(record.reason for record in batch.rejected)),
         fields=tuple(fields),
+        id_bytes=None if batch.ids is None else sum(map(len, batch.ids)),
     )
 
 

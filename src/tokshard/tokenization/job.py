@@ -227,6 +227,7 @@ class TokenizeJob:
             max_document_bytes=options.max_document_bytes,
             max_rejected=self.error_policy.limit,
             offsets=options.provenance,
+            id_field=options.id_field,
         )
 
     @contextmanager
@@ -283,6 +284,7 @@ def prepare_job(
         max_document_bytes=options.max_document_bytes,
         unit_bytes=options.unit_bytes,
         provenance=options.provenance,
+        id_field=options.id_field,
     )
     return TokenizeJob(
         files=files,

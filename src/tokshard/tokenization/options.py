@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tokshard.corpus.fields import FieldPath
+from tokshard.corpus.fields import FieldNames, FieldPath
 from tokshard.errors import UsageError
 from tokshard.storage.lock import LockMode, check_lock_mode
 from tokshard.storage.paths import check_output_prefix
@@ -55,6 +55,8 @@ class TokenizeOptions:
         max_document_bytes: Records larger than this are rejected.
         unit_bytes: Input bytes of a unit of work.
         provenance: Whether the position of each document's record in its input is recorded.
+        id_field: The JSON field or column with each document's own id, a string or an integer, which is
+            recorded; None for none.
         resume: Whether an unfinished run of the same plan is resumed.
         force: Whether an existing output is replaced.
         lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
@@ -99,6 +101,7 @@ class TokenizeOptions:
     max_document_bytes: int = 64_000_000
     unit_bytes: int = 16 << 20
     provenance: bool = True
+    id_field: str | None = None
     resume: bool = True
     force: bool = False
     lock: LockMode = "flock"
@@ -174,6 +177,11 @@ class TokenizeOptions:
             raise UsageError("--field must name at least one field")
         if len({path.keys for path in paths}) != len(paths):
             raise UsageError(f"--field must name different fields, got {', '.join(self.fields)}")
+        if self.id_field is not None and not all(FieldPath.parse(self.id_field).keys):
+            raise UsageError(
+                f"--id-field must name keys that are not empty, got {self.id_field!r}",
+                hint=r"escape a dot that is part of a key with a backslash: --id-field 'meta\.id'",
+            )
         if not self._field_names_in_output:
             return
         names = [path.file_name for path in paths]
@@ -187,6 +195,11 @@ class TokenizeOptions:
                 f"--field must name fields with different output names, got {', '.join(self.fields)}",
                 hint="tokenize these fields one by one, each with its own --output PREFIX",
             )
+
+    @property
+    def field_names(self) -> FieldNames:
+        """The fields that are read."""
+        return FieldNames(self.fields, self.id_field)
 
     @property
     def input_names(self) -> tuple[str, ...]:

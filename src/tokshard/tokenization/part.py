@@ -9,6 +9,9 @@ XXH3-128 (16 bytes), and the magic ``TOKPART3``. The data consists of named
 ``lengths.K``      ``i32``, tokens of each sequence of field K
 ``sequences.K``    ``u32``, sequences of each document of field K
 ``offsets``        ``i64``, where each document's record lies in its input
+``ids``            the documents' own ids as UTF-8, one after the other
+``id_lengths``     ``u32``, bytes of each id
+``id_hashes``      ``u64``, XXH3-64 of each id
 ``rejected``       JSON lines, one for each rejected record
 =================  =========================================================
 
@@ -23,7 +26,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -32,6 +35,7 @@ from typing import Annotated, Self
 from tokshard.core.codec import XXH3_128, Document, Key
 from tokshard.corpus.rejection import RejectedRecord
 from tokshard.corpus.units import Unit
+from tokshard.dataset.document_ids import id_hash
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import content_digest
 from tokshard.storage.files import AtomicFile
@@ -72,10 +76,13 @@ class UnitKey:
         return UnitKey(self.file + 1, 0) if last else UnitKey(self.file, self.index + 1)
 
 
-def stream_names(field_count: int, *, offsets: bool) -> list[str]:
+ID_STREAMS = ("ids", "id_lengths", "id_hashes")
+
+
+def stream_names(field_count: int, *, offsets: bool, ids: bool) -> list[str]:
     """Return the names of a part's streams."""
     names = [f"{kind}.{k}" for k in range(field_count) for kind in ("tokens", "lengths", "sequences")]
-    return [*names, *(["offsets"] if offsets else []), "rejected"]
+    return [*names, *(["offsets"] if offsets else []), *(ID_STREAMS if ids else ()), "rejected"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +123,14 @@ class UnitCounts:
         dataclasses.field(default_factory=dict)
     )
     fields: Annotated[tuple[FieldCounts, ...], Key("fields", "The counts of each field.")] = ()
+    id_bytes: Annotated[
+        int | None,
+        Key("id_bytes", "Bytes of the documents' own ids; absent without ids.", minimum=0, omit_none=True),
+    ] = None
 
     def __add__(self, other: UnitCounts) -> UnitCounts:
         # The fields of both are the same, or one has none.
+        id_bytes = [counts.id_bytes for counts in (self, other) if counts.id_bytes is not None]
         reasons = self.rejected | other.rejected
         return UnitCounts(
             self.records + other.records,
@@ -129,6 +141,7 @@ class UnitCounts:
             self.compared + other.compared,
             {reason: self.rejected.get(reason, 0) + other.rejected.get(reason, 0) for reason in reasons},
             tuple(mine + theirs for mine, theirs in zip(self.fields, other.fields, strict=True)),
+            sum(id_bytes) if id_bytes else None,
         )
 
     @property
@@ -213,6 +226,14 @@ class PartWriter:
             self._digests[stream].update(buffer)
             self._extents[stream].append((self._file.size_bytes, size))
             self._file.write(buffer)
+
+    def write_ids(self, ids: Sequence[bytes]) -> None:
+        """Append the ids of documents."""
+        import numpy as np
+
+        self.write("ids", b"".join(ids))
+        self.write("id_lengths", np.fromiter(map(len, ids), "<u4", len(ids)).tobytes())
+        self.write("id_hashes", np.fromiter(map(id_hash, ids), "<u8", len(ids)).tobytes())
 
     def write_rejected(self, records: Iterable[RejectedRecord]) -> None:
         """Append rejected records."""

@@ -172,7 +172,9 @@ def _content_of(unit: Unit, options: TokenizeParameters) -> _Content:
     state = xxhash.xxh3_128()
     first_offset: int | None = None
     rejected: Counter[str] = Counter()
-    for batch in read_documents(unit, options.fields, max_document_bytes=options.max_document_bytes):
+    for batch in read_documents(
+        unit, options.fields, max_document_bytes=options.max_document_bytes, id_field=options.id_field
+    ):
         state.update(batch.raw)
         if first_offset is None:
             first_offset = batch.first_offset
@@ -217,7 +219,7 @@ def _make_parts(
     fitting: Collection[UnitKey],
     options: TokenizeParameters,
 ) -> None:
-    streams = stream_names(len(options.fields), offsets=options.provenance)
+    streams = stream_names(len(options.fields), offsets=options.provenance, ids=options.id_field is not None)
     paths = {stream: os.path.join(directory, stream_file(stream)) for stream in streams}
     lines_before = 0
     begins = dict.fromkeys(streams, 0)
@@ -255,9 +257,11 @@ def _stream_bytes(stream: str, counts: UnitCounts, dtype: str) -> int:
     kind, _, k = stream.partition(".")
     if kind == "rejected":
         return 0  # written from its records
-    if kind == "offsets":
+    if kind == "ids":
+        return counts.id_bytes or 0
+    if kind in {"offsets", "id_hashes"}:
         return 8 * counts.documents
-    if kind == "sequences":
+    if kind in {"sequences", "id_lengths"}:
         return 4 * counts.documents
     field = counts.fields[int(k)]
     return 4 * field.sequences if kind == "lengths" else np.dtype(dtype).itemsize * field.tokens

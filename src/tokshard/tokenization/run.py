@@ -141,6 +141,7 @@ def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -
         job.workspace.directory,
         field_count=len(job.options.fields),
         offsets=job.options.provenance,
+        ids=job.options.id_field is not None,
         input_names=[file.path for file in job.files],
         policy=job.error_policy,
         accepts=job.accepted_encoders,
@@ -212,7 +213,7 @@ class UnitEncoding:
                 raw_directory=job.workspace.raw,
                 is_done=lambda key: key < self._assembly.next or key in self._ready,
                 streams=job.workers,
-                fields=job.options.fields,
+                fields=job.options.field_names,
             ) as feed,
             closing(executor.run(job.encoding(), job.workspace.parts, feed)) as events,
         ):

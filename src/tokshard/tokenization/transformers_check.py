@@ -53,7 +53,10 @@ def first_texts(job: TokenizeJob) -> list[str]:
     with scratch_directory() as directory, closing(_units(job, directory)) as units:
         for unit in units:
             documents = read_documents(
-                unit, job.options.fields, max_document_bytes=job.options.max_document_bytes
+                unit,
+                job.options.fields,
+                max_document_bytes=job.options.max_document_bytes,
+                id_field=job.options.id_field,
             )
             for batch in documents:
                 for text in _by_document(batch.texts):
@@ -80,7 +83,7 @@ def _units(job: TokenizeJob, directory: str) -> Generator[Unit]:
 def _units_of(job: TokenizeJob, number: int, file: CorpusFile, directory: str) -> Iterator[Unit]:
     options = job.options
     if not file.is_stream:
-        return plan_units(number, file, FIRST_BYTES, options.fields)
+        return plan_units(number, file, FIRST_BYTES, options.fields, id_field=options.id_field)
     return stream_units(
         number, file, FIRST_BYTES, options.max_document_bytes, directory, skip=lambda _index: False
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -314,14 +314,22 @@ class _Cut:
 _BATCH_BYTES = 4 << 20
 
 
-def text_options(options: BuildParameters) -> tuple[str, int] | None:
-    """Return the column and the longest document of a run, where the digests of its tables follow from both.
+class TextOptions(NamedTuple):
+    """The options that select the text of a table: records without a usable id have none."""
+
+    field: str
+    max_document_bytes: int
+    id_field: str | None
+
+
+def text_options(options: BuildParameters) -> TextOptions | None:
+    """Return the options of a run that select the text of its tables, where the digests follow from them.
 
     With several columns they do not: texts of all columns are mixed there, a batch at a time. A merge
     records neither.
     """
     if isinstance(options, TokenizeParameters) and len(options.fields) == 1:
-        return options.fields[0], options.max_document_bytes
+        return TextOptions(options.fields[0], options.max_document_bytes, options.id_field)
     return None
 
 
@@ -329,7 +337,7 @@ def change_of_table(
     path: str,
     table_format: Format,
     wanted: Sequence[tuple[int, str]],
-    how: tuple[str, int],
+    how: TextOptions,
     context: VerifyContext,
 ) -> str | None:
     """Return the change of a table since it was tokenized, or None.
@@ -345,14 +353,19 @@ def change_of_table(
         InputError: It cannot be read, or has no such column.
         MissingExtraError: pyarrow is not installed.
     """
-    field, limit = how
     units = list(_row_units(path, table_format, [rows for rows, _ in wanted]))
     if len(units) != len(wanted):
         return "its row groups have changed"
 
     def same(number: int) -> bool:
         state = xxhash.xxh3_128()
-        for batch in read_rows(units[number], [field], batch_bytes=_BATCH_BYTES, max_document_bytes=limit):
+        for batch in read_rows(
+            units[number],
+            [how.field],
+            batch_bytes=_BATCH_BYTES,
+            max_document_bytes=how.max_document_bytes,
+            id_field=how.id_field,
+        ):
             state.update(batch.raw)
             context.runner.count_bytes(len(batch.raw))
         return state.hexdigest() == wanted[number][1]

@@ -133,6 +133,11 @@ class MergeInput:
         """True if the origin of its documents is known."""
         return self.manifest is not None and self.manifest.files.provenance is not None
 
+    @property
+    def has_ids(self) -> bool:
+        """True if the own ids of its documents are recorded; also without any document."""
+        return self.manifest is not None and (self.manifest.has_ids or not self.manifest.dataset.documents)
+
     def columns(self, *, multimodal: bool) -> IndexColumns:
         """Open the index again; it is closed when the columns are dropped."""
         return IndexColumns(idx_path(self.prefix), multimodal=multimodal)

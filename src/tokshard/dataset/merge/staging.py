@@ -11,15 +11,22 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import xxhash
 
 from tokshard.core.codec import XXH3_128, Key, Tool, decode, encode
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json
+from tokshard.dataset.document_ids import DocumentIds
+from tokshard.dataset.id_staging import RenumberedIds, StagedIds, stage_ids
 from tokshard.dataset.index_file import write_index
 from tokshard.dataset.manifest import (
+    IDS_INDEX_NAME,
+    IDS_NAME,
     INDEXED,
     PROVENANCE_NAME,
     REJECTED_NAME,
@@ -203,12 +210,15 @@ def stage(
         provenance = stage_chunks(directory, 0, PROVENANCE_NAME, _concatenated(inputs, PROVENANCE_NAME))
     if any(dataset.manifest and dataset.manifest.files.rejected for dataset in inputs):
         rejected = stage_chunks(directory, 0, REJECTED_NAME, _concatenated(inputs, REJECTED_NAME))
+    ids = _stage_ids(directory, inputs)
     tokens = TokenFileRecord(sum(dataset.bin_bytes for dataset in inputs), piecewise_digest(pieces))
     manifest = Manifest(
         tool=Tool(),
         fingerprint=plan.fingerprint,
         dataset=_dataset_record(inputs, len(pieces), multimodal=multimodal),
-        files=DatasetFiles(tokens, index, units, provenance, rejected),
+        files=DatasetFiles(
+            tokens, index, units, provenance, rejected, ids and ids.ids, ids and ids.ids_index
+        ),
         tokenizer=plan.tokenizer,
         options=plan.options,
         encoder=_encoder_record(inputs),
@@ -278,6 +288,31 @@ def _stage_index(directory: str, inputs: Sequence[MergeInput], *, multimodal: bo
     return stage_file(directory, 0, "idx", write)
 
 
+def _stage_ids(directory: str, inputs: Sequence[MergeInput]) -> StagedIds | None:
+    if not all(dataset.has_ids for dataset in inputs):
+        return None
+    for dataset in inputs:
+        _check_digest(dataset, IDS_INDEX_NAME)
+    opened = (DocumentIds.open(dataset.prefix, dataset.manifest) for dataset in inputs)
+    found = [ids for ids in opened if ids is not None]
+    if not found:
+        return None
+    firsts = accumulate(map(len, found[:-1]), initial=0)
+    return stage_ids(
+        directory,
+        0,
+        _concatenated(inputs, IDS_NAME),
+        (lengths for ids in found for _, lengths in ids.pieces()),
+        RenumberedIds(found, [partial(np.add, first) for first in firsts]),
+    )
+
+
+def _check_digest(dataset: MergeInput, name: FileName) -> None:
+    record = dataset.manifest.files.digested().get(name) if dataset.manifest else None
+    if record is not None and file_digest(file_of(dataset.prefix, name)) != record.xxh3_128:
+        raise _damaged(dataset, name)
+
+
 def _unit_lines(
     inputs: Sequence[MergeInput], digests: Mapping[int, str], pieces: list[str]
 ) -> Iterator[bytes]:
@@ -312,10 +347,8 @@ def _units(dataset: MergeInput, digest: str) -> Iterator[UnitRecord]:
             encoder=UNKNOWN_ENCODER,
         )
         return
-    path = file_of(dataset.prefix, UNITS_NAME)
-    if file_digest(path) != dataset.manifest.files.units.xxh3_128:
-        raise _damaged(dataset, UNITS_NAME)
-    yield from read_records(UnitRecord, path)
+    _check_digest(dataset, UNITS_NAME)
+    yield from read_records(UnitRecord, file_of(dataset.prefix, UNITS_NAME))
 
 
 def _concatenated(inputs: Sequence[MergeInput], name: FileName) -> Iterator[bytes]:

@@ -234,7 +234,7 @@ class TaskShard:
                 max_document_bytes=self._job.options.max_document_bytes,
                 raw_directory=raw,
                 is_done=self._needs_nothing,
-                fields=self._job.options.fields,
+                fields=self._job.options.field_names,
                 streams=self._job.workers,
             ) as feed,
             closing(executor.run(self._job.encoding(), self._workspace.parts, feed)) as events,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from tokshard.corpus.fields import FieldNames
 from tokshard.corpus.files import CorpusFile
 from tokshard.corpus.planning import plan_units, stream_units
 from tokshard.corpus.units import Unit
@@ -55,7 +56,7 @@ class Feed:
     Args:
         numbers: The numbers of those of them that have units to encode.
         raw_directory: Where decompressed units wait for their workers.
-        fields: Fields that tables must have as text columns.
+        fields: Fields that tables must have as columns.
 
     Attributes:
         files: The inputs.
@@ -73,10 +74,10 @@ class Feed:
         raw_directory: str,
         is_done: Callable[[UnitKey], bool],
         streams: int,
-        fields: Sequence[str] = (),
+        fields: FieldNames | None = None,
     ) -> None:
         self.files = files
-        self._fields = fields
+        self._fields = fields or FieldNames()
         self._unit_bytes = unit_bytes
         self._max_document_bytes = max_document_bytes
         self._raw_directory = raw_directory
@@ -152,7 +153,7 @@ class Feed:
             return False
         file = self.files[number]
         if not file.is_stream:
-            planned = plan_units(number, file, self._unit_bytes, self._fields)
+            planned = plan_units(number, file, self._unit_bytes, self._fields.texts, id_field=self._fields.id)
             self._active.append(_PlannedSource(planned, self.is_done))
         elif self._leaves_streams:
             self._left = StreamInput(
