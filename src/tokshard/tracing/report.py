@@ -80,6 +80,10 @@ AllowedMismatches = Annotated[
     tuple[str, ...] | None,
     Key("warnings", "Mismatches of tokenizers that were allowed; absent if there are none.", omit_none=True),
 ]
+OwnId = Annotated[
+    str | None,
+    Key("id", "The document's own id; absent if it was not recorded (--id-field).", omit_none=True),
+]
 OriginDetail = Annotated[str | None, Key("detail", "Reason why the origin is unknown.")]
 
 
@@ -97,6 +101,7 @@ class TraceDocumentReport(Document):
     detail: OriginDetail
     text: Annotated[str | None, Key("text", "Its text; null where the tokenizer is unknown.")]
     warnings: AllowedMismatches = None
+    id: OwnId = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,7 @@ class SamplePiece:
     origin: KnownOrigin
     detail: OriginDetail
     text: Annotated[str | None, Key("text", "Text of the part; null where the tokenizer is unknown.")]
+    id: OwnId = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +205,20 @@ class DocumentReads:
     reads: Annotated[
         tuple[DocumentRead, ...], Key("reads", "Every read of a part of it, in the order of time.")
     ]
+    id: OwnId = None
+    origin: Annotated[
+        DocumentOrigin | None,
+        Key(
+            "origin",
+            "The record that it was made from; absent if the item is a record or a document.",
+            omit_none=True,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class TracedItem:
-    """A requested line or document, and the samples that read it."""
+    """A requested line, document or id, and the samples that read it."""
 
     item: Annotated[str, Key("item", "The item as the user wrote it.")]
     status: Annotated[
@@ -224,7 +239,7 @@ class TracedItem:
     ]
     documents: Annotated[
         tuple[DocumentReads, ...],
-        Key("documents", "The documents that were made of it: one for each dataset that has it."),
+        Key("documents", "The documents that were made of it, or that have the id."),
     ]
 
 
@@ -268,6 +283,7 @@ class TraceReadsReport(Document):
         "document",
         "document_tokens",
         *_READ_FIELDS,
+        "id",
     )
 
     kind: Kind
@@ -303,11 +319,11 @@ class TraceReadsReport(Document):
             for document in item.documents:
                 known = (*named, document.dataset, document.document, document.tokens)
                 for read in document.reads:
-                    yield (*known, *_values_of(read))
+                    yield (*known, *_values_of(read), document.id)
                 if not document.reads:
-                    yield (*known, *unread)
+                    yield (*known, *unread, document.id)
             if not item.documents:
-                yield (*named, None, None, None, *unread)
+                yield (*named, None, None, None, *unread, None)
 
 
 TraceReport = TraceDocumentReport | TraceSamplesReport | TraceReadsReport
