@@ -26,6 +26,8 @@ PUBLIC = [
     "CacheLookup",
     "CacheSummary",
     "Certificate",
+    "ConvertOptions",
+    "ConvertReport",
     "DatasetSummary",
     "DiffOptions",
     "DiffReport",
@@ -108,6 +110,7 @@ PUBLIC = [
     "build_shuffle_index",
     "check_blend",
     "check_indices",
+    "convert",
     "describe",
     "diff",
     "discard_work",
@@ -211,6 +214,8 @@ def make_datasets(api):
     export = api.ExportOptions("all", to="olmo", output="olmo")
     assert api.dry_run_export(export).to_json()["schema"] == "tokshard.export-dry-run/1"
     assert api.export(export).tokens == merged.tokens
+    convert = api.ConvertOptions("olmo", "olmo", "back")
+    assert api.convert(convert).pieces_xxh3_128
     builder = api.IndexedDatasetBuilder("own.bin", dtype="uint16")
     builder.add_document([1, 2, 3], [3])
     builder.finalize("own.idx")

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from tokshard.dataset.merge.job import MergedDataset, MergeDryRun, MergeReport, dry_run_merge, merge
     from tokshard.dataset.merge.options import MergeOptions
     from tokshard.dataset.reader import IndexedDataset
+    from tokshard.exchange.conversion.job import ConvertReport, convert
+    from tokshard.exchange.conversion.options import ConvertOptions
     from tokshard.exchange.job import ExportDryRun, ExportReport, dry_run_export, export
     from tokshard.exchange.options import ExportOptions
     from tokshard.gpt_index.arrays import build_document_index, build_sample_index, build_shuffle_index
@@ -123,6 +125,8 @@ __all__ = [
     "CacheLookup",
     "CacheSummary",
     "Certificate",
+    "ConvertOptions",
+    "ConvertReport",
     "DatasetSummary",
     "DiffOptions",
     "DiffReport",
@@ -205,6 +209,7 @@ __all__ = [
     "build_shuffle_index",
     "check_blend",
     "check_indices",
+    "convert",
     "describe",
     "diff",
     "discard_work",
@@ -251,6 +256,8 @@ _HOMES = {
     "CacheLookup": "tokshard.preflight.lookups",
     "CacheSummary": "tokshard.inspection.indexes",
     "Certificate": "tokshard.blending.certificate",
+    "ConvertOptions": "tokshard.exchange.conversion.options",
+    "ConvertReport": "tokshard.exchange.conversion.job",
     "DatasetSummary": "tokshard.inspection.datasets",
     "DiffOptions": "tokshard.comparison.options",
     "DiffReport": "tokshard.comparison.report",
@@ -332,6 +339,7 @@ _HOMES = {
     "build_shuffle_index": "tokshard.gpt_index.arrays",
     "check_blend": "tokshard.blending.job",
     "check_indices": "tokshard.index_cache.job",
+    "convert": "tokshard.exchange.conversion.job",
     "describe": "tokshard.inspection.job",
     "diff": "tokshard.comparison.job",
     "discard_work": "tokshard.tokenization.discard",

@@ -32,6 +32,7 @@ LAYERS = [
     "blending",
     "sharding",
     "loader",
+    "exchange",
     "testing",
     "exchange",
     "verification",

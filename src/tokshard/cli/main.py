@@ -41,6 +41,9 @@ COMMANDS = {
     "tokenize": Entry("tokenize", "Tokenize text into a Megatron indexed dataset."),
     "merge": Entry("merge", "Concatenate indexed datasets. The output is byte-identical to Megatron's."),
     "export": Entry("export", "Export a dataset or samples in the format of another trainer."),
+    "convert": Entry(
+        "convert", "Convert token files of nanogpt, OLMo-core or datatrove into an indexed dataset."
+    ),
     "build-indices": Entry(
         "build_indices", "Build the sample indexes that a Megatron job would build when it starts."
     ),

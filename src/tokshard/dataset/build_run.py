@@ -20,9 +20,11 @@ from tokshard.dataset.plan import (
     BuildDifference,
     BuildInput,
     BuildPlan,
+    ConvertParameters,
     MergeParameters,
     TextFormat,
     TextInput,
+    TokenFileInput,
     TokenizeParameters,
 )
 from tokshard.dataset.workdir import WorkDirectory, is_sealed
@@ -152,6 +154,9 @@ class BuildSpec:
                 yield BuildDifference("inputs", "", list(options.inputs), list(self.plan.options.inputs))
         elif isinstance(options, TokenizeParameters):
             inputs = _text_inputs(manifest)
+        elif isinstance(options, ConvertParameters):
+            options = replace(options, append_eod=None)  # found while the inputs were read
+            inputs = _token_inputs(manifest)
         yield from BuildPlan(inputs, manifest.tokenizer, options).differences(self.plan)
         made_by = sorted(manifest.encoder.documents)
         if self.encoders is not None and not self.encoders.issuperset(made_by):
@@ -177,6 +182,13 @@ def _text_inputs(manifest: Manifest) -> tuple[BuildInput, ...]:
             compression=source.compression,
             version=source.version,
         )
+        for source in manifest.inputs
+    )
+
+
+def _token_inputs(manifest: Manifest) -> tuple[BuildInput, ...]:
+    return tuple(
+        TokenFileInput(source.path, source.size_bytes or 0, source.mtime_ns or 0)
         for source in manifest.inputs
     )
 

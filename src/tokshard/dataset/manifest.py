@@ -41,7 +41,7 @@ OPTIONAL_NAMES: tuple[FileName, ...] = (PROVENANCE_NAME, IDS_NAME, IDS_INDEX_NAM
 """The files in the sidecar directory that a dataset may not have."""
 SEAL = "seal"
 
-InputFormat = Literal["jsonl", "parquet", "arrow", "indexed"]
+InputFormat = Literal["jsonl", "parquet", "arrow", "indexed", "nanogpt", "olmo", "datatrove"]
 ENCODERS = "reference|fast|unknown"
 """Pattern of the names of encoders."""
 
@@ -132,12 +132,14 @@ class EncoderRecord:
 
 @dataclass(frozen=True, slots=True)
 class InputRecord:
-    """An input: a text file, or the ``.bin`` file of a dataset without a manifest."""
+    """An input: a text or token file, or the ``.bin`` file of a dataset without a manifest."""
 
     path: Annotated[str, Key("path", "The path or URL, as the user named it.")]
     size_bytes: Annotated[int | None, Key("size_bytes", "Size in bytes; null for a stream.", minimum=0)]
     mtime_ns: Annotated[int | None, Key("mtime_ns", "Modification time; null if unknown.")]
-    format: Annotated[InputFormat, Key("format", "Format of the records; indexed: tokens.")]
+    format: Annotated[
+        InputFormat, Key("format", "Format of the records; from indexed on: the format of tokens.")
+    ]
     compression: Annotated[Compression, Key("compression", "Compression.")]
     version: Annotated[
         str | None, Key("version", "The version (ETag) of an object in a store.", omit_none=True)

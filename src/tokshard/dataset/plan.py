@@ -15,11 +15,13 @@ from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage.digest import identity_digest
 
 TextFormat = Literal["jsonl", "parquet", "arrow"]
+TokenFormat = Literal["nanogpt", "olmo", "datatrove"]
+"""The formats of other trainers that ``convert`` reads."""
 Compression = Literal["none", "gzip", "bzip2", "xz", "zstd"]
 
 _SHOWN_INPUTS = 3
 # Command line options whose name differs from the parameter.
-_OPTIONS = {"fields": "field", "eod_id": "eod", "unit_bytes": "unit-size"}
+_OPTIONS = {"fields": "field", "eod_id": "eod", "unit_bytes": "unit-size", "format": "from"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,31 @@ class AdoptionParameters:
     """Unknown for adopted datasets."""
 
 
-BuildParameters = TokenizeParameters | MergeParameters | AdoptionParameters
+@dataclass(frozen=True, slots=True)
+class ConvertParameters:
+    """The options of ``convert`` that determine the bytes, and whether documents end with EOD."""
+
+    TAG: ClassVar = ("command", "convert")
+
+    format: Annotated[TokenFormat, Key("format", "The format of the inputs.")]
+    dtype: Annotated[Literal["uint16", "int32"], Key("dtype", "The dtype of the tokens.")]
+    source_dtype: Annotated[
+        Literal["uint8", "uint16", "uint32", "uint64"] | None,
+        Key("source_dtype", "The dtype of the inputs, if it was given."),
+    ]
+    bos: Annotated[
+        Literal["move", "keep", "drop"] | None,
+        Key("bos", "nanogpt: what became of the BOS token before each document; else null."),
+    ]
+    bos_id: Annotated[int | None, Key("bos_id", "nanogpt: the id of the BOS token; else null.", minimum=0)]
+    eod_id: Annotated[int | None, Key("eod_id", "The id of the EOD token; null if unknown.", minimum=0)]
+    append_eod: Annotated[
+        bool | None,
+        Key("append_eod", "Whether the EOD token ends each document, as found; null if it is unknown."),
+    ] = None
+
+
+BuildParameters = TokenizeParameters | MergeParameters | AdoptionParameters | ConvertParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +154,18 @@ class AdoptedInput:
     """The manifest of an adopted dataset stays valid when its files are moved."""
 
 
-BuildInput = TextInput | DatasetInput | AdoptedInput
+@dataclass(frozen=True, slots=True)
+class TokenFileInput:
+    """An input file of ``convert``: tokens, or the boundaries of their documents."""
+
+    TAG: ClassVar = ("kind", "tokens")
+
+    path: Annotated[str, Key("path", "The path, as the user named it.")]
+    size_bytes: Annotated[int, Key("size_bytes", "Size in bytes.", minimum=0)]
+    mtime_ns: Annotated[int, Key("mtime_ns", "Modification time.")]
+
+
+BuildInput = TextInput | DatasetInput | AdoptedInput | TokenFileInput
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from tokshard.dataset.manifest import (
     Manifest,
     file_of,
 )
-from tokshard.dataset.plan import BuildPlan, MergeParameters
+from tokshard.dataset.plan import BuildPlan, ConvertParameters, MergeParameters
 from tokshard.errors import IntegrityError, OutputExistsError, StorageError
 from tokshard.storage import fs, paths, syscalls
 from tokshard.storage.digest import READ_BYTES, FileRecord
@@ -282,12 +282,12 @@ class WorkDirectory:
     def begin(self, plan: BuildPlan) -> None:
         """Make the work directory that of a plan: continue its own, and keep that of another one.
 
-        A merge that was started with other inputs is removed: it can be as large as the output.
+        A merge or conversion that was started with other inputs is removed: it can be as large as the output.
         """
         is_begun = self.take_up(plan)
         if not is_begun:
             earlier = self.earlier_plan()
-            if earlier is None or isinstance(earlier.options, MergeParameters):
+            if earlier is None or isinstance(earlier.options, MergeParameters | ConvertParameters):
                 self.remove_current()
             else:
                 self.set_aside(earlier)

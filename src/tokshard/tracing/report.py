@@ -11,7 +11,7 @@ from tokshard.core.codec import SHA256, Document, Key
 
 TraceKind = Literal["plan", "blend", "index", "dataset"]
 ItemStatus = Literal["read", "unread", "found", "rejected", "not-found"]
-OriginFormat = Literal["jsonl", "parquet", "arrow", "indexed"]
+OriginFormat = Literal["jsonl", "parquet", "arrow", "indexed", "nanogpt", "olmo", "datatrove"]
 
 PlanId = Annotated[str | None, Key("plan_id", "Id of the plan; null without a plan.", pattern=SHA256)]
 Dataset = Annotated[str, Key("dataset", "Path prefix of the dataset.")]

@@ -1,0 +1,1 @@
+"""Conversion of other trainers' token files into an indexed dataset."""

@@ -1,0 +1,239 @@
+"""The boundaries of documents in files beside the tokens: datatrove's ``.ds.index``, dolma's ``.csv.gz``."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
+from tokshard.dataset.source import InputFile
+from tokshard.errors import IntegrityError
+from tokshard.exchange.conversion.files import TokenFile
+from tokshard.storage.reading import open_file
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+_CHUNK_ENTRIES = 1 << 16
+_HIGHEST = 2**63 - 1
+
+
+class DocumentEnds:
+    """The ends of the documents of a token file, taken in order.
+
+    Attributes:
+        content_bytes: The bytes of the boundary file, decompressed, that were read so far.
+
+    Args:
+        file: The token file, which has a boundary file.
+        skipped: The documents to skip, which an earlier run has converted.
+    """
+
+    def __init__(self, file: TokenFile, skipped: int) -> None:
+        assert file.boundaries is not None  # noqa: S101 - for the type checker
+        self._file = file
+        self._path = file.boundaries.state.path
+        self._state = xxhash.xxh3_128()
+        self.content_bytes = 0
+        chunks = _index_ends if file.boundaries.compression == "none" else _csv_ends
+        self._chunks = chunks(self._path, self._digested)
+        self._held: Integers = np.empty(0, np.int64)
+        self._last = 0
+        while skipped > 0 and self._fill():
+            taken, self._held = self._held[:skipped], self._held[skipped:]
+            skipped -= len(taken)
+
+    def take(self, stop: int) -> Integers:
+        """Return the next ends that are at most ``stop``, a token of the file."""
+        parts = []
+        while self._fill():
+            size = int(np.searchsorted(self._held, stop, side="right"))
+            parts.append(self._held[:size])
+            self._held = self._held[size:]
+            if len(self._held):
+                break
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def finish(self) -> str:
+        """Return the XXH3-128 of the boundary file.
+
+        Raises:
+            IntegrityError: The documents do not end where the tokens do.
+        """
+        if self._fill() or self._last != self._file.tokens:
+            found = int(self._held[-1]) if len(self._held) else self._last
+            raise IntegrityError(
+                f"{self._path}: the last document must end at token {self._file.tokens}, the size of "
+                f"{self._file.path} in {self._file.dtype.name}, got {found}",
+                path=self._path,
+                hint="copy both files again: one is truncated, they do not belong together, or "
+                "--source-dtype is wrong",
+            )
+        return str(self._state.hexdigest())
+
+    def _fill(self) -> bool:
+        while not len(self._held):
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return False
+            self._check(chunk)
+            self._held = chunk[0]
+        return True
+
+    def _check(self, chunk: tuple[Integers, Integers, Callable[[int], str]]) -> None:
+        # An end is never before the end of the previous document, and a start, if there is one, is it.
+        ends, starts, place = chunk
+        before = np.concatenate(([self._last], ends[:-1]))
+        wrong = (ends < before) | (starts != before) if len(starts) else ends < before
+        wrong |= ends > self._file.tokens
+        if wrong.any():
+            at = int(wrong.argmax())
+            end, start, limit = int(ends[at]), int(before[at]), self._file.tokens
+            if len(starts) and starts[at] != start:
+                text = f"the document must start at token {start}, where the last one ended, got {starts[at]}"
+            else:
+                text = (
+                    f"the end of the document must be from {start}, its start, to {limit}, the number of "
+                    f"tokens in {self._file.path} ({self._file.dtype.name}), got {end}"
+                )
+            raise IntegrityError(
+                f"{self._path}: {place(at)}: {text}",
+                path=self._path,
+                hint="copy both files again: one is damaged, they do not belong together, or "
+                "--source-dtype is wrong",
+            )
+        self._last = int(ends[-1]) if len(ends) else self._last
+
+    def _digested(self, content: Any) -> None:
+        self._state.update(content)
+        self.content_bytes += len(content)
+
+
+Chunks = Iterator["tuple[Integers, Integers, Callable[[int], str]]"]
+"""Ends, starts (or nothing), and the place of an entry of the chunk, for messages."""
+
+
+def _index_ends(path: str, digested: Callable[[Any], None]) -> Chunks:
+    file = InputFile(path)
+    if file.size_bytes % 8:
+        raise IntegrityError(
+            f"{path} must have 8 bytes for each document, got {file.size_bytes} bytes",
+            path=path,
+            offset=file.size_bytes // 8 * 8,
+            hint="copy the file again: it is truncated or not an index of datatrove",
+        )
+    for offset in range(0, file.size_bytes, 8 * _CHUNK_ENTRIES):
+        entries = np.empty(min(_CHUNK_ENTRIES, (file.size_bytes - offset) // 8), "<u8")
+        file.read_into(entries.data.cast("B"), offset)
+        digested(entries.data.cast("B"))
+        ends = np.minimum(entries, np.uint64(_HIGHEST)).astype(np.int64)
+        yield ends, np.empty(0, np.int64), lambda at, offset=offset: f"byte {offset + 8 * at}"  # type: ignore[misc]
+
+
+def _csv_ends(path: str, digested: Callable[[Any], None]) -> Chunks:
+    lines = _CsvLines(path, digested)
+    rows: list[tuple[int, int]] = []
+    number = first = 1
+    try:
+        for row in csv.reader(lines):
+            rows.append(_boundaries(row, path, number))
+            number += 1
+            if len(rows) == _CHUNK_ENTRIES:
+                yield _of_rows(rows, first)
+                rows, first = [], number
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise _csv_error(path, number, f"it is not valid CSV ({error})") from error
+    if rows:
+        yield _of_rows(rows, first)
+
+
+def _of_rows(rows: list[tuple[int, int]], first: int) -> tuple[Integers, Integers, Callable[[int], str]]:
+    table = np.array(rows, np.int64)
+    return table[:, 1].copy(), table[:, 0].copy(), lambda at: f"row {first + at}"
+
+
+def _boundaries(row: list[str], path: str, number: int) -> tuple[int, int]:
+    # Further columns are the id, the source and the line of the document.
+    if len(row) < 2 or not all(word.isascii() and word.isdigit() and len(word) < 19 for word in row[:2]):
+        raise _csv_error(
+            path, number, f"it must begin with START,END in tokens, got {','.join(row[:2])[:60]!r}"
+        )
+    return int(row[0]), int(row[1])
+
+
+def _csv_error(path: str, number: int, text: str) -> IntegrityError:
+    return IntegrityError(
+        f"{path}: row {number}: {text}",
+        path=path,
+        hint="copy the file again, or remove it to divide the documents at the token --eod-id",
+    )
+
+
+class _CsvLines:
+    """The lines of a compressed file of text, which is digested when it is read."""
+
+    def __init__(self, path: str, digested: Callable[[Any], None]) -> None:
+        self._path = path
+        self._digested = digested
+
+    def __iter__(self) -> Iterator[str]:
+        with open_file(self._path) as file:
+            yield from io.TextIOWrapper(_ContentStream(self._chunks(file)), "utf-8", newline="")  # type: ignore[type-var]
+
+    def _chunks(self, file: Any) -> Iterator[bytes]:
+        try:
+            for chunk in decompressed_chunks(ByteSource(file, self._path), "gzip"):
+                self._digested(chunk)
+                yield chunk
+        except CorruptStreamError as error:
+            raise IntegrityError(
+                f"{self._path} at byte {error.offset}: {error.detail}",
+                path=self._path,
+                offset=error.offset,
+                hint="copy the file again: it is damaged or truncated",
+            ) from error
+
+
+class _ContentStream(io.RawIOBase):
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._held = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any, /) -> int:
+        if not self._held:
+            self._held = next(self._chunks, b"")
+        size = min(len(target), len(self._held))
+        target[:size] = self._held[:size]
+        self._held = self._held[size:]
+        return size
+
+
+def last_end(path: str, compression: str) -> int | None:
+    """Return the end of the last document of a boundary file; None if it has none.
+
+    Of a compressed file, everything is read.
+
+    Raises:
+        IntegrityError: The file is damaged.
+    """
+    if compression == "none":
+        file = InputFile(path)
+        if file.size_bytes < 8 or file.size_bytes % 8:
+            return None  # reported when the documents are read
+        entry = np.empty(1, "<u8")
+        file.read_into(entry.data.cast("B"), file.size_bytes - 8)
+        return int(entry[0])
+    found = None
+    for ends, _, _ in _csv_ends(path, lambda _: None):
+        found = int(ends[-1])
+    return found

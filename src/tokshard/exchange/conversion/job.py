@@ -1,0 +1,286 @@
+"""The conversion job: from token files to a published dataset, resumable at any time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from tokshard.core.codec import XXH3_128, Document, Key
+from tokshard.core.formatting import counted, listed
+from tokshard.core.progress import Progress, reporting
+from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
+from tokshard.dataset.layout import optimal_dtype
+from tokshard.dataset.plan import BuildPlan, ConvertParameters, TokenFormat
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
+from tokshard.dataset.workdir import WorkDirectory
+from tokshard.errors import UsageError
+from tokshard.exchange.conversion.conversion import IdLimit, TokenConversion
+from tokshard.exchange.conversion.files import TokenFile, all_states, check_unchanged, find_files
+from tokshard.exchange.conversion.opening import first_token, open_files
+from tokshard.exchange.conversion.options import ConvertOptions
+from tokshard.exchange.conversion.splitting import SplitAtBos, SplitAtBoundaries, Splitter
+from tokshard.exchange.conversion.staging import stage
+from tokshard.storage import fs
+from tokshard.storage.lock import lock_mode
+from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
+
+_SHOWN_FILES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertReport(Document):
+    """The dataset written by :func:`tokshard.convert`."""
+
+    SCHEMA = "tokshard.convert-report/1"
+
+    prefix: Annotated[str, Key("prefix", "The path prefix of the dataset.")]
+    format: Annotated[TokenFormat, Key("format", "The format of the sources.")]
+    files: Annotated[int, Key("files", "Token files that were read.", minimum=1)]
+    dtype: Annotated[str, Key("dtype", "The dtype of the tokens.")]
+    documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
+    sequences: Annotated[int, Key("sequences", "Sequences: documents that are not empty.", minimum=0)]
+    tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0)]
+    bin_bytes: Annotated[int, Key("bin_bytes", "The size of the .bin file.", minimum=0)]
+    idx_bytes: Annotated[int, Key("idx_bytes", "The size of the .idx file.", minimum=0)]
+    pieces_xxh3_128: Annotated[
+        str, Key("pieces_xxh3_128", "The piecewise digest of the .bin file.", pattern=XXH3_128)
+    ]
+    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if it was not given.")]
+    eod_id: Annotated[int | None, Key("eod_id", "The id of the EOD token; null if unknown.", minimum=0)]
+    append_eod: Annotated[
+        bool | None, Key("append_eod", "Whether the EOD token ends all documents; null if it is unknown.")
+    ]
+    bytes_resumed: Annotated[
+        int, Key("bytes_resumed", "Bytes of tokens converted by an earlier run.", minimum=0)
+    ]
+    up_to_date: Annotated[bool, Key("up_to_date", "Whether the output already existed and nothing was done.")]
+    seconds: Annotated[float, Key("seconds", "Duration.", minimum=0)]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
+
+
+def convert(options: ConvertOptions, *, progress: Progress | None = None) -> ConvertReport:
+    """Convert token files of another trainer into an indexed dataset, without encoding anything again.
+
+    The documents are those of the source, in its order: of nanogpt files they begin at BOS tokens, of the
+    others they end where the files beside the tokens say, or after EOD tokens. Memory does not depend on the
+    size of the source.
+
+    Args:
+        options: The sources, the output and the options.
+        progress: Receives the progress.
+
+    Raises:
+        UsageError: An option is missing, or contradicts another one.
+        InputError: A file is missing, its dtype is unknown, or an id is outside of the vocabulary.
+        TokenizerError: The tokenizer cannot be read.
+        IntegrityError: A file is damaged or truncated, or contradicts the boundaries of its documents.
+        OutputExistsError: The output exists and ``force`` is not set.
+        LockedError: Another process is writing this output.
+        StorageError: A read or write failed. Converted tokens are kept.
+
+    Example:
+        >>> options = ConvertOptions("fineweb10B", "nanogpt", "out/web", bos_id=50256)
+        >>> report = convert(options)  # doctest: +SKIP
+        >>> report.append_eod  # doctest: +SKIP
+        True
+    """
+    started = time.monotonic()
+    with lock_mode(options.lock), reporting(progress) as listener:
+        listener.start("reading headers")
+        job = _prepare(options)
+        result = job.spec.up_to_date(job.work)
+        if result is None:
+            with job.work.locked(), BuildRun(job.spec, job.work) as run:
+                result = run.recover()
+                if result is None:
+                    result = run.publish(_stage(job, listener))
+        return _report(job, result, started)
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversion:
+    parameters: ConvertParameters
+    files: tuple[TokenFile, ...]
+    limit: IdLimit
+    tokenizer: Tokenizer | None
+    spec: BuildSpec
+    work: WorkDirectory
+    warnings: tuple[str, ...]
+
+
+def _prepare(options: ConvertOptions) -> _Conversion:
+    prefix = options.output_prefix
+    tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer, need_eod=False)
+    vocab_size = tokenizer.vocab_size if tokenizer is not None else options.vocab_size
+    found = find_files(options.source_names, options.format, options.split)
+    files = open_files(found.paths, options, vocab_size)
+    _refuse_output(files, prefix)
+    limit = _limit(options, tokenizer, files)
+    parameters = ConvertParameters(
+        format=options.format,
+        dtype="uint16" if limit.dtype.itemsize == 2 else "int32",
+        source_dtype=options.source_dtype,
+        bos=options.bos if options.format == "nanogpt" else None,
+        bos_id=_bos_id(options, tokenizer) if options.format == "nanogpt" else None,
+        eod_id=limit.eod_id,
+    )
+    _check_ids(parameters, limit, files)
+    plan = BuildPlan(all_states(files), tokenizer.identity if tokenizer is not None else None, parameters)
+    return _Conversion(
+        parameters=parameters,
+        files=files,
+        limit=limit,
+        tokenizer=tokenizer,
+        spec=BuildSpec(plan=plan, prefixes=(prefix,), resume=options.resume, force=options.force),
+        work=WorkDirectory(prefix),
+        warnings=(*found.warnings, *_warnings(files, parameters)),
+    )
+
+
+def _bos_id(options: ConvertOptions, tokenizer: Tokenizer | None) -> int:
+    known = [options.bos_id, tokenizer.eod_id if tokenizer is not None else None]
+    found = next((value for value in known if value is not None), None)
+    if found is None:
+        raise UsageError(
+            "--bos-id is required: the token that begins each document",
+            hint="pass --bos-id 50256 for the GPT-2 tokenizer of nanogpt, or the --tokenizer of the tokens",
+        )
+    return found
+
+
+def _limit(options: ConvertOptions, tokenizer: Tokenizer | None, files: Sequence[TokenFile]) -> IdLimit:
+    highest = None
+    if tokenizer is not None:
+        highest = tokenizer.max_token_id
+    elif options.vocab_size is not None:
+        highest = options.vocab_size - 1
+    dtype = _dtype(options, tokenizer, highest, files)
+    capacity = int(np.iinfo(dtype).max)
+    eod_id = options.eod_id
+    if eod_id is None and tokenizer is not None:
+        eod_id = tokenizer.eod_id
+    if eod_id is None and options.format == "nanogpt":
+        eod_id = options.bos_id
+    return IdLimit(capacity if highest is None else min(highest, capacity), dtype, eod_id)
+
+
+def _dtype(
+    options: ConvertOptions, tokenizer: Tokenizer | None, highest: int | None, files: Sequence[TokenFile]
+) -> np.dtype[np.uint16] | np.dtype[np.int32]:
+    uint16, int32 = np.dtype("<u2"), np.dtype("<i4")
+    if options.dtype != "auto":
+        if options.dtype == "uint16" and highest is not None and highest > 65535:
+            raise UsageError(
+                f"--dtype uint16 cannot hold the token id {highest} of this vocabulary",
+                hint="use --dtype auto",
+            )
+        return uint16 if options.dtype == "uint16" else int32
+    if highest is None:
+        return uint16 if all(file.dtype.itemsize <= 2 for file in files) else int32
+    vocab_size = options.vocab_size if tokenizer is None else tokenizer.vocab_size
+    fits = highest <= 65535 and optimal_dtype(vocab_size).name == "uint16"
+    return uint16 if fits else int32
+
+
+def _check_ids(parameters: ConvertParameters, limit: IdLimit, files: Sequence[TokenFile]) -> None:
+    for name, value in (("--bos-id", parameters.bos_id), ("--eod-id", parameters.eod_id)):
+        if value is not None and value > limit.highest:
+            raise UsageError(
+                f"{name} must be at most {limit.highest}, the largest id, got {value}",
+                hint="pass an id of the vocabulary of these tokens",
+            )
+    without = [file.path for file in files if file.boundaries is None]
+    if parameters.format != "nanogpt" and parameters.eod_id is None and without:
+        raise UsageError(
+            f"--eod-id is required: {listed(without, _SHOWN_FILES)} "
+            f"{'has' if len(without) == 1 else 'have'} no boundaries of documents",
+            hint="pass the id of the token that ends each document, or the --tokenizer of the tokens",
+        )
+
+
+def _refuse_output(files: Sequence[TokenFile], prefix: str) -> None:
+    outputs = {fs.realpath(prefix + suffix) for suffix in (".bin", ".idx")}
+    for file in files:
+        if fs.realpath(file.path) in outputs:
+            raise UsageError(
+                f"--output {prefix} would replace the source {file.path}", hint="pass another --output"
+            )
+
+
+def _warnings(files: Sequence[TokenFile], parameters: ConvertParameters) -> list[str]:
+    found = []
+    if not any(file.tokens for file in files):
+        found.append("the source has no tokens: Megatron cannot train on the output")
+    first = first_token(files) if parameters.format == "nanogpt" else None
+    if first is not None and first != parameters.bos_id:
+        found.append(
+            f"{files[0].path} begins inside a document: its first token is {first}, not the BOS token "
+            f"{parameters.bos_id}; what precedes the first BOS token becomes a document"
+        )
+    masks = [file.path for file in files if fs.lexists(f"{file.path}.loss")]
+    if parameters.format == "datatrove" and masks:
+        found.append(f"{counted(len(masks), 'loss mask')} not converted: {listed(masks, _SHOWN_FILES)}")
+    return found
+
+
+def _splitter(parameters: ConvertParameters) -> Splitter:
+    if parameters.bos is None or parameters.bos_id is None:
+        return SplitAtBoundaries(parameters.eod_id)
+    eod_id = parameters.bos_id if parameters.eod_id is None else parameters.eod_id
+    return SplitAtBos(parameters.bos_id, eod_id, parameters.bos)
+
+
+def _stage(job: _Conversion, progress: Progress) -> BuildResult:
+    conversion = TokenConversion(
+        job.work.directory, job.files, _splitter(job.parameters), job.limit, progress
+    )
+    try:
+        total = sum(file.tokens * file.dtype.itemsize for file in job.files)
+        progress.start("converting", total, conversion.resumed_bytes)
+        conversion.run()
+    finally:
+        conversion.close()
+    progress.start("writing the index")
+    manifest = stage(
+        job.work.directory,
+        job.files,
+        conversion.entries,
+        job.spec.plan,
+        job.parameters,
+        job.tokenizer.path if job.tokenizer is not None else None,
+    )
+    check_unchanged(job.files)
+    return BuildResult((manifest,), conversion.resumed_bytes)
+
+
+def _report(job: _Conversion, result: BuildResult, started: float) -> ConvertReport:
+    (manifest,) = result.manifests
+    data, files = manifest.dataset, manifest.files
+    warnings = job.warnings
+    if job.parameters.bos is not None and data.documents == 1:
+        warnings += (
+            f"the source has a single document: the BOS token {job.parameters.bos_id} begins no other one",
+        )
+    return ConvertReport(
+        prefix=job.work.prefix,
+        format=job.parameters.format,
+        files=len(job.files),
+        dtype=data.dtype,
+        documents=data.documents,
+        sequences=data.sequences,
+        tokens=data.tokens,
+        bin_bytes=files.bin.size_bytes,
+        idx_bytes=files.idx.size_bytes,
+        pieces_xxh3_128=files.bin.pieces_xxh3_128,
+        tokenizer=manifest.tokenizer,
+        eod_id=manifest.options.eod_id,
+        append_eod=manifest.options.append_eod,
+        bytes_resumed=result.resumed,
+        up_to_date=result.up_to_date,
+        seconds=time.monotonic() - started,
+        warnings=warnings,
+    )
