@@ -32,7 +32,6 @@ LAYERS = [
     "blending",
     "sharding",
     "loader",
-    "exchange",
     "testing",
     "exchange",
     "verification",

@@ -107,11 +107,12 @@ def convert(
         ),
     ] = ConvertOptions.bos,
     split: Annotated[
-        SplitChoice,
+        SplitChoice | None,
         choice(
             SplitChoice,
             "--split",
             help="Read these files of a directory of nanogpt.",
+            default="train; all of an export of tokshard",
             group=DOCUMENTS,
         ),
     ] = ConvertOptions.split,

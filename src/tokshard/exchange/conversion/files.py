@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any
 from tokshard.core.formatting import listed
 from tokshard.dataset.plan import Compression, TokenFileInput, TokenFormat
 from tokshard.errors import InputError, MissingFileError, StorageError
+from tokshard.exchange import datatrove, nanogpt, olmo
 from tokshard.exchange.conversion.options import ShardSplit
 from tokshard.storage import fs, paths
 
 if TYPE_CHECKING:
     import numpy as np
 
-SUFFIXES: dict[TokenFormat, str] = {"nanogpt": ".bin", "olmo": ".npy", "datatrove": ".ds"}
+SUFFIXES: dict[TokenFormat, str] = {
+    "nanogpt": nanogpt.TOKENS_SUFFIX,
+    "olmo": olmo.TOKENS_SUFFIX,
+    "datatrove": datatrove.TOKENS_SUFFIX,
+}
 _LABEL_MASKS = "labels_mask"
 _SHOWN = 3
 # The number is that of a series which validation and training files share.

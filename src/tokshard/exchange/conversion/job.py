@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, cast
 
 import numpy as np
 
@@ -15,18 +16,19 @@ from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
 from tokshard.dataset.layout import optimal_dtype
 from tokshard.dataset.plan import BuildPlan, ConvertParameters, TokenFormat
-from tokshard.dataset.tokenizer_identity import TokenizerIdentity
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
 from tokshard.dataset.workdir import WorkDirectory
-from tokshard.errors import UsageError
+from tokshard.errors import TokenizerMismatchError, UsageError
 from tokshard.exchange.conversion.conversion import IdLimit, TokenConversion
 from tokshard.exchange.conversion.files import TokenFile, all_states, check_unchanged, find_files
 from tokshard.exchange.conversion.opening import first_token, open_files
-from tokshard.exchange.conversion.options import ConvertOptions
+from tokshard.exchange.conversion.options import ConvertOptions, SourceDtype
 from tokshard.exchange.conversion.splitting import SplitAtBos, SplitAtBoundaries, Splitter
 from tokshard.exchange.conversion.staging import stage
+from tokshard.exchange.manifest import ExportManifest, check_sizes, read_export
 from tokshard.storage import fs
 from tokshard.storage.lock import lock_mode
-from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
+from tokshard.tokenizer.definition import load_tokenizer
 
 _SHOWN_FILES = 3
 
@@ -77,6 +79,7 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
         UsageError: An option is missing, or contradicts another one.
         InputError: A file is missing, its dtype is unknown, or an id is outside of the vocabulary.
         TokenizerError: The tokenizer cannot be read.
+        TokenizerMismatchError: It is not the one of the export.
         IntegrityError: A file is damaged or truncated, or contradicts the boundaries of its documents.
         OutputExistsError: The output exists and ``force`` is not set.
         LockedError: Another process is writing this output.
@@ -102,11 +105,22 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
 
 
 @dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    # What is known about the ids: from the tokenizer, the size, or the manifest of an export.
+    identity: TokenizerIdentity | None = None
+    path: str | None = None
+    size: int | None = None
+    highest: int | None = None
+    eod_id: int | None = None
+    bos_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Conversion:
     parameters: ConvertParameters
     files: tuple[TokenFile, ...]
     limit: IdLimit
-    tokenizer: Tokenizer | None
+    vocabulary: _Vocabulary
     spec: BuildSpec
     work: WorkDirectory
     warnings: tuple[str, ...]
@@ -114,64 +128,97 @@ class _Conversion:
 
 def _prepare(options: ConvertOptions) -> _Conversion:
     prefix = options.output_prefix
-    tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer, need_eod=False)
-    vocab_size = tokenizer.vocab_size if tokenizer is not None else options.vocab_size
-    found = find_files(options.source_names, options.format, options.split)
-    files = open_files(found.paths, options, vocab_size)
+    exported = _export_of(options)
+    vocabulary = _vocabulary(options, exported)
+    split = options.split or ("train" if exported is None else "all")
+    found = find_files(options.source_names, options.format, split)
+    source_dtype = options.source_dtype
+    if source_dtype is None and exported is not None and options.format != "nanogpt":
+        source_dtype = cast("SourceDtype", exported.parameters.dtype)
+    files = open_files(found.paths, options.format, source_dtype, vocabulary.size)
     _refuse_output(files, prefix)
-    limit = _limit(options, tokenizer, files)
+    limit = _limit(options, vocabulary, files)
     parameters = ConvertParameters(
         format=options.format,
         dtype="uint16" if limit.dtype.itemsize == 2 else "int32",
-        source_dtype=options.source_dtype,
+        source_dtype=source_dtype,
         bos=options.bos if options.format == "nanogpt" else None,
-        bos_id=_bos_id(options, tokenizer) if options.format == "nanogpt" else None,
+        bos_id=_bos_id(options, vocabulary) if options.format == "nanogpt" else None,
         eod_id=limit.eod_id,
     )
     _check_ids(parameters, limit, files)
-    plan = BuildPlan(all_states(files), tokenizer.identity if tokenizer is not None else None, parameters)
+    plan = BuildPlan(all_states(files), vocabulary.identity, parameters)
     return _Conversion(
         parameters=parameters,
         files=files,
         limit=limit,
-        tokenizer=tokenizer,
+        vocabulary=vocabulary,
         spec=BuildSpec(plan=plan, prefixes=(prefix,), resume=options.resume, force=options.force),
         work=WorkDirectory(prefix),
         warnings=(*found.warnings, *_warnings(files, parameters)),
     )
 
 
-def _bos_id(options: ConvertOptions, tokenizer: Tokenizer | None) -> int:
-    known = [options.bos_id, tokenizer.eod_id if tokenizer is not None else None]
-    found = next((value for value in known if value is not None), None)
-    if found is None:
-        raise UsageError(
-            "--bos-id is required: the token that begins each document",
-            hint="pass --bos-id 50256 for the GPT-2 tokenizer of nanogpt, or the --tokenizer of the tokens",
-        )
-    return found
+def _export_of(options: ConvertOptions) -> ExportManifest | None:
+    # The manifest of an export of tokshard, if that is the source.
+    directory = options.source_names[0]
+    if len(options.source_names) > 1 or not os.path.isdir(directory):
+        return None
+    manifest = read_export(directory)
+    if manifest is None or manifest.parameters.to != options.format:
+        return None
+    check_sizes(directory, manifest)
+    return manifest
 
 
-def _limit(options: ConvertOptions, tokenizer: Tokenizer | None, files: Sequence[TokenFile]) -> IdLimit:
-    highest = None
-    if tokenizer is not None:
-        highest = tokenizer.max_token_id
-    elif options.vocab_size is not None:
-        highest = options.vocab_size - 1
-    dtype = _dtype(options, tokenizer, highest, files)
+def _vocabulary(options: ConvertOptions, exported: ExportManifest | None) -> _Vocabulary:
+    recorded = exported.parameters if exported is not None else None
+    bos_id = recorded.bos_id if recorded is not None else None
+    if options.tokenizer is not None:
+        tokenizer = load_tokenizer(options.tokenizer, need_eod=False)
+        identity, path = tokenizer.identity, tokenizer.path
+        if exported is not None and (found := compare(exported.tokenizer, identity)).verdict == "different":
+            raise TokenizerMismatchError(
+                f"--tokenizer {options.tokenizer} is not the tokenizer of {options.source_names[0]}: "
+                f"{', '.join(found.details)}",
+                hint="omit --tokenizer: the export records its own",
+            )
+    elif exported is not None and exported.tokenizer is not None and options.vocab_size is None:
+        identity, path = exported.tokenizer, None
+    else:
+        size = options.vocab_size
+        highest = None if size is None else size - 1
+        eod_id = recorded.eod_id if recorded is not None else None
+        return _Vocabulary(size=size, highest=highest, eod_id=eod_id, bos_id=bos_id)
+    eod_id = recorded.eod_id if recorded is not None and recorded.eod_id is not None else identity.eod_id
+    return _Vocabulary(identity, path, identity.vocab_size, identity.max_token_id, eod_id, bos_id)
+
+
+def _bos_id(options: ConvertOptions, vocabulary: _Vocabulary) -> int:
+    for known in (options.bos_id, vocabulary.bos_id, vocabulary.eod_id):
+        if known is not None:
+            return known
+    raise UsageError(
+        "--bos-id is required: the token that begins each document",
+        hint="pass --bos-id 50256 for the GPT-2 tokenizer of nanogpt, or the --tokenizer of the tokens",
+    )
+
+
+def _limit(options: ConvertOptions, vocabulary: _Vocabulary, files: Sequence[TokenFile]) -> IdLimit:
+    dtype = _dtype(options, vocabulary, files)
     capacity = int(np.iinfo(dtype).max)
-    eod_id = options.eod_id
-    if eod_id is None and tokenizer is not None:
-        eod_id = tokenizer.eod_id
+    eod_id = vocabulary.eod_id if options.eod_id is None else options.eod_id
     if eod_id is None and options.format == "nanogpt":
-        eod_id = options.bos_id
-    return IdLimit(capacity if highest is None else min(highest, capacity), dtype, eod_id)
+        eod_id = _bos_id(options, vocabulary)
+    highest = capacity if vocabulary.highest is None else min(vocabulary.highest, capacity)
+    return IdLimit(highest, dtype, eod_id)
 
 
 def _dtype(
-    options: ConvertOptions, tokenizer: Tokenizer | None, highest: int | None, files: Sequence[TokenFile]
+    options: ConvertOptions, vocabulary: _Vocabulary, files: Sequence[TokenFile]
 ) -> np.dtype[np.uint16] | np.dtype[np.int32]:
     uint16, int32 = np.dtype("<u2"), np.dtype("<i4")
+    highest = vocabulary.highest
     if options.dtype != "auto":
         if options.dtype == "uint16" and highest is not None and highest > 65535:
             raise UsageError(
@@ -181,8 +228,7 @@ def _dtype(
         return uint16 if options.dtype == "uint16" else int32
     if highest is None:
         return uint16 if all(file.dtype.itemsize <= 2 for file in files) else int32
-    vocab_size = options.vocab_size if tokenizer is None else tokenizer.vocab_size
-    fits = highest <= 65535 and optimal_dtype(vocab_size).name == "uint16"
+    fits = highest <= 65535 and optimal_dtype(vocabulary.size).name == "uint16"
     return uint16 if fits else int32
 
 
@@ -251,7 +297,7 @@ def _stage(job: _Conversion, progress: Progress) -> BuildResult:
         conversion.entries,
         job.spec.plan,
         job.parameters,
-        job.tokenizer.path if job.tokenizer is not None else None,
+        job.vocabulary.path,
     )
     check_unchanged(job.files)
     return BuildResult((manifest,), conversion.resumed_bytes)

@@ -8,25 +8,21 @@ from typing import Any
 import numpy as np
 
 from tokshard.core.formatting import counted
+from tokshard.dataset.plan import TokenFormat
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError
+from tokshard.exchange import datatrove, nanogpt, olmo
 from tokshard.exchange.conversion.boundaries import last_end
 from tokshard.exchange.conversion.files import BoundaryFile, TokenFile, state_of
-from tokshard.exchange.conversion.options import ConvertOptions
+from tokshard.exchange.conversion.options import SourceDtype
 from tokshard.storage import fs
 
-NANOGPT_HEADER_BYTES = 1024
-_NANOGPT_DTYPES: dict[tuple[int, int], np.dtype[Any]] = {
-    (20240520, 1): np.dtype("<u2"),
-    (20240801, 7): np.dtype("<u4"),
-}
-_AUTOMODEL = (278895051, 1)
 _NUMPY_MAGIC = b"\x93NUMPY"
 _COPY_HINT = "copy the file again from its source: it is truncated or damaged"
 
 
 def open_files(
-    paths: Sequence[str], options: ConvertOptions, vocab_size: int | None
+    paths: Sequence[str], form: TokenFormat, source_dtype: SourceDtype | None, vocab_size: int | None
 ) -> tuple[TokenFile, ...]:
     """Open each file once, and check what can be checked without reading it.
 
@@ -36,11 +32,11 @@ def open_files(
         IntegrityError: A header is invalid or contradicts the size of the file.
         StorageError: A file cannot be read.
     """
-    if options.format == "nanogpt":
+    if form == "nanogpt":
         return tuple(map(_nanogpt, paths))
-    if options.format == "olmo":
-        return _olmo(paths, options.source_dtype, vocab_size)
-    return _datatrove(paths, options.source_dtype, vocab_size)
+    if form == "olmo":
+        return _olmo(paths, source_dtype, vocab_size)
+    return _datatrove(paths, source_dtype, vocab_size)
 
 
 def first_token(files: Sequence[TokenFile]) -> int | None:
@@ -55,56 +51,33 @@ def first_token(files: Sequence[TokenFile]) -> int | None:
 
 def _nanogpt(path: str) -> TokenFile:
     state = state_of(path)
-    header = np.zeros(NANOGPT_HEADER_BYTES // 4, "<i4")
-    if state.size_bytes < NANOGPT_HEADER_BYTES:
-        raise _damaged(
-            path, f"must have a header of {NANOGPT_HEADER_BYTES} bytes, got {state.size_bytes} bytes"
-        )
-    InputFile(path).read_into(header.data.cast("B"), 0)
-    magic, version, tokens, itemsize = header[:4].tolist()
-    if magic not in {20240520, 20240801, _AUTOMODEL[0]}:
+    content = bytearray(min(state.size_bytes, nanogpt.HEADER_BYTES))
+    InputFile(path).read_into(memoryview(content), 0)
+    header = nanogpt.Header.parse(bytes(content), path)
+    wanted = nanogpt.HEADER_BYTES + header.tokens * header.dtype.itemsize
+    if wanted != state.size_bytes:
         raise _damaged(
             path,
-            f"must begin with the magic number 20240520 or {_AUTOMODEL[0]}, got {magic}",
-            hint="check the path: this is not a token file of nanogpt, or it is damaged",
-            offset=0,
+            f"must have {wanted} bytes by its header ({counted(header.tokens, 'token')} of "
+            f"{header.dtype.name}), got {state.size_bytes}",
+            offset=min(wanted, state.size_bytes),
         )
-    dtype: np.dtype[Any] | None = _NANOGPT_DTYPES.get((magic, version))
-    if (magic, version) == _AUTOMODEL:
-        if itemsize not in {2, 4}:
-            raise _damaged(
-                path, f"must have an item size of 2 or 4 bytes at byte 12, got {itemsize}", offset=12
-            )
-        dtype = np.dtype(f"<u{itemsize}")
-    if dtype is None:
-        raise _damaged(path, f"has the version {version}, which is not known", offset=4)
-    wanted = NANOGPT_HEADER_BYTES + tokens * dtype.itemsize
-    if tokens < 0 or wanted != state.size_bytes:
-        raise _damaged(
-            path,
-            f"must have {wanted} bytes by its header ({counted(tokens, 'token')} of {dtype.name}), "
-            f"got {state.size_bytes}",
-            offset=min(max(wanted, 0), state.size_bytes),
-        )
-    return TokenFile(state, dtype, NANOGPT_HEADER_BYTES, tokens)
+    return TokenFile(state, header.dtype, nanogpt.HEADER_BYTES, header.tokens)
 
 
 def _olmo(paths: Sequence[str], given: str | None, vocab_size: int | None) -> tuple[TokenFile, ...]:
-    def boundaries_of(path: str) -> str:
-        return path.removesuffix(".npy") + ".csv.gz"
-
     for path in paths:
         _refuse_numpy_header(path)
-    dtype = _given(given) or _dtype_from_boundaries(paths, boundaries_of, "gzip", (1, 2, 4, 8))
+    dtype = _given(given) or _dtype_from_boundaries(paths, olmo.boundary_path, "gzip", (1, 2, 4, 8))
     if dtype is None and vocab_size is not None:
         dtype = np.min_scalar_type(vocab_size - 1).newbyteorder("<")
     if dtype is None:
         raise InputError(
             f"the dtype of the tokens of {paths[0]} is unknown: it has no header, and there is no "
-            f"{boundaries_of(paths[0])}",
+            f"{olmo.boundary_path(paths[0])}",
             hint="pass --source-dtype uint16 or uint32, or the --tokenizer of the tokens",
         )
-    return tuple(_plain(path, dtype, _beside(boundaries_of(path), "gzip")) for path in paths)
+    return tuple(_plain(path, dtype, _beside(olmo.boundary_path(path), "gzip")) for path in paths)
 
 
 def _refuse_numpy_header(path: str) -> None:
@@ -121,11 +94,8 @@ def _refuse_numpy_header(path: str) -> None:
 
 
 def _datatrove(paths: Sequence[str], given: str | None, vocab_size: int | None) -> tuple[TokenFile, ...]:
-    def boundaries_of(path: str) -> str:
-        return path + ".index"
-
     recorded = {path: _metadata(path) for path in paths}
-    dtype = _given(given) or _dtype_from_boundaries(paths, boundaries_of, "none", (2, 4))
+    dtype = _given(given) or _dtype_from_boundaries(paths, _index_path, "none", (2, 4))
     sizes = {size for size, _ in filter(None, recorded.values())}
     if dtype is None and len(sizes) == 1:
         dtype = _given(f"uint{8 * sizes.pop()}")
@@ -133,19 +103,23 @@ def _datatrove(paths: Sequence[str], given: str | None, vocab_size: int | None) 
         dtype = np.dtype("<u2" if vocab_size <= 65535 else "<u4")
     if dtype is None:
         raise InputError(
-            f"the dtype of the tokens of {paths[0]} is unknown: it has no {boundaries_of(paths[0])} and no "
+            f"the dtype of the tokens of {paths[0]} is unknown: it has no {_index_path(paths[0])} and no "
             "metadata",
             hint="pass --source-dtype uint16 or uint32, or the --tokenizer of the tokens",
         )
-    files = tuple(_plain(path, dtype, _beside(boundaries_of(path), "none")) for path in paths)
+    files = tuple(_plain(path, dtype, _beside(_index_path(path), "none")) for path in paths)
     for file in files:
         _check_metadata(file, recorded[file.path])
     return files
 
 
+def _index_path(path: str) -> str:
+    return path.removesuffix(datatrove.TOKENS_SUFFIX) + datatrove.INDEX_SUFFIX
+
+
 def _metadata(path: str) -> tuple[int, int] | None:
     # Item size and number of tokens, from the lines "NAME|ITEMSIZE", "TOKENS" and a rounded number.
-    name = path + ".metadata"
+    name = path.removesuffix(datatrove.TOKENS_SUFFIX) + datatrove.METADATA_SUFFIX
     if not fs.isfile(name):
         return None
     with fs.open_file(name) as file:

@@ -26,7 +26,8 @@ class ConvertOptions:
 
     Attributes:
         sources: Token files, directories of these, or globs, in order. Files of a directory or glob are in
-            natural order: ``part-2`` before ``part-10``.
+            natural order: ``part-2`` before ``part-10``. The directory of an export of tokshard tells its
+            dtype, tokenizer, BOS and EOD token, too.
         format: The format of the sources: ``"nanogpt"``, ``"olmo"`` or ``"datatrove"``.
         output: Path prefix of the output.
         tokenizer: The tokenizer of the tokens, as for ``tokenize``: its identity is recorded, and every id
@@ -41,7 +42,8 @@ class ConvertOptions:
             token. Documents of olmo and datatrove without boundary files end with it.
         bos: nanogpt: whether the BOS token before each document becomes an EOD token after it (``"move"``),
             stays (``"keep"``) or is dropped (``"drop"``).
-        split: nanogpt: which files of a directory to read, if they are named ``train`` and ``val``.
+        split: nanogpt: which files of a directory to read, if they are named ``train`` and ``val``; by
+            default all files of an export of tokshard, else those named ``train``.
         resume: Whether an unfinished run is resumed.
         force: Whether an existing output is replaced.
         lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
@@ -61,7 +63,7 @@ class ConvertOptions:
     bos_id: int | None = None
     eod_id: int | None = None
     bos: BosTreatment = "move"
-    split: ShardSplit = "train"
+    split: ShardSplit | None = None
     resume: bool = True
     force: bool = False
     lock: LockMode = "flock"
@@ -71,7 +73,8 @@ class ConvertOptions:
         _check_choice("--from", self.format, get_args(TokenFormat))
         _check_choice("--dtype", self.dtype, get_args(ConvertDtype))
         _check_choice("--bos", self.bos, get_args(BosTreatment))
-        _check_choice("--split", self.split, get_args(ShardSplit))
+        if self.split is not None:
+            _check_choice("--split", self.split, get_args(ShardSplit))
         if self.source_dtype is not None:
             _check_choice("--source-dtype", self.source_dtype, self._dtypes)
         if is_remote(self.output_prefix):
@@ -112,7 +115,7 @@ class ConvertOptions:
         given = {
             "--bos-id": self.bos_id is not None,
             "--bos": self.bos != ConvertOptions.bos,
-            "--split": self.split != ConvertOptions.split,
+            "--split": self.split is not None,
         }
         for name, is_given in given.items():
             if is_given:
