@@ -29,6 +29,7 @@ from tokshard.cli.options import (
     RayRetries,
     ray_options,
 )
+from tokshard.cli.subset_options import Limit, MaxTokens, Sample, SampleSeed, refuse_with_preset
 from tokshard.cli.tokenize_options import (
     CheckAgainst,
     Dtype,
@@ -135,6 +136,10 @@ def tokenize(
     dtype: Dtype = TokenizeOptions.dtype,
     transformers: Transformers = None,
     check_against: CheckAgainst = None,
+    sample: Sample = None,
+    sample_seed: SampleSeed = TokenizeOptions.sample_seed,
+    limit: Limit = None,
+    max_tokens: MaxTokens = None,
     on_error: Annotated[
         OnError,
         choice(
@@ -336,6 +341,10 @@ def tokenize(
             workers=workers,
             encoder=encoder,
             dtype=dtype,
+            sample=sample,
+            sample_seed=sample_seed,
+            limit=limit,
+            max_tokens=max_tokens,
             on_error=on_error,
             max_errors=max_errors,
             max_document_bytes=max_document_bytes,
@@ -353,6 +362,8 @@ def tokenize(
             config=config,
             split=split,
         )
+        if like_megatron:
+            refuse_with_preset(options)
         if discard_work:
             run.show(tokshard.discard_work(options), tokenize_views.show_discarded)
             return

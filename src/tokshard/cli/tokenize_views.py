@@ -17,6 +17,8 @@ from tokshard.core.formatting import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tokshard import ArrayTaskReport, DiscardedWork, TokenizeDryRun, TokenizeReport
 
 _SHOWN_INPUTS = 10
@@ -28,8 +30,9 @@ def show_report(report: TokenizeReport, rules: str | None = None) -> None:
     verb = "up to date" if report.up_to_date else "written"
     facts: list[tuple[str, object]] = [(verb, written_dataset(output)) for output in report.outputs]
     if sum(report.rejected.values()):
-        reasons = ", ".join(f"{count(number)} {reason}" for reason, number in sorted(report.rejected.items()))
-        facts.append(("rejected", f"{reasons} (listed in {first}.tokshard/rejected.jsonl)"))
+        facts.append(("rejected", f"{_listed(report.rejected)} (listed in {first}.tokshard/rejected.jsonl)"))
+    if report.excluded:
+        facts.append(("excluded", _listed(report.excluded)))
     if rules is not None:
         facts.append(("preset", rules))
     facts.append(("encoder", _encoder(report)))
@@ -98,6 +101,10 @@ def show_discarded(report: DiscardedWork) -> None:
         rendering.line(f"removed: {path}")
     units, held = counted(report.units, "finished unit"), size(report.size_bytes)
     rendering.line(f"{units} ({held}) removed" if report.removed else "nothing to remove: no unfinished work")
+
+
+def _listed(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{count(number)} {code}" for code, number in sorted(numbers.items()))
 
 
 def _encoder(report: TokenizeReport) -> str:

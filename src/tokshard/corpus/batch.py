@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -16,7 +16,8 @@ from tokshard.corpus.rejection import RejectedRecord, UnusableRecordError
 class DocumentBatch:
     """Consecutive documents of a unit, and the rejected records between them.
 
-    Always ``records == documents + len(rejected)`` and ``lines == records + blank_lines``.
+    Always ``records == documents + len(rejected) + sum(excluded.values())`` and
+    ``lines == records + blank_lines``.
 
     Attributes:
         texts: For each field, the sequences of all documents, concatenated.
@@ -28,9 +29,11 @@ class DocumentBatch:
         records: Lines that are not blank, or rows.
         lines: All lines, or rows.
         blank_lines: Lines of whitespace, which are not records.
-        raw: Bytes consumed, for digests: the bytes of the lines; of a table, each sequence's UTF-8
-            and a newline. A line over the length limit is split over several batches.
+        raw: Bytes consumed, for digests: the bytes of all lines; of a table, the UTF-8 of each sequence of
+            its documents and a newline. A line over the length limit is split over several batches.
         ids: For each document, its own id as UTF-8; None if ids were not asked for.
+        excluded: Numbers of records that are not in the sample, by code
+            (:data:`tokshard.corpus.selection.EXCLUDED`).
     """
 
     texts: tuple[list[str], ...]
@@ -42,6 +45,7 @@ class DocumentBatch:
     blank_lines: int
     raw: bytes
     ids: list[bytes] | None = None
+    excluded: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def plain(

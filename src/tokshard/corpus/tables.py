@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import islice
-from typing import Any, NamedTuple
+from itertools import compress, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,10 +36,14 @@ from tokshard.corpus.rejection import (
     check_texts,
     excerpt_of,
 )
+from tokshard.corpus.selection import ALL_RECORDS, LeftOut, RecordSelection
 from tokshard.corpus.units import RowUnit
 from tokshard.errors import InputError, MissingExtraError, TokshardError
 from tokshard.storage.paths import is_remote
 from tokshard.storage.remote.objects import open_binary
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _MAX_BATCH_ROWS = 1 << 16
 
@@ -87,6 +91,7 @@ def read_rows(
     max_document_bytes: int,
     check: TextCheck | None = None,
     id_field: str | None = None,
+    selection: RecordSelection = ALL_RECORDS,
 ) -> Iterator[DocumentBatch]:
     """Yield the documents of a unit of a table; see :func:`tokshard.corpus.records.read_documents`.
 
@@ -99,9 +104,19 @@ def read_rows(
     done = 0
     with _reading(unit.path), ExitStack() as stack:
         for rows in read(unit, paths, batch_bytes, stack):
-            columns = [_checked_column(rows.column(path.keys[0]), path, unit.path) for path in paths.all]
-            yield _documents(columns, paths, unit.first_row + done, done, max_document_bytes, check)
+            numbers = np.arange(unit.first_row + done, unit.first_row + done + rows.num_rows, dtype=np.int64)
             done += rows.num_rows
+            sampled = selection.sampled(unit.file, numbers)
+            columns = [
+                _checked_column(rows.column(path.keys[0]), path, unit.path, sampled) for path in paths.all
+            ]
+            if sampled is None:
+                yield _documents(columns, paths, numbers, unit.first_row, max_document_bytes, check)
+                continue
+            kept = numbers[sampled]
+            documents = _documents(columns, paths, kept, unit.first_row, max_document_bytes, check)
+            left_out = rows.num_rows - len(kept)
+            yield LeftOut({"not-sampled": left_out} if left_out else {}).added_to(documents)
 
 
 class _Paths(NamedTuple):
@@ -299,8 +314,9 @@ def _binary_twin(kind: Any) -> Any:
     return None
 
 
-def _checked_column(column: Any, path: FieldPath, table: str) -> list[Any]:
-    # The values are bytes if the column is not valid UTF-8, and errors where a list is too short.
+def _checked_column(column: Any, path: FieldPath, table: str, sampled: NDArray[np.bool_] | None) -> list[Any]:
+    # The values of the sampled rows. They are bytes if the column is not valid UTF-8, and errors where a list
+    # is too short.
     import pyarrow as pa
 
     try:
@@ -315,16 +331,28 @@ def _checked_column(column: Any, path: FieldPath, table: str) -> list[Any]:
             f"{table}: column {quoted(path.name)} contradicts itself: {error}",
             hint="fetch the file again: it is incomplete or damaged",
         ) from error
-    twin = _binary_twin(column.type)
-    if twin is None:  # integers, or nothing but nulls
-        values: list[Any] = column.to_pylist() if _is_id(column.type) else [None] * len(column)
+    if sampled is None:
+        values = _values(column)
     else:
         try:
-            values = column.to_pylist()
-        except UnicodeDecodeError:
-            values = column.view(twin).to_pylist()
+            values = _values(column.filter(pa.array(sampled)))
+        except pa.ArrowNotImplementedError:  # views of strings
+            values = [*compress(_values(column), sampled)]
+        rows = {row: place for place, row in enumerate(np.flatnonzero(sampled).tolist())}
+        errors = {rows[row]: error for row, error in errors.items() if row in rows}
     for row, missing in errors.items():
         values[row] = missing
+    return values
+
+
+def _values(column: Any) -> list[Any]:
+    twin = _binary_twin(column.type)
+    if twin is None:  # integers, or nothing but nulls
+        return column.to_pylist() if _is_id(column.type) else [None] * len(column)
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        values = column.view(twin).to_pylist()
     return values
 
 
@@ -386,8 +414,8 @@ def _without_long_lists(column: Any, name: str, errors: dict[int, UnusableRecord
 def _documents(
     columns: list[list[Any]],
     paths: _Paths,
+    numbers: NDArray[np.int64],
     first_row: int,
-    done: int,
     max_document_bytes: int,
     check: TextCheck | None,
 ) -> DocumentBatch:
@@ -400,20 +428,20 @@ def _documents(
     )
     ids = plain_ids(columns[-1]) if is_plain and paths.id is not None else None
     if is_plain and (ids is None) == (paths.id is None):
-        offsets = np.arange(first_row, first_row + count, dtype=np.int64)
-        return DocumentBatch.plain(tuple(text_columns), offsets, ids=ids)
+        return DocumentBatch.plain(tuple(text_columns), numbers, ids=ids)
     builder = BatchBuilder(len(paths.texts), with_ids=paths.id is not None)
-    for row, values in enumerate(zip(*text_columns, strict=True)):
+    for place, values in enumerate(zip(*text_columns, strict=True)):
+        row = int(numbers[place])
         try:
             usable = [_usable(value, path.name) for value, path in zip(values, paths.texts, strict=True)]
             texts = (text for value in usable for text in ([value] if isinstance(value, str) else value))
             size = sum(len(text.encode("utf-8")) for text in texts)
             check_length(size, max_document_bytes, what="the text of the row")
             check_texts(usable, check)
-            identifier = None if paths.id is None else encoded_id(columns[-1][row], paths.id.name)
-            builder.add(usable, first_row + row, identifier)
+            identifier = None if paths.id is None else encoded_id(columns[-1][place], paths.id.name)
+            builder.add(usable, row, identifier)
         except UnusableRecordError as error:
-            builder.reject(first_row + row, done + row + 1, error, _excerpt(values))
+            builder.reject(row, row - first_row + 1, error, _excerpt(values))
     return builder.batch(None, lines=count)
 
 

@@ -153,18 +153,46 @@ class InputRecord:
     documents: Annotated[int, Key("documents", "Records that became documents.", minimum=0)]
     rejected: Annotated[int, Key("rejected", "Rejected records.", minimum=0)]
     blank_lines: Annotated[int, Key("blank_lines", "Blank lines.", minimum=0)]
+    excluded: Annotated[
+        int | None,
+        Key(
+            "excluded", "Records that were not selected; absent if there are none.", minimum=0, omit_none=True
+        ),
+    ] = None
+    is_partial: Annotated[
+        Literal[True] | None,
+        Key(
+            "partial",
+            "The limit was reached before its end, so its units are not all listed; absent if it was read.",
+            omit_none=True,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class RecordCounts:
     """The records of all inputs."""
 
-    records: Annotated[int, Key("records", "Records: documents and rejected records.", minimum=0)]
+    records: Annotated[int, Key("records", "Records: documents, rejected and excluded records.", minimum=0)]
     documents: Annotated[int, Key("documents", "Records that became documents.", minimum=0)]
     lines: Annotated[int, Key("lines", "Lines, blank ones included, or rows.", minimum=0)]
     blank_lines: Annotated[int, Key("blank_lines", "Blank lines.", minimum=0)]
     content_bytes: Annotated[int, Key("content_bytes", "Bytes after decompression.", minimum=0)]
     rejected: Annotated[dict[str, int], Key("rejected", "Rejected records by reason.", minimum=0)]
+    excluded: Annotated[
+        dict[str, int] | None,
+        Key(
+            "excluded",
+            "Records that were not selected, by code; absent if there are none.",
+            minimum=0,
+            omit_none=True,
+        ),
+    ] = None
+
+    @property
+    def excluded_total(self) -> int:
+        """Records that were not selected."""
+        return sum((self.excluded or {}).values())
 
     @property
     def rejected_total(self) -> int:

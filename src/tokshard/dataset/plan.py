@@ -48,6 +48,28 @@ class TokenizeParameters:
         str | None,
         Key("id_field", "Field of the documents' own ids; absent if none are recorded.", omit_none=True),
     ] = None
+    sample: Annotated[
+        float | None,
+        Key("sample", "Share of the records that are read.", minimum=0, maximum=1, omit_none=True),
+    ] = None
+    sample_seed: Annotated[
+        int | None, Key("sample_seed", "Seed of the sample.", minimum=0, omit_none=True)
+    ] = None
+    limit: Annotated[int | None, Key("limit", "Maximum number of documents.", minimum=1, omit_none=True)] = (
+        None
+    )
+    max_tokens: Annotated[
+        int | None,
+        Key("max_tokens", "Maximum number of tokens of all outputs together.", minimum=1, omit_none=True),
+    ] = None
+
+    def has_units_of(self, other: BuildParameters) -> bool:
+        """Tell whether equal inputs would give equal units: only the limits of the runs may differ."""
+        return isinstance(other, TokenizeParameters) and self.without_limits() == other.without_limits()
+
+    def without_limits(self) -> TokenizeParameters:
+        """Return the options of a run without limits."""
+        return replace(self, limit=None, max_tokens=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +235,14 @@ class BuildPlan(Document):
         return not any(isinstance(file, TextInput) and file.size_bytes is None for file in self.inputs)
 
     def has_units_of(self, other: BuildPlan) -> bool:
-        """Tell whether equal inputs would give equal units: the tokenizer and all options are the same."""
-        return self.tokenizer == other.tokenizer and self.options == other.options
+        """Tell whether equal inputs would give equal units: the tokenizer and the options are the same."""
+        options = self.options
+        same = (
+            options.has_units_of(other.options)
+            if isinstance(options, TokenizeParameters)
+            else options == other.options
+        )
+        return same and self.tokenizer == other.tokenizer
 
     def differences(self, now: BuildPlan) -> tuple[BuildDifference, ...]:
         """Return the differences between this earlier plan and ``now``."""

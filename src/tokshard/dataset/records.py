@@ -39,6 +39,16 @@ class UnitRecord:
         str, Key("tokens_xxh3_128", "Digest of the unit's piece of the .bin file.", pattern=XXH3_128)
     ]
     encoder: Annotated[str, Key("encoder", "Encoder of the text.", pattern=ENCODERS)]
+    excluded: Annotated[
+        int | None,
+        Key(
+            "excluded",
+            "Records that were not selected; absent if there are none.",
+            minimum=0,
+            maximum=_MOST,
+            omit_none=True,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

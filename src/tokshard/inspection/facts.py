@@ -96,12 +96,16 @@ def _manifest_facts(manifest: Manifest) -> Facts:
     ]
     for number, entry in enumerate(manifest.inputs[:_SHOWN_INPUTS]):
         rejected = f", {count(entry.rejected)} rejected" if entry.rejected else ""
+        excluded = f", {count(entry.excluded)} excluded" if entry.excluded else ""
+        partial = " (not read to its end)" if entry.is_partial else ""
         content = f"{size(entry.content_bytes)}, {counted(entry.documents, 'document')}"
-        facts.append(("" if number else "inputs", f"{entry.path}: {content}{rejected}"))
+        facts.append(("" if number else "inputs", f"{entry.path}: {content}{rejected}{excluded}{partial}"))
     if len(manifest.inputs) > _SHOWN_INPUTS:
         facts.append(("", f"and {len(manifest.inputs) - _SHOWN_INPUTS} more"))
     for number, (reason, records) in enumerate(sorted(manifest.counts.rejected.items())):
         facts.append(("" if number else "rejected", f"{count(records)} {reason}"))
+    for number, (code, records) in enumerate(sorted((manifest.counts.excluded or {}).items())):
+        facts.append(("" if number else "excluded", f"{count(records)} {code}"))
     return facts
 
 

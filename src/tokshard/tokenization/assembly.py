@@ -16,7 +16,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tokshard.core.codec import XXH3_128, Key, Tool, decode, encode
 from tokshard.corpus.hints import hint_for
@@ -49,6 +49,7 @@ from tokshard.storage.digest import FileRecord, piecewise_digest
 from tokshard.storage.files import AppendFile
 from tokshard.storage.journal import Checkpoint, Journal, read_checkpoints, read_entries
 from tokshard.storage.reading import open_file
+from tokshard.tokenization.limits import LimitedParts, PartPrefix
 from tokshard.tokenization.part import FieldCounts, PartHeader, PartReader, UnitCounts, UnitKey, stream_names
 
 if TYPE_CHECKING:
@@ -107,14 +108,23 @@ class AssembledUnit:
     tokens_xxh3_128: Annotated[
         tuple[str, ...], Key("tokens_xxh3_128", "Digest of each field's tokens.", pattern=XXH3_128)
     ]
+    is_cut: Annotated[
+        Literal[True] | None,
+        Key("cut", "The run's limits were reached in the unit; absent if it is complete.", omit_none=True),
+    ] = None
 
 
 class Assembly:
     """The streams of one run.
 
     Args:
+        parts: The parts as far as the limits of the run allow.
         input_names: Names of the inputs, for errors and for the list of rejected records.
         accepts: The encoders whose units may stay.
+
+    Attributes:
+        next: The next unit.
+        is_full: Whether a limit is reached, so that no unit may follow.
 
     Raises:
         IntegrityError: The files are shorter than the journal says.
@@ -125,8 +135,8 @@ class Assembly:
         directory: str,
         *,
         field_count: int,
-        offsets: bool,
         ids: bool,
+        parts: LimitedParts,
         input_names: Sequence[str],
         policy: ErrorPolicy,
         accepts: frozenset[str],
@@ -134,9 +144,10 @@ class Assembly:
         self._directory = directory
         self._input_names = input_names
         self._policy = policy
-        names = stream_names(field_count, offsets=offsets, ids=ids)
-        self._streams = {name: stream_file(name) for name in names}
+        self._streams = {name: stream_file(name) for name in stream_names(field_count, ids=ids)}
+        self._parts = parts
         self.next = UnitKey(0, 0)
+        self.is_full = False
         self.counts = UnitCounts(fields=(FieldCounts(),) * field_count)
         self.input_bytes_done = 0
         self._advice = ""
@@ -173,23 +184,25 @@ class Assembly:
         Raises:
             BadRecordError: It has a rejected record that the policy does not allow. Nothing of the part
                 is kept in the assembly, and the part stays.
+            UsageError: The limits allow no document.
             IntegrityError: The part is damaged, or of another unit.
         """
         if self._journal.is_settled:
             self._settle()
         if part.unit != self.next:
             raise IntegrityError(f"{part.path} is the part of {part.unit}, not of {self.next}")
-        self._check_policy(part)
+        kept = self._parts.within(part, self.counts, self._input_names[part.unit.file])
+        self._check_policy(kept)
         for stream, name in self._streams.items():
             if stream != "rejected":
-                for chunk in part.chunks(stream):
+                for chunk in kept.chunks(stream):
                     self._files[name].write(chunk)
                     self._uncommitted_bytes += len(chunk)
-        rejected = list(part.rejected())
+        rejected = list(kept.rejected())
         self._files[self._streams["rejected"]].write(b"".join(map(self._rejected_line, rejected)))
         self._advice = self._advice or next((record.hint for record in rejected if record.hint), "")
-        digests = tuple(part.digest(f"tokens.{k}") for k in range(len(part.header.counts.fields)))
-        unit = AssembledUnit(part.header, digests)
+        digests = tuple(kept.digest(f"tokens.{k}") for k in range(len(part.header.counts.fields)))
+        unit = AssembledUnit(kept.header, digests, True if kept is not part else None)
         self._journal.append(encode(unit))
         self._advance(unit)
         self._uncommitted.append(part.path)
@@ -266,7 +279,7 @@ class Assembly:
 
     def _check_documents(self) -> None:
         counts = self.counts
-        if counts.documents or not counts.records:
+        if counts.documents or not counts.rejected_total:
             return
         path = self._files[self._streams["rejected"]].path
         first = next(read_records(RejectionRecord, path))
@@ -311,7 +324,7 @@ class Assembly:
         for file in self._files.values():
             file.close()
 
-    def _check_policy(self, part: PartReader) -> None:
+    def _check_policy(self, part: PartReader | PartPrefix) -> None:
         if (limit := self._policy.limit) is None:
             return
         allowed = max(0, limit - self.counts.rejected_total)
@@ -327,6 +340,7 @@ class Assembly:
     def _advance(self, unit: AssembledUnit) -> None:
         header = unit.header
         self.counts += header.counts
+        self.is_full = unit.is_cut is True or self._parts.limits.are_reached(self.counts)
         self.input_bytes_done += header.input_bytes
         self.next = self.next.following(last=header.last)
         self._lines_of_file = 0 if header.last else self._lines_of_file + header.counts.lines
@@ -380,6 +394,7 @@ def _record_counts(counts: UnitCounts) -> RecordCounts:
         blank_lines=counts.blank_lines,
         content_bytes=counts.content_bytes,
         rejected=counts.rejected,
+        excluded=counts.excluded,
     )
 
 
@@ -400,8 +415,10 @@ def _input_records(assembly: Assembly, plan: BuildPlan) -> tuple[InputRecord, ..
             documents=found.documents,
             rejected=found.rejected_total,
             blank_lines=found.blank_lines,
+            excluded=found.excluded_total or None,
+            is_partial=True if assembly.next.file <= number and assembly.is_full else None,
         )
-        for source, found, pieces in zip(sources, counts, digests, strict=True)
+        for number, (source, found, pieces) in enumerate(zip(sources, counts, digests, strict=True))
     )
 
 
@@ -425,6 +442,7 @@ def _unit_lines(assembly: Assembly, k: int) -> Iterator[bytes]:
             lines=counts.lines,
             documents=counts.documents,
             rejected=counts.rejected_total,
+            excluded=counts.excluded_total or None,
             sequences=counts.fields[k].sequences,
             tokens=counts.fields[k].tokens,
             tokens_xxh3_128=unit.tokens_xxh3_128[k],

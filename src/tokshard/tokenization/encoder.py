@@ -15,6 +15,7 @@ from tokshard.core.memory import release_free_memory
 from tokshard.corpus.batch import DocumentBatch
 from tokshard.corpus.records import read_documents
 from tokshard.corpus.rejection import RejectedRecord, TextCheck, UnusableRecordError
+from tokshard.corpus.selection import ALL_RECORDS, RecordSelection
 from tokshard.corpus.units import LineUnit, Unit, unit_from_json
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage import syscalls
@@ -65,8 +66,8 @@ class EncodingSpec:
     fallback: bool
     max_document_bytes: int
     max_rejected: int | None
-    offsets: bool
     id_field: str | None = None
+    selection: RecordSelection = ALL_RECORDS
 
     def to_json(self) -> dict[str, Any]:
         """Return the specification as a message between processes."""
@@ -76,7 +77,9 @@ class EncodingSpec:
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Return what :meth:`to_json` described."""
         identity = decode(TokenizerIdentity, value["tokenizer_identity"], "tokenizer_identity")
-        return cls(**{**value, "fields": tuple(value["fields"]), "tokenizer_identity": identity})
+        selection = RecordSelection.from_json(value["selection"])
+        parts = {"fields": tuple(value["fields"]), "tokenizer_identity": identity, "selection": selection}
+        return cls(**{**value, **parts})
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,14 +226,14 @@ class UnitEncoder:
         input_bytes = _InputBytes(unit)
         first_offset: int | None = None
         path = os.path.join(self.parts_directory, task.key.part_name)
-        streams = stream_names(len(spec.fields), offsets=spec.offsets, ids=with_ids)
-        with PartWriter(path, streams) as part:
+        with PartWriter(path, stream_names(len(spec.fields), ids=with_ids)) as part:
             for batch in read_documents(
                 unit,
                 spec.fields,
                 max_document_bytes=spec.max_document_bytes,
                 check=_text_check(spec),
                 id_field=spec.id_field,
+                selection=spec.selection,
             ):
                 chosen = self._documents_to_compare(batch, task)
                 fields = [FieldCounts()] * len(spec.fields)
@@ -246,8 +249,7 @@ class UnitEncoder:
                 content_digest.update(batch.raw)
                 if first_offset is None:
                     first_offset = batch.first_offset
-                if spec.offsets:
-                    part.write("offsets", batch.offsets.data)
+                part.write("offsets", batch.offsets.data)
                 if batch.ids is not None:
                     part.write_ids(batch.ids)
                 part.write_rejected(batch.rejected)
@@ -344,6 +346,7 @@ def _counts_of(batch: DocumentBatch, fields: Sequence[FieldCounts], compared: in
         rejected=dict(Counter(record.reason for record in batch.rejected)),
         fields=tuple(fields),
         id_bytes=None if batch.ids is None else sum(map(len, batch.ids)),
+        excluded=batch.excluded or None,
     )
 
 

@@ -13,6 +13,7 @@ from tokshard.core.codec import encode
 from tokshard.core.formatting import size
 from tokshard.core.strict_json import dump_json
 from tokshard.corpus.files import CorpusFile, content_bytes
+from tokshard.corpus.selection import RecordSelection
 from tokshard.dataset.build_run import BuildSpec
 from tokshard.dataset.delivery import Delivery, delivery_to
 from tokshard.dataset.layout import optimal_dtype
@@ -225,9 +226,10 @@ class TokenizeJob:
             encoder=self.encoder.name,
             fallback=options.encoder != "fast",
             max_document_bytes=options.max_document_bytes,
-            max_rejected=self.error_policy.limit,
-            offsets=options.provenance,
+            # With a limit, the assembly decides which bad records count.
+            max_rejected=None if options.has_limits else self.error_policy.limit,
             id_field=options.id_field,
+            selection=RecordSelection.of(self.parameters),
         )
 
     @contextmanager
@@ -285,6 +287,10 @@ def prepare_job(
         unit_bytes=options.unit_bytes,
         provenance=options.provenance,
         id_field=options.id_field,
+        sample=options.sample_share,
+        sample_seed=None if options.sample is None else options.sample_seed,
+        limit=options.limit,
+        max_tokens=options.max_tokens,
     )
     return TokenizeJob(
         files=files,

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tokshard.core.megatron_defaults import SEED
 from tokshard.corpus.fields import FieldNames, FieldPath
+from tokshard.corpus.selection import check_seed, parse_share
 from tokshard.errors import UsageError
 from tokshard.storage.lock import LockMode, check_lock_mode
 from tokshard.storage.paths import check_output_prefix
@@ -54,6 +56,12 @@ class TokenizeOptions:
         max_errors: With ``"skip"``: more bad records than this are an error; None for no limit.
         max_document_bytes: Records larger than this are rejected.
         unit_bytes: Input bytes of a unit of work.
+        sample: The share of the records that are read, such as 0.01 or ``"1%"``, chosen by a hash of their
+            positions; None for all.
+        sample_seed: The seed of that hash.
+        limit: The most documents: the first of those that remain; None for no limit.
+        max_tokens: The most tokens of all outputs together: the dataset ends before the first document that
+            would exceed it; None for no limit.
         provenance: Whether the position of each document's record in its input is recorded.
         id_field: The JSON field or column with each document's own id, a string or an integer, which is
             recorded; None for none.
@@ -100,6 +108,10 @@ class TokenizeOptions:
     max_errors: int | None = None
     max_document_bytes: int = 64_000_000
     unit_bytes: int = 16 << 20
+    sample: float | str | None = None
+    sample_seed: int = SEED
+    limit: int | None = None
+    max_tokens: int | None = None
     provenance: bool = True
     id_field: str | None = None
     resume: bool = True
@@ -127,6 +139,7 @@ class TokenizeOptions:
         _check_at_least("unit-size", self.unit_bytes, 1)
         if self.max_errors is not None and self.on_error != "skip":
             raise UsageError("--max-errors requires --on-error skip")
+        self._check_selection()
         self._check_fields()
         self._check_tokenizer_files()
         if not self.input_names:
@@ -134,6 +147,25 @@ class TokenizeOptions:
                 "INPUT is required", hint="pass files, globs, directories, @list.txt, or - for stdin"
             )
         _ = self.prefix
+
+    def _check_selection(self) -> None:
+        if self.sample is not None:
+            parse_share("sample", self.sample, whole=True)
+        elif self.sample_seed != SEED:
+            raise UsageError("--sample-seed requires --sample", hint="pass --sample, for example --sample 1%")
+        check_seed("sample-seed", self.sample_seed)
+        _check_at_least("limit", self.limit, 1)
+        _check_at_least("max-tokens", self.max_tokens, 1)
+
+    @property
+    def sample_share(self) -> float | None:
+        """The share of the records that are read; None for all."""
+        return None if self.sample is None else parse_share("sample", self.sample, whole=True)
+
+    @property
+    def has_limits(self) -> bool:
+        """True if the run ends at a number of documents or tokens."""
+        return self.limit is not None or self.max_tokens is not None
 
     def _check_tokenizer_files(self) -> None:
         if (self.vocab_file is None) != (self.merge_file is None):

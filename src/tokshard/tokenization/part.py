@@ -12,7 +12,7 @@ XXH3-128 (16 bytes), and the magic ``TOKPART3``. The data consists of named
 ``ids``            the documents' own ids as UTF-8, one after the other
 ``id_lengths``     ``u32``, bytes of each id
 ``id_hashes``      ``u64``, XXH3-64 of each id
-``rejected``       JSON lines, one for each rejected record
+``rejected``       JSON lines, one for each rejected record, with its offset
 =================  =========================================================
 
 A part is not forced to the disk: its footer holds the digest of each stream, which are checked before a
@@ -79,10 +79,10 @@ class UnitKey:
 ID_STREAMS = ("ids", "id_lengths", "id_hashes")
 
 
-def stream_names(field_count: int, *, offsets: bool, ids: bool) -> list[str]:
+def stream_names(field_count: int, *, ids: bool) -> list[str]:
     """Return the names of a part's streams."""
     names = [f"{kind}.{k}" for k in range(field_count) for kind in ("tokens", "lengths", "sequences")]
-    return [*names, *(["offsets"] if offsets else []), *(ID_STREAMS if ids else ()), "rejected"]
+    return [*names, "offsets", *(ID_STREAMS if ids else ()), "rejected"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,10 @@ class FieldCounts:
 
 @dataclass(frozen=True, slots=True)
 class UnitCounts:
-    """The counts of one unit, or of many: ``records == documents + sum(rejected.values())``."""
+    """The counts of one unit, or of many.
+
+    Always ``records == documents + rejected_total + excluded_total``.
+    """
 
     records: Annotated[int, Key("records", "Lines that are not blank, or rows.", minimum=0)] = 0
     documents: Annotated[int, Key("documents", "Records that became documents.", minimum=0)] = 0
@@ -127,11 +130,20 @@ class UnitCounts:
         int | None,
         Key("id_bytes", "Bytes of the documents' own ids; absent without ids.", minimum=0, omit_none=True),
     ] = None
+    excluded: Annotated[
+        dict[str, int] | None,
+        Key(
+            "excluded",
+            "Records that are neither, because they were not selected, by code; absent if there are none.",
+            minimum=0,
+            omit_none=True,
+        ),
+    ] = None
 
     def __add__(self, other: UnitCounts) -> UnitCounts:
         # The fields of both are the same, or one has none.
         id_bytes = [counts.id_bytes for counts in (self, other) if counts.id_bytes is not None]
-        reasons = self.rejected | other.rejected
+        excluded = _sums(self.excluded or {}, other.excluded or {})
         return UnitCounts(
             self.records + other.records,
             self.documents + other.documents,
@@ -139,9 +151,10 @@ class UnitCounts:
             self.blank_lines + other.blank_lines,
             self.content_bytes + other.content_bytes,
             self.compared + other.compared,
-            {reason: self.rejected.get(reason, 0) + other.rejected.get(reason, 0) for reason in reasons},
+            _sums(self.rejected, other.rejected),
             tuple(mine + theirs for mine, theirs in zip(self.fields, other.fields, strict=True)),
             sum(id_bytes) if id_bytes else None,
+            excluded or None,
         )
 
     @property
@@ -150,9 +163,18 @@ class UnitCounts:
         return sum(self.rejected.values())
 
     @property
+    def excluded_total(self) -> int:
+        """Records that were not selected."""
+        return sum((self.excluded or {}).values())
+
+    @property
     def tokens(self) -> int:
         """Tokens of all fields."""
         return sum(field.tokens for field in self.fields)
+
+
+def _sums(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+    return {name: first.get(name, 0) + second.get(name, 0) for name in first | second}
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,18 @@ class TokenizeReport(Document):
     outputs: Annotated[tuple[OutputReport, ...], Key("outputs", "The datasets, one for each field.")]
     tokenizer: Annotated[TokenizerIdentity, Key("tokenizer", "The tokenizer.")]
     records: Annotated[
-        int, Key("records", "Records read: documents and rejected records, without blank lines.", minimum=0)
+        int,
+        Key(
+            "records",
+            "Records read: documents, rejected and excluded records, without blank lines.",
+            minimum=0,
+        ),
     ]
     documents: Annotated[int, Key("documents", "Records that became documents.", minimum=0)]
     rejected: Annotated[dict[str, int], Key("rejected", "Rejected records by reason.", minimum=0)]
+    excluded: Annotated[
+        dict[str, int], Key("excluded", "Records that were not selected, by code.", minimum=0)
+    ]
     input_bytes: Annotated[int, Key("input_bytes", "Bytes of the inputs on disk.", minimum=0)]
     content_bytes: Annotated[int, Key("content_bytes", "Bytes of the inputs after decompression.", minimum=0)]
     encoder: Annotated[EncoderRecord, Key("encoder", "Documents by encoder, and how many were compared.")]

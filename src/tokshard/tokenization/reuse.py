@@ -22,6 +22,7 @@ from tokshard.corpus.files import CorpusFile
 from tokshard.corpus.planning import plan_units, stream_units
 from tokshard.corpus.records import read_documents
 from tokshard.corpus.rejection import RejectedRecord
+from tokshard.corpus.selection import RecordSelection
 from tokshard.corpus.units import LineUnit
 from tokshard.dataset.manifest import UNITS_NAME, Manifest, file_of
 from tokshard.dataset.plan import BuildPlan, TextInput, TokenizeParameters
@@ -33,7 +34,16 @@ from tokshard.storage.files import AppendFile
 from tokshard.storage.reading import open_file
 from tokshard.storage.scratch import scratch_directory
 from tokshard.tokenization.assembly import JOURNAL, AssembledUnit, read_assembled, stream_file
-from tokshard.tokenization.part import PartHeader, PartWriter, UnitCounts, UnitKey, part_headers, stream_names
+from tokshard.tokenization.limits import Limits
+from tokshard.tokenization.part import (
+    FieldCounts,
+    PartHeader,
+    PartWriter,
+    UnitCounts,
+    UnitKey,
+    part_headers,
+    stream_names,
+)
 
 if TYPE_CHECKING:
     from tokshard.corpus.units import Unit
@@ -44,10 +54,12 @@ _NOT_DIGESTED = frozenset({"too-long", "corrupt-stream"})
 
 
 def finished_units(directory: str) -> list[PartHeader]:
-    """Return the finished units of a work directory: assembled ones up to the last checkpoint, and parts."""
-    found = {
-        unit.header.key: unit.header for units, _ in read_assembled(directory, ALL_ENCODERS) for unit in units
-    }
+    """Return the finished units of a work directory: assembled ones up to the last checkpoint, and parts.
+
+    The unit in which a limit was reached is not among them: only a prefix of it was assembled.
+    """
+    assembled = (unit for units, _ in read_assembled(directory, ALL_ENCODERS) for unit in units)
+    found = {unit.header.key: unit.header for unit in assembled if not unit.is_cut}
     found |= {header.key: header for header in part_headers(os.path.join(directory, "parts"))}
     return [found[key] for key in sorted(found)]
 
@@ -58,7 +70,7 @@ def fitting_units(directory: str, earlier: BuildPlan, plan: BuildPlan) -> set[Un
     Args:
         directory: The work directory.
         earlier: Its plan.
-        plan: A plan with the same tokenizer and options.
+        plan: A plan with the same tokenizer and options, limits excepted.
     """
     options = plan.options
     if not isinstance(options, TokenizeParameters) or not earlier.has_units_of(plan):
@@ -87,7 +99,12 @@ def _same_units(
             header = headers[content.index]
             counts = header.counts
             found = _Content(
-                header.unit, header.last, header.content_xxh3_128, header.first_offset, counts.rejected
+                header.unit,
+                header.last,
+                header.content_xxh3_128,
+                header.first_offset,
+                counts.rejected,
+                counts.excluded or {},
             )
             if content == found and content.is_digested(source):
                 yield content.index
@@ -115,10 +132,15 @@ def has_same_content(prefix: str, manifest: Manifest, plan: BuildPlan) -> bool:
 def _is_same(number: int, source: TextInput, digests: Mapping[int, str], manifest: Manifest) -> bool:
     if not isinstance(manifest.options, TokenizeParameters):
         return False
+    is_partial = manifest.inputs[number].is_partial
+    if is_partial and not digests:
+        return True
     count = 0
     contents = _contents(number, source, manifest.options, lambda _: True)
     with closing(contents):
         for content in contents:
+            if is_partial and count == len(digests):
+                break
             if digests.get(content.index) != content.xxh3_128 or not content.is_digested(source):
                 return False
             count += 1
@@ -132,9 +154,11 @@ class _Content:
     xxh3_128: str
     first_offset: int | None
     rejected: Mapping[str, int]
+    excluded: Mapping[str, int]
 
     def is_digested(self, source: TextInput) -> bool:
-        return source.compression == "none" or _NOT_DIGESTED.isdisjoint(self.rejected)
+        found = self.rejected.keys() | self.excluded.keys()
+        return source.compression == "none" or _NOT_DIGESTED.isdisjoint(found)
 
 
 def _contents(
@@ -172,28 +196,38 @@ def _content_of(unit: Unit, options: TokenizeParameters) -> _Content:
     state = xxhash.xxh3_128()
     first_offset: int | None = None
     rejected: Counter[str] = Counter()
+    excluded: Counter[str] = Counter()
     for batch in read_documents(
-        unit, options.fields, max_document_bytes=options.max_document_bytes, id_field=options.id_field
+        unit,
+        options.fields,
+        max_document_bytes=options.max_document_bytes,
+        id_field=options.id_field,
+        selection=RecordSelection.of(options),
     ):
         state.update(batch.raw)
         if first_offset is None:
             first_offset = batch.first_offset
         rejected.update(record.reason for record in batch.rejected)
+        excluded.update(batch.excluded)
     if isinstance(unit, LineUnit) and unit.temporary:
         syscalls.unlink(unit.path)
-    return _Content(unit.index, unit.last, state.hexdigest(), first_offset, dict(rejected))
+    digest = state.hexdigest()
+    return _Content(unit.index, unit.last, digest, first_offset, dict(rejected), dict(excluded))
 
 
 def keep_only(directory: str, fitting: Collection[UnitKey], options: TokenizeParameters) -> None:
     """Leave in a work directory only the units that fit; a crash leaves more of them, but loses none.
 
-    The assembly goes back to the last checkpoint before a unit that does not fit.
+    The assembly goes back to the last checkpoint before a unit that does not fit, and before a limit.
     """
     checkpoints = list(read_assembled(directory, ALL_ENCODERS))
     parts = os.path.join(directory, "parts")
     kept = journal_bytes = 0
+    limits = Limits(options.limit, options.max_tokens)
+    counts = UnitCounts(fields=(FieldCounts(),) * len(options.fields))
     for units, checkpoint in checkpoints:
-        if any(unit.header.key not in fitting for unit in units):
+        counts = sum((unit.header.counts for unit in units), counts)
+        if any(unit.header.key not in fitting for unit in units) or not limits.allow(counts):
             break
         kept += len(units)
         journal_bytes = checkpoint.journal_bytes
@@ -219,7 +253,7 @@ def _make_parts(
     fitting: Collection[UnitKey],
     options: TokenizeParameters,
 ) -> None:
-    streams = stream_names(len(options.fields), offsets=options.provenance, ids=options.id_field is not None)
+    streams = stream_names(len(options.fields), ids=options.id_field is not None)
     paths = {stream: os.path.join(directory, stream_file(stream)) for stream in streams}
     lines_before = 0
     begins = dict.fromkeys(streams, 0)

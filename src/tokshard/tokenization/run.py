@@ -19,20 +19,25 @@ from tokshard.core.formatting import count, counted, size
 from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress, reporting
 from tokshard.corpus.files import check_unchanged, content_bytes
 from tokshard.corpus.rejection import top_reasons
-from tokshard.errors import IntegrityError
+from tokshard.errors import InputError, IntegrityError
 from tokshard.storage.lock import lock_mode
 from tokshard.tokenization.discovery import discover_inputs
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.workers.pool import ProcessPool
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from tokshard.dataset.build_run import BuildResult
     from tokshard.dataset.manifest import Manifest
     from tokshard.tokenization.assembly import Assembly
     from tokshard.tokenization.job import KeptUnits, TokenizeJob
-    from tokshard.tokenization.part import UnitKey
+    from tokshard.tokenization.limits import LimitedParts
+    from tokshard.tokenization.part import PartHeader, UnitKey
     from tokshard.tokenization.report import TokenizeDryRun, TokenizeReport
-    from tokshard.tokenization.workers.executor import Executor
+    from tokshard.tokenization.workers.executor import Events, Executor
+    from tokshard.tokenization.workers.feed import Feed
 
 # Worker processes need about half a second to start; below this size they do not pay.
 INLINE_BYTES = 4 << 20
@@ -140,8 +145,8 @@ def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -
     assembly = Assembly(
         job.workspace.directory,
         field_count=len(job.options.fields),
-        offsets=job.options.provenance,
         ids=job.options.id_field is not None,
+        parts=_limited_parts(job),
         input_names=[file.path for file in job.files],
         policy=job.error_policy,
         accepts=job.accepted_encoders,
@@ -153,9 +158,9 @@ def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -
         for text in _reuse_messages(encoding.resumed, kept):
             progress.message(text)
         end = UnitKey(len(job.files), 0)
-        if assembly.next < end:
+        if assembly.next < end and not assembly.is_full:
             encoding.encode(executor)
-        if assembly.next != end:
+        if assembly.next != end and not assembly.is_full:
             raise IntegrityError(f"unit {assembly.next} was never finished")
         check_unchanged(job.files)
         progress.start("writing the index")
@@ -163,6 +168,19 @@ def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -
     finally:
         assembly.close()
     return BuildResult(tuple(manifests), encoding.resumed, kept_units=kept.units, kept_bytes=kept.size_bytes)
+
+
+def _limited_parts(job: TokenizeJob) -> LimitedParts:
+    from tokshard.tokenization.limits import LimitedParts
+    from tokshard.tokenization.workers.feed import first_bytes
+    from tokshard.tokenizer.equivalence import sample
+
+    below = first_bytes(job.files)
+
+    def compared(header: PartHeader, offsets: NDArray[np.int64]) -> int:
+        return len(sample(offsets, header.file, below.get(header.file, 0))) if header.encoder == "fast" else 0
+
+    return LimitedParts(job.parameters, compared)
 
 
 def _reuse_messages(reused: int, kept: KeptUnits) -> Iterator[str]:
@@ -196,7 +214,26 @@ class UnitEncoding:
         self._assemble()
 
     def encode(self, executor: Executor) -> None:
-        """Encode all units that are not finished."""
+        """Encode all units that are not finished, or as many as the limits of the run require.
+
+        With limits, an input that cannot be read is an error only if all documents before it are needed,
+        whatever the number of workers.
+        """
+        try:
+            self._encode(executor, self._job.workers)
+        except _UnreadableInput as error:
+            if not self._job.options.has_limits:
+                raise error.cause from None
+        else:
+            return
+        from tokshard.tokenization.workers.executor import InlineExecutor
+
+        try:
+            self._encode(InlineExecutor(), streams=1)
+        except _UnreadableInput as error:
+            raise error.cause from None
+
+    def _encode(self, executor: Executor, streams: int) -> None:
         from tokshard.tokenization.encoder import BatchProgress
         from tokshard.tokenization.workers.feed import Feed
 
@@ -212,10 +249,10 @@ class UnitEncoding:
                 max_document_bytes=job.options.max_document_bytes,
                 raw_directory=job.workspace.raw,
                 is_done=lambda key: key < self._assembly.next or key in self._ready,
-                streams=job.workers,
+                streams=streams,
                 fields=job.options.field_names,
             ) as feed,
-            closing(executor.run(job.encoding(), job.workspace.parts, feed)) as events,
+            closing(_events(executor, job, feed)) as events,
         ):
             for event in events:
                 if not is_started:  # until then workers load the tokenizer
@@ -231,6 +268,8 @@ class UnitEncoding:
                 else:
                     self._ready.add(event.key)
                     self._assemble()
+                    if self._assembly.is_full:
+                        return
                 if (record := refused.get(self._assembly.next)) is not None:
                     raise self._assembly.refuse(record)
                 rejected = self._assembly.counts.rejected_total
@@ -241,10 +280,23 @@ class UnitEncoding:
     def _assemble(self) -> None:
         from tokshard.tokenization.part import PartReader
 
-        while (key := self._assembly.next) in self._ready:
+        while not self._assembly.is_full and (key := self._assembly.next) in self._ready:
             with PartReader(self._job.workspace.part_path(key)) as part:
                 self._assembly.append(part)
             self._ready.discard(key)
+
+
+class _UnreadableInput(Exception):  # noqa: N818 - carries an error
+    def __init__(self, cause: InputError) -> None:
+        super().__init__()
+        self.cause = cause
+
+
+def _events(executor: Executor, job: TokenizeJob, feed: Feed) -> Events:
+    try:
+        yield from executor.run(job.encoding(), job.workspace.parts, feed)
+    except InputError as error:
+        raise _UnreadableInput(error) from error
 
 
 def make_report(job: TokenizeJob, result: BuildResult, started: float) -> TokenizeReport:
@@ -274,6 +326,7 @@ def make_report(job: TokenizeJob, result: BuildResult, started: float) -> Tokeni
         records=first.counts.records,
         documents=first.counts.documents,
         rejected=first.counts.rejected,
+        excluded=first.counts.excluded or {},
         input_bytes=sum(source.size_bytes or 0 for source in first.inputs),
         content_bytes=first.counts.content_bytes,
         encoder=first.encoder,

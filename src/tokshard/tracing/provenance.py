@@ -167,15 +167,24 @@ class Provenance:
         line = int(units.first_line[unit]) + place
         # The rejected records before the place-th document are those with no more documents before them.
         line += int(np.searchsorted(rejected - np.arange(rejected.size), place, side="right"))
-        if kind != _JSONL:
-            return DocumentOrigin(path, kind, row=line if begin is None else begin)
         if units.blank_lines[unit] == 0:
-            return DocumentOrigin(path, kind, line=line + 1, offset=begin)
+            row = line if begin is None else begin
+            is_line = kind == _JSONL
+            return DocumentOrigin(
+                path,
+                kind,
+                line=line + 1 if is_line else None,
+                offset=begin if is_line else None,
+                row=None if is_line else row,
+            )
         if begin is None:
             return DocumentOrigin(path, kind, detail=_NO_PROVENANCE)
+        if kind != _JSONL:
+            return DocumentOrigin(path, kind, row=begin)
         starts = self._line_starts(unit, path)
         if starts is None:
-            detail = "the line is unknown: the input has blank lines, and it is missing or has changed"
+            gaps = "excluded records" if units.excluded[unit] else "blank lines"
+            detail = f"the line is unknown: the input has {gaps}, and it is missing or has changed"
             return DocumentOrigin(path, kind, offset=begin, detail=detail)
         return DocumentOrigin(
             path, kind, line=_line_at(starts, begin) + int(units.first_line[unit]), offset=begin
@@ -189,14 +198,14 @@ class Provenance:
         if item.kind == "line" or entry.format != _JSONL:
             line, lines = item.number - (item.kind == "line"), self._units.lines_of_input(table)
             if line >= lines:
-                return ItemMatch(None, f"{item.path} has {counted(lines, 'line')}")
+                return ItemMatch(None, _beyond(entry) or f"{item.path} has {counted(lines, 'line')}")
             unit = table.start + _last_from(self._units.first_line[table], line)
             return self._at_line(unit, line - int(self._units.first_line[unit]), item, entry.path)
         if self._begins is None:
             return ItemMatch(None, f"{_NO_PROVENANCE}: use FILE:LINE instead of FILE@OFFSET")
         size = self._units.bytes_of_input(table)
         if item.number >= size:
-            return ItemMatch(None, f"{item.path} has {counted(size, 'byte')} of text")
+            return ItemMatch(None, _beyond(entry) or f"{item.path} has {counted(size, 'byte')} of text")
         return self._at_byte(table.start + _last_from(self._units.first_byte[table], item.number), item)
 
     def _numbered(self, table: slice, item: TraceItem, entry: InputRecord) -> ItemMatch:
@@ -211,21 +220,38 @@ class Provenance:
             return self._refusal(int(self._units.first_rejected[unit]) + before)
         if self._units.blank_lines[unit] == 0:
             return ItemMatch(int(self._units.first_document[unit]) + line - before)
+        gaps = "excluded records" if self._units.excluded[unit] else "blank lines"
         if self._begins is None:
             return ItemMatch(
-                None, f"{_NO_PROVENANCE}, and the input has blank lines, so its line numbers are unknown"
+                None, f"{_NO_PROVENANCE}, and the input has {gaps}, so its line numbers are unknown"
             )
+        if self._manifest.inputs[int(self._units.inputs[unit])].format != _JSONL:
+            document = self._beginning_at(unit, int(self._units.first_line[unit]) + line)
+            return self._at_record(document, f"row {item.number}", unit)
         starts = self._line_starts(unit, path)
         if starts is None:
             starts = self._line_starts(unit, item.path)
         if starts is None:
             return ItemMatch(
                 None,
-                f"cannot count lines: the input has blank lines, and {item.path} is missing or has changed; "
+                f"cannot count lines: the input has {gaps}, and {item.path} is missing or has changed; "
                 "use FILE@OFFSET instead",
             )
-        document = self._beginning_at(unit, int(starts[line]))
-        return ItemMatch(None, f"line {item.number} is blank") if document is None else ItemMatch(document)
+        return self._at_record(self._beginning_at(unit, int(starts[line])), f"line {item.number}", unit)
+
+    def _at_record(self, document: int | None, place: str, unit: int) -> ItemMatch:
+        if document is not None:
+            return ItemMatch(document)
+        excluded = f"excluded ({self._codes})"
+        if not self._units.excluded[unit]:
+            excluded = "blank"
+        elif self._units.blank_lines[unit] > self._units.excluded[unit]:
+            excluded += " or blank"
+        return ItemMatch(None, f"{place} is {excluded}")
+
+    @property
+    def _codes(self) -> str:
+        return ", ".join(sorted(self._manifest.counts.excluded or ()))
 
     def _at_byte(self, unit: int, item: TraceItem) -> ItemMatch:
         document = self._beginning_at(unit, item.number)
@@ -236,7 +262,10 @@ class Provenance:
         place = int(np.searchsorted(offsets, item.number))
         if place < offsets.size and offsets[place] == item.number:
             return self._refusal(first + place)
-        return ItemMatch(None, f"no record begins at byte {item.number} of {item.path}")
+        text = f"no record begins at byte {item.number} of {item.path}"
+        if self._units.excluded[unit]:
+            text += f", or it is excluded ({self._codes})"
+        return ItemMatch(None, text)
 
     def _beginning_at(self, unit: int, offset: int) -> int | None:
         first = int(self._units.first_document[unit])
@@ -282,6 +311,10 @@ class Provenance:
         return starts if starts is not None and starts.size == units.lines[unit] else None
 
 
+def _beyond(entry: InputRecord) -> str | None:
+    return f"the limit was reached before this place of {entry.path}" if entry.is_partial else None
+
+
 def _real_path(path: str) -> str:
     return "" if "\0" in path else realpath(path)
 
@@ -304,7 +337,8 @@ class UnitTable:
         lines: Its lines; rows of a table.
         documents: Its documents.
         rejected: Its rejected records.
-        blank_lines: Its lines that are no records.
+        excluded: Its records that were not selected.
+        blank_lines: Its lines that are neither documents nor rejected: blank lines and excluded records.
         sizes: Its decompressed bytes.
         first_line: The lines before it in the same input.
         first_byte: The decompressed bytes before it in the same input.
@@ -316,6 +350,7 @@ class UnitTable:
     lines: Integers
     documents: Integers
     rejected: Integers
+    excluded: Integers
     blank_lines: Integers
     sizes: Integers
     first_line: Integers
@@ -332,15 +367,15 @@ class UnitTable:
         """
         path = file_of(path_prefix, UNITS_NAME)
         rows = [
-            (unit.input, unit.lines, unit.documents, unit.rejected, unit.content_bytes)
+            (unit.input, unit.lines, unit.documents, unit.rejected, unit.excluded or 0, unit.content_bytes)
             for unit in read_records(UnitRecord, path)
         ]
-        table = np.array(rows, dtype=np.int64).reshape(-1, 5).T
-        inputs, lines, documents, rejected, sizes = table
+        table = np.array(rows, dtype=np.int64).reshape(-1, 6).T
+        inputs, lines, documents, rejected, excluded, sizes = table
         if (np.diff(inputs) < 0).any() or (inputs >= len(manifest.inputs)).any():
             raise _damaged(path, "its units must be in the order of the inputs")
         # A dataset that was merged without a manifest counts as one unit without lines.
-        if ((lines < documents + rejected) & (lines > 0)).any():
+        if ((lines < documents + rejected + excluded) & (lines > 0)).any():
             raise _damaged(path, "a unit must not have fewer lines than records")
         if int(documents.sum()) != manifest.dataset.documents:
             raise _damaged(
@@ -351,6 +386,7 @@ class UnitTable:
             lines=lines,
             documents=documents,
             rejected=rejected,
+            excluded=excluded,
             blank_lines=lines - documents - rejected,
             sizes=sizes,
             first_line=_before_in_input(inputs, lines),

@@ -112,17 +112,18 @@ def examine_index_claims(
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:
     data, counts = manifest.dataset, manifest.counts
-    rejected = counts.rejected_total
-    if counts.records != counts.documents + rejected:
-        yield f"counts.records must be {counts.documents} + {rejected} rejected, got {counts.records}"
+    rejected, excluded = counts.rejected_total, counts.excluded_total
+    if counts.records != counts.documents + rejected + excluded:
+        others = f"{rejected} rejected" + (f" + {excluded} excluded" if excluded else "")
+        yield f"counts.records must be {counts.documents} + {others}, got {counts.records}"
     if data.documents != counts.documents:
         yield f"dataset.documents must be counts.documents = {counts.documents}, got {data.documents}"
     encoded = sum(manifest.encoder.documents.values())
     if encoded != data.documents:
         yield f"the documents of all encoders must sum to {data.documents}, got {encoded}"
-    sums = {name: getattr(counts, name) for name in _SUMMED} | {"rejected": rejected}
+    sums = {name: getattr(counts, name) for name in _SUMMED} | {"rejected": rejected, "excluded": excluded}
     for name, value in sums.items():
-        total = sum(getattr(source, name) for source in manifest.inputs)
+        total = sum(getattr(source, name) or 0 for source in manifest.inputs)
         if total != value:
             yield f"{name} of all inputs must sum to {value}, got {total}"
     provenance = manifest.files.provenance

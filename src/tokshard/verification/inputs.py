@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
 from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
 from tokshard.corpus.content import Format
+from tokshard.corpus.selection import RecordSelection
 from tokshard.corpus.tables import read_rows, table_groups
 from tokshard.corpus.units import RowUnit
 from tokshard.dataset.manifest import UNITS_NAME, InputRecord, Manifest, file_of
@@ -30,7 +31,17 @@ if TYPE_CHECKING:
 
 # Of a file in which all lines may be damaged.
 _REPORTED_LINES = 10
-_COUNTS = ("input", "unit", "content_bytes", "lines", "documents", "rejected", "sequences", "tokens")
+_COUNTS = (
+    "input",
+    "unit",
+    "content_bytes",
+    "lines",
+    "documents",
+    "rejected",
+    "excluded",
+    "sequences",
+    "tokens",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +49,8 @@ class Units:
     """The units of a dataset, in order.
 
     Attributes:
-        counts: int64 of shape (units, 8): the columns are input, unit, content bytes, lines, documents,
-            rejected, sequences, tokens.
+        counts: int64 of shape (units, 9): the columns are input, unit, content bytes, lines, documents,
+            rejected, excluded, sequences, tokens.
         content: The digest of each unit's input.
         tokens: The digest of each unit's piece of the ``.bin``.
         encoders: The documents that each encoder made.
@@ -85,7 +96,7 @@ def read_units(path_prefix: str, findings: ProductFindings) -> Units | None:
     encoders: dict[str, int] = {}
     for unit in found:
         encoders[unit.encoder] = encoders.get(unit.encoder, 0) + unit.documents
-    table = np.array([[getattr(unit, name) for name in _COUNTS] for unit in found], np.int64)
+    table = np.array([[getattr(unit, name) or 0 for name in _COUNTS] for unit in found], np.int64)
     return Units(
         counts=table.reshape(-1, len(_COUNTS)),
         content=tuple(unit.content_xxh3_128 for unit in found),
@@ -123,6 +134,7 @@ def _count_problems(units: Units, manifest: Manifest) -> Iterator[str]:
         "sequences": data.sequences,
         "tokens": data.tokens,
         "rejected": counts.rejected_total,
+        "excluded": counts.excluded_total,
         "lines": counts.lines,
         "content_bytes": counts.content_bytes,
     }
@@ -147,9 +159,9 @@ def _count_problems(units: Units, manifest: Manifest) -> Iterator[str]:
 def _input_problems(
     units: Units, which: NDArray[np.bool_], number: int, source: InputRecord
 ) -> Iterator[str]:
-    for name in ("content_bytes", "documents", "rejected"):
+    for name in ("content_bytes", "documents", "rejected", "excluded"):
         value = int(units.column(name)[which].sum())
-        recorded = getattr(source, name)
+        recorded = getattr(source, name) or 0
         if value != recorded:
             yield f"its {name} of input {number} must sum to {recorded} by the manifest, got {value}"
 
@@ -212,12 +224,14 @@ def _change(manifest: Manifest, units: Units, number: int, context: VerifyContex
         if size != entry.size_bytes:
             return f"its size was {entry.size_bytes} bytes and is now {size}"
         if entry.format == "parquet" or entry.format == "arrow":  # noqa: PLR1714 - narrows the type
-            return _change_of_table(path, entry.format, entry, manifest, units, own, context)
+            return _change_of_table(path, entry.format, manifest, units, number, context)
         if entry.compression == "none":
-            return _change_of_plain(InputFile(path), units, own, context)
-        if entry.rejected and not _NOT_DIGESTED.isdisjoint(manifest.counts.rejected):
+            return _change_of_plain(InputFile(path), entry, units, own, context)
+        counts = manifest.counts
+        codes = counts.rejected.keys() | (counts.excluded or {}).keys()
+        if (entry.rejected or entry.excluded) and not _NOT_DIGESTED.isdisjoint(codes):
             raise _SizeOnlyError
-        return _change_of_stream(path, entry.compression, units, own, context)
+        return _change_of_stream(path, entry, units, own, context)
     except (InputError, OSError, CorruptStreamError) as error:
         raise_exhaustion(error)
         return f"it cannot be read: {error}"
@@ -226,29 +240,32 @@ def _change(manifest: Manifest, units: Units, number: int, context: VerifyContex
 def _change_of_table(
     path: str,
     table_format: Format,
-    entry: InputRecord,
     manifest: Manifest,
     units: Units,
-    own: list[int],
+    number: int,
     context: VerifyContext,
 ) -> str | None:
-    how = text_options(manifest.options)
+    entry, own = manifest.inputs[number], np.flatnonzero(units.column("input") == number).tolist()
+    how = _how_tables_were_read(manifest.options)
     if how is None or entry.compression != "none":
         raise _SizeOnlyError
     rows = units.column("lines")
     try:
         wanted = [(int(rows[unit]), units.content[unit]) for unit in own]
-        return change_of_table(path, table_format, wanted, how, context)
+        table = RowUnit(number, 0, True, path, table_format, 0, 0, 0, 0)
+        return _change_of_rows(table, wanted, how, context, is_partial=bool(entry.is_partial))
     except MissingExtraError:
         raise _SizeOnlyError from None
 
 
-def _change_of_plain(file: InputFile, units: Units, own: list[int], context: VerifyContext) -> str | None:
+def _change_of_plain(
+    file: InputFile, entry: InputRecord, units: Units, own: list[int], context: VerifyContext
+) -> str | None:
     sizes = units.column("content_bytes")
     starts, begin = {}, 0
     for unit in own:
         starts[unit], begin = begin, begin + int(sizes[unit])
-    if begin != file.size_bytes:
+    if begin != file.size_bytes and not (entry.is_partial and begin < file.size_bytes):
         return f"{begin} bytes were tokenized, but it now has {file.size_bytes}"
     some = [own[place] for place in context.selected(len(own))]
     good = context.runner.run(
@@ -263,24 +280,27 @@ def _change_of_plain(file: InputFile, units: Units, own: list[int], context: Ver
 
 
 def _change_of_stream(
-    path: str, compression: Any, units: Units, own: list[int], context: VerifyContext
+    path: str, entry: InputRecord, units: Units, own: list[int], context: VerifyContext
 ) -> str | None:
     sizes = units.column("content_bytes")
-    cut = _Cut([(int(sizes[unit]), units.content[unit]) for unit in own])
+    cut = _Cut(
+        [(int(sizes[unit]), units.content[unit]) for unit in own], may_be_longer=bool(entry.is_partial)
+    )
     with open_file(path) as file:
-        for chunk in decompressed_chunks(ByteSource(file, path), compression):
+        for chunk in decompressed_chunks(ByteSource(file, path), entry.compression):
             context.runner.count_bytes(len(chunk))
             cut.feed(chunk)
-            if cut.problem is not None:
+            if cut.problem is not None or (entry.is_partial and cut.is_complete):
                 return cut.problem
     return cut.problem if cut.is_complete else "its content is shorter than it was"
 
 
 class _Cut:
-    def __init__(self, wanted: list[tuple[int, str]]) -> None:
+    def __init__(self, wanted: list[tuple[int, str]], *, may_be_longer: bool) -> None:
         import xxhash
 
         self._wanted = wanted
+        self._may_be_longer = may_be_longer
         self._place = self._held = 0
         self._new = xxhash.xxh3_128
         self._state = self._new()
@@ -295,7 +315,7 @@ class _Cut:
         view = memoryview(chunk)
         while view and self.problem is None:
             if self.is_complete:
-                self.problem = "its content is longer than it was"
+                self.problem = None if self._may_be_longer else "its content is longer than it was"
                 return
             left = self._wanted[self._place][0] - self._held
             piece, view = view[:left], view[left:]
@@ -314,57 +334,34 @@ class _Cut:
 _BATCH_BYTES = 4 << 20
 
 
-class TextOptions(NamedTuple):
-    """The options that select the text of a table: records without a usable id have none."""
-
-    field: str
-    max_document_bytes: int
-    id_field: str | None
+def _how_tables_were_read(options: BuildParameters) -> TokenizeParameters | None:
+    # None if the digests of tables do not follow from the options: with several columns the texts of all are
+    # mixed, a batch at a time; a merge records no column.
+    return options if isinstance(options, TokenizeParameters) and len(options.fields) == 1 else None
 
 
-def text_options(options: BuildParameters) -> TextOptions | None:
-    """Return the options of a run that select the text of its tables, where the digests follow from them.
-
-    With several columns they do not: texts of all columns are mixed there, a batch at a time. A merge
-    records neither.
-    """
-    if isinstance(options, TokenizeParameters) and len(options.fields) == 1:
-        return TextOptions(options.fields[0], options.max_document_bytes, options.id_field)
-    return None
-
-
-def change_of_table(
-    path: str,
-    table_format: Format,
+def _change_of_rows(
+    table: RowUnit,
     wanted: Sequence[tuple[int, str]],
-    how: TextOptions,
+    how: TokenizeParameters,
     context: VerifyContext,
+    *,
+    is_partial: bool,
 ) -> str | None:
-    """Return the change of a table since it was tokenized, or None.
-
-    Args:
-        path: The table.
-        table_format: What it is.
-        wanted: Rows and digest of each of its units, in order.
-        how: See :func:`text_options`.
-        context: The options and threads.
-
-    Raises:
-        InputError: It cannot be read, or has no such column.
-        MissingExtraError: pyarrow is not installed.
-    """
-    units = list(_row_units(path, table_format, [rows for rows, _ in wanted]))
+    units = list(_row_units(table, [rows for rows, _ in wanted], is_partial=is_partial))
     if len(units) != len(wanted):
         return "its row groups have changed"
+    selection = RecordSelection.of(how)
 
     def same(number: int) -> bool:
         state = xxhash.xxh3_128()
         for batch in read_rows(
             units[number],
-            [how.field],
+            how.fields,
             batch_bytes=_BATCH_BYTES,
             max_document_bytes=how.max_document_bytes,
             id_field=how.id_field,
+            selection=selection,
         ):
             state.update(batch.raw)
             context.runner.count_bytes(len(batch.raw))
@@ -379,9 +376,9 @@ def change_of_table(
     return None
 
 
-def _row_units(path: str, table_format: Format, rows: Sequence[int]) -> Iterator[RowUnit]:
+def _row_units(table: RowUnit, rows: Sequence[int], *, is_partial: bool) -> Iterator[RowUnit]:
     # One unit more or fewer than there should be where the row groups do not fit.
-    groups = table_groups(path, table_format)
+    groups = table_groups(table.path, table.format)
     first_group = first_row = 0
     for number, wanted in enumerate(rows):
         count = gathered = size = 0
@@ -391,12 +388,10 @@ def _row_units(path: str, table_format: Format, rows: Sequence[int]) -> Iterator
             count += 1
         if gathered != wanted:
             return
-        yield RowUnit(
-            file=0,
+        yield replace(
+            table,
             index=number,
             last=number == len(rows) - 1,
-            path=path,
-            format=table_format,
             first_group=first_group,
             group_count=count,
             first_row=first_row,
@@ -405,5 +400,5 @@ def _row_units(path: str, table_format: Format, rows: Sequence[int]) -> Iterator
         )
         first_group, first_row = first_group + count, first_row + wanted
     left = sum(group.row_count for group in groups[first_group:])
-    if left:
-        yield RowUnit(0, len(rows), True, path, table_format, first_group, 0, first_row, left)
+    if left and not is_partial:
+        yield replace(table, index=len(rows), first_group=first_group, first_row=first_row, row_count=left)

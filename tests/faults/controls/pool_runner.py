@@ -33,7 +33,6 @@ def make_encoder() -> UnitEncoder:
         fallback=True,
         max_document_bytes=64_000_000,
         max_rejected=0,
-        offsets=True,
     )
     return UnitEncoder(spec, DIRECTORY)
 

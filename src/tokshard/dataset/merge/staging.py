@@ -418,6 +418,7 @@ def _encoder_record(inputs: Sequence[MergeInput]) -> EncoderRecord:
 
 def _counts(inputs: Sequence[MergeInput]) -> RecordCounts:
     rejected: Counter[str] = Counter()
+    excluded: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for dataset in inputs:
         documents = dataset.header.document_count
@@ -427,6 +428,7 @@ def _counts(inputs: Sequence[MergeInput]) -> RecordCounts:
             else RecordCounts(documents, documents, 0, 0, dataset.bin_bytes, {})
         )
         rejected.update(counts.rejected)
+        excluded.update(counts.excluded or {})
         for name in ("records", "documents", "lines", "blank_lines", "content_bytes"):
             total[name] += getattr(counts, name)
-    return RecordCounts(**total, rejected=dict(rejected))
+    return RecordCounts(**total, rejected=dict(rejected), excluded=dict(excluded) or None)

@@ -22,7 +22,7 @@ from tokshard.errors import LockedError, OutputExistsError, StorageError, Unfini
 from tokshard.storage.lock import Holder, holder_of, lock_mode
 from tokshard.tokenization.discovery import discover_inputs
 from tokshard.tokenization.job import TokenizeJob, Workspace, prepare_job
-from tokshard.tokenization.job_array.options import ArrayTask
+from tokshard.tokenization.job_array.options import ArrayTask, refuse_limits
 from tokshard.tokenization.job_array.shards import MissingUnits, TaskShard, UnitAssignment, WorkStatus
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.report import ArrayTaskReport, ArrayTaskState, TokenizeReport
@@ -67,6 +67,7 @@ def tokenize_array_task(
         TokshardError: See :func:`tokshard.tokenize`. What other tasks have finished is kept.
         UnfinishedError: All units seemed finished, but a part is damaged.
     """
+    refuse_limits(options)
     with lock_mode(options.lock), reporting(progress) as listener:
         job = _shareable_job(options, listener)
         return _Attempt(job, task, listener).run(executor, finish=finish)
@@ -258,7 +259,9 @@ def _finish(
         if not _is_begun(workspace) and (done := _finished_output(job)) is not None:
             return done
         _require_tasks(job)
-        if not is_complete and not is_sealed(workspace.directory) and _is_begun(workspace):
+        # With limits, the last units may be missing.
+        is_limited = job.options.has_limits
+        if not is_complete and not is_limited and not is_sealed(workspace.directory) and _is_begun(workspace):
             _check_finished(job, tasks)
         for lock in locks:
             lock.turn_to(_ASSEMBLING)

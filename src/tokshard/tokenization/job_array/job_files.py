@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tokshard.errors import UsageError
 from tokshard.storage.paths import is_remote
-from tokshard.tokenization.job_array.options import TASKS_VARIABLE, ArrayOptions
+from tokshard.tokenization.job_array.options import TASKS_VARIABLE, ArrayOptions, refuse_limits
 from tokshard.tokenization.options import TokenizeOptions
 
 IMAGE = "registry.example/tokshard"
@@ -47,6 +47,7 @@ def array_job_file(options: TokenizeOptions, array: ArrayOptions, command: Seque
             f"the tasks require a shared directory in which {options.prefix} is built before its upload",
             hint="pass --local-dir DIR, a directory that all tasks share",
         )
+    refuse_limits(options)
     job = _ArrayJob(
         command=tuple(command),
         name=os.path.basename(options.prefix),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from tokshard.errors import UsageError
+from tokshard.tokenization.options import TokenizeOptions
 
 TASKS_VARIABLE = "TOKSHARD_ARRAY_TASKS"
 """The number of tasks of a Kubernetes job: it tells its pods only their own number."""
@@ -69,6 +70,17 @@ class ArrayOptions:
             raise UsageError("--tasks requires --emit or --finish; for one task, pass --array-task I/N")
         if self.image is not None and self.emit != "k8s":
             raise UsageError("--image requires --emit k8s")
+
+
+def refuse_limits(options: TokenizeOptions) -> None:
+    """Raise UsageError if the tasks of an array have limits: none of them knows the units of the others."""
+    for name, value in (("--limit", options.limit), ("--max-tokens", options.max_tokens)):
+        if value is not None:
+            raise UsageError(
+                f"{name} cannot be applied by the tasks of a job array, which encode units independently",
+                hint=f"pass --no-finish and no {name} to the tasks, then {name} with --finish; or pass "
+                "--sample to the tasks",
+            )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,192 @@
+"""Selection of records by keyed hashes of their positions.
+
+A record is in the sample if the XXH3-64 of its input's number and of its position, with the seed, is below
+a threshold. The position is that of the provenance: the byte offset of the line in the decompressed input, or
+the number of the row in the table. So the sample depends on the inputs and their order alone: not on units,
+workers, machines or compression. docs/how-to/subsets.md defines the hash to the bit.
+
+Records are selected before they are parsed: a bad record outside the sample is not rejected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Self
+
+from tokshard.core.megatron_defaults import SEED
+from tokshard.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tokshard.corpus.batch import DocumentBatch
+    from tokshard.corpus.lines import LineBatch
+    from tokshard.dataset.plan import TokenizeParameters
+
+EXCLUDED: dict[str, str] = {
+    "not-sampled": "The record is not in the sample (--sample).",
+    "beyond-limit": "The record comes after the limit (--limit, --max-tokens), in a unit that was read.",
+    "too-long": "The record is one of these, and larger than --max-document-bytes.",
+    "corrupt-stream": "The compressed stream is damaged after the limit.",
+}
+"""Stable codes of the reasons why a record that is not rejected is no document, with their meanings."""
+
+_HASHES = 2**64
+_SEEDS = 2**63  # the integers of JSON documents
+_PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
+_FRACTION = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSelection:
+    """Choice of the records of the inputs that are read.
+
+    Attributes:
+        sample: The share of the records, above 0 and up to 1; None for all.
+        sample_seed: The seed of the hash.
+
+    Example:
+        >>> import numpy as np
+        >>> RecordSelection(0.5, sample_seed=7).sampled(0, np.arange(6) * 100).tolist()
+        [True, True, False, False, False, False]
+    """
+
+    sample: float | None = None
+    sample_seed: int = SEED
+
+    @classmethod
+    def of(cls, options: TokenizeParameters) -> Self:
+        """Return the selection by the parameters of a run."""
+        return cls() if options.sample is None else cls(options.sample, options.sample_seed or 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the selection as a message between processes."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Return what :meth:`to_json` described."""
+        return cls(**value)
+
+    def sampled(self, file: int, positions: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Tell which records of an input are in the sample; None if all are.
+
+        Args:
+            file: The number of the input.
+            positions: The positions of the records in it.
+        """
+        import numpy as np
+
+        if self.sample is None or self.sample >= 1:
+            return None
+        hashes = np.fromiter(self._hashes(file, positions), np.uint64, len(positions))
+        return hashes < np.uint64(threshold(self.sample))
+
+    def _hashes(self, file: int, positions: NDArray[np.int64]) -> Iterator[int]:
+        import numpy as np
+        from xxhash import xxh3_64_intdigest
+
+        pairs = np.empty((len(positions), 2), "<u8")
+        pairs[:, 0], pairs[:, 1] = file, positions
+        content, seed = pairs.tobytes(), self.sample_seed
+        return (xxh3_64_intdigest(content[k : k + 16], seed) for k in range(0, len(content), 16))
+
+
+ALL_RECORDS = RecordSelection()
+"""The selection of all records."""
+
+
+def threshold(share: float) -> int:
+    """Return the number of the 2**64 hash values that a share selects: those below it."""
+    return int(share * _HASHES)  # exact: a float times a power of two
+
+
+def parse_share(option: str, value: float | str, *, whole: bool) -> float:
+    """Return a share as a number: ``0.01`` or ``"1%"``.
+
+    Args:
+        option: The name of the option, for errors.
+        value: The share.
+        whole: Whether the share may be 1.
+
+    Raises:
+        UsageError: It is not a share above 0 and up to 1.
+
+    Example:
+        >>> parse_share("sample", "0.1%", whole=True), parse_share("sample", "0.001", whole=True)
+        (0.001, 0.001)
+    """
+    share = value
+    if isinstance(value, str):
+        percent, fraction = _PERCENT.fullmatch(value), _FRACTION.fullmatch(value)
+        share = float(Fraction(percent[1]) / 100) if percent else float(fraction[1]) if fraction else 0.0
+    # Not a number is refused, too.
+    if not (0 < float(share) <= 1 and (whole or float(share) < 1)):
+        most = "at most 100%" if whole else "below 100%"
+        raise UsageError(
+            f"--{option} must be above 0% and {most}, got {value!r}",
+            hint=f"pass a percentage or a fraction, for example --{option} 1% or --{option} 0.01",
+        )
+    return float(share)
+
+
+def check_seed(option: str, seed: int) -> None:
+    """Raise UsageError if a number cannot be a seed of the hash."""
+    if not 0 <= seed < _SEEDS:
+        raise UsageError(f"--{option} must be from 0 to {_SEEDS - 1}, got {seed}")
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The lines or rows of a batch that are not in the sample.
+
+    Attributes:
+        excluded: Numbers of records by code, see :data:`EXCLUDED`.
+        blank_lines: Lines that are no records.
+    """
+
+    excluded: dict[str, int]
+    blank_lines: int = 0
+
+    def added_to(self, batch: DocumentBatch, raw: bytes | None = None) -> DocumentBatch:
+        """Return a batch of the others as the batch of all."""
+        records = sum(self.excluded.values())
+        return replace(
+            batch,
+            records=batch.records + records,
+            lines=batch.lines + records + self.blank_lines,
+            blank_lines=batch.blank_lines + self.blank_lines,
+            raw=batch.raw if raw is None else raw,
+            excluded=self.excluded,
+        )
+
+
+def sampled_lines(
+    batch: LineBatch, sampled: NDArray[np.bool_], max_line_bytes: int
+) -> tuple[LineBatch, LeftOut]:
+    """Return the lines of a batch that are in the sample, and a summary of the others."""
+    chosen = sampled.tolist()
+    excluded: Counter[str] = Counter()
+    blank_lines = 0
+    for line, length, is_chosen in zip(batch.lines, batch.lengths.tolist(), chosen, strict=True):
+        if is_chosen:
+            continue
+        if length > max_line_bytes:
+            excluded["too-long"] += 1
+        elif not line or bytes(line).isspace():
+            blank_lines += 1
+        else:
+            excluded["not-sampled"] += 1
+    kept = replace(
+        batch,
+        lines=[line for line, is_chosen in zip(batch.lines, chosen, strict=True) if is_chosen],
+        offsets=batch.offsets[sampled],
+        lengths=batch.lengths[sampled],
+        complete=batch.complete or not (chosen and chosen[-1]),
+    )
+    return kept, LeftOut(dict(excluded), blank_lines)

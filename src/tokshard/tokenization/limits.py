@@ -1,0 +1,259 @@
+"""Limits of a run in documents and tokens, applied when parts are assembled.
+
+The records are counted in the order of the inputs. The dataset ends after the document with which a limit is
+reached exactly, or before the first document that would exceed ``--max-tokens``. Everything after that does
+not count: neither documents nor bad records. Parts know nothing of limits, so a run with another limit reuses
+them; only the prefix of the unit in which the limit lies depends on it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tokshard.core.formatting import count, counted
+from tokshard.dataset.plan import TokenizeParameters
+from tokshard.errors import UsageError
+from tokshard.tokenization.part import FieldCounts, PartHeader, PartReader, UnitCounts
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tokshard.corpus.rejection import RejectedRecord
+
+    Integers = NDArray[np.int64]
+
+BEYOND_LIMIT = "beyond-limit"
+# Rejected records whose bytes are in no digest keep their code when they are beyond the limit.
+_NOT_DIGESTED = frozenset({"too-long", "corrupt-stream"})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a run.
+
+    Attributes:
+        documents: The most documents; None for no limit.
+        tokens: The most tokens of all outputs together; None for no limit.
+    """
+
+    documents: int | None = None
+    tokens: int | None = None
+
+    @property
+    def are_set(self) -> bool:
+        """True if there is a limit."""
+        return self.documents is not None or self.tokens is not None
+
+    def are_reached(self, counts: UnitCounts) -> bool:
+        """Tell whether no further document fits for certain, because a limit is reached exactly."""
+        return counts.documents == self.documents or counts.tokens == self.tokens
+
+    def allow(self, counts: UnitCounts) -> bool:
+        """Tell whether everything counted fits, and more may follow."""
+        return not (self.are_exceeded(counts) or self.are_reached(counts))
+
+    def are_exceeded(self, counts: UnitCounts) -> bool:
+        """Tell whether there is more than a limit allows."""
+        documents, tokens = self.documents, self.tokens
+        return (documents is not None and counts.documents > documents) or (
+            tokens is not None and counts.tokens > tokens
+        )
+
+    def place(self, before: UnitCounts, tokens: Integers) -> tuple[int, bool]:
+        """Return how many of the next documents fit, and whether the end is exact.
+
+        Args:
+            before: The counts of everything before them; no limit is reached there.
+            tokens: The tokens of each of them, all outputs together.
+
+        Returns:
+            The number, and whether a limit is reached with the last of them. If not, the end is before the
+            next document; if there is none, no limit was found.
+
+        Example:
+            >>> import numpy as np
+            >>> Limits(tokens=5).place(UnitCounts(), np.array([2, 3, 0, 1]))
+            (2, True)
+            >>> Limits(tokens=4).place(UnitCounts(), np.array([2, 3, 0, 1]))
+            (1, False)
+        """
+        import numpy as np
+
+        found = [(len(tokens), False)]
+        if self.documents is not None and len(tokens) >= self.documents - before.documents:
+            found.append((self.documents - before.documents, True))
+        if self.tokens is not None:
+            sums = before.tokens + np.cumsum(tokens)
+            first = int(np.searchsorted(sums, self.tokens))
+            is_exact = first < len(tokens) and int(sums[first]) == self.tokens
+            found.append((first + is_exact, is_exact))
+        return min(found, key=lambda end: (end[0], not end[1]))
+
+
+class PartPrefix:
+    """The beginning of a part up to a limit, with the interface of :class:`PartReader`.
+
+    The counts of records and the digest of the content are those of the whole unit.
+
+    Args:
+        part: The part.
+        documents: The number of documents that stay.
+        end: Rejected records at this position of the input and after it are dropped.
+        parameters: The parameters of the run.
+        compared: The number of these documents that both encoders encoded.
+    """
+
+    def __init__(
+        self,
+        part: PartReader,
+        documents: int,
+        end: int,
+        *,
+        parameters: TokenizeParameters,
+        compared: int,
+    ) -> None:
+        import numpy as np
+
+        dtype, eod_id = np.dtype(parameters.dtype), parameters.eod_id
+        self.path = part.path
+        self.unit = part.unit
+        self._part = part
+        self._rejected = [record for record in part.rejected() if record.offset < end]
+        self._bytes = {"offsets": 8 * documents}
+        self._digests: dict[str, str] = {}
+        fields = []
+        for k in range(len(part.header.counts.fields)):
+            per_document = np.frombuffer(part.read(f"sequences.{k}"), "<u4")[:documents]
+            sequences = int(per_document.sum(dtype=np.int64))
+            lengths = np.frombuffer(part.read(f"lengths.{k}"), "<i4")[:sequences]
+            tokens = int(lengths.sum(dtype=np.int64))
+            sizes = {"sequences": 4 * documents, "lengths": 4 * sequences, "tokens": dtype.itemsize * tokens}
+            self._bytes |= {f"{kind}.{k}": size for kind, size in sizes.items()}
+            empty = int(np.count_nonzero(per_document == 0))
+            appended = documents - empty if parameters.append_eod and eod_id is not None else 0
+            fields.append(
+                FieldCounts(
+                    tokens=tokens,
+                    sequences=sequences,
+                    empty_documents=empty,
+                    eod_in_text=self._scan(f"tokens.{k}", dtype, eod_id) - appended,
+                    longest_sequence=int(lengths.max(initial=0)),
+                )
+            )
+        counts = self._counts(part.header.counts, documents, compared, tuple(fields))
+        if counts.id_bytes is not None:
+            lengths = np.frombuffer(part.read("id_lengths"), "<u4")[:documents]
+            self._bytes |= {"id_lengths": 4 * documents, "id_hashes": 8 * documents}
+            self._bytes["ids"] = int(lengths.sum(dtype=np.int64))
+            counts = replace(counts, id_bytes=self._bytes["ids"])
+        self.header: PartHeader = replace(part.header, counts=counts)
+
+    def digest(self, stream: str) -> str:
+        """Return the XXH3-128 of a field's tokens."""
+        return self._digests[stream]
+
+    def chunks(self, stream: str) -> Iterator[memoryview]:
+        """Yield a stream in pieces; see :meth:`PartReader.chunks`."""
+        left = self._bytes[stream]
+        for chunk in self._part.chunks(stream):
+            yield chunk[:left]
+            left -= min(left, len(chunk))
+
+    def rejected(self) -> Iterator[RejectedRecord]:
+        """Yield the rejected records before the limit."""
+        yield from self._rejected
+
+    def _scan(self, stream: str, dtype: np.dtype[np.generic], eod_id: int | None) -> int:
+        # Compute the digest; return the number of EOD tokens.
+        import numpy as np
+        import xxhash
+
+        state = xxhash.xxh3_128()
+        found = 0
+        for chunk in self.chunks(stream):
+            state.update(chunk)
+            if eod_id is not None:
+                found += int(np.count_nonzero(np.frombuffer(chunk, dtype) == eod_id))
+        self._digests[stream] = state.hexdigest()
+        return found
+
+    def _counts(
+        self, counts: UnitCounts, documents: int, compared: int, fields: tuple[FieldCounts, ...]
+    ) -> UnitCounts:
+        rejected = Counter(record.reason for record in self._rejected)
+        dropped = Counter(counts.rejected) - rejected
+        excluded = Counter(counts.excluded or {})
+        for reason, number in dropped.items():
+            excluded[reason if reason in _NOT_DIGESTED else BEYOND_LIMIT] += number
+        excluded[BEYOND_LIMIT] += counts.documents - documents
+        return replace(
+            counts,
+            documents=documents,
+            compared=compared,
+            rejected=dict(rejected),
+            fields=fields,
+            excluded=dict(+excluded) or None,
+        )
+
+
+class LimitedParts:
+    """The parts of a run as far as its limits allow.
+
+    Args:
+        parameters: The parameters of the run.
+        compared: Returns how many of some documents of a part both encoders encoded, by their positions.
+    """
+
+    def __init__(
+        self, parameters: TokenizeParameters, compared: Callable[[PartHeader, Integers], int]
+    ) -> None:
+        self.limits = Limits(parameters.limit, parameters.max_tokens)
+        self._parameters = parameters
+        self._compared = compared
+
+    def within(self, part: PartReader, before: UnitCounts, name: str) -> PartReader | PartPrefix:
+        """Return a part, or the beginning of it that is within the limits.
+
+        Args:
+            part: The part.
+            before: The counts of everything before it; no limit is reached there.
+            name: The name of its input, for errors.
+
+        Raises:
+            UsageError: The first document of the run exceeds ``--max-tokens``.
+        """
+        import numpy as np
+
+        if self.limits.allow(before + part.header.counts):
+            return part
+        offsets = np.frombuffer(part.read("offsets"), "<i8")
+        fields = range(len(part.header.counts.fields))
+        tokens = np.stack([_tokens_per_document(part, k) for k in fields]).sum(axis=0)
+        documents, is_exact = self.limits.place(before, tokens)
+        if not documents and not before.documents:
+            raise UsageError(
+                f"--max-tokens must be at least {counted(int(tokens[0]), 'token')} for the first document of "
+                f"{name}, got {count(self.limits.tokens or 0)}",
+                hint=f"pass --max-tokens {int(tokens[0])} or more",
+            )
+        prefix = PartPrefix(
+            part,
+            documents,
+            int(offsets[documents - 1]) + 1 if is_exact else int(offsets[documents]),
+            parameters=self._parameters,
+            compared=self._compared(part.header, offsets[:documents]),
+        )
+        return part if prefix.header == part.header else prefix
+
+
+def _tokens_per_document(part: PartReader, k: int) -> Integers:
+    import numpy as np
+
+    lengths = np.frombuffer(part.read(f"lengths.{k}"), "<i4")
+    ends = np.cumsum(np.frombuffer(part.read(f"sequences.{k}"), "<u4"), dtype=np.int64)
+    sums = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    return np.diff(sums[ends], prepend=0)
