@@ -104,6 +104,7 @@ EXAMPLES = [
     _deep(bad_datasets.sound, "tokenizer-other", tokenizer=bad_datasets.TOKENIZER),
     _deep(bad_datasets.foreign, notes=["unverified", "vocabulary-unknown"]),
     _deep(bad_datasets.provenance_order, "provenance-order", "file-digest"),
+    _deep(bad_datasets.ids_index, "ids-index", "file-digest"),
     _deep(bad_datasets.rejected_count, "rejected-count", "file-digest", "file-size"),
     _deep(bad_datasets.input_missing, notes=["input-missing"]),
     _deep(bad_datasets.input_size_only, notes=["input-size-only"]),

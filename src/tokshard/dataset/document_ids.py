@@ -151,6 +151,14 @@ class DocumentIds:
             first, lengths = self._places(begin, min(begin + _PIECE_DOCUMENTS, len(self)))
             yield self._data[first : first + int(lengths.sum())], lengths
 
+    def check_ends(self) -> None:
+        """Raise IntegrityError unless the ids follow each other and fill ``ids.bin``."""
+        end = 0
+        for data, _ in self.pieces():
+            end += len(data)
+        if end != len(self._data):
+            raise self._damaged(f"the ids of all documents end at byte {end} of {len(self._data)}")
+
     def _places(self, begin: int, end: int) -> tuple[int, NDArray[np.int64]]:
         if not 0 <= begin <= end <= len(self):
             raise IndexError(f"documents must be from 0 to {len(self)}, got {begin} to {end}")

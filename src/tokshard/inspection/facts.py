@@ -24,6 +24,7 @@ from tokshard.core.presentation import (
     Section,
 )
 from tokshard.dataset.manifest import Manifest
+from tokshard.dataset.plan import TokenizeParameters
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch, allowed_warnings
 from tokshard.inspection.axes import log_axis, log_position
 from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, TokenizerSummary
@@ -92,6 +93,7 @@ def _manifest_facts(manifest: Manifest) -> Facts:
         ("tokenizer", f"{tokenizer_name(identity)}{vocabulary}"),
         ("encoder", f"{encoded}{checked}"),
         ("made by", f"{manifest.tool.name} {manifest.tool.version}"),
+        *([("ids", _ids(manifest))] if manifest.has_ids else []),
         *mismatch_facts(manifest.tokenizer_mismatches),
     ]
     for number, entry in enumerate(manifest.inputs[:_SHOWN_INPUTS]):
@@ -107,6 +109,11 @@ def _manifest_facts(manifest: Manifest) -> Facts:
     for number, (code, records) in enumerate(sorted((manifest.counts.excluded or {}).items())):
         facts.append(("" if number else "excluded", f"{count(records)} {code}"))
     return facts
+
+
+def _ids(manifest: Manifest) -> str:
+    field = manifest.options.id_field if isinstance(manifest.options, TokenizeParameters) else None
+    return "recorded" if field is None else f"recorded from the field {field}"
 
 
 def lengths_chart(caption: str, columns: tuple[str, str], lengths: LengthSummary) -> BarChart:
@@ -195,6 +202,7 @@ def describe_document(summary: DocumentSummary) -> list[Section]:
         ("document", f"{count(summary.document)} of {summary.path_prefix}"),
         ("sequences", f"{count(len(summary.sequence_lengths))} of {lengths or 'no'}{more} tokens"),
         ("tokens", f"{shown}{rest}" if shown else "none"),
+        *([("id", summary.id)] if summary.id is not None else []),
     ]
     if summary.text is None:
         return [Section(SUMMARY_TITLE, [FactList([*facts, ("text", "pass --tokenizer to see it")])])]

@@ -27,6 +27,7 @@ from tokshard.tokenizer.definition import Tokenizer
 from tokshard.tokenizer.recorded import recorded_tokenizer
 from tokshard.tokenizer.special_tokens import SpecialTokens, special_tokens_of
 from tokshard.verification.context import VerifyContext
+from tokshard.verification.ids import examine_ids
 from tokshard.verification.index import IndexFacts
 from tokshard.verification.inputs import Units, examine_inputs
 from tokshard.verification.report import (
@@ -210,6 +211,7 @@ def examine_meaning(
     if manifest is not None and units is not None:
         _examine_provenance(prefix, manifest, units, findings, context)
         _examine_rejected(prefix, manifest, findings)
+        examine_ids(prefix, manifest, findings, context)
         examine_inputs(manifest, units, findings, context)
 
 

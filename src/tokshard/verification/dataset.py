@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 
 from tokshard.core.strict_json import MAX_JSON_BYTES, parse_json_object
+from tokshard.dataset.document_ids import INDEX_BYTES_OF_DOCUMENT
 from tokshard.dataset.fingerprint import dataset_state
 from tokshard.dataset.manifest import (
+    IDS_INDEX_NAME,
+    IDS_NAME,
     OPTIONAL_NAMES,
     PROVENANCE_NAME,
     UNITS_NAME,
@@ -130,6 +133,12 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
     if provenance is not None and provenance.size_bytes != 8 * data.documents:
         size = provenance.size_bytes
         yield f"{PROVENANCE_NAME} must have 8 bytes for each of {data.documents} documents, got {size}"
+    ids, index = manifest.files.ids, manifest.files.ids_index
+    if (ids is None) != (index is None):
+        yield f"files must list both {IDS_NAME} and {IDS_INDEX_NAME}, or neither"
+    if index is not None and index.size_bytes != INDEX_BYTES_OF_DOCUMENT * data.documents:
+        size, wanted = index.size_bytes, INDEX_BYTES_OF_DOCUMENT
+        yield f"{IDS_INDEX_NAME} must have {wanted} bytes for each of {data.documents} documents, got {size}"
 
 
 @dataclass(frozen=True, slots=True)
