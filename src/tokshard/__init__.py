@@ -37,8 +37,16 @@ if TYPE_CHECKING:
         StreamDifference,
     )
     from tokshard.dataset.builder import IndexedDatasetBuilder
-    from tokshard.dataset.merge.job import MergedDataset, MergeDryRun, MergeReport, dry_run_merge, merge
+    from tokshard.dataset.merge.job import (
+        MergedDataset,
+        MergeDryRun,
+        MergeReport,
+        ShuffleForecast,
+        dry_run_merge,
+        merge,
+    )
     from tokshard.dataset.merge.options import MergeOptions
+    from tokshard.dataset.plan import DocumentShuffle
     from tokshard.dataset.reader import IndexedDataset
     from tokshard.exchange.conversion.job import ConvertReport, convert
     from tokshard.exchange.conversion.options import ConvertOptions
@@ -137,6 +145,7 @@ __all__ = [
     "DocumentOrigin",
     "DocumentRead",
     "DocumentReads",
+    "DocumentShuffle",
     "DocumentSummary",
     "EpochSize",
     "ExportDryRun",
@@ -174,6 +183,7 @@ __all__ = [
     "SamplePiece",
     "ShardPlanOptions",
     "ShardPlanReport",
+    "ShuffleForecast",
     "SimulateOptions",
     "SimulationReport",
     "Sizes",
@@ -268,6 +278,7 @@ _HOMES = {
     "DocumentOrigin": "tokshard.tracing.report",
     "DocumentRead": "tokshard.tracing.report",
     "DocumentReads": "tokshard.tracing.report",
+    "DocumentShuffle": "tokshard.dataset.plan",
     "DocumentSummary": "tokshard.inspection.datasets",
     "EpochSize": "tokshard.index_cache.job",
     "ExportDryRun": "tokshard.exchange.job",
@@ -305,6 +316,7 @@ _HOMES = {
     "SamplePiece": "tokshard.tracing.report",
     "ShardPlanOptions": "tokshard.sharding.options",
     "ShardPlanReport": "tokshard.sharding.planning",
+    "ShuffleForecast": "tokshard.dataset.merge.job",
     "SimulateOptions": "tokshard.sharding.options",
     "SimulationReport": "tokshard.sharding.simulation",
     "Sizes": "tokshard.gpt_index.sizes",

@@ -452,6 +452,33 @@ def merged_eod_missing(directory):
     return prefix
 
 
+def shuffled(directory):
+    """A sound dataset whose documents are in a random order."""
+    merge(MergeOptions(sound(directory), prefix := str(directory / "shuffled"), shuffle=7))
+    return prefix
+
+
+def order_incomplete(directory):
+    prefix = shuffled(directory)
+    path = Path(f"{prefix}.tokshard/order.bin")
+    content = path.read_bytes()
+    path.write_bytes(content[:8] + content[:8] + content[16:])
+    return prefix
+
+
+def piece_tokens(directory):
+    prefix = shuffled(directory)
+    flip(f"{prefix}.bin", 9)
+    return prefix
+
+
+def piece_count(directory):
+    prefix = shuffled(directory)
+    path = Path(f"{prefix}.tokshard/pieces.jsonl")
+    path.write_text(path.read_text().replace('"documents":63', '"documents":62'))
+    return prefix
+
+
 def input_changed(directory):
     prefix = sound(directory)
     flip(directory / "a.jsonl", 600)

@@ -80,7 +80,7 @@ def test_every_flip_of_every_file_is_found(prefix):
     for offset in flips(files[0]):
         count += 1
         findings = ProductFindings("dataset", prefix)
-        dataset._examine_pieces(facts, facts.units, findings, context())
+        dataset._examine_pieces(facts, facts.pieces, findings, context())
         if [finding.code for finding in findings.findings] != ["bin-digest"]:
             missed.append((files[0].name, offset))
     assert missed == []

@@ -9,14 +9,14 @@ import typer
 
 import tokshard
 from tokshard import MergeOptions
-from tokshard.cli import rendering
+from tokshard.cli import declarations, rendering
 from tokshard.cli.command_run import command_run
-from tokshard.cli.declarations import switch, text
+from tokshard.cli.declarations import integer, switch, text
 from tokshard.cli.options import RUN, AsJson, Lock, LogJson, NoProgress, Quiet
 from tokshard.core.formatting import count, counted, size, throughput, tokenizer_name, written_dataset
 
 if TYPE_CHECKING:
-    from tokshard import MergeDryRun, MergeReport
+    from tokshard import MergeDryRun, MergeReport, ShuffleForecast
 
 _SHOWN_INPUTS = 10
 
@@ -44,6 +44,28 @@ def merge(
             help="Allow datasets with different tokenizers, and record the mismatch.",
         ),
     ] = MergeOptions.allow_tokenizer_mismatch,
+    shuffle: Annotated[
+        int | None,
+        integer(
+            "--shuffle",
+            metavar="SEED",
+            help="Shuffle the documents of all inputs: only SEED and their number determine the order.",
+            default="concatenate the inputs",
+        ),
+    ] = MergeOptions.shuffle,
+    memory: Annotated[
+        int | None,
+        declarations.size(
+            "--memory",
+            help="Use about SIZE of memory for --shuffle.",
+            default="1GiB",
+            group=RUN,
+        ),
+    ] = MergeOptions.memory_bytes,
+    workers: Annotated[
+        int | None,
+        integer("--workers", help="Use N threads for --shuffle.", default="all cores, at most 4", group=RUN),
+    ] = MergeOptions.workers,
     resume: Annotated[
         bool, switch("--resume/--no-resume", help="Resume an unfinished merge.", group=RUN)
     ] = MergeOptions.resume,
@@ -59,19 +81,32 @@ def merge(
     no_progress: NoProgress = False,
     log_json: LogJson = None,
 ) -> None:
-    """Concatenate indexed datasets. The output is byte-identical to Megatron's.
+    """Concatenate indexed datasets, byte-identical to Megatron's merge, or shuffle their documents.
 
     Datasets are concatenated in the order of the arguments; the matches of a glob are in natural order
-    (part-2 before part-10). The same command resumes an interrupted merge.
+    (part-2 before part-10). --shuffle needs free disk space of about twice the tokens if they do not fit into
+    --memory. The same command resumes an interrupted merge.
 
     Examples:
         tokshard merge out/web out/books -o out/all
         tokshard merge 'shards/part-*' -o out/all
+        tokshard merge out/web out/books --shuffle 7 -o out/shuffled
     """
     with command_run(
         "merge", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
     ) as run:
-        options = MergeOptions(inputs, output, multimodal, allow_tokenizer_mismatch, resume, force, lock)
+        options = MergeOptions(
+            inputs,
+            output,
+            multimodal,
+            allow_tokenizer_mismatch,
+            resume,
+            force,
+            lock,
+            shuffle=shuffle,
+            memory_bytes=memory,
+            workers=workers,
+        )
         if dry_run:
             plan = tokshard.dry_run_merge(options)
             run.warn(plan.warnings)
@@ -91,6 +126,8 @@ def _show(report: MergeReport) -> None:
         if report.bytes_resumed:
             facts.append(("reused", f"{size(report.bytes_resumed)} copied by an earlier run"))
         speed = throughput(report.seconds, written, report.tokens)
+        if report.shuffle is not None:
+            facts.append(("order", f"shuffled with seed {report.shuffle.seed}"))
         facts.append(("time", f"{counted(report.inputs, 'dataset')} in {speed}"))
     flag = " --multimodal" if report.multimodal else ""
     rendering.outcome([*facts, ("next", f"tokshard inspect {shlex.quote(report.prefix)}{flag}")])
@@ -106,3 +143,14 @@ def _show_dry_run(plan: MergeDryRun) -> None:
     rendering.lines(inputs, _SHOWN_INPUTS, "  and {rest} more")
     rendering.line(f"output: {plan.prefix} ({plan.state})")
     rendering.line(f"tokenizer: {tokenizer_name(plan.tokenizer)}")
+    if plan.shuffle is not None:
+        _show_shuffle(plan.shuffle)
+
+
+def _show_shuffle(shuffle: ShuffleForecast) -> None:
+    rendering.line(f"order: shuffled with seed {shuffle.seed} ({shuffle.algorithm})")
+    passes = counted(shuffle.passes, "pass", "passes")
+    memory = f"{size(shuffle.memory_bytes)} of memory, {size(shuffle.scratch_bytes)} of scratch files"
+    rendering.line(f"shuffle: {passes} over the tokens, {memory}")
+    free = "unknown" if shuffle.free_bytes is None else size(shuffle.free_bytes)
+    rendering.line(f"disk: {size(shuffle.disk_bytes)} required, {free} free")

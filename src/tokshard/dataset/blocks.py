@@ -1,8 +1,9 @@
 """Checks of the blocks of a ``.bin`` file against recorded digests, each before its first use.
 
-A block is the piece of the file that a unit of work wrote: its digest is a line of ``units.jsonl``, and the
-manifest has the digest of all these digests. A block is read whole when a part of it is needed for the first
-time, so what random access reads in the end is the whole file, once for each process.
+A block is the piece of the file that a unit of work wrote, or a piece of a shuffled dataset. Its digest
+is in a line of ``units.jsonl`` or ``pieces.jsonl``, and the manifest has the digest of all these digests. A
+block is read whole when a part of it is needed for the first time, so what random access reads in the end is
+the whole file, once for each process.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from tokshard.dataset.fingerprint import DatasetFingerprint
-from tokshard.dataset.manifest import UNITS_NAME, file_of, read_manifest
-from tokshard.dataset.records import UnitRecord, read_records
+from tokshard.dataset.manifest import read_manifest
+from tokshard.dataset.pieces import pieces_path, read_pieces
 from tokshard.dataset.source import DataFile
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.storage.digest import piecewise_digest
@@ -68,8 +69,8 @@ class TokenBlocks:
                 f"cannot verify the tokens of {path_prefix}: it has no manifest, and so no digests",
                 hint=f"run tokshard verify --adopt {path_prefix} first, or do not pass verify",
             )
-        record, path = manifest.files.bin, file_of(path_prefix, UNITS_NAME)
-        units = list(read_records(UnitRecord, path))
+        record, path = manifest.files.bin, pieces_path(path_prefix, manifest)
+        units = list(read_pieces(path_prefix, manifest))
         sizes = (
             np.array([unit.tokens for unit in units], np.int64) * np.dtype(manifest.dataset.dtype).itemsize
         )

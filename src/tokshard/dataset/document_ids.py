@@ -1,6 +1,6 @@
 """The documents' own ids, recorded by ``tokenize --id-field``: read by document, and searched by id.
 
-``PREFIX.tokshard/ids.bin`` holds the ids as UTF-8, one after the other in the order of the documents, and
+``PREFIX.tokshard/ids.bin`` holds the ids as UTF-8, one after the other in the order of the units, and
 ``PREFIX.tokshard/ids-index.bin`` (little endian, ``N`` documents):
 
 =====================  =====================================================
@@ -8,7 +8,9 @@
 ``(u64, i64)[N]``      the XXH3-64 of each id and its document, in ascending order
 =====================  =====================================================
 
-Both are mapped: a search reads one page of them for each step of a bisection.
+Documents are numbered there in the order of the units, from which a shuffle differs
+(:mod:`tokshard.dataset.document_order`). Both are mapped: a search reads one page of them for each step of a
+bisection.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import xxhash
 
+from tokshard.dataset.document_order import DocumentOrder
 from tokshard.dataset.manifest import IDS_INDEX_NAME, IDS_NAME, Manifest, file_of, read_manifest
 from tokshard.dataset.source import InputFile
 from tokshard.errors import IntegrityError
@@ -55,14 +58,16 @@ class DocumentIds:
     Args:
         path_prefix: The dataset.
         documents: The number of its documents.
+        order: The order of its documents, if they were shuffled.
 
     Raises:
         IntegrityError: A file is missing, or its size does not fit the documents.
         StorageError: A file cannot be read.
     """
 
-    def __init__(self, path_prefix: str, documents: int) -> None:
+    def __init__(self, path_prefix: str, documents: int, order: DocumentOrder | None = None) -> None:
         index = _map(path_prefix, IDS_INDEX_NAME)
+        self._order = order
         self._path = file_of(path_prefix, IDS_NAME)
         self._data = memoryview(_map(path_prefix, IDS_NAME))
         if len(index) != INDEX_BYTES_OF_DOCUMENT * documents:
@@ -74,9 +79,9 @@ class DocumentIds:
                 hint=_HINT,
             )
         self.ends: NDArray[np.uint64] = np.frombuffer(index, "<u8", documents)
-        """Where the id of each document ends in ``ids.bin``."""
+        """Where the id of each document ends in ``ids.bin``, in the order of the units."""
         self.table: NDArray[np.uint64] = np.frombuffer(index, "<u8", offset=8 * documents).reshape(-1, 2)
-        """The hash of each id and its document, ascending; shape ``[documents, 2]``."""
+        """The hash of each id and its document in the order of the units, ascending; ``[documents, 2]``."""
 
     @classmethod
     def open(cls, path_prefix: str, manifest: Manifest | None = None) -> Self | None:
@@ -87,16 +92,21 @@ class DocumentIds:
         manifest = manifest or read_manifest(path_prefix)
         if manifest is None or not manifest.has_ids:
             return None
-        return cls(path_prefix, manifest.dataset.documents)
+        order = DocumentOrder.open(path_prefix, manifest)
+        return cls(path_prefix, manifest.dataset.documents, order)
 
     def __len__(self) -> int:
         return len(self.ends)
 
     def __getitem__(self, document: int) -> str:
+        if self._order is not None and 0 <= document < len(self):
+            document = int(self._order.numbers(np.array([document]))[0])
         return self._decode(self.encoded(document), document)
 
     def slice(self, begin: int, end: int) -> list[str]:
         """Return the ids of the documents from ``begin`` to ``end - 1``."""
+        if self._order is not None:
+            return [self[document] for document in range(begin, end)]
         return [
             self._decode(encoded, document)
             for document, encoded in enumerate(self.encoded_slice(begin, end), begin)
@@ -116,6 +126,8 @@ class DocumentIds:
                 raise self._damaged(f"entry {place} of its index is of document {document}")
             if self.encoded(document) == wanted:
                 found.append(document)
+        if self._order is not None:
+            found = sorted(map(self._order.document, found))
         return np.array(found, np.int64)
 
     def places_of_hashes(self, first: int, last: int) -> tuple[int, int]:
@@ -127,7 +139,7 @@ class DocumentIds:
         )
 
     def encoded(self, document: int) -> bytes:
-        """Return the id of a document as UTF-8."""
+        """Return the id of a document, numbered in the order of the units, as UTF-8."""
         if not 0 <= document < len(self):
             raise IndexError(f"document must be from 0 to {len(self) - 1}, got {document}")
         begin = int(self.ends[document - 1]) if document else 0
@@ -137,7 +149,7 @@ class DocumentIds:
         return bytes(self._data[begin:end])
 
     def encoded_slice(self, begin: int, end: int) -> list[bytes]:
-        """Return the ids of the documents from ``begin`` to ``end - 1`` as UTF-8."""
+        """Return the ids of documents, numbered in the order of the units, as UTF-8."""
         first, lengths = self._places(begin, end)
         stops = (np.cumsum(lengths) + first).tolist()
         return [
@@ -146,7 +158,7 @@ class DocumentIds:
         ]
 
     def pieces(self) -> Iterator[tuple[memoryview, NDArray[np.int64]]]:
-        """Yield the ids of consecutive documents, concatenated, and the bytes of each of them."""
+        """Yield all ids in the order of the units, concatenated, and the bytes of each of them."""
         for begin in range(0, len(self), _PIECE_DOCUMENTS):
             first, lengths = self._places(begin, min(begin + _PIECE_DOCUMENTS, len(self)))
             yield self._data[first : first + int(lengths.sum())], lengths

@@ -29,7 +29,15 @@ from tokshard.storage.digest import FileRecord, identity_digest
 from tokshard.storage.small_files import read_document
 
 FileName = Literal[
-    "bin", "idx", "units.jsonl", "provenance.bin", "ids.bin", "ids-index.bin", "rejected.jsonl"
+    "bin",
+    "idx",
+    "units.jsonl",
+    "provenance.bin",
+    "ids.bin",
+    "ids-index.bin",
+    "rejected.jsonl",
+    "order.bin",
+    "pieces.jsonl",
 ]
 MANIFEST_NAME = "manifest.json"
 UNITS_NAME: Literal["units.jsonl"] = "units.jsonl"
@@ -37,7 +45,16 @@ PROVENANCE_NAME: Literal["provenance.bin"] = "provenance.bin"
 IDS_NAME: Literal["ids.bin"] = "ids.bin"
 IDS_INDEX_NAME: Literal["ids-index.bin"] = "ids-index.bin"
 REJECTED_NAME: Literal["rejected.jsonl"] = "rejected.jsonl"
-OPTIONAL_NAMES: tuple[FileName, ...] = (PROVENANCE_NAME, IDS_NAME, IDS_INDEX_NAME, REJECTED_NAME)
+ORDER_NAME: Literal["order.bin"] = "order.bin"
+PIECES_NAME: Literal["pieces.jsonl"] = "pieces.jsonl"
+OPTIONAL_NAMES: tuple[FileName, ...] = (
+    PROVENANCE_NAME,
+    IDS_NAME,
+    IDS_INDEX_NAME,
+    REJECTED_NAME,
+    ORDER_NAME,
+    PIECES_NAME,
+)
 """The files in the sidecar directory that a dataset may not have."""
 SEAL = "seal"
 
@@ -74,7 +91,8 @@ class TokenFileRecord:
 
     size_bytes: Annotated[int, Key("bytes", "Size in bytes.", minimum=0)]
     pieces_xxh3_128: Annotated[
-        str, Key("pieces_xxh3_128", "Piecewise digest over the units of work.", pattern=XXH3_128)
+        str,
+        Key("pieces_xxh3_128", "Piecewise digest over the units of work, or pieces.jsonl.", pattern=XXH3_128),
     ]
 
 
@@ -100,6 +118,18 @@ class DatasetFiles:
         FileRecord | None,
         Key(IDS_INDEX_NAME, "Where each id ends, and the documents sorted by id.", omit_none=True),
     ] = None
+    order: Annotated[
+        FileRecord | None,
+        Key(
+            ORDER_NAME,
+            "Number of each document in the order of the units; absent if the same.",
+            omit_none=True,
+        ),
+    ] = None
+    pieces: Annotated[
+        FileRecord | None,
+        Key(PIECES_NAME, "Pieces of the .bin file, if the units are not its pieces.", omit_none=True),
+    ] = None
 
     def by_name(self) -> Mapping[FileName, TokenFileRecord | FileRecord]:
         """Return the files that exist: ``bin`` and ``idx``, and the names in the sidecar directory."""
@@ -114,6 +144,8 @@ class DatasetFiles:
             IDS_NAME: self.ids,
             IDS_INDEX_NAME: self.ids_index,
             REJECTED_NAME: self.rejected,
+            ORDER_NAME: self.order,
+            PIECES_NAME: self.pieces,
         }
         return {name: record for name, record in records.items() if record is not None}
 

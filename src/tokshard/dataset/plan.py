@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from tokshard.core.codec import SHA256, XXH3_128, Document, Key, encode
 from tokshard.core.formatting import listed
+from tokshard.core.keyed_orders import SORTED_ALGORITHM
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage.digest import identity_digest
 
@@ -73,6 +74,17 @@ class TokenizeParameters:
 
 
 @dataclass(frozen=True, slots=True)
+class DocumentShuffle:
+    """A random order of the documents of a merge."""
+
+    seed: Annotated[int, Key("seed", "Seed of the order.", minimum=0)]
+    algorithm: Annotated[
+        Literal["tokshard.sorted/1"],
+        Key("algorithm", "Documents are sorted by a keyed hash of their numbers."),
+    ] = SORTED_ALGORITHM
+
+
+@dataclass(frozen=True, slots=True)
 class MergeParameters:
     """The options of ``merge`` that determine the bytes, and properties shared by all inputs."""
 
@@ -85,6 +97,10 @@ class MergeParameters:
         bool | None,
         Key("append_eod", "Whether the EOD token ends each document; null if unknown or mixed."),
     ]
+    shuffle: Annotated[
+        DocumentShuffle | None,
+        Key("shuffle", "Random order of the documents; absent if they are concatenated.", omit_none=True),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +316,8 @@ class BuildDifference:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, dict):  # --shuffle, which sets the seed
+        return repr(value["seed"])
     return ", ".join(value) if isinstance(value, list) else repr(value)
 
 

@@ -1,4 +1,4 @@
-"""The lines of ``units.jsonl`` and ``rejected.jsonl``: one JSON object for each unit and rejected record."""
+"""The lines of ``units.jsonl``, ``pieces.jsonl`` and ``rejected.jsonl``: one JSON object for each record."""
 
 from __future__ import annotations
 
@@ -52,6 +52,18 @@ class UnitRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class PieceRecord:
+    """A piece of the ``.bin`` file, with whole documents: a line of ``pieces.jsonl``, in order."""
+
+    documents: Annotated[int, Key("documents", "Documents.", minimum=0, maximum=_MOST)]
+    sequences: Annotated[int, Key("sequences", "Sequences.", minimum=0, maximum=_MOST)]
+    tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0, maximum=_MOST)]
+    tokens_xxh3_128: Annotated[
+        str, Key("tokens_xxh3_128", "Digest of the piece of the .bin file.", pattern=XXH3_128)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class RejectionRecord:
     """A rejected record of an input: a line of ``rejected.jsonl``, in the order of the dataset."""
 
@@ -63,10 +75,10 @@ class RejectionRecord:
     excerpt: Annotated[str, Key("excerpt", "The beginning of the record.")]
 
 
-T = TypeVar("T", UnitRecord, RejectionRecord)
+T = TypeVar("T", UnitRecord, PieceRecord, RejectionRecord)
 
 
-def to_line(record: UnitRecord | RejectionRecord) -> bytes:
+def to_line(record: UnitRecord | PieceRecord | RejectionRecord) -> bytes:
     """Return a record as a line of its file, in ASCII."""
     return (json.dumps(encode(record), separators=(",", ":")) + "\n").encode("ascii")
 

@@ -24,6 +24,7 @@ from tokshard.core.presentation import (
     Section,
 )
 from tokshard.dataset.manifest import Manifest
+from tokshard.dataset.pieces import shuffle_text
 from tokshard.dataset.plan import TokenizeParameters
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch, allowed_warnings
 from tokshard.inspection.axes import log_axis, log_position
@@ -96,6 +97,8 @@ def _manifest_facts(manifest: Manifest) -> Facts:
         *([("ids", _ids(manifest))] if manifest.has_ids else []),
         *mismatch_facts(manifest.tokenizer_mismatches),
     ]
+    if (shuffled := shuffle_text(manifest)) is not None:
+        facts.append(("order", shuffled))
     for number, entry in enumerate(manifest.inputs[:_SHOWN_INPUTS]):
         rejected = f", {count(entry.rejected)} rejected" if entry.rejected else ""
         excluded = f", {count(entry.excluded)} excluded" if entry.excluded else ""

@@ -153,3 +153,15 @@ def refuse_remote(path: str, what: str) -> None:
     """
     if is_remote(path):
         raise UsageError(f"{what}, got the URL {path}", hint="download the file first")
+
+
+def free_bytes(path: str) -> int | None:
+    """Return the free space of the file system of a path, which need not exist; None if it is unknown."""
+    directory = os.path.abspath(path)
+    while not os.path.lexists(directory):
+        directory = os.path.dirname(directory)
+    try:
+        status = os.statvfs(directory)
+    except OSError:
+        return None
+    return status.f_bavail * status.f_frsize

@@ -17,6 +17,7 @@ import numpy as np
 from tokshard.core.formatting import counted
 from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
 from tokshard.dataset.document_ids import DocumentIds
+from tokshard.dataset.document_order import DocumentOrder
 from tokshard.dataset.manifest import (
     INDEXED,
     PROVENANCE_NAME,
@@ -77,6 +78,7 @@ class Provenance:
         self._manifest = manifest
         self._units = UnitTable.read(path_prefix, manifest)
         self._begins = self._map_begins()
+        self._order = DocumentOrder.open(path_prefix, manifest)
         self.ids = DocumentIds.open(path_prefix, manifest)
         """The documents' own ids; None if they were not recorded."""
         # For lists, whose items are often neighbours.
@@ -96,10 +98,9 @@ class Provenance:
 
     def origins(self, documents: Integers) -> list[DocumentOrigin]:
         """Return the origins of documents."""
-        units = self._units.of_documents(documents).tolist()
-        return [
-            self._origin(document, unit) for document, unit in zip(documents.tolist(), units, strict=True)
-        ]
+        numbers = documents if self._order is None else self._order.numbers(documents)
+        units = self._units.of_documents(numbers).tolist()
+        return [self._origin(number, unit) for number, unit in zip(numbers.tolist(), units, strict=True)]
 
     def ids_of(self, documents: Integers) -> list[str | None]:
         """Return the own ids of documents; None for each if they were not recorded."""
@@ -116,7 +117,13 @@ class Provenance:
             found = [] if self.ids is None else self.ids.find(item.text).tolist()
             return [ItemMatch(document) for document in found]
         path = bin_path(item.path) if item.kind == "document" else item.path
-        return [self._match(item, number) for number in self._inputs_at(path, item.kind)]
+        return [self._shown(self._match(item, number)) for number in self._inputs_at(path, item.kind)]
+
+    def _shown(self, match: ItemMatch) -> ItemMatch:
+        # A match has the number of a document in the order of the units.
+        if match.document is None or self._order is None:
+            return match
+        return ItemMatch(self._order.document(match.document))
 
     def _map_begins(self) -> NDArray[np.int64] | None:
         if self._manifest.files.provenance is None:

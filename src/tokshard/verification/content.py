@@ -30,6 +30,7 @@ from tokshard.verification.context import VerifyContext
 from tokshard.verification.ids import examine_ids
 from tokshard.verification.index import IndexFacts
 from tokshard.verification.inputs import Units, examine_inputs
+from tokshard.verification.pieces import examine_order
 from tokshard.verification.report import (
     ProductFindings,
     SpecialTokenAudit,
@@ -210,6 +211,7 @@ def examine_meaning(
             _decode_sample(dataset, tokenizer, findings)
     if manifest is not None and units is not None:
         _examine_provenance(prefix, manifest, units, findings, context)
+        examine_order(prefix, manifest, findings, context)
         _examine_rejected(prefix, manifest, findings)
         examine_ids(prefix, manifest, findings, context)
         examine_inputs(manifest, units, findings, context)

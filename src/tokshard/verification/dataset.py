@@ -16,6 +16,8 @@ from tokshard.dataset.manifest import (
     IDS_INDEX_NAME,
     IDS_NAME,
     OPTIONAL_NAMES,
+    ORDER_NAME,
+    PIECES_NAME,
     PROVENANCE_NAME,
     UNITS_NAME,
     FileName,
@@ -24,6 +26,7 @@ from tokshard.dataset.manifest import (
     manifest_path,
     seal_of,
 )
+from tokshard.dataset.pieces import shuffle_text
 from tokshard.dataset.source import InputFile, open_data
 from tokshard.dataset.view import view_path
 from tokshard.errors import IntegrityError, StorageError
@@ -33,7 +36,8 @@ from tokshard.verification.adoption import adopt, remove_leftovers
 from tokshard.verification.content import examine_meaning
 from tokshard.verification.context import VerifyContext, unreadable_found
 from tokshard.verification.index import IndexFacts, examine_index
-from tokshard.verification.inputs import Units, examine_units, read_units, units_off_boundaries
+from tokshard.verification.inputs import Units, examine_units, read_units
+from tokshard.verification.pieces import PieceTable, examine_pieces
 from tokshard.verification.report import ProductFindings, VerifiedProduct
 from tokshard.verification.tokenizers import find_allowed
 from tokshard.verification.view import verify_view
@@ -129,16 +133,19 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         total = sum(getattr(source, name) or 0 for source in manifest.inputs)
         if total != value:
             yield f"{name} of all inputs must sum to {value}, got {total}"
-    provenance = manifest.files.provenance
-    if provenance is not None and provenance.size_bytes != 8 * data.documents:
-        size = provenance.size_bytes
-        yield f"{PROVENANCE_NAME} must have 8 bytes for each of {data.documents} documents, got {size}"
-    ids, index = manifest.files.ids, manifest.files.ids_index
-    if (ids is None) != (index is None):
+    files = manifest.files
+    for name, record, wanted in (
+        (PROVENANCE_NAME, files.provenance, 8),
+        (ORDER_NAME, files.order, 8),
+        (IDS_INDEX_NAME, files.ids_index, INDEX_BYTES_OF_DOCUMENT),
+    ):
+        if record is not None and record.size_bytes != wanted * data.documents:
+            size = record.size_bytes
+            yield f"{name} must have {wanted} bytes for each of {data.documents} documents, got {size}"
+    if (files.ids is None) != (files.ids_index is None):
         yield f"files must list both {IDS_NAME} and {IDS_INDEX_NAME}, or neither"
-    if index is not None and index.size_bytes != INDEX_BYTES_OF_DOCUMENT * data.documents:
-        size, wanted = index.size_bytes, INDEX_BYTES_OF_DOCUMENT
-        yield f"{IDS_INDEX_NAME} must have {wanted} bytes for each of {data.documents} documents, got {size}"
+    if (files.order is None) != (files.pieces is None):
+        yield f"files must list both {ORDER_NAME} and {PIECES_NAME}, or neither"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +157,14 @@ class DatasetFacts:
         index: The facts of the index.
         manifest: The manifest; None if there is none or it cannot be read.
         units: The units; None without a manifest, or if they are damaged.
+        pieces: The pieces of the ``.bin``; None without a manifest, or if they are damaged.
     """
 
     prefix: str
     index: IndexFacts
     manifest: Manifest | None
     units: Units | None
+    pieces: PieceTable | None
 
 
 def verify_dataset(prefix: str, context: VerifyContext) -> VerifiedProduct:
@@ -189,12 +198,14 @@ def examine_structure(prefix: str, findings: ProductFindings, context: VerifyCon
     """
     if not _files_are_there(prefix, findings):
         return None
-    manifest = units = facts = None
+    manifest = units = pieces = facts = None
     with unreadable_found(findings, prefix):
         manifest = read_claims(prefix, findings)
         if manifest is not None:
             examine_claims(prefix, manifest, findings)
             find_allowed(manifest.tokenizer_mismatches, findings)
+            if (shuffled := shuffle_text(manifest)) is not None:
+                findings.find("shuffled", f"{prefix}: {shuffled}")
         elif not findings.has("manifest-damaged"):
             findings.find("unverified", f"{prefix} has no manifest, so its content is unverified")
     with unreadable_found(findings, idx_path(prefix)):
@@ -206,6 +217,7 @@ def examine_structure(prefix: str, findings: ProductFindings, context: VerifyCon
             units = read_units(prefix, findings)
             if units is not None:
                 examine_units(prefix, units, manifest, findings)
+                pieces = examine_pieces(prefix, manifest, findings)
     if facts is None:
         return None
     findings.counts |= {
@@ -216,12 +228,12 @@ def examine_structure(prefix: str, findings: ProductFindings, context: VerifyCon
     if manifest is not None and facts.is_sound:
         examine_index_claims(prefix, manifest, facts, findings)
         with unreadable_found(findings, prefix):
-            _examine_boundaries(prefix, facts, units, findings)
+            _examine_boundaries(facts, pieces, findings)
         findings.counts |= {
             "records": manifest.counts.records,
             "rejected": sum(manifest.counts.rejected.values()),
         }
-    return DatasetFacts(prefix, facts, manifest, units)
+    return DatasetFacts(prefix, facts, manifest, units, pieces)
 
 
 def _files_are_there(prefix: str, findings: ProductFindings) -> bool:
@@ -237,23 +249,21 @@ def _files_are_there(prefix: str, findings: ProductFindings) -> bool:
     return not missing
 
 
-def _examine_boundaries(
-    prefix: str, facts: IndexFacts, units: Units | None, findings: ProductFindings
-) -> None:
-    # The index is read only where units end.
-    if units is None:
+def _examine_boundaries(facts: IndexFacts, pieces: PieceTable | None, findings: ProductFindings) -> None:
+    # The index is read only where pieces end.
+    if pieces is None:
         return
-    documents = units.before("documents")[1:]
+    documents = pieces.before("documents")[1:]
     if ((documents < 0) | (documents > facts.header.document_count)).any():
         return
     boundaries = [
         (sequences, size // facts.header.dtype.itemsize)
         for sequences, size in map(facts.end_of, documents.tolist())
     ]
-    path = file_of(prefix, UNITS_NAME)
-    for number in units_off_boundaries(units, boundaries):
-        text = f"{path}: unit {number + 1} must end where document {documents[number]} begins in the index"
-        findings.find("units-index", text, path=path)
+    for number in pieces.off_boundaries(boundaries):
+        document = documents[number]
+        text = f"{pieces.path}: line {number + 1} must end where document {document} begins in the index"
+        findings.find("units-index", text, path=pieces.path)
 
 
 def _examine_digests(facts: DatasetFacts, findings: ProductFindings, context: VerifyContext) -> None:
@@ -274,36 +284,38 @@ def _examine_digests(facts: DatasetFacts, findings: ProductFindings, context: Ve
         if found is not None:
             code, path = found
             findings.find(code, f"{path} does not match its recorded digest", path=path)
-    if facts.units is not None:
-        _examine_pieces(facts, facts.units, findings, context)
+    if facts.pieces is not None:
+        _examine_pieces(facts, facts.pieces, findings, context)
 
 
 def _examine_pieces(
-    facts: DatasetFacts, units: Units, findings: ProductFindings, context: VerifyContext
+    facts: DatasetFacts, table: PieceTable, findings: ProductFindings, context: VerifyContext
 ) -> None:
     file = open_data(bin_path(facts.prefix))
-    places = (units.before("tokens") * facts.index.header.dtype.itemsize).tolist()
-    pieces = [unit for unit in range(len(units.tokens)) if places[unit + 1] > places[unit]]
-    within = [unit for unit in pieces if places[unit + 1] <= file.size_bytes]
+    places = (table.before("tokens") * facts.index.header.dtype.itemsize).tolist()
+    pieces = [piece for piece in range(len(table.digests)) if places[piece + 1] > places[piece]]
+    within = [piece for piece in pieces if places[piece + 1] <= file.size_bytes]
     selected = [within[place] for place in context.selected(len(within))]
-    check: Callable[[int], bool] = lambda unit: (  # noqa: E731 - one expression, used once
-        context.digest(file, places[unit], places[unit + 1] - places[unit]) == units.tokens[unit]
+    check: Callable[[int], bool] = lambda piece: (  # noqa: E731 - one expression, used once
+        context.digest(file, places[piece], places[piece + 1] - places[piece]) == table.digests[piece]
     )
-    total = sum(places[unit + 1] - places[unit] for unit in selected)
+    total = sum(places[piece + 1] - places[piece] for piece in selected)
     good = context.runner.run(check, selected, total)
     findings.counts |= {"pieces": len(pieces), "pieces_checked": len(selected), "bytes_checked": total}
-    for unit in np.array(selected, np.int64)[~np.array(good, bool)].tolist() if selected else []:
+    for piece in np.array(selected, np.int64)[~np.array(good, bool)].tolist() if selected else []:
         findings.find(
-            "bin-digest", _piece_text(facts, units, unit, places), path=file.path, offset=places[unit]
+            "bin-digest", _piece_text(facts, table, piece, places), path=file.path, offset=places[piece]
         )
 
 
-def _piece_text(facts: DatasetFacts, units: Units, unit: int, places: list[int]) -> str:
-    documents = units.before("documents")
-    number = int(units.column("input")[unit])
+def _piece_text(facts: DatasetFacts, table: PieceTable, piece: int, places: list[int]) -> str:
+    documents = table.before("documents")
     inputs = facts.manifest.inputs if facts.manifest else ()
+    # Only a unit has one input.
+    is_unit = facts.manifest is not None and facts.manifest.files.pieces is None
+    number = int(facts.units.column("input")[piece]) if is_unit and facts.units else len(inputs)
     source = f" from {inputs[number].path}" if number < len(inputs) else ""
     return (
-        f"{bin_path(facts.prefix)}: bytes {places[unit]} to {places[unit + 1]} do not match their digest "
-        f"(documents {documents[unit]} to {documents[unit + 1] - 1}{source})"
+        f"{bin_path(facts.prefix)}: bytes {places[piece]} to {places[piece + 1]} do not match their digest "
+        f"(documents {documents[piece]} to {documents[piece + 1] - 1}{source})"
     )

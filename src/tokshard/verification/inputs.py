@@ -52,13 +52,11 @@ class Units:
         counts: int64 of shape (units, 9): the columns are input, unit, content bytes, lines, documents,
             rejected, excluded, sequences, tokens.
         content: The digest of each unit's input.
-        tokens: The digest of each unit's piece of the ``.bin``.
         encoders: The documents that each encoder made.
     """
 
     counts: NDArray[np.int64]
     content: tuple[str, ...]
-    tokens: tuple[str, ...]
     encoders: dict[str, int]
 
     def column(self, name: str) -> NDArray[np.int64]:
@@ -100,7 +98,6 @@ def read_units(path_prefix: str, findings: ProductFindings) -> Units | None:
     return Units(
         counts=table.reshape(-1, len(_COUNTS)),
         content=tuple(unit.content_xxh3_128 for unit in found),
-        tokens=tuple(unit.tokens_xxh3_128 for unit in found),
         encoders=encoders,
     )
 
@@ -110,9 +107,6 @@ def examine_units(path_prefix: str, units: Units, manifest: Manifest, findings: 
     path = file_of(path_prefix, UNITS_NAME)
     for text in _count_problems(units, manifest):
         findings.find("units-count", f"{path}: {text}", path=path)
-    if piecewise_digest(units.tokens) != manifest.files.bin.pieces_xxh3_128:
-        text = f"{path}: the digests of its pieces of the .bin contradict the manifest"
-        findings.find("units-digest", text, path=path)
     for number, (source, content) in enumerate(zip(manifest.inputs, _by_input(units, manifest), strict=True)):
         if piecewise_digest(content) != source.pieces_xxh3_128:
             text = f"{path}: the digests of input {number} ({source.path}) contradict the manifest"
@@ -164,15 +158,6 @@ def _input_problems(
         recorded = getattr(source, name) or 0
         if value != recorded:
             yield f"its {name} of input {number} must sum to {recorded} by the manifest, got {value}"
-
-
-def units_off_boundaries(units: Units, boundaries: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the units whose end is not the end of a document in the index."""
-    sequences, tokens = units.before("sequences")[1:], units.before("tokens")[1:]
-    pairs = zip(sequences.tolist(), tokens.tolist(), strict=True)
-    return [
-        number for number, (pair, right) in enumerate(zip(pairs, boundaries, strict=True)) if pair != right
-    ]
 
 
 # Records that were skipped during decompression: their bytes are in no digest.

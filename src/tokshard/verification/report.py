@@ -71,16 +71,17 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
         "manifest-changed": _error("the manifest was changed: its seal does not match", _COPY),
         "manifest-count": _error("counts in the manifest contradict each other", _COPY),
         "manifest-index": _error("the manifest contradicts the index", _REMAKE),
+        "shuffled": _note("the documents are in a random order"),
         "file-missing": _error("a file that the manifest lists is missing", _COPY),
         "file-size": _error("the size of a file contradicts the manifest", _REMAKE),
         "file-unlisted": _warning(
             "a tokshard file next to the manifest is not listed in it",
             "remove it, or copy the whole dataset again",
         ),
-        "units-damaged": _error("a line of units.jsonl is invalid", _COPY),
-        "units-count": _error("the sums of the units contradict the manifest", _COPY),
-        "units-index": _error("the units do not end where documents end in the index", _COPY),
-        "units-digest": _error("the digests of the units contradict the manifest", _COPY),
+        "units-damaged": _error("a line of units.jsonl or pieces.jsonl is invalid", _COPY),
+        "units-count": _error("the sums of the units or pieces contradict the manifest", _COPY),
+        "units-index": _error("the units or pieces do not end where documents end in the index", _COPY),
+        "units-digest": _error("the digests of the units or pieces contradict the manifest", _COPY),
         # Views of datasets
         "view-damaged": _error("the record of a view cannot be read, or contradicts its files", _REPLAN),
         "view-changed": _error(
@@ -130,6 +131,7 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
         ),
         "provenance-order": _error("the positions of documents in their inputs do not ascend", _REMAKE),
         "ids-index": _error("the ids of documents contradict the index in which they are searched", _REMAKE),
+        "order-incomplete": _error("order.bin does not have the number of each document once", _REMAKE),
         "rejected-count": _error("the number of records in rejected.jsonl contradicts the manifest", _REMAKE),
         "input-missing": _note("inputs were not found and not compared"),
         "input-size-only": _note(

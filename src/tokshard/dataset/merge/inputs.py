@@ -138,6 +138,11 @@ class MergeInput:
         """True if the own ids of its documents are recorded; also without any document."""
         return self.manifest is not None and (self.manifest.has_ids or not self.manifest.dataset.documents)
 
+    @property
+    def is_shuffled(self) -> bool:
+        """True if its documents are in another order than its units."""
+        return self.manifest is not None and self.manifest.files.order is not None
+
     def columns(self, *, multimodal: bool) -> IndexColumns:
         """Open the index again; it is closed when the columns are dropped."""
         return IndexColumns(idx_path(self.prefix), multimodal=multimodal)

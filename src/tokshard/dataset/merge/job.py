@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from tokshard.core.codec import XXH3_128, Document, Key
-from tokshard.core.formatting import listed
+from tokshard.core.formatting import listed, size
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec, OutputState
 from tokshard.dataset.merge.inputs import MergeInput, check_together, common, expand, named_twice, read_input
 from tokshard.dataset.merge.options import MergeOptions
+from tokshard.dataset.merge.shuffle import ShuffledCopy, ShuffleSizes, shuffle_sizes
 from tokshard.dataset.merge.staging import TokenCopy, check_manifest_size, stage
-from tokshard.dataset.plan import BuildPlan, MergeParameters
+from tokshard.dataset.plan import BuildPlan, DocumentShuffle, MergeParameters
 from tokshard.dataset.tokenizer_agreement import TokenizerAgreement, TokenizerMismatch, agree
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.dataset.workdir import WorkDirectory
-from tokshard.storage.fs import refuse_remote
+from tokshard.errors import StorageError
+from tokshard.storage.files import tree_bytes
+from tokshard.storage.fs import free_bytes, refuse_remote
 from tokshard.storage.lock import lock_mode
 
 _SHOWN_NAMES = 3
@@ -48,6 +52,19 @@ class MergeReport(Document):
         Key("tokenizer_mismatches", "Mismatches of the inputs that were allowed.", omit_none=True),
     ]
     provenance: Annotated[bool, Key("provenance", "Whether the origin of each document is known.")]
+    shuffle: Annotated[
+        DocumentShuffle | None,
+        Key("shuffle", "Random order of the documents; absent if they are concatenated.", omit_none=True),
+    ]
+    passes: Annotated[
+        int | None,
+        Key(
+            "passes",
+            "How often a shuffle reads and writes all tokens; absent without a shuffle.",
+            minimum=1,
+            omit_none=True,
+        ),
+    ]
     bytes_resumed: Annotated[
         int, Key("bytes_resumed", "Bytes of tokens copied by an earlier run.", minimum=0)
     ]
@@ -70,6 +87,21 @@ class MergedDataset:
 
 
 @dataclass(frozen=True, slots=True)
+class ShuffleForecast:
+    """Memory and disk space of a shuffle."""
+
+    seed: Annotated[int, Key("seed", "Seed of the order.", minimum=0)]
+    algorithm: Annotated[str, Key("algorithm", "Name of the algorithm.")]
+    passes: Annotated[int, Key("passes", "How often all tokens are read and written.", minimum=1)]
+    memory_bytes: Annotated[int, Key("memory_bytes", "Memory for tokens and their index, about.", minimum=0)]
+    scratch_bytes: Annotated[int, Key("scratch_bytes", "Size of the scratch files, about.", minimum=0)]
+    disk_bytes: Annotated[
+        int, Key("disk_bytes", "Free disk space that the shuffle requires, about.", minimum=0)
+    ]
+    free_bytes: Annotated[int | None, Key("free_bytes", "Free disk space; null if unknown.", minimum=0)]
+
+
+@dataclass(frozen=True, slots=True)
 class MergeDryRun(Document):
     """The dataset that :func:`tokshard.merge` would write."""
 
@@ -84,16 +116,21 @@ class MergeDryRun(Document):
         tuple[TokenizerMismatch, ...] | None,
         Key("tokenizer_mismatches", "Mismatches of the inputs that were allowed.", omit_none=True),
     ]
+    shuffle: Annotated[
+        ShuffleForecast | None,
+        Key("shuffle", "The shuffle; absent if documents are concatenated.", omit_none=True),
+    ]
     state: Annotated[OutputState, Key("state", "State that the run would start from.")]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
 
 
 def merge(options: MergeOptions, *, progress: Progress | None = None) -> MergeReport:
-    """Concatenate datasets, as Megatron's ``IndexedDatasetBuilder.add_index`` does.
+    """Concatenate datasets as Megatron's ``IndexedDatasetBuilder.add_index`` does, or shuffle them.
 
     The bytes of ``OUTPUT.bin`` and ``OUTPUT.idx`` are identical to Megatron's for the same inputs in the
-    same order. All inputs are checked before anything is written. Memory does not depend on the
-    size of the inputs. Digests, counts and provenance are merged into ``OUTPUT.tokshard/``.
+    same order. With ``shuffle``, the documents of all inputs are in a random order, which depends only on the
+    seed and the number of documents. All inputs are checked before anything is written. Memory does not
+    depend on the size of the inputs. Digests, counts and provenance are merged into ``OUTPUT.tokshard/``.
 
     Args:
         options: The inputs, the output and the options.
@@ -123,6 +160,7 @@ def merge(options: MergeOptions, *, progress: Progress | None = None) -> MergeRe
             with job.work.locked(), BuildRun(job.spec, job.work) as run:
                 result = run.recover()
                 if result is None:
+                    _require_free_space(job)
                     result = run.publish(_stage(job, listener))
         return _report(job, result, started)
 
@@ -139,6 +177,7 @@ def dry_run_merge(options: MergeOptions) -> MergeDryRun:
         multimodal=options.multimodal,
         tokenizer=job.spec.plan.tokenizer,
         tokenizer_mismatches=job.agreement.to_record or None,
+        shuffle=_forecast(job),
         state=job.spec.state(job.work),
         warnings=job.warnings,
     )
@@ -152,6 +191,19 @@ class _Job:
     work: WorkDirectory
     agreement: TokenizerAgreement
     warnings: tuple[str, ...]
+
+    @property
+    def shuffle(self) -> DocumentShuffle | None:
+        """The order of the documents; None to concatenate them."""
+        parameters = self.spec.plan.options
+        return parameters.shuffle if isinstance(parameters, MergeParameters) else None
+
+    @property
+    def sizes(self) -> ShuffleSizes | None:
+        """Memory and disk space of the shuffle, if there is one."""
+        if self.shuffle is None:
+            return None
+        return shuffle_sizes(self.inputs, self.options.shuffle_memory_bytes)
 
 
 def _prepare(options: MergeOptions) -> _Job:
@@ -188,14 +240,17 @@ def _plan(inputs: Sequence[MergeInput], options: MergeOptions, agreement: Tokeni
             multimodal=options.multimodal,
             eod_id=common([made_with.eod_id if made_with else None for made_with in ending or parameters]),
             append_eod=common([made_with.append_eod if made_with else None for made_with in parameters]),
+            shuffle=None if options.shuffle is None else DocumentShuffle(options.shuffle),
         ),
     )
 
 
 def _stage(job: _Job, progress: Progress) -> BuildResult:
-    copy = TokenCopy(job.work.directory, job.inputs, progress)
+    copy = _copy(job, progress)
     try:
-        progress.start("merging", sum(dataset.bin_bytes for dataset in job.inputs), copy.resumed_bytes)
+        progress.start(
+            "merging" if job.shuffle is None else "shuffling", copy.total_bytes, copy.resumed_bytes
+        )
         copy.run()
     finally:
         copy.close()
@@ -208,10 +263,49 @@ def _stage(job: _Job, progress: Progress) -> BuildResult:
         multimodal=job.options.multimodal,
         mismatches=job.agreement.to_record,
         tokenizers=tuple(dict.fromkeys(part for dataset in job.inputs for part in dataset.tokenizer.parts)),
+        pieces=copy.pieces,
     )
     for dataset in job.inputs:
         dataset.check_unchanged()
     return BuildResult((manifest,), copy.resumed_bytes)
+
+
+def _copy(job: _Job, progress: Progress) -> TokenCopy | ShuffledCopy:
+    directory, options = job.work.directory, job.options
+    if job.shuffle is None:
+        return TokenCopy(directory, job.inputs, progress)
+    return ShuffledCopy(
+        directory,
+        job.inputs,
+        job.shuffle,
+        progress,
+        memory_bytes=options.shuffle_memory_bytes,
+        threads=options.shuffle_threads,
+        multimodal=options.multimodal,
+    )
+
+
+def _require_free_space(job: _Job) -> None:
+    # Of a resumed run, the files that exist already need no more space.
+    sizes, free = job.sizes, free_bytes(job.work.directory)
+    needed = 0 if sizes is None else sizes.disk_bytes - tree_bytes(job.work.directory)
+    if free is not None and needed > free:
+        error = OSError(errno.ENOSPC, f"{size(needed)} required, {size(free)} free")
+        raise StorageError("write", job.work.prefix, error)
+
+
+def _forecast(job: _Job) -> ShuffleForecast | None:
+    if job.shuffle is None or job.sizes is None:
+        return None
+    return ShuffleForecast(
+        seed=job.shuffle.seed,
+        algorithm=job.shuffle.algorithm,
+        passes=job.sizes.passes,
+        memory_bytes=job.sizes.memory_bytes,
+        scratch_bytes=job.sizes.scratch_bytes,
+        disk_bytes=job.sizes.disk_bytes,
+        free_bytes=free_bytes(job.work.directory),
+    )
 
 
 def _warnings(inputs: Sequence[MergeInput], agreement: TokenizerAgreement) -> tuple[str, ...]:
@@ -249,6 +343,8 @@ def _report(job: _Job, result: BuildResult, started: float) -> MergeReport:
         tokenizer=manifest.tokenizer,
         tokenizer_mismatches=manifest.tokenizer_mismatches,
         provenance=all(dataset.has_provenance for dataset in job.inputs),
+        shuffle=job.shuffle,
+        passes=job.sizes.passes if job.sizes else None,
         bytes_resumed=result.resumed,
         up_to_date=result.up_to_date,
         seconds=time.monotonic() - started,

@@ -6,9 +6,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tokshard.core.codec import INTEGER_LIMIT
 from tokshard.errors import UsageError
 from tokshard.storage.lock import LockMode, check_lock_mode
 from tokshard.storage.paths import check_output_prefix, is_remote
+
+DEFAULT_MEMORY_BYTES = 1 << 30
+MIN_MEMORY_BYTES = 16 << 20
+_DEFAULT_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -25,9 +30,14 @@ class MergeOptions:
         force: Whether an existing output is replaced.
         lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
             writes the output at a time.
+        shuffle: The seed of a random order of the documents of all inputs, from 0 to 2**63 - 1; None to
+            concatenate them.
+        memory_bytes: The memory for tokens and their index during a shuffle; None for DEFAULT_MEMORY_BYTES.
+            The order does not depend on it.
+        workers: The threads of a shuffle; None for one per core, at most 4. The order does not depend on it.
 
     Raises:
-        UsageError: The output is invalid, or there are no inputs.
+        UsageError: An option is invalid, or there are no inputs.
     """
 
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -37,9 +47,13 @@ class MergeOptions:
     resume: bool = True
     force: bool = False
     lock: LockMode = "flock"
+    shuffle: int | None = None
+    memory_bytes: int | None = None
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         check_lock_mode(self.lock)
+        self._check_shuffle()
         prefix = self.output_prefix
         if is_remote(prefix):
             raise UsageError(
@@ -57,6 +71,33 @@ class MergeOptions:
         """The inputs as the user named them."""
         inputs = [self.inputs] if isinstance(self.inputs, str | os.PathLike) else self.inputs
         return tuple(os.fspath(name) for name in inputs)
+
+    @property
+    def shuffle_memory_bytes(self) -> int:
+        """The memory of a shuffle."""
+        return DEFAULT_MEMORY_BYTES if self.memory_bytes is None else self.memory_bytes
+
+    @property
+    def shuffle_threads(self) -> int:
+        """The threads of a shuffle."""
+        return self.workers or min(_DEFAULT_THREADS, len(os.sched_getaffinity(0)))
+
+    def _check_shuffle(self) -> None:
+        if self.shuffle is None:
+            for name, value in (("--memory", self.memory_bytes), ("--workers", self.workers)):
+                if value is not None:
+                    raise UsageError(
+                        f"{name} requires --shuffle", hint=f"pass --shuffle SEED, or leave out {name}"
+                    )
+            return
+        if not 0 <= self.shuffle < INTEGER_LIMIT:
+            raise UsageError(f"--shuffle must be from 0 to 2**63 - 1, got {self.shuffle}")
+        if self.shuffle_memory_bytes < MIN_MEMORY_BYTES:
+            raise UsageError(
+                f"--memory must be at least {MIN_MEMORY_BYTES:,} bytes, got {self.shuffle_memory_bytes:,}"
+            )
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(f"--workers must be at least 1, got {self.workers}")
 
     @property
     def output_prefix(self) -> str:

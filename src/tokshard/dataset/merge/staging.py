@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import xxhash
@@ -23,7 +23,6 @@ from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json
 from tokshard.dataset.document_ids import DocumentIds
 from tokshard.dataset.id_staging import RenumberedIds, StagedIds, stage_ids
-from tokshard.dataset.index_file import write_index
 from tokshard.dataset.manifest import (
     IDS_INDEX_NAME,
     IDS_NAME,
@@ -43,15 +42,21 @@ from tokshard.dataset.manifest import (
     file_of,
 )
 from tokshard.dataset.merge.inputs import MergeInput, common
+from tokshard.dataset.merge.output_columns import (
+    input_columns,
+    shuffled_columns,
+    stage_index,
+    stage_order,
+)
+from tokshard.dataset.merge.shuffled_output import TOKENS_NAME
+from tokshard.dataset.pieces import pieces_path, read_pieces
 from tokshard.dataset.plan import BuildPlan
-from tokshard.dataset.records import UnitRecord, read_records, to_line
+from tokshard.dataset.records import PieceRecord, UnitRecord, read_records, to_line
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.dataset.workdir import (
-    DigestingWriter,
     file_chunks,
     stage_chunks,
-    stage_file,
     stage_manifest,
 )
 from tokshard.errors import InputError, IntegrityError
@@ -60,11 +65,6 @@ from tokshard.storage.files import AppendFile
 from tokshard.storage.journal import Journal, read_checkpoints
 from tokshard.storage.paths import bin_path
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-
-TOKENS_NAME = "0.bin"
 JOURNAL_NAME = "merge.jsonl"
 
 CHECKPOINT_BYTES = 1 << 30
@@ -84,6 +84,8 @@ class TokenCopy:
 
     Attributes:
         resumed_bytes: The bytes copied by an earlier run.
+        total_bytes: The bytes to copy.
+        pieces: None: the units are the pieces of the output.
         digests: The XXH3-128 of the ``.bin`` of each finished input without a manifest, by input number.
 
     Raises:
@@ -93,6 +95,8 @@ class TokenCopy:
     def __init__(self, directory: str, inputs: Sequence[MergeInput], progress: Progress) -> None:
         self._inputs = inputs
         self._progress = progress
+        self.total_bytes = sum(dataset.bin_bytes for dataset in inputs)
+        self.pieces = None
         self._documents = 0  # of finished inputs
         self.digests: dict[int, str] = {}
         journal_path = os.path.join(directory, JOURNAL_NAME)
@@ -193,17 +197,20 @@ def stage(
     multimodal: bool,
     mismatches: tuple[TokenizerMismatch, ...],
     tokenizers: tuple[DatasetTokenizer, ...],
+    pieces: Sequence[PieceRecord] | None = None,
 ) -> Manifest:
     """Write all files except the tokens into the work directory; return the manifest.
 
     ``mismatches`` are those of the inputs' tokenizers that were allowed, ``tokenizers`` the different ones.
+    ``pieces`` are those of a shuffled output, whose columns and order are in the work directory.
 
     Raises:
         IntegrityError: A sidecar file of an input contradicts its manifest.
     """
-    pieces: list[str] = []
-    index = _stage_index(directory, inputs, multimodal=multimodal)
-    units = stage_chunks(directory, 0, UNITS_NAME, _unit_lines(inputs, digests, pieces))
+    unit_digests: list[str] = []
+    columns = input_columns(inputs, multimodal=multimodal) if pieces is None else shuffled_columns(directory)
+    index = stage_index(directory, inputs, columns, multimodal=multimodal)
+    units = stage_chunks(directory, 0, UNITS_NAME, _unit_lines(inputs, digests, unit_digests))
     provenance: FileRecord | None = None
     rejected: FileRecord | None = None
     if all(dataset.has_provenance for dataset in inputs):
@@ -211,13 +218,25 @@ def stage(
     if any(dataset.manifest and dataset.manifest.files.rejected for dataset in inputs):
         rejected = stage_chunks(directory, 0, REJECTED_NAME, _concatenated(inputs, REJECTED_NAME))
     ids = _stage_ids(directory, inputs)
-    tokens = TokenFileRecord(sum(dataset.bin_bytes for dataset in inputs), piecewise_digest(pieces))
+    order = stage_order(directory, inputs, digests, pieces)
+    tokens = TokenFileRecord(
+        sum(dataset.bin_bytes for dataset in inputs),
+        piecewise_digest(order.digests if order else unit_digests),
+    )
     manifest = Manifest(
         tool=Tool(),
         fingerprint=plan.fingerprint,
-        dataset=_dataset_record(inputs, len(pieces), multimodal=multimodal),
+        dataset=_dataset_record(inputs, len(unit_digests), multimodal=multimodal),
         files=DatasetFiles(
-            tokens, index, units, provenance, rejected, ids and ids.ids, ids and ids.ids_index
+            tokens,
+            index,
+            units,
+            provenance,
+            rejected,
+            ids and ids.ids,
+            ids and ids.ids_index,
+            order=order.order if order else None,
+            pieces=order.pieces if order else None,
         ),
         tokenizer=plan.tokenizer,
         options=plan.options,
@@ -260,34 +279,6 @@ def check_manifest_size(inputs: Sequence[MergeInput]) -> None:
         )
 
 
-def _stage_index(directory: str, inputs: Sequence[MergeInput], *, multimodal: bool) -> FileRecord:
-    # One dataset is open at a time.
-    def lengths() -> Iterator[NDArray[Any]]:
-        for dataset in inputs:
-            yield from dataset.columns(multimodal=multimodal).sequence_lengths.pieces()
-
-    def sequences_per_document() -> Iterator[NDArray[Any]]:
-        for dataset in inputs:
-            yield from dataset.columns(multimodal=multimodal).sequences_per_document()
-
-    def modes() -> Iterator[NDArray[Any]]:
-        for dataset in inputs:
-            yield from dataset.columns(multimodal=multimodal).sequence_modes.pieces()
-
-    def write(file: DigestingWriter) -> None:
-        write_index(
-            file,
-            dtype=inputs[0].header.dtype,
-            sequence_count=sum(dataset.header.sequence_count for dataset in inputs),
-            document_count=sum(dataset.header.document_count for dataset in inputs),
-            lengths=lengths,
-            sequences_per_document=sequences_per_document,
-            modes=modes if multimodal else None,
-        )
-
-    return stage_file(directory, 0, "idx", write)
-
-
 def _stage_ids(directory: str, inputs: Sequence[MergeInput]) -> StagedIds | None:
     if not all(dataset.has_ids for dataset in inputs):
         return None
@@ -314,20 +305,24 @@ def _check_digest(dataset: MergeInput, name: FileName) -> None:
 
 
 def _unit_lines(
-    inputs: Sequence[MergeInput], digests: Mapping[int, str], pieces: list[str]
+    inputs: Sequence[MergeInput], digests: Mapping[int, str], found: list[str]
 ) -> Iterator[bytes]:
     first_input = 0
     for number, dataset in enumerate(inputs):
-        before = len(pieces)
+        before = len(found)
         for unit in _units(dataset, digests.get(number, "")):
-            pieces.append(unit.tokens_xxh3_128)
+            found.append(unit.tokens_xxh3_128)
             yield to_line(replace(unit, input=first_input + unit.input))
         manifest = dataset.manifest
-        if manifest and piecewise_digest(pieces[before:]) != manifest.files.bin.pieces_xxh3_128:
-            raise IntegrityError(
-                f"{dataset.prefix}: the digests in {UNITS_NAME} contradict the manifest",
-                path=dataset.prefix,
-            )
+        if manifest is not None:
+            pieces = found[before:]
+            if manifest.files.pieces is not None:
+                pieces = [piece.tokens_xxh3_128 for piece in read_pieces(dataset.prefix, manifest)]
+            if piecewise_digest(pieces) != manifest.files.bin.pieces_xxh3_128:
+                name = os.path.basename(pieces_path(dataset.prefix, manifest))
+                raise IntegrityError(
+                    f"{dataset.prefix}: the digests in {name} contradict the manifest", path=dataset.prefix
+                )
         first_input += len(manifest.inputs) if manifest else 1
 
 
