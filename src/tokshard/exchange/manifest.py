@@ -50,6 +50,10 @@ class ExportParameters:
     bos_index: Annotated[
         bool | None, Key("bos_index", "Whether positions of BOS tokens are written.", omit_none=True)
     ] = None
+    document_ids: Annotated[
+        Literal[True] | None,
+        Key("document_ids", "Recorded ids of documents are written.", omit_none=True),
+    ] = None
     tokenizer_name: Annotated[
         str | None, Key("tokenizer_name", "Name of the tokenizer in the metadata.", omit_none=True)
     ] = None

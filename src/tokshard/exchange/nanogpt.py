@@ -287,22 +287,24 @@ class NanogptFormat:
         # Documents that together are at most a block.
         layout = self._layout
         edges = np.concatenate(([0], self._records.ends(first, stop) - begin))
-        tokens = np.concatenate(
-            [np.empty(0, layout.dtype), *map(np.copy, self._conversion.blocks(begin, begin + int(edges[-1])))]
-        )
-        filled = edges[1:] > edges[:-1]
-        lasts = edges[1:][filled] - 1
-        left_out = lasts[tokens[lasts] == layout.eod_id] if layout.eod_id is not None else lasts[:0]
-        if len(left_out) == stop - first:
+        room = np.empty(int(edges[-1]) + 1, layout.dtype)
+        tokens, filled = room[1:], 0
+        for block in self._conversion.blocks(begin, begin + len(tokens)):
+            tokens[filled : filled + len(block)] = block
+            filled += len(block)
+        is_filled = edges[1:] > edges[:-1]
+        lasts = edges[1:][is_filled] - 1
+        has_eod = np.zeros(len(lasts), bool)
+        if layout.eod_id is not None:
+            has_eod = tokens[lasts] == layout.eod_id
+        if np.count_nonzero(has_eod) == stop - first:
             # The common case: each BOS token takes the place of the EOD token before it.
-            stream = np.empty_like(tokens)
-            stream[1:] = tokens[:-1]
-            starts = edges[:-1]
+            stream, starts = room[:-1], edges[:-1]
         else:
             kept = np.ones(len(tokens), bool)
-            kept[left_out] = False
+            kept[lasts[has_eod]] = False
             lengths = np.diff(edges) + 1
-            lengths[filled] -= tokens[lasts] == layout.eod_id
+            lengths[is_filled] -= has_eod
             starts = np.cumsum(lengths) - lengths
             of_documents = np.ones(int(lengths.sum()), bool)
             of_documents[starts] = False

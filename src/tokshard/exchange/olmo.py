@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokshard.core.background import Background
 from tokshard.exchange.formats import Stage, count_shards
 from tokshard.exchange.records import Conversion, Records, begin_of, boundaries, first_end_above
 from tokshard.exchange.shards import Position, ShardRange, WrittenShard, next_shard
@@ -41,7 +42,6 @@ DEFAULT_NAME = "part-0"
 _GZIP = zlib.MAX_WBITS | 16
 # Digits compress to a third at any level, and the lowest one is several times as fast as the default.
 _LEVEL = 1
-_POWERS = 10 ** np.arange(18, -1, -1, dtype=np.int64)
 _LINE_BREAKS = str.maketrans("\r\n", "  ")
 
 
@@ -86,15 +86,23 @@ class OlmoFormat:
     def write(self, shard: ShardRange, position: Position, stage: Stage) -> WrittenShard:  # noqa: ARG002
         """Write the tokens and the boundaries of a shard."""
         name = f"{self._name}-{shard.number:05d}{TOKENS_SUFFIX}"
-        with stage.file(name, tokens=shard.tokens) as file:
-            for block in self._conversion.blocks(shard.begin, shard.end):
-                file.write(block.data)
-        with stage.file(boundary_path(name)) as file:
+        # Formatting and compressing the boundaries takes about as long as copying the tokens.
+        boundary_file = Background(lambda: self._write_boundaries(name, shard, stage))
+        try:
+            with stage.file(name, tokens=shard.tokens) as file:
+                for block in self._conversion.blocks(shard.begin, shard.end):
+                    file.write(block.data)
+        finally:
+            boundary_file.done.wait()
+        boundary_file.result()
+        return WrittenShard(shard.number, stage.take(), Position(shard.stop))
+
+    def _write_boundaries(self, tokens: str, shard: ShardRange, stage: Stage) -> None:
+        with stage.file(boundary_path(tokens)) as file:
             packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
             for lines in boundary_lines(self._records, shard):
                 file.write(packer.compress(lines))
             file.write(packer.flush())
-        return WrittenShard(shard.number, stage.take(), Position(shard.stop))
 
     def finish(self, written: Sequence[WrittenShard], stage: Stage) -> None:
         """Write nothing: there is no file about all shards."""
@@ -152,10 +160,14 @@ def _numbered_lines(starts: Integers, ends: Integers, numbers: Integers, source:
 
 def _decimal(values: Integers) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     digits = len(str(int(values.max())))
-    powers = _POWERS[-digits:]
-    characters = ((values[:, None] // powers) % 10 + ord("0")).astype(np.uint8)
-    shown = values[:, None] >= powers
-    shown[:, -1] = True
+    characters = np.empty((len(values), digits), np.uint8)
+    shown = np.ones((len(values), digits), bool)
+    for place in reversed(range(digits)):
+        if place < digits - 1:
+            shown[:, place] = values > 0
+        values, rest = values // 10, values
+        characters[:, place] = rest - values * 10
+    characters += ord("0")
     return characters, shown
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from tokshard.dataset.document_ids import DocumentIds
 from tokshard.dataset.reader import BLOCK_BYTES, IndexedDataset
 from tokshard.dataset.source import open_data
 from tokshard.errors import InputError
@@ -58,6 +59,7 @@ class DatasetRecords:
 
     Args:
         prefix: The path prefix or URL of the dataset; a view is read like any other dataset.
+        with_ids: Whether to read the recorded ids of its documents, if it has any.
 
     Raises:
         MissingFileError, IntegrityError, StorageError: See :class:`~tokshard.dataset.reader.IndexedDataset`.
@@ -65,8 +67,9 @@ class DatasetRecords:
 
     noun = "document"
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, *, with_ids: bool = False) -> None:
         self.name = prefix
+        self._ids = DocumentIds.open(prefix) if with_ids else None
         self._dataset = IndexedDataset(prefix, mmap=False)
         self._file = open_data(bin_path(prefix))
         self._table = self._dataset.index
@@ -125,9 +128,9 @@ class DatasetRecords:
                 first = min(piece_end, end)
             yield np.concatenate(pieces)
 
-    def ids(self, first: int, stop: int) -> list[str] | None:  # noqa: ARG002 - no ids are recorded
+    def ids(self, first: int, stop: int) -> list[str] | None:
         """Return the recorded ids of documents; None if there are none."""
-        return None
+        return None if self._ids is None else self._ids.slice(first, stop)
 
 
 def _sums(lengths: NDArray[np.int32]) -> Integers:
