@@ -15,6 +15,7 @@ from tokshard.dataset.records import RejectionRecord, UnitRecord, read_records, 
 from tokshard.dataset.view import View
 from tokshard.dataset.workdir import PublicationRecord
 from tokshard.errors import IntegrityError
+from tokshard.exchange.conversion.conversion import ConvertedUnit
 from tokshard.storage.journal import JournalLine
 
 GOLDEN = Path(__file__).parents[1] / "golden/formats"
@@ -22,6 +23,7 @@ DOCUMENTS = {
     "dataset-1.json": Manifest,
     "build-plan-tokenize-1.json": BuildPlan,
     "build-plan-merge-1.json": BuildPlan,
+    "build-plan-convert-1.json": BuildPlan,
     "publication-1.json": PublicationRecord,
     "view-1.json": View,
 }
@@ -37,7 +39,7 @@ def test_lines_are_read_and_written_back(name):
     assert b"".join(map(to_line, records)) == path.read_bytes()
 
 
-JOURNALS = {"delivery-1.jsonl": UploadEntry, "merge-1.jsonl": CopiedInput}
+JOURNALS = {"delivery-1.jsonl": UploadEntry, "merge-1.jsonl": CopiedInput, "convert-1.jsonl": ConvertedUnit}
 
 
 @pytest.mark.parametrize("name", JOURNALS)
