@@ -9,7 +9,7 @@ from support.consumers import RANKS, SAMPLES, STEPS, batches_of_a_rank, prepare,
 def prepared(tmp_path_factory):
     """The directory of the blend and its plan."""
     directory = tmp_path_factory.mktemp("consumers")
-    prepare(directory)
+    (directory / "transcript.txt").write_text(prepare(directory), encoding="utf-8")
     return directory
 
 

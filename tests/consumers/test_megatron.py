@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from oracle.reference import Megatron, Recorder, file_states
-from support.command_line import tokshard
 from support.consumers import (
     STOPS,
     blocks,
@@ -15,6 +14,7 @@ from support.consumers import (
     content,
     megatron_version,
     needed,
+    run,
     trained,
 )
 
@@ -22,9 +22,8 @@ needed("torch", "megatron.core.datasets.gpt_dataset")
 pytestmark = pytest.mark.oracle
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    """The NullTokenizer of the commands, built by the function that Megatron's training script calls."""
+def null_tokenizer():
+    """Return the NullTokenizer of the commands, built as Megatron's training script builds it."""
     Megatron()
     options = {"vocab_size": 4096, "null_tokenizer_eod_id": None, "null_tokenizer_pad_id": -1}
     for name in ("megatron.core.tokenizers.utils", "megatron.core.tokenizers.text.utils"):
@@ -34,6 +33,11 @@ def tokenizer():
             continue
         return build(SimpleNamespace(tokenizer_type="NullTokenizer", pad_vocab_size=False, **options))
     raise AssertionError("no builder of tokenizers is known in this version of Megatron")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return null_tokenizer()
 
 
 def test_the_block_of_the_page_writes_nothing_and_resumes(workdir, prepared, expected, tokenizer):
@@ -64,5 +68,4 @@ def test_the_samples_are_megatrons_own_and_no_file_is_opened_to_write(workdir, s
 
 def test_doctor_finds_the_indexes_of_the_launch_command(workdir):
     ((launch,),) = map(commands, blocks("Megatron Core", "sh"))
-    done = tokshard("doctor", "--megatron", megatron_version(), *launch, cwd=workdir)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(f"tokshard doctor --megatron {megatron_version()} {launch}", workdir)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.metadata
 import itertools
+import json
 import math
 import os
 import re
@@ -18,6 +20,7 @@ import pytest
 from support import slow_samplers
 from support.blends import greedy
 from support.command_line import SAMPLE, tokshard
+from support.hub_server import hub_server
 from support.index_twins import slow_document_index, slow_epochs, slow_shuffle_index, slow_text
 
 PAGE = Path(__file__).parents[2] / "docs/consumers.md"
@@ -51,31 +54,66 @@ def blocks(heading: str, language: str = "python") -> list[str]:
     return found
 
 
-def commands(block: str) -> list[list[str]]:
-    """Return the words of the commands of a block of sh."""
-    return [shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines() if line]
+def commands(block: str) -> list[str]:
+    """Return the commands of a block of sh, or those that follow a prompt in a block of console output."""
+    found = re.findall(r"^\$ (.*(?:(?<=\\)\n.*)*)", block, re.MULTILINE)
+    return found or re.findall(r"^.+(?:(?<=\\)\n.*)*", block, re.MULTILINE)
 
 
-def run(words: list[str], cwd: Path) -> str:
-    """Run a command of the page; return its output."""
-    assert words[0] == "tokshard"
-    done = tokshard(*words[1:], cwd=cwd)
+def run(command: str, cwd: Path, env: dict[str, str] | None = None) -> str:
+    """Run a command; return its output."""
+    program, *words = shlex.split(command.replace("\\\n", " "))
+    assert program == "tokshard"
+    done = tokshard(*words, cwd=cwd, env=env)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stderr + done.stdout
 
 
-def prepare(directory: Path) -> None:
-    """Write three small corpora and run the commands of the page."""
+CARD = """---
+configs:
+- config_name: stories
+  data_files: stories/*.parquet
+- config_name: manuals
+  data_files: manuals/*.jsonl.gz
+- config_name: notes
+  data_files: notes.jsonl
+---
+"""
+
+
+def files_of_the_dataset() -> dict[str, bytes | str]:
+    """Return a dataset with three small configs: two shards of Parquet, a compressed and a plain file."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
     stories, manuals = (
         (SAMPLE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
         for name in ("stories", "manuals")
     )
-    corpora = {"stories": stories[:60], "manuals": manuals[:25], "notes": stories[100:110]}
-    for name, lines in corpora.items():
-        (directory / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    files: dict[str, bytes | str] = {
+        "README.md": CARD,
+        "manuals/part-0.jsonl.gz": gzip.compress("".join(manuals[:25]).encode(), mtime=0),
+        "notes.jsonl": "".join(stories[100:110]),
+    }
+    for shard, lines in enumerate((stories[:40], stories[40:60])):
+        table = pa.table({"text": [json.loads(line)["text"] for line in lines]})
+        sink = pa.BufferOutputStream()
+        parquet.write_table(table, sink)
+        files[f"stories/train-{shard:05}-of-00002.parquet"] = sink.getvalue().to_pybytes()
+    return files
+
+
+def prepare(directory: Path) -> str:
+    """Run the commands of the page, with a stand-in for the Hub; return them with their output."""
     (directory / "tokenizer.json").symlink_to(SAMPLE / "tokenizer.json")
-    for words in commands(blocks("Prepare", "sh")[0]):
-        run([megatron_version() if word == "0.19" else word for word in words], directory)
+    with hub_server() as hub:
+        hub.dataset("example/library", files_of_the_dataset())
+        environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(directory / "hub"), "COLUMNS": "100"}
+        transcript = ""
+        for command in commands(blocks("Prepare", "console")[0]):
+            installed = command.replace("--megatron 0.19", f"--megatron {megatron_version()}")
+            transcript += f"$ {command}\n{run(installed, directory, environment)}"
+        return transcript
 
 
 def megatron_version() -> str:
@@ -158,7 +196,9 @@ class Trained:
 
 
 def content(batch: dict) -> np.ndarray:
-    """Return a copy of the tokens of a micro-batch, with the last label of each sample."""
+    """Return a copy of the tokens of a micro-batch, with the last labels if there are labels."""
+    if "input_ids" in batch:
+        return np.asarray(batch["input_ids"]).copy()
     tokens, labels = (np.asarray(batch[name]) for name in ("tokens", "labels"))
     assert np.array_equal(tokens[:, 1:], labels[:, :-1])
     return np.concatenate([tokens, labels[:, -1:]], axis=1)

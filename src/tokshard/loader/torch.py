@@ -14,7 +14,6 @@ __all__ = [
     "PlanDataLoader",
     "PlanDataset",
     "PlanSampler",
-    "TensorBatch",
     "data_loader",
     "to_tensors",
 ]
@@ -80,9 +79,9 @@ class PlanDataset:
 class PlanSampler:
     """The numbers of the micro-batches from where a loader stands to the end.
 
-    Its iterator has a state, which torchdata's ``StatefulDataLoader`` saves and restores: that of the loader
-    (:meth:`~tokshard.loader.rank.RankLoader.state_dict`) at the next micro-batch. So a state of another plan
-    or stream is refused, and one of the plan that this plan continues is accepted.
+    Its iterator has a state, which torchdata's ``StatefulDataLoader`` saves and restores: that of
+    ``RankLoader.state_dict`` at the next micro-batch. So a state of another plan or stream is refused, and
+    one of the plan that this plan continues is accepted.
 
     Args:
         loader: The rank's loader.
@@ -171,14 +170,14 @@ class PlanDataLoader:
         self._loader.skip(0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader stands, see :meth:`~tokshard.loader.rank.RankLoader.state_dict`."""
+        """Return the position as a dictionary of JSON values, as ``RankLoader.state_dict`` does."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to where a loader stood; the next iteration begins there.
+        """Restore a position; the next iteration begins there.
 
         Raises:
-            ResumeMismatchError, UsageError: See :meth:`~tokshard.loader.rank.RankLoader.load_state_dict`.
+            ResumeMismatchError, UsageError: See ``RankLoader.load_state_dict``.
         """
         self._loader.load_state_dict(state)
 
