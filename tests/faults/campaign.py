@@ -45,6 +45,16 @@ WRITING_CALLS = (
 )
 
 
+SIDECARS = (
+    "manifest.json",
+    "units.jsonl",
+    "provenance.bin",
+    "ids.bin",
+    "ids-index.bin",
+    "rejected.jsonl",
+)
+
+
 @dataclass
 class Job:
     """What to try.
@@ -195,7 +205,7 @@ def outputs(prefixes: list[str]) -> list[Output]:
     for prefix in prefixes:
         sidecars = f"{prefix}.tokshard"
         files = {"bin": digest(f"{prefix}.bin"), "idx": digest(f"{prefix}.idx")}
-        for name in ("manifest.json", "units.jsonl", "provenance.bin", "rejected.jsonl"):
+        for name in SIDECARS:
             files[name] = digest(os.path.join(sidecars, name))
         found.append(files)
     return found

@@ -44,9 +44,19 @@ def job(tmp_path):
 COMMON = ["-o", "out/x", "--unit-size", "512", "--on-error", "skip", "--quiet"]
 PLAIN = ["tokenize", "{in}/a.jsonl", "{in}/b.jsonl", *COMMON]
 STREAMED = ["tokenize", "{in}/a.jsonl.gz", "{in}/b.jsonl", *COMMON]
-TWO_FIELDS = ["tokenize", "{in}/a.jsonl", *COMMON, "--field", "text", "--field", "title"]
+TWO_FIELDS = [
+    "tokenize",
+    "{in}/a.jsonl",
+    *COMMON,
+    "--field",
+    "text",
+    "--field",
+    "title",
+    "--id-field",
+    "title",
+]
 REPLACING = [*PLAIN, "--force"]
-OLDER = ["tokenize", "{in}/b.jsonl", "-o", "out/x", "--quiet"]
+OLDER = ["tokenize", "{in}/b.jsonl", "-o", "out/x", "--id-field", "title", "--quiet"]
 
 
 def run(program: str, description: dict, **variables: str) -> dict:

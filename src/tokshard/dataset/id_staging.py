@@ -6,7 +6,7 @@ million documents, and the source is read once for each range.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -109,19 +109,10 @@ class HashFile:
 
 
 @dataclass(frozen=True, slots=True)
-class RenumberedIds:
-    """The hashes of recorded ids, whose documents have other numbers in the output.
-
-    Attributes:
-        ids: The recorded ids of each input.
-        renumber: For each input, a function from its documents to those of the output. It keeps the order
-            of the documents, and so do the inputs, unless ``reorders`` is set.
-        reorders: Whether the documents of an input get another order.
-    """
+class ConcatenatedIds:
+    """The hashes of recorded ids of several datasets, whose documents follow each other in the output."""
 
     ids: Sequence[DocumentIds]
-    renumber: Sequence[Callable[[NDArray[np.int64]], NDArray[np.int64]]]
-    reorders: bool = False
 
     @property
     def documents(self) -> int:
@@ -130,19 +121,12 @@ class RenumberedIds:
 
     def chunks(self, first: int, last: int) -> Iterator[Pairs]:
         """Yield the pairs of a range; see :class:`HashSource`."""
-        found = self._chunks(first, last)
-        if self.reorders and first == last:
-            yield _sorted(list(found))
-        else:
-            yield from found
-
-    def _chunks(self, first: int, last: int) -> Iterator[Pairs]:
-        for ids, renumber in zip(self.ids, self.renumber, strict=True):
+        before = 0
+        for ids in self.ids:
             begin, end = ids.places_of_hashes(first, last)
             for at in range(begin, end, _CHUNK_DOCUMENTS):
-                pairs = np.array(ids.table[at : min(at + _CHUNK_DOCUMENTS, end)])
-                pairs[:, 1] = renumber(pairs[:, 1].astype(np.int64)).astype(np.uint64)
-                yield pairs
+                yield ids.table[at : min(at + _CHUNK_DOCUMENTS, end)] + np.array([0, before], np.uint64)
+            before += len(ids)
 
 
 def sorted_pairs(source: HashSource) -> Iterator[Pairs]:

@@ -11,18 +11,15 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import accumulate
 from typing import Annotated
 
-import numpy as np
 import xxhash
 
 from tokshard.core.codec import XXH3_128, Key, Tool, decode, encode
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json
 from tokshard.dataset.document_ids import DocumentIds
-from tokshard.dataset.id_staging import RenumberedIds, StagedIds, stage_ids
+from tokshard.dataset.id_staging import ConcatenatedIds, StagedIds, stage_ids
 from tokshard.dataset.manifest import (
     IDS_INDEX_NAME,
     IDS_NAME,
@@ -288,13 +285,12 @@ def _stage_ids(directory: str, inputs: Sequence[MergeInput]) -> StagedIds | None
     found = [ids for ids in opened if ids is not None]
     if not found:
         return None
-    firsts = accumulate(map(len, found[:-1]), initial=0)
     return stage_ids(
         directory,
         0,
         _concatenated(inputs, IDS_NAME),
         (lengths for ids in found for _, lengths in ids.pieces()),
-        RenumberedIds(found, [partial(np.add, first) for first in firsts]),
+        ConcatenatedIds(found),
     )
 
 
