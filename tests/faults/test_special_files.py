@@ -129,7 +129,7 @@ READERS = {
     (*BLEND, "-o", "mix", "mix/cache/*-GPTDataset-train-tokshard.json"): (3, NOT_REGULAR),
     # A blend.
     ("verify", "mix/blend.json", "mix/blend.json"): (3, "it is neither a file nor a directory"),
-    ("inspect", "mix", "mix/blend.json"): (3, "it is not a dataset, tokenizer, index cache, blend or plan"),
+    ("inspect", "mix", "mix/blend.json"): (3, "tokenizer, index cache, blend, plan or export"),
     (*BLEND, "-o", "mix", "mix/blend.json"): (3, NOT_REGULAR),
     (*PLAN, "-o", "new", "mix/cache/*-description.txt"): (3, NOT_REGULAR),
     (*PLAN, "-o", "new", "mix/cache/*-GPTDataset-train-tokshard.json"): (3, NOT_REGULAR),

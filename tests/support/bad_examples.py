@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support import bad_datasets, bad_products, bad_views
+from support import bad_datasets, bad_exports, bad_products, bad_views
 
 
 @dataclass(frozen=True)
@@ -164,4 +164,14 @@ EXAMPLES = [
     _deep(bad_products.plan_token_proof, "plan-proof"),
     _deep(bad_products.plan_alone, notes=["plan-proof-unchecked"]),
     _deep(bad_products.plan_coverage, "plan-coverage"),
+    # Exports
+    _structure(bad_exports.damaged, "export-damaged"),
+    _structure(bad_exports.changed, "export-damaged"),
+    _structure(bad_exports.unfinished, "export-unfinished"),
+    _structure(bad_exports.file_missing, "export-file-missing"),
+    _structure(bad_exports.file_size, "export-file-size"),
+    _digest(bad_exports.file_digest, "export-file-digest"),
+    _structure(bad_exports.other_files, "export-other-files"),
+    _structure(bad_exports.source_changed, "export-source-changed"),
+    _structure(bad_exports.source_missing, notes=["export-source-missing"]),
 ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support import bad_datasets, bad_products, bad_views
+from support import bad_datasets, bad_exports, bad_products, bad_views
 from support.bad_examples import EXAMPLES
 from tokshard import preflight
 from tokshard.verification.job import verify
@@ -56,6 +56,7 @@ def test_every_code_has_an_example():
         bad_products.sound_plan,
         bad_products.goes_on,
         bad_products.another_length,
+        bad_exports.sound_export,
     ],
     ids=lambda build: build.__name__,
 )

@@ -39,6 +39,7 @@ def touch(tmp_path, *names):
         (["p/plan.json"], "p/plan.json", "plan", "p/plan.json"),
         (["p/ranks.json"], "p/ranks.json", "plan", "p/ranks.json"),
         (["p/rank-00007.json"], "p/rank-00007.json", "rank", "p/rank-00007.json"),
+        (["e/part-0-00000.npy", "e/.tokshard/export.json"], "e", "export", "e"),
         ([f"c/{STEM}-description.txt"], "c", "cache", "c"),
         ([f"c/{STEM}-shuffle_index.npy"], "c", "cache", "c"),
         ([f"c/{STEM}-shuffle_index.npy"], f"c/{HASH}", "index", f"c/{STEM}-description.txt"),

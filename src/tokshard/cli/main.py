@@ -58,7 +58,9 @@ COMMANDS = {
         "will find.",
         {"ignore_unknown_options": True},
     ),
-    "verify": Entry("verify", "Verify a dataset, index cache, blend or plan against its recorded digests."),
+    "verify": Entry(
+        "verify", "Verify a dataset, index cache, blend, plan or export against its recorded digests."
+    ),
     "trace": Entry(
         "trace", "Trace a training step to its source files and lines, or a line to every step that reads it."
     ),

@@ -33,7 +33,7 @@ def verify(
         str,
         typer.Argument(
             metavar="PATH",
-            help="A dataset (its path prefix), index cache, blend, plan or rank manifest.",
+            help="A dataset (its path prefix), index cache, blend, plan, rank manifest or export.",
             show_default=False,
         ),
     ],
@@ -81,7 +81,7 @@ def verify(
     no_progress: NoProgress = False,
     log_json: LogJson = None,
 ) -> None:
-    """Verify a dataset, index cache, blend or plan against its recorded digests.
+    """Verify a dataset, index cache, blend, plan or export against its recorded digests.
 
     All findings are listed. The exit code is 1 if there are errors or warnings.
 

@@ -26,6 +26,8 @@ DTYPES = ("uint16", "uint32")
 TOKENS_SUFFIX = ".ds"
 INDEX_SUFFIX = ".ds.index"
 METADATA_SUFFIX = ".ds.metadata"
+SUFFIXES = (TOKENS_SUFFIX, INDEX_SUFFIX, METADATA_SUFFIX)
+"""The ends of the names of all files."""
 SHARD_TOKENS = 100_000_000_000
 """The merger's default for the tokens of a file."""
 UNKNOWN_TOKENIZER = "Unknown Tokenizer"
@@ -43,8 +45,6 @@ class DatatroveFormat:
         limit: The tokens that end a shard when a document reaches them.
         tokenizer: The name of the tokenizer in the metadata.
     """
-
-    suffixes: tuple[str, ...] = (TOKENS_SUFFIX, INDEX_SUFFIX, METADATA_SUFFIX)
 
     def __init__(
         self, records: Records, dtype: np.dtype[Any], name: str, limit: int, tokenizer: str | None

@@ -18,6 +18,7 @@ from tokshard.core.codec import Document, Key, decode, encode
 from tokshard.dataset.build_run import OutputState
 from tokshard.dataset.workdir import refuse_link, remove_temporary_files
 from tokshard.errors import IntegrityError, OutputExistsError, StorageError, UsageError
+from tokshard.exchange import datatrove, nanogpt, olmo, parquet
 from tokshard.exchange.manifest import (
     DIRECTORY_NAME,
     MANIFEST_NAME,
@@ -27,6 +28,7 @@ from tokshard.exchange.manifest import (
     manifest_path,
     read_export,
 )
+from tokshard.exchange.options import FormatName
 from tokshard.exchange.shards import WrittenShard
 from tokshard.storage import fs, syscalls
 from tokshard.storage.files import is_temporary, remove_tree, rename_new, write_atomically
@@ -38,6 +40,12 @@ from tokshard.storage.small_files import read_document
 _PLAN_NAME = "plan.json"
 _PUBLISH_NAME = "publish.json"
 _JOURNAL_NAME = "export.jsonl"
+_SUFFIXES: dict[FormatName, tuple[str, ...]] = {
+    "olmo": olmo.SUFFIXES,
+    "nanogpt": nanogpt.SUFFIXES,
+    "datatrove": datatrove.SUFFIXES,
+    "parquet": parquet.SUFFIXES,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,20 +61,39 @@ class ExportPublication(Document):
     replaces: Annotated[bool, Key("replaces", "Whether existing files are replaced.")]
 
 
+def is_export(directory: str) -> bool:
+    """Return whether a directory holds an export, finished or not."""
+    return fs.isfile(manifest_path(directory)) or has_unfinished_work(directory)
+
+
+def has_unfinished_work(directory: str) -> bool:
+    """Return whether an export into a directory was interrupted, or is still active."""
+    return fs.isfile(os.path.join(directory, DIRECTORY_NAME, "work", _PLAN_NAME))
+
+
+def files_of_format(directory: str, to: FormatName) -> set[str]:
+    """Return the names of files in a directory that readers of a format read, whoever wrote them."""
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    except OSError as error:
+        raise StorageError("read", directory, error) from error
+    return {name for name in names if name.endswith(_SUFFIXES[to]) and not is_temporary(name)}
+
+
 class ExportDirectory:
     """The output of an export. All methods that write need the lock.
 
     Args:
         path: The directory.
         plan: The plan of this run.
-        suffixes: The ends of the names of the format's files.
         force: Whether an existing output is replaced.
     """
 
-    def __init__(self, path: str, plan: ExportPlan, suffixes: tuple[str, ...], *, force: bool) -> None:
+    def __init__(self, path: str, plan: ExportPlan, *, force: bool) -> None:
         self.path = path
         self.plan = plan
-        self._suffixes = suffixes
         self._force = force
         self._own = os.path.join(path, DIRECTORY_NAME)
         self.work = os.path.join(self._own, "work")
@@ -141,14 +168,8 @@ class ExportDirectory:
             )
 
     def _foreign(self) -> list[str]:
-        # Files with names of the format; those of an export with a manifest are among them.
-        try:
-            names = os.listdir(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise StorageError("read", self.path, error) from error
-        return sorted(name for name in names if name.endswith(self._suffixes) and not is_temporary(name))
+        # Those of an export with a manifest are among them.
+        return sorted(files_of_format(self.path, self.plan.parameters.to))
 
     # Work.
 

@@ -44,9 +44,6 @@ class Stage:
 class Format(Protocol):
     """The writer of a format, for the records and options of one export."""
 
-    suffixes: tuple[str, ...]
-    """The ends of the names of its files."""
-
     def next_shard(self, number: int, position: Position) -> ShardRange | None:
         """Return the shard that begins at a position of the records; None after the last one."""
 

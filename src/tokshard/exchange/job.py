@@ -169,7 +169,7 @@ def _prepare(options: ExportOptions) -> _ExportJob:
     parameters = _parameters(options, source, dtype)
     form = _format(source, parameters, dtype)
     plan = ExportPlan(parameters=parameters, source=source.description)
-    output = ExportDirectory(options.directory, plan, form.suffixes, force=options.force)
+    output = ExportDirectory(options.directory, plan, force=options.force)
     return _ExportJob(options, source, dtype, form, output)
 
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 DTYPES = ("uint16", "uint32")
 TOKENS_SUFFIX = ".bin"
 BOS_INDEX_SUFFIX = ".bos.idx"
+SUFFIXES = (TOKENS_SUFFIX, BOS_INDEX_SUFFIX)
+"""The ends of the names of all files."""
 HEADER_BYTES = 1024
 SHARD_TOKENS = 100_000_000
 """The default of the script that writes FineWeb for modded-nanogpt."""
@@ -185,8 +187,6 @@ class NanogptFormat:
         records: The documents.
         layout: The options.
     """
-
-    suffixes: tuple[str, ...] = (TOKENS_SUFFIX, BOS_INDEX_SUFFIX)
 
     def __init__(self, records: Records, layout: NanogptLayout) -> None:
         self._records = records

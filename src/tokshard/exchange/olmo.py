@@ -34,6 +34,8 @@ DTYPES = ("uint8", "uint16", "uint32", "uint64")
 """The dtypes of tokens, in the order in which OLMo-core looks for the smallest that holds the vocabulary."""
 TOKENS_SUFFIX = ".npy"
 BOUNDARIES_SUFFIX = ".csv.gz"
+SUFFIXES = (TOKENS_SUFFIX, BOUNDARIES_SUFFIX)
+"""The ends of the names of all files."""
 SHARD_TOKENS = 1 << 30
 """Dolma's default for the tokens of a file (its ``max_size``, which counts tokens)."""
 DEFAULT_NAME = "part-0"
@@ -64,8 +66,6 @@ class OlmoFormat:
         name: The beginning of the file names.
         limit: The tokens that a shard stays below, unless its first record alone has more.
     """
-
-    suffixes: tuple[str, ...] = (TOKENS_SUFFIX, BOUNDARIES_SUFFIX)
 
     def __init__(self, records: Records, dtype: np.dtype[Any], name: str, limit: int) -> None:
         self._records = records

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 DTYPES = ("int32", "int64")
 TOKENS_SUFFIX = ".parquet"
+SUFFIXES = (TOKENS_SUFFIX,)
+"""The ends of the names of all files."""
 TOKENS_COLUMN = "input_ids"
 DOCUMENT_COLUMN = "document_id"
 SAMPLE_COLUMN = "sample"
@@ -47,8 +49,6 @@ class ParquetFormat:
     Raises:
         MissingExtraError: pyarrow is not installed.
     """
-
-    suffixes: tuple[str, ...] = (TOKENS_SUFFIX,)
 
     def __init__(self, records: Records, dtype: np.dtype[Any], name: str, limit: int) -> None:
         try:

@@ -9,6 +9,7 @@ from tokshard.core.presentation import Section
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, OutputExistsError, StorageError, UsageError
+from tokshard.exchange.manifest import manifest_path
 from tokshard.index_cache.job import BuildIndicesReport
 from tokshard.inspection import facts, index_facts, packing_facts, plan_facts
 from tokshard.inspection.datasets import (
@@ -66,6 +67,7 @@ _KINDS = {
     "blend": "blend",
     "plan": "shard plan",
     "rank": "rank of a shard plan",
+    "export": "export",
 }
 _PLAN_OPTIONS = {"rank", "step", "index", "sample", "dataset-sample", "epoch", "stream"}
 
@@ -109,6 +111,11 @@ def _inspect(found: Recognized, options: InspectOptions) -> Summary:
             return inspect_blend(found.path)
         case "plan" | "rank":
             return _plan(found, options)
+        case "export":
+            raise InputError(
+                f"cannot inspect {found.path}: it is an export",
+                hint=f"run tokshard verify {found.path}, or read {manifest_path(found.path)}",
+            )
 
 
 def describe(

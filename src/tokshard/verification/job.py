@@ -14,6 +14,7 @@ from tokshard.dataset.layout import MAGIC
 from tokshard.dataset.manifest import manifest_path
 from tokshard.dataset.view import data_prefix, refuse_view, view_path
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError, UsageError
+from tokshard.exchange.directory import is_export
 from tokshard.index_cache.entry import CacheEntry
 from tokshard.sharding.plan import PLAN_NAME
 from tokshard.sharding.ranks import PACKED_NAME, RANK_NAME
@@ -35,6 +36,7 @@ from tokshard.verification.blend import verify_blend
 from tokshard.verification.cache import EntryToVerify, dataset_of, verify_entry
 from tokshard.verification.context import CountingRunner, VerifyContext
 from tokshard.verification.dataset import verify_dataset
+from tokshard.verification.export import verify_export
 from tokshard.verification.options import VerifyOptions
 from tokshard.verification.plan import verify_plan, verify_rank
 from tokshard.verification.recognition import Recognized, entries_in, entries_of, recognize
@@ -110,6 +112,8 @@ def _verified(found: FoundProducts, context: VerifyContext) -> Iterator[Verified
     for directory in found.plans.values():
         path = os.path.join(directory, PLAN_NAME)
         yield _unread("plan", path, found) or verify_plan(directory, context)
+    for directory in found.exports.values():
+        yield verify_export(directory, context)
     for manifest in found.ranks.values():
         yield _unread("rank", manifest, found) or verify_rank(manifest, context)
 
@@ -138,6 +142,8 @@ def _expected_bytes(found: FoundProducts, context: VerifyContext) -> int:
         for wanted in found.entries.values():
             arrays = map(wanted.entry.array_path, wanted.entry.arrays)
             total += int(sum(map(_size, arrays)) * share)
+        for directory in found.exports.values():
+            total += int(_sizes_in(directory) * share)
     return total
 
 
@@ -155,7 +161,7 @@ def _size(path: str) -> int:
         return 0
 
 
-_HINT = "pass a dataset, an index cache or one of its files, a blend, a plan, or a rank manifest"
+_HINT = "pass a dataset, an index cache or one of its files, a blend, a plan, a rank manifest, or an export"
 
 
 @dataclass(slots=True)
@@ -168,6 +174,7 @@ class FoundProducts:
         blends: Documents of blends, or their directories.
         plans: Directories of plans.
         ranks: Manifests of ranks.
+        exports: Directories of exports.
         unread: Errors of the file system when blends, plans and manifests of ranks were read, by path.
     """
 
@@ -176,12 +183,13 @@ class FoundProducts:
     blends: dict[str, str] = field(default_factory=dict)
     plans: dict[str, str] = field(default_factory=dict)
     ranks: dict[str, str] = field(default_factory=dict)
+    exports: dict[str, str] = field(default_factory=dict)
     unread: dict[str, StorageError] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
         """True if there are no products."""
-        return not (self.datasets or self.entries or self.blends or self.plans or self.ranks)
+        return not (self.datasets or self.entries or self.blends or self.plans or self.ranks or self.exports)
 
     def add_dataset(self, prefix: str) -> None:
         """Add a dataset."""
@@ -213,6 +221,10 @@ class FoundProducts:
         self.plans.setdefault(os.path.realpath(directory), directory)
         if sources:
             self._add_sources_of_plan(directory, os.path.join(directory, PLAN_NAME))
+
+    def add_export(self, directory: str) -> None:
+        """Add an export."""
+        self.exports.setdefault(os.path.realpath(directory), directory)
 
     def add_rank(self, path: str, *, sources: bool) -> None:
         """Add the manifest of a rank, with the indexes and datasets of its plan if these are wanted."""
@@ -289,7 +301,7 @@ def _recognised(thing: str) -> Recognized:
     except InputError:
         if os.path.isdir(thing):
             raise UsageError(
-                f"{thing} is a directory, but not an index cache, a blend or a plan",
+                f"{thing} is a directory, but not an index cache, a blend, a plan or an export",
                 hint="pass --recursive to verify everything below it",
             ) from None
         raise
@@ -315,6 +327,8 @@ def _add(found: FoundProducts, thing: Recognized, *, recursive: bool) -> None:
             found.add_plan(thing.path, sources=recursive)
         case "rank":
             found.add_rank(thing.path, sources=recursive)
+        case "export":
+            found.add_export(thing.path)
         case _:
             raise InputError(f"cannot verify {thing.path}: it is not a tokshard product", hint=_HINT)
 
@@ -329,6 +343,8 @@ def _walk(found: FoundProducts, top: str) -> None:
         for name in sorted(below):
             if name.endswith(SIDECAR_SUFFIX) and name != SIDECAR_SUFFIX:
                 found.add_dataset(os.path.join(directory, name.removesuffix(SIDECAR_SUFFIX)))
+        if is_export(directory):
+            found.add_export(directory)
         below[:] = sorted(name for name in below if not name.endswith(SIDECAR_SUFFIX))
         for prefix in _pairs(directory, names):
             found.add_dataset(prefix)

@@ -1,4 +1,4 @@
-"""Recognition of the product that a path names: dataset, tokenizer, index cache, index, blend, plan, rank.
+"""Recognition of the product that a path names: dataset, tokenizer, cache, index, blend, plan, rank, export.
 
 Only names decide, never contents: readers of the files check the contents.
 """
@@ -13,6 +13,7 @@ from typing import Literal
 
 from tokshard.blending.document import DOCUMENT_NAME as BLEND_NAME
 from tokshard.errors import InputError, UsageError
+from tokshard.exchange.directory import is_export
 from tokshard.index_cache.entry import CacheEntry
 from tokshard.sharding.plan import PLAN_NAME
 from tokshard.sharding.ranks import PACKED_NAME, RANK_NAME
@@ -20,7 +21,7 @@ from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
 from tokshard.tokenizer.location import holds_definition
 
-Kind = Literal["dataset", "tokenizer", "cache", "index", "blend", "plan", "rank"]
+Kind = Literal["dataset", "tokenizer", "cache", "index", "blend", "plan", "rank", "export"]
 
 TOKENIZER_NAME = "tokenizer.json"
 
@@ -39,6 +40,7 @@ class Recognized:
         kind: ``"dataset"``: ``path`` is its prefix. ``"tokenizer"``: its file, directory or name.
             ``"cache"``: the directory. ``"index"``: the path of its description, which need not be
             there. ``"blend"``, ``"plan"``: the directory or the file. ``"rank"``: its manifest.
+            ``"export"``: the directory.
         path: The path.
     """
 
@@ -122,12 +124,14 @@ def _directory(path: str) -> Recognized:
         )
     if there:
         return Recognized(kinds[there[0]], path)
+    if is_export(path):
+        return Recognized("export", path)
     if entries_in(path):
         return Recognized("cache", path)
     if holds_definition(path):
         return Recognized("tokenizer", path)
     raise InputError(
-        f"cannot read {path}: it is not a dataset, tokenizer, index cache, blend or plan", hint=_HINT
+        f"cannot read {path}: it is not a dataset, tokenizer, index cache, blend, plan or export", hint=_HINT
     )
 
 

@@ -18,6 +18,7 @@ _COPY = "copy it again from its source, or rebuild it"
 _REMAKE = "run tokshard tokenize or tokshard merge again with --force"
 _REBUILD = "run tokshard build-indices or tokshard blend again with --rebuild"
 _REBLEND = "run tokshard blend again with --rebuild --force"
+_REEXPORT = "run tokshard export again with --force"
 _REPLAN = "run tokshard shard-plan again with --force"
 
 
@@ -194,11 +195,25 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
             "restore them at the path recorded in the plan",
         ),
         "plan-coverage": _error("over all ranks, samples are lost or read twice", _REPLAN),
+        # Exports
+        "export-damaged": _error("the manifest of an export cannot be read, or was changed", _REEXPORT),
+        "export-unfinished": _warning(
+            "an export was interrupted, or is still active", "run the same command again"
+        ),
+        "export-file-missing": _error("a file that the manifest of an export lists is missing", _REEXPORT),
+        "export-file-size": _error("the size of a file contradicts the manifest of an export", _REEXPORT),
+        "export-file-digest": _error("a file of an export does not match its digest", _REEXPORT),
+        "export-other-files": _warning(
+            "files of the format that the manifest of an export does not list: readers read them, too",
+            "move them to another directory",
+        ),
+        "export-source-changed": _warning("a dataset has changed since it was exported", _REEXPORT),
+        "export-source-missing": _note("the dataset of an export was not found and not compared"),
     }
 )
 
 
-ProductKind = Literal["dataset", "index", "blend", "plan", "rank"]
+ProductKind = Literal["dataset", "index", "blend", "plan", "rank", "export"]
 TokenRole = Literal["eod", "prefix", "suffix", "unknown"]
 
 
@@ -247,7 +262,7 @@ class SpecialTokenAudit:
 class VerifiedProduct:
     """One product that was examined."""
 
-    kind: Annotated[ProductKind, Key("kind", "dataset, index (of a cache), blend, plan or rank.")]
+    kind: Annotated[ProductKind, Key("kind", "dataset, index (of a cache), blend, plan, rank or export.")]
     path: Annotated[str, Key("path", "The path prefix of a dataset; the main file of other products.")]
     is_sound: Annotated[bool, Key("sound", "Whether there are no findings but notes.")]
     counts: Annotated[dict[str, int], Key("counts", "Counts, by name.")]
@@ -277,7 +292,7 @@ class VerifyReport(Document):
     bytes_read: Annotated[int, Key("bytes_read", "Bytes that were read.", minimum=0)]
     seconds: Annotated[float, Key("seconds", "Duration in seconds.", minimum=0)]
     products: Annotated[
-        tuple[VerifiedProduct, ...], Key("products", "Verified products, from datasets to plans.")
+        tuple[VerifiedProduct, ...], Key("products", "Verified products, from datasets to exports.")
     ]
 
     @property
