@@ -1,7 +1,7 @@
 """Every exit code of every command, each in a situation that is made for it.
 
 Signals and bugs come from an audit hook in a process of its own: at the moment when the command opens
-one certain file.
+one certain file. Most of these processes are forked; some of each kind start an interpreter.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from support import forked_commands
 from support.command_line import SAMPLE
 from support.mixture_data import NAMES, run
 from support.schemas import defects_of
@@ -96,21 +98,7 @@ LOCKS = {
 }
 """What commands lock that do not wait. (For an index that another process builds, they wait.)"""
 
-CHILD = """
-import os, signal, sys
-place, deed = os.environ["TOKSHARD_TEST_PLACE"], os.environ["TOKSHARD_TEST_DEED"]
-def watch(event, arguments):
-    global place
-    if place and event == "open" and str(arguments[0]).endswith(place):
-        place = ""
-        if deed == "bug":
-            raise RuntimeError("a bug")
-        os.kill(os.getpid(), int(deed))
-sys.addaudithook(watch)
-from tokshard.cli.main import main
-sys.argv[0] = "tokshard"
-main()
-"""
+PROGRAM = Path(__file__).with_name("stopped_command.py")
 
 
 @pytest.fixture(scope="module")
@@ -144,11 +132,31 @@ def workshop(prepared, tmp_path, monkeypatch):
     return directory
 
 
-def child(arguments, *, place="", deed="", **streams):
+def child(arguments, *, place="", deed="", stdout=None, stderr=None, own_interpreter=False):
+    """Run a command as a process of its own, in an interpreter of its own if its start or end matters."""
     environment = {**os.environ, "TOKSHARD_TEST_PLACE": place, "TOKSHARD_TEST_DEED": str(deed)}
-    command = [sys.executable, "-c", CHILD, *map(str, arguments)]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
-    return subprocess.run(command, env=environment, text=True, check=False, **streams)
+    words = [*map(str, arguments)]
+    if own_interpreter or not forked_commands.can_run(environment):
+        return subprocess.run(
+            [sys.executable, PROGRAM, *words],
+            env=environment,
+            text=True,
+            check=False,
+            stdout=subprocess.PIPE if stdout is None else stdout,
+            stderr=subprocess.PIPE if stderr is None else stderr,
+        )
+    done = forked_commands.run(
+        words,
+        environment=environment,
+        program=PROGRAM,
+        stdout=_descriptor(stdout),
+        stderr=_descriptor(stderr),
+    )
+    return subprocess.CompletedProcess(words, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def _descriptor(stream):
+    return stream.fileno() if hasattr(stream, "fileno") else stream
 
 
 def test_every_command_is_in_these_tables():
@@ -296,10 +304,10 @@ def test_an_output_that_another_process_writes_is_5(workshop, name):
     assert f"process {os.getpid()}" in done.stderr
 
 
-@pytest.mark.parametrize("name", GOOD)
-def test_a_result_that_nobody_can_take_is_7(workshop, name):
+@pytest.mark.parametrize(("name", "own_interpreter"), [*((name, False) for name in GOOD), ("inspect", True)])
+def test_a_result_that_nobody_can_take_is_7(workshop, name, own_interpreter):
     with open("/dev/full", "w") as full:
-        done = child(GOOD[name], stdout=full)
+        done = child(GOOD[name], stdout=full, own_interpreter=own_interpreter)
     assert done.returncode == 7, done.stderr
     assert "cannot write standard output: No space left on device" in done.stderr
 
@@ -314,11 +322,14 @@ UNREAD = {
 }
 
 
-@pytest.mark.parametrize("name", UNREAD)
-def test_a_reader_who_has_left_is_141_and_no_message(workshop, name):
+@pytest.mark.parametrize(
+    ("name", "own_interpreter"),
+    [*((name, False) for name in UNREAD), *((name, True) for name in ("inspect", "version", "an error"))],
+)
+def test_a_reader_who_has_left_is_141_and_no_message(workshop, name, own_interpreter):
     reader, writer = os.pipe()
     os.close(reader)
-    done = child(UNREAD[name], stdout=writer)
+    done = child(UNREAD[name], stdout=writer, own_interpreter=own_interpreter)
     os.close(writer)
     assert done.returncode == 141, done.stderr
     assert "Traceback" not in done.stderr
@@ -326,10 +337,10 @@ def test_a_reader_who_has_left_is_141_and_no_message(workshop, name):
         assert "error" not in done.stderr
 
 
-@pytest.mark.parametrize("name", GOOD)
-def test_stderr_that_nobody_can_take_changes_nothing(workshop, name):
+@pytest.mark.parametrize(("name", "own_interpreter"), [*((name, False) for name in GOOD), ("inspect", True)])
+def test_stderr_that_nobody_can_take_changes_nothing(workshop, name, own_interpreter):
     with open("/dev/full", "w") as full:
-        done = child(GOOD[name], stderr=full)
+        done = child(GOOD[name], stderr=full, own_interpreter=own_interpreter)
     assert done.returncode == 0
     assert done.stdout
 
@@ -342,18 +353,20 @@ def test_a_worker_that_dies_is_8(workshop, monkeypatch):
     assert done.returncode == 8, done.stderr
 
 
-@pytest.mark.parametrize("name", GOOD)
-def test_a_bug_is_70_with_its_traceback(workshop, name):
-    done = child(GOOD[name], place=OPENED.get(name, "web.idx"), deed="bug")
+@pytest.mark.parametrize(("name", "own_interpreter"), [*((name, False) for name in GOOD), ("inspect", True)])
+def test_a_bug_is_70_with_its_traceback(workshop, name, own_interpreter):
+    place = OPENED.get(name, "web.idx")
+    done = child(GOOD[name], place=place, deed="bug", own_interpreter=own_interpreter)
     assert done.returncode == 70
     assert "RuntimeError: a bug" in done.stderr
     assert "tokshard: this is a bug; please report it" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("name", GOOD)
-def test_a_signal_is_128_and_its_number(workshop, name, number):
-    done = child(GOOD[name], place=OPENED.get(name, "web.idx"), deed=int(number))
+@pytest.mark.parametrize(("name", "own_interpreter"), [*((name, False) for name in GOOD), ("tokenize", True)])
+def test_a_signal_is_128_and_its_number(workshop, name, number, own_interpreter):
+    place = OPENED.get(name, "web.idx")
+    done = child(GOOD[name], place=place, deed=int(number), own_interpreter=own_interpreter)
     assert done.returncode == 128 + number, done.stderr
     assert done.stderr.splitlines()[-2:] == [
         "error: stopped; finished work is kept",

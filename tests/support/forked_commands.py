@@ -63,6 +63,8 @@ def run(
     open_files: int | None = None,
     program: Path | None = None,
     one_stream: bool = False,
+    stdout: int | None = None,
+    stderr: int | None = None,
     started: Callable[[int], object] = lambda _: None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run ``tokshard`` with these arguments.
@@ -77,6 +79,8 @@ def run(
         program: What to run with these arguments instead of ``tokshard``: a program of the tests, which may
             import modules of its directory.
         one_stream: Whether it writes what belongs to stderr to the same file as stdout.
+        stdout: The descriptor that it writes to; by default a file, whose content is returned.
+        stderr: The same of stderr.
         started: Is told the process.
     """
     job = {
@@ -90,7 +94,9 @@ def run(
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         source, sink = os.pipe()
         answers, answer = os.pipe()
-        streams = [source, out.fileno(), (out if one_stream else err).fileno(), answer]
+        first = out.fileno() if stdout is None else stdout
+        second = err.fileno() if stderr is None else stderr
+        streams = [source, first, first if one_stream else second, answer]
         _server().send(json.dumps(job).encode(), streams)
         os.close(source)
         os.close(answer)
