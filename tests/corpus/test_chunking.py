@@ -28,10 +28,10 @@ LIMIT = 120
 
 
 def small_file():
-    """Return about 2 KB with records of every length around LIMIT, blank lines and bad ones."""
+    """Return about 1.2 KB with records of every length around LIMIT, blank lines and bad ones."""
     choose = random.Random(4)
     parts = [b"\xef\xbb\xbf"]
-    while sum(map(len, parts)) < 2000:
+    while sum(map(len, parts)) < 1200:
         body = "añ漢🙂 "[choose.randrange(5)] * choose.choice([0, 1, 3, 20, 30, 108, 109, 150])
         parts.append(f'{{"text": "{body}"}}\n'.encode())
         parts.append(choose.choice([b"", b"", b"\n", b"\r\n", b"  \n", b"broken\n", b"\xff\n"]))
@@ -55,15 +55,14 @@ def plain_reading(path, units=None, **options):
     return without_reasons(read_units(units, limit=LIMIT, **options))
 
 
-def reading_sizes_that_differ(read, data, sizes):
+def reading_sizes_that_differ(read, expected, sizes):
     """Return the read sizes with which a reader does not find what the twin finds."""
-    expected, *_ = twin(data, LIMIT)
     return [size for size in sizes if read(size) != expected]
 
 
 def test_the_sample_has_everything():
     documents, rejected, line_count, blank_lines = EXPECTED
-    assert 1900 < len(DATA) < 2500
+    assert 1100 < len(DATA) < 1500
     assert min(len(documents), len(rejected), blank_lines) >= 4
     assert line_count == len(documents) + len(rejected) + blank_lines
 
@@ -71,10 +70,8 @@ def test_the_sample_has_everything():
 def test_every_read_size(plain):
     sizes = range(1, len(DATA) + 2)
     assert (
-        reading_sizes_that_differ(lambda size: plain_reading(plain, batch_bytes=size)[0], DATA, sizes) == []
+        reading_sizes_that_differ(lambda size: plain_reading(plain, batch_bytes=size), EXPECTED, sizes) == []
     )
-    for size in sizes:
-        assert plain_reading(plain, batch_bytes=size) == EXPECTED
 
 
 def test_the_property_catches_a_reader_that_drops_lines_at_borders():
@@ -84,7 +81,7 @@ def test_the_property_catches_a_reader_that_drops_lines_at_borders():
         return [(at, ((text,),)) for at, line in usable if (text := twin_text(line)) is not None]
 
     assert read(len(DATA)) == EXPECTED[0]  # right where nothing is cut
-    assert len(reading_sizes_that_differ(read, DATA, range(1, len(DATA)))) > 1400
+    assert len(reading_sizes_that_differ(read, EXPECTED[0], range(1, len(DATA)))) > 0.7 * len(DATA)
 
 
 def test_every_unit_size(plain):

@@ -166,7 +166,10 @@ COMPRESS = {
 
 @pytest.mark.parametrize(
     ("executor", "codec"),
-    [*(("inline", codec) for codec in COMPRESS), *(("workers", codec) for codec in COMPRESS if codec != "none")],
+    [
+        *(("inline", codec) for codec in COMPRESS),
+        *(("workers", codec) for codec in COMPRESS if codec != "none"),
+    ],
 )
 def test_compression_does_not_show(inputs, output, right, scratch, codec, executor):
     packed = []

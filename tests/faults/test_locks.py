@@ -13,6 +13,7 @@ import pytest
 
 from faults.campaign import outputs
 from faults.processes import HERE, START_SECONDS, Run
+from support.command_line import tokshard
 
 ROUNDS = int(os.environ.get("TOKSHARD_LOCK_ROUNDS", "25"))
 CONTROL = "controls.lock_by_existence:WriterLock"
@@ -69,7 +70,8 @@ def waiting_run(directory):
 
 
 def tokenize(directory, *more):
-    return Run(["tokenize", "corpus.jsonl", "-o", "out/x", *more], directory).start().end()
+    done = tokshard("tokenize", "corpus.jsonl", "-o", "out/x", *more, cwd=directory)
+    return done.returncode, done.stderr
 
 
 @pytest.mark.parametrize("more", [(), ("--force",), ("--no-resume",)])

@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from faults.campaign import outputs
 from faults.processes import HERE
+from support import forked_commands
 
 TEXT = b"not yours"
 FILES = [
@@ -85,12 +84,7 @@ KILLS = [["replace", 4], ["replace", 10], ["replace", 12], ["unlink", 9]]
 
 def run(*more, kill=None, control=None):
     wanted = {"arguments": [*TOKENIZE, *more], "kill": kill, "control": control}
-    done = subprocess.run(
-        [sys.executable, str(HERE / "killed.py"), json.dumps(wanted)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked_commands.run([json.dumps(wanted)], program=HERE / "killed.py")
     assert done.returncode == (-signal.SIGKILL if kill else 0), done.stderr
 
 

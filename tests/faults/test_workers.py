@@ -31,11 +31,11 @@ from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import WorkerError
 from tokshard.tokenization.workers.pool import ProcessPool
 
-KILLS = int(os.environ.get("TOKSHARD_KILLS", "5"))
+KILLS = int(os.environ.get("TOKSHARD_KILLS", "3"))
 SEED = int(os.environ.get("TOKSHARD_SEED", "1"))
 
 UNIT_SIZE = "12000"
-COMMON = ["-o", "out/x", "--tokenizer", str(TOKENIZER), "--encoder", "reference", "--no-progress"]
+COMMON = ["-o", "out/x", "--tokenizer", str(TOKENIZER), "--encoder", "fast", "--no-progress"]
 # Just too large for being encoded in the main process.
 TOKENIZE = ["tokenize", "corpus.jsonl", *COMMON, "--workers", "2", "--unit-size", UNIT_SIZE]
 INLINE = ["tokenize", "small.jsonl", *COMMON]
@@ -46,7 +46,7 @@ PIPED = ["tokenize", "pipe", *COMMON]
 def corpus(tmp_path_factory):
     with scratch_directory(tmp_path_factory.getbasetemp()) as directory:
         make_corpus(directory / "corpus.jsonl", 4.3)
-        make_corpus(directory / "small.jsonl", 2.5)
+        make_corpus(directory / "small.jsonl", 0.5)
         os.mkfifo(directory / "pipe")
         yield directory
 
@@ -235,7 +235,7 @@ def tokenize_here(directory: Path, executor: ProcessPool, action=lambda: None):
         executor=executor,
         progress=AtFirstUpdate(action),
         tokenizer=str(TOKENIZER),
-        encoder="reference",
+        encoder="fast",
         unit_bytes=int(UNIT_SIZE),
     )
 
@@ -348,7 +348,7 @@ class Begun(SilentProgress):
     def update(self, progress):
         executor._silence_seconds = 10  # not while the forkserver starts, which says nothing
 options = TokenizeOptions(
-    "corpus.jsonl", "out/x", tokenizer=sys.argv[1], encoder="reference", unit_bytes=12000
+    "corpus.jsonl", "out/x", tokenizer=sys.argv[1], encoder="fast", unit_bytes=12000
 )
 tokenize(options, executor=executor, progress=Begun())
 """

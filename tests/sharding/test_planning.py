@@ -341,7 +341,7 @@ def test_single_reads_in_the_order_of_the_pretraining_sampler():
 @pytest.mark.parametrize("sharded", [True, False])
 def test_cyclic_reads_in_the_order_of_the_random_sampler(sharded):
     compared = ragged = 0
-    for generator, total, size, ranks in slow_samplers.random_worlds(210, seed=2):
+    for generator, total, size, ranks in slow_samplers.random_worlds(110, seed=2):
         world = World(ranks, size)
         rounds = total // world.group
         consumed = generator.randint(0, 3 * rounds) * world.group
@@ -368,7 +368,7 @@ def test_cyclic_reads_in_the_order_of_the_random_sampler(sharded):
             read = plan.ids(rank, 0, min(plan.samples_per_rank, len(batches) * size)).reshape(-1, size)
             assert read.tolist() == batches[: len(read)]
         compared += 1
-    assert compared >= 150
+    assert compared >= 75
     assert bool(ragged) == (not sharded)
 
 

@@ -1,6 +1,5 @@
 """Continuing a plan: other world sizes, every mode, chains of stops, and other weights."""
 
-import itertools
 import random
 from pathlib import Path
 
@@ -35,17 +34,21 @@ def continued(plan, consumed, ranks, **changes):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_another_world_size_reads_the_same_batches_after_any_stop(mode):
-    # 5 modes x 10 worlds x 9 other worlds x 5 stops = 2,250 triples.
+    # 5 modes x 10 worlds x 9 other worlds x 2 of 5 stops = 900 triples.
     samples = 48 * 6 + 17
     for ranks in WORLDS:
         plan = plan_of(source_of(200, samples - 200), ranks, batch=48, mode=mode)
         batches = [sorted(step) for step in reads_of(plan)]
-        for stop, other in itertools.product(range(1, 6), WORLDS):
-            if other == ranks:
-                continue
-            after = continued(plan, stop * 48, other)
-            assert [sorted(step) for step in reads_of(after)] == batches[stop:]
-            assert verify_replan(after) == []
+        for number, other in enumerate(WORLDS):
+            if other != ranks:
+                check_other_world(plan, batches, other, stops=(1 + number % 5, 1 + (number + 2) % 5))
+
+
+def check_other_world(plan, batches, other, stops):
+    for stop in stops:
+        after = continued(plan, stop * 48, other)
+        assert [sorted(step) for step in reads_of(after)] == batches[stop:]
+        assert verify_replan(after) == []
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -70,7 +73,7 @@ def test_24_then_16_then_48_ranks_read_every_sample_once_through_files(tmp_path,
     assert len(plan.history) == 3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_seen_and_planned_are_disjoint_and_with_the_rest_everything(data):
     draw = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731 - as short as a name
