@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import importlib
+import itertools
 import os
+from collections.abc import Iterable
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -27,11 +30,33 @@ def shared(rounds: int) -> range:
     Where several releases of Megatron are compared with, each takes its share: ``TOKSHARD_ORACLE_SHARE`` is
     ``"1/2"`` for every second round from the first on.
     """
-    number, of = map(int, os.environ.get("TOKSHARD_ORACLE_SHARE", "1/1").split("/"))
+    number, of = _share()
     return range(number - 1, rounds, of)
+
+
+def cases(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Return the cases of all combinations that are this run's: each value of each axis is in every run."""
+    numbered = [tuple(enumerate(axis)) for axis in axes]
+    combinations = list(itertools.product(*numbered))
+    number, of = _share()
+    return [
+        tuple(value for _, value in case)
+        for case in combinations
+        if sum(place for place, _ in case) % of == number - 1
+    ]
+
+
+def _share() -> tuple[int, int]:
+    number, of = map(int, os.environ.get("TOKSHARD_ORACLE_SHARE", "1/1").split("/"))
+    return number, of
+
+
+def is_one_of_several() -> bool:
+    """Tell whether other releases of Megatron are compared with, too; the newest is among them."""
+    return _share()[1] > 1
 
 
 def skip_unless_first() -> None:
     """Skip what depends on torch alone, the same for every Megatron, unless this is the first run."""
-    if not os.environ.get("TOKSHARD_ORACLE_SHARE", "1/1").startswith("1/"):
+    if _share()[0] > 1:
         pytest.skip("torch is the same for every Megatron: the first run has run it")

@@ -12,7 +12,7 @@ from oracle import candidate
 from oracle.comparison import EQUAL, campaign, compare
 from oracle.configurations import random_configuration
 from oracle.reference import Megatron
-from oracle.support import shared
+from oracle.support import cases, shared
 from tokshard.blending.order import build_blending_indices, build_exhaustive_blending_indices
 from tokshard.errors import UsageError
 
@@ -69,11 +69,13 @@ WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(WEIGHTS))
-@pytest.mark.parametrize(
-    ("count", "size"), [(1, 50), (2, 70_000), (3, 1_200_000), (64, 60_000), (1000, 60_000)]
-)
-def test_greedy_blends_are_equal(megatron, name, count, size):
+GREEDY = [(1, 50), (2, 70_000), (3, 1_200_000), (64, 60_000), (1000, 60_000)]
+EXHAUSTIVE = [*GREEDY[:-1], (1000, 90_000)]
+
+
+@pytest.mark.parametrize(("name", "shape"), cases(sorted(WEIGHTS), GREEDY))
+def test_greedy_blends_are_equal(megatron, name, shape):
+    count, size = shape
     weights = WEIGHTS[name](count)
     weights = weights / np.sum(weights)
     expected = np.zeros(size, np.int16), np.zeros(size, np.int64)
@@ -81,11 +83,9 @@ def test_greedy_blends_are_equal(megatron, name, count, size):
     equal_pairs(build_blending_indices(weights, size), expected)
 
 
-@pytest.mark.parametrize("name", sorted(WEIGHTS))
-@pytest.mark.parametrize(
-    ("count", "size"), [(1, 50), (2, 70_000), (3, 1_200_000), (64, 60_000), (1000, 90_000)]
-)
-def test_exhaustive_blends_are_equal(megatron, name, count, size):
+@pytest.mark.parametrize(("name", "shape"), cases(sorted(WEIGHTS), EXHAUSTIVE))
+def test_exhaustive_blends_are_equal(megatron, name, shape):
+    count, size = shape
     weights = WEIGHTS[name](count)
     sizes = np.maximum(1, weights / np.sum(weights) * size).astype(np.int64)
     total = int(sizes.sum())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import io
 import json
 import random
 import re
 import shlex
-import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ import pytest
 
 from oracle.reference import Megatron, Recorder, file_states, tree
 from support.command_line import SAMPLE, tokshard
+from tokshard import dump_tokenizer_identifiers
 from tokshard.gpt_index.sizes import TrainingArguments, training_sizes
 from tokshard.index_cache.identifiers import MEGATRON_VERSIONS, megatron_identifiers
 
@@ -39,13 +41,19 @@ def megatron():
 
 
 @pytest.fixture(scope="module")
-def dumped():
+def dumped(megatron):
     """What tokshard.dump_tokenizer_identifiers prints in this environment."""
-    module = "tokshard.dump_tokenizer_identifiers"
     options = ["--tokenizer-type", "NullTokenizer", "--vocab-size", str(VOCAB_SIZE)]
-    return subprocess.run(
-        [sys.executable, "-m", module, *options], capture_output=True, text=True, check=True
-    ).stdout
+    printed = io.StringIO()
+    # In this process, which has imported Megatron.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["dump_tokenizer_identifiers", *options])
+        patch.setattr(sys, "stdout", printed)
+        patch.setenv("RANK", "0")
+        patch.setenv("WORLD_SIZE", "1")
+        with warnings.catch_warnings():
+            assert dump_tokenizer_identifiers.main() == 0
+    return printed.getvalue()
 
 
 def null_tokenizer():

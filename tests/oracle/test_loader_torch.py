@@ -87,7 +87,7 @@ OPTIONS = [
     {"num_workers": 0},
     {"num_workers": 1},
     {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 3},
-    {"num_workers": 2, "multiprocessing_context": "spawn"},
+    {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": "spawn"},
 ]
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tokenizers
 
-from oracle.support import megatron_or_skip
+from oracle.support import cases, megatron_or_skip
 from support.tokenize_runs import run_tokenize
 
 pytestmark = pytest.mark.oracle
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "sample_data"
-MOST_DOCUMENTS = 150  # of each source: enough for several units
+MOST_DOCUMENTS = 60  # of each source: enough for several units
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +89,12 @@ def tokenizer_files(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("append_eod", [False, True])
-@pytest.mark.parametrize(
-    ("name", "special_tokens"), [("plain", False), ("bos", True), ("bos", False), ("large", False)]
-)
-@pytest.mark.parametrize("source", [0, 1, 2])
-def test_the_bytes_are_megatrons(
-    megatron, tmp_path, inputs, tokenizer_files, source, name, special_tokens, append_eod
-):
+TOKENIZERS = [("plain", False), ("bos", True), ("bos", False), ("large", False)]
+
+
+@pytest.mark.parametrize(("source", "tokenizer", "append_eod"), cases([0, 1, 2], TOKENIZERS, [False, True]))
+def test_the_bytes_are_megatrons(megatron, tmp_path, inputs, tokenizer_files, source, tokenizer, append_eod):
+    name, special_tokens = tokenizer
     options = {"special_tokens": special_tokens, "append_eod": append_eod}
     theirs = tmp_path / "theirs"
     preprocess(megatron, inputs[source], theirs, tokenizer_files[name], **options)
@@ -107,7 +105,7 @@ def test_the_bytes_are_megatrons(
             str(ours),
             tokenizer=str(tokenizer_files[name]),
             encoder=engine,
-            unit_bytes=70_000,
+            unit_bytes=30_000,
             **options,
         )
         for suffix in (".bin", ".idx"):
