@@ -18,8 +18,9 @@ MODULES = Path(sys.prefix) / "modules"
 
 def is_complete() -> bool:
     """Tell whether this environment must have the packages: it is the one with transformers 5."""
-    transformers = metadata.version("transformers")
-    return os.environ.get("TOKSHARD_ORACLE") == "required" and not transformers.startswith("4.")
+    if os.environ.get("TOKSHARD_ORACLE") != "required":
+        return False
+    return not metadata.version("transformers").startswith("4.")
 
 
 def package(name: str) -> ModuleType:
