@@ -195,8 +195,11 @@ def test_a_plan_is_traced_whose_data_has_moved(tmp_path):
         (("--blend", "mix", "--step", "1"), "got --blend"),
         (("--plan", "plan", "--blend", "mix", "--sample", "1"), "--plan and --blend"),
         (("--plan", "plan", "--sample", "1", "--rank", "0"), "requires --step"),
-        (("--plan", "plan", "--sample", "1", "--consumed-samples", "1"), "requires --source or --list"),
-        (("--plan", "plan", "--sample", "1", "--csv"), "requires --source or --list"),
+        (
+            ("--plan", "plan", "--sample", "1", "--consumed-samples", "1"),
+            "requires --source, --id or a list of them",
+        ),
+        (("--plan", "plan", "--sample", "1", "--csv"), "requires --source, --id or a list of them"),
         (("--plan", "plan", "--source", "a:1", "--tokenizer", "x"), "show no text"),
         (("--plan", "plan", "--source", "a:1", "--csv", "--json"), "exclude each other"),
         (("--plan", "plan", "--source", "a"), "is not a line, byte or document"),

@@ -21,7 +21,9 @@ from tokshard.storage.journal import JournalLine
 GOLDEN = Path(__file__).parents[1] / "golden/formats"
 DOCUMENTS = {
     "dataset-1.json": Manifest,
+    "dataset-1-ids.json": Manifest,
     "build-plan-tokenize-1.json": BuildPlan,
+    "build-plan-tokenize-1-ids.json": BuildPlan,
     "build-plan-merge-1.json": BuildPlan,
     "build-plan-convert-1.json": BuildPlan,
     "publication-1.json": PublicationRecord,

@@ -20,6 +20,13 @@ def test_the_footer_of_a_part():
     assert footer.streams["lengths.0"].extents == ((0, 12),)
 
 
+def test_the_footer_of_a_part_with_ids():
+    content = (GOLDEN / "part-1-ids.json").read_bytes()
+    footer = PartFooter.from_bytes(content, "part-1-ids.json")
+    assert footer.to_bytes() == content
+    assert footer.header.counts.id_bytes == footer.streams["ids"].extents[0][1] == 31
+
+
 def test_an_assembled_unit_in_the_journal():
     content = (GOLDEN / "assembled-unit-1.json").read_text()
     unit = decode(AssembledUnit, json.loads(content), "journal")
