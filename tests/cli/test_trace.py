@@ -200,7 +200,7 @@ def test_a_plan_is_traced_whose_data_has_moved(tmp_path):
             "requires --source, --id or a list of them",
         ),
         (("--plan", "plan", "--sample", "1", "--csv"), "requires --source, --id or a list of them"),
-        (("--plan", "plan", "--source", "a:1", "--tokenizer", "x"), "show no text"),
+        (("--plan", "plan", "--source", "a:1", "--tokenizer", "x"), "shows no text"),
         (("--plan", "plan", "--source", "a:1", "--csv", "--json"), "exclude each other"),
         (("--plan", "plan", "--source", "a"), "is not a line, byte or document"),
         (("--plan", "plan", "--step", "999"), "got 999"),
