@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from support.corpus_units import COMPRESS, units_of
 from tokshard.corpus.files import discover
-from tokshard.corpus.identifiers import MAX_ID_BYTES, encoded_id
+from tokshard.corpus.identifiers import MAX_ID_BYTES, encoded_scalar
 from tokshard.corpus.planning import plan_units
 from tokshard.corpus.records import read_documents
 from tokshard.corpus.rejection import UnusableRecordError
@@ -185,5 +185,5 @@ def test_an_id_column_that_is_not_utf8_rejects_the_row(tmp_path):
 
 def test_an_id_inside_of_a_list_that_is_too_short_is_missing():
     with pytest.raises(UnusableRecordError) as caught:
-        encoded_id(UnusableRecordError("field-missing", "field not found"), "id")
+        encoded_scalar(UnusableRecordError("field-missing", "field not found"), "id", "id")
     assert caught.value.reason == "id-missing"

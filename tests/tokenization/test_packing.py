@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokshard.errors import IntegrityError
+from tokshard.tokenization.counts import FieldCounts
 from tokshard.tokenization.packing import pack_documents, pack_long_document
-from tokshard.tokenization.part import FieldCounts
 
 documents = st.lists(st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=3), max_size=8)
 

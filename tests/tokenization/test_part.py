@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokshard.errors import IntegrityError
-from tokshard.tokenization.part import FieldCounts, PartHeader, PartReader, PartWriter, UnitCounts, UnitKey
+from tokshard.tokenization.counts import FieldCounts, UnitCounts
+from tokshard.tokenization.part import PartHeader, PartReader, PartWriter, UnitKey
 
 COUNTS = UnitCounts(records=3, documents=2, rejected={"not-object": 1}, fields=(FieldCounts(tokens=7),))
 HEADER = PartHeader(

@@ -35,12 +35,41 @@ MaxTokens = Annotated[
 ]
 
 
+Holdout = Annotated[
+    str | None,
+    text(
+        "--holdout",
+        metavar="PERCENT",
+        help="Write this share of the documents, such as 0.1% or 0.001, to PREFIX_valid and the others to "
+        "PREFIX_train, by a hash of their texts: copies of a document are in one of them.",
+        group=_SUBSET,
+    ),
+]
+HoldoutKey = Annotated[
+    str | None,
+    text(
+        "--holdout-key",
+        metavar="NAME",
+        help="With --holdout: hash this JSON field or column, a string or an integer, instead of the texts.",
+        group=_SUBSET,
+    ),
+]
+HoldoutSeed = Annotated[
+    int, integer("--holdout-seed", help="Use this seed for the hash of --holdout.", group=_SUBSET)
+]
+
+
 def refuse_with_preset(options: TokenizeOptions) -> None:
     """Raise UsageError for options of this module, which preprocess_data.py does not have."""
-    given = {"--sample": options.sample, "--limit": options.limit, "--max-tokens": options.max_tokens}
+    given = {
+        "--sample": options.sample,
+        "--limit": options.limit,
+        "--max-tokens": options.max_tokens,
+        "--holdout": options.holdout,
+    }
     for name, value in given.items():
         if value is not None:
             raise UsageError(
-                f"--preset megatron and {name} exclude each other: preprocess_data.py encodes all records",
+                f"--preset megatron and {name} exclude each other: preprocess_data.py has no such option",
                 hint=f"leave out {name}, or leave out --preset and pass options of tokshard instead",
             )

@@ -29,7 +29,16 @@ from tokshard.cli.options import (
     RayRetries,
     ray_options,
 )
-from tokshard.cli.subset_options import Limit, MaxTokens, Sample, SampleSeed, refuse_with_preset
+from tokshard.cli.subset_options import (
+    Holdout,
+    HoldoutKey,
+    HoldoutSeed,
+    Limit,
+    MaxTokens,
+    Sample,
+    SampleSeed,
+    refuse_with_preset,
+)
 from tokshard.cli.tokenize_options import (
     CheckAgainst,
     Dtype,
@@ -140,6 +149,9 @@ def tokenize(
     sample_seed: SampleSeed = TokenizeOptions.sample_seed,
     limit: Limit = None,
     max_tokens: MaxTokens = None,
+    holdout: Holdout = None,
+    holdout_key: HoldoutKey = None,
+    holdout_seed: HoldoutSeed = TokenizeOptions.holdout_seed,
     on_error: Annotated[
         OnError,
         choice(
@@ -345,6 +357,9 @@ def tokenize(
             sample_seed=sample_seed,
             limit=limit,
             max_tokens=max_tokens,
+            holdout=holdout,
+            holdout_key=holdout_key,
+            holdout_seed=holdout_seed,
             on_error=on_error,
             max_errors=max_errors,
             max_document_bytes=max_document_bytes,

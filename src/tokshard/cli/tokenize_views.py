@@ -49,7 +49,7 @@ def show_report(report: TokenizeReport, rules: str | None = None) -> None:
         tokens = sum(output.tokens for output in report.outputs)
         speed = throughput(report.seconds, report.content_bytes, tokens)
         facts.append(("time", f"{size(report.content_bytes)} of text in {speed}"))
-    rendering.outcome([*facts, ("next", f"tokshard inspect {shlex.quote(first)}")])
+    rendering.outcome([*facts, *_next_steps(report)])
 
 
 def show_dry_run(plan: TokenizeDryRun, rules: str | None) -> None:
@@ -101,6 +101,16 @@ def show_discarded(report: DiscardedWork) -> None:
         rendering.line(f"removed: {path}")
     units, held = counted(report.units, "finished unit"), size(report.size_bytes)
     rendering.line(f"{units} ({held}) removed" if report.removed else "nothing to remove: no unfinished work")
+
+
+def _next_steps(report: TokenizeReport) -> list[tuple[str, object]]:
+    outputs = report.outputs
+    prefixes = [shlex.quote(output.prefix) for output in outputs if output.field == outputs[0].field]
+    found: list[tuple[str, object]] = [("next", f"tokshard inspect {prefix}") for prefix in prefixes]
+    if outputs[0].split is not None:
+        train, valid = prefixes
+        found.append(("next", f"launch with --train-data-path {train} --valid-data-path {valid}"))
+    return found
 
 
 def _listed(numbers: Mapping[str, int]) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from tokshard.corpus.fields import FieldPaths, ScalarKind
 from tokshard.corpus.rejection import RejectedRecord, UnusableRecordError
 
 
@@ -32,6 +35,8 @@ class DocumentBatch:
         raw: Bytes consumed, for digests: the bytes of all lines; of a table, the UTF-8 of each sequence of
             its documents and a newline. A line over the length limit is split over several batches.
         ids: For each document, its own id as UTF-8; None if ids were not asked for.
+        keys: For each document, its key of the holdout as UTF-8; None if there is none.
+        splits: For each document, the number of its split, uint8 [documents]; None without a holdout.
         excluded: Numbers of records that are not in the sample, by code
             (:data:`tokshard.corpus.selection.EXCLUDED`).
     """
@@ -45,6 +50,8 @@ class DocumentBatch:
     blank_lines: int
     raw: bytes
     ids: list[bytes] | None = None
+    keys: list[bytes] | None = None
+    splits: npt.NDArray[np.uint8] | None = None
     excluded: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -55,6 +62,7 @@ class DocumentBatch:
         raw: bytes | None = None,
         *,
         ids: list[bytes] | None = None,
+        keys: list[bytes] | None = None,
     ) -> Self:
         """Return a batch in which every record is a document and every field one text."""
         document_count = len(offsets)
@@ -68,12 +76,32 @@ class DocumentBatch:
             blank_lines=0,
             raw=raw_of_texts(columns) if raw is None else raw,
             ids=ids,
+            keys=keys,
         )
 
     @property
     def documents(self) -> int:
         """Number of documents."""
         return len(self.offsets)
+
+    def of_split(self, split: int) -> DocumentBatch:
+        """Return a batch with only the documents of a split; its counts of records are those of all."""
+        if self.splits is None:
+            return self
+        chosen = self.splits == split
+        if chosen.all():
+            return self
+        columns = zip(self.texts, self.sequences_per_document, strict=True)
+        return replace(
+            self,
+            texts=tuple(_chosen_texts(texts, counts, chosen) for texts, counts in columns),
+            sequences_per_document=tuple(
+                None if counts is None else counts[chosen] for counts in self.sequences_per_document
+            ),
+            offsets=self.offsets[chosen],
+            ids=None if self.ids is None else [*compress(self.ids, chosen)],
+            splits=self.splits[chosen],
+        )
 
     @property
     def first_offset(self) -> int | None:
@@ -90,18 +118,31 @@ class DocumentBatch:
 class BatchBuilder:
     """Builder of a batch from single documents and rejected records."""
 
-    def __init__(self, field_count: int, *, with_ids: bool = False) -> None:
+    def __init__(self, field_count: int, kinds: Collection[ScalarKind] = ()) -> None:
         self._texts: tuple[list[str], ...] = tuple([] for _ in range(field_count))
         self._counts: tuple[list[int], ...] = tuple([] for _ in range(field_count))
         self._offsets: list[int] = []
-        self._ids: list[bytes] | None = [] if with_ids else None
+        self._ids: list[bytes] | None = [] if "id" in kinds else None
+        self._keys: list[bytes] | None = [] if "key" in kinds else None
         self._rejected: list[RejectedRecord] = []
 
-    def add(self, values: Sequence[str | list[str]], offset: int, identifier: bytes | None = None) -> None:
-        """Add a document: for each field, its sequence or list of sequences; and its own id."""
+    @classmethod
+    def of(cls, paths: FieldPaths) -> Self:
+        """Return the builder of batches of documents with these fields."""
+        return cls(len(paths.texts), [kind for kind, _ in paths.scalars])
+
+    def add(
+        self,
+        values: Sequence[str | list[str]],
+        offset: int,
+        scalars: Mapping[ScalarKind, bytes] = MappingProxyType({}),
+    ) -> None:
+        """Add a document: for each field, its sequence or list of sequences; and its own id, and its key."""
         self._offsets.append(offset)
-        if self._ids is not None and identifier is not None:
-            self._ids.append(identifier)
+        if self._ids is not None:
+            self._ids.append(scalars["id"])
+        if self._keys is not None:
+            self._keys.append(scalars["key"])
         for value, texts, counts in zip(values, self._texts, self._counts, strict=True):
             if isinstance(value, str):
                 texts.append(value)
@@ -130,7 +171,14 @@ class BatchBuilder:
             blank_lines=blank_lines,
             raw=raw_of_texts(self._texts) if raw is None else raw,
             ids=self._ids,
+            keys=self._keys,
         )
+
+
+def _chosen_texts(
+    texts: list[str], counts: npt.NDArray[np.uint32] | None, chosen: npt.NDArray[np.bool_]
+) -> list[str]:
+    return [*compress(texts, chosen if counts is None else np.repeat(chosen, counts))]
 
 
 def raw_of_texts(columns: Sequence[Sequence[str]]) -> bytes:

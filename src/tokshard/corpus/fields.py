@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from tokshard.core.formatting import counted, visible
 from tokshard.corpus.rejection import UnusableRecordError
@@ -100,16 +100,54 @@ class FieldPath:
         )
 
 
+ScalarKind = Literal["id", "key"]
+"""The kinds of fields that hold a string or an integer: the record's own id, and the key of the holdout."""
+
+SCALAR_OPTIONS: dict[ScalarKind, str] = {"id": "--id-field", "key": "--holdout-key"}
+"""The option that names a field of each kind."""
+
+
 class FieldNames(NamedTuple):
     """The fields of a record that are read.
 
     Attributes:
         texts: The fields of text.
         id: The field of the record's own id; None for none.
+        key: The field of the key of the holdout; None for none.
     """
 
     texts: Sequence[str] = ()
     id: str | None = None
+    key: str | None = None
+
+
+class FieldPaths(NamedTuple):
+    """The paths of the fields of a record that are read; see :class:`FieldNames`."""
+
+    texts: tuple[FieldPath, ...]
+    id: FieldPath | None
+    key: FieldPath | None
+
+    @classmethod
+    def parse(cls, names: FieldNames) -> FieldPaths:
+        """Return the paths that names describe."""
+        _, identifier, key = names
+        return cls(
+            tuple(map(FieldPath.parse, names.texts)),
+            None if identifier is None else FieldPath.parse(identifier),
+            None if key is None else FieldPath.parse(key),
+        )
+
+    @property
+    def scalars(self) -> tuple[tuple[ScalarKind, FieldPath], ...]:
+        """The kinds and paths of the fields that are no text."""
+        found: tuple[tuple[ScalarKind, FieldPath | None], ...] = (("id", self.id), ("key", self.key))
+        return tuple((kind, path) for kind, path in found if path is not None)
+
+    @property
+    def all(self) -> tuple[FieldPath, ...]:
+        """All paths, those of texts first."""
+        return (*self.texts, *(path for _, path in self.scalars))
 
 
 def values_of(paths: Sequence[FieldPath], records: Iterator[Any]) -> tuple[list[Any], ...]:
@@ -259,22 +297,22 @@ class TextField(NamedTuple):
 
 
 def missing_column(
-    path: FieldPath, names: Sequence[str], usable: Sequence[str], *, is_id: bool = False
+    path: FieldPath, names: Sequence[str], usable: Sequence[str], *, kind: ScalarKind | None = None
 ) -> tuple[str, str]:
     """Return the sentence and the hint for a column that is missing from a table.
 
-    ``names``: all columns. ``usable``: those that hold text; for an id, those that hold strings or integers.
+    ``names``: all columns. ``usable``: those that hold text; with a ``kind``, strings or integers.
     """
     found = f"columns: {_listed(iter(names))}" if names else "the table has no columns"
     candidates = [name for name in usable if _can_be_typed(name)]
-    best = _best(path, candidates, _COMMON_IDS if is_id else _COMMON_NAMES)
+    best = _best(path, candidates, _COMMON_NAMES if kind is None else _COMMON_IDS)
     if best is not None:
-        hint = _pass(best, is_id=is_id)
+        hint = _pass(best, kind)
     elif candidates:
-        option = "column with --id-field" if is_id else "text column with --field"
+        option = "text column with --field" if kind is None else f"column with {SCALAR_OPTIONS[kind]}"
         hint = f"choose a {option}: {_listed(iter(candidates))}"
     else:
-        hint = "add a column of ids to the table" if is_id else "add a column of strings to the table"
+        hint = f"add a column of {'strings' if kind is None else f'{kind}s'} to the table"
     return f"column {quoted(path.name)} not found ({found})", hint
 
 
@@ -294,15 +332,15 @@ def _hint_for_record(path: FieldPath, record: dict[str, Any]) -> str:
     return ""
 
 
-def hint_for_id(path: FieldPath, record: dict[str, Any]) -> str:
-    """Return the hint for a record that does not have the field of its id; empty if there is none."""
+def hint_for_scalar(path: FieldPath, record: dict[str, Any], kind: ScalarKind) -> str:
+    """Return the hint for a record that does not have the field of its id or key; empty if there is none."""
     names = [
         name
         for name, value in islice(_fields_of(record), _CONSIDERED_FIELDS)
         if type(value) in {str, int} and _can_be_typed(name)
     ]
     best = _best(path, names, _COMMON_IDS)
-    return "" if best is None else _pass(best, is_id=True)
+    return "" if best is None else _pass(best, kind)
 
 
 def _best(path: FieldPath, names: Sequence[str], common: Sequence[str]) -> str | None:
@@ -328,5 +366,5 @@ def _can_be_typed(name: str) -> bool:
     return 0 < len(name) <= 200 and visible(name) == name and all(FieldPath.parse(name).keys)
 
 
-def _pass(name: str, *, is_id: bool = False) -> str:
-    return f"pass --{'id-' if is_id else ''}field {shlex.quote(name)}"
+def _pass(name: str, kind: ScalarKind | None = None) -> str:
+    return f"pass {'--field' if kind is None else SCALAR_OPTIONS[kind]} {shlex.quote(name)}"

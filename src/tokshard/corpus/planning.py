@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 
 from tokshard.corpus.compressed import CHUNK_BYTES, ByteSource, CorruptStreamError, decompressed_chunks
 from tokshard.corpus.content import HEAD_BYTES, identify
+from tokshard.corpus.fields import FieldNames
 from tokshard.corpus.files import STDIN, CorpusFile
 from tokshard.corpus.tables import TableGroup, table_groups
 from tokshard.corpus.units import LineUnit, RowUnit, Unit
@@ -31,13 +32,14 @@ def plan_units(
     fields: Sequence[str] = (),
     *,
     id_field: str | None = None,
+    key_field: str | None = None,
 ) -> Iterator[Unit]:
     """Yield the units of a seekable input: plain JSON lines, or a table.
 
     For streams (``file.is_stream``) see :func:`tokshard.corpus.planning.stream_units`.
 
     ``unit_bytes``: the nominal size of a unit. Consecutive row groups form a unit when they reach it.
-    ``fields``, ``id_field``: columns that a table must have.
+    ``fields``, ``id_field``, ``key_field``: columns that a table must have.
 
     Raises:
         InputError: The table cannot be read, or does not have one of the columns.
@@ -47,7 +49,7 @@ def plan_units(
         raise ValueError(f"{file.path} can only be read as a stream")
     if file.format == "jsonl":
         return _line_units(file_number, file.path, file.size_bytes, unit_bytes)
-    groups = table_groups(file.path, file.format, fields, id_field=id_field)
+    groups = table_groups(file.path, file.format, FieldNames(fields, id_field, key_field))
     return _row_units(file_number, file, unit_bytes, groups)
 
 

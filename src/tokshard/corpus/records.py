@@ -17,8 +17,8 @@ from tokshard.core.formatting import counted
 from tokshard.core.json_limits import JsonLimits
 from tokshard.corpus.batch import BatchBuilder, DocumentBatch
 from tokshard.corpus.content import UTF8_BYTE_ORDER_MARK, looks_like_utf16
-from tokshard.corpus.fields import FieldPath, json_type, quoted, values_of
-from tokshard.corpus.identifiers import MAX_INTEGER, MIN_INTEGER, id_in, plain_ids
+from tokshard.corpus.fields import FieldNames, FieldPaths, ScalarKind, json_type, quoted, values_of
+from tokshard.corpus.identifiers import MAX_INTEGER, MIN_INTEGER, scalar_columns, scalar_in
 from tokshard.corpus.lines import LineBatch, line_batches
 from tokshard.corpus.rejection import (
     MAX_RECORD_VALUES,
@@ -94,20 +94,18 @@ def read_documents(
             id_field=id_field,
             selection=selection,
         )
-    return _read_lines(unit, fields, batch_bytes, max_document_bytes, check, id_field, selection)
+    paths = FieldPaths.parse(FieldNames(fields, id_field, selection.holdout_key))
+    return _read_lines(unit, paths, batch_bytes, max_document_bytes, check, selection)
 
 
 def _read_lines(
     unit: LineUnit,
-    fields: Sequence[str],
+    paths: FieldPaths,
     batch_bytes: int,
     max_document_bytes: int,
     check: TextCheck | None,
-    id_field: str | None,
     selection: RecordSelection,
 ) -> Iterator[DocumentBatch]:
-    paths = [FieldPath.parse(field) for field in fields]
-    id_path = None if id_field is None else FieldPath.parse(id_field)
     first_line = 1
     position = unit.stream_offset + unit.begin
     for batch in line_batches(unit, batch_bytes, max_document_bytes):
@@ -124,47 +122,42 @@ def _read_lines(
             chosen, left_out = sampled_lines(batch, sampled, max_document_bytes)
         documents = None
         if check is None:
-            documents = _plain_documents(chosen, paths, id_path, max_document_bytes)
+            documents = _plain_documents(chosen, paths, max_document_bytes)
         if documents is None:
-            documents = _checked_documents(chosen, paths, id_path, max_document_bytes, numbers, check)
+            documents = _checked_documents(chosen, paths, max_document_bytes, numbers, check)
         lines.clear()  # they can be long
         chosen.lines.clear()
+        documents = selection.divided(documents)
         yield documents if left_out is None else left_out.added_to(documents)
     if unit.stream_error is not None:
-        yield _end_of_corrupt_stream(unit, len(fields), first_line, with_ids=id_path is not None)
+        yield selection.divided(_end_of_corrupt_stream(unit, paths, first_line))
 
 
-def _plain_documents(
-    batch: LineBatch, paths: Sequence[FieldPath], id_path: FieldPath | None, max_document_bytes: int
-) -> DocumentBatch | None:
+def _plain_documents(batch: LineBatch, paths: FieldPaths, max_document_bytes: int) -> DocumentBatch | None:
     import orjson
 
     if not batch.lines or int(batch.lengths.max()) > min(max_document_bytes, _LONG_LINE_BYTES):
         return None
     try:
-        wanted = paths if id_path is None else (*paths, id_path)
-        columns = values_of(wanted, map(orjson.loads, batch.lines))
+        columns = values_of(paths.all, map(orjson.loads, batch.lines))
     except (ValueError, LookupError, TypeError):
         # Not JSON, no such field or not an object: _checked_documents finds the line and the reason.
         return None
-    texts = columns[: len(paths)]
+    texts = columns[: len(paths.texts)]
     if not all({str}.issuperset(map(type, column)) for column in texts):
         return None
-    ids = None if id_path is None else plain_ids(columns[-1])
-    if ids is None and id_path is not None:
-        return None
-    return DocumentBatch.plain(texts, batch.offsets, batch.raw, ids=ids)
+    scalars = scalar_columns(paths, columns)
+    return None if scalars is None else DocumentBatch.plain(texts, batch.offsets, batch.raw, **scalars)
 
 
 def _checked_documents(
     batch: LineBatch,
-    paths: Sequence[FieldPath],
-    id_path: FieldPath | None,
+    paths: FieldPaths,
     max_document_bytes: int,
     numbers: Sequence[int],
     check: TextCheck | None,
 ) -> DocumentBatch:
-    builder = BatchBuilder(len(paths), with_ids=id_path is not None)
+    builder = BatchBuilder.of(paths)
     blank_lines = 0
     places = zip(numbers, batch.lines, batch.offsets.tolist(), batch.lengths.tolist(), strict=True)
     for number, content, offset, length in places:
@@ -175,25 +168,25 @@ def _checked_documents(
             if not line or line.isspace():
                 blank_lines += 1
             else:
-                values, identifier = _field_values(line, paths, id_path, is_cut=is_cut)
+                values, scalars = _field_values(line, paths, is_cut=is_cut)
                 check_texts(values, check)
-                builder.add(values, offset, identifier)
+                builder.add(values, offset, scalars)
         except UnusableRecordError as error:
             builder.reject(offset, number, error, excerpt_of(line))
     return builder.batch(batch.raw, lines=len(batch.lines), blank_lines=blank_lines)
 
 
-def _end_of_corrupt_stream(unit: LineUnit, field_count: int, line: int, *, with_ids: bool) -> DocumentBatch:
+def _end_of_corrupt_stream(unit: LineUnit, paths: FieldPaths, line: int) -> DocumentBatch:
     # One rejected record represents the rest of the input.
-    builder = BatchBuilder(field_count, with_ids=with_ids)
+    builder = BatchBuilder.of(paths)
     offset = unit.stream_offset + unit.end + sum(dropped for _, dropped in unit.elided)
     builder.reject(offset, line, UnusableRecordError("corrupt-stream", str(unit.stream_error)), "")
     return builder.batch(b"", lines=1)
 
 
 def _field_values(
-    line: bytes, paths: Sequence[FieldPath], id_path: FieldPath | None, *, is_cut: bool
-) -> tuple[list[str | list[str]], bytes | None]:
+    line: bytes, paths: FieldPaths, *, is_cut: bool
+) -> tuple[list[str | list[str]], dict[ScalarKind, bytes]]:
     import orjson
 
     if len(line) > _LONG_LINE_BYTES:
@@ -204,11 +197,11 @@ def _field_values(
         record, is_strict = _second_opinion(line, is_cut=is_cut), False
     if not isinstance(record, dict):
         raise UnusableRecordError("not-object", f"the record must be a JSON object, got {json_type(record)}")
-    values = [path.value(record) for path in paths]
+    values = [path.value(record) for path in paths.texts]
     if not is_strict:
-        for path, value in zip(paths, values, strict=True):
+        for path, value in zip(paths.texts, values, strict=True):
             _refuse_surrogates(value, path.name)
-    return values, None if id_path is None else id_in(record, id_path)
+    return values, {kind: scalar_in(record, path, kind) for kind, path in paths.scalars}
 
 
 def _check_structure(line: bytes, limits: JsonLimits) -> None:

@@ -32,6 +32,8 @@ REASONS: dict[str, str] = {
     "id-missing": "The record does not have the field of --id-field, or it is null.",
     "id-type": "The field of --id-field is neither a string nor an integer of 64 bits.",
     "id-too-long": "The id is longer than 4,096 bytes of UTF-8.",
+    "key-missing": "The record does not have the field of --holdout-key, or it is null.",
+    "key-type": "The field of --holdout-key is neither a string nor an integer of 64 bits.",
     "too-deep": "The line nests arrays and objects too deeply.",
     "too-many-values": (
         "The record has more than 2,000,000 keys and values, or more than 500,000 arrays and objects."

@@ -1,4 +1,4 @@
-"""Selection of records by keyed hashes of their positions.
+"""Selection of records by keyed hashes: those of a sample, and the split of each document.
 
 A record is in the sample if the XXH3-64 of its input's number and of its position, with the seed, is below
 a threshold. The position is that of the provenance: the byte offset of the line in the decompressed input, or
@@ -6,6 +6,9 @@ the number of the row in the table. So the sample depends on the inputs and thei
 workers, machines or compression. docs/how-to/subsets.md defines the hash to the bit.
 
 Records are selected before they are parsed: a bad record outside the sample is not rejected.
+
+With a holdout, each document belongs to the training or to the validation split, by the XXH3-64 of its texts
+or of the key in a field of its record. So all copies of a document are in one split.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 from tokshard.core.megatron_defaults import SEED
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
 EXCLUDED: dict[str, str] = {
     "not-sampled": "The record is not in the sample (--sample).",
+    "other-split": "The record is a document of the other split (--holdout).",
     "beyond-limit": "The record comes after the limit (--limit, --max-tokens), in a unit that was read.",
     "too-long": "The record is one of these, and larger than --max-document-bytes.",
     "corrupt-stream": "The compressed stream is damaged after the limit.",
@@ -42,13 +47,23 @@ _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
 _FRACTION = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?)\s*")
 
 
+TRAIN, VALID = 0, 1
+"""The numbers of the splits."""
+
+# Bytes that no UTF-8 contains.
+_END_OF_SEQUENCE, _END_OF_FIELD = b"\xff", b"\xfe"
+
+
 @dataclass(frozen=True, slots=True)
 class RecordSelection:
-    """Choice of the records of the inputs that are read.
+    """Choice of the records of the inputs that are read, and of the split of each document.
 
     Attributes:
         sample: The share of the records, above 0 and up to 1; None for all.
-        sample_seed: The seed of the hash.
+        sample_seed: The seed of their hash.
+        holdout: The share of the documents in the validation split, above 0 and below 1; None for no splits.
+        holdout_seed: The seed of their hash.
+        holdout_key: The field of the key that is hashed; None to hash the texts.
 
     Example:
         >>> import numpy as np
@@ -58,11 +73,20 @@ class RecordSelection:
 
     sample: float | None = None
     sample_seed: int = SEED
+    holdout: float | None = None
+    holdout_seed: int = SEED
+    holdout_key: str | None = None
 
     @classmethod
     def of(cls, options: TokenizeParameters) -> Self:
         """Return the selection by the parameters of a run."""
-        return cls() if options.sample is None else cls(options.sample, options.sample_seed or 0)
+        return cls(
+            options.sample,
+            SEED if options.sample_seed is None else options.sample_seed,
+            options.holdout,
+            SEED if options.holdout_seed is None else options.holdout_seed,
+            options.holdout_key,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the selection as a message between processes."""
@@ -87,6 +111,19 @@ class RecordSelection:
         hashes = np.fromiter(self._hashes(file, positions), np.uint64, len(positions))
         return hashes < np.uint64(threshold(self.sample))
 
+    def divided(self, batch: DocumentBatch) -> DocumentBatch:
+        """Return a batch with the split of each document."""
+        import numpy as np
+        from xxhash import xxh3_64_intdigest
+
+        if self.holdout is None:
+            return batch
+        keys = _texts_of_documents(batch) if batch.keys is None else batch.keys
+        below, seed = threshold(self.holdout), self.holdout_seed
+        valid = (xxh3_64_intdigest(key, seed) < below for key in keys)
+        splits = np.fromiter((VALID if is_valid else TRAIN for is_valid in valid), np.uint8, batch.documents)
+        return replace(batch, splits=splits, keys=None)
+
     def _hashes(self, file: int, positions: NDArray[np.int64]) -> Iterator[int]:
         import numpy as np
         from xxhash import xxh3_64_intdigest
@@ -99,6 +136,21 @@ class RecordSelection:
 
 ALL_RECORDS = RecordSelection()
 """The selection of all records."""
+
+
+def _texts_of_documents(batch: DocumentBatch) -> Iterator[bytes]:
+    columns = [
+        _texts_of_field(texts, counts)
+        for texts, counts in zip(batch.texts, batch.sequences_per_document, strict=True)
+    ]
+    return columns[0] if len(columns) == 1 else map(_END_OF_FIELD.join, zip(*columns, strict=True))
+
+
+def _texts_of_field(texts: list[str], counts: NDArray[np.uint32] | None) -> Iterator[bytes]:
+    encoded = (text.encode() for text in texts)
+    if counts is None:
+        return encoded
+    return (_END_OF_SEQUENCE.join(islice(encoded, count)) for count in counts.tolist())
 
 
 def threshold(share: float) -> int:

@@ -18,7 +18,11 @@ from tokshard.corpus.batch import BatchBuilder, DocumentBatch
 from tokshard.corpus.content import Format
 from tokshard.corpus.fields import (
     CHAT_HINT,
+    SCALAR_OPTIONS,
+    FieldNames,
     FieldPath,
+    FieldPaths,
+    ScalarKind,
     index_of,
     is_chat_message,
     missing_column,
@@ -27,7 +31,7 @@ from tokshard.corpus.fields import (
     quoted,
     usable_value,
 )
-from tokshard.corpus.identifiers import encoded_id, plain_ids
+from tokshard.corpus.identifiers import encoded_scalar, scalar_columns
 from tokshard.corpus.rejection import (
     MAX_RECORD_VALUES,
     TextCheck,
@@ -59,9 +63,7 @@ class TableGroup(NamedTuple):
     size_bytes: int
 
 
-def table_groups(
-    path: str, table_format: Format, fields: Sequence[str] = (), *, id_field: str | None = None
-) -> list[TableGroup]:
+def table_groups(path: str, table_format: Format, fields: FieldNames | None = None) -> list[TableGroup]:
     """Return the row groups (Parquet) or record batches (Arrow) of a table, in order.
 
     Raises:
@@ -69,7 +71,7 @@ def table_groups(
             ``id_field`` as a column of strings or integers.
         MissingExtraError: pyarrow is not installed.
     """
-    paths = _Paths.parse(fields, id_field)
+    paths = FieldPaths.parse(fields or FieldNames())
     with _reading(path), ExitStack() as stack:
         if table_format == "arrow":
             schema, batches = _open_arrow(path, 0, stack)
@@ -99,7 +101,7 @@ def read_rows(
         InputError: The table cannot be read or has no such column.
         MissingExtraError: pyarrow is not installed.
     """
-    paths = _Paths.parse(fields, id_field)
+    paths = FieldPaths.parse(FieldNames(fields, id_field, selection.holdout_key))
     read = _parquet_batches if unit.format == "parquet" else _arrow_batches
     done = 0
     with _reading(unit.path), ExitStack() as stack:
@@ -111,28 +113,14 @@ def read_rows(
                 _checked_column(rows.column(path.keys[0]), path, unit.path, sampled) for path in paths.all
             ]
             if sampled is None:
-                yield _documents(columns, paths, numbers, unit.first_row, max_document_bytes, check)
+                documents = _documents(columns, paths, numbers, unit.first_row, max_document_bytes, check)
+                yield selection.divided(documents)
                 continue
             kept = numbers[sampled]
             documents = _documents(columns, paths, kept, unit.first_row, max_document_bytes, check)
             left_out = rows.num_rows - len(kept)
-            yield LeftOut({"not-sampled": left_out} if left_out else {}).added_to(documents)
-
-
-class _Paths(NamedTuple):
-    texts: tuple[FieldPath, ...]
-    id: FieldPath | None
-
-    @classmethod
-    def parse(cls, fields: Sequence[str], id_field: str | None) -> _Paths:
-        return cls(
-            tuple(FieldPath.parse(field) for field in fields),
-            None if id_field is None else FieldPath.parse(id_field),
-        )
-
-    @property
-    def all(self) -> tuple[FieldPath, ...]:
-        return self.texts if self.id is None else (*self.texts, self.id)
+            others = LeftOut({"not-sampled": left_out} if left_out else {})
+            yield others.added_to(selection.divided(documents))
 
 
 @contextmanager
@@ -152,7 +140,7 @@ def _reading(path: str) -> Iterator[None]:
         ) from error
 
 
-def _parquet_batches(unit: RowUnit, paths: _Paths, batch_bytes: int, stack: ExitStack) -> Iterator[Any]:
+def _parquet_batches(unit: RowUnit, paths: FieldPaths, batch_bytes: int, stack: ExitStack) -> Iterator[Any]:
     from pyarrow import parquet
 
     table = stack.enter_context(parquet.ParquetFile(_place(unit.path, stack)))
@@ -179,7 +167,7 @@ def _parquet_name(schema: Any, path: FieldPath) -> str:
     return ".".join(path.keys[:depth])
 
 
-def _arrow_batches(unit: RowUnit, paths: _Paths, batch_bytes: int, stack: ExitStack) -> Iterator[Any]:
+def _arrow_batches(unit: RowUnit, paths: FieldPaths, batch_bytes: int, stack: ExitStack) -> Iterator[Any]:
     schema, batches = _open_arrow(unit.path, unit.first_group, stack)
     _check_columns(schema, paths, unit.path)
     for batch in islice(batches, unit.group_count):
@@ -210,13 +198,13 @@ def _batch_rows(row_count: int, size_bytes: int, batch_bytes: int) -> int:
     return max(1, min(_MAX_BATCH_ROWS, batch_bytes * row_count // max(1, size_bytes)))
 
 
-def _check_columns(schema: Any, paths: _Paths, table: str) -> None:
-    if paths.id is not None:
-        kind = _type_at(schema, paths.id, table, is_id=True)
-        if not (str(kind) == "null" or _is_id(kind)):
+def _check_columns(schema: Any, paths: FieldPaths, table: str) -> None:
+    for scalar, path in paths.scalars:
+        kind = _type_at(schema, path, table, scalar)
+        if not (str(kind) == "null" or _is_scalar(kind)):
             raise InputError(
-                f"{table}: column {quoted(paths.id.name)} must contain strings or integers, got {kind}",
-                hint="pass a column of ids with --id-field",
+                f"{table}: column {quoted(path.name)} must contain strings or integers, got {kind}",
+                hint=f"pass a column of {scalar}s with {SCALAR_OPTIONS[scalar]}",
             )
     for path in paths.texts:
         kind = _type_at(schema, path, table)
@@ -233,7 +221,7 @@ def _check_columns(schema: Any, paths: _Paths, table: str) -> None:
         )
 
 
-def _is_id(kind: Any) -> bool:
+def _is_scalar(kind: Any) -> bool:
     import pyarrow as pa
 
     if pa.types.is_integer(kind):
@@ -243,7 +231,7 @@ def _is_id(kind: Any) -> bool:
     return _binary_twin(kind) is not None and not _is_list(kind)
 
 
-def _type_at(schema: Any, path: FieldPath, table: str, *, is_id: bool = False) -> Any:
+def _type_at(schema: Any, path: FieldPath, table: str, scalar: ScalarKind | None = None) -> Any:
     # A schema and a struct type both have `field` and `get_field_index`, which is -1 also for two of a name.
     import pyarrow as pa
 
@@ -258,9 +246,9 @@ def _type_at(schema: Any, path: FieldPath, table: str, *, is_id: bool = False) -
         else:
             columns = list(_columns_of(schema))
             names = [name for name, _ in columns]
-            if is_id:
-                usable = [name for name, column in columns if _is_id(column)]
-                detail, hint = missing_column(path, names, usable, is_id=True)
+            if scalar is not None:
+                usable = [name for name, column in columns if _is_scalar(column)]
+                detail, hint = missing_column(path, names, usable, kind=scalar)
                 raise InputError(f"{table}: {detail}", hint=hint)
             texts = [name for name, column in columns if _binary_twin(column) is not None]
             detail, hint = missing_column(path, names, texts)
@@ -348,7 +336,7 @@ def _checked_column(column: Any, path: FieldPath, table: str, sampled: NDArray[n
 def _values(column: Any) -> list[Any]:
     twin = _binary_twin(column.type)
     if twin is None:  # integers, or nothing but nulls
-        return column.to_pylist() if _is_id(column.type) else [None] * len(column)
+        return column.to_pylist() if _is_scalar(column.type) else [None] * len(column)
     try:
         values: list[Any] = column.to_pylist()
     except UnicodeDecodeError:
@@ -413,7 +401,7 @@ def _without_long_lists(column: Any, name: str, errors: dict[int, UnusableRecord
 
 def _documents(
     columns: list[list[Any]],
-    paths: _Paths,
+    paths: FieldPaths,
     numbers: NDArray[np.int64],
     first_row: int,
     max_document_bytes: int,
@@ -426,10 +414,10 @@ def _documents(
         and 4 * max(map(len, column), default=0) * len(paths.texts) <= max_document_bytes
         for column in text_columns
     )
-    ids = plain_ids(columns[-1]) if is_plain and paths.id is not None else None
-    if is_plain and (ids is None) == (paths.id is None):
-        return DocumentBatch.plain(tuple(text_columns), numbers, ids=ids)
-    builder = BatchBuilder(len(paths.texts), with_ids=paths.id is not None)
+    scalars = scalar_columns(paths, columns) if is_plain else None
+    if scalars is not None:
+        return DocumentBatch.plain(tuple(text_columns), numbers, **scalars)
+    builder = BatchBuilder.of(paths)
     for place, values in enumerate(zip(*text_columns, strict=True)):
         row = int(numbers[place])
         try:
@@ -438,8 +426,11 @@ def _documents(
             size = sum(len(text.encode("utf-8")) for text in texts)
             check_length(size, max_document_bytes, what="the text of the row")
             check_texts(usable, check)
-            identifier = None if paths.id is None else encoded_id(columns[-1][place], paths.id.name)
-            builder.add(usable, row, identifier)
+            others = {
+                kind: encoded_scalar(column[place], path.name, kind)
+                for (kind, path), column in zip(paths.scalars, columns[len(paths.texts) :], strict=True)
+            }
+            builder.add(usable, row, others)
         except UnusableRecordError as error:
             builder.reject(row, row - first_row + 1, error, _excerpt(values))
     return builder.batch(None, lines=count)

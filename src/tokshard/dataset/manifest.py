@@ -8,6 +8,7 @@ described in ``docs/reference/formats/manifest.md``.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -18,6 +19,7 @@ from tokshard.dataset.plan import (
     BuildParameters,
     Compression,
     HubDatasetRecord,
+    SplitName,
     TokenizeParameters,
 )
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
@@ -83,6 +85,10 @@ class DatasetRecord:
     empty_documents: Annotated[int, Key("empty_documents", "Documents without a sequence.", minimum=0)]
     longest_sequence: Annotated[int, Key("longest_sequence", "Tokens of the longest sequence.", minimum=0)]
     eod_in_text: Annotated[int, Key("eod_in_text", "EOD tokens that the text itself contains.", minimum=0)]
+    split: Annotated[
+        SplitName | None,
+        Key("split", "The split of a holdout; absent if documents were not divided.", omit_none=True),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +166,11 @@ class EncoderRecord:
     compared: Annotated[
         int, Key("compared", "Documents that both encoders encoded, with equal results.", minimum=0)
     ]
+
+    def __add__(self, other: EncoderRecord) -> EncoderRecord:
+        documents = Counter(self.documents)
+        documents.update(other.documents)
+        return EncoderRecord(dict(documents), self.compared + other.compared)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tokshard.storage.digest import identity_digest
 TextFormat = Literal["jsonl", "parquet", "arrow"]
 TokenFormat = Literal["nanogpt", "olmo", "datatrove"]
 """The formats of other trainers that ``convert`` reads."""
+SplitName = Literal["train", "valid"]
 Compression = Literal["none", "gzip", "bzip2", "xz", "zstd"]
 
 _SHOWN_INPUTS = 3
@@ -63,6 +64,30 @@ class TokenizeParameters:
         int | None,
         Key("max_tokens", "Maximum number of tokens of all outputs together.", minimum=1, omit_none=True),
     ] = None
+
+    holdout: Annotated[
+        float | None,
+        Key(
+            "holdout", "Share of the documents in the validation split.", minimum=0, maximum=1, omit_none=True
+        ),
+    ] = None
+    holdout_seed: Annotated[
+        int | None, Key("holdout_seed", "Seed of the holdout.", minimum=0, omit_none=True)
+    ] = None
+    holdout_key: Annotated[
+        str | None,
+        Key("holdout_key", "Field whose value decides about the split; absent for the text.", omit_none=True),
+    ] = None
+
+    @property
+    def splits(self) -> tuple[SplitName | None, ...]:
+        """The splits of the documents; one without a name if they are not divided."""
+        return (None,) if self.holdout is None else ("train", "valid")
+
+    @property
+    def outputs(self) -> tuple[tuple[SplitName | None, str], ...]:
+        """The split and the field of each output, in order."""
+        return tuple((split, name) for split in self.splits for name in self.fields)
 
     def has_units_of(self, other: BuildParameters) -> bool:
         """Tell whether equal inputs would give equal units: only the limits of the runs may differ."""

@@ -1,8 +1,8 @@
 """The assembly: parts appended, in unit order, to the streams that become the output files.
 
-The work directory of a run holds, for each field ``K``, the append-only files ``K.bin`` (tokens),
-``K.lengths`` (i32) and ``K.sequences`` (u32), and for all fields together ``offsets`` (i64), with
-``--id-field`` ``ids``, ``id_lengths`` (u32) and ``id_hashes`` (u64), and
+The work directory of a run holds, for each output ``K``, the append-only files ``K.bin`` (tokens),
+``K.lengths`` (i32) and ``K.sequences`` (u32), for each split ``S`` ``S.offsets`` (i64), with ``--id-field``
+also ``S.ids``, ``S.id_lengths`` (u32) and ``S.id_hashes`` (u64), and for all outputs together
 ``rejected.jsonl`` and the journal ``units.jsonl``. The journal has one line for each assembled unit, and
 a *checkpoint* line from time to time, which says how long each file was when everything before it had
 been forced to the disk. A run continues from the last checkpoint; the parts of later units are still
@@ -34,7 +34,7 @@ from tokshard.dataset.manifest import (
     RecordCounts,
     TokenFileRecord,
 )
-from tokshard.dataset.plan import BuildPlan, TextInput, TokenizeParameters
+from tokshard.dataset.plan import BuildPlan, SplitName, TextInput, TokenizeParameters
 from tokshard.dataset.records import RejectionRecord, UnitRecord, parse_line, read_records, to_line
 from tokshard.dataset.workdir import (
     DigestingWriter,
@@ -49,8 +49,9 @@ from tokshard.storage.digest import FileRecord, piecewise_digest
 from tokshard.storage.files import AppendFile
 from tokshard.storage.journal import Checkpoint, Journal, read_checkpoints, read_entries
 from tokshard.storage.reading import open_file
+from tokshard.tokenization.counts import UnitCounts
 from tokshard.tokenization.limits import LimitedParts, PartPrefix
-from tokshard.tokenization.part import FieldCounts, PartHeader, PartReader, UnitCounts, UnitKey, stream_names
+from tokshard.tokenization.part import ID_STREAMS, PartHeader, PartReader, UnitKey
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,7 +107,7 @@ class AssembledUnit:
 
     header: Annotated[PartHeader, Key("part", "The part that was appended.")]
     tokens_xxh3_128: Annotated[
-        tuple[str, ...], Key("tokens_xxh3_128", "Digest of each field's tokens.", pattern=XXH3_128)
+        tuple[str, ...], Key("tokens_xxh3_128", "Digest of each output's tokens.", pattern=XXH3_128)
     ]
     is_cut: Annotated[
         Literal[True] | None,
@@ -134,8 +135,6 @@ class Assembly:
         self,
         directory: str,
         *,
-        field_count: int,
-        ids: bool,
         parts: LimitedParts,
         input_names: Sequence[str],
         policy: ErrorPolicy,
@@ -144,11 +143,12 @@ class Assembly:
         self._directory = directory
         self._input_names = input_names
         self._policy = policy
-        self._streams = {name: stream_file(name) for name in stream_names(field_count, ids=ids)}
+        self._layout = parts.layout
+        self._streams = {name: stream_file(name) for name in self._layout.streams}
         self._parts = parts
         self.next = UnitKey(0, 0)
         self.is_full = False
-        self.counts = UnitCounts(fields=(FieldCounts(),) * field_count)
+        self.counts = self._layout.no_counts()
         self.input_bytes_done = 0
         self._advice = ""
         self._lines_of_file = 0
@@ -220,19 +220,20 @@ class Assembly:
         self._check_documents()
         self._begin_checkpoint()
         self._settle()
-        inputs = _input_records(self, plan)
-        encoder = _encoder_record(self)
         directory = self._directory
         rejected_path = os.path.join(directory, "rejected.jsonl")
         manifests = []
-        for k, field in enumerate(parameters.fields):
+        for k, (split_name, field) in enumerate(parameters.outputs):
+            split = self._layout.split_of(k)
+            first = self._layout.outputs_of(split).start
+            counts = self.counts.of_split(split)
             provenance: FileRecord | None = None
             rejected: FileRecord | None = None
             staged_ids: StagedIds | None = None
             if parameters.id_field is not None:
-                staged_ids = copy_staged_ids(directory, 0, k) if k else self._stage_ids()
+                staged_ids = copy_staged_ids(directory, first, k) if k > first else self._stage_ids(split, k)
             if parameters.provenance:
-                chunks = file_chunks(os.path.join(directory, "offsets"))
+                chunks = file_chunks(os.path.join(directory, f"{split}.offsets"))
                 provenance = stage_chunks(directory, k, PROVENANCE_NAME, chunks)
             if os.path.getsize(rejected_path):
                 rejected = stage_chunks(directory, k, REJECTED_NAME, file_chunks(rejected_path))
@@ -241,8 +242,8 @@ class Assembly:
                     os.stat(os.path.join(directory, f"{k}.bin")).st_size,
                     piecewise_digest(unit.tokens_xxh3_128[k] for unit in self.units()),
                 ),
-                idx=_stage_index(directory, k, self.counts, parameters.dtype),
-                units=stage_chunks(directory, k, UNITS_NAME, _unit_lines(self, k)),
+                idx=_stage_index(directory, k, counts, parameters.dtype),
+                units=stage_chunks(directory, k, UNITS_NAME, _unit_lines(self, k, split)),
                 provenance=provenance,
                 rejected=rejected,
                 ids=staged_ids and staged_ids.ids,
@@ -251,13 +252,13 @@ class Assembly:
             manifest = Manifest(
                 tool=Tool(),
                 fingerprint=plan.fingerprint,
-                dataset=_dataset_record(self, k, field, parameters),
+                dataset=_dataset_record(self, k, field, split_name, parameters.dtype),
                 files=files,
                 tokenizer=plan.tokenizer,
                 options=plan.options,
-                encoder=encoder,
-                inputs=inputs,
-                counts=_record_counts(self.counts),
+                encoder=_encoder_record(self, split),
+                inputs=_input_records(self, plan, split),
+                counts=_record_counts(counts),
                 tokenizer_path=tokenizer_path,
                 hub_datasets=plan.hub_datasets,
             )
@@ -265,16 +266,17 @@ class Assembly:
             manifests.append(manifest)
         return manifests
 
-    def _stage_ids(self) -> StagedIds:
+    def _stage_ids(self, split: int, k: int) -> StagedIds:
         import numpy as np
 
         directory = self._directory
+        ids, lengths, hashes = (os.path.join(directory, f"{split}.{kind}") for kind in ID_STREAMS)
         return stage_ids(
             directory,
-            0,
-            file_chunks(os.path.join(directory, "ids")),
-            (np.frombuffer(chunk, "<u4") for chunk in file_chunks(os.path.join(directory, "id_lengths"))),
-            HashFile(os.path.join(directory, "id_hashes"), self.counts.documents),
+            k,
+            file_chunks(ids),
+            (np.frombuffer(chunk, "<u4") for chunk in file_chunks(lengths)),
+            HashFile(hashes, self.counts.split(split).documents),
         )
 
     def _check_documents(self) -> None:
@@ -312,6 +314,10 @@ class Assembly:
         path = os.path.join(self._directory, JOURNAL)
         for entry in read_entries(path):
             yield decode(AssembledUnit, entry, path)
+
+    def documents_of(self, k: int) -> int:
+        """Return the number of documents of an output."""
+        return self.counts.split(self._layout.split_of(k)).documents
 
     def refuse(self, record: RejectedRecord) -> InputError:
         """Return the error for a rejected record of the next unit."""
@@ -367,7 +373,7 @@ def _encoder_of(entry: dict[str, Any]) -> Any:
 def stream_file(stream: str) -> str:
     """Return the name of the file in the work directory that a stream of the parts is appended to."""
     kind, _, k = stream.partition(".")
-    if not k:  # of all fields together
+    if not k:  # of all outputs together
         return "rejected.jsonl" if kind == "rejected" else kind
     return f"{k}.bin" if kind == "tokens" else f"{k}.{kind}"
 
@@ -375,14 +381,17 @@ def stream_file(stream: str) -> str:
 # Staging
 
 
-def _dataset_record(assembly: Assembly, k: int, field: str, parameters: TokenizeParameters) -> DatasetRecord:
+def _dataset_record(
+    assembly: Assembly, k: int, field: str, split: SplitName | None, dtype: str
+) -> DatasetRecord:
     return DatasetRecord(
-        dtype=parameters.dtype,
+        dtype=dtype,
         multimodal=False,
         field=field,
         units=sum(1 for _ in assembly.units()),
-        documents=assembly.counts.documents,
+        documents=assembly.documents_of(k),
         **asdict(assembly.counts.fields[k]),
+        split=split,
     )
 
 
@@ -398,13 +407,13 @@ def _record_counts(counts: UnitCounts) -> RecordCounts:
     )
 
 
-def _input_records(assembly: Assembly, plan: BuildPlan) -> tuple[InputRecord, ...]:
+def _input_records(assembly: Assembly, plan: BuildPlan, split: int) -> tuple[InputRecord, ...]:
     sources = [source for source in plan.inputs if isinstance(source, TextInput)]
     counts = [UnitCounts()] * len(sources)
     digests: list[list[str]] = [[] for _ in sources]
     for unit in assembly.units():
         header = unit.header
-        counts[header.file] += replace(header.counts, fields=())
+        counts[header.file] += replace(header.counts.of_split(split), fields=(), splits=None)
         digests[header.file].append(header.content_xxh3_128)
     return tuple(
         InputRecord(
@@ -422,18 +431,18 @@ def _input_records(assembly: Assembly, plan: BuildPlan) -> tuple[InputRecord, ..
     )
 
 
-def _encoder_record(assembly: Assembly) -> EncoderRecord:
+def _encoder_record(assembly: Assembly, split: int) -> EncoderRecord:
     documents: dict[str, int] = {}
     for unit in assembly.units():
-        made = unit.header.counts.documents
+        made = unit.header.counts.split(split).documents
         documents[unit.header.encoder] = documents.get(unit.header.encoder, 0) + made
-    return EncoderRecord(documents, assembly.counts.compared)
+    return EncoderRecord(documents, assembly.counts.split(split).compared)
 
 
-def _unit_lines(assembly: Assembly, k: int) -> Iterator[bytes]:
+def _unit_lines(assembly: Assembly, k: int, split: int) -> Iterator[bytes]:
     for unit in assembly.units():
         header = unit.header
-        counts = header.counts
+        counts = header.counts.of_split(split)
         record = UnitRecord(
             input=header.file,
             unit=header.unit,

@@ -19,15 +19,9 @@ from tokshard.corpus.selection import ALL_RECORDS, RecordSelection
 from tokshard.corpus.units import LineUnit, Unit, unit_from_json
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage import syscalls
+from tokshard.tokenization.counts import FieldCounts, SplitCounts, UnitCounts
 from tokshard.tokenization.packing import PackedDocuments, pack_documents, pack_long_document
-from tokshard.tokenization.part import (
-    FieldCounts,
-    PartHeader,
-    PartWriter,
-    UnitCounts,
-    UnitKey,
-    stream_names,
-)
+from tokshard.tokenization.part import OutputLayout, PartHeader, PartWriter, UnitKey
 from tokshard.tokenizer import encoders, equivalence
 from tokshard.tokenizer.definition import Tokenizer, reopen_tokenizer
 from tokshard.tokenizer.long_texts import LONG_CHARACTERS, LongTextEncoder
@@ -68,6 +62,12 @@ class EncodingSpec:
     max_rejected: int | None
     id_field: str | None = None
     selection: RecordSelection = ALL_RECORDS
+
+    @property
+    def layout(self) -> OutputLayout:
+        """The outputs."""
+        splits = 1 if self.selection.holdout is None else 2
+        return OutputLayout(len(self.fields), splits, self.id_field is not None)
 
     def to_json(self) -> dict[str, Any]:
         """Return the specification as a message between processes."""
@@ -220,13 +220,13 @@ class UnitEncoder:
         import xxhash
 
         spec, unit = self._spec, task.unit
-        with_ids = spec.id_field is not None
-        counts = UnitCounts(fields=(FieldCounts(),) * len(spec.fields), id_bytes=0 if with_ids else None)
+        layout = spec.layout
+        counts = layout.no_counts()
         content_digest = xxhash.xxh3_128()
         input_bytes = _InputBytes(unit)
         first_offset: int | None = None
         path = os.path.join(self.parts_directory, task.key.part_name)
-        with PartWriter(path, stream_names(len(spec.fields), ids=with_ids)) as part:
+        with PartWriter(path, layout.streams) as part:
             for batch in read_documents(
                 unit,
                 spec.fields,
@@ -235,12 +235,20 @@ class UnitEncoder:
                 id_field=spec.id_field,
                 selection=spec.selection,
             ):
-                chosen = self._documents_to_compare(batch, task)
-                fields = [FieldCounts()] * len(spec.fields)
-                for k, packed in self._packed_fields(batch, chosen, task.name):
-                    _write_packed(part, k, packed)
-                    fields[k] += packed.counts
-                added = _counts_of(batch, fields, len(chosen))
+                outputs = [FieldCounts()] * layout.outputs
+                splits = []
+                for split in range(layout.splits):
+                    documents = batch.of_split(split)
+                    chosen = self._documents_to_compare(documents, task)
+                    for field, packed in self._packed_fields(documents, chosen, task.name):
+                        k = layout.outputs_of(split)[field]
+                        _write_packed(part, k, packed)
+                        outputs[k] += packed.counts
+                    part.write(f"offsets.{split}", documents.offsets.data)
+                    if documents.ids is not None:
+                        part.write_ids(split, documents.ids)
+                    splits.append(_split_counts(documents, len(chosen)))
+                added = _counts_of(batch, outputs, splits)
                 counts += added
                 if spec.max_rejected is not None and counts.rejected_total > spec.max_rejected:
                     part.discard()
@@ -249,9 +257,6 @@ class UnitEncoder:
                 content_digest.update(batch.raw)
                 if first_offset is None:
                     first_offset = batch.first_offset
-                part.write("offsets", batch.offsets.data)
-                if batch.ids is not None:
-                    part.write_ids(batch.ids)
                 part.write_rejected(batch.rejected)
                 yield BatchProgress(input_bytes.of(batch), len(batch.offsets), added.tokens)
             part.finish(
@@ -335,18 +340,26 @@ def _text_check(spec: EncodingSpec) -> TextCheck | None:
     return check
 
 
-def _counts_of(batch: DocumentBatch, fields: Sequence[FieldCounts], compared: int) -> UnitCounts:
+def _split_counts(batch: DocumentBatch, compared: int) -> SplitCounts:
+    return SplitCounts(batch.documents, compared, None if batch.ids is None else sum(map(len, batch.ids)))
+
+
+def _counts_of(
+    batch: DocumentBatch, outputs: Sequence[FieldCounts], splits: Sequence[SplitCounts]
+) -> UnitCounts:
+    total = sum(splits[1:], splits[0])
     return UnitCounts(
         records=batch.records,
         documents=len(batch.offsets),
         lines=batch.lines,
         blank_lines=batch.blank_lines,
         content_bytes=len(batch.raw),
-        compared=compared,
+        compared=total.compared,
         rejected=dict(Counter(record.reason for record in batch.rejected)),
-        fields=tuple(fields),
-        id_bytes=None if batch.ids is None else sum(map(len, batch.ids)),
+        fields=tuple(outputs),
+        id_bytes=total.id_bytes,
         excluded=batch.excluded or None,
+        splits=tuple(splits) if len(splits) > 1 else None,
     )
 
 

@@ -291,6 +291,9 @@ def prepare_job(
         sample_seed=None if options.sample is None else options.sample_seed,
         limit=options.limit,
         max_tokens=options.max_tokens,
+        holdout=options.holdout_share,
+        holdout_seed=None if options.holdout is None else options.holdout_seed,
+        holdout_key=options.holdout_key,
     )
     return TokenizeJob(
         files=files,

@@ -9,14 +9,15 @@ them; only the prefix of the unit in which the limit lies depends on it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tokshard.core.formatting import count, counted
 from tokshard.dataset.plan import TokenizeParameters
 from tokshard.errors import UsageError
-from tokshard.tokenization.part import FieldCounts, PartHeader, PartReader, UnitCounts
+from tokshard.tokenization.counts import FieldCounts, SplitCounts, UnitCounts
+from tokshard.tokenization.part import OutputLayout, PartHeader, PartReader
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,40 +102,42 @@ class PartPrefix:
 
     Args:
         part: The part.
-        documents: The number of documents that stay.
+        documents: The number of documents of each split that stay.
         end: Rejected records at this position of the input and after it are dropped.
         parameters: The parameters of the run.
-        compared: The number of these documents that both encoders encoded.
+        compared: The number of these documents of each split that both encoders encoded.
     """
 
     def __init__(
         self,
         part: PartReader,
-        documents: int,
+        documents: Sequence[int],
         end: int,
         *,
         parameters: TokenizeParameters,
-        compared: int,
+        compared: Sequence[int],
     ) -> None:
         import numpy as np
 
         dtype, eod_id = np.dtype(parameters.dtype), parameters.eod_id
+        layout = OutputLayout.of(parameters)
         self.path = part.path
         self.unit = part.unit
         self._part = part
         self._rejected = [record for record in part.rejected() if record.offset < end]
-        self._bytes = {"offsets": 8 * documents}
+        self._bytes: dict[str, int] = {}
         self._digests: dict[str, str] = {}
         fields = []
-        for k in range(len(part.header.counts.fields)):
-            per_document = np.frombuffer(part.read(f"sequences.{k}"), "<u4")[:documents]
+        for k in range(layout.outputs):
+            kept = documents[layout.split_of(k)]
+            per_document = np.frombuffer(part.read(f"sequences.{k}"), "<u4")[:kept]
             sequences = int(per_document.sum(dtype=np.int64))
             lengths = np.frombuffer(part.read(f"lengths.{k}"), "<i4")[:sequences]
             tokens = int(lengths.sum(dtype=np.int64))
-            sizes = {"sequences": 4 * documents, "lengths": 4 * sequences, "tokens": dtype.itemsize * tokens}
+            sizes = {"sequences": 4 * kept, "lengths": 4 * sequences, "tokens": dtype.itemsize * tokens}
             self._bytes |= {f"{kind}.{k}": size for kind, size in sizes.items()}
             empty = int(np.count_nonzero(per_document == 0))
-            appended = documents - empty if parameters.append_eod and eod_id is not None else 0
+            appended = kept - empty if parameters.append_eod and eod_id is not None else 0
             fields.append(
                 FieldCounts(
                     tokens=tokens,
@@ -144,12 +147,17 @@ class PartPrefix:
                     longest_sequence=int(lengths.max(initial=0)),
                 )
             )
-        counts = self._counts(part.header.counts, documents, compared, tuple(fields))
-        if counts.id_bytes is not None:
-            lengths = np.frombuffer(part.read("id_lengths"), "<u4")[:documents]
-            self._bytes |= {"id_lengths": 4 * documents, "id_hashes": 8 * documents}
-            self._bytes["ids"] = int(lengths.sum(dtype=np.int64))
-            counts = replace(counts, id_bytes=self._bytes["ids"])
+        splits = []
+        for split, kept in enumerate(documents):
+            self._bytes[f"offsets.{split}"] = 8 * kept
+            id_bytes = None
+            if layout.ids:
+                lengths = np.frombuffer(part.read(f"id_lengths.{split}"), "<u4")[:kept]
+                id_bytes = int(lengths.sum(dtype=np.int64))
+                sizes = {"ids": id_bytes, "id_lengths": 4 * kept, "id_hashes": 8 * kept}
+                self._bytes |= {f"{kind}.{split}": size for kind, size in sizes.items()}
+            splits.append(SplitCounts(kept, compared[split], id_bytes))
+        counts = self._counts(part.header.counts, tuple(splits), tuple(fields))
         self.header: PartHeader = replace(part.header, counts=counts)
 
     def digest(self, stream: str) -> str:
@@ -182,21 +190,24 @@ class PartPrefix:
         return found
 
     def _counts(
-        self, counts: UnitCounts, documents: int, compared: int, fields: tuple[FieldCounts, ...]
+        self, counts: UnitCounts, splits: tuple[SplitCounts, ...], fields: tuple[FieldCounts, ...]
     ) -> UnitCounts:
+        total = sum(splits[1:], splits[0])
         rejected = Counter(record.reason for record in self._rejected)
         dropped = Counter(counts.rejected) - rejected
         excluded = Counter(counts.excluded or {})
         for reason, number in dropped.items():
             excluded[reason if reason in _NOT_DIGESTED else BEYOND_LIMIT] += number
-        excluded[BEYOND_LIMIT] += counts.documents - documents
+        excluded[BEYOND_LIMIT] += counts.documents - total.documents
         return replace(
             counts,
-            documents=documents,
-            compared=compared,
+            documents=total.documents,
+            compared=total.compared,
             rejected=dict(rejected),
             fields=fields,
+            id_bytes=total.id_bytes,
             excluded=dict(+excluded) or None,
+            splits=splits if len(splits) > 1 else None,
         )
 
 
@@ -206,6 +217,10 @@ class LimitedParts:
     Args:
         parameters: The parameters of the run.
         compared: Returns how many of some documents of a part both encoders encoded, by their positions.
+
+    Attributes:
+        limits: The limits.
+        layout: The outputs.
     """
 
     def __init__(
@@ -213,6 +228,7 @@ class LimitedParts:
     ) -> None:
         self.limits = Limits(parameters.limit, parameters.max_tokens)
         self._parameters = parameters
+        self.layout = OutputLayout.of(parameters)
         self._compared = compared
 
     def within(self, part: PartReader, before: UnitCounts, name: str) -> PartReader | PartPrefix:
@@ -230,9 +246,13 @@ class LimitedParts:
 
         if self.limits.allow(before + part.header.counts):
             return part
-        offsets = np.frombuffer(part.read("offsets"), "<i8")
-        fields = range(len(part.header.counts.fields))
-        tokens = np.stack([_tokens_per_document(part, k) for k in fields]).sum(axis=0)
+        splits = range(self.layout.splits)
+        offsets_of = [np.frombuffer(part.read(f"offsets.{split}"), "<i8") for split in splits]
+        split_of = np.repeat(splits, [len(found) for found in offsets_of])
+        offsets = np.concatenate(offsets_of)
+        order = np.argsort(offsets, kind="stable")
+        offsets, split_of = offsets[order], split_of[order]
+        tokens = np.concatenate([self._tokens_of_split(part, split) for split in splits])[order]
         documents, is_exact = self.limits.place(before, tokens)
         if not documents and not before.documents:
             raise UsageError(
@@ -240,14 +260,25 @@ class LimitedParts:
                 f"{name}, got {count(self.limits.tokens or 0)}",
                 hint=f"pass --max-tokens {int(tokens[0])} or more",
             )
+        kept = [int(np.count_nonzero(split_of[:documents] == split)) for split in splits]
         prefix = PartPrefix(
             part,
-            documents,
+            kept,
             int(offsets[documents - 1]) + 1 if is_exact else int(offsets[documents]),
             parameters=self._parameters,
-            compared=self._compared(part.header, offsets[:documents]),
+            compared=[
+                self._compared(part.header, found[:most])
+                for found, most in zip(offsets_of, kept, strict=True)
+            ],
         )
         return part if prefix.header == part.header else prefix
+
+    def _tokens_of_split(self, part: PartReader, split: int) -> Integers:
+        import numpy as np
+
+        outputs = [_tokens_per_document(part, k) for k in self.layout.outputs_of(split)]
+        total: Integers = np.stack(outputs).sum(axis=0)
+        return total
 
 
 def _tokens_per_document(part: PartReader, k: int) -> Integers:

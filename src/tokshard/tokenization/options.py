@@ -62,6 +62,11 @@ class TokenizeOptions:
         limit: The most documents: the first of those that remain; None for no limit.
         max_tokens: The most tokens of all outputs together: the dataset ends before the first document that
             would exceed it; None for no limit.
+        holdout: The share of the documents in the validation split, such as 0.001 or ``"0.1%"``, chosen by a
+            hash of their texts; None for no splits. The outputs are ``PREFIX_train`` and ``PREFIX_valid``.
+        holdout_key: The JSON field or column whose value is hashed instead of the texts, a string or an
+            integer; None for the texts.
+        holdout_seed: The seed of that hash.
         provenance: Whether the position of each document's record in its input is recorded.
         id_field: The JSON field or column with each document's own id, a string or an integer, which is
             recorded; None for none.
@@ -112,6 +117,9 @@ class TokenizeOptions:
     sample_seed: int = SEED
     limit: int | None = None
     max_tokens: int | None = None
+    holdout: float | str | None = None
+    holdout_key: str | None = None
+    holdout_seed: int = SEED
     provenance: bool = True
     id_field: str | None = None
     resume: bool = True
@@ -154,6 +162,12 @@ class TokenizeOptions:
         elif self.sample_seed != SEED:
             raise UsageError("--sample-seed requires --sample", hint="pass --sample, for example --sample 1%")
         check_seed("sample-seed", self.sample_seed)
+        if self.holdout is not None:
+            parse_share("holdout", self.holdout, whole=False)
+        elif self.holdout_key is not None or self.holdout_seed != SEED:
+            name = "--holdout-seed" if self.holdout_key is None else "--holdout-key"
+            raise UsageError(f"{name} requires --holdout", hint="pass --holdout, for example --holdout 0.1%")
+        check_seed("holdout-seed", self.holdout_seed)
         _check_at_least("limit", self.limit, 1)
         _check_at_least("max-tokens", self.max_tokens, 1)
 
@@ -161,6 +175,11 @@ class TokenizeOptions:
     def sample_share(self) -> float | None:
         """The share of the records that are read; None for all."""
         return None if self.sample is None else parse_share("sample", self.sample, whole=True)
+
+    @property
+    def holdout_share(self) -> float | None:
+        """The share of the documents in the validation split; None for no splits."""
+        return None if self.holdout is None else parse_share("holdout", self.holdout, whole=False)
 
     @property
     def has_limits(self) -> bool:
@@ -209,11 +228,12 @@ class TokenizeOptions:
             raise UsageError("--field must name at least one field")
         if len({path.keys for path in paths}) != len(paths):
             raise UsageError(f"--field must name different fields, got {', '.join(self.fields)}")
-        if self.id_field is not None and not all(FieldPath.parse(self.id_field).keys):
-            raise UsageError(
-                f"--id-field must name keys that are not empty, got {self.id_field!r}",
-                hint=r"escape a dot that is part of a key with a backslash: --id-field 'meta\.id'",
-            )
+        for option, name in (("--id-field", self.id_field), ("--holdout-key", self.holdout_key)):
+            if name is not None and not all(FieldPath.parse(name).keys):
+                raise UsageError(
+                    f"{option} must name keys that are not empty, got {name!r}",
+                    hint=rf"escape a dot that is part of a key with a backslash: {option} 'meta\.id'",
+                )
         if not self._field_names_in_output:
             return
         names = [path.file_name for path in paths]
@@ -231,7 +251,7 @@ class TokenizeOptions:
     @property
     def field_names(self) -> FieldNames:
         """The fields that are read."""
-        return FieldNames(self.fields, self.id_field)
+        return FieldNames(self.fields, self.id_field, self.holdout_key)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -266,15 +286,21 @@ class TokenizeOptions:
         return stem
 
     def output_prefixes(self, prefix: str) -> tuple[str, ...]:
-        """Return the path prefix of each field's dataset: with several fields, the keys joined by dots.
+        """Return the path prefix of each dataset: those of the fields of the training split come first.
+
+        With a holdout, the name of the split is appended; with several fields, the keys joined by dots.
 
         Example:
             >>> TokenizeOptions("a.jsonl", fields=("text", "title")).output_prefixes("out/web")
             ('out/web_text_document', 'out/web_title_document')
+            >>> TokenizeOptions("a.jsonl", holdout="0.1%").output_prefixes("out/web")
+            ('out/web_train', 'out/web_valid')
         """
+        prefixes = [prefix] if self.holdout is None else [f"{prefix}_train", f"{prefix}_valid"]
         if not self._field_names_in_output:
-            return (prefix,)
-        return tuple(f"{prefix}_{FieldPath.parse(field).file_name}_document" for field in self.fields)
+            return tuple(prefixes)
+        names = [FieldPath.parse(field).file_name for field in self.fields]
+        return tuple(f"{start}_{name}_document" for start in prefixes for name in names)
 
     @property
     def _field_names_in_output(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokshard.errors import IntegrityError
-from tokshard.tokenization.part import FieldCounts
+from tokshard.tokenization.counts import FieldCounts
 
 if TYPE_CHECKING:
     import numpy as np

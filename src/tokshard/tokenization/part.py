@@ -5,15 +5,17 @@ XXH3-128 (16 bytes), and the magic ``TOKPART3``. The data consists of named
 *streams*, each a list of extents in the order written:
 
 =================  =========================================================
-``tokens.K``       token ids of field K, in the dataset's dtype
-``lengths.K``      ``i32``, tokens of each sequence of field K
-``sequences.K``    ``u32``, sequences of each document of field K
-``offsets``        ``i64``, where each document's record lies in its input
-``ids``            the documents' own ids as UTF-8, one after the other
-``id_lengths``     ``u32``, bytes of each id
-``id_hashes``      ``u64``, XXH3-64 of each id
+``tokens.K``       token ids of output K, in the dataset's dtype
+``lengths.K``      ``i32``, tokens of each sequence of output K
+``sequences.K``    ``u32``, sequences of each document of output K
+``offsets.S``      ``i64``, where the record of each document of split S lies in its input
+``ids.S``          the documents' own ids as UTF-8, one after the other
+``id_lengths.S``   ``u32``, bytes of each id
+``id_hashes.S``    ``u64``, XXH3-64 of each id
 ``rejected``       JSON lines, one for each rejected record, with its offset
 =================  =========================================================
+
+Output ``S * F + f`` is that of split S and field f of F. Without a holdout there is one split.
 
 A part is not forced to the disk: its footer holds the digest of each stream, which are checked before a
 run uses what an earlier one has left, so a part that a power cut has damaged is just made again.
@@ -36,11 +38,13 @@ from tokshard.core.codec import XXH3_128, Document, Key
 from tokshard.corpus.rejection import RejectedRecord
 from tokshard.corpus.units import Unit
 from tokshard.dataset.document_ids import id_hash
+from tokshard.dataset.plan import TokenizeParameters
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import content_digest
 from tokshard.storage.files import AtomicFile
 from tokshard.storage.reading import open_descriptor, read_at, read_into
 from tokshard.storage.syscalls import Buffer
+from tokshard.tokenization.counts import FieldCounts, SplitCounts, UnitCounts
 
 _MAGIC = b"TOKPART3"
 _TAIL = struct.Struct("<Q16s8s")
@@ -79,102 +83,53 @@ class UnitKey:
 ID_STREAMS = ("ids", "id_lengths", "id_hashes")
 
 
-def stream_names(field_count: int, *, ids: bool) -> list[str]:
-    """Return the names of a part's streams."""
-    names = [f"{kind}.{k}" for k in range(field_count) for kind in ("tokens", "lengths", "sequences")]
-    return [*names, "offsets", *(ID_STREAMS if ids else ()), "rejected"]
-
-
 @dataclass(frozen=True, slots=True)
-class FieldCounts:
-    """The counts of one field of a unit, or of many units."""
+class OutputLayout:
+    """The outputs of a run: one for each field of each split."""
 
-    tokens: Annotated[int, Key("tokens", "Tokens, EOD tokens included.", minimum=0)] = 0
-    sequences: Annotated[int, Key("sequences", "Sequences, none of them empty.", minimum=0)] = 0
-    empty_documents: Annotated[int, Key("empty_documents", "Documents without a token.", minimum=0)] = 0
-    eod_in_text: Annotated[
-        int, Key("eod_in_text", "EOD tokens that come from the text itself.", minimum=0)
-    ] = 0
-    longest_sequence: Annotated[
-        int, Key("longest_sequence", "Tokens of the longest sequence.", minimum=0)
-    ] = 0
+    fields: int
+    splits: int
+    ids: bool
 
-    def __add__(self, other: FieldCounts) -> FieldCounts:
-        return FieldCounts(
-            self.tokens + other.tokens,
-            self.sequences + other.sequences,
-            self.empty_documents + other.empty_documents,
-            self.eod_in_text + other.eod_in_text,
-            max(self.longest_sequence, other.longest_sequence),
+    @classmethod
+    def of(cls, parameters: TokenizeParameters) -> Self:
+        """Return the outputs of a run with these parameters."""
+        return cls(len(parameters.fields), len(parameters.splits), parameters.id_field is not None)
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs."""
+        return self.fields * self.splits
+
+    def split_of(self, k: int) -> int:
+        """Return the split of an output."""
+        return k // self.fields
+
+    def outputs_of(self, split: int) -> range:
+        """Return the outputs of a split."""
+        return range(split * self.fields, (split + 1) * self.fields)
+
+    @property
+    def streams(self) -> list[str]:
+        """The names of the streams of a part."""
+        of_output, of_split = (
+            ("tokens", "lengths", "sequences"),
+            ("offsets", *(ID_STREAMS if self.ids else ())),
         )
+        return [
+            *(f"{kind}.{k}" for k in range(self.outputs) for kind in of_output),
+            *(f"{kind}.{split}" for split in range(self.splits) for kind in of_split),
+            "rejected",
+        ]
 
-
-@dataclass(frozen=True, slots=True)
-class UnitCounts:
-    """The counts of one unit, or of many.
-
-    Always ``records == documents + rejected_total + excluded_total``.
-    """
-
-    records: Annotated[int, Key("records", "Lines that are not blank, or rows.", minimum=0)] = 0
-    documents: Annotated[int, Key("documents", "Records that became documents.", minimum=0)] = 0
-    lines: Annotated[int, Key("lines", "Lines, blank ones included, or rows.", minimum=0)] = 0
-    blank_lines: Annotated[int, Key("blank_lines", "Blank lines.", minimum=0)] = 0
-    content_bytes: Annotated[int, Key("content_bytes", "Decompressed input bytes.", minimum=0)] = 0
-    compared: Annotated[int, Key("compared", "Documents that both encoders encoded.", minimum=0)] = 0
-    rejected: Annotated[dict[str, int], Key("rejected", "Rejected records by reason.", minimum=0)] = (
-        dataclasses.field(default_factory=dict)
-    )
-    fields: Annotated[tuple[FieldCounts, ...], Key("fields", "The counts of each field.")] = ()
-    id_bytes: Annotated[
-        int | None,
-        Key("id_bytes", "Bytes of the documents' own ids; absent without ids.", minimum=0, omit_none=True),
-    ] = None
-    excluded: Annotated[
-        dict[str, int] | None,
-        Key(
-            "excluded",
-            "Records that are neither, because they were not selected, by code; absent if there are none.",
-            minimum=0,
-            omit_none=True,
-        ),
-    ] = None
-
-    def __add__(self, other: UnitCounts) -> UnitCounts:
-        # The fields of both are the same, or one has none.
-        id_bytes = [counts.id_bytes for counts in (self, other) if counts.id_bytes is not None]
-        excluded = _sums(self.excluded or {}, other.excluded or {})
+    def no_counts(self) -> UnitCounts:
+        """Return the counts of no unit."""
+        id_bytes = 0 if self.ids else None
         return UnitCounts(
-            self.records + other.records,
-            self.documents + other.documents,
-            self.lines + other.lines,
-            self.blank_lines + other.blank_lines,
-            self.content_bytes + other.content_bytes,
-            self.compared + other.compared,
-            _sums(self.rejected, other.rejected),
-            tuple(mine + theirs for mine, theirs in zip(self.fields, other.fields, strict=True)),
-            sum(id_bytes) if id_bytes else None,
-            excluded or None,
+            fields=(FieldCounts(),) * self.outputs,
+            id_bytes=id_bytes,
+            splits=(SplitCounts(id_bytes=id_bytes),) * self.splits if self.splits > 1 else None,
         )
-
-    @property
-    def rejected_total(self) -> int:
-        """Rejected records of all reasons."""
-        return sum(self.rejected.values())
-
-    @property
-    def excluded_total(self) -> int:
-        """Records that were not selected."""
-        return sum((self.excluded or {}).values())
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all fields."""
-        return sum(field.tokens for field in self.fields)
-
-
-def _sums(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
-    return {name: first.get(name, 0) + second.get(name, 0) for name in first | second}
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,13 +204,13 @@ class PartWriter:
             self._extents[stream].append((self._file.size_bytes, size))
             self._file.write(buffer)
 
-    def write_ids(self, ids: Sequence[bytes]) -> None:
-        """Append the ids of documents."""
+    def write_ids(self, split: int, ids: Sequence[bytes]) -> None:
+        """Append the ids of documents of a split."""
         import numpy as np
 
-        self.write("ids", b"".join(ids))
-        self.write("id_lengths", np.fromiter(map(len, ids), "<u4", len(ids)).tobytes())
-        self.write("id_hashes", np.fromiter(map(id_hash, ids), "<u8", len(ids)).tobytes())
+        self.write(f"ids.{split}", b"".join(ids))
+        self.write(f"id_lengths.{split}", np.fromiter(map(len, ids), "<u4", len(ids)).tobytes())
+        self.write(f"id_hashes.{split}", np.fromiter(map(id_hash, ids), "<u8", len(ids)).tobytes())
 
     def write_rejected(self, records: Iterable[RejectedRecord]) -> None:
         """Append rejected records."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from tokshard.core.codec import XXH3_128, Document, Key
 from tokshard.dataset.build_run import OutputState
 from tokshard.dataset.manifest import EncoderRecord
-from tokshard.dataset.plan import TextInput, TokenizeParameters
+from tokshard.dataset.plan import SplitName, TextInput, TokenizeParameters
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.tokenizer.transformers_check import TransformersCheck
 
@@ -21,6 +21,9 @@ class OutputReport:
 
     prefix: Annotated[str, Key("prefix", "Its path or URL prefix.")]
     field: Annotated[str, Key("field", "The field it was made from.")]
+    split: Annotated[
+        SplitName | None, Key("split", "Its split of a holdout; absent without --holdout.", omit_none=True)
+    ]
     dtype: Annotated[Literal["uint16", "int32"], Key("dtype", "The dtype of its tokens.")]
     documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
     sequences: Annotated[int, Key("sequences", "Sequences.", minimum=0)]
@@ -38,7 +41,9 @@ class TokenizeReport(Document):
 
     SCHEMA = "tokshard.tokenize-report/1"
 
-    outputs: Annotated[tuple[OutputReport, ...], Key("outputs", "The datasets, one for each field.")]
+    outputs: Annotated[
+        tuple[OutputReport, ...], Key("outputs", "The datasets, one for each field of each split.")
+    ]
     tokenizer: Annotated[TokenizerIdentity, Key("tokenizer", "The tokenizer.")]
     records: Annotated[
         int,

@@ -34,16 +34,9 @@ from tokshard.storage.files import AppendFile
 from tokshard.storage.reading import open_file
 from tokshard.storage.scratch import scratch_directory
 from tokshard.tokenization.assembly import JOURNAL, AssembledUnit, read_assembled, stream_file
+from tokshard.tokenization.counts import UnitCounts
 from tokshard.tokenization.limits import Limits
-from tokshard.tokenization.part import (
-    FieldCounts,
-    PartHeader,
-    PartWriter,
-    UnitCounts,
-    UnitKey,
-    part_headers,
-    stream_names,
-)
+from tokshard.tokenization.part import OutputLayout, PartHeader, PartWriter, UnitKey, part_headers
 
 if TYPE_CHECKING:
     from tokshard.corpus.units import Unit
@@ -224,7 +217,7 @@ def keep_only(directory: str, fitting: Collection[UnitKey], options: TokenizePar
     parts = os.path.join(directory, "parts")
     kept = journal_bytes = 0
     limits = Limits(options.limit, options.max_tokens)
-    counts = UnitCounts(fields=(FieldCounts(),) * len(options.fields))
+    counts = OutputLayout.of(options).no_counts()
     for units, checkpoint in checkpoints:
         counts = sum((unit.header.counts for unit in units), counts)
         if any(unit.header.key not in fitting for unit in units) or not limits.allow(counts):
@@ -253,14 +246,16 @@ def _make_parts(
     fitting: Collection[UnitKey],
     options: TokenizeParameters,
 ) -> None:
-    streams = stream_names(len(options.fields), ids=options.id_field is not None)
+    layout = OutputLayout.of(options)
+    streams = layout.streams
     paths = {stream: os.path.join(directory, stream_file(stream)) for stream in streams}
     lines_before = 0
     begins = dict.fromkeys(streams, 0)
     with open_file(paths["rejected"]) as rejected:
         for number, unit in enumerate(assembled):
             header = unit.header
-            sizes = {stream: _stream_bytes(stream, header.counts, options.dtype) for stream in streams}
+            itemsize = np.dtype(options.dtype).itemsize
+            sizes = {stream: _stream_bytes(stream, header.counts, layout, itemsize) for stream in streams}
             records = [
                 parse_line(RejectionRecord, line, paths["rejected"], 1)
                 for line in islice(rejected, header.counts.rejected_total)
@@ -287,18 +282,20 @@ def _make_parts(
             lines_before = 0 if header.last else lines_before + header.counts.lines
 
 
-def _stream_bytes(stream: str, counts: UnitCounts, dtype: str) -> int:
+def _stream_bytes(stream: str, counts: UnitCounts, layout: OutputLayout, itemsize: int) -> int:
     kind, _, k = stream.partition(".")
     if kind == "rejected":
         return 0  # written from its records
+    of_output = kind in {"tokens", "lengths", "sequences"}
+    split = counts.split(layout.split_of(int(k)) if of_output else int(k))
     if kind == "ids":
-        return counts.id_bytes or 0
+        return split.id_bytes or 0
     if kind in {"offsets", "id_hashes"}:
-        return 8 * counts.documents
+        return 8 * split.documents
     if kind in {"sequences", "id_lengths"}:
-        return 4 * counts.documents
+        return 4 * split.documents
     field = counts.fields[int(k)]
-    return 4 * field.sequences if kind == "lengths" else np.dtype(dtype).itemsize * field.tokens
+    return 4 * field.sequences if kind == "lengths" else itemsize * field.tokens
 
 
 def _range_chunks(path: str, begin: int, size: int) -> Iterator[bytes]:

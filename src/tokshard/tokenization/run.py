@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokshard.dataset.build_run import BuildResult
-    from tokshard.dataset.manifest import Manifest
+    from tokshard.dataset.manifest import EncoderRecord, Manifest
     from tokshard.tokenization.assembly import Assembly
     from tokshard.tokenization.job import KeptUnits, TokenizeJob
     from tokshard.tokenization.limits import LimitedParts
@@ -144,8 +144,6 @@ def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -
 
     assembly = Assembly(
         job.workspace.directory,
-        field_count=len(job.options.fields),
-        ids=job.options.id_field is not None,
         parts=_limited_parts(job),
         input_names=[file.path for file in job.files],
         policy=job.error_policy,
@@ -303,11 +301,20 @@ def make_report(job: TokenizeJob, result: BuildResult, started: float) -> Tokeni
     """Return the report of a run that began at ``started`` by the monotonic clock."""
     from tokshard.tokenization.report import OutputReport, TokenizeReport
 
-    first = result.manifests[0]
+    # The counts are the same for all fields.
+    fields = len(job.parameters.fields)
+    first, *others = of_splits = result.manifests[::fields]
+    excluded = {
+        code: records
+        for code, records in (first.counts.excluded or {}).items()
+        if code != "other-split"  # it is in the others
+    }
+    encoder = sum((manifest.encoder for manifest in others), first.encoder)
     outputs = tuple(
         OutputReport(
             prefix=prefix,
             field=field,
+            split=split,
             dtype=job.parameters.dtype,
             documents=manifest.dataset.documents,
             sequences=manifest.dataset.sequences,
@@ -316,21 +323,21 @@ def make_report(job: TokenizeJob, result: BuildResult, started: float) -> Tokeni
             idx_bytes=manifest.files.idx.size_bytes,
             pieces_xxh3_128=manifest.files.bin.pieces_xxh3_128,
         )
-        for prefix, field, manifest in zip(
-            job.build.destinations, job.parameters.fields, result.manifests, strict=True
+        for prefix, (split, field), manifest in zip(
+            job.build.destinations, job.parameters.outputs, result.manifests, strict=True
         )
     )
     return TokenizeReport(
         outputs=outputs,
         tokenizer=job.tokenizer.identity,
         records=first.counts.records,
-        documents=first.counts.documents,
+        documents=sum(manifest.counts.documents for manifest in of_splits),
         rejected=first.counts.rejected,
-        excluded=first.counts.excluded or {},
+        excluded=excluded,
         input_bytes=sum(source.size_bytes or 0 for source in first.inputs),
         content_bytes=first.counts.content_bytes,
-        encoder=first.encoder,
-        encoder_reason=_encoder_reason(job, first),
+        encoder=encoder,
+        encoder_reason=_encoder_reason(job, encoder),
         transformers_check=job.transformers_check,
         units=first.dataset.units,
         units_reused=result.resumed,
@@ -342,8 +349,8 @@ def make_report(job: TokenizeJob, result: BuildResult, started: float) -> Tokeni
     )
 
 
-def _encoder_reason(job: TokenizeJob, manifest: Manifest) -> str | None:
-    documents = manifest.encoder.documents
+def _encoder_reason(job: TokenizeJob, encoder: EncoderRecord) -> str | None:
+    documents = encoder.documents
     if not documents.get("reference"):
         return None
     if job.encoder.reason is None and not documents.get("fast"):
@@ -353,11 +360,14 @@ def _encoder_reason(job: TokenizeJob, manifest: Manifest) -> str | None:
 
 def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...]:
     found = list(job.tokenizer.warnings)
-    counts = manifests[0].counts
-    if counts.rejected_total > counts.records / 2:
+    rejected = manifests[0].counts.rejected
+    number = sum(rejected.values())
+    fields = len(job.parameters.fields)
+    documents = sum(manifest.counts.documents for manifest in manifests[::fields])
+    if number > documents:
         found.append(
-            f"{count(counts.rejected_total)} of {count(counts.records)} records were rejected "
-            f"({top_reasons(counts.rejected)}); see {job.build.destinations[0]}.tokshard/rejected.jsonl"
+            f"{count(number)} of {count(number + documents)} records were rejected "
+            f"({top_reasons(rejected)}); see {job.build.destinations[0]}.tokshard/rejected.jsonl"
         )
     for prefix, manifest in zip(job.build.destinations, manifests, strict=True):
         data = manifest.dataset

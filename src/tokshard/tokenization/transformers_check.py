@@ -10,6 +10,7 @@ from tokshard.core.progress import Progress
 from tokshard.corpus.files import CorpusFile
 from tokshard.corpus.planning import plan_units, stream_units
 from tokshard.corpus.records import read_documents
+from tokshard.corpus.selection import RecordSelection
 from tokshard.corpus.units import Unit
 from tokshard.errors import UsageError
 from tokshard.storage.scratch import scratch_directory
@@ -57,6 +58,7 @@ def first_texts(job: TokenizeJob) -> list[str]:
                 job.options.fields,
                 max_document_bytes=job.options.max_document_bytes,
                 id_field=job.options.id_field,
+                selection=RecordSelection.of(job.parameters),
             )
             for batch in documents:
                 for text in _by_document(batch.texts):
@@ -83,7 +85,14 @@ def _units(job: TokenizeJob, directory: str) -> Generator[Unit]:
 def _units_of(job: TokenizeJob, number: int, file: CorpusFile, directory: str) -> Iterator[Unit]:
     options = job.options
     if not file.is_stream:
-        return plan_units(number, file, FIRST_BYTES, options.fields, id_field=options.id_field)
+        return plan_units(
+            number,
+            file,
+            FIRST_BYTES,
+            options.fields,
+            id_field=options.id_field,
+            key_field=options.holdout_key,
+        )
     return stream_units(
         number, file, FIRST_BYTES, options.max_document_bytes, directory, skip=lambda _index: False
     )

@@ -373,6 +373,7 @@ def _dataset_record(inputs: Sequence[MergeInput], units: int, *, multimodal: boo
         field=common([dataset.manifest.dataset.field if dataset.manifest else None for dataset in inputs]),
         units=units,
         **{**totals, "longest_sequence": max(count["longest_sequence"] for count in counts)},
+        split=common([dataset.manifest.dataset.split if dataset.manifest else None for dataset in inputs]),
         eod_in_text=sum(dataset.manifest.dataset.eod_in_text for dataset in inputs if dataset.manifest),
     )
 

@@ -153,7 +153,8 @@ class Feed:
             return False
         file = self.files[number]
         if not file.is_stream:
-            planned = plan_units(number, file, self._unit_bytes, self._fields.texts, id_field=self._fields.id)
+            texts, identifier, key = self._fields
+            planned = plan_units(number, file, self._unit_bytes, texts, id_field=identifier, key_field=key)
             self._active.append(_PlannedSource(planned, self.is_done))
         elif self._leaves_streams:
             self._left = StreamInput(

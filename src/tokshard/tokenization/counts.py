@@ -1,0 +1,141 @@
+"""Counts of the records, documents and tokens of units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from tokshard.core.codec import Key
+
+
+@dataclass(frozen=True, slots=True)
+class FieldCounts:
+    """The counts of one output of a unit, or of many units."""
+
+    tokens: Annotated[int, Key("tokens", "Tokens, EOD tokens included.", minimum=0)] = 0
+    sequences: Annotated[int, Key("sequences", "Sequences, none of them empty.", minimum=0)] = 0
+    empty_documents: Annotated[int, Key("empty_documents", "Documents without a token.", minimum=0)] = 0
+    eod_in_text: Annotated[
+        int, Key("eod_in_text", "EOD tokens that come from the text itself.", minimum=0)
+    ] = 0
+    longest_sequence: Annotated[
+        int, Key("longest_sequence", "Tokens of the longest sequence.", minimum=0)
+    ] = 0
+
+    def __add__(self, other: FieldCounts) -> FieldCounts:
+        return FieldCounts(
+            self.tokens + other.tokens,
+            self.sequences + other.sequences,
+            self.empty_documents + other.empty_documents,
+            self.eod_in_text + other.eod_in_text,
+            max(self.longest_sequence, other.longest_sequence),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SplitCounts:
+    """The counts of one split of a unit, or of many units."""
+
+    documents: Annotated[int, Key("documents", "Documents.", minimum=0)] = 0
+    compared: Annotated[int, Key("compared", "Documents that both encoders encoded.", minimum=0)] = 0
+    id_bytes: Annotated[
+        int | None, Key("id_bytes", "Bytes of their own ids; absent without ids.", minimum=0, omit_none=True)
+    ] = None
+
+    def __add__(self, other: SplitCounts) -> SplitCounts:
+        return SplitCounts(
+            self.documents + other.documents,
+            self.compared + other.compared,
+            _sum(self.id_bytes, other.id_bytes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCounts:
+    """The counts of one unit, or of many.
+
+    Always ``records == documents + rejected_total + excluded_total``.
+    """
+
+    records: Annotated[int, Key("records", "Lines that are not blank, or rows.", minimum=0)] = 0
+    documents: Annotated[int, Key("documents", "Records that became documents.", minimum=0)] = 0
+    lines: Annotated[int, Key("lines", "Lines, blank ones included, or rows.", minimum=0)] = 0
+    blank_lines: Annotated[int, Key("blank_lines", "Blank lines.", minimum=0)] = 0
+    content_bytes: Annotated[int, Key("content_bytes", "Decompressed input bytes.", minimum=0)] = 0
+    compared: Annotated[int, Key("compared", "Documents that both encoders encoded.", minimum=0)] = 0
+    rejected: Annotated[dict[str, int], Key("rejected", "Rejected records by reason.", minimum=0)] = field(
+        default_factory=dict
+    )
+    fields: Annotated[tuple[FieldCounts, ...], Key("fields", "The counts of each output.")] = ()
+    id_bytes: Annotated[
+        int | None,
+        Key("id_bytes", "Bytes of the documents' own ids; absent without ids.", minimum=0, omit_none=True),
+    ] = None
+    excluded: Annotated[
+        dict[str, int] | None,
+        Key(
+            "excluded",
+            "Records that are neither, because they were not selected, by code; absent if there are none.",
+            minimum=0,
+            omit_none=True,
+        ),
+    ] = None
+    splits: Annotated[
+        tuple[SplitCounts, ...] | None,
+        Key("splits", "The counts of each split; absent without a holdout.", omit_none=True),
+    ] = None
+
+    def __add__(self, other: UnitCounts) -> UnitCounts:
+        # The outputs of both are the same.
+        excluded = _sums(self.excluded or {}, other.excluded or {})
+        return UnitCounts(
+            self.records + other.records,
+            self.documents + other.documents,
+            self.lines + other.lines,
+            self.blank_lines + other.blank_lines,
+            self.content_bytes + other.content_bytes,
+            self.compared + other.compared,
+            _sums(self.rejected, other.rejected),
+            tuple(mine + theirs for mine, theirs in zip(self.fields, other.fields, strict=True)),
+            _sum(self.id_bytes, other.id_bytes),
+            excluded or None,
+            None
+            if self.splits is None or other.splits is None
+            else tuple(mine + theirs for mine, theirs in zip(self.splits, other.splits, strict=True)),
+        )
+
+    def split(self, number: int) -> SplitCounts:
+        """Return the counts of a split."""
+        if self.splits is not None:
+            return self.splits[number]
+        return SplitCounts(self.documents, self.compared, self.id_bytes)
+
+    def of_split(self, number: int) -> UnitCounts:
+        """Return the counts for the outputs of a split: the documents of others are excluded records."""
+        split = self.split(number)
+        others = self.documents - split.documents
+        excluded = _sums(self.excluded or {}, {"other-split": others} if others else {})
+        return replace(self, documents=split.documents, compared=split.compared, excluded=excluded or None)
+
+    @property
+    def rejected_total(self) -> int:
+        """Rejected records of all reasons."""
+        return sum(self.rejected.values())
+
+    @property
+    def excluded_total(self) -> int:
+        """Records that were not selected."""
+        return sum((self.excluded or {}).values())
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all outputs."""
+        return sum(field.tokens for field in self.fields)
+
+
+def _sum(first: int | None, second: int | None) -> int | None:
+    return second if first is None else first if second is None else first + second
+
+
+def _sums(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+    return {name: first.get(name, 0) + second.get(name, 0) for name in first | second}
