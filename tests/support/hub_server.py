@@ -11,6 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import pytest
+
+from tokshard.storage.remote import hub
+
 LARGE_BYTES = 2000
 """Files of this size are stored outside of git: the Hub redirects their readers."""
 
@@ -66,6 +70,7 @@ class HubServer:
 
     Attributes:
         requests: The methods and paths of all requests, in order.
+        on_request: Called with each of them before the answer.
         page: The number of entries in a page of a listing.
         lifetime: How often the address of a large file can be read before it expires.
     """
@@ -75,6 +80,7 @@ class HubServer:
         self.renamed: dict[str, str] = {}
         self.faults: list[Fault] = []
         self.requests: list[str] = []
+        self.on_request: Callable[[str], object] = lambda _: None
         self.page = 3
         self.lifetime = 1000
         self._uses: dict[str, int] = {}
@@ -106,6 +112,7 @@ class HubServer:
     def take_fault(self, method: str, path: str) -> Fault | None:
         with self._lock:
             self.requests.append(f"{method} {path}")
+            self.on_request(self.requests[-1])
             for fault in self.faults:
                 if fault.inside in path and fault.method == method and fault.times:
                     fault.times -= 1
@@ -129,13 +136,30 @@ class HubServer:
 
 
 @contextmanager
-def hub_server():
-    """Run a server."""
+def hub_server(home):
+    """Run a server that this process and the commands that it starts use, with their cache in a directory."""
+    from huggingface_hub import constants
+
     server = HubServer()
-    try:
-        yield server
-    finally:
-        server.close()
+    url, cache = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}", str(home / "hub")
+    known = (hub._statuses, hub._stored_at, hub._cached)
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in {
+            "ENDPOINT": server.url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": url,
+            "HF_HUB_CACHE": cache,
+        }.items():
+            patched.setattr(constants, name, value)
+        for name, value in {"HF_ENDPOINT": server.url, "HF_HOME": str(home), "HF_HUB_CACHE": cache}.items():
+            patched.setenv(name, value)
+        patched.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        patched.delenv("HF_TOKEN", raising=False)
+        try:
+            yield server
+        finally:
+            server.close()
+            for memory in known:
+                memory.clear()
 
 
 class _RefusedError(Exception):

@@ -37,6 +37,7 @@ _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 _MOST_KNOWN = 1 << 16
 
 Result = TypeVar("Result")
+Known = TypeVar("Known")
 
 
 class HubDataset(NamedTuple):
@@ -195,17 +196,17 @@ def _range(hub: Any, file: HubFile, size_bytes: int, start: int, end: int) -> by
     # Compressed content would have other offsets.
     wanted = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
     session, seconds = hub.get_session(), timeout_seconds()
-    stored_at = _stored_at.get(file)
     answer = None
-    if stored_at is not None:
+    if (stored_at := _stored_at.pop(file, None)) is not None:
         answer = session.get(stored_at, headers=wanted, timeout=seconds)
-        if 400 <= answer.status_code < 500:  # the address has expired
-            _stored_at.pop(file, None)
+        if answer.status_code in {206, 200}:
+            _remember(_stored_at, file, stored_at)
+        elif answer.status_code < 500:  # the address has expired
             answer = None
     if answer is None:
         name = hub.hf_hub_url(file.repository, file.path, repo_type="dataset", revision=file.commit)
         answer = session.get(name, headers=hub.utils.build_hf_headers() | wanted, timeout=seconds)
-        if answer.history and answer.status_code < 400:
+        if answer.history and answer.status_code in {206, 200}:
             _remember(_stored_at, file, str(answer.url))
     hub.utils.hf_raise_for_status(answer)
     content: bytes = answer.content
@@ -425,9 +426,6 @@ def _dataset_of(file: HubFile) -> HubDataset:
 
 def _url_of(dataset: HubDataset) -> str:
     return PREFIX + dataset.repository + (f"@{dataset.revision}" if dataset.revision else "")
-
-
-Known = TypeVar("Known")
 
 
 def _remember(known: dict[HubFile, Known], file: HubFile, value: Known) -> None:
