@@ -22,8 +22,10 @@ GOLDEN = Path(__file__).parents[1] / "golden/formats"
 DOCUMENTS = {
     "dataset-1.json": Manifest,
     "dataset-1-ids.json": Manifest,
+    "dataset-1-hub.json": Manifest,
     "build-plan-tokenize-1.json": BuildPlan,
     "build-plan-tokenize-1-ids.json": BuildPlan,
+    "build-plan-tokenize-1-hub.json": BuildPlan,
     "build-plan-merge-1.json": BuildPlan,
     "build-plan-convert-1.json": BuildPlan,
     "publication-1.json": PublicationRecord,
@@ -75,6 +77,11 @@ def test_fingerprints_of_plans():
     )
     assert tokenize.fingerprint == "87ae414dfb7f584c4af2aeb3d7aeb0aa795896c65e43b3329e9460d0a0760add"
     assert merge.fingerprint == "6471ff8bdbac99b344daa62dbdcf64a21d1fa50c1245d0315864407ce75d390f"
+    # The name of a revision is no part of it: the inputs have the commit in their paths.
+    name = "build-plan-tokenize-1-hub.json"
+    named = BuildPlan.from_bytes((GOLDEN / name).read_bytes(), name)
+    assert named.hub_datasets
+    assert (named.fingerprint, named) == (tokenize.fingerprint, tokenize)
 
 
 @pytest.mark.parametrize("name", RECORDS)

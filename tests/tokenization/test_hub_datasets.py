@@ -18,7 +18,7 @@ import pytest
 from support import forked_commands
 from support.hub_server import Fault, digest_of, hub_server
 from support.tokenize_runs import dry_run, manifest, pair, run_array_task, run_tokenize
-from tokshard import ArrayTask, TokenizeOptions
+from tokshard import ArrayTask, MergeOptions, TokenizeOptions, inspect, merge
 from tokshard.errors import (
     InputError,
     MissingExtraError,
@@ -27,6 +27,7 @@ from tokshard.errors import (
     StorageError,
     UsageError,
 )
+from tokshard.inspection.facts import describe_dataset
 from tokshard.storage.remote.hub import HubDataset, parse_dataset
 
 pa = pytest.importorskip("pyarrow")
@@ -139,6 +140,12 @@ def test_a_config_names_its_files_and_only_its_directories_are_listed(hub):
     assert "hub_datasets" not in manifest("copied")
     run_tokenize(URL, "en", config="en")
     assert manifest("en")["counts"]["documents"] == 5
+
+    merge(MergeOptions(("web", "local", "en"), "all"))
+    configs = [dataset["config"] for dataset in manifest("all")["hub_datasets"]]
+    assert configs == ["de", "en"]
+    shown = f"config de, split train, commit {repository.refs['main']}"
+    assert shown in str(describe_dataset(inspect("web")))
 
 
 @pytest.mark.parametrize("url", ["hf://datasets/web", URL])

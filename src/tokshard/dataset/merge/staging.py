@@ -47,7 +47,7 @@ from tokshard.dataset.merge.output_columns import (
 )
 from tokshard.dataset.merge.shuffled_output import TOKENS_NAME
 from tokshard.dataset.pieces import pieces_path, read_pieces
-from tokshard.dataset.plan import BuildPlan
+from tokshard.dataset.plan import BuildPlan, HubDatasetRecord
 from tokshard.dataset.records import PieceRecord, UnitRecord, read_records, to_line
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
@@ -243,6 +243,7 @@ def stage(
         tokenizer_path=_tokenizer_path(inputs) if plan.tokenizer is not None else None,
         tokenizer_mismatches=mismatches or None,
         merged_tokenizers=tokenizers if tokenizers != (DatasetTokenizer(),) else None,
+        hub_datasets=_hub_datasets(inputs),
     )
     stage_manifest(directory, 0, manifest)
     return manifest
@@ -252,6 +253,12 @@ def _tokenizer_path(inputs: Sequence[MergeInput]) -> str | None:
     # They have one tokenizer, wherever each found it.
     paths = (dataset.manifest.tokenizer_path for dataset in inputs if dataset.manifest is not None)
     return next(filter(None, paths), None)
+
+
+def _hub_datasets(inputs: Sequence[MergeInput]) -> tuple[HubDatasetRecord, ...] | None:
+    manifests = (dataset.manifest for dataset in inputs if dataset.manifest is not None)
+    found = (record for manifest in manifests for record in manifest.hub_datasets or ())
+    return tuple(dict.fromkeys(found)) or None
 
 
 def input_records(inputs: Sequence[MergeInput], digests: Mapping[int, str]) -> tuple[InputRecord, ...]:
