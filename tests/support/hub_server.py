@@ -9,11 +9,8 @@ import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
-
-import pytest
-
-from tokshard.storage.remote import hub
 
 LARGE_BYTES = 2000
 """Files of this size are stored outside of git: the Hub redirects their readers."""
@@ -135,10 +132,42 @@ class HubServer:
         )
 
 
+SAMPLE_README = """---
+configs:
+- config_name: stories
+  data_files:
+  - split: train
+    path: stories/train-*.jsonl
+  - split: validation
+    path: stories/validation.jsonl
+- config_name: manuals
+  data_files: manuals/*.jsonl.gz
+---
+"""
+
+
+def add_sample(server: HubServer, sample_data: Path) -> None:
+    """Add the dataset acme/library, made of the sample data: that of docs/how-to/hub-datasets.md."""
+    lines = (sample_data / "stories.jsonl").read_bytes().splitlines(keepends=True)
+    server.dataset(
+        "acme/library",
+        {
+            "README.md": SAMPLE_README,
+            "stories/train-00000-of-00002.jsonl": b"".join(lines[:200]),
+            "stories/train-00001-of-00002.jsonl": b"".join(lines[200:400]),
+            "stories/validation.jsonl": b"".join(lines[400:]),
+            "manuals/part-0.jsonl.gz": (sample_data / "manuals.jsonl.gz").read_bytes(),
+        },
+    )
+
+
 @contextmanager
 def hub_server(home):
     """Run a server that this process and the commands that it starts use, with their cache in a directory."""
+    import pytest
     from huggingface_hub import constants
+
+    from tokshard.storage.remote import hub
 
     server = HubServer()
     url, cache = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}", str(home / "hub")

@@ -1,4 +1,4 @@
-"""Output files of datatrove and NeMo Curator as inputs: written by the packages, see tests/golden/curation."""
+"""Output files of datatrove and NeMo Curator as inputs, written by these packages: tests/golden/curation."""
 
 from __future__ import annotations
 

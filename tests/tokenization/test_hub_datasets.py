@@ -354,6 +354,9 @@ def test_a_finished_output_is_up_to_date_as_long_as_its_files_are_the_same(hub):
     )
     assert run_tokenize(URL, "web", split="train").up_to_date
     assert manifest("web") == before
+    run_tokenize(URL, "few", split="train", limit=7)
+    repository.commit(SHARDS | {"README.md": "# the best page\n"})
+    assert run_tokenize(URL, "few", split="train", limit=7).up_to_date
 
     second = repository.commit(SHARDS | {"data/train-00001-of-00002.parquet": table(60, 51)})
     with pytest.raises(OutputExistsError, match=f"the inputs were .* and are now .*{second}"):

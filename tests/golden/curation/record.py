@@ -19,7 +19,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 DOCUMENTS = [
     {"id": "<urn:uuid:1>", "text": "The first document.\nIts second line.", "url": "https://example.com/1"},
-    {"id": "<urn:uuid:2>", "text": "Ünïcödé, 漢字, \U0001f600 and a \u2028 separator", "url": "https://example.com/2"},
+    {
+        "id": "<urn:uuid:2>",
+        "text": "Ünïcödé, 漢字, \U0001f600 and a \u2028 separator",
+        "url": "https://example.com/2",
+    },
     {"id": "a/b c", "text": 'Quotes " and \\ and \t tabs', "url": ""},
     {"id": "4", "text": "word " * 100, "url": "https://example.com/4"},
     {"id": "5", "text": "The last document", "url": "https://example.com/5"},
