@@ -22,6 +22,8 @@ NAVIGATION = {
         "docs/how-to/ci",
         "docs/how-to/clusters",
         "docs/how-to/object-stores",
+        "docs/how-to/hub-datasets",
+        "docs/how-to/curation",
     ],
     "Reference": [
         "docs/reference/cli",

@@ -7,6 +7,7 @@ by directory names, then by file names; without any of these, all files are the 
 
 from __future__ import annotations
 
+import fnmatch
 import posixpath
 import re
 from collections import Counter
@@ -45,6 +46,7 @@ _NO_DATA = frozenset(
     }
 )
 _SHARD = re.compile(r"data/([^/]+)-[0-9]{5}-of-[0-9]{5}[^/]*\.[^/]*")
+_NUMBERED = re.compile(r"-([0-9]{5})-of-([0-9]{5})")
 _KEYWORDS = {
     TRAIN: ("train", "training"),
     "validation": ("validation", "valid", "dev", "val"),
@@ -217,15 +219,30 @@ def matching(pattern: str, paths: Sequence[str]) -> list[str]:
     """
     if not _is_pattern(pattern):
         return [pattern] if pattern in paths else []
-    expression = re.compile(_expression(pattern), re.DOTALL)
-    named = pattern.rsplit("/", 1)[-1]
+    parts = pattern.split("/")
+    expressions = [None if part == "**" else re.compile(fnmatch.translate(part)) for part in parts]
     return [
         path
         for path in paths
-        if expression.fullmatch(path)
-        and (path.rsplit("/", 1)[-1] == named or path.rsplit("/", 1)[-1] not in _NO_DATA)
-        and _special_parts(path) == _special_parts(pattern)
+        if _special_parts(path) == _special_parts(pattern)
+        and (path.rsplit("/", 1)[-1] not in _NO_DATA or parts[-1] in _NO_DATA)
+        and _matches(path.split("/"), expressions)
     ]
+
+
+def _matches(parts: Sequence[str], expressions: Sequence[re.Pattern[str] | None]) -> bool:
+    # In time proportional to both: patterns come from others. None stands for any number of directories.
+    places = {0}
+    for number, expression in enumerate(expressions):
+        if expression is not None:
+            places = {place + 1 for place in places if place < len(parts) and expression.match(parts[place])}
+        elif number < len(expressions) - 1:
+            places = set(range(min(places), len(parts)))
+        else:
+            places = {len(parts)} if min(places) < len(parts) else set()
+        if not places:
+            return False
+    return len(parts) in places
 
 
 def _special_parts(path: str) -> tuple[int, int]:
@@ -239,29 +256,6 @@ def _special_parts(path: str) -> tuple[int, int]:
 
 def _is_pattern(path: str) -> bool:
     return re.search(r"[*?\[]", path) is not None
-
-
-def _expression(pattern: str) -> str:
-    *directories, last = pattern.split("/")
-    parts = ["(?:[^/]+/)*" if name == "**" else f"{_of_name(name)}/" for name in directories]
-    return "".join(parts) + (".+" if last == "**" else _of_name(last))
-
-
-def _of_name(name: str) -> str:
-    found, position = "", 0
-    while position < len(name):
-        character = name[position]
-        close = name.find("]", position + 2) if character == "[" else -1
-        if name.startswith("**", position):  # older patterns such as **.jsonl
-            found, position = f"{found}.*", position + 2
-        elif close > 0:
-            inside = name[position + 1 : close].replace("\\", "\\\\")
-            inside = f"^{inside[1:]}" if inside.startswith(("!", "^")) else inside
-            found, position = f"{found}[{inside}]", close + 1
-        else:
-            found += {"*": "[^/]*", "?": "[^/]"}.get(character, re.escape(character))
-            position += 1
-    return found
 
 
 def _fixed_directory(pattern: str) -> str:
@@ -296,6 +290,28 @@ def main_family(paths: Iterable[str]) -> str | None:
     """Return the kind of most of the data files; None without data files."""
     counts = Counter(family for path in paths if (family := family_of(path)) is not None)
     return max(counts, key=lambda family: (counts[family], -list(_FAMILIES).index(family)), default=None)
+
+
+def missing_shards(paths: Iterable[str]) -> str | None:
+    """Return which shards are missing by the names of the others; None if all are there, or have other names.
+
+    Example:
+        >>> missing_shards(["data/train-00000-of-00003.parquet", "data/train-00002-of-00003.parquet"])
+        'data/train-00001-of-00003'
+    """
+    found: dict[tuple[str, str], set[int]] = {}
+    for path in paths:
+        if parts := _NUMBERED.search(path):
+            found.setdefault((path[: parts.start()], parts[2]), set()).add(int(parts[1]))
+    return next(
+        (
+            f"{name}-{number:05}-of-{total}"
+            for (name, total), numbers in found.items()
+            for number in range(int(total))
+            if number not in numbers
+        ),
+        None,
+    )
 
 
 def converted_splits(paths: Iterable[str]) -> dict[str, dict[str, tuple[str, ...]]]:

@@ -19,6 +19,7 @@ from tokshard.corpus.dataset_layout import (
     converted_splits,
     family_of,
     main_family,
+    missing_shards,
     read_configs,
     split_files,
 )
@@ -168,6 +169,7 @@ class DatasetSelector:
                 choice = DatasetChoice(choice.config or error.config, choice.split or error.split)
                 is_converted = True
             else:
+                _check_cached(repository, selected)
                 return _record(url, commit, selected), _files_of(repository, commit, selected)
         selected = _select_converted(_Snapshot(repository, commit), choice)
         if selected.split.startswith(_PARTIAL) and dataset.revision != hub.CONVERTED:
@@ -354,6 +356,16 @@ def _no_readable_files(name: str, kind: str) -> InputError:
         hint="convert it to JSON lines or Parquet, for example with load_dataset(...).to_parquet(...) of the "
         "datasets library, and pass the files",
     )
+
+
+def _check_cached(repository: str, selected: _Selected) -> None:
+    # Older versions of huggingface_hub do not record which files a commit has.
+    if hub.is_offline() and (missing := missing_shards(selected.paths)) is not None:
+        raise InputError(
+            f"the file {missing} of {repository} is not in the cache of huggingface_hub, and HF_HUB_OFFLINE "
+            "is set",
+            hint=f"run `hf download {repository} --repo-type dataset` where the Hub can be reached",
+        )
 
 
 def _files_of(repository: str, commit: str, selected: _Selected) -> list[HubFile]:

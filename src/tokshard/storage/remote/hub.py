@@ -107,7 +107,7 @@ def parse_file(url: str) -> HubFile | None:
         'data/part.jsonl'
     """
     found = _PINNED.fullmatch(url) if url.startswith(PREFIX) else None
-    return HubFile(*found.groups()) if found else None
+    return HubFile(*found.groups()) if found and _is_inside(found[3]) else None
 
 
 def is_commit(revision: str) -> bool:
@@ -163,6 +163,11 @@ def status(file: HubFile) -> HubStatus:
         known = _asked_status(file)
         _remember(_statuses, file, known)
     return known
+
+
+def is_offline() -> bool:
+    """Return whether everything is read from the cache of huggingface_hub: ``HF_HUB_OFFLINE`` is set."""
+    return _is_offline(_library(PREFIX))
 
 
 def remember(file: HubFile, known: HubStatus) -> None:
@@ -246,7 +251,7 @@ def _listed(hub: Any, dataset: HubDataset, directory: str) -> Iterator[HubFile]:
     )
     try:
         for entry in entries:
-            if (size := getattr(entry, "size", None)) is not None:
+            if (size := getattr(entry, "size", None)) is not None and _is_inside(entry.path):
                 file = HubFile(dataset.repository, str(dataset.revision), str(entry.path))
                 digest = entry.lfs.sha256 if entry.lfs is not None else entry.blob_id
                 _remember(_statuses, file, HubStatus(int(size), str(digest)))
@@ -254,6 +259,11 @@ def _listed(hub: Any, dataset: HubDataset, directory: str) -> Iterator[HubFile]:
     except Exception as error:
         if not directory or "EntryNotFoundError" not in _kinds(error):
             raise
+
+
+def _is_inside(path: str) -> bool:
+    # Others must not lead a read of the cache to files outside of it.
+    return not {"", ".", ".."}.intersection(path.split("/"))
 
 
 # The cache of huggingface_hub
