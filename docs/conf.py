@@ -17,6 +17,7 @@ NAVIGATION = {
         "docs/how-to/change-gpus",
         "docs/how-to/train",
         "docs/consumers",
+        "docs/how-to/convert",
         "docs/how-to/find-documents",
         "docs/how-to/inspect",
         "docs/how-to/ci",

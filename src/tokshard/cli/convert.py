@@ -172,7 +172,10 @@ def _show(report: ConvertReport) -> None:
             facts.append(("reused", f"{size(report.bytes_resumed)} converted by an earlier run"))
         speed = throughput(report.seconds, report.bin_bytes + report.idx_bytes, report.tokens)
         facts.append(("time", f"{counted(report.files, f'{report.format} file')} in {speed}"))
-    facts.append(("tokenizer", tokenizer_name(report.tokenizer)))
+    known = (
+        "unknown: --tokenizer records it" if report.tokenizer is None else tokenizer_name(report.tokenizer)
+    )
+    facts.append(("tokenizer", known))
     facts.append(("documents", _endings(report)))
     rendering.outcome([*facts, ("next", f"tokshard inspect {shlex.quote(report.prefix)}")])
 
