@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support import forked_commands
 from support.plain_datasets import RANGES, Plain, datasets
 from tokshard.dataset import builder as builder_module
 from tokshard.dataset.builder import IndexedDatasetBuilder
@@ -313,7 +314,8 @@ with IndexedDatasetBuilder(sys.argv[1] + ".bin") as builder:
 
 @pytest.mark.parametrize("replacing", [True, False])
 def test_a_kill_at_any_call_leaves_the_old_or_the_new_or_no_dataset(tmp_path, replacing):
-    prefix = str(tmp_path / "x")
+    prefix, program = str(tmp_path / "x"), tmp_path / "killed.py"
+    program.write_text(KILLED)
     old, new = Plain("int32", [[[1], [2, 3]]]), Plain("int32", [[[4], [5, 6]]])
     states = set()
     for call in range(1, 40):
@@ -322,7 +324,7 @@ def test_a_kill_at_any_call_leaves_the_old_or_the_new_or_no_dataset(tmp_path, re
                 os.unlink(prefix + suffix)
         if replacing:
             old.write(prefix)
-        killed = subprocess.run([sys.executable, "-c", KILLED, prefix, str(call)], check=False).returncode
+        killed = forked_commands.run([prefix, str(call)], program=program).returncode
         if not IndexedDataset.exists(prefix):
             states.add("none")
         else:

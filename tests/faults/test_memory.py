@@ -13,7 +13,7 @@ import pytest
 from faults.processes import HERE, scratch_directory
 from support.tokenize_runs import TOKENIZER
 
-SMALL_BYTES, TIMES = 6_000_000, 10
+SMALL_BYTES, TIMES = 4_600_000, 9
 BYTES_A_DOCUMENT = 12
 KIB = 1024
 

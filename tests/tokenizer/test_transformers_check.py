@@ -19,6 +19,7 @@ from support.command_line import tokshard
 from support.tokenize_runs import SAMPLE, run_tokenize, write_jsonl
 from tokshard import ArrayTask, TokenizeOptions, dry_run_tokenize, tokenize_array_task
 from tokshard.errors import EncoderMismatchError, MissingExtraError, TokenizerError, UsageError
+from tokshard.tokenization import transformers_check
 from tokshard.tokenization.report import TokenizeReport
 
 STAND_IN = """
@@ -144,14 +145,16 @@ def test_another_eod_may_be_asked_for(tmp_path, command):
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
-def test_the_texts_are_those_of_the_first_megabyte_of_all_fields(tmp_path, command, suffix):
-    lines = [json.dumps({"text": f"{n} " + "word " * 50_000, "title": "last"}) for n in range(9)]
+def test_the_texts_are_those_of_the_first_megabyte_of_all_fields(tmp_path, command, suffix, monkeypatch):
+    assert transformers_check.FIRST_BYTES == 1 << 20
+    monkeypatch.setattr(transformers_check, "FIRST_BYTES", 1 << 17)  # an eighth of it is quicker
+    lines = [json.dumps({"text": f"{n} " + "word " * 6_250, "title": "last"}) for n in range(9)]
     path = tmp_path / f"corpus{suffix}"
     content = "\n".join(lines).encode()
     path.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
     fields = {"fields": ("text", "title"), "append_eod": False, "tokenizer": str(SAMPLE)}
     seen = run_tokenize(str(path), str(tmp_path / "out"), check_against=command(), **fields)
-    # Four texts of 250 kB, their titles, the beginning of the fifth, and the two special tokens.
+    # Four texts of 31 kB, their titles, the beginning of the fifth, and the two special tokens.
     assert seen.transformers_check.texts == 4 * 2 + 1 + 2
     with pytest.raises(EncoderMismatchError):
         wrong = command(wrong="text == 'last'")

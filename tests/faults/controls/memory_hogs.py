@@ -27,15 +27,15 @@ def keep_offsets_in_a_list() -> None:
 
 def read_whole_inputs() -> None:
     """Keep the text of all inputs."""
-    from tokshard.tokenization import run
+    from tokshard.tokenization import discovery
 
-    original = run.discover
+    original = discovery.discover
 
-    def wrong(names: Any) -> Any:
-        files = original(names)
+    def wrong(*arguments: Any) -> Any:
+        files = original(*arguments)
         for file in files:
             with open(file.path, "rb") as opened:
                 _kept.append(opened.read())
         return files
 
-    run.discover = wrong
+    discovery.discover = wrong
