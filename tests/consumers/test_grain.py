@@ -11,11 +11,16 @@ needed("grain")
 pytestmark = pytest.mark.oracle
 
 
-@pytest.mark.parametrize("workers", [2, 0])
-def test_the_block_of_the_page_reads_and_resumes(workdir, expected, workers):
+def test_the_block_of_the_page_reads_and_resumes(workdir, expected):
+    """With processes it is resumed once: each is a new interpreter."""
+    code = blocks("Grain")[0]
+    check([trained(code, stop) for stop in (7, None)], expected[0])
+
+
+def test_the_block_of_the_page_reads_and_resumes_with_threads(workdir, expected):
     code = blocks("Grain")[0]
     assert "worker_count=2" in code
-    code = code.replace("worker_count=2", f"worker_count={workers}")
+    code = code.replace("worker_count=2", "worker_count=0")
     check([trained(code, stop) for stop in STOPS], expected[0])
 
 

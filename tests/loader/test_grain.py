@@ -1,6 +1,7 @@
 """The data source of Grain, without Grain: its protocol, pickles, and the recognition of sharding."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -30,6 +31,16 @@ def test_items_are_the_micro_batches_of_a_rank(plan):
         for number in (-1, 12):
             with pytest.raises(IndexError, match="micro-batch must be from 0 to 11"):
                 source[number]
+
+
+def test_threads_share_a_source(plan):
+    """Grain reads with several threads, out of order, also where only one dataset may be open."""
+    expected = list(open_plan(plan))
+    source = PlanSource(open_plan(plan, max_open_files=6))
+    numbers = [number * 5 % len(expected) for number in range(10 * len(expected))]
+    with ThreadPoolExecutor(8) as threads:
+        for number, batch in zip(numbers, threads.map(source.__getitem__, numbers), strict=True):
+            assert same(batch, expected[number])
 
 
 def test_a_pickle_has_the_path_and_the_settings_and_no_data(plan):
