@@ -18,10 +18,12 @@ from tokshard import (
     ShardPlanOptions,
     Sizes,
     TraceOptions,
+    VerifyOptions,
     blend,
     merge,
     shard_plan,
     trace,
+    verify,
 )
 from tokshard.errors import InputError, UsageError
 
@@ -190,3 +192,4 @@ def test_a_shuffled_merge_finds_the_documents_of_the_records():
             lines = Path(document.origin.path).read_text().splitlines()
             assert contents.text.startswith(json.loads(lines[document.origin.line - 1])["text"])
             assert contents.id == item.item
+    assert verify(VerifyOptions("shuffled", level="deep")).is_sound

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     Pairs = NDArray[np.uint64]
     """Hashes and their documents, shape ``[documents, 2]``."""
 
-_RANGE_DOCUMENTS = 1 << 22
-_MOST_RANGES = 64  # of more than 256 million documents, the ranges grow instead
+_RANGE_DOCUMENTS = 1 << 21
+_MOST_RANGES = 64  # of more than 128 million documents, the ranges grow instead
 _CHUNK_DOCUMENTS = 1 << 19
 _BUCKET_BITS = 16
 
