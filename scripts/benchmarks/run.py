@@ -19,6 +19,7 @@ MODULES = {
     "verify": "verifying",
     "replan": "replanning",
     "orders": "orders",
+    "shuffle": "shuffle",
     "scale": "scale",
     "world": "world",
 }

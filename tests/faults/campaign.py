@@ -52,6 +52,8 @@ SIDECARS = (
     "ids.bin",
     "ids-index.bin",
     "rejected.jsonl",
+    "order.bin",
+    "pieces.jsonl",
 )
 
 
@@ -118,11 +120,13 @@ def run_command(arguments: list[str], inputs: str, *, hook: Callable[[], None] |
 def command(arguments: list[str], inputs: str, hook: Callable[[], None] | None) -> None:
     """Run tokshard in this process, which is good for nothing else afterwards."""
     from tokshard.cli import main
-    from tokshard.dataset.merge import staging
+    from tokshard.dataset.merge import documents, options, shuffle, shuffled_output, staging
     from tokshard.tokenization import assembly, encoder
 
     assembly.CHECKPOINT_UNITS = 3  # several checkpoints in a small run
     staging.CHECKPOINT_BYTES = 700
+    options.MIN_MEMORY_BYTES, documents.CHUNK_BYTES = 1, 200
+    shuffle.CHECKPOINT_BYTES, shuffled_output.PIECE_BYTES = 700, 500
     original = encoder.UnitEncoder.encode
 
     def traced(self: Any, task: Any) -> Any:

@@ -51,6 +51,7 @@ COMMON = ["-o", "out/x", "--quiet"]
 KNOWN = ["merge", "{in}/a", "{in}/b", "{in}/c", *COMMON]
 MIXED = ["merge", "{in}/a", "{in}/foreign", "{in}/c", *COMMON]
 REPLACING = [*KNOWN, "--force"]
+SHUFFLED = [*MIXED, "--shuffle", "7", "--memory", "4000"]
 OLDER = ["merge", "{in}/c", *COMMON]
 
 COPIES = ["write", "copy_range"]
@@ -62,6 +63,12 @@ CAMPAIGNS = {
     "disk full": ({"arguments": MIXED, "mode": "enospc", "only": [*COPIES, "create", "open_for_append"]}, 4),
     "input/output error": ({"arguments": MIXED, "mode": "eio"}, 10),
     "fsync fails": ({"mode": "eio", "only": ["fsync", "fsync_directory"]}, 2),
+    "shuffled": ({"arguments": SHUFFLED}, 29),
+    "shuffled, killed in the middle of a write": (
+        {"arguments": SHUFFLED, "mode": "half", "only": ["write"]},
+        23,
+    ),
+    "shuffled, disk full": ({"arguments": SHUFFLED, "mode": "enospc", "only": ["write", "create"]}, 21),
 }
 
 

@@ -1,7 +1,8 @@
-"""P61: shuffling against a slow twin that holds all documents, with runs of a few documents."""
+"""P61: shuffling against a slow twin that holds all documents, with runs and ranges of a few documents."""
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -9,20 +10,31 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.plain_datasets import Plain, datasets
-from tokshard import MergeOptions, merge
-from tokshard.core.keyed_orders import derive_key, mix
-from tokshard.dataset.merge import documents, options, shuffle, shuffled_output
+from support.plain_datasets import CODES, Plain, datasets, idx_bytes
+from support.tokenize_runs import run_tokenize, write_jsonl
+from tokshard import MergeOptions, VerifyOptions, dry_run_merge, merge, verify
+from tokshard.core.keyed_orders import derive_key, mix, sorted_order
+from tokshard.dataset.document_ids import DocumentIds
+from tokshard.dataset.manifest import read_manifest
+from tokshard.dataset.merge import documents, job, options, scratch, shuffle, shuffled_output
+from tokshard.dataset.pieces import read_pieces
+from tokshard.errors import IntegrityError, OutputExistsError, StorageError, UsageError
+from tokshard.storage import syscalls
+from tokshard.storage.digest import content_digest
+from tokshard.tracing.options import TraceItem, parse_item
+from tokshard.tracing.provenance import Provenance
 
 PIECE_BYTES = 12
 
 
 @pytest.fixture(autouse=True)
 def workshop(tmp_path, monkeypatch):
+    """Everything happens after a few bytes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(options, "MIN_MEMORY_BYTES", 1)
-    monkeypatch.setattr(shuffle, "CHECKPOINT_BYTES", 40)
+    monkeypatch.setattr(shuffle, "CHECKPOINT_BYTES", 400)
     monkeypatch.setattr(shuffled_output, "PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(shuffled_output, "FORCED_BYTES", 20)
     monkeypatch.setattr(documents, "CHUNK_BYTES", 10)
 
 
@@ -30,27 +42,46 @@ def order_of(count: int, seed: int) -> list[int]:
     """The documented order, one document at a time."""
     key = derive_key("tokshard.sorted/1:documents", seed, 0)
 
-    def word(number: int) -> int:
+    def hashed(number: int) -> int:
         inner = mix(np.array([(number + 1) * 0x9E3779B97F4A7C15 % 2**64], np.uint64))
         return int(mix(np.array([(key + int(inner[0])) % 2**64], np.uint64))[0])
 
-    return sorted(range(count), key=word)
+    return sorted(range(count), key=hashed)
 
 
 def shuffled(plains: list[Plain], seed: int) -> tuple[Plain, list[int]]:
     """The slow twin."""
-    all_documents = [document for plain in plains for document in plain.documents]
-    order = order_of(len(all_documents), seed)
+    whole = [document for plain in plains for document in plain.documents]
+    order = order_of(len(whole), seed)
     modes = None
     if plains[0].modes is not None:
         left = iter([mode for plain in plains for mode in plain.modes])
-        by_document = [[next(left) for _ in document] for document in all_documents]
+        by_document = [[next(left) for _ in document] for document in whole]
         modes = [mode for number in order for mode in by_document[number]]
-    return Plain(plains[0].dtype, [all_documents[number] for number in order], modes), order
+    return Plain(plains[0].dtype, [whole[number] for number in order], modes), order
 
 
 def pair(prefix: str) -> tuple[bytes, bytes]:
     return Path(f"{prefix}.bin").read_bytes(), Path(f"{prefix}.idx").read_bytes()
+
+
+def read_order(prefix: str) -> list[int]:
+    return np.fromfile(f"{prefix}.tokshard/order.bin", "<i8").tolist()
+
+
+def assert_pieces(prefix: str, plain: Plain) -> None:
+    """Pieces end with the first document at whose end they are large enough, and have the right digests."""
+    found = [
+        (p.documents, p.sequences, p.tokens_xxh3_128) for p in read_pieces(prefix, read_manifest(prefix))
+    ]
+    wanted, piece = [], []
+    for number, document in enumerate(plain.documents):
+        piece.append(document)
+        content = Plain(plain.dtype, piece).bin_bytes()
+        if len(content) >= PIECE_BYTES or number == len(plain.documents) - 1:
+            wanted.append((len(piece), sum(map(len, piece)), content_digest(content)))
+            piece = []
+    assert found == wanted
 
 
 @st.composite
@@ -60,26 +91,241 @@ def lists_of_datasets(draw):
     return [first, *draw(others)]
 
 
+LIMITS = [(1, 1), (600, 2), (1500, 4), (1 << 20, 1)]
+
+
 @settings(
-    max_examples=40,
+    max_examples=12,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     lists_of_datasets(),
     st.integers(0, 2**63 - 1),
-    st.sampled_from([1, 600, 1500, 1 << 20]),
-    st.sampled_from([1, 2, 4]),
+    st.lists(st.sampled_from(LIMITS), min_size=2, max_size=2, unique=True),
 )
-def test_a_shuffle_is_the_documented_order(plains, seed, memory, workers):
+def test_a_shuffle_is_the_documented_order(plains, seed, limits):
     multimodal = plains[0].modes is not None
     names = [f"p{number}" for number in range(len(plains))]
     for name, plain in zip(names, plains, strict=True):
         plain.write(name)
-    common = {"multimodal": multimodal, "force": True, "memory_bytes": memory, "workers": workers}
-    report = merge(MergeOptions(names, "out", shuffle=seed, **common))
     wanted, order = shuffled(plains, seed)
+    found = []
+    for memory, workers in limits:  # they determine nothing but how the output is made
+        report = merge(
+            MergeOptions(
+                names,
+                "out",
+                multimodal=multimodal,
+                force=True,
+                shuffle=seed,
+                memory_bytes=memory,
+                workers=workers,
+            )
+        )
+        assert pair("out") == (wanted.bin_bytes(), wanted.idx_bytes())
+        assert (report.shuffle.seed, report.documents) == (seed, len(order))
+        assert not Path("out.tokshard/work").exists()
+        found.append(read_manifest("out").files)
+    assert found[0] == found[1]
+    assert read_order("out") == order
+    assert_pieces("out", wanted)
+
+
+def write_corpora() -> list[str]:
+    """Tokenize two inputs with ids and rejected records in several units; the third has no manifest."""
+    for name, count in (("a", 30), ("b", 17)):
+        records = [{"id": f"{name}-{i // 2}", "text": "word " * (i % 5)} for i in range(count)]
+        write_jsonl(Path(f"{name}.jsonl"), [*records[:7], {"text": 7}, *records[7:]])
+        run_tokenize(f"{name}.jsonl", name, id_field="id", on_error="skip", workers=1, unit_bytes=400)
+    return ["a", "b"]
+
+
+def test_documents_keep_their_lines_and_ids():
+    names = write_corpora()
+    plain = MergeOptions(names, "plain")
+    merge(plain)
+    merge(MergeOptions(names, "first", shuffle=3, memory_bytes=2000))
+    # A shuffled dataset is merged with others, and shuffled again.
+    merge(MergeOptions(["first", "a"], "mixed"))
+    merge(MergeOptions(["mixed", "b"], "second", shuffle=4, memory_bytes=3000))
+    merge(MergeOptions(["plain", "a", "b"], "second-plain"))
+    assert read_order("mixed") == [*read_order("first"), *range(47, 77)]
+    chained = [*read_order("mixed"), *range(77, 94)]
+    assert read_order("second") == [chained[number] for number in order_of(94, 4)]
+    for prefix, unshuffled in (("first", "plain"), ("second", "second-plain")):
+        order = np.array(read_order(prefix))
+        found, expected = Provenance.open(prefix), Provenance.open(unshuffled)
+        everything = np.arange(len(order))
+        assert found.origins(everything) == expected.origins(order)
+        assert found.ids_of(everything) == expected.ids_of(order)
+        for item in (parse_item("a.jsonl:5"), parse_item("b.jsonl@0"), TraceItem.of_id("b-3")):
+            matched = [match.document for match in found.matches(item)]
+            lines = sorted(match.document for match in expected.matches(item))
+            assert sorted(order[matched].tolist()) == lines
+            assert lines
+        assert found.matches(parse_item("a.jsonl:8"))[0].rejected
+        ids = DocumentIds.open(prefix)
+        assert ids.slice(3, 9) == [ids[number] for number in range(3, 9)]
+        report = verify(VerifyOptions(prefix, level="deep"))
+        assert {finding.code for product in report.products for finding in product.findings} <= {
+            "shuffled",
+            "vocabulary-unknown",
+        }
+
+
+def test_inputs_without_a_manifest_get_the_digest_of_a_merge(monkeypatch):
+    names = [f"p{number}" for number in range(3)]
+    for number, name in enumerate(names):
+        Plain("int32", [[list(range(i % 9))] for i in range(20 * (number != 1))]).write(name)
+    merge(MergeOptions(names, "plain"))
+    monkeypatch.setattr(shuffle, "MAX_OPEN_INPUTS", 2)
+    for prefix, memory in (("one", 1 << 20), ("many", 1500)):
+        merge(MergeOptions(names, prefix, shuffle=1, memory_bytes=memory))
+        for name in ("units.jsonl", "order.bin", "pieces.jsonl"):
+            paths = [Path(f"{either}.tokshard/{name}") for either in ("one", prefix)]
+            assert paths[0].read_bytes() == paths[1].read_bytes()
+        assert (
+            Path(f"{prefix}.tokshard/units.jsonl").read_bytes()
+            == Path("plain.tokshard/units.jsonl").read_bytes()
+        )
+
+
+def failing(original, at: int):
+    calls = iter(range(10**6))
+
+    def call(*arguments, **more):
+        if next(calls) == at:
+            raise StorageError("write", "x", OSError(5, "Input/output error"))
+        return original(*arguments, **more)
+
+    return call
+
+
+@pytest.mark.parametrize(("where", "at"), [("run", 6), ("range", 0), ("range", 5)])
+def test_a_later_run_does_what_is_missing(monkeypatch, where, at):
+    plain = Plain("uint16", [[[i] * 30] for i in range(60)])
+    plain.write("p")
+    wanted, _ = shuffled([plain], 9)
+    asked = MergeOptions("p", "out", shuffle=9, memory_bytes=3000)
+    names = {"run": (scratch.RunWriter, "write"), "range": (shuffled_output.ShuffledOutput, "write")}
+    owner, name = names[where]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, failing(getattr(owner, name), at))
+        with pytest.raises(StorageError):
+            merge(asked)
+    layout = len(list(Path("out.tokshard/work").glob("shuffle-*.bin")))
+    assert layout > 1
+    runs, ranges = [], []
+    with monkeypatch.context() as patch:
+        run, loaded = scratch.RunWriter.write, scratch.RunReader.load
+        patch.setattr(scratch.RunWriter, "write", lambda *these: (runs.append(1), run(*these)))
+        patch.setattr(scratch.RunReader, "load", lambda *these: (ranges.append(these[1]), loaded(*these))[1])
+        report = merge(asked)
+    assert report.bytes_resumed > 0
     assert pair("out") == (wanted.bin_bytes(), wanted.idx_bytes())
-    assert np.fromfile("out.tokshard/order.bin", "<i8").tolist() == order
-    assert (report.shuffle.seed, report.documents) == (seed, len(order))
-    assert not Path("out.tokshard/work").exists()
+    assert bool(runs) == (where == "run")
+    assert min(ranges) > 0 if at == 5 else min(ranges) == 0
+    assert len(runs) <= 6  # of 9
+
+
+def test_less_memory_starts_over_and_another_seed_is_refused(monkeypatch):
+    plain = Plain("uint16", [[[i] * 30] for i in range(60)])
+    plain.write("p")
+    with monkeypatch.context() as patch:
+        patch.setattr(scratch.RunWriter, "write", failing(scratch.RunWriter.write, 2))
+        with pytest.raises(StorageError):
+            merge(MergeOptions("p", "out", shuffle=9, memory_bytes=4000))
+    report = merge(MergeOptions("p", "out", shuffle=9, memory_bytes=1500))
+    assert report.bytes_resumed == 0
+    assert pair("out")[0] == shuffled([plain], 9)[0].bin_bytes()
+    assert merge(MergeOptions("p", "out", shuffle=9)).up_to_date
+    with pytest.raises(OutputExistsError, match="--shuffle was 9 and is now 8"):
+        merge(MergeOptions("p", "out", shuffle=8))
+    with pytest.raises(OutputExistsError, match="--shuffle was 9 and is now None"):
+        merge(MergeOptions("p", "out"))
+
+
+def test_a_dry_run_tells_passes_memory_and_disk_space(monkeypatch):
+    Plain("uint16", [[[i] * 1000] for i in range(60)]).write("p")
+    one = dry_run_merge(MergeOptions("p", "out", shuffle=9)).shuffle
+    two = dry_run_merge(MergeOptions("p", "out", shuffle=9, memory_bytes=50_000)).shuffle
+    assert (one.passes, one.scratch_bytes, two.passes, two.memory_bytes) == (1, 0, 2, 50_000)
+    assert 120_000 < two.scratch_bytes < 125_000
+    assert one.disk_bytes < two.disk_bytes
+    monkeypatch.setattr(job, "free_bytes", lambda _: 100_000)
+    with pytest.raises(StorageError, match=r"\d+ kB required, 100 kB free"):
+        merge(MergeOptions("p", "out", shuffle=9))
+    assert not Path("out.tokshard").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"memory_bytes": 10**8}, "--memory requires --shuffle"),
+        ({"workers": 2}, "--workers requires --shuffle"),
+        ({"shuffle": -1}, "--shuffle must be from 0"),
+        ({"shuffle": 2**63}, "--shuffle must be from 0"),
+        ({"shuffle": 1, "memory_bytes": 0}, "--memory must be at least"),
+        ({"shuffle": 1, "workers": 0}, "--workers must be at least 1"),
+    ],
+)
+def test_options_are_checked(more, message):
+    with pytest.raises(UsageError, match=message):
+        MergeOptions("p", "out", **more)
+
+
+def test_an_input_that_is_truncated_meanwhile_is_an_error(monkeypatch):
+    Plain("uint16", [[[i] * 30] for i in range(60)]).write("p")
+    located = shuffle.MergedDocuments.locate
+
+    def locate(self):
+        found = located(self)
+        with open("p.bin", "r+b") as file:
+            file.truncate(99)
+        return found
+
+    monkeypatch.setattr(shuffle.MergedDocuments, "locate", locate)
+    with pytest.raises(IntegrityError, match=r"p\.bin was truncated"):
+        merge(MergeOptions("p", "out", shuffle=1))
+
+
+def test_memory_is_bounded(monkeypatch):
+    for module, name in ((documents, "CHUNK_BYTES"), (shuffled_output, "FORCED_BYTES")):
+        monkeypatch.setattr(module, name, 1 << 20)
+    monkeypatch.setattr(shuffled_output, "PIECE_BYTES", 4 << 20)
+    monkeypatch.setattr(syscalls, "fsync", lambda *_: None)
+    lengths = [2000] * 20_000
+    with open("p.bin", "wb") as file:
+        file.truncate(sum(lengths))
+    Path("p.idx").write_bytes(idx_bytes(CODES["uint8"], lengths, [1] * len(lengths)))
+    peaks, run = [], shuffle.ShuffledCopy.run
+
+    def traced(self):
+        tracemalloc.start()
+        try:
+            run(self)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+
+    monkeypatch.setattr(shuffle.ShuffledCopy, "run", traced)
+    assert merge(MergeOptions("p", "out", shuffle=1, memory_bytes=8 << 20, workers=2)).passes == 2
+    assert peaks[0] < 16 << 20
+
+
+def test_every_position_is_equally_likely():
+    # The statistics are fixed by the seeds: they would be exceeded by chance once in 1,000 times.
+    count, seeds = 8, range(6000)
+    places = np.zeros((count, count))
+    orders: dict[tuple[int, ...], int] = {}
+    for seed in seeds:
+        key = derive_key("tokshard.sorted/1:documents", seed, 0)
+        places[np.arange(count), sorted_order(count, key)] += 1
+        few = tuple(sorted_order(4, key).tolist())
+        orders[few] = orders.get(few, 0) + 1
+    expected = len(seeds) / count
+    assert ((places - expected) ** 2 / expected).sum() < 85.4  # 49 degrees of freedom
+    expected = len(seeds) / 24
+    assert len(orders) == 24
+    assert sum((found - expected) ** 2 / expected for found in orders.values()) < 49.7  # 23

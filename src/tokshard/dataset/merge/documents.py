@@ -1,46 +1,43 @@
-"""Documents in memory: tokens in one buffer, and columns that are sorted without moving the tokens."""
+"""Documents of a shuffle: columns that are sorted without moving the tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tokshard.core.keyed_orders import hashes
+from tokshard.dataset.merge.token_stores import TokenStore, ragged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
 
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 1 << 20
 """Tokens that are copied together before they are written."""
 
 NOT_LOADED = -1
 """Position of a document whose tokens are read from its input when they are written."""
 
 _CHUNK_DOCUMENTS = 1 << 18
-# Below this mean size, copying tokens by their numbers is faster than slicing the buffer.
-_SHORT_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSpan:
-    """Consecutive bytes of the ``.bin`` of an input that are in the buffer.
+    """Consecutive bytes of the ``.bin`` of an input that are in memory.
 
     Attributes:
         input: The number of the input.
         offset: Their first byte in the file.
-        size: Their number.
-        position: Their first byte in the buffer.
+        content: The bytes, until the tokens are released.
     """
 
     input: int
     offset: int
-    size: int
-    position: int
+    content: memoryview
 
 
 @dataclass(slots=True, eq=False)
@@ -53,11 +50,10 @@ class Documents:
         counts: Its sequences: int64 of shape (documents,).
         lengths: The tokens of each sequence: int32 of shape (sequences,).
         modes: The mode of each sequence: int8 of shape (sequences,); of shape (0,) for text.
-        begins: The position of its tokens in the buffer, or NOT_LOADED: int64 of shape (documents,).
+        begins: The position of its tokens, or NOT_LOADED: int64 of shape (documents,).
         sizes: The bytes of its tokens: int64 of shape (documents,).
-        tokens: The buffer: uint8.
-        itemsize: The bytes of a token.
-        spans: The bytes of the inputs that are in the buffer, in order; none if it is from scratch files.
+        tokens: Their tokens.
+        spans: The bytes of the inputs that are in memory, in order.
     """
 
     numbers: Integers
@@ -67,8 +63,7 @@ class Documents:
     modes: NDArray[np.int8]
     begins: Integers
     sizes: Integers
-    tokens: NDArray[np.uint8]
-    itemsize: int
+    tokens: TokenStore
     spans: tuple[TokenSpan, ...] = ()
 
     def __len__(self) -> int:
@@ -92,10 +87,6 @@ class Documents:
         self.begins, self.sizes = self.begins[order], self.sizes[order]
         return keys[order]
 
-    def release(self) -> None:
-        """Free the memory of the tokens."""
-        self.tokens = np.empty(0, np.uint8)
-
     def chunks(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of documents whose tokens fit a chunk; a document that is not loaded is alone."""
         apart = first + np.flatnonzero(self.begins[first:stop] == NOT_LOADED)
@@ -115,28 +106,8 @@ class Documents:
             at, done = upto, int(ends[upto - 1])
 
     def gather(self, first: int, stop: int) -> bytes | memoryview:
-        """Return the tokens of consecutive documents, all of them loaded."""
-        begins, sizes = self.begins[first:stop], self.sizes[first:stop]
-        total = int(sizes.sum())
-        if total < _SHORT_BYTES * len(sizes):
-            items = self.tokens.view(f"u{self.itemsize}")
-            gathered = ragged(items, begins // self.itemsize, sizes // self.itemsize)
-            return gathered.data.cast("B")
-        view = self.tokens.data
-        places = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
-        return b"".join([view[begin:end] for begin, end in places])
-
-
-def ragged(values: NDArray[Any], first: Integers, counts: Integers) -> NDArray[Any]:
-    """Return the concatenation of ``values[first[i] : first[i] + counts[i]]`` for all i."""
-    if (counts == 1).all():
-        only: NDArray[Any] = values[first]
-        return only
-    ends = np.cumsum(counts)
-    places = np.repeat(first - (ends - counts), counts)
-    places += np.arange(places.size)
-    gathered: NDArray[Any] = values[places]
-    return gathered
+        """Return the tokens of consecutive documents, none of them apart."""
+        return self.tokens.gather(self.begins[first:stop], self.sizes[first:stop])
 
 
 def document_sizes(counts: Integers, lengths: NDArray[np.int32], itemsize: int) -> Integers:

@@ -14,8 +14,15 @@ import numpy as np
 from tokshard.dataset.index_file import FileColumn, IndexColumns
 from tokshard.dataset.layout import CHUNK_ENTRIES
 from tokshard.dataset.manifest import ORDER_NAME, file_of
-from tokshard.dataset.merge.documents import NOT_LOADED, Documents, TokenSpan, document_sizes
+from tokshard.dataset.merge.documents import (
+    CHUNK_BYTES,
+    NOT_LOADED,
+    Documents,
+    TokenSpan,
+    document_sizes,
+)
 from tokshard.dataset.merge.inputs import MergeInput
+from tokshard.dataset.merge.token_stores import BufferPool, InputTokens, LoadedTokens, TokenStore
 from tokshard.dataset.source import InputFile
 from tokshard.storage.paths import bin_path
 
@@ -80,8 +87,17 @@ class MergedDocuments:
             total = int(before[-1])
         return np.diff(bounds), np.diff(tokens) * self.itemsize
 
-    def load(self, first: int, stop: int, apart: Collection[int]) -> Documents:
+    def load(
+        self, first: int, stop: int, apart: Collection[int], pool: BufferPool, capacity: int
+    ) -> Documents:
         """Read documents into memory, except the tokens of those whose numbers are in ``apart``.
+
+        Args:
+            first: The first document.
+            stop: The document after the last one.
+            apart: Numbers of documents.
+            pool: Lends the memory.
+            capacity: The bytes of tokens for which there shall be room.
 
         Raises:
             IntegrityError: An input is too short.
@@ -89,23 +105,27 @@ class MergedDocuments:
         """
         parts = [self._load(part, apart) for part in self.ranges(first, stop)]
         offsets = np.cumsum([0, *(part.loaded for part in parts)])
-        tokens = np.empty(int(offsets[-1]), np.uint8)
+        tokens = pool.take(int(offsets[-1]), capacity)
         spans: list[TokenSpan] = []
         for part, offset in zip(parts, offsets.tolist(), strict=False):
             part.begins[part.begins != NOT_LOADED] += offset
             spans += part.read(tokens, offset, bin_path(self._inputs[part.input].prefix))
-        return Documents(
-            numbers=np.arange(first, stop, dtype=np.int64),
-            origins=_joined([part.origins for part in parts], np.int64),
-            counts=_joined([part.counts for part in parts], np.int64),
-            lengths=_joined([part.lengths for part in parts], np.int32),
-            modes=_joined([part.modes for part in parts], np.int8),
-            begins=_joined([part.begins for part in parts], np.int64),
-            sizes=_joined([part.sizes for part in parts], np.int64),
-            tokens=tokens,
-            itemsize=self.itemsize,
-            spans=tuple(spans),
-        )
+        return _documents(first, parts, LoadedTokens(tokens, self.itemsize, pool), tuple(spans))
+
+    def locate(self) -> Documents:
+        """Return all documents, whose tokens are read from the inputs when they are needed.
+
+        There must be at most MAX_OPEN_INPUTS inputs, which are kept open.
+        """
+        files = [InputFile(bin_path(dataset.prefix)) for dataset in self._inputs]
+        for file in files:
+            file.prefetch(0, file.size_bytes)
+        bases = [0, *accumulate(file.size_bytes for file in files)]
+        parts = [self._load(part, ()) for part in self.ranges(0, self.count)]
+        for part in parts:
+            part.begins += bases[part.input]
+            part.begins[part.sizes > CHUNK_BYTES] = NOT_LOADED
+        return _documents(0, parts, InputTokens(files))
 
     def position(self, number: int) -> tuple[str, int]:
         """Return the ``.bin`` that contains a document, and the byte where its tokens begin."""
@@ -180,9 +200,26 @@ class _Part:
             size = self.first_byte + begin - offset
             if size:
                 file.read_into(view[position : position + size], offset)
-                yield TokenSpan(self.input, offset, size, position)
+                yield TokenSpan(self.input, offset, view[position : position + size])
             position += size
             offset = self.first_byte + end
+
+
+def _documents(
+    first: int, parts: list[_Part], tokens: TokenStore, spans: tuple[TokenSpan, ...] = ()
+) -> Documents:
+    count = sum(len(part.sizes) for part in parts)
+    return Documents(
+        numbers=np.arange(first, first + count, dtype=np.int64),
+        origins=_joined([part.origins for part in parts], np.int64),
+        counts=_joined([part.counts for part in parts], np.int64),
+        lengths=_joined([part.lengths for part in parts], np.int32),
+        modes=_joined([part.modes for part in parts], np.int8),
+        begins=_joined([part.begins for part in parts], np.int64),
+        sizes=_joined([part.sizes for part in parts], np.int64),
+        tokens=tokens,
+        spans=spans,
+    )
 
 
 def _joined(arrays: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:

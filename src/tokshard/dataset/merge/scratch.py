@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from tokshard.core.background import in_order
 from tokshard.dataset.merge.documents import NOT_LOADED, Documents, document_sizes
 from tokshard.dataset.merge.shuffle_layout import MAX_GROUPS, ShuffleLayout
+from tokshard.dataset.merge.token_stores import BufferPool, LoadedTokens, TokenStore
 from tokshard.dataset.source import InputFile
 from tokshard.storage import syscalls
 from tokshard.storage.files import AppendFile
@@ -134,8 +136,11 @@ def _columns(documents: Documents, first: int, stop: int, first_sequence: int, l
 class RunReader:
     """Reader of ranges from finished runs. Threads may share it."""
 
-    def __init__(self, directory: str, layout: ShuffleLayout, itemsize: int, *, multimodal: bool) -> None:
+    def __init__(
+        self, directory: str, layout: ShuffleLayout, itemsize: int, pool: BufferPool, *, multimodal: bool
+    ) -> None:
         self._layout = layout
+        self._pool = pool
         self._itemsize = itemsize
         self._multimodal = multimodal
         self._directory = directory
@@ -151,7 +156,7 @@ class RunReader:
         group = next(g for g in range(self._layout.group_count) if number in self._layout.ranges_of(g))
         file = InputFile(os.path.join(self._directory, group_name(group)))
         segments = self._column(number)
-        tokens = np.empty(int(segments["bytes"].sum()), np.uint8)
+        tokens = self._pool.take(int(segments["bytes"].sum()), self._layout.block_bytes)
         view, position = tokens.data, 0
         parts = []
         for segment in segments:
@@ -160,7 +165,7 @@ class RunReader:
                 parts.append(self._read(file, segment, position))
                 file.read_into(view[position : position + size], int(segment["tokens"]))
             position += size
-        return _concatenated(parts, tokens, self._itemsize)
+        return _concatenated(parts, LoadedTokens(tokens, self._itemsize, self._pool))
 
     def _column(self, number: int) -> NDArray[np.void]:
         # The segments of one range in all runs.
@@ -172,7 +177,7 @@ class RunReader:
             self._segments.read_into(target, run * row + number * SEGMENT.itemsize)
         return segments
 
-    def _read(self, file: InputFile, segment: np.void, position: int) -> Documents:
+    def _read(self, file: InputFile, segment: np.void, position: int) -> _Columns:
         count, sequences = int(segment["documents"]), int(segment["sequences"])
         sizes = (8 * count, 8 * count, 8 * count, count, 4 * sequences, sequences * self._multimodal)
         content = bytearray(sum(sizes))
@@ -185,13 +190,10 @@ class RunReader:
         bytes_of = document_sizes(counts, lengths, self._itemsize)
         loaded = np.where(apart, 0, bytes_of)
         begins = np.where(apart, NOT_LOADED, np.cumsum(loaded) - loaded + position)
-        no_tokens = np.empty(0, np.uint8)
-        return Documents(
-            numbers, origins, counts, lengths, modes, begins, bytes_of, no_tokens, self._itemsize
-        )
+        return _Columns(numbers, origins, counts, lengths, modes, begins, bytes_of)
 
 
-def _concatenated(parts: list[Documents], tokens: NDArray[np.uint8], itemsize: int) -> Documents:
+def _concatenated(parts: list[_Columns], tokens: TokenStore) -> Documents:
     def joined(name: str, dtype: str) -> NDArray[Any]:
         return np.concatenate([np.empty(0, dtype), *(getattr(part, name) for part in parts)])
 
@@ -204,8 +206,18 @@ def _concatenated(parts: list[Documents], tokens: NDArray[np.uint8], itemsize: i
         begins=joined("begins", "i8"),
         sizes=joined("sizes", "i8"),
         tokens=tokens,
-        itemsize=itemsize,
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Columns:
+    numbers: Integers
+    origins: Integers
+    counts: Integers
+    lengths: NDArray[np.int32]
+    modes: NDArray[np.int8]
+    begins: Integers
+    sizes: Integers
 
 
 def remove_scratch(directory: str, names: Iterable[str] = SCRATCH_NAMES) -> None:

@@ -29,6 +29,7 @@ from tokshard.dataset.merge.scratch import RunReader, RunWriter, remove_scratch
 from tokshard.dataset.merge.shuffle_layout import ShuffleLayout, column_bytes, lay_out, needed_bytes
 from tokshard.dataset.merge.shuffled_output import ShuffledOutput, blocks
 from tokshard.dataset.merge.staging import CopiedInput
+from tokshard.dataset.merge.token_stores import MAX_OPEN_INPUTS, BufferPool
 from tokshard.dataset.plan import DocumentShuffle
 from tokshard.dataset.records import PieceRecord
 from tokshard.storage.files import AppendFile
@@ -138,6 +139,7 @@ class ShuffledCopy:
         self._multimodal = multimodal
         self._merged = MergedDocuments(inputs, multimodal=multimodal)
         self._key = order_key(shuffle)
+        self._pool = BufferPool()
         self.digests: dict[int, str] = {}
         self.pieces: list[PieceRecord] = []
         self._sizes: dict[str, int] = {}
@@ -242,8 +244,11 @@ class ShuffledCopy:
     def _write_at_once(self) -> None:
         if self._output.documents == self._merged.count:
             return
-        documents, _ = self._load_run(0)
-        self._foreign.update(documents, self._merged.count, self._digested)
+        if len(self._inputs) <= MAX_OPEN_INPUTS:
+            documents = self._merged.locate()
+            documents.sort(self._key)
+        else:
+            documents, _ = self._load_run(0)
         self._output.write(documents, self._threads, self._tell)
 
     def _distribute(self) -> None:
@@ -256,7 +261,7 @@ class ShuffledCopy:
             for number, (documents, keys) in zip(numbers, loads, strict=True):
                 self._foreign.update(documents, int(self._layout.runs[number + 1]), self._digested)
                 writer.write(documents, keys, lambda: self._tell_scratch(writer))
-                documents.release()
+                documents.tokens.release()
                 self._checkpoint(writer.files)
             self._journal.checkpoint(writer.files)
         finally:
@@ -264,15 +269,19 @@ class ShuffledCopy:
         self._scratch_bytes = self._all_scratch_bytes
 
     def _collect(self) -> None:
+        if self._output.documents == self._merged.count:
+            return  # an earlier run may have removed the scratch files
         layout = self._layout
         first = int(np.searchsorted(layout.documents[1:], self._output.documents, side="right"))
-        reader = RunReader(self._directory, layout, self._merged.itemsize, multimodal=self._multimodal)
+        reader = RunReader(
+            self._directory, layout, self._merged.itemsize, self._pool, multimodal=self._multimodal
+        )
         removed = durable = 0
         numbers = range(first, layout.range_count)
         loads = in_order((partial(self._load_range, reader, number) for number in numbers), self._loads)
         for number, documents in zip(numbers, loads, strict=True):
             self._output.write(documents, self._threads, self._tell)
-            documents.release()
+            documents.tokens.release()
             if self._checkpoint(self._output.files):
                 # The checkpoint before this one is durable now.
                 removed = self._remove_groups(removed, durable)
@@ -284,7 +293,8 @@ class ShuffledCopy:
 
     def _load_run(self, number: int) -> tuple[Documents, NDArray[np.uint64]]:
         first, stop = self._layout.runs[number : number + 2].tolist()
-        documents = self._merged.load(first, stop, self._layout.apart)
+        layout = self._layout
+        documents = self._merged.load(first, stop, layout.apart, self._pool, layout.block_bytes)
         return documents, documents.sort(self._key)
 
     def _load_range(self, reader: RunReader, number: int) -> Documents:
@@ -349,9 +359,8 @@ class ForeignDigests:
             if self._inputs[span.input].manifest is None and span.input not in self._known:
                 self._begin(span.input, tell)
                 self._read(span.offset)
-                block = documents.tokens.data[span.position : span.position + span.size]
-                self._state.update(block)
-                self._position += span.size
+                self._state.update(span.content)
+                self._position += len(span.content)
         self.finish(stop, tell)
 
     def finish(self, stop: int, tell: Callable[[int, str], None]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from tokshard.core.background import in_order
+from tokshard.core.background import Background, in_order
 from tokshard.dataset.index_file import FileColumn
 from tokshard.dataset.manifest import ORDER_NAME
 from tokshard.dataset.merge.documents import NOT_LOADED, Documents
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 16 << 20
 """A piece ends with the first document at whose end it has this size. Digests of outputs depend on it."""
+
+FORCED_BYTES = 64 << 20
+"""Tokens are forced to the disk in another thread after so many bytes, so that little is left at the end."""
 
 TOKENS_NAME = "0.bin"
 LENGTHS_NAME = "0.lengths"
@@ -58,12 +61,14 @@ class ShuffledOutput:
         self._position = position
         self._finish = finish
         self.files: dict[str, AppendFile] = {}
+        self._forcing: Background[None] | None = None
         try:
             for name in _NAMES:
                 self.files[name] = AppendFile(os.path.join(directory, name), sizes.get(name, 0))
         except BaseException:
             self.close()
             raise
+        self._forced = self.size_bytes
         self._piece = xxhash.xxh3_128()
         done = sum(piece.tokens for piece in pieces) * itemsize
         self._documents = self.documents - sum(piece.documents for piece in pieces)
@@ -115,9 +120,12 @@ class ShuffledOutput:
         """End the last piece."""
         if self._documents:
             self._end_piece()
+        self._settle()
 
     def close(self) -> None:
-        """Close all files."""
+        """Close all files. An fsync in progress is awaited, even if it fails."""
+        if self._forcing is not None:
+            self._forcing.done.wait()
         for file in self.files.values():
             file.close()
 
@@ -140,8 +148,20 @@ class ShuffledOutput:
 
     def _append(self, block: bytes | memoryview) -> None:
         self._piece.update(block)
-        self.files[TOKENS_NAME].write(block)
+        file = self.files[TOKENS_NAME]
+        file.write(block)
         self._bytes += len(block)
+        if file.size_bytes - self._forced >= FORCED_BYTES and (
+            self._forcing is None or self._forcing.done.is_set()
+        ):
+            self._settle()
+            self._forcing, self._forced = Background(file.force), file.size_bytes
+
+    def _settle(self) -> None:
+        # Raises the error of the last fsync.
+        if self._forcing is not None:
+            self._forcing.result()
+            self._forcing = None
 
     def _end_piece(self) -> None:
         self._finish(

@@ -1,0 +1,136 @@
+"""Where the tokens of documents are while a shuffle writes them: in memory, or still in the inputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from tokshard.dataset.source import InputFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+# Below this mean size, copying tokens by their numbers is faster than slicing the buffer.
+_SHORT_BYTES = 100
+
+
+class TokenStore(Protocol):
+    """Tokens of documents at byte positions. Threads may share it."""
+
+    def gather(self, begins: Integers, sizes: Integers) -> bytes | memoryview:
+        """Return the concatenation of ranges of bytes."""
+
+    def release(self) -> None:
+        """Free the memory; nothing is read after that."""
+
+
+class LoadedTokens:
+    """Tokens in a buffer, which is returned to a pool afterwards.
+
+    Args:
+        buffer: The buffer: uint8.
+        itemsize: The bytes of a token.
+        pool: The pool.
+    """
+
+    def __init__(self, buffer: NDArray[np.uint8], itemsize: int, pool: BufferPool) -> None:
+        self._buffer = buffer
+        self._itemsize = itemsize
+        self._pool = pool
+
+    def gather(self, begins: Integers, sizes: Integers) -> bytes | memoryview:
+        """Return the concatenation of ranges of bytes."""
+        total = int(sizes.sum())
+        if total < _SHORT_BYTES * len(sizes):
+            items = self._buffer[: len(self._buffer) // self._itemsize * self._itemsize]
+            places = begins // self._itemsize, sizes // self._itemsize
+            return ragged(items.view(f"u{self._itemsize}"), *places).data.cast("B")
+        view = self._buffer.data
+        places_of = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
+        return b"".join([view[begin:end] for begin, end in places_of])
+
+    def release(self) -> None:
+        """Return the buffer to the pool."""
+        self._pool.put(self._buffer)
+        self._buffer = np.empty(0, np.uint8)
+
+
+MAX_OPEN_INPUTS = 256
+"""Inputs that :class:`InputTokens` keeps open."""
+
+
+class InputTokens:
+    """Tokens of several files as if these were concatenated.
+
+    They are read at random, so the files should fit into the page cache.
+
+    Args:
+        files: The files.
+    """
+
+    def __init__(self, files: Sequence[InputFile]) -> None:
+        self._files = files
+        sizes = np.array([file.size_bytes for file in files], np.int64)
+        self._ends = np.cumsum(sizes)
+        self._begins = self._ends - sizes
+
+    def gather(self, begins: Integers, sizes: Integers) -> memoryview:
+        """Return the concatenation of ranges of bytes."""
+        filled = np.flatnonzero(sizes)
+        begins, sizes = begins[filled], sizes[filled]
+        numbers = np.searchsorted(self._ends, begins, side="right")
+        places = zip(numbers.tolist(), (begins - self._begins[numbers]).tolist(), sizes.tolist(), strict=True)
+        target, position = np.empty(int(sizes.sum()), np.uint8).data, 0
+        files = self._files
+        descriptors = [file.descriptor for file in files]
+        for number, offset, size in places:
+            part = target[position : position + size]
+            position += size
+            try:
+                done = os.preadv(descriptors[number], [part], offset)
+            except OSError:
+                done = 0
+            if done < size:  # repeated with the errors of the file
+                files[number].read_into(part, offset)
+        return target
+
+    def release(self) -> None:
+        """Close the files."""
+        self._files = ()
+
+
+class BufferPool:
+    """Buffers that are used again: new memory costs as much as reading the tokens."""
+
+    def __init__(self) -> None:
+        self._free: list[NDArray[np.uint8]] = []
+
+    def take(self, size: int, capacity: int) -> NDArray[np.uint8]:
+        """Return a buffer of ``size`` bytes, part of one with room for ``capacity`` bytes if it is new."""
+        while self._free:
+            buffer = self._free.pop()
+            if len(buffer) >= size:
+                return buffer
+        return np.empty(max(size, capacity), np.uint8)
+
+    def put(self, buffer: NDArray[np.uint8]) -> None:
+        """Return a buffer."""
+        if len(buffer):
+            self._free.append(buffer)
+
+
+def ragged(values: NDArray[Any], first: Integers, counts: Integers) -> NDArray[Any]:
+    """Return the concatenation of ``values[first[i] : first[i] + counts[i]]`` for all i."""
+    if (counts == 1).all():
+        only: NDArray[Any] = values[first]
+        return only
+    ends = np.cumsum(counts)
+    places = np.repeat(first - (ends - counts), counts)
+    places += np.arange(places.size)
+    gathered: NDArray[Any] = values[places]
+    return gathered
