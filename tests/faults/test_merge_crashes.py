@@ -63,12 +63,12 @@ CAMPAIGNS = {
     "disk full": ({"arguments": MIXED, "mode": "enospc", "only": [*COPIES, "create", "open_for_append"]}, 4),
     "input/output error": ({"arguments": MIXED, "mode": "eio"}, 10),
     "fsync fails": ({"mode": "eio", "only": ["fsync", "fsync_directory"]}, 2),
-    "shuffled": ({"arguments": SHUFFLED}, 29),
+    "shuffled": ({"arguments": SHUFFLED}, 41),
     "shuffled, killed in the middle of a write": (
         {"arguments": SHUFFLED, "mode": "half", "only": ["write"]},
-        23,
+        21,
     ),
-    "shuffled, disk full": ({"arguments": SHUFFLED, "mode": "enospc", "only": ["write", "create"]}, 21),
+    "shuffled, disk full": ({"arguments": SHUFFLED, "mode": "enospc", "only": ["write", "create"]}, 19),
 }
 
 
