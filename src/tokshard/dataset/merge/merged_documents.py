@@ -22,7 +22,7 @@ from tokshard.dataset.merge.documents import (
     document_sizes,
 )
 from tokshard.dataset.merge.inputs import MergeInput
-from tokshard.dataset.merge.token_stores import BufferPool, InputTokens, LoadedTokens, TokenStore
+from tokshard.dataset.merge.token_stores import BufferPool, LoadedTokens, RandomAccessTokens, TokenStore
 from tokshard.dataset.source import InputFile
 from tokshard.storage.paths import bin_path
 
@@ -125,7 +125,7 @@ class MergedDocuments:
         for part in parts:
             part.begins += bases[part.input]
             part.begins[part.sizes > CHUNK_BYTES] = NOT_LOADED
-        return _documents(0, parts, InputTokens(files))
+        return _documents(0, parts, RandomAccessTokens(files))
 
     def position(self, number: int) -> tuple[str, int]:
         """Return the ``.bin`` that contains a document, and the byte where its tokens begin."""

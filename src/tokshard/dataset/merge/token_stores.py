@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from tokshard.dataset.source import InputFile
+from tokshard.storage.reading import read_ranges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,10 +61,10 @@ class LoadedTokens:
 
 
 MAX_OPEN_INPUTS = 256
-"""Inputs that :class:`InputTokens` keeps open."""
+"""Inputs that :class:`RandomAccessTokens` keeps open."""
 
 
-class InputTokens:
+class RandomAccessTokens:
     """Tokens of several files as if these were concatenated.
 
     They are read at random, so the files should fit into the page cache.
@@ -84,19 +84,19 @@ class InputTokens:
         filled = np.flatnonzero(sizes)
         begins, sizes = begins[filled], sizes[filled]
         numbers = np.searchsorted(self._ends, begins, side="right")
-        places = zip(numbers.tolist(), (begins - self._begins[numbers]).tolist(), sizes.tolist(), strict=True)
-        target, position = np.empty(int(sizes.sum()), np.uint8).data, 0
-        files = self._files
-        descriptors = [file.descriptor for file in files]
-        for number, offset, size in places:
-            part = target[position : position + size]
+        descriptors = [file.descriptor for file in self._files]
+        offsets = (begins - self._begins[numbers]).tolist()
+        ranges = [
+            (descriptors[number], offset, size)
+            for number, offset, size in zip(numbers.tolist(), offsets, sizes.tolist(), strict=True)
+        ]
+        target = np.empty(int(sizes.sum()), np.uint8).data
+        done = read_ranges(ranges, target)
+        position = int(sizes[:done].sum())
+        # The first of the others failed: its file raises the error.
+        for number, (_, offset, size) in zip(numbers[done:].tolist(), ranges[done:], strict=True):
+            self._files[number].read_into(target[position : position + size], offset)
             position += size
-            try:
-                done = os.preadv(descriptors[number], [part], offset)
-            except OSError:
-                done = 0
-            if done < size:  # repeated with the errors of the file
-                files[number].read_into(part, offset)
         return target
 
     def release(self) -> None:
