@@ -55,6 +55,7 @@ TWO_FIELDS = [
     "--id-field",
     "title",
 ]
+SUBSET = [*PLAIN, "--holdout", "40%", "--sample", "80%", "--limit", "17"]
 REPLACING = [*PLAIN, "--force"]
 OLDER = ["tokenize", "{in}/b.jsonl", "-o", "out/x", "--id-field", "title", "--quiet"]
 
@@ -80,6 +81,7 @@ CAMPAIGNS = {
         {"arguments": TWO_FIELDS, "prefixes": ["out/x_text_document", "out/x_title_document"]},
         23,
     ),
+    "a subset": ({"arguments": SUBSET, "prefixes": ["out/x_train", "out/x_valid"]}, 23),
     "replacing": ({"arguments": REPLACING, "prepare": OLDER}, 15),
     "killed in the middle of a write": ({"mode": "half", "only": ["write"]}, 5),
     "disk full": ({"mode": "enospc", "only": GROWING}, 7),

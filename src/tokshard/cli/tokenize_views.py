@@ -68,6 +68,8 @@ def show_dry_run(plan: TokenizeDryRun, rules: str | None) -> None:
     name, vocabulary = tokenizer_name(plan.tokenizer), count(plan.tokenizer.vocab_size)
     dtype, eod = plan.options.dtype, plan.options.eod_id
     rendering.line(f"tokenizer: {name}, {vocabulary} tokens, {dtype}, EOD token {eod}")
+    if plan.options.subset is not None:
+        rendering.line(f"subset: {plan.options.subset}")
     if rules is not None:
         rendering.line(f"preset: {rules}")
     reason = f" ({plan.encoder_reason})" if plan.encoder_reason else ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from tokshard.core.codec import SHA256, XXH3_128, Document, Key, encode
-from tokshard.core.formatting import listed
+from tokshard.core.formatting import counted, listed
 from tokshard.core.keyed_orders import SORTED_ALGORITHM
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage.digest import identity_digest
@@ -88,6 +88,32 @@ class TokenizeParameters:
     def outputs(self) -> tuple[tuple[SplitName | None, str], ...]:
         """The split and the field of each output, in order."""
         return tuple((split, name) for split in self.splits for name in self.fields)
+
+    @property
+    def subset(self) -> str | None:
+        """The selected part of the inputs, for people; None for all of them.
+
+        Example:
+            >>> from dataclasses import replace
+            >>> options = TokenizeParameters(("text",), True, 0, False, "uint16", 1, 1, True)
+            >>> replace(options, sample=0.01, sample_seed=7, limit=1000).subset
+            '1% of the records (seed 7), at most 1,000 documents'
+            >>> replace(options, holdout=0.001, holdout_seed=7, holdout_key="url").subset
+            '0.1% of the documents held out by url (seed 7)'
+        """
+        found = []
+        if self.sample is not None:
+            found.append(f"{100 * self.sample:.12g}% of the records (seed {self.sample_seed})")
+        if self.limit is not None:
+            found.append(f"at most {counted(self.limit, 'document')}")
+        if self.max_tokens is not None:
+            found.append(f"at most {counted(self.max_tokens, 'token')}")
+        if self.holdout is not None:
+            key = self.holdout_key or "text"
+            found.append(
+                f"{100 * self.holdout:.12g}% of the documents held out by {key} (seed {self.holdout_seed})"
+            )
+        return ", ".join(found) or None
 
     def has_units_of(self, other: BuildParameters) -> bool:
         """Tell whether equal inputs would give equal units: only the limits of the runs may differ."""

@@ -94,6 +94,7 @@ def _manifest_facts(manifest: Manifest) -> Facts:
         ("tokenizer", f"{tokenizer_name(identity)}{vocabulary}"),
         ("encoder", f"{encoded}{checked}"),
         ("made by", f"{manifest.tool.name} {manifest.tool.version}"),
+        *_subset_facts(manifest),
         *([("ids", _ids(manifest))] if manifest.has_ids else []),
         *mismatch_facts(manifest.tokenizer_mismatches),
     ]
@@ -121,6 +122,15 @@ def _manifest_facts(manifest: Manifest) -> Facts:
 def _ids(manifest: Manifest) -> str:
     field = manifest.options.id_field if isinstance(manifest.options, TokenizeParameters) else None
     return "recorded" if field is None else f"recorded from the field {field}"
+
+
+def _subset_facts(manifest: Manifest) -> Facts:
+    found: Facts = []
+    if isinstance(manifest.options, TokenizeParameters) and manifest.options.subset is not None:
+        found.append(("subset", manifest.options.subset))
+    if manifest.dataset.split is not None:
+        found.append(("split", manifest.dataset.split))
+    return found
 
 
 def lengths_chart(caption: str, columns: tuple[str, str], lengths: LengthSummary) -> BarChart:

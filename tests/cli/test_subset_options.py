@@ -1,0 +1,81 @@
+"""Options of tokenize that select a part of the corpus: what is printed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.command_line import SAMPLE, json_of, tokshard
+
+STORIES = str(SAMPLE / "stories.jsonl")
+TOKENIZER = ("--tokenizer", str(SAMPLE / "tokenizer.json"))
+
+
+def test_what_a_subset_prints(tmp_path):
+    words = (
+        "tokenize",
+        STORIES,
+        "-o",
+        "out",
+        *TOKENIZER,
+        "--sample",
+        "50%",
+        "--limit",
+        "0.1k",
+        "--holdout",
+        "5%",
+    )
+    planned = tokshard(*words, "--dry-run", cwd=tmp_path)
+    assert "outputs: out_train, out_valid (new)" in planned.stdout
+    assert (
+        "subset: 50% of the records (seed 1234), at most 100 documents, 5% of the documents held out by text"
+        in (planned.stdout)
+    )
+    done = tokshard(*words, "--json", cwd=tmp_path)
+    report = json_of(done)
+    assert [output["prefix"] for output in report["outputs"]] == ["out_train", "out_valid"]
+    assert report["documents"] == 100
+    assert report["records"] == 100 + sum(report["excluded"].values())
+    shown = tokshard(*words, cwd=tmp_path).stdout
+    assert "excluded: " in shown
+    assert "not-sampled" in shown
+    assert "next: tokshard inspect out_train\nnext: tokshard inspect out_valid\n" in shown
+    assert "next: launch with --train-data-path out_train --valid-data-path out_valid" in shown
+    inspected = tokshard("inspect", "out_valid", cwd=tmp_path).stdout
+    assert "split        valid" in inspected
+    assert "other-split" in inspected
+
+
+def test_a_task_writes_its_subset_into_the_job_file(tmp_path):
+    words = ("tokenize", STORIES, "-o", "out", "--emit", "slurm", "--tasks", "2", "--workers", "1")
+    done = tokshard(*words, "--sample", "1%", "--holdout", "0.5", "--holdout-key", "title", cwd=tmp_path)
+    assert "--sample 1% --holdout 0.5 --holdout-key title" in done.stdout
+    refused = tokshard(*words, "--max-tokens", "10B", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert (
+        "hint: pass --no-finish and no --max-tokens to the tasks, then --max-tokens with --finish"
+        in refused.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--max-tokens", "ten"], "must be a whole number"),
+        (["--limit", "0"], "--limit must be at least 1, got 0"),
+        (["--sample", "200%"], "--sample must be above 0% and at most 100%, got '200%'"),
+        (["--holdout", "100%"], "--holdout must be above 0% and below 100%, got '100%'"),
+        (["--holdout-key", "title"], "--holdout-key requires --holdout"),
+        (["--preset", "megatron", "--limit", "5"], "--preset megatron and --limit exclude each other"),
+        (["--preset", "megatron", "--holdout", "1%"], "--preset megatron and --holdout exclude each other"),
+        (["--array-task", "0/2", "--limit", "5"], "--limit cannot be applied by the tasks of a job array"),
+        (["--max-tokens", "3"], "--max-tokens must be at least"),
+    ],
+)
+def test_misuse_ends_with_2(tmp_path, words, message):
+    done = tokshard("tokenize", STORIES, "-o", "out", *words, "--json", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    value = json.loads(done.stdout)
+    assert value["message"].startswith(message) or message in value["message"]
+    assert value["hint"] or "must be" in message
