@@ -37,10 +37,10 @@ SCRIPT = Path(__file__).resolve()
 SAMPLE_DATA = SCRIPT.parent.parent / "sample_data"
 VOCABULARY = 4096
 SEQUENCE_LENGTH = 64
-SAMPLES = 960
+SAMPLES = 640
 GLOBAL_BATCH_SIZE = 16
 CHECKPOINT_EVERY = 8
-KILL_AFTER = 20
+KILL_AFTER = 12
 
 
 class SmallGPT(nn.Module):

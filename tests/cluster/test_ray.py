@@ -149,14 +149,14 @@ def corpus(path, documents, *, words=40):
     return write_jsonl(path, records)
 
 
-def inputs_of_all_kinds(directory, words=40):
+def inputs_of_all_kinds(directory, documents=300, words=40):
     """Make a plain file, a compressed one and a table, of many units each."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     plain, packed, table = directory / "a.jsonl", directory / "b.jsonl", directory / "c.parquet"
-    corpus(plain, 300, words=words)
-    corpus(packed, 300, words=words + 3)
+    corpus(plain, documents, words=words)
+    corpus(packed, documents, words=words + 3)
     subprocess.run(["gzip", "-n", packed], check=True)
     texts = [f"row {n} " + " ".join(WORDS) for n in range(200)]
     pq.write_table(pa.table({"text": texts}), table, row_group_size=20)
@@ -304,7 +304,7 @@ def test_work_that_is_lost_too_often_is_named(nodes, tmp_path, traffic):
 
 def test_a_lost_node_costs_only_its_unfinished_units(nodes, tmp_path, traffic):
     # Each unit takes long enough for its node to be stopped in the middle of it.
-    inputs = inputs_of_all_kinds(tmp_path, words=4000)
+    inputs = inputs_of_all_kinds(tmp_path, documents=150, words=4000)
     tokenize(inputs, tmp_path / "local/out", unit_bytes=150_000)
     nodes.need_foreign()
     # What only that node can do: afterwards it has a worker that needs no time to start.
