@@ -123,6 +123,19 @@ def test_the_shards_of_a_split_are_read_at_one_commit(hub):
     assert run_tokenize(f"{URL}/", "web", split="train").up_to_date
 
 
+def test_worker_processes_and_lists_read_datasets(hub, monkeypatch):
+    hub.dataset("acme/web", SHARDS)
+    monkeypatch.setattr("tokshard.tokenization.run.INLINE_BYTES", 0)
+    copy = local_copy(SHARDS)
+    Path("local.txt").write_text(
+        f"{copy}/data/train-00000-of-00002.parquet\n{copy}/data/train-00001-of-00002.parquet\n"
+    )
+    Path("hub.txt").write_text(f"# the corpus\n{URL}\n")
+    run_tokenize("@local.txt", "local", workers=1)
+    run_tokenize("@hub.txt", "web", split="train", workers=2, unit_bytes=1000)
+    assert pair("web") == pair("local")
+
+
 def test_a_config_names_its_files_and_only_its_directories_are_listed(hub):
     repository = hub.dataset("acme/web", CONFIGS)
     copy = local_copy(CONFIGS)

@@ -202,11 +202,15 @@ def _range(hub: Any, file: HubFile, size_bytes: int, start: int, end: int) -> by
     wanted = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
     session, seconds = hub.get_session(), timeout_seconds()
     answer = None
-    if (stored_at := _stored_at.pop(file, None)) is not None:
-        answer = session.get(stored_at, headers=wanted, timeout=seconds)
-        if answer.status_code in {206, 200}:
-            _remember(_stored_at, file, stored_at)
-        elif answer.status_code < 500:  # the address has expired
+    if (stored_at := _stored_at.get(file)) is not None:
+        try:
+            answer = session.get(stored_at, headers=wanted, timeout=seconds)
+        except Exception:
+            _stored_at.pop(file, None)  # the next try asks the Hub
+            raise
+        if answer.status_code not in {200, 206}:
+            _stored_at.pop(file, None)
+        if 400 <= answer.status_code < 500:  # the address has expired
             answer = None
     if answer is None:
         name = hub.hf_hub_url(file.repository, file.path, repo_type="dataset", revision=file.commit)
