@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from support import slow_conversions
 from support.command_line import SAMPLE
 from support.plain_datasets import Plain
 from tokshard import ConvertOptions, ExportOptions, VerifyOptions, convert, verify
+from tokshard.dataset.plan import TokenFormat
 from tokshard.errors import StorageError
-from tokshard.exchange.conversion import content, conversion
+from tokshard.exchange.conversion import content, conversion, options
 from tokshard.exchange.conversion.conversion import JOURNAL_NAME
 
 EOD, BOS = 7, 3
@@ -442,6 +444,10 @@ def test_bad_sources_are_named_with_the_place(tmp_path, files, form, options, co
 def test_options_that_cannot_be_meant_are_refused(message, options):
     with pytest.raises(tokshard.errors.UsageError, match=message):
         ConvertOptions(**({"sources": ["x"], "format": "olmo", "output": "out"} | options))
+
+
+def test_the_formats_are_those_of_manifests():
+    assert get_args(TokenFormat) == options._FORMATS
 
 
 def test_missing_and_changed_files_are_named(tmp_path, monkeypatch):

@@ -41,6 +41,7 @@ COMMANDS = [
     ["tokenize", "in/b.jsonl.gz", "-o", "code", "--tokenizer", "tok", "--workers", "1"],
     ["tokenize", "in/table.parquet", "-o", "table", "--tokenizer", "tok", "--workers", "1"],
     ["merge", "web", "code", "-o", "both"],
+    ["convert", "both.bin", "--from", "olmo", "--source-dtype", "uint16", "--eod-id", "0", "-o", "converted"],
     ["build-indices", "both", *MIX, "--cache-dir", "cache"],
     ["blend", "recipe.toml", *MIX, "-o", "mix"],
     ["blend", "recipe.toml", *MIX, "-o", "mix"],  # everything is up to date

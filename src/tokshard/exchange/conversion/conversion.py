@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -124,6 +125,7 @@ class TokenConversion:
             self.entries += [decode(ConvertedUnit, entry, journal_path) for entry in checkpoint.entries]
             sizes, journal_bytes = checkpoint.sizes, checkpoint.journal_bytes
         self._inputs = _input_numbers(files)
+        self._begins = [0, *accumulate(file.tokens * file.dtype.itemsize for file in files)]
         self._file, self._token = (
             (self.entries[-1].next_file, self.entries[-1].next_token) if self.entries else (0, 0)
         )
@@ -182,7 +184,9 @@ class TokenConversion:
 
     def _convert(self, number: int, first: int) -> None:
         file, splitter = self._files[number], self._splitter
-        converted = [entry for entry in self.entries if entry.unit.input == self._inputs[number]]
+        converted = []
+        if number == self._file:  # that an earlier run may have begun
+            converted = [entry for entry in self.entries if entry.unit.input == self._inputs[number]]
         content = self._contents[number] = FileContent(file)
         splitter.begin_file(file, sum(entry.unit.documents for entry in converted))
         begun = converted[-1].unit.unit if converted else -1
@@ -311,8 +315,7 @@ class TokenConversion:
 
     def _bytes_before(self, number: int, token: int) -> int:
         # Of token files, without headers.
-        sizes = [file.tokens * file.dtype.itemsize for file in self._files[:number]]
-        return sum(sizes) + (token * self._files[number].dtype.itemsize if token else 0)
+        return self._begins[number] + (token * self._files[number].dtype.itemsize if token else 0)
 
     def _tell(self) -> None:
         self._progress.update(ProgressUpdate(self._read_bytes, self._documents, self._written))
@@ -320,8 +323,7 @@ class TokenConversion:
 
 def _input_numbers(files: Sequence[TokenFile]) -> list[int]:
     # In the manifest, the boundaries of a file are the input after it.
-    counts = [1 if file.boundaries is None else 2 for file in files]
-    return [sum(counts[:number]) for number in range(len(files))]
+    return [0, *accumulate(1 if file.boundaries is None else 2 for file in files)]
 
 
 def _unit(

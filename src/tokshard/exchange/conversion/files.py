@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -93,7 +94,8 @@ def find_files(names: Sequence[str], kind: TokenFormat, split: ShardSplit) -> Fo
             found.append(name)
     real = [os.path.realpath(path) for path in found]
     if len(set(real)) < len(real):
-        twice = [path for number, path in enumerate(found) if real[number] in real[:number]]
+        times = Counter(real)
+        twice = list(dict.fromkeys(path for number, path in enumerate(found) if times[real[number]] > 1))
         warnings.append(f"{listed(twice, _SHOWN)}: passed twice, so their documents are in the output twice")
     return FoundFiles(tuple(found), tuple(warnings))
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from tokshard.dataset.plan import TokenFormat
 from tokshard.errors import UsageError
 from tokshard.storage.lock import LockMode, check_lock_mode
 from tokshard.storage.paths import check_output_prefix, is_remote
+
+if TYPE_CHECKING:
+    from tokshard.dataset.plan import TokenFormat
 
 BosTreatment = Literal["move", "keep", "drop"]
 ShardSplit = Literal["train", "val", "all"]
 SourceDtype = Literal["uint8", "uint16", "uint32", "uint64"]
 ConvertDtype = Literal["auto", "uint16", "int32"]
 
+# Those of TokenFormat, whose module imports numpy.
+_FORMATS = ("nanogpt", "olmo", "datatrove")
 _DTYPES_OF_DATATROVE = ("uint16", "uint32")
 
 
@@ -70,7 +74,7 @@ class ConvertOptions:
 
     def __post_init__(self) -> None:
         check_lock_mode(self.lock)
-        _check_choice("--from", self.format, get_args(TokenFormat))
+        _check_choice("--from", self.format, _FORMATS)
         _check_choice("--dtype", self.dtype, get_args(ConvertDtype))
         _check_choice("--bos", self.bos, get_args(BosTreatment))
         if self.split is not None:
