@@ -11,6 +11,7 @@ NAVIGATION = {
     "How-to guides": [
         "docs/how-to/preprocess-data",
         "docs/how-to/bad-records",
+        "docs/how-to/subsets",
         "docs/how-to/megatron-blend",
         "docs/how-to/pack-documents",
         "docs/how-to/check-launch",
