@@ -19,6 +19,7 @@ from support import forked_commands
 from support.hub_server import Fault, digest_of, hub_server
 from support.tokenize_runs import dry_run, manifest, pair, run_array_task, run_tokenize
 from tokshard import ArrayTask, MergeOptions, TokenizeOptions, inspect, merge
+from tokshard.dataset.manifest import read_manifest
 from tokshard.errors import (
     InputError,
     MissingExtraError,
@@ -404,6 +405,24 @@ def test_the_tasks_of_a_job_array_read_one_commit(hub):
     repository.commit(SHARDS | {"data/train-00000-of-00002.parquet": table(500, 10)})
     assert tasks[1](unit_bytes=2000).state == "published"
     assert manifest("web")["hub_datasets"][0]["commit"] == first
+
+
+def test_an_output_that_waits_for_its_upload_keeps_its_commit(hub, tmp_path, monkeypatch):
+    repository = hub.dataset("acme/web", SHARDS)
+    first = repository.refs["main"]
+    monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "cache"))
+    output = "memory://bucket/web"
+
+    def fail(*_, **__):
+        raise StorageError("write", output, OSError(5, "the store is down"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tokshard.dataset.delivery.upload_file", fail)
+        with pytest.raises(StorageError, match="the store is down"):
+            run_tokenize(URL, output, split="train")
+    repository.commit(SHARDS | {"data/train-00000-of-00002.parquet": table(500, 10)})
+    run_tokenize(URL, output, split="train")
+    assert read_manifest(output).hub_datasets[0].commit == first
 
 
 def test_other_formats_are_read_from_the_conversion(hub):

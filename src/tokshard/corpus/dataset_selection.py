@@ -24,7 +24,7 @@ from tokshard.corpus.dataset_layout import (
     split_files,
 )
 from tokshard.dataset.manifest import Manifest
-from tokshard.dataset.plan import BuildPlan, HubDatasetRecord
+from tokshard.dataset.plan import HubDatasetRecord
 from tokshard.errors import InputError, MissingExtraError, MissingFileError, UsageError
 from tokshard.storage.paths import is_remote
 from tokshard.storage.reading import open_file
@@ -78,7 +78,7 @@ class DatasetSelector:
 
     Args:
         choice: The config and the split.
-        unfinished: Returns the plans of unfinished runs for the same output, whose commits are kept.
+        unfinished: Returns the datasets of unfinished runs for the same output, whose commits are kept.
         finished: Returns the manifest of the existing output, or None.
     """
 
@@ -86,7 +86,7 @@ class DatasetSelector:
         self,
         choice: DatasetChoice | None = None,
         *,
-        unfinished: Callable[[], Iterable[BuildPlan]] = tuple,
+        unfinished: Callable[[], Iterable[HubDatasetRecord]] = tuple,
         finished: Callable[[], Manifest | None] = lambda: None,
     ) -> None:
         self.records: list[HubDatasetRecord] = []
@@ -195,12 +195,7 @@ class DatasetSelector:
 
     def _earlier(self, url: str) -> HubDatasetRecord | None:
         return next(
-            (
-                record
-                for plan in self._unfinished()
-                for record in plan.hub_datasets or ()
-                if record.url == url and self._choice.fits(record)
-            ),
+            (record for record in self._unfinished() if record.url == url and self._choice.fits(record)),
             None,
         )
 

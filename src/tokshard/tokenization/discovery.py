@@ -12,7 +12,6 @@ from tokshard.tokenization.options import TokenizeOptions
 
 if TYPE_CHECKING:
     from tokshard.dataset.manifest import Manifest
-    from tokshard.dataset.plan import BuildPlan
 
 
 class DiscoveredInputs(NamedTuple):
@@ -34,7 +33,7 @@ def discover_inputs(options: TokenizeOptions, progress: Progress) -> DiscoveredI
     """
     selector = DatasetSelector(
         DatasetChoice(options.config, options.split),
-        unfinished=lambda: _unfinished_plans(options),
+        unfinished=lambda: _unfinished_datasets(options),
         finished=lambda: _finished_output(options),
     )
     files = discover(options.input_names, selector)
@@ -43,23 +42,30 @@ def discover_inputs(options: TokenizeOptions, progress: Progress) -> DiscoveredI
     return DiscoveredInputs(files, tuple(selector.records) or None)
 
 
-def _unfinished_plans(options: TokenizeOptions) -> list[BuildPlan]:
+def _unfinished_datasets(options: TokenizeOptions) -> list[HubDatasetRecord]:
     from tokshard.dataset.delivery import delivery_to
     from tokshard.dataset.workdir import WorkDirectory
 
     if not options.resume:
         return []
     delivery = delivery_to(options.prefix, local_dir=options.local_dir, keep=options.keep_local)
-    return WorkDirectory(options.prefix if delivery is None else delivery.prefix).earlier_plans()
+    prefix = options.prefix if delivery is None else delivery.prefix
+    found = [plan.hub_datasets for plan in WorkDirectory(prefix).earlier_plans()]
+    # An output that waits for its upload is not finished, either.
+    waiting = None if delivery is None else _manifest(options, prefix)
+    found += [] if waiting is None else [waiting.hub_datasets]
+    return [record for records in found for record in records or ()]
 
 
 def _finished_output(options: TokenizeOptions) -> Manifest | None:
+    return None if options.force else _manifest(options, options.prefix)
+
+
+def _manifest(options: TokenizeOptions, prefix: str) -> Manifest | None:
     from tokshard.dataset.manifest import read_manifest
     from tokshard.errors import TokshardError
 
-    if options.force:
-        return None
     try:
-        return read_manifest(options.output_prefixes(options.prefix)[0])
+        return read_manifest(options.output_prefixes(prefix)[0])
     except TokshardError:  # reported when the output is compared with the plan
         return None
