@@ -24,7 +24,7 @@ def test_the_footer_of_a_part_with_ids():
     content = (GOLDEN / "part-1-ids.json").read_bytes()
     footer = PartFooter.from_bytes(content, "part-1-ids.json")
     assert footer.to_bytes() == content
-    assert footer.header.counts.id_bytes == footer.streams["ids"].extents[0][1] == 31
+    assert footer.header.counts.id_bytes == footer.streams["ids.0"].extents[0][1] == 31
 
 
 def test_an_assembled_unit_in_the_journal():

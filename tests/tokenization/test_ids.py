@@ -16,6 +16,7 @@ import pytest
 from support.command_line import json_of, tokshard
 from support.file_changes import edit_manifest, flip
 from support.tokenize_runs import (
+    documents,
     dry_run,
     manifest,
     pair,
@@ -146,6 +147,22 @@ def test_limits_and_samples_keep_the_ids_of_their_documents(place):
     report = run_tokenize("a.jsonl", "some", max_tokens=2000, unit_bytes=1500, id_field="meta.id")
     assert ids_of("some") == ids[: report.documents]
     assert 0 < report.documents < len(ids)
+
+
+def test_each_split_has_the_ids_of_its_documents_in_every_field(place):
+    records = [{"text": f"text {n}", "title": f"t{n}", "id": f"i{n}"} for n in range(120)]
+    write_jsonl(Path("a.jsonl"), records)
+    fields = ("text", "title")
+    report = run_tokenize("a.jsonl", "web", holdout=0.3, fields=fields, unit_bytes=700, id_field="id")
+    found = {}
+    for prefix in (output.prefix for output in report.outputs if output.field == "text"):
+        found[prefix] = ids_of(prefix)
+        assert files_of(prefix) == files_of(prefix.replace("text", "title"))
+        texts = [bytes(tokens[:-1]).decode() for ((*tokens,),) in documents(prefix)]
+        assert texts == [f"text {own.removeprefix('i')}" for own in found[prefix]]
+        assert findings(prefix) <= {"tokenizer-unchecked"}
+    assert len(found) == 2
+    assert sorted(own for ids in found.values() for own in ids) == sorted(record["id"] for record in records)
 
 
 @pytest.mark.parametrize("how", ["parquet", "arrow"])
