@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -218,6 +219,23 @@ def test_files_that_are_not_there(hub):
     refused(InputError, "hf://datasets/acme/bad", match="cannot read the metadata in acme/bad/README.md")
     refused(InputError, "hf://datasets/acme/pictures", match="it contains other data, not JSON lines")
     refused(InputError, "hf://datasets/acme/empty", match="it contains no data files, not JSON lines")
+
+
+def test_a_hostile_readme(hub):
+    names = "abcdefghijklmnopqrstuvwxyz"
+    bomb = "a: &a [x, x]\n" + "".join(f"{new}: &{new} [*{old}, *{old}]\n" for old, new in pairwise(names))
+    hub.dataset("acme/bomb", {"README.md": f"---\n{bomb}---\n", "x.jsonl": lines(0, 2)})
+    run_tokenize("hf://datasets/acme/bomb", "bomb")
+    bomb += "configs:\n- config_name: x\n  data_files: *z\n"
+    hub.dataset("acme/bombs", {"README.md": f"---\n{bomb}---\n", "x.jsonl": lines(0, 2)})
+    refused(InputError, "hf://datasets/acme/bombs", match="data_files of config x must be a path")
+    configs = (
+        'configs:\n- config_name: "a\\e[31m"\n  data_files: "*"\n- config_name: b\n  data_files: "../../*"\n'
+    )
+    hub.dataset("acme/odd", {"README.md": f"---\n{configs}---\n", "x.jsonl": lines(0, 2)})
+    refused(
+        InputError, "hf://datasets/acme/odd", match="the path ../../* must be inside the dataset", config="b"
+    )
 
 
 def test_access_is_explained(hub, monkeypatch):

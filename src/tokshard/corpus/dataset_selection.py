@@ -263,14 +263,15 @@ def _metadata(content: bytes, path: str) -> Mapping[str, Any]:
         raise MissingExtraError(f"the metadata in {path}", "hub") from error
     try:
         card: Any = huggingface_hub.DatasetCard(text, ignore_metadata_errors=True)
-        found: dict[str, Any] = card.data.to_dict()
+        # Not to_dict: its time is exponential in the depth of nested YAML aliases.
+        configs = card.data.get("configs")
     except Exception as error:
         reason = " ".join(str(error).split())
         raise InputError(
             f"cannot read the metadata in {path}: {reason}",
             hint="pass the files of the dataset as inputs, for example data/*.parquet",
         ) from error
-    return found
+    return {} if configs is None else {"configs": configs}
 
 
 def _select(source: _DatasetTree, choice: DatasetChoice) -> _Selected:
