@@ -60,11 +60,11 @@ def commands(block: str) -> list[str]:
     return found or re.findall(r"^.+(?:(?<=\\)\n.*)*", block, re.MULTILINE)
 
 
-def run(command: str, cwd: Path, env: dict[str, str] | None = None) -> str:
+def run(command: str, cwd: Path) -> str:
     """Run a command; return its output."""
     program, *words = shlex.split(command.replace("\\\n", " "))
     assert program == "tokshard"
-    done = tokshard(*words, cwd=cwd, env=env)
+    done = tokshard(*words, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stderr + done.stdout
 
@@ -106,13 +106,12 @@ def files_of_the_dataset() -> dict[str, bytes | str]:
 def prepare(directory: Path) -> str:
     """Run the commands of the page, with a stand-in for the Hub; return them with their output."""
     (directory / "tokenizer.json").symlink_to(SAMPLE / "tokenizer.json")
-    with hub_server() as hub:
+    with hub_server(directory / "home") as hub:
         hub.dataset("example/library", files_of_the_dataset())
-        environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(directory / "hub"), "COLUMNS": "100"}
         transcript = ""
         for command in commands(blocks("Prepare", "console")[0]):
             installed = command.replace("--megatron 0.19", f"--megatron {megatron_version()}")
-            transcript += f"$ {command}\n{run(installed, directory, environment)}"
+            transcript += f"$ {command}\n{run(installed, directory)}"
         return transcript
 
 
