@@ -12,6 +12,7 @@ MODULES = {
     "memory": "longdocuments",
     "startup": "startup",
     "merge": "merge",
+    "export": "exporting",
     "indices": "indices",
     "packing": "packing",
     "loader": "loader",

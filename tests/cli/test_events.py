@@ -29,6 +29,7 @@ LONG = {
     "build-indices": ("build-indices", "data/web", *SIZES, "--cache-dir", "new"),
     "blend": ("blend", 0.7, "data/web", 0.3, "data/code", *SIZES, "-o", "new"),
     "shard-plan": ("shard-plan", "data/web", "--documents", "--data-parallel", 7, "-o", "new"),
+    "export": ("export", "data/web", "--to", "olmo", "-o", "new"),
     "verify": ("verify", "data/web"),
 }
 

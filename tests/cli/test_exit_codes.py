@@ -34,6 +34,7 @@ JOB += ("--tokenizer-model", "/models/llama", "--data-path")
 GOOD = {
     "tokenize": ("tokenize", "corpus.jsonl", "-o", "new", "--tokenizer", TOKENIZER),
     "merge": ("merge", "web", "code", "-o", "new"),
+    "export": ("export", "web", "--to", "olmo", "-o", "new"),
     "build-indices": ("build-indices", "web", *SIZES, "--cache-dir", "new"),
     "blend": ("blend", 0.7, "web", 0.3, "code", *SIZES, "-o", "new"),
     "shard-plan": ("shard-plan", "mix", "--data-parallel", 2, "-o", "new"),
@@ -57,6 +58,11 @@ BAD = {
         3: ("merge", "web", "nothing", "-o", "new"),
         4: ("merge", "web", "-o", "code"),
         6: ("merge", "web", "cut", "-o", "new"),
+    },
+    "export": {
+        3: ("export", "nothing", "--to", "olmo", "-o", "new"),
+        4: ("export", "web", "--to", "nanogpt", "-o", "."),
+        6: ("export", "cut", "--to", "olmo", "-o", "new"),
     },
     "build-indices": {
         1: ("build-indices", "web", *SIZES, "--cache-dir", "new", "--assert-hit"),
@@ -94,6 +100,7 @@ BAD = {
 LOCKS = {
     "tokenize": "new.tokshard/lock",
     "merge": "new.tokshard/lock",
+    "export": "new/.tokshard/lock",
     "shard-plan": f"new/{LOCK_NAME}",
 }
 """What commands lock that do not wait. (For an index that another process builds, they wait.)"""

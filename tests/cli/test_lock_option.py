@@ -17,6 +17,7 @@ SIZES = ("--seq-length", 16, "--num-samples", 8, "--split", "1,0,0")
 COMMANDS = {
     "tokenize": ("tokenize", "corpus.jsonl", "-o", "new"),
     "merge": ("merge", "data/web", "data/code", "-o", "new"),
+    "export": ("export", "data/web", "--to", "olmo", "-o", "new"),
     "build-indices": ("build-indices", "data/web", *SIZES, "--cache-dir", "new"),
     "blend": ("blend", 1, "data/web", 1, "data/code", *SIZES, "-o", "new"),
     "shard-plan": ("shard-plan", "mix", "--data-parallel", 2, "-o", "new"),

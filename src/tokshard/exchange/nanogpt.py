@@ -50,7 +50,7 @@ MOST_SHARD_TOKENS = 2**31 - 1
 
 _MAGICS: dict[str, int] = {"fineweb": 20240520, "automodel": 278895051}
 _VERSION = 1
-_BLOCK_TOKENS = 1 << 21
+_BLOCK_TOKENS = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +192,7 @@ class NanogptFormat:
         self._records = records
         self._layout = layout
         self._conversion = Conversion(records, layout.dtype)
+        self._room = np.empty(0, layout.dtype)
 
     def next_shard(self, number: int, position: Position) -> ShardRange | None:
         """Return the shard that begins at a position; its tokens are those that it will have.
@@ -246,7 +247,7 @@ class NanogptFormat:
         """Write nothing: there is no file about all shards."""
 
     def _pieces(self, position: Position) -> Iterator[_Piece]:
-        """Yield the stream from a position on, without empty pieces."""
+        """Yield the stream from a position on, without empty pieces; each is valid until the next."""
         record, skipped = position.record, position.offset
         records = self._records
         while record < records.count:
@@ -287,8 +288,10 @@ class NanogptFormat:
         # Documents that together are at most a block.
         layout = self._layout
         edges = np.concatenate(([0], self._records.ends(first, stop) - begin))
-        room = np.empty(int(edges[-1]) + 1, layout.dtype)
-        tokens, filled = room[1:], 0
+        if len(self._room) <= int(edges[-1]):
+            self._room = np.empty(max(_BLOCK_TOKENS, int(edges[-1])) + 1, layout.dtype)
+        room, filled = self._room[: int(edges[-1]) + 1], 0
+        tokens = room[1:]
         for block in self._conversion.blocks(begin, begin + len(tokens)):
             tokens[filled : filled + len(block)] = block
             filled += len(block)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tokshard.dataset.document_ids import DocumentIds
-from tokshard.dataset.reader import BLOCK_BYTES, IndexedDataset
-from tokshard.dataset.source import open_data
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.dataset.source import InputFile, open_data
 from tokshard.errors import InputError
 from tokshard.storage.paths import bin_path
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
+BLOCK_BYTES = 1 << 20
+"""Bytes of tokens that are read at once: a block stays in the cache while it is checked and hashed."""
 CHUNK_RECORDS = 1 << 16
 """Records whose boundaries are computed at once."""
 
@@ -48,7 +50,7 @@ class Records(Protocol):
         """Return the tokens before the end of each record: int64 of shape (stop - first,)."""
 
     def blocks(self, begin: int, end: int) -> Iterator[NDArray[Any]]:
-        """Yield the tokens of a range in pieces of about 4 MiB, each valid until the next is requested."""
+        """Yield the tokens of a range in pieces of about 1 MiB, each valid until another is requested."""
 
     def ids(self, first: int, stop: int) -> list[str] | None:
         """Return the recorded ids of records; None if there are none."""
@@ -78,6 +80,7 @@ class DatasetRecords:
         self.tokens = self._table.token_count
         # A view's positions do not follow from its lengths: the tokens before each chunk of its pieces.
         self.listener: Callable[[int], None] = lambda _: None
+        self._buffer = np.empty(0, self.dtype)
         self._before = _sums(self._table.sequence_lengths) if self._table.is_view else np.zeros(1, np.int64)
 
     def ends(self, first: int, stop: int) -> Integers:
@@ -98,17 +101,18 @@ class DatasetRecords:
         return ends[first - begin :]
 
     def blocks(self, begin: int, end: int) -> Iterator[NDArray[Any]]:
-        """Yield the tokens of a range in pieces of about 4 MiB, each valid until the next is requested."""
+        """Yield the tokens of a range in pieces of about 1 MiB, each valid until another is requested."""
         if self._table.is_view:
             yield from self._blocks_of_view(begin, end)
             return
         itemsize = self.dtype.itemsize
         step = BLOCK_BYTES // itemsize
-        buffer = np.empty(min(step, max(end - begin, 0)), self.dtype)
+        if len(self._buffer) < min(step, end - begin):
+            self._buffer = np.empty(step, self.dtype)
         for first in range(begin, end, step):
-            block = buffer[: min(step, end - first)]
+            block = self._buffer[: min(step, end - first)]
             self._file.read_into(block.data.cast("B"), first * itemsize)
-            if first + step < end:
+            if first + step < end and not isinstance(self._file, InputFile):
                 self._file.prefetch((first + step) * itemsize, min(step, end - first - step) * itemsize)
             yield block
 
@@ -221,7 +225,7 @@ class Conversion:
         self._convert = converter(records, dtype)
 
     def blocks(self, begin: int, end: int) -> Iterator[NDArray[Any]]:
-        """Yield the tokens of a range, each block valid until the next is requested."""
+        """Yield the tokens of a range, each block valid until another is requested."""
         first = begin
         for block in self._records.blocks(begin, end):
             yield self._convert(block, first)

@@ -10,9 +10,9 @@ import numpy as np
 
 from tokshard.core.open_cache import OpenCache
 from tokshard.dataset.index_file import read_header
-from tokshard.dataset.reader import BLOCK_BYTES
 from tokshard.dataset.source import InputFile
 from tokshard.errors import UsageError
+from tokshard.exchange.records import BLOCK_BYTES
 from tokshard.gpt_index.samples import NO_PAD_ID, GPTSamples
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
@@ -93,7 +93,7 @@ class SampleRecords:
         return None
 
     def blocks(self, begin: int, end: int) -> Iterator[NDArray[Any]]:
-        """Yield the tokens of whole samples in pieces of about 4 MiB, as int64."""
+        """Yield the tokens of whole samples in pieces of about 1 MiB, as int64."""
         rows = max(1, BLOCK_BYTES // self.dtype.itemsize // self.width)
         last = end // self.width
         for first in range(begin // self.width, last, rows):

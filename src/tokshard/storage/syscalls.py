@@ -25,6 +25,9 @@ Buffer = bytes | bytearray | memoryview
 # Errors of copy_file_range across file systems, on old kernels, and in sandboxes.
 _NO_COPY_FILE_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 _COPY_BYTES = 1 << 22
+# Linux gives a large write large folios of the page cache: where memory is fragmented, compacting it for them
+# takes several times as long as the copy. Writes of this size are as fast on idle machines.
+_WRITE_BYTES = 1 << 18
 _MAKING_TRIES = 100
 
 
@@ -70,7 +73,7 @@ def write(descriptor: int, buffer: Buffer, path: str) -> None:
     view = memoryview(buffer).cast("B")
     with _translated("write", path):
         while view:
-            view = view[os.write(descriptor, view) :]
+            view = view[os.write(descriptor, view[:_WRITE_BYTES]) :]
 
 
 def copy_range(source: int, target: int, offset: int, count: int, path: str) -> int:
