@@ -19,6 +19,7 @@ NAVIGATION = {
         "docs/how-to/train",
         "docs/how-to/export",
         "docs/consumers",
+        "docs/how-to/merge",
         "docs/how-to/convert",
         "docs/how-to/find-documents",
         "docs/how-to/inspect",
