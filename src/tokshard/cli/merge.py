@@ -150,7 +150,9 @@ def _show_dry_run(plan: MergeDryRun) -> None:
 def _show_shuffle(shuffle: ShuffleForecast) -> None:
     rendering.line(f"order: shuffled with seed {shuffle.seed} ({shuffle.algorithm})")
     passes = counted(shuffle.passes, "pass", "passes")
-    memory = f"{size(shuffle.memory_bytes)} of memory, {size(shuffle.scratch_bytes)} of scratch files"
-    rendering.line(f"shuffle: {passes} over the tokens, {memory}")
+    means = "from the page cache"
+    if shuffle.scratch_bytes:
+        means = f"{size(shuffle.memory_bytes)} of memory, {size(shuffle.scratch_bytes)} of scratch files"
+    rendering.line(f"shuffle: {passes} over the tokens, {means}")
     free = "unknown" if shuffle.free_bytes is None else size(shuffle.free_bytes)
     rendering.line(f"disk: {size(shuffle.disk_bytes)} required, {free} free")
