@@ -26,6 +26,7 @@ PUBLIC = [
     "CacheLookup",
     "CacheSummary",
     "Certificate",
+    "ConvertDryRun",
     "ConvertOptions",
     "ConvertReport",
     "DatasetSummary",
@@ -118,6 +119,7 @@ PUBLIC = [
     "discard_work",
     "doctor",
     "dry_run_blend",
+    "dry_run_convert",
     "dry_run_export",
     "dry_run_merge",
     "dry_run_replan",
@@ -217,6 +219,7 @@ def make_datasets(api):
     assert api.dry_run_export(export).to_json()["schema"] == "tokshard.export-dry-run/1"
     assert api.export(export).tokens == merged.tokens
     convert = api.ConvertOptions("olmo", "olmo", "back")
+    assert api.dry_run_convert(convert).to_json()["schema"] == "tokshard.convert-dry-run/1"
     assert api.convert(convert).pieces_xxh3_128
     builder = api.IndexedDatasetBuilder("own.bin", dtype="uint16")
     builder.add_document([1, 2, 3], [3])

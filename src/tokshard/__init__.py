@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tokshard.dataset.merge.options import MergeOptions
     from tokshard.dataset.plan import DocumentShuffle
     from tokshard.dataset.reader import IndexedDataset
-    from tokshard.exchange.conversion.job import ConvertReport, convert
+    from tokshard.exchange.conversion.job import ConvertDryRun, ConvertReport, convert, dry_run_convert
     from tokshard.exchange.conversion.options import ConvertOptions
     from tokshard.exchange.job import ExportDryRun, ExportReport, dry_run_export, export
     from tokshard.exchange.options import ExportOptions
@@ -133,6 +133,7 @@ __all__ = [
     "CacheLookup",
     "CacheSummary",
     "Certificate",
+    "ConvertDryRun",
     "ConvertOptions",
     "ConvertReport",
     "DatasetSummary",
@@ -225,6 +226,7 @@ __all__ = [
     "discard_work",
     "doctor",
     "dry_run_blend",
+    "dry_run_convert",
     "dry_run_export",
     "dry_run_merge",
     "dry_run_replan",
@@ -266,6 +268,7 @@ _HOMES = {
     "CacheLookup": "tokshard.preflight.lookups",
     "CacheSummary": "tokshard.inspection.indexes",
     "Certificate": "tokshard.blending.certificate",
+    "ConvertDryRun": "tokshard.exchange.conversion.job",
     "ConvertOptions": "tokshard.exchange.conversion.options",
     "ConvertReport": "tokshard.exchange.conversion.job",
     "DatasetSummary": "tokshard.inspection.datasets",
@@ -357,6 +360,7 @@ _HOMES = {
     "discard_work": "tokshard.tokenization.discard",
     "doctor": "tokshard.preflight.job",
     "dry_run_blend": "tokshard.blending.job",
+    "dry_run_convert": "tokshard.exchange.conversion.job",
     "dry_run_export": "tokshard.exchange.job",
     "dry_run_merge": "tokshard.dataset.merge.job",
     "dry_run_replan": "tokshard.sharding.replan.job",

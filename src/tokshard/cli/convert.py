@@ -16,8 +16,9 @@ from tokshard.cli.options import RUN, AsJson, Lock, LogJson, NoProgress, Quiet
 from tokshard.core.formatting import counted, size, throughput, tokenizer_name, written_dataset
 
 if TYPE_CHECKING:
-    from tokshard import ConvertReport
+    from tokshard import ConvertDryRun, ConvertReport
 
+_SHOWN_FILES = 10
 TOKENS = "Tokens"
 DOCUMENTS = "Documents"
 
@@ -123,6 +124,9 @@ def convert(
         bool, switch("--force", help="Replace an existing output.", group=RUN)
     ] = ConvertOptions.force,
     lock: Lock = ConvertOptions.lock,
+    dry_run: Annotated[
+        bool, switch("--dry-run", help="Print what would be done, and stop.", group=RUN)
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     no_progress: NoProgress = False,
@@ -158,6 +162,11 @@ def convert(
             force=force,
             lock=lock,
         )
+        if dry_run:
+            plan = tokshard.dry_run_convert(options)
+            run.warn(plan.warnings)
+            run.show(plan, _show_dry_run)
+            return
         report = tokshard.convert(options, progress=run.progress)
         run.warn(report.warnings)
         run.show(report, _show)
@@ -172,12 +181,40 @@ def _show(report: ConvertReport) -> None:
             facts.append(("reused", f"{size(report.bytes_resumed)} converted by an earlier run"))
         speed = throughput(report.seconds, report.bin_bytes + report.idx_bytes, report.tokens)
         facts.append(("time", f"{counted(report.files, f'{report.format} file')} in {speed}"))
-    known = (
-        "unknown: --tokenizer records it" if report.tokenizer is None else tokenizer_name(report.tokenizer)
-    )
-    facts.append(("tokenizer", known))
+    facts.append(("tokenizer", _tokenizer(report)))
     facts.append(("documents", _endings(report)))
     rendering.outcome([*facts, ("next", f"tokshard inspect {shlex.quote(report.prefix)}")])
+
+
+def _show_dry_run(plan: ConvertDryRun) -> None:
+    total = sum(file.size_bytes for file in plan.files)
+    tokens = sum(file.tokens for file in plan.files)
+    rendering.line(f"source: {counted(len(plan.files), 'file')}, {counted(tokens, 'token')}, {size(total)}")
+    files = [
+        f"  {file.path} ({counted(file.tokens, 'token')} of {file.dtype}"
+        f"{f', documents in {file.boundaries}' if file.boundaries else ''})"
+        for file in plan.files
+    ]
+    rendering.lines(files, _SHOWN_FILES, "  and {rest} more")
+    rendering.line(f"documents: {_rule(plan)}")
+    rendering.line(f"output: {plan.prefix} ({plan.state}), {plan.options.dtype}")
+    rendering.line(f"tokenizer: {_tokenizer(plan)}")
+
+
+def _rule(plan: ConvertDryRun) -> str:
+    made = plan.options
+    if made.bos == "move":
+        return f"BOS token {made.bos_id} before them is replaced by EOD token {made.eod_id} after them"
+    if made.bos is not None:
+        return f"BOS token {made.bos_id} before them is {'kept' if made.bos == 'keep' else 'dropped'}"
+    if all(file.boundaries for file in plan.files):
+        return "end as listed beside the tokens"
+    return f"end with EOD token {made.eod_id} where no file lists them"
+
+
+def _tokenizer(plan: ConvertDryRun | ConvertReport) -> str:
+    known = plan.tokenizer
+    return "unknown: --tokenizer records it" if known is None else tokenizer_name(known)
 
 
 def _endings(report: ConvertReport) -> str:

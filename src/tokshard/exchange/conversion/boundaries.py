@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _CHUNK_ENTRIES = 1 << 16
 _HIGHEST = 2**63 - 1
+_MAX_LINE_CHARACTERS = 1 << 20
 
 
 class DocumentEnds:
@@ -185,7 +186,11 @@ class _CsvLines:
 
     def __iter__(self) -> Iterator[str]:
         with open_file(self._path) as file:
-            yield from io.TextIOWrapper(_ContentStream(self._chunks(file)), "utf-8", newline="")  # type: ignore[type-var]
+            text = io.TextIOWrapper(_ContentStream(self._chunks(file)), "utf-8", newline="")  # type: ignore[type-var]
+            while line := text.readline(_MAX_LINE_CHARACTERS):
+                if len(line) == _MAX_LINE_CHARACTERS:
+                    raise csv.Error(f"a line has {_MAX_LINE_CHARACTERS} or more characters")
+                yield line
 
     def _chunks(self, file: Any) -> Iterator[bytes]:
         try:

@@ -13,7 +13,7 @@ import numpy as np
 from tokshard.core.codec import XXH3_128, Document, Key
 from tokshard.core.formatting import counted, listed
 from tokshard.core.progress import Progress, reporting
-from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
+from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec, OutputState
 from tokshard.dataset.layout import optimal_dtype
 from tokshard.dataset.plan import BuildPlan, ConvertParameters, TokenFormat
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
@@ -64,6 +64,33 @@ class ConvertReport(Document):
     warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
 
 
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A token file of a conversion."""
+
+    path: Annotated[str, Key("path", "The path.")]
+    size_bytes: Annotated[int, Key("bytes", "Size in bytes.", minimum=0)]
+    dtype: Annotated[str, Key("dtype", "The dtype of its tokens.")]
+    tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0)]
+    boundaries: Annotated[
+        str | None, Key("boundaries", "The file with the boundaries of its documents; null if there is none.")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertDryRun(Document):
+    """The dataset that :func:`tokshard.convert` would write."""
+
+    SCHEMA = "tokshard.convert-dry-run/1"
+
+    prefix: Annotated[str, Key("prefix", "The path prefix of the dataset.")]
+    files: Annotated[tuple[SourceFile, ...], Key("files", "The token files, in order.")]
+    options: Annotated[ConvertParameters, Key("options", "The options that determine the bytes.")]
+    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if it was not given.")]
+    state: Annotated[OutputState, Key("state", "State that the run would start from.")]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
+
+
 def convert(options: ConvertOptions, *, progress: Progress | None = None) -> ConvertReport:
     """Convert token files of another trainer into an indexed dataset, without encoding anything again.
 
@@ -102,6 +129,28 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
                 if result is None:
                     result = run.publish(_stage(job, listener))
         return _report(job, result, started)
+
+
+def dry_run_convert(options: ConvertOptions) -> ConvertDryRun:
+    """Return what :func:`convert` would do with the same options, without writing anything."""
+    job = _prepare(options)
+    return ConvertDryRun(
+        prefix=job.work.prefix,
+        files=tuple(
+            SourceFile(
+                file.path,
+                file.state.size_bytes,
+                file.dtype.name,
+                file.tokens,
+                file.boundaries.state.path if file.boundaries is not None else None,
+            )
+            for file in job.files
+        ),
+        options=job.parameters,
+        tokenizer=job.vocabulary.identity,
+        state=job.spec.state(job.work),
+        warnings=job.warnings,
+    )
 
 
 @dataclass(frozen=True, slots=True)
