@@ -64,6 +64,7 @@ class DatasetRecords:
         with_ids: Whether to read the recorded ids of its documents, if it has any.
 
     Raises:
+        InputError: It changed meanwhile.
         MissingFileError, IntegrityError, StorageError: See :class:`~tokshard.dataset.reader.IndexedDataset`.
     """
 
@@ -74,6 +75,10 @@ class DatasetRecords:
         self._ids = DocumentIds.open(prefix) if with_ids else None
         self._dataset = IndexedDataset(prefix, mmap=False)
         self._file = open_data(bin_path(prefix))
+        if self._file.state() != self._dataset.bin_state:
+            raise InputError(
+                f"{prefix} changed while it was opened", hint="run again when no process writes the dataset"
+            )
         self._table = self._dataset.index
         self.dtype = self.token_dtype = self._dataset.dtype
         self.count = self._dataset.document_count

@@ -28,6 +28,8 @@ from support.object_store import (
     always,
     first,
 )
+from tokshard import ExportOptions
+from tokshard import export as tokshard_export
 from tokshard.core.background import Background
 from tokshard.dataset.fingerprint import dataset_fingerprint
 from tokshard.dataset.reader import IndexedDataset
@@ -215,6 +217,17 @@ def test_documents_are_planned_and_read(here, there):
         assert done.returncode == 0, done.stderr
         found.append(batches(here / name))
     assert_same(found[1], found[0])
+
+
+def test_documents_are_exported_with_the_same_bytes(here, there):
+    exported = []
+    for number, prefix in enumerate((here / "web", f"{there}/web")):
+        for to in ("olmo", "nanogpt"):
+            output = here / f"exported-{number}-{to}"
+            tokshard_export(ExportOptions(prefix, to, output, shard_tokens=700))
+            exported.append({path.name: path.read_bytes() for path in output.glob("*.*") if path.is_file()})
+    assert exported[:2] == exported[2:]
+    assert len(exported[0]) > 6
 
 
 def test_data_may_move_to_a_store_and_back(here, there):
