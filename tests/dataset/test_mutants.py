@@ -1,5 +1,6 @@
 """P10: every small change of a small index is refused, or is one that only a digest can see."""
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -181,7 +182,9 @@ def test_the_samples_make_a_quarter_of_a_million_mutants():
 def test_the_suite_catches_a_reader_with_asserts_only(refusals):
     """The control: even when every exception is forgiven, the suite finds wrong data in a trusting reader."""
     sample = SAMPLES["uint16"]
-    counts = judge(trusting_reading, sample, single_byte_mutants(sample.index), refusals)
+    # Some of the changes of each byte: this reader copies the tokens for each of them.
+    some = itertools.islice(single_byte_mutants(sample.index), 0, None, 7)
+    counts = judge(trusting_reading, sample, some, refusals)
     print(f"assert-only control: {dict(counts)}")
     assert counts["WRONG"] > 1000
     if refusals is AssertionError:
