@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tokshard.core.codec import decode, encode
 from tokshard.tokenization.assembly import AssembledUnit
 from tokshard.tokenization.part import PartFooter, UnitKey
@@ -27,8 +29,18 @@ def test_the_footer_of_a_part_with_ids():
     assert footer.header.counts.id_bytes == footer.streams["ids.0"].extents[0][1] == 31
 
 
-def test_an_assembled_unit_in_the_journal():
-    content = (GOLDEN / "assembled-unit-1.json").read_text()
+def test_the_footer_of_a_part_of_a_subset():
+    content = (GOLDEN / "part-1-subset.json").read_bytes()
+    counts = PartFooter.from_bytes(content, "part-1-subset.json").header.counts
+    assert PartFooter.from_bytes(content, "part-1-subset.json").to_bytes() == content
+    assert counts.records == counts.documents + counts.rejected_total + counts.excluded_total
+    assert counts.of_split(1).excluded == {"not-sampled": 6, "other-split": 2}
+
+
+@pytest.mark.parametrize("name", ["assembled-unit-1.json", "assembled-unit-1-subset.json"])
+def test_an_assembled_unit_in_the_journal(name):
+    content = (GOLDEN / name).read_text()
     unit = decode(AssembledUnit, json.loads(content), "journal")
     assert json.dumps(encode(unit), indent=2) + "\n" == content
     assert unit.header.counts.rejected_total == 1
+    assert unit.is_cut == (True if "subset" in name else None)

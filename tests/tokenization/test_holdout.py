@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from support.slow_subsets import findings
 from support.tokenize_runs import documents, manifest, pair, run_tokenize, write_jsonl
-from tokshard import TraceOptions, trace
+from tokshard import MergeOptions, TraceOptions, merge, trace
 from tokshard.errors import BadRecordError, InputError, OutputExistsError
 from tokshard.tokenization.workers.executor import InlineExecutor
 
@@ -154,3 +154,20 @@ def test_both_outputs_are_built_replaced_and_refused_together(tmp_path):
     seals = {manifest(out + split)["seal"] for split in SPLITS}
     assert len(seals) == 2
     assert len({manifest(out + split)["fingerprint"] for split in SPLITS}) == 1
+
+
+def test_outputs_can_be_merged(tmp_path):
+    """Also those of runs that stopped at a limit; the counts of excluded records add up."""
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": f"n{n}"} for n in range(40)])
+    out = str(tmp_path / "out")
+    tokenize(path, out, holdout=0.3, limit=25, unit_bytes=100)
+    train, valid, merged, shuffled = f"{out}_train", f"{out}_valid", f"{out}_merged", f"{out}_shuffled"
+    for options in (MergeOptions((train, valid), merged), MergeOptions((train, valid), shuffled, shuffle=3)):
+        merge(options)
+    counts = [manifest(prefix)["counts"] for prefix in (train, valid, merged)]
+    for code in ("beyond-limit", "other-split"):
+        assert counts[2]["excluded"].get(code, 0) == sum(part["excluded"].get(code, 0) for part in counts[:2])
+    for prefix, notes in ((merged, set()), (shuffled, {"shuffled"})):
+        assert findings(prefix) == notes
+        assert sorted(texts(prefix)) == sorted(texts(train) + texts(valid))
+    assert trace(TraceOptions(dataset=merged, document=30 - len(texts(valid)))).origin.line
