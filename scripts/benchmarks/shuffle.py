@@ -41,7 +41,7 @@ import sys, time
 import tokshard.dataset.merge.job
 from tokshard import MergeOptions, merge
 started, cpu = time.perf_counter(), time.process_time()
-options = dict(zip(("memory_bytes", "workers"), map(int, sys.argv[3:5])))
+options = {"memory_bytes": int(sys.argv[3]) or None, "workers": int(sys.argv[4])}
 merge(MergeOptions(sys.argv[5:], sys.argv[1], shuffle=int(sys.argv[2]), **options))
 """
 
@@ -146,7 +146,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="bench shuffle", description=__doc__)
     parser.add_argument("--size", default="500MB", help="bytes of tokens, such as 500MB or 5GB")
     parser.add_argument("--mean", type=float, default=1000, help="mean tokens of a document")
-    parser.add_argument("--memory", type=int, default=1024, help="MiB for --memory of tokshard")
+    parser.add_argument("--memory", type=int, default=0, help="MiB for --memory of tokshard, if any")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--datatrove-python", help="an interpreter that has datatrove")

@@ -229,6 +229,21 @@ def test_a_later_run_does_what_is_missing(monkeypatch, where, at):
     assert len(runs) <= 6  # of 9
 
 
+def test_a_run_in_one_pass_resumes(monkeypatch):
+    plain = Plain("uint16", [[[i] * 30] for i in range(60)])
+    plain.write("p")
+    with monkeypatch.context() as patch:
+        write = shuffled_output.ShuffledOutput.write
+        patch.setattr(shuffled_output.ShuffledOutput, "write", failing(write, 4))
+        with pytest.raises(StorageError):
+            merge(MergeOptions("p", "out", shuffle=9))
+    report = merge(MergeOptions("p", "out", shuffle=9))
+    assert report.passes == 1
+    assert report.bytes_resumed >= 360
+    wanted, _ = shuffled([plain], 9)
+    assert pair("out") == (wanted.bin_bytes(), wanted.idx_bytes())
+
+
 def test_less_memory_starts_over_and_another_seed_is_refused(monkeypatch):
     plain = Plain("uint16", [[[i] * 30] for i in range(60)])
     plain.write("p")

@@ -87,6 +87,21 @@ class Documents:
         self.begins, self.sizes = self.begins[order], self.sizes[order]
         return keys[order]
 
+    def part(self, first: int, stop: int) -> Documents:
+        """Return consecutive documents, which share the tokens."""
+        edges = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.counts)))
+        sequences, documents = slice(int(edges[first]), int(edges[stop])), slice(first, stop)
+        return Documents(
+            numbers=self.numbers[documents],
+            origins=self.origins[documents],
+            counts=self.counts[documents],
+            lengths=self.lengths[sequences],
+            modes=self.modes[sequences],
+            begins=self.begins[documents],
+            sizes=self.sizes[documents],
+            tokens=self.tokens,
+        )
+
     def chunks(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of documents whose tokens fit a chunk; a document that is not loaded is alone."""
         apart = first + np.flatnonzero(self.begins[first:stop] == NOT_LOADED)

@@ -249,7 +249,14 @@ class ShuffledCopy:
             documents.sort(self._key)
         else:
             documents, _ = self._load_run(0)
-        self._output.write(documents, self._threads, self._tell)
+        ends = np.cumsum(documents.sizes)
+        first = self._output.documents
+        while first < len(documents):
+            before = int(ends[first - 1]) if first else 0
+            stop = max(first + 1, int(np.searchsorted(ends, before + CHECKPOINT_BYTES, side="right")))
+            self._output.write(documents.part(first, stop), self._threads, self._tell)
+            self._checkpoint(self._output.files)
+            first = stop
 
     def _distribute(self) -> None:
         if self._is_distributed:
