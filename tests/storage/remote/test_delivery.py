@@ -328,6 +328,20 @@ def test_several_fields_and_a_local_directory_of_ones_own(bucket: Bucket, tmp_pa
     assert (tmp_path / "web_title_document.idx").read_bytes() == bucket.get("out/web_title_document.idx")
 
 
+def test_both_outputs_of_a_holdout_are_uploaded(bucket: Bucket, tmp_path: Path):
+    text = b"".join(b'{"text": "a %d"}\n' % number for number in range(50))
+    source = bucket.put("in/web.jsonl.gz", gzip.compress(text))
+    options = {"holdout": 0.4, "limit": 30, "sample": 0.9}
+    report = run_tokenize(source, f"{bucket.url}/out/web", **options)
+    assert [output.prefix for output in report.outputs] == [
+        f"{bucket.url}/out/web_{s}" for s in ("train", "valid")
+    ]
+    run_tokenize(source, str(tmp_path / "web"), **options)
+    for split in ("train", "valid"):
+        assert (tmp_path / f"web_{split}.bin").read_bytes() == bucket.get(f"out/web_{split}.bin")
+    assert run_tokenize(source, f"{bucket.url}/out/web", **options).up_to_date
+
+
 def test_the_progress_shows_the_upload(bucket: Bucket, corpus: Path):
     class Noting(SilentProgress):
         def __init__(self) -> None:
