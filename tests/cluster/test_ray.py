@@ -188,6 +188,15 @@ def test_all_kinds_of_input_give_the_bytes_of_a_local_run(nodes, tmp_path, traff
     assert capfd.readouterr() == ("", ""), "what Ray prints is not ours to print"
 
 
+def test_a_subset_stops_at_its_limit_with_the_bytes_of_a_local_run(nodes, tmp_path):
+    inputs = inputs_of_all_kinds(tmp_path)
+    options = {"sample": 0.6, "holdout": 0.3, "limit": 40}
+    tokenize(inputs, tmp_path / "local/out", **options)
+    tokenize(inputs, tmp_path / "ray/out", nodes.executor(), **options)
+    for split in ("out_train", "out_valid"):
+        assert files_of(tmp_path / "ray" / split) == files_of(tmp_path / "local" / split)
+
+
 def test_a_node_that_does_not_see_the_work_directory_hands_its_parts_back(nodes, tmp_path, traffic):
     if not nodes.hides:
         pytest.skip("this user cannot make mount namespaces")
