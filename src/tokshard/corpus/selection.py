@@ -68,7 +68,7 @@ class RecordSelection:
     Example:
         >>> import numpy as np
         >>> RecordSelection(0.5, sample_seed=7).sampled(0, np.arange(6) * 100).tolist()
-        [True, True, False, False, False, False]
+        [True, False, True, True, False, True]
     """
 
     sample: float | None = None
