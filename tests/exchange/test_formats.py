@@ -54,6 +54,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr("tokshard.exchange.nanogpt._BLOCK_TOKENS", 8)
     for module in ("records", "nanogpt", "parquet"):
         monkeypatch.setattr(f"tokshard.exchange.{module}.CHUNK_RECORDS", 32)
+    monkeypatch.setattr("tokshard.exchange.records._NEAR_RECORDS", 2)
 
 
 @pytest.fixture(scope="module")

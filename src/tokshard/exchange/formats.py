@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from tokshard.core.background import Background
 from tokshard.dataset.workdir import DigestingWriter
 from tokshard.errors import UsageError
 from tokshard.exchange.shards import ExportedFile, Position, ShardRange, WrittenShard
@@ -20,25 +21,52 @@ if TYPE_CHECKING:
 
 
 class Stage:
-    """The directory in which the files of shards are written; each appears complete or not at all."""
+    """The directory in which the files of shards are written; each appears complete or not at all.
+
+    Files are forced to the disk by threads while the next ones are written; :func:`settle` waits for them.
+    """
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self._files: list[ExportedFile] = []
+        self._under_way: list[Background[None]] = []
 
     @contextmanager
     def file(self, name: str, *, tokens: int | None = None) -> Iterator[DigestingWriter]:
-        """Write a file; on exit it is complete."""
-        with AtomicFile(os.path.join(self.directory, name)) as file:
-            digested = DigestingWriter(file)
+        """Write a file; on exit all of it is written, but not forced to the disk yet."""
+        file = AtomicFile(os.path.join(self.directory, name))
+        file.__enter__()
+        digested = DigestingWriter(file)
+        try:
             yield digested
+        except BaseException:
+            file.discard()
+            raise
+        self._under_way.append(Background(lambda: file.__exit__(None, None, None)))
         record = digested.record()
         self._files.append(ExportedFile(name, record.size_bytes, record.xxh3_128, tokens))
+
+    def under_way(self) -> list[Background[None]]:
+        """Return the files that are being forced to the disk since the last call, for :func:`settle`."""
+        found, self._under_way = self._under_way, []
+        return found
 
     def take(self) -> tuple[ExportedFile, ...]:
         """Return the files that were completed since the last call, by name."""
         files, self._files = self._files, []
         return tuple(sorted(files, key=lambda file: file.name))
+
+
+def settle(files: Sequence[Background[None]]) -> None:
+    """Wait until files are on the disk under their names; all of them, even if one fails.
+
+    Raises:
+        StorageError: One could not be written.
+    """
+    for file in files:
+        file.done.wait()
+    for file in files:
+        file.result()
 
 
 class Format(Protocol):

@@ -7,17 +7,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated
+from types import TracebackType
+from typing import Annotated, Self
 
+from tokshard.core.background import Background
 from tokshard.core.codec import Document, Key
 from tokshard.core.formatting import counted, listed
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.build_run import OutputState
 from tokshard.dataset.fingerprint import unchanged
-from tokshard.errors import UsageError
+from tokshard.errors import StorageError, UsageError
 from tokshard.exchange import datatrove, nanogpt, olmo, parquet
-from tokshard.exchange.directory import ExportDirectory
-from tokshard.exchange.formats import ChosenDtype, Format, Stage, choose_dtype
+from tokshard.exchange.directory import ExportDirectory, ShardJournal
+from tokshard.exchange.formats import ChosenDtype, Format, Stage, choose_dtype, settle
 from tokshard.exchange.manifest import ExportManifest, ExportParameters, ExportPlan, SourceKind
 from tokshard.exchange.options import ExportOptions, FormatName
 from tokshard.exchange.shards import ExportedFile, Position, WrittenShard
@@ -265,7 +267,10 @@ def _written(job: _ExportJob, progress: Progress) -> tuple[ExportManifest, int]:
     try:
         shards, resumed = _write_shards(job, progress)
         stage = Stage(output.work)
-        job.form.finish(shards, stage)
+        try:
+            job.form.finish(shards, stage)
+        finally:
+            settle(stage.under_way())
         files = tuple(file for shard in shards for file in shard.files) + stage.take()
         manifest = _manifest(job, shards, files)
         output.publish(manifest)
@@ -279,15 +284,51 @@ def _write_shards(job: _ExportJob, progress: Progress) -> tuple[list[WrittenShar
     output, form = job.output, job.form
     shards = output.written()
     resumed = len(shards)
-    stage = Stage(output.work)
-    with output.journal() as journal, _reading(job, shards, progress):
+    with (
+        output.journal() as journal,
+        _reading(job, shards, progress),
+        _Pipeline(output.work, journal) as line,
+    ):
         position = shards[-1].next if shards else Position()
         while (shard := form.next_shard(len(shards), position)) is not None:
-            written = form.write(shard, position, stage)
-            journal.record(written)
+            written = form.write(shard, position, line.stage)
+            line.add(written)
             shards.append(written)
             position = written.next
     return shards, resumed
+
+
+class _Pipeline:
+    # Records a shard when its files are on the disk, which is while the next one is written.
+    def __init__(self, directory: str, journal: ShardJournal) -> None:
+        self.stage = Stage(directory)
+        self._journal = journal
+        self._last: tuple[WrittenShard, list[Background[None]]] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def add(self, shard: WrittenShard) -> None:
+        self._record_last()
+        self._last = shard, self.stage.under_way()
+
+    def _record_last(self) -> None:
+        if self._last is not None:
+            (shard, files), self._last = self._last, None
+            settle(files)
+            self._journal.record(shard)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._record_last()
+        except StorageError:
+            if error is None:
+                raise
+        finally:
+            for file in self.stage.under_way():
+                file.done.wait()
 
 
 @contextmanager

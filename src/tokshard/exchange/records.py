@@ -22,6 +22,7 @@ BLOCK_BYTES = 1 << 20
 """Bytes of tokens that are read at once: a block stays in the cache while it is checked and hashed."""
 CHUNK_RECORDS = 1 << 16
 """Records whose boundaries are computed at once."""
+_NEAR_RECORDS = 1 << 11
 
 
 class Records(Protocol):
@@ -150,7 +151,12 @@ def _sums(lengths: NDArray[np.int32]) -> Integers:
 
 def first_end_at(records: Records, value: int, *, first: int = 0) -> int:
     """Return the first record, from ``first`` on, that ends at token ``value`` or later; else the count."""
-    low, high = first, records.count
+    # Most are near: one request for many ends costs hardly more than one for a single end.
+    low, high = min(first + _NEAR_RECORDS, records.count), records.count
+    if low > first:
+        near = int(np.searchsorted(records.ends(first, low), value))
+        if first + near < low:
+            return first + near
     while low < high:
         middle = (low + high) // 2
         if int(records.ends(middle, middle + 1)[0]) >= value:
@@ -195,14 +201,13 @@ def converter(records: Records, dtype: np.dtype[Any]) -> Callable[[NDArray[Any],
             f"cannot export {records.name}: its tokens are {source.name}",
             hint="export a dataset of integer token ids",
         )
-    limit = int(np.iinfo(dtype).max)
+    limit, largest = int(np.iinfo(dtype).max), int(np.iinfo(source).max)
     unsigned = np.dtype(f"<u{source.itemsize}")
-    is_checked = source.kind == "i" or int(np.iinfo(source).max) > limit
+    is_checked = source.kind == "i" or largest > limit
+    bound = min(limit, largest)  # a negative id is a large unsigned one
 
     def convert(block: NDArray[Any], first: int) -> NDArray[Any]:
         values = block.view(unsigned)
-        # A negative id is a large unsigned one.
-        bound = min(limit, int(np.iinfo(source).max))
         if is_checked and block.size and int(values.max()) > bound:
             place = int(np.argmax(values > bound))
             raise _wrong_id(records, first + place, int(block[place]), dtype)
