@@ -26,6 +26,7 @@ from support.tokenize_runs import (
     write_jsonl,
 )
 from tokshard import ArrayTask, InspectOptions, inspect
+from tokshard.corpus.selection import EXCLUDED
 from tokshard.errors import BadRecordError, InputError, UsageError, WorkerError
 from tokshard.tokenization.workers.executor import InlineExecutor
 from tokshard.tokenization.workers.pool import ProcessPool
@@ -284,6 +285,24 @@ def test_records_outside_the_sample_are_not_parsed(tmp_path):
     report = run_tokenize(path, str(tmp_path / "none"), sample=1e-9)
     assert (report.documents, report.rejected, report.excluded) == (0, {}, {"not-sampled": 200})
     assert "has no tokens" in report.warnings[0]
+
+
+@pytest.mark.parametrize("options", [{"sample": 0.5, "sample_seed": 1}, {"limit": 2}])
+def test_long_lines_outside_of_a_subset_are_counted_apart(tmp_path, options):
+    """Of a compressed input their bytes are not digested, so verify compares only its size."""
+    lines = [b'{"text": "a"}', b'{"text": "b"}', b'{"text": "' + b"x" * 300 + b'"}'] * 4
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b"".join(line + b"\n" for line in lines)))
+    out = str(tmp_path / "out")
+    report = run_tokenize(str(path), out, max_document_bytes=100, on_error="skip", **options)
+    assert report.excluded["too-long"] + report.rejected.get("too-long", 0) == 4
+    assert report.excluded["too-long"] > 0
+    assert findings(out) == {"input-size-only"}
+
+
+def test_every_code_of_excluded_records_is_documented():
+    page = (Path(__file__).parents[2] / "docs/how-to/subsets.md").read_text()
+    assert [code for code in EXCLUDED if f"`{code}`" not in page] == []
 
 
 # Job arrays, and what is shown

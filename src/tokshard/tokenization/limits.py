@@ -44,11 +44,6 @@ class Limits:
     documents: int | None = None
     tokens: int | None = None
 
-    @property
-    def are_set(self) -> bool:
-        """True if there is a limit."""
-        return self.documents is not None or self.tokens is not None
-
     def are_reached(self, counts: UnitCounts) -> bool:
         """Tell whether no further document fits for certain, because a limit is reached exactly."""
         return counts.documents == self.documents or counts.tokens == self.tokens
