@@ -9,9 +9,10 @@ import pytest
 from tokshard.core.codec import decode, encode
 from tokshard.dataset.delivery import UploadEntry
 from tokshard.dataset.manifest import Manifest, seal_of
+from tokshard.dataset.merge.shuffle import ShuffleEntry
 from tokshard.dataset.merge.staging import CopiedInput
 from tokshard.dataset.plan import BuildPlan
-from tokshard.dataset.records import RejectionRecord, UnitRecord, read_records, to_line
+from tokshard.dataset.records import PieceRecord, RejectionRecord, UnitRecord, read_records, to_line
 from tokshard.dataset.view import View
 from tokshard.dataset.workdir import PublicationRecord
 from tokshard.errors import IntegrityError
@@ -24,18 +25,20 @@ DOCUMENTS = {
     "dataset-1-ids.json": Manifest,
     "dataset-1-hub.json": Manifest,
     "dataset-1-subset.json": Manifest,
+    "dataset-1-shuffled.json": Manifest,
     "build-plan-tokenize-1.json": BuildPlan,
     "build-plan-tokenize-1-ids.json": BuildPlan,
     "build-plan-tokenize-1-hub.json": BuildPlan,
     "build-plan-tokenize-1-subset.json": BuildPlan,
     "build-plan-merge-1.json": BuildPlan,
+    "build-plan-merge-1-shuffled.json": BuildPlan,
     "build-plan-convert-1.json": BuildPlan,
     "publication-1.json": PublicationRecord,
     "view-1.json": View,
 }
 
 
-RECORDS = {"units-1.jsonl": UnitRecord, "rejected-1.jsonl": RejectionRecord}
+RECORDS = {"pieces-1.jsonl": PieceRecord, "units-1.jsonl": UnitRecord, "rejected-1.jsonl": RejectionRecord}
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -45,7 +48,12 @@ def test_lines_are_read_and_written_back(name):
     assert b"".join(map(to_line, records)) == path.read_bytes()
 
 
-JOURNALS = {"delivery-1.jsonl": UploadEntry, "merge-1.jsonl": CopiedInput, "convert-1.jsonl": ConvertedUnit}
+JOURNALS = {
+    "delivery-1.jsonl": UploadEntry,
+    "merge-1.jsonl": CopiedInput,
+    "shuffle-1.jsonl": ShuffleEntry,
+    "convert-1.jsonl": ConvertedUnit,
+}
 
 
 @pytest.mark.parametrize("name", JOURNALS)

@@ -329,6 +329,12 @@ def test_memory_is_bounded(monkeypatch):
     assert peaks[0] < 16 << 20
 
 
+def test_the_order_never_changes():
+    key = derive_key("tokshard.sorted/1:documents", 7, 0)
+    assert key == 7489068882388832534
+    assert order_of(10, 7) == sorted_order(10, key).tolist() == [2, 9, 4, 1, 6, 0, 5, 8, 3, 7]
+
+
 def test_every_position_is_equally_likely():
     # The statistics are fixed by the seeds: they would be exceeded by chance once in 1,000 times.
     count, seeds = 8, range(6000)
