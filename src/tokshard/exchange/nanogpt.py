@@ -290,11 +290,9 @@ class NanogptFormat:
         edges = np.concatenate(([0], self._records.ends(first, stop) - begin))
         if len(self._room) <= int(edges[-1]):
             self._room = np.empty(max(_BLOCK_TOKENS, int(edges[-1])) + 1, layout.dtype)
-        room, filled = self._room[: int(edges[-1]) + 1], 0
+        room = self._room[: int(edges[-1]) + 1]
         tokens = room[1:]
-        for block in self._conversion.blocks(begin, begin + len(tokens)):
-            tokens[filled : filled + len(block)] = block
-            filled += len(block)
+        self._conversion.fill(tokens, begin)
         is_filled = edges[1:] > edges[:-1]
         lasts = edges[1:][is_filled] - 1
         has_eod = np.zeros(len(lasts), bool)

@@ -114,10 +114,7 @@ class ParquetFormat:
         pa, begin = self._pa, begin_of(self._records, first)
         edges = np.concatenate(([0], self._records.ends(first, stop) - begin))
         tokens = np.empty(int(edges[-1]), self._dtype)
-        filled = 0
-        for block in self._conversion.blocks(begin, begin + len(tokens)):
-            tokens[filled : filled + len(block)] = block
-            filled += len(block)
+        self._conversion.fill(tokens, begin)
         lists = pa.ListArray.from_arrays(pa.array(edges.astype(np.int32)), pa.array(tokens))
         ids = self._records.ids(first, stop)
         keys = pa.array(np.arange(first, stop) if ids is None else ids)

@@ -53,6 +53,9 @@ class Records(Protocol):
     def blocks(self, begin: int, end: int) -> Iterator[NDArray[Any]]:
         """Yield the tokens of a range in pieces of about 1 MiB, each valid until another is requested."""
 
+    def fill(self, target: NDArray[Any], begin: int) -> None:
+        """Read the tokens from ``begin`` on into an array of the records' dtype."""
+
     def ids(self, first: int, stop: int) -> list[str] | None:
         """Return the recorded ids of records; None if there are none."""
 
@@ -122,6 +125,13 @@ class DatasetRecords:
                 self._file.prefetch((first + step) * itemsize, min(step, end - first - step) * itemsize)
             yield block
 
+    def fill(self, target: NDArray[Any], begin: int) -> None:
+        """Read the tokens from ``begin`` on into an array of the records' dtype."""
+        if self._table.is_view:
+            fill_from_blocks(target, self.blocks(begin, begin + len(target)))
+        elif len(target):
+            self._file.read_into(target.data.cast("B"), begin * self.dtype.itemsize)
+
     def _blocks_of_view(self, begin: int, end: int) -> Iterator[NDArray[Any]]:
         first = begin
         while first < end:
@@ -147,6 +157,14 @@ def _sums(lengths: NDArray[np.int32]) -> Integers:
     firsts = range(0, len(lengths), CHUNK_RECORDS)
     sums = [int(lengths[first : first + CHUNK_RECORDS].sum(dtype=np.int64)) for first in firsts]
     return np.concatenate([[0], np.cumsum(sums, dtype=np.int64)]).astype(np.int64)
+
+
+def fill_from_blocks(target: NDArray[Any], blocks: Iterator[NDArray[Any]]) -> None:
+    """Copy blocks into an array of their size."""
+    filled = 0
+    for block in blocks:
+        target[filled : filled + len(block)] = block
+        filled += len(block)
 
 
 def first_end_at(records: Records, value: int, *, first: int = 0) -> int:
@@ -233,6 +251,16 @@ class Conversion:
     def __init__(self, records: Records, dtype: np.dtype[Any]) -> None:
         self._records = records
         self._convert = converter(records, dtype)
+        self._same_width = records.dtype.itemsize == dtype.itemsize
+
+    def fill(self, target: NDArray[Any], begin: int) -> None:
+        """Read the tokens from ``begin`` on into an array of the output's dtype."""
+        if self._same_width:
+            self._records.fill(target.view(self._records.dtype), begin)
+            self._convert(target.view(self._records.dtype), begin)
+            self._records.listener(len(target))
+        else:
+            fill_from_blocks(target, self.blocks(begin, begin + len(target)))
 
     def blocks(self, begin: int, end: int) -> Iterator[NDArray[Any]]:
         """Yield the tokens of a range, each block valid until another is requested."""

@@ -12,7 +12,7 @@ from tokshard.core.open_cache import OpenCache
 from tokshard.dataset.index_file import read_header
 from tokshard.dataset.source import InputFile
 from tokshard.errors import UsageError
-from tokshard.exchange.records import BLOCK_BYTES
+from tokshard.exchange.records import BLOCK_BYTES, fill_from_blocks
 from tokshard.gpt_index.samples import NO_PAD_ID, GPTSamples
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
@@ -98,6 +98,10 @@ class SampleRecords:
         last = end // self.width
         for first in range(begin // self.width, last, rows):
             yield self._read(first, min(first + rows, last)).reshape(-1)
+
+    def fill(self, target: NDArray[Any], begin: int) -> None:
+        """Read the tokens from ``begin`` on into an int64 array."""
+        fill_from_blocks(target, self.blocks(begin, begin + len(target)))
 
     def _read(self, first: int, stop: int) -> NDArray[np.int64]:
         datasets, samples = self._locator.locate(self._ids_of(first, stop))
