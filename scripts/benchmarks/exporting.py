@@ -33,11 +33,15 @@ COPY = 'mkdir "$0" && cp "$@" "$0" && sync "$0"/*'
 
 
 def make(prefix: str, size: int) -> None:
-    """Write a dataset of about ``size`` bytes."""
+    """Write a dataset of about ``size`` bytes, whose documents end with the EOD token 0."""
     rng = np.random.RandomState(3)
-    write_dataset(
-        prefix, rng.randint(TOKENS // 2, TOKENS * 3 // 2, size=max(1, size // (2 * TOKENS))).astype("<i4")
-    )
+    lengths = rng.randint(TOKENS // 2, TOKENS * 3 // 2, size=max(1, size // (2 * TOKENS))).astype("<i4")
+    write_dataset(prefix, lengths)
+    ends = np.cumsum(lengths, dtype=np.int64)
+    descriptor = os.open(f"{prefix}.bin", os.O_WRONLY)
+    for end in ends.tolist():
+        os.pwrite(descriptor, b"\0\0", 2 * end - 2)
+    os.close(descriptor)
 
 
 def contenders(directory: str, prefix: str, to: str) -> list[Contender]:
