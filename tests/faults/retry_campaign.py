@@ -91,7 +91,9 @@ def try_point(retries: Retries, k: int, clean: list[tuple[list[campaign.Output],
             return f"after attempt {number}: {problems[0]}"
         if number == 0:
             kept = campaign.finished_units(retries.prefixes[0])
-        if any(files["manifest.json"] for files in found):
+        # A sealed output is published by the next attempt, which then removes what is kept.
+        sealed = (Path(f"{prefix}.tokshard/work/publish.json").exists() for prefix in retries.prefixes)
+        if any(files["manifest.json"] for files in found) or any(sealed):
             kept = set()
     Path("encoded.txt").unlink(missing_ok=True)
     status = retries.run(last, None)
