@@ -160,6 +160,24 @@ BAD = {
         "must have the lines NAME.2 or NAME.4",
         eod_id=1,
     ),
+    "metadata digits": bad(
+        {"x.ds": WIDE, "x.ds.metadata": b"gpt2|4\n" + b"9" * 6000},
+        "datatrove",
+        "must have the lines NAME.2 or NAME.4",
+        eod_id=1,
+    ),
+    "metadata of several dtypes": bad(
+        {
+            "x.ds": WIDE,
+            "x.ds.metadata": b"gpt2|4\n3\n3 T",
+            "y.ds": b"\1\0",
+            "y.ds.metadata": b"gpt2|2\n1\n1 T",
+        },
+        "datatrove",
+        "must have the same dtype: .* the tokens of .*y.ds have 2 bytes, and those of .*x.ds 4",
+        eod_id=1,
+        code=3,
+    ),
     "no file": bad({"x.txt": b""}, "olmo", "no olmo file .* in", code=3),
 }
 

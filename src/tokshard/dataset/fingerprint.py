@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated
@@ -162,10 +162,13 @@ def dataset_state(prefix: str) -> State:
 
 
 @contextmanager
-def unchanged(prefixes: Iterable[str]) -> Iterator[None]:
+def unchanged(prefixes: Iterable[str]) -> Iterator[Callable[[], None]]:
     """Raise an error if a dataset changes inside the ``with`` block.
 
     Remote datasets are skipped: every read of their files is conditional on the version.
+
+    Yields:
+        A function that raises the error earlier, before results are published.
 
     Raises:
         InputError: A dataset changed.
@@ -176,7 +179,7 @@ def unchanged(prefixes: Iterable[str]) -> Iterator[None]:
     """
     before = {prefix: dataset_state(prefix) for prefix in prefixes if not is_remote(prefix)}
     try:
-        yield
+        yield lambda: _check(before)
     except Exception as error:
         _check(before, error)
         raise

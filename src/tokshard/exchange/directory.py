@@ -9,7 +9,7 @@ written, and only then files get their names in the directory, the manifest last
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated
@@ -31,10 +31,10 @@ from tokshard.exchange.manifest import (
 from tokshard.exchange.options import FormatName
 from tokshard.exchange.shards import WrittenShard
 from tokshard.storage import fs, syscalls
-from tokshard.storage.files import is_temporary, remove_tree, rename_new, write_atomically
+from tokshard.storage.files import is_same_file, is_temporary, remove_tree, rename_new, write_atomically
 from tokshard.storage.journal import Journal, read_checkpoints
 from tokshard.storage.lock import WriterLock
-from tokshard.storage.paths import check_plain_name
+from tokshard.storage.paths import bin_path, check_plain_name, idx_path, is_remote
 from tokshard.storage.small_files import read_document
 
 _PLAN_NAME = "plan.json"
@@ -166,6 +166,19 @@ class ExportDirectory:
                 "write it",
                 hint="choose an empty directory: readers would read the file, too",
             )
+
+    def refuse_sources(self, manifest: ExportManifest, prefixes: Iterable[str]) -> None:
+        """Raise UsageError if a file of the export would replace a file of a dataset that it is made of."""
+        for prefix in prefixes:
+            for source in (bin_path(prefix), idx_path(prefix)):
+                name = os.path.basename(source)
+                if all(name != file.name for file in manifest.files) or is_remote(prefix):
+                    continue
+                if is_same_file(source, os.path.join(self.path, name)):
+                    raise UsageError(
+                        f"--output {self.path} would replace the source {source}",
+                        hint="pass another --output or --name",
+                    )
 
     def _foreign(self) -> list[str]:
         # Those of an export with a manifest are among them.

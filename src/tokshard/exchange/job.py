@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -16,7 +16,7 @@ from tokshard.core.formatting import counted, listed
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.build_run import OutputState
 from tokshard.dataset.fingerprint import unchanged
-from tokshard.errors import StorageError, UsageError
+from tokshard.errors import InputError, StorageError, UsageError
 from tokshard.exchange import datatrove, nanogpt, olmo, parquet
 from tokshard.exchange.directory import ExportDirectory, ShardJournal
 from tokshard.exchange.formats import ChosenDtype, Format, Stage, choose_dtype, settle
@@ -120,7 +120,7 @@ def export(options: ExportOptions, *, progress: Progress | None = None) -> Expor
     with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("reading indexes")
         job = _prepare(options)
-        with unchanged(job.source.prefixes):
+        with unchanged(job.source.prefixes) as check_source:
             resumed = 0
             manifest = job.output.up_to_date()
             was_there = manifest is not None
@@ -130,7 +130,7 @@ def export(options: ExportOptions, *, progress: Progress | None = None) -> Expor
                     manifest = None if options.force else job.output.finished()
                     was_there = manifest is not None
                     if manifest is None:
-                        manifest, resumed = _written(job, listener)
+                        manifest, resumed = _written(job, listener, check_source)
         return _report(job, manifest, resumed, started, up_to_date=was_there)
 
 
@@ -259,7 +259,9 @@ def _format(source: OpenSource, parameters: ExportParameters, dtype: ChosenDtype
     return nanogpt.NanogptFormat(records, layout)
 
 
-def _written(job: _ExportJob, progress: Progress) -> tuple[ExportManifest, int]:
+def _written(
+    job: _ExportJob, progress: Progress, check_source: Callable[[], None]
+) -> tuple[ExportManifest, int]:
     """Write the missing shards and publish; return the manifest and the number of resumed shards."""
     output = job.output
     output.refuse_existing()
@@ -273,6 +275,12 @@ def _written(job: _ExportJob, progress: Progress) -> tuple[ExportManifest, int]:
             settle(stage.under_way())
         files = tuple(file for shard in shards for file in shard.files) + stage.take()
         manifest = _manifest(job, shards, files)
+        try:
+            check_source()
+            output.refuse_sources(manifest, job.source.prefixes)
+        except (InputError, UsageError):  # nobody knows which shards have the old content
+            output.discard()
+            raise
         output.publish(manifest)
     except BaseException:
         output.discard_unless_finished_work()

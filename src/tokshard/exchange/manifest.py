@@ -92,13 +92,20 @@ class ExportSource:
         ),
     ] = None
 
-    def content(self) -> ExportSource:
-        """Return the source without paths and without digests that need not be known."""
+    def content(self, *, with_ids: bool) -> ExportSource:
+        """Return the source without paths and without digests that need not be known.
+
+        Recorded ids are in neither ``.bin`` nor ``.idx``, so with ids the manifests count, too.
+        """
         datasets = tuple(
             replace(
                 dataset,
                 path_prefix="",
-                fingerprint=replace(_UNKNOWN, idx_xxh3_128=dataset.fingerprint.idx_xxh3_128),
+                fingerprint=replace(
+                    _UNKNOWN,
+                    idx_xxh3_128=dataset.fingerprint.idx_xxh3_128,
+                    manifest_fingerprint=dataset.fingerprint.manifest_fingerprint if with_ids else None,
+                ),
             )
             for dataset in self.datasets
         )
@@ -135,7 +142,8 @@ class ExportPlan(Document):
     @property
     def fingerprint(self) -> str:
         """The SHA-256 of the parameters and of the content of the source, wherever it is stored."""
-        return identity_digest(encode(replace(self, source=self.source.content())))
+        source = self.source.content(with_ids=self.parameters.document_ids is True)
+        return identity_digest(encode(replace(self, source=source)))
 
     def differences(self, parameters: ExportParameters, source: ExportSource) -> tuple[str, ...]:
         """Return the differences from an earlier export, one phrase each."""

@@ -17,6 +17,8 @@ from tokshard.exchange.conversion.files import BoundaryFile, TokenFile, state_of
 from tokshard.exchange.conversion.options import SourceDtype
 from tokshard.storage import fs
 
+_MOST_DIGITS = 18  # fewer than 2**63 tokens
+_SHOWN_CHARACTERS = 60
 _NUMPY_MAGIC = b"\x93NUMPY"
 _COPY_HINT = "copy the file again from its source: it is truncated or damaged"
 
@@ -73,8 +75,8 @@ def _olmo(paths: Sequence[str], given: str | None, vocab_size: int | None) -> tu
         dtype = np.min_scalar_type(vocab_size - 1).newbyteorder("<")
     if dtype is None:
         raise InputError(
-            f"the dtype of the tokens of {paths[0]} is unknown: it has no header, and there is no "
-            f"{olmo.boundary_path(paths[0])}",
+            f"the dtype of the tokens of {paths[0]} is unknown: it has no header, and "
+            f"{olmo.boundary_path(paths[0])} is missing or empty",
             hint="pass --source-dtype uint16 or uint32, or the --tokenizer of the tokens",
         )
     return tuple(_plain(path, dtype, _beside(olmo.boundary_path(path), "gzip")) for path in paths)
@@ -97,6 +99,15 @@ def _datatrove(paths: Sequence[str], given: str | None, vocab_size: int | None) 
     recorded = {path: _metadata(path) for path in paths}
     dtype = _given(given) or _dtype_from_boundaries(paths, _index_path, "none", (2, 4))
     sizes = {size for size, _ in filter(None, recorded.values())}
+    if dtype is None and len(sizes) > 1:
+        small, large = (
+            next(p for p in paths if (found := recorded[p]) and found[0] == size) for size in (2, 4)
+        )
+        raise InputError(
+            f"all files must have the same dtype: by their metadata, the tokens of {small} have 2 bytes, and "
+            f"those of {large} 4",
+            hint="convert each dtype by itself with --dtype int32, and merge the datasets",
+        )
     if dtype is None and len(sizes) == 1:
         dtype = _given(f"uint{8 * sizes.pop()}")
     if dtype is None and vocab_size is not None:
@@ -125,9 +136,15 @@ def _metadata(path: str) -> tuple[int, int] | None:
     with fs.open_file(name) as file:
         lines = file.read(1 << 20).decode("utf-8", "replace").split("\n")
     size = lines[0].rpartition("|")[2]
-    if len(lines) < 2 or size not in {"2", "4"} or not (lines[1].isascii() and lines[1].isdigit()):
+    if (
+        len(lines) < 2
+        or size not in {"2", "4"}
+        or not (lines[1].isascii() and lines[1].isdigit())
+        or (len(lines[1]) > _MOST_DIGITS)
+    ):
+        shown = [line[:_SHOWN_CHARACTERS] for line in lines[:2]]
         raise IntegrityError(
-            f"{name} must have the lines NAME|2 or NAME|4, and the number of tokens, got {lines[:2]}",
+            f"{name} must have the lines NAME|2 or NAME|4, and the number of tokens, got {shown}",
             path=name,
             hint="copy the file again, or remove it: the conversion does not need it",
         )

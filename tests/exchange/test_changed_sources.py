@@ -1,0 +1,84 @@
+"""P58: exports of sources that change or are in the way."""
+
+import gzip
+import json
+import os
+
+import pytest
+
+import tokshard
+from support.plain_datasets import Plain
+from tokshard import ExportOptions, TokenizeOptions, VerifyOptions
+from tokshard.errors import InputError, UsageError
+
+OLD, NEW = (Plain("uint16", [[[value, value + 1, 0]] for _ in range(50)]) for value in (1, 7))
+
+
+class Listener:
+    """A progress listener that calls a function at one update."""
+
+    def __init__(self, at, call):
+        self._left, self._call = at, call
+
+    def start(self, activity, bytes_total=None, bytes_resumed=0):
+        pass
+
+    def update(self, state):
+        self._left -= 1
+        if not self._left:
+            self._call()
+
+    def message(self, text):
+        pass
+
+    def finish(self):
+        pass
+
+
+class StopError(BaseException):
+    pass
+
+
+def stop():
+    raise StopError
+
+
+def test_a_source_that_changes_during_the_export_is_not_published(tmp_path):
+    OLD.write(tmp_path / "d")
+    options = ExportOptions(tmp_path / "d", "olmo", tmp_path / "x", shard_tokens=30, dtype="uint16")
+
+    def change():
+        NEW.write(tmp_path / "new")
+        for suffix in (".bin", ".idx"):
+            os.replace(tmp_path / f"new{suffix}", tmp_path / f"d{suffix}")
+
+    with pytest.raises(InputError, match="changed while it was read"):
+        tokshard.export(options, progress=Listener(3, change))
+    assert not list(tmp_path.glob("x/*.npy"))
+    assert tokshard.export(options).shards_resumed == 0  # as the hint says: run the same command again
+    assert b"".join(path.read_bytes() for path in sorted(tmp_path.glob("x/*.npy"))) == NEW.bin_bytes()
+
+
+def test_an_interrupted_export_is_not_continued_with_other_ids(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with open("in.jsonl", "w") as file:
+        file.writelines(json.dumps({"text": "abc", "a": f"a{n}", "b": f"b{n}"}) + "\n" for n in range(50))
+    options = ExportOptions("d", "olmo", "x", shard_tokens=30)
+    tokshard.tokenize(TokenizeOptions("in.jsonl", "d", id_field="a", workers=1))
+    with pytest.raises(StopError):
+        tokshard.export(options, progress=Listener(4, stop))
+    tokshard.tokenize(TokenizeOptions("in.jsonl", "d", id_field="b", workers=1, force=True))
+    assert tokshard.export(options).shards_resumed == 0
+    lines = b"".join(gzip.decompress(path.read_bytes()) for path in sorted(tmp_path.glob("x/*.gz")))
+    assert [line.split(b",")[2] for line in lines.splitlines()] == [b"b%d" % n for n in range(50)]
+    assert tokshard.verify(VerifyOptions("x", level="deep")).is_sound
+
+
+def test_no_file_of_the_source_is_replaced(tmp_path):
+    OLD.write(tmp_path / "d_val_000000")
+    options = {"name": "d", "eod_id": 0, "force": True}
+    with pytest.raises(UsageError, match="would replace the source") as caught:
+        tokshard.export(ExportOptions(tmp_path / "d_val_000000", "nanogpt", tmp_path, **options))
+    assert caught.value.hint == "pass another --output or --name"
+    assert (tmp_path / "d_val_000000.bin").read_bytes() == OLD.bin_bytes()
+    assert sorted(os.listdir(tmp_path)) == ["d_val_000000.bin", "d_val_000000.idx"]
