@@ -11,6 +11,7 @@ import sys
 import time
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from support.command_line import SAMPLE, tokshard
@@ -30,6 +31,7 @@ LONG = {
     "blend": ("blend", 0.7, "data/web", 0.3, "data/code", *SIZES, "-o", "new"),
     "shard-plan": ("shard-plan", "data/web", "--documents", "--data-parallel", 7, "-o", "new"),
     "export": ("export", "data/web", "--to", "olmo", "-o", "new"),
+    "convert": ("convert", "tokens", "--from", "datatrove", "-o", "new"),
     "verify": ("verify", "data/web"),
 }
 
@@ -37,7 +39,11 @@ LONG = {
 @pytest.fixture
 def workshop(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return write_mixture(tmp_path)
+    write_mixture(tmp_path)
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens/web.ds").write_bytes(np.arange(40, dtype="<u2").tobytes())
+    (tmp_path / "tokens/web.ds.index").write_bytes(np.array([15, 40], "<u8").tobytes())
+    return tmp_path
 
 
 def test_every_long_command_and_the_doctor_is_here():

@@ -35,6 +35,7 @@ GOOD = {
     "tokenize": ("tokenize", "corpus.jsonl", "-o", "new", "--tokenizer", TOKENIZER),
     "merge": ("merge", "web", "code", "-o", "new"),
     "export": ("export", "web", "--to", "olmo", "-o", "new"),
+    "convert": ("convert", "tokens", "--from", "datatrove", "-o", "new"),
     "build-indices": ("build-indices", "web", *SIZES, "--cache-dir", "new"),
     "blend": ("blend", 0.7, "web", 0.3, "code", *SIZES, "-o", "new"),
     "shard-plan": ("shard-plan", "mix", "--data-parallel", 2, "-o", "new"),
@@ -46,7 +47,7 @@ GOOD = {
 }
 """One command of each kind that ends well."""
 
-OPENED = {"tokenize": "corpus.jsonl", "diff": "plan.json"}
+OPENED = {"tokenize": "corpus.jsonl", "convert": "000_web.ds.index", "diff": "plan.json"}
 """What each of them opens on its way; the others all open the index of a dataset."""
 
 BAD = {
@@ -63,6 +64,11 @@ BAD = {
         3: ("export", "nothing", "--to", "olmo", "-o", "new"),
         4: ("export", "web", "--to", "nanogpt", "-o", "."),
         6: ("export", "cut", "--to", "olmo", "-o", "new"),
+    },
+    "convert": {
+        3: ("convert", "nothing", "--from", "datatrove", "-o", "new"),
+        4: ("convert", "tokens", "--from", "datatrove", "-o", "web"),
+        6: ("convert", "web.idx", "--from", "nanogpt", "-o", "new"),
     },
     "build-indices": {
         1: ("build-indices", "web", *SIZES, "--cache-dir", "new", "--assert-hit"),
@@ -101,6 +107,7 @@ LOCKS = {
     "tokenize": "new.tokshard/lock",
     "merge": "new.tokshard/lock",
     "export": "new/.tokshard/lock",
+    "convert": "new.tokshard/lock",
     "shard-plan": f"new/{LOCK_NAME}",
 }
 """What commands lock that do not wait. (For an index that another process builds, they wait.)"""
@@ -124,6 +131,7 @@ def prepared(tmp_path_factory):
         assert run("blend", 0.7, "web", 0.3, "code", *SIZES, "-o", "mix").returncode == 0
         assert run("blend", "web", "code", "--seq-length", 64, "--split", "1", "-o", "whole").returncode == 0
         assert run("shard-plan", "mix", "--data-parallel", 2, "-o", "plan").returncode == 0
+        assert run("export", "web", "--to", "datatrove", "-o", "tokens", "--name", "web").returncode == 0
     (directory / "changed").mkdir()
     document = (directory / "mix/blend.json").read_bytes()
     (directory / "changed/blend.json").write_bytes(document.replace(b'"seed": 1234', b'"seed": 1235'))

@@ -57,6 +57,8 @@ RUNS = [
     ("export", NAME, "--to", "datatrove", "-o", f"{NAME}f", "--dry-run"),
     ("export", TEXT, "--to", "datatrove", "-o", "x"),
     ("verify", f"{NAME}e"),
+    ("convert", f"{NAME}e", "--from", "olmo", "-o", f"{NAME}v"),
+    ("convert", TEXT, "--from", "nanogpt", "-o", "x"),
     ("inspect", NAME),
     ("inspect", NAME, "--document", 0),
     ("inspect", NAME, "--document", 0, "--tokenizer", TEXT),

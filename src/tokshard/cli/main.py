@@ -39,7 +39,10 @@ class Entry:
 
 COMMANDS = {
     "tokenize": Entry("tokenize", "Tokenize text into a Megatron indexed dataset."),
-    "merge": Entry("merge", "Concatenate indexed datasets. The output is byte-identical to Megatron's."),
+    "merge": Entry(
+        "merge",
+        "Concatenate indexed datasets, byte-identical to Megatron's merge, or shuffle their documents.",
+    ),
     "export": Entry("export", "Export a dataset or samples in the format of another trainer."),
     "convert": Entry(
         "convert", "Convert token files of nanogpt, OLMo-core or datatrove into an indexed dataset."
