@@ -7,7 +7,9 @@ peak memory, and the bytes read and written, which Linux counts for each process
 
 DocumentTokenizerMerger(shuffle=True) of datatrove draws the file of each document at random, and takes the
 documents of each file in their order: they must have been shuffled within the files before. tokshard writes
-all documents in a random order. Without --datatrove-python only tokshard is measured.
+all documents in a random order. The third row is the same result by datatrove: it shuffles each file as
+DocumentTokenizer does after it has written one, and merges these. Without --datatrove-python only tokshard is
+measured.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.storage.files import AtomicFile
 
 FILES = 4
+OURS = "tokshard merge --shuffle"
+PEER = "datatrove merger"
 DTYPE = np.dtype("<u2")
 _BLOCK = 1 << 21
 
@@ -55,6 +59,34 @@ DocumentTokenizerMerger(
 for name in os.listdir(sys.argv[1]):
     with open(os.path.join(sys.argv[1], name)) as file:
         os.fsync(file.fileno())
+"""
+
+DATATROVE_BOTH = """
+import os, sys, time
+import numpy as np
+from datatrove.io import get_datafolder
+from datatrove.pipeline.tokens import DocumentTokenizerMerger
+from datatrove.pipeline.tokens.tokenizer import TokenizedFile
+started, cpu = time.perf_counter(), time.process_time()
+out, random = sys.argv[1], np.random.default_rng(int(sys.argv[2]))
+names = sorted(name for name in os.listdir(sys.argv[3]) if name.endswith(".ds"))
+for rank, name in enumerate(names):
+    written = TokenizedFile.__new__(TokenizedFile)  # it would truncate the file
+    written.output_folder, written.filename = get_datafolder(sys.argv[3]), name
+    written.doc_ends = np.fromfile(os.path.join(sys.argv[3], name + ".index"), "<u8").tolist()
+    written.token_size, written.tokens_file, written.loss_file = 2, None, None
+    written.save_index = written.save_loss_metadata = False
+    written.save_final_metadata, written.tokenizer_name_or_path = True, "gpt2"
+    written.upload_block_size = None
+    order = random.permutation(len(written.doc_ends))
+    written.copy("part", order, new_output_folder=get_datafolder(out + "/files"), rank=rank)
+seed = int(sys.argv[2])
+merger = DocumentTokenizerMerger(out + "/files", out, "all", shuffle=True, seed=seed, progress=False)
+merger.run()
+for name in os.listdir(out):
+    if os.path.isfile(os.path.join(out, name)):
+        with open(os.path.join(out, name)) as file:
+            os.fsync(file.fileno())
 """
 
 EPILOGUE = """
@@ -157,9 +189,11 @@ def main(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         prefixes = make(directory, wanted, options.mean)
         ours = [options.memory << 20, options.workers, *prefixes]
-        sides = {"tokshard merge --shuffle": (sys.executable, TOKSHARD, ours)}
+        sides = {OURS: (sys.executable, TOKSHARD, ours)}
         if options.datatrove_python:
-            sides["datatrove merger"] = (options.datatrove_python, DATATROVE, [f"{directory}/ds"])
+            sides[PEER] = (options.datatrove_python, DATATROVE, [f"{directory}/ds"])
+            both = (options.datatrove_python, DATATROVE_BOTH, [f"{directory}/ds"])
+            sides["datatrove shuffle, merger"] = both
         found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
         for round_number in range(options.rounds):
             for side, (python, program, more) in sides.items():
@@ -179,14 +213,14 @@ def show(found: dict[str, list[dict[str, float]]], total: int, documents: int, o
         f"{os.cpu_count()} cores; {size(total)} of tokens in {count(documents)} documents; "
         f"medians of {options.rounds} interleaved rounds"
     )
-    slowest = None
+    base = found.get(PEER, found[OURS])
+    base_seconds = statistics.median(run["seconds"] for run in base)
     for side, runs in reversed(found.items()):
         seconds = statistics.median(run["seconds"] for run in runs)
-        slowest = slowest or seconds
         cpu = statistics.median(run["cpu"] for run in runs)
         peak = max(run["peak"] for run in runs)
         passes = [runs[-1][name] / total for name in ("read", "written")]
-        speed = f"{total / seconds / 1e6:7.0f} MB/s  {slowest / seconds:5.1f} x"
+        speed = f"{total / seconds / 1e6:7.0f} MB/s  {base_seconds / seconds:5.2f} x"
         print(
             f"  {side:<26} {seconds:8.2f} s {speed}  CPU {cpu:.2f} s  peak {size(peak):>8}  "
             f"read {passes[0]:.2f} x, written {passes[1]:.2f} x the tokens"
