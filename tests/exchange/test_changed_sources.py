@@ -1,4 +1,4 @@
-"""P58: exports of sources that change or are in the way."""
+"""P58: exports of sources that change or are in the way, and numbers that no file can hold."""
 
 import gzip
 import json
@@ -8,7 +8,7 @@ import pytest
 
 import tokshard
 from support.plain_datasets import Plain
-from tokshard import ExportOptions, TokenizeOptions, VerifyOptions
+from tokshard import ConvertOptions, ExportOptions, TokenizeOptions, VerifyOptions
 from tokshard.errors import InputError, UsageError
 
 OLD, NEW = (Plain("uint16", [[[value, value + 1, 0]] for _ in range(50)]) for value in (1, 7))
@@ -82,3 +82,19 @@ def test_no_file_of_the_source_is_replaced(tmp_path):
     assert caught.value.hint == "pass another --output or --name"
     assert (tmp_path / "d_val_000000.bin").read_bytes() == OLD.bin_bytes()
     assert sorted(os.listdir(tmp_path)) == ["d_val_000000.bin", "d_val_000000.idx"]
+
+
+@pytest.mark.parametrize(
+    ("option", "call"),
+    [
+        ("--pad-id", lambda number: ExportOptions("d", "parquet", "x", samples=True, pad_id=number)),
+        ("--shard-tokens", lambda number: ExportOptions("d", "olmo", "x", shard_tokens=number)),
+        ("--bos-id", lambda number: ConvertOptions("x", "nanogpt", "d", bos_id=number)),
+        ("--limit", lambda number: TokenizeOptions("in.jsonl", "d", limit=number)),
+        ("--max-tokens", lambda number: TokenizeOptions("in.jsonl", "d", max_tokens=number)),
+    ],
+)
+def test_numbers_have_64_bits(option, call):
+    call(2**63 - 1)
+    with pytest.raises(UsageError, match=f"{option} must be at most {2**63 - 1}, got {2**63}"):
+        call(2**63)

@@ -14,6 +14,7 @@ FormatName = Literal["olmo", "nanogpt", "datatrove", "parquet"]
 """The formats of other trainers."""
 HeaderName = Literal["fineweb", "automodel"]
 
+_MOST = 2**63 - 1
 _LEAST_SHARD_TOKENS = 1
 _OF_NANOGPT = {
     "eod_id": "--eod-id",
@@ -113,6 +114,8 @@ class ExportOptions:
         ):
             if value is not None and value < least:
                 raise UsageError(f"{option} must be at least {least}, got {value}")
+            if value is not None and value > _MOST:
+                raise UsageError(f"{option} must be at most {_MOST}, got {value}")
         if self.name is not None and not _is_plain(self.name):
             raise UsageError(
                 f"--name must be the beginning of a file name, got {self.name!r}",

@@ -21,6 +21,8 @@ DtypeChoice = Literal["auto", "uint16", "int32"]
 TransformersVersion = Literal["4", "5"]
 ErrorChoice = Literal["fail", "skip"]
 
+_MOST = 2**63 - 1  # the integers of JSON documents
+
 
 @dataclass(frozen=True)
 class TokenizeOptions:
@@ -170,6 +172,9 @@ class TokenizeOptions:
         check_seed("holdout-seed", self.holdout_seed)
         _check_at_least("limit", self.limit, 1)
         _check_at_least("max-tokens", self.max_tokens, 1)
+        for option, value in (("limit", self.limit), ("max-tokens", self.max_tokens)):
+            if value is not None and value > _MOST:
+                raise UsageError(f"--{option} must be at most {_MOST}, got {value}")
 
     @property
     def sample_share(self) -> float | None:

@@ -21,6 +21,7 @@ ConvertDtype = Literal["auto", "uint16", "int32"]
 
 # Those of TokenFormat, whose module imports numpy.
 _FORMATS = ("nanogpt", "olmo", "datatrove")
+_MOST = 2**63 - 1
 _DTYPES_OF_DATATROVE = ("uint16", "uint32")
 
 
@@ -98,6 +99,8 @@ class ConvertOptions:
         ):
             if value is not None and value < least:
                 raise UsageError(f"{name} must be at least {least}, got {value}")
+            if value is not None and value > _MOST:
+                raise UsageError(f"{name} must be at most {_MOST}, got {value}")
         if self.tokenizer is not None and self.vocab_size is not None:
             raise UsageError(
                 "--tokenizer and --vocab-size exclude each other", hint="pass one of them: the tokenizer"
