@@ -9,7 +9,7 @@ import pytest
 import tokshard
 from support.plain_datasets import Plain
 from tokshard import ConvertOptions, ExportOptions, TokenizeOptions, VerifyOptions
-from tokshard.errors import InputError, UsageError
+from tokshard.errors import InputError, IntegrityError, UsageError
 
 OLD, NEW = (Plain("uint16", [[[value, value + 1, 0]] for _ in range(50)]) for value in (1, 7))
 
@@ -82,6 +82,17 @@ def test_no_file_of_the_source_is_replaced(tmp_path):
     assert caught.value.hint == "pass another --output or --name"
     assert (tmp_path / "d_val_000000.bin").read_bytes() == OLD.bin_bytes()
     assert sorted(os.listdir(tmp_path)) == ["d_val_000000.bin", "d_val_000000.idx"]
+
+
+def test_an_export_with_a_damaged_manifest_is_replaced_as_the_hint_says(tmp_path):
+    OLD.write(tmp_path / "d")
+    tokshard.export(ExportOptions(tmp_path / "d", "olmo", tmp_path / "x"))
+    (tmp_path / "x/.tokshard/export.json").write_text("[]")
+    with pytest.raises(IntegrityError) as caught:
+        tokshard.export(ExportOptions(tmp_path / "d", "olmo", tmp_path / "x"))
+    assert caught.value.hint == "export again with --force"
+    tokshard.export(ExportOptions(tmp_path / "d", "olmo", tmp_path / "x", force=True))
+    assert tokshard.verify(VerifyOptions(tmp_path / "x")).is_sound
 
 
 @pytest.mark.parametrize(

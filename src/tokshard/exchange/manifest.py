@@ -206,6 +206,10 @@ def read_export(directory: str) -> ExportManifest | None:
         manifest = read_document(ExportManifest, path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except IntegrityError as error:
+        if error.hint is not None:
+            raise
+        raise IntegrityError(str(error), path=path, hint="export again with --force") from error
     for file in manifest.files:
         check_plain_name(file.name, path)
     return manifest
