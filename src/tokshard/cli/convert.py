@@ -81,7 +81,7 @@ def convert(
         declarations.integer(
             "--bos-id",
             metavar="ID",
-            help="Begin a document of nanogpt at each token ID.",
+            help="Begin a document at each token with this id, for nanogpt.",
             default="the EOD token of --tokenizer",
             group=DOCUMENTS,
         ),
@@ -112,7 +112,7 @@ def convert(
         choice(
             SplitChoice,
             "--split",
-            help="Read these files of a directory of nanogpt.",
+            help="Read these files of a nanogpt directory.",
             default="train; all of an export of tokshard",
             group=DOCUMENTS,
         ),

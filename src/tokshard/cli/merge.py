@@ -49,7 +49,7 @@ def merge(
         integer(
             "--shuffle",
             metavar="SEED",
-            help="Shuffle the documents of all inputs: only SEED and their number determine the order.",
+            help="Shuffle the documents of all inputs, in an order given by SEED and their number.",
             default="concatenate the inputs",
         ),
     ] = MergeOptions.shuffle,

@@ -41,7 +41,7 @@ Holdout = Annotated[
         "--holdout",
         metavar="PERCENT",
         help="Write this share of the documents, such as 0.1% or 0.001, to PREFIX_valid and the others to "
-        "PREFIX_train, by a hash of their texts: copies of a document are in one of them.",
+        "PREFIX_train, by a hash of their texts: all copies of a document go to the same one.",
         group=_SUBSET,
     ),
 ]

@@ -52,8 +52,7 @@ class ExportOptions:
             item size. By default ``"fineweb"`` for uint16 and ``"automodel"`` for uint32.
         bos_index: nanogpt: whether to write the positions of BOS tokens beside each shard.
         tokenizer_name: datatrove: the name of the tokenizer in the metadata; by default the recorded path of
-        its
-            file.
+            its file.
         resume: Whether an unfinished export is resumed.
         force: Whether an existing output is replaced.
         lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
