@@ -36,6 +36,14 @@ OPTIONS = {
     "max_document_bytes": (9, "--max-document-bytes was 64000000 and is now 9"),
     "unit_bytes": (300, "--unit-size was 16777216 and is now 300"),
     "provenance": (False, "--provenance was True and is now False"),
+    "id_field": ("url", "--id-field was None and is now 'url'"),
+    "sample": (0.5, "--sample was None and is now 0.5"),
+    "sample_seed": (7, "--sample-seed was None and is now 7"),
+    "limit": (9, "--limit was None and is now 9"),
+    "max_tokens": (9, "--max-tokens was None and is now 9"),
+    "holdout": (0.25, "--holdout was None and is now 0.25"),
+    "holdout_seed": (7, "--holdout-seed was None and is now 7"),
+    "holdout_key": ("url", "--holdout-key was None and is now 'url'"),
 }
 
 

@@ -169,7 +169,7 @@ def test_things_that_cannot_be_verified(tmp_path, monkeypatch):
     for thing in ("nothing", "a.jsonl"):
         with pytest.raises(InputError):
             verify(thing)
-    with pytest.raises(UsageError, match="is a directory, but not an index cache, a blend or a plan"):
+    with pytest.raises(UsageError, match="not an index cache, a blend, a plan or an export"):
         verify("data")
     assert [product.path for product in verify(VerifyOptions("data", recursive=True)).products] == [
         "data/web"
