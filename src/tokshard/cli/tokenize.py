@@ -68,6 +68,7 @@ COMMON_OPTIONS = (
     "--output",
     "--field",
     "--append-eod",
+    "--limit",
     "--tokenizer",
     "--eod",
     "--encoder",
@@ -322,6 +323,7 @@ def tokenize(
         tokshard tokenize corpus.jsonl --tokenizer tokenizer.json
         tokshard tokenize 'web/*.jsonl.zst' -o out/web --tokenizer hf:gpt2
         zstdcat corpus.jsonl.zst | tokshard tokenize - -o out/corpus --on-error skip
+        tokshard tokenize corpus.jsonl --holdout 0.1%
     """
     with command_run(
         "tokenize", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
