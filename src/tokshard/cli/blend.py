@@ -228,9 +228,7 @@ def blend(
     force: Annotated[
         bool, switch("--force", help="Replace another blend at the output.", group=options.RUN)
     ] = BlendOptions.force,
-    dry_run: Annotated[
-        bool, switch("--dry-run", help="Print what would be done, and stop.", group=options.RUN)
-    ] = False,
+    dry_run: options.DryRun = False,
     workers: options.Workers = None,
     executor: ExecutorChoice = "local",
     ray_address: RayAddress = None,

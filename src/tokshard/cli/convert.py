@@ -12,7 +12,7 @@ from tokshard import ConvertOptions
 from tokshard.cli import declarations, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import choice, count, switch, text
-from tokshard.cli.options import RUN, AsJson, Lock, LogJson, NoProgress, Quiet
+from tokshard.cli.options import RUN, AsJson, DryRun, Force, Lock, LogJson, NoProgress, Quiet
 from tokshard.core.formatting import counted, size, throughput, tokenizer_name, written_dataset
 
 if TYPE_CHECKING:
@@ -120,13 +120,9 @@ def convert(
     resume: Annotated[
         bool, switch("--resume/--no-resume", help="Resume an unfinished run.", group=RUN)
     ] = ConvertOptions.resume,
-    force: Annotated[
-        bool, switch("--force", help="Replace an existing output.", group=RUN)
-    ] = ConvertOptions.force,
+    force: Force = ConvertOptions.force,
     lock: Lock = ConvertOptions.lock,
-    dry_run: Annotated[
-        bool, switch("--dry-run", help="Print what would be done, and stop.", group=RUN)
-    ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     no_progress: NoProgress = False,

@@ -12,7 +12,7 @@ from tokshard import ExportOptions
 from tokshard.cli import rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import choice, count, integer, size, switch, text
-from tokshard.cli.options import RUN, AsJson, Lock, LogJson, NoProgress, Quiet
+from tokshard.cli.options import RUN, AsJson, DryRun, Force, Lock, LogJson, NoProgress, Quiet
 from tokshard.core import formatting
 from tokshard.core.formatting import counted, throughput
 
@@ -167,13 +167,9 @@ def export(
     resume: Annotated[
         bool, switch("--resume/--no-resume", help="Resume an unfinished export.", group=RUN)
     ] = ExportOptions.resume,
-    force: Annotated[
-        bool, switch("--force", help="Replace an existing output.", group=RUN)
-    ] = ExportOptions.force,
+    force: Force = ExportOptions.force,
     lock: Lock = ExportOptions.lock,
-    dry_run: Annotated[
-        bool, switch("--dry-run", help="Print what would be done, and stop.", group=RUN)
-    ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     no_progress: NoProgress = False,

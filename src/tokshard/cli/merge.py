@@ -12,7 +12,7 @@ from tokshard import MergeOptions
 from tokshard.cli import declarations, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import integer, switch, text
-from tokshard.cli.options import RUN, AsJson, Lock, LogJson, NoProgress, Quiet
+from tokshard.cli.options import RUN, AsJson, DryRun, Force, Lock, LogJson, NoProgress, Quiet
 from tokshard.core.formatting import count, counted, size, throughput, tokenizer_name, written_dataset
 
 if TYPE_CHECKING:
@@ -69,13 +69,9 @@ def merge(
     resume: Annotated[
         bool, switch("--resume/--no-resume", help="Resume an unfinished merge.", group=RUN)
     ] = MergeOptions.resume,
-    force: Annotated[
-        bool, switch("--force", help="Replace an existing output.", group=RUN)
-    ] = MergeOptions.force,
+    force: Force = MergeOptions.force,
     lock: Lock = MergeOptions.lock,
-    dry_run: Annotated[
-        bool, switch("--dry-run", help="Print what would be done, and stop.", group=RUN)
-    ] = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     no_progress: NoProgress = False,

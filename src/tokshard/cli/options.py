@@ -323,6 +323,10 @@ Lock = Annotated[
         group=RUN,
     ),
 ]
+Force = Annotated[bool, declarations.switch("--force", help="Replace an existing output.", group=RUN)]
+DryRun = Annotated[
+    bool, declarations.switch("--dry-run", help="Print what would be done, and stop.", group=RUN)
+]
 AsJson = Annotated[bool, declarations.switch("--json", help="Print the result as JSON.", group=MESSAGES)]
 Quiet = Annotated[bool, declarations.switch("--quiet", "-q", help="Print only errors.", group=MESSAGES)]
 NoProgress = Annotated[

@@ -19,7 +19,9 @@ from tokshard.cli.megatron_options import rules_of_preset
 from tokshard.cli.options import (
     RUN,
     AsJson,
+    DryRun,
     ExecutorChoice,
+    Force,
     Lock,
     LogJson,
     NoProgress,
@@ -197,9 +199,7 @@ def tokenize(
         bool,
         switch("--resume/--no-resume", help="Reuse the finished units of an unfinished run.", group=RUN),
     ] = TokenizeOptions.resume,
-    force: Annotated[
-        bool, switch("--force", help="Replace an existing output.", group=RUN)
-    ] = TokenizeOptions.force,
+    force: Force = TokenizeOptions.force,
     lock: Lock = TokenizeOptions.lock,
     discard_work: Annotated[
         bool,
@@ -209,9 +209,7 @@ def tokenize(
             group=RUN,
         ),
     ] = False,
-    dry_run: Annotated[
-        bool, switch("--dry-run", help="Print what would be done, and stop.", group=RUN)
-    ] = False,
+    dry_run: DryRun = False,
     local_dir: Annotated[
         str | None,
         text(
