@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from support.file_faults import names, open_descriptors, raising
 from support.interleaving import interleaved
 from tokshard.errors import IntegrityError, StorageError
-from tokshard.storage import syscalls
+from tokshard.storage import files, syscalls
 from tokshard.storage.files import (
     AppendFile,
     AtomicFile,
@@ -130,6 +131,55 @@ def test_a_durable_file_is_forced_before_its_name_and_the_name_after(tmp_path, m
     with AtomicFile(str(tmp_path / "y"), durable=False) as file:
         file.write(b"2")
     assert order == ["fsync", "replace", "fsync_directory", "replace"]
+
+
+def test_a_large_file_is_forced_while_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "FORCED_BYTES", 10)
+    sizes, forced, original = [], threading.Event(), syscalls.fsync
+
+    def fsync(descriptor, path):
+        sizes.append(os.fstat(descriptor).st_size)
+        forced.set()
+        return original(descriptor, path)
+
+    monkeypatch.setattr(syscalls, "fsync", fsync)
+    with AtomicFile(str(tmp_path / "x")) as file:
+        file.write(bytes(9))
+        assert not forced.wait(0.01)
+        file.write(bytes(9))
+        assert forced.wait(60)
+        file.write(bytes(9))
+    assert sizes[0] == 18
+    assert sizes[-1] == 27
+    assert len(sizes) == 2
+    with AtomicFile(str(tmp_path / "y"), durable=False) as file:
+        file.write(bytes(99))
+    assert len(sizes) == 2
+
+
+@pytest.mark.parametrize("later", ["write", "exit"])
+def test_an_early_failure_to_force_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, later):
+    write_atomically(str(tmp_path / "x"), b"old")
+    monkeypatch.setattr(files, "FORCED_BYTES", 10)
+    calls, failed = [], threading.Event()
+
+    def fsync(*_):
+        calls.append(1)
+        failed.set()
+        raise StorageError("fsync", "x", OSError(errno.EIO, "disk broke"))
+
+    monkeypatch.setattr(syscalls, "fsync", fsync)
+    before = open_descriptors()
+    with pytest.raises(StorageError, match="disk broke"), AtomicFile(str(tmp_path / "x")) as file:
+        file.write(bytes(20))
+        assert failed.wait(60)
+        if later == "write":
+            while True:  # until the call is known to have returned
+                file.write(bytes(20))
+    assert len(calls) == 1, "the kernel may report the error only once"
+    assert (tmp_path / "x").read_bytes() == b"old"
+    assert names(tmp_path) == ["x"]
+    assert open_descriptors() <= before
 
 
 def test_a_discarded_file_stays_discarded(tmp_path):

@@ -57,8 +57,8 @@ def merge(
         int | None,
         declarations.size(
             "--memory",
-            help="Use about SIZE of memory for --shuffle.",
-            default="1GiB",
+            help="Use about SIZE of memory for --shuffle; more tokens than that take two passes.",
+            default="1GiB, but one pass up to 1/3 of the available memory",
             group=RUN,
         ),
     ] = MergeOptions.memory_bytes,
@@ -80,8 +80,8 @@ def merge(
     """Concatenate indexed datasets, byte-identical to Megatron's merge, or shuffle their documents.
 
     Datasets are concatenated in the order of the arguments; the matches of a glob are in natural order
-    (part-2 before part-10). --shuffle needs free disk space of about twice the tokens if they do not fit into
-    --memory. The same command resumes an interrupted merge.
+    (part-2 before part-10). --shuffle needs free disk space of about twice the tokens if it takes two passes
+    (see --dry-run). The same command resumes an interrupted merge.
 
     Examples:
         tokshard merge out/web out/books -o out/all

@@ -7,9 +7,11 @@ import itertools
 import os
 import re
 import secrets
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from tokshard.core.background import Background
 from tokshard.errors import IntegrityError, OutputExistsError, StorageError
 from tokshard.storage import syscalls
 
@@ -77,12 +79,56 @@ def foreign_file(path: str) -> OutputExistsError:
     )
 
 
+FORCED_BYTES = 64 << 20
+"""A large file is forced to the disk in another thread after so many bytes: little is left at its end."""
+
+
+class EarlyForce:
+    """Forces a file to the disk in another thread while more is written to it.
+
+    Args:
+        force: Forces what has been written so far; called in another thread.
+        size_bytes: The size of the file, whose bytes are on the disk.
+    """
+
+    def __init__(self, force: Callable[[], None], size_bytes: int = 0) -> None:
+        self._force = force
+        self._forced = size_bytes
+        self._under_way: Background[None] | None = None
+
+    def written(self, size_bytes: int) -> None:
+        """Begin to force the file if it has grown enough and no earlier call is under way.
+
+        Raises:
+            StorageError: The last one failed.
+        """
+        if size_bytes - self._forced >= FORCED_BYTES and (
+            self._under_way is None or self._under_way.done.is_set()
+        ):
+            self.settle()
+            self._under_way, self._forced = Background(self._force), size_bytes
+
+    def settle(self) -> None:
+        """Wait until no call is under way.
+
+        Raises:
+            StorageError: It failed.
+        """
+        if self._under_way is not None:
+            under_way, self._under_way = self._under_way, None
+            under_way.result()
+
+    def wait(self) -> None:
+        """Wait until no call is under way, even if it fails."""
+        if self._under_way is not None:
+            self._under_way.done.wait()
+
+
 class AtomicFile:
     """A new file that appears under its name complete or not at all.
 
     Use as a context manager: a normal exit publishes the file (fsync, size check, rename, and fsync of
     the directory unless ``durable`` is False); an exception removes the temporary file.
-
 
     Args:
         path: The final name. An existing file is replaced.
@@ -97,6 +143,7 @@ class AtomicFile:
         self._temporary = temporary_path(path)
         self._durable = durable
         self._descriptor = -1
+        self._early = EarlyForce(self._force)
         self.size_bytes = 0
 
     def __enter__(self) -> Self:
@@ -108,6 +155,8 @@ class AtomicFile:
         """Append ``buffer``."""
         syscalls.write(self._descriptor, buffer, self.path)
         self.size_bytes += memoryview(buffer).nbytes
+        if self._durable:
+            self._early.written(self.size_bytes)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -119,6 +168,7 @@ class AtomicFile:
 
     def discard(self) -> None:
         """Discard the file without publishing it."""
+        self._early.wait()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -128,7 +178,8 @@ class AtomicFile:
         try:
             _check_size(self._descriptor, self.size_bytes, self.path)
             if self._durable:
-                syscalls.fsync(self._descriptor, self.path)
+                self._early.settle()
+                self._force()
             descriptor, self._descriptor = self._descriptor, -1
             syscalls.close(descriptor, self.path)
             (syscalls.replace if self._replace else rename_new)(self._temporary, self.path)
@@ -137,6 +188,9 @@ class AtomicFile:
             raise
         if self._durable:
             syscalls.fsync_directory(os.path.dirname(self.path))
+
+    def _force(self) -> None:
+        syscalls.fsync(self._descriptor, self.path)
 
 
 def write_atomically(path: str, content: syscalls.Buffer, *, replace: bool = True) -> None:
@@ -218,6 +272,11 @@ class AppendFile:
     def force(self) -> None:
         """Fsync the file. Another thread may write concurrently."""
         syscalls.fsync(self._descriptor, self.path)
+
+    def uncache(self, offset: int, count: int) -> None:
+        """Remove bytes that are on the disk from the page cache, so that it keeps those of other files."""
+        if hasattr(os, "posix_fadvise"):  # not everywhere
+            os.posix_fadvise(self._descriptor, offset, count, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Close the file; safe to call twice."""

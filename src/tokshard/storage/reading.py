@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable
 from typing import BinaryIO
 
 from tokshard.errors import InputError
@@ -89,27 +88,3 @@ def read_into(descriptor: int, target: memoryview, offset: int) -> int:
     while found < len(target) and (count := os.preadv(descriptor, [target[found:]], offset + found)):
         found += count
     return found
-
-
-def read_ranges(ranges: Iterable[tuple[int, int, int]], target: memoryview) -> int:
-    """Fill a buffer with ranges of open files, one after the other.
-
-    Args:
-        ranges: The descriptor, the byte offset and the number of bytes of each.
-        target: The buffer.
-
-    Returns:
-        The number of ranges that were read: not all if the next one is behind the end, or cannot be read.
-    """
-    position = done = 0
-    for descriptor, offset, size in ranges:
-        part = target[position : position + size]
-        try:
-            count = os.preadv(descriptor, [part], offset)
-            if count < size and read_into(descriptor, part, offset) < size:
-                return done
-        except OSError:
-            return done
-        position += size
-        done += 1
-    return done

@@ -16,10 +16,18 @@ from tokshard import MergeOptions, VerifyOptions, dry_run_merge, merge, verify
 from tokshard.core.keyed_orders import derive_key, mix, sorted_order
 from tokshard.dataset.document_ids import DocumentIds
 from tokshard.dataset.manifest import read_manifest
-from tokshard.dataset.merge import documents, job, options, scratch, shuffle, shuffled_output
+from tokshard.dataset.merge import (
+    documents,
+    job,
+    options,
+    scratch,
+    shuffle,
+    shuffled_output,
+    token_stores,
+)
 from tokshard.dataset.pieces import read_pieces
 from tokshard.errors import IntegrityError, OutputExistsError, StorageError, UsageError
-from tokshard.storage import syscalls
+from tokshard.storage import files, syscalls
 from tokshard.storage.digest import content_digest
 from tokshard.tracing.options import TraceItem, parse_item
 from tokshard.tracing.provenance import Provenance
@@ -34,7 +42,7 @@ def workshop(tmp_path, monkeypatch):
     monkeypatch.setattr(options, "MIN_MEMORY_BYTES", 1)
     monkeypatch.setattr(shuffle, "CHECKPOINT_BYTES", 400)
     monkeypatch.setattr(shuffled_output, "PIECE_BYTES", PIECE_BYTES)
-    monkeypatch.setattr(shuffled_output, "FORCED_BYTES", 20)
+    monkeypatch.setattr(files, "FORCED_BYTES", 20)
     monkeypatch.setattr(documents, "CHUNK_BYTES", 10)
 
 
@@ -244,6 +252,53 @@ def test_a_run_in_one_pass_resumes(monkeypatch):
     assert pair("out") == (wanted.bin_bytes(), wanted.idx_bytes())
 
 
+def test_without_a_memory_option_the_page_cache_may_hold_a_third_of_the_memory(monkeypatch):
+    Plain("uint16", [[[i] * 30] for i in range(60)]).write("p")
+    monkeypatch.setattr(options, "DEFAULT_MEMORY_BYTES", 9200)  # the tokens and their index need 12,720 bytes
+    for available, passes in ((38_159, 2), (38_160, 1), (None, 2)):
+        monkeypatch.setattr(options, "available_bytes", lambda known=available: known)
+        assert dry_run_merge(MergeOptions("p", "out", shuffle=9)).shuffle.passes == passes
+    monkeypatch.setattr(options, "available_bytes", lambda: 10**9)
+    assert dry_run_merge(MergeOptions("p", "out", shuffle=9, memory_bytes=12_719)).shuffle.passes == 2
+    assert dry_run_merge(MergeOptions("p", "out", shuffle=9, memory_bytes=12_720)).shuffle.passes == 1
+    monkeypatch.setattr(options, "DEFAULT_MEMORY_BYTES", 9119)  # the index alone needs 9,120 bytes
+    assert dry_run_merge(MergeOptions("p", "out", shuffle=9)).shuffle.passes == 2
+    monkeypatch.setattr(options, "DEFAULT_MEMORY_BYTES", 9120)
+    assert dry_run_merge(MergeOptions("p", "out", shuffle=9)).shuffle.passes == 1
+    monkeypatch.setattr(shuffle, "MAX_OPEN_INPUTS", 0)
+    assert dry_run_merge(MergeOptions("p", "out", shuffle=9)).shuffle.passes == 2
+
+
+def test_a_run_from_the_page_cache_is_continued_by_one_with_less_memory(monkeypatch):
+    plain = Plain("uint16", [[[i] * 30] for i in range(60)])
+    plain.write("p")
+    with monkeypatch.context() as patch:
+        write = shuffled_output.ShuffledOutput.write
+        patch.setattr(shuffled_output.ShuffledOutput, "write", failing(write, 4))
+        with pytest.raises(StorageError):
+            merge(MergeOptions("p", "out", shuffle=9))
+    report = merge(MergeOptions("p", "out", shuffle=9, memory_bytes=10_000))
+    assert report.bytes_resumed >= 360
+    assert pair("out")[0] == shuffled([plain], 9)[0].bin_bytes()
+
+
+@pytest.mark.parametrize("how", ["kernel", "read"])
+def test_documents_are_read_in_place(monkeypatch, how):
+    plains = [
+        Plain("int32", [[list(range(i % 7 * n, i % 11 * n + 1))] for i in range(90)]) for n in (0, 1, 3)
+    ]
+    plains.insert(1, Plain("int32", []))
+    for number, plain in enumerate(plains):
+        plain.write(f"p{number}")
+    monkeypatch.setattr(documents, "CHUNK_BYTES", 4000)
+    monkeypatch.setattr(shuffled_output, "CACHED_BYTES", 500)
+    if how == "read":
+        monkeypatch.setattr(token_stores, "copy_mapped", lambda *_: 0)
+    for workers in (1, 3):
+        merge(MergeOptions([f"p{n}" for n in range(4)], f"out{workers}", shuffle=5, workers=workers))
+        assert pair(f"out{workers}")[0] == shuffled(plains, 5)[0].bin_bytes()
+
+
 def test_less_memory_starts_over_and_another_seed_is_refused(monkeypatch):
     plain = Plain("uint16", [[[i] * 30] for i in range(60)])
     plain.write("p")
@@ -306,7 +361,7 @@ def test_an_input_that_is_truncated_meanwhile_is_an_error(monkeypatch):
 
 
 def test_memory_is_bounded(monkeypatch):
-    for module, name in ((documents, "CHUNK_BYTES"), (shuffled_output, "FORCED_BYTES")):
+    for module, name in ((documents, "CHUNK_BYTES"), (files, "FORCED_BYTES")):
         monkeypatch.setattr(module, name, 1 << 20)
     monkeypatch.setattr(shuffled_output, "PIECE_BYTES", 4 << 20)
     monkeypatch.setattr(syscalls, "fsync", lambda *_: None)

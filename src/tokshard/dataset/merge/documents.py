@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokshard.core.background import in_order
 from tokshard.core.keyed_orders import hashes
 from tokshard.dataset.merge.token_stores import TokenStore, ragged
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 4 << 20
 """Tokens that are copied together before they are written."""
 
 NOT_LOADED = -1
@@ -120,9 +122,25 @@ class Documents:
             yield first + at, first + upto
             at, done = upto, int(ends[upto - 1])
 
-    def gather(self, first: int, stop: int) -> bytes | memoryview:
-        """Return the tokens of consecutive documents, none of them apart."""
-        return self.tokens.gather(self.begins[first:stop], self.sizes[first:stop])
+    def gather(self, places: Sequence[tuple[int, int]], threads: int) -> Iterator[bytes | memoryview]:
+        """Yield the tokens of ranges of documents; each is valid until another is requested.
+
+        Args:
+            places: The first document of each range, and the one after its last; none of them is apart.
+            threads: The maximum number of ranges that are in memory at a time.
+        """
+        # Memory is used again: threads that give it back to the system stop each other while they do.
+        rooms = [np.empty(0, np.uint8)] * threads
+
+        def tokens_of(number: int, first: int, stop: int) -> bytes | memoryview:
+            sizes = self.sizes[first:stop]
+            size, room = int(sizes.sum()), rooms[number % threads]
+            if len(room) < size:
+                room = rooms[number % threads] = np.empty(max(size, CHUNK_BYTES), np.uint8)
+            return self.tokens.gather(self.begins[first:stop], sizes, room[:size])
+
+        # A range is only begun when the one before the last ``threads`` has been used.
+        return in_order((partial(tokens_of, i, *place) for i, place in enumerate(places)), threads)
 
 
 def document_sizes(counts: Integers, lengths: NDArray[np.int32], itemsize: int) -> Integers:

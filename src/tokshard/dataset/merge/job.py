@@ -190,6 +190,7 @@ class _Job:
     spec: BuildSpec
     work: WorkDirectory
     agreement: TokenizerAgreement
+    sizes: ShuffleSizes | None
     warnings: tuple[str, ...]
 
     @property
@@ -197,13 +198,6 @@ class _Job:
         """The order of the documents; None to concatenate them."""
         parameters = self.spec.plan.options
         return parameters.shuffle if isinstance(parameters, MergeParameters) else None
-
-    @property
-    def sizes(self) -> ShuffleSizes | None:
-        """Memory and disk space of the shuffle, if there is one."""
-        if self.shuffle is None:
-            return None
-        return shuffle_sizes(self.inputs, self.options.shuffle_memory_bytes)
 
 
 def _prepare(options: MergeOptions) -> _Job:
@@ -223,7 +217,14 @@ def _prepare(options: MergeOptions) -> _Job:
         spec=BuildSpec(plan=plan, prefixes=(prefix,), resume=options.resume, force=options.force),
         work=WorkDirectory(prefix),
         agreement=agreement,
+        sizes=None if options.shuffle is None else _sizes(inputs, options),
         warnings=_warnings(inputs, agreement),
+    )
+
+
+def _sizes(inputs: Sequence[MergeInput], options: MergeOptions) -> ShuffleSizes:
+    return shuffle_sizes(
+        inputs, memory_bytes=options.shuffle_memory_bytes, page_cache_bytes=options.page_cache_bytes
     )
 
 
@@ -272,14 +273,14 @@ def _stage(job: _Job, progress: Progress) -> BuildResult:
 
 def _copy(job: _Job, progress: Progress) -> TokenCopy | ShuffledCopy:
     directory, options = job.work.directory, job.options
-    if job.shuffle is None:
+    if job.shuffle is None or job.sizes is None:
         return TokenCopy(directory, job.inputs, progress)
     return ShuffledCopy(
         directory,
         job.inputs,
         job.shuffle,
         progress,
-        memory_bytes=options.shuffle_memory_bytes,
+        sizes=job.sizes,
         threads=options.shuffle_threads,
         multimodal=options.multimodal,
     )

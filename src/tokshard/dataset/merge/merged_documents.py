@@ -119,7 +119,7 @@ class MergedDocuments:
         """
         files = [InputFile(bin_path(dataset.prefix)) for dataset in self._inputs]
         for file in files:
-            file.prefetch(0, file.size_bytes)
+            file.prefetch_all()
         bases = [0, *accumulate(file.size_bytes for file in files)]
         parts = [self._load(part, ()) for part in self.ranges(0, self.count)]
         for part in parts:

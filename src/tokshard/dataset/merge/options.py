@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokshard.core.codec import INTEGER_LIMIT
+from tokshard.core.memory import available_bytes
 from tokshard.errors import UsageError
 from tokshard.storage.lock import LockMode, check_lock_mode
 from tokshard.storage.paths import check_output_prefix, is_remote
@@ -14,6 +15,8 @@ from tokshard.storage.paths import check_output_prefix, is_remote
 DEFAULT_MEMORY_BYTES = 1 << 30
 MIN_MEMORY_BYTES = 16 << 20
 _DEFAULT_THREADS = 4
+# The page cache also holds what is being written.
+_PAGE_CACHE_PART = 3
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,9 @@ class MergeOptions:
             writes the output at a time.
         shuffle: The seed of a random order of the documents of all inputs, from 0 to 2**63 - 1; None to
             concatenate them.
-        memory_bytes: The memory for tokens and their index during a shuffle; None for DEFAULT_MEMORY_BYTES.
-            The order does not depend on it.
+        memory_bytes: The memory for tokens and their index during a shuffle; the order does not depend on
+            it. None for DEFAULT_MEMORY_BYTES, and one pass also over more tokens, up to a third of the
+            memory that is available: they are read from the page cache.
         workers: The threads of a shuffle; None for one per core, at most 4. The order does not depend on it.
 
     Raises:
@@ -76,6 +80,13 @@ class MergeOptions:
     def shuffle_memory_bytes(self) -> int:
         """The memory of a shuffle."""
         return DEFAULT_MEMORY_BYTES if self.memory_bytes is None else self.memory_bytes
+
+    @property
+    def page_cache_bytes(self) -> int:
+        """The tokens and their index for which the page cache has room."""
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        return max(DEFAULT_MEMORY_BYTES, (available_bytes() or 0) // _PAGE_CACHE_PART)
 
     @property
     def shuffle_threads(self) -> int:

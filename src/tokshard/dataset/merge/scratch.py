@@ -7,14 +7,12 @@ for each group of ranges, and their positions by range to ``segments.bin``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.core.background import in_order
 from tokshard.dataset.merge.documents import NOT_LOADED, Documents, document_sizes
 from tokshard.dataset.merge.shuffle_layout import MAX_GROUPS, ShuffleLayout
 from tokshard.dataset.merge.token_stores import BufferPool, LoadedTokens, TokenStore
@@ -101,7 +99,9 @@ class RunWriter:
             row["tokens"][ranges.start : ranges.stop] = (
                 file.size_bytes + sizes[ranges.start : ranges.stop] - begin
             )
-            for chunk in self._chunks(documents, int(edges[ranges.start]), int(edges[ranges.stop])):
+            chunks = documents.chunks(int(edges[ranges.start]), int(edges[ranges.stop]))
+            places = [place for place in chunks if documents.begins[place[0]] != NOT_LOADED]
+            for chunk in documents.gather(places, self._threads):
                 file.write(chunk)
                 tell()
         self.files[SEGMENTS_NAME].write(row.tobytes())
@@ -110,14 +110,6 @@ class RunWriter:
         """Close all files."""
         for file in self.files.values():
             file.close()
-
-    def _chunks(self, documents: Documents, first: int, stop: int) -> Iterator[bytes | memoryview]:
-        places = (
-            (begin, end)
-            for begin, end in documents.chunks(first, stop)
-            if documents.begins[begin] != NOT_LOADED
-        )
-        return in_order((partial(documents.gather, *place) for place in places), self._threads)
 
 
 def _columns(documents: Documents, first: int, stop: int, first_sequence: int, last_sequence: int) -> bytes:

@@ -72,7 +72,9 @@ class ShuffleSizes:
 
     Attributes:
         block_bytes: The memory of a run or range.
-        is_single_pass: Whether all documents fit into memory.
+        is_single_pass: Whether all documents fit into memory or the page cache.
+        single_pass_bytes: The ``block_bytes`` from which on there is a single pass from the page cache; None
+            if the documents cannot be read from there.
         memory_bytes: The memory of all runs or ranges that are in memory at a time, about.
         scratch_bytes: The size of the scratch files, about.
         disk_bytes: The largest size of the scratch files and the output at any time, about.
@@ -80,6 +82,7 @@ class ShuffleSizes:
 
     block_bytes: int
     is_single_pass: bool
+    single_pass_bytes: int | None
     memory_bytes: int
     scratch_bytes: int
     disk_bytes: int
@@ -89,20 +92,36 @@ class ShuffleSizes:
         """How often all tokens are read and written."""
         return 1 if self.is_single_pass else 2
 
+    def allows(self, block_bytes: int) -> bool:
+        """Return whether a run with this ``block_bytes`` can be continued."""
+        if self.single_pass_bytes is not None and block_bytes >= self.single_pass_bytes:
+            return True  # it needs little memory
+        return block_bytes <= self.block_bytes
 
-def shuffle_sizes(inputs: Sequence[MergeInput], memory_bytes: int) -> ShuffleSizes:
-    """Return the sizes of a shuffle of datasets."""
+
+def shuffle_sizes(inputs: Sequence[MergeInput], *, memory_bytes: int, page_cache_bytes: int) -> ShuffleSizes:
+    """Return the sizes of a shuffle of datasets.
+
+    Args:
+        inputs: The datasets.
+        memory_bytes: The memory for tokens and their index.
+        page_cache_bytes: The same if the tokens of all inputs are read from the page cache, in one pass,
+            which needs memory only for the index.
+    """
     tokens = sum(dataset.bin_bytes for dataset in inputs)
     documents = sum(dataset.header.document_count for dataset in inputs)
     sequences = sum(dataset.header.sequence_count for dataset in inputs)
     needed = needed_bytes(documents, sequences, tokens)
-    is_single = needed <= memory_bytes
+    is_in_place = len(inputs) <= MAX_OPEN_INPUTS and needed - tokens <= memory_bytes
+    limit = max(memory_bytes, page_cache_bytes) if is_in_place else memory_bytes
+    is_single = needed <= limit
     scratch_bytes = 0 if is_single else tokens + column_bytes(documents, sequences, multimodal=True)
     # The columns of the index are written twice; scratch files are removed one after the other.
     output = tokens + 2 * (20 * sequences + 24 * documents)
     return ShuffleSizes(
-        block_bytes=memory_bytes if is_single else max(1, memory_bytes // _LOADS),
+        block_bytes=limit if is_single else max(1, memory_bytes // _LOADS),
         is_single_pass=is_single,
+        single_pass_bytes=needed if is_in_place else None,
         memory_bytes=min(needed, memory_bytes),
         scratch_bytes=scratch_bytes,
         disk_bytes=output + scratch_bytes // 8,
@@ -128,7 +147,7 @@ class ShuffledCopy:
         shuffle: DocumentShuffle,
         progress: Progress,
         *,
-        memory_bytes: int,
+        sizes: ShuffleSizes,
         threads: int,
         multimodal: bool,
     ) -> None:
@@ -143,7 +162,7 @@ class ShuffledCopy:
         self.digests: dict[int, str] = {}
         self.pieces: list[PieceRecord] = []
         self._sizes: dict[str, int] = {}
-        block_bytes, journal_bytes = self._recover(shuffle_sizes(inputs, memory_bytes).block_bytes)
+        block_bytes, journal_bytes = self._recover(sizes)
         self._layout = lay_out(self._merged, self._key, block_bytes)
         self._journal = Journal(os.path.join(directory, JOURNAL_NAME), journal_bytes)
         try:
@@ -217,7 +236,7 @@ class ShuffledCopy:
     def _is_distributed(self) -> bool:
         return self._sizes.get(scratch.SEGMENTS_NAME, 0) == scratch.SEGMENT.itemsize * self._segments
 
-    def _recover(self, block_bytes: int) -> tuple[int, int]:
+    def _recover(self, sizes: ShuffleSizes) -> tuple[int, int]:
         # The memory of a run, and the size of the journal to continue from: 0 to start over.
         recorded: int | None = None
         journal_bytes = 0
@@ -233,13 +252,13 @@ class ShuffledCopy:
                     self.pieces.append(entry.piece)
             self._sizes |= checkpoint.sizes
             journal_bytes = checkpoint.journal_bytes
-        if recorded is not None and recorded <= block_bytes:
+        if recorded is not None and sizes.allows(recorded):
             return recorded, journal_bytes
         # Runs of an earlier run with more memory may not fit now.
         self.digests.clear()
         self.pieces.clear()
         self._sizes.clear()
-        return block_bytes, 0
+        return sizes.block_bytes, 0
 
     def _write_at_once(self) -> None:
         if self._output.documents == self._merged.count:

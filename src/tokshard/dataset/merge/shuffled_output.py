@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
-from tokshard.core.background import Background, in_order
 from tokshard.dataset.index_file import FileColumn
 from tokshard.dataset.manifest import ORDER_NAME
 from tokshard.dataset.merge.documents import NOT_LOADED, Documents
 from tokshard.dataset.records import PieceRecord
 from tokshard.dataset.source import InputFile
 from tokshard.storage.digest import READ_BYTES
-from tokshard.storage.files import AppendFile
+from tokshard.storage.files import AppendFile, EarlyForce
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,8 +23,8 @@ if TYPE_CHECKING:
 PIECE_BYTES = 16 << 20
 """A piece ends with the first document at whose end it has this size. Digests of outputs depend on it."""
 
-FORCED_BYTES = 64 << 20
-"""Tokens are forced to the disk in another thread after so many bytes, so that little is left at the end."""
+CACHED_BYTES = 1 << 30
+"""Tokens that stay in the page cache, which must have room for the inputs."""
 
 TOKENS_NAME = "0.bin"
 LENGTHS_NAME = "0.lengths"
@@ -61,14 +59,13 @@ class ShuffledOutput:
         self._position = position
         self._finish = finish
         self.files: dict[str, AppendFile] = {}
-        self._forcing: Background[None] | None = None
         try:
             for name in _NAMES:
                 self.files[name] = AppendFile(os.path.join(directory, name), sizes.get(name, 0))
         except BaseException:
-            self.close()
+            self._close_files()
             raise
-        self._forced = self.size_bytes
+        self._early = EarlyForce(self._force_tokens, self.size_bytes)
         self._piece = xxhash.xxh3_128()
         done = sum(piece.tokens for piece in pieces) * itemsize
         self._documents = self.documents - sum(piece.documents for piece in pieces)
@@ -97,7 +94,7 @@ class ShuffledOutput:
         """
         places = list(documents.chunks(0, len(documents)))
         loaded = [place for place in places if documents.begins[place[0]] != NOT_LOADED]
-        chunks = in_order((partial(documents.gather, *place) for place in loaded), threads)
+        chunks = documents.gather(loaded, threads)
         for first, stop in places:
             if documents.begins[first] == NOT_LOADED:
                 path, begin = self._position(int(documents.numbers[first]))
@@ -120,12 +117,14 @@ class ShuffledOutput:
         """End the last piece."""
         if self._documents:
             self._end_piece()
-        self._settle()
+        self._early.settle()
 
     def close(self) -> None:
         """Close all files. An fsync in progress is awaited, even if it fails."""
-        if self._forcing is not None:
-            self._forcing.done.wait()
+        self._early.wait()
+        self._close_files()
+
+    def _close_files(self) -> None:
         for file in self.files.values():
             file.close()
 
@@ -151,17 +150,13 @@ class ShuffledOutput:
         file = self.files[TOKENS_NAME]
         file.write(block)
         self._bytes += len(block)
-        if file.size_bytes - self._forced >= FORCED_BYTES and (
-            self._forcing is None or self._forcing.done.is_set()
-        ):
-            self._settle()
-            self._forcing, self._forced = Background(file.force), file.size_bytes
+        self._early.written(file.size_bytes)
 
-    def _settle(self) -> None:
-        # Raises the error of the last fsync.
-        if self._forcing is not None:
-            self._forcing.result()
-            self._forcing = None
+    def _force_tokens(self) -> None:
+        file, size = self.files[TOKENS_NAME], self.size_bytes
+        file.force()
+        if size > CACHED_BYTES:
+            file.uncache(CACHED_BYTES, size - CACHED_BYTES)
 
     def _end_piece(self) -> None:
         self._finish(

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tokshard.dataset.source import InputFile
-from tokshard.storage.reading import read_ranges
+from tokshard.storage.mapped import copy_mapped
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
+    Bytes = NDArray[np.uint8]
 
 # Below this mean size, copying tokens by their numbers is faster than slicing the buffer.
 _SHORT_BYTES = 100
@@ -22,8 +23,8 @@ _SHORT_BYTES = 100
 class TokenStore(Protocol):
     """Tokens of documents at byte positions. Threads may share it."""
 
-    def gather(self, begins: Integers, sizes: Integers) -> bytes | memoryview:
-        """Return the concatenation of ranges of bytes."""
+    def gather(self, begins: Integers, sizes: Integers, room: Bytes) -> bytes | memoryview:
+        """Return the concatenation of ranges of bytes, which may be in ``room``, an array of their size."""
 
     def release(self) -> None:
         """Free the memory; nothing is read after that."""
@@ -38,15 +39,14 @@ class LoadedTokens:
         pool: The pool.
     """
 
-    def __init__(self, buffer: NDArray[np.uint8], itemsize: int, pool: BufferPool) -> None:
+    def __init__(self, buffer: Bytes, itemsize: int, pool: BufferPool) -> None:
         self._buffer = buffer
         self._itemsize = itemsize
         self._pool = pool
 
-    def gather(self, begins: Integers, sizes: Integers) -> bytes | memoryview:
-        """Return the concatenation of ranges of bytes."""
-        total = int(sizes.sum())
-        if total < _SHORT_BYTES * len(sizes):
+    def gather(self, begins: Integers, sizes: Integers, room: Bytes) -> bytes | memoryview:
+        """Return the concatenation of ranges of bytes, which may be in ``room``, an array of their size."""
+        if len(room) < _SHORT_BYTES * len(sizes):
             items = self._buffer[: len(self._buffer) // self._itemsize * self._itemsize]
             places = begins // self._itemsize, sizes // self._itemsize
             return ragged(items.view(f"u{self._itemsize}"), *places).data.cast("B")
@@ -78,39 +78,36 @@ class RandomAccessTokens:
         sizes = np.array([file.size_bytes for file in files], np.int64)
         self._ends = np.cumsum(sizes)
         self._begins = self._ends - sizes
+        self._maps = [np.frombuffer(file.map() or bytes(1), np.uint8) for file in files]
+        self._addresses = np.array([mapped.ctypes.data for mapped in self._maps], np.int64)
 
-    def gather(self, begins: Integers, sizes: Integers) -> memoryview:
-        """Return the concatenation of ranges of bytes."""
+    def gather(self, begins: Integers, sizes: Integers, room: Bytes) -> memoryview:
+        """Return the concatenation of ranges of bytes, which is in ``room``, an array of their size."""
         filled = np.flatnonzero(sizes)
         begins, sizes = begins[filled], sizes[filled]
         numbers = np.searchsorted(self._ends, begins, side="right")
-        descriptors = [file.descriptor for file in self._files]
-        offsets = (begins - self._begins[numbers]).tolist()
-        ranges = [
-            (descriptors[number], offset, size)
-            for number, offset, size in zip(numbers.tolist(), offsets, sizes.tolist(), strict=True)
-        ]
-        target = np.empty(int(sizes.sum()), np.uint8).data
-        done = read_ranges(ranges, target)
+        offsets = begins - self._begins[numbers]
+        done = copy_mapped(self._addresses[numbers] + offsets, sizes, room)
         position = int(sizes[:done].sum())
-        # The first of the others failed: its file raises the error.
-        for number, (_, offset, size) in zip(numbers[done:].tolist(), ranges[done:], strict=True):
-            self._files[number].read_into(target[position : position + size], offset)
+        # The next one cannot be read, for which its file raises the error, or the system copies none.
+        rest = zip(numbers[done:].tolist(), offsets[done:].tolist(), sizes[done:].tolist(), strict=True)
+        for number, offset, size in rest:
+            self._files[number].read_into(room.data[position : position + size], offset)
             position += size
-        return target
+        return room.data
 
     def release(self) -> None:
         """Close the files."""
-        self._files = ()
+        self._files, self._maps = (), []
 
 
 class BufferPool:
     """Buffers that are used again: new memory costs as much as reading the tokens."""
 
     def __init__(self) -> None:
-        self._free: list[NDArray[np.uint8]] = []
+        self._free: list[Bytes] = []
 
-    def take(self, size: int, capacity: int) -> NDArray[np.uint8]:
+    def take(self, size: int, capacity: int) -> Bytes:
         """Return a buffer of ``size`` bytes, part of one with room for ``capacity`` bytes if it is new."""
         while self._free:
             buffer = self._free.pop()
@@ -118,7 +115,7 @@ class BufferPool:
                 return buffer
         return np.empty(max(size, capacity), np.uint8)
 
-    def put(self, buffer: NDArray[np.uint8]) -> None:
+    def put(self, buffer: Bytes) -> None:
         """Return a buffer."""
         if len(buffer):
             self._free.append(buffer)
