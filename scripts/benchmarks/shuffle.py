@@ -3,7 +3,8 @@
 Four datasets with documents of log-normal lengths are made in a temporary directory; their .bin files get
 second names as .ds files of datatrove. Each side shuffles them in turn, several rounds. The time ends when
 the output is on the disk (fsync), and does not include imports. The table has the median time, the largest
-peak memory, and the bytes read and written, which Linux counts for each process.
+peak memory, and the bytes read and written, which Linux counts for each process. In one pass, tokshard copies
+the tokens from the page cache: these bytes are not counted as read, and the pages count as memory.
 
 DocumentTokenizerMerger(shuffle=True) of datatrove draws the file of each document at random, and takes the
 documents of each file in their order: they must have been shuffled within the files before. tokshard writes
@@ -178,7 +179,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="bench shuffle", description=__doc__)
     parser.add_argument("--size", default="500MB", help="bytes of tokens, such as 500MB or 5GB")
     parser.add_argument("--mean", type=float, default=1000, help="mean tokens of a document")
-    parser.add_argument("--memory", type=int, default=0, help="MiB for --memory of tokshard, if any")
+    parser.add_argument("--memory", type=int, default=0, help="MiB for --memory of tokshard, for two passes")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--datatrove-python", help="an interpreter that has datatrove")

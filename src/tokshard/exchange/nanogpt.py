@@ -51,6 +51,8 @@ MOST_SHARD_TOKENS = 2**31 - 1
 _MAGICS: dict[str, int] = {"fineweb": 20240520, "automodel": 278895051}
 _VERSION = 1
 _BLOCK_TOKENS = 1 << 19
+# From this mean length on, copying documents one by one is faster than by masks.
+_SLICED_TOKENS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,14 +304,21 @@ class NanogptFormat:
             # The common case: each BOS token takes the place of the EOD token before it.
             stream, starts = room[:-1], edges[:-1]
         else:
-            kept = np.ones(len(tokens), bool)
-            kept[lasts[has_eod]] = False
             lengths = np.diff(edges) + 1
             lengths[is_filled] -= has_eod
-            starts = np.cumsum(lengths) - lengths
-            of_documents = np.ones(int(lengths.sum()), bool)
-            of_documents[starts] = False
-            stream = np.empty(len(of_documents), layout.dtype)
-            stream[of_documents] = tokens[kept]
+            ends = np.cumsum(lengths)
+            starts = ends - lengths
+            if ends[-1] < _SLICED_TOKENS * len(lengths):
+                kept = np.ones(len(tokens), bool)
+                kept[lasts[has_eod]] = False
+                of_documents = np.ones(int(ends[-1]), bool)
+                of_documents[starts] = False
+                stream = np.empty(len(of_documents), layout.dtype)
+                stream[of_documents] = tokens[kept]
+            else:
+                # The room for a BOS token gets a copy of what is before the document.
+                view, stops = room.data, edges[:-1] + lengths
+                slices = zip(edges[:-1].tolist(), stops.tolist(), strict=True)
+                stream = np.frombuffer(bytearray().join([view[i:j] for i, j in slices]), layout.dtype)
         stream[starts] = layout.bos_id
         yield _Piece(stream, starts, Position(first))
