@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tracemalloc
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from support.plain_datasets import CODES, Plain, datasets, idx_bytes
 from support.tokenize_runs import run_tokenize, write_jsonl
 from tokshard import MergeOptions, VerifyOptions, dry_run_merge, merge, verify
 from tokshard.core.keyed_orders import derive_key, mix, sorted_order
+from tokshard.dataset import source
 from tokshard.dataset.document_ids import DocumentIds
 from tokshard.dataset.manifest import read_manifest
 from tokshard.dataset.merge import (
@@ -282,7 +284,7 @@ def test_a_run_from_the_page_cache_is_continued_by_one_with_less_memory(monkeypa
     assert pair("out")[0] == shuffled([plain], 9)[0].bin_bytes()
 
 
-@pytest.mark.parametrize("how", ["kernel", "read"])
+@pytest.mark.parametrize("how", ["kernel", "no such call", "no memory mapping"])
 def test_documents_are_read_in_place(monkeypatch, how):
     plains = [
         Plain("int32", [[list(range(i % 7 * n, i % 11 * n + 1))] for i in range(90)]) for n in (0, 1, 3)
@@ -292,8 +294,14 @@ def test_documents_are_read_in_place(monkeypatch, how):
         plain.write(f"p{number}")
     monkeypatch.setattr(documents, "CHUNK_BYTES", 4000)
     monkeypatch.setattr(shuffled_output, "CACHED_BYTES", 500)
-    if how == "read":
+    if how == "no such call":
         monkeypatch.setattr(token_stores, "copy_mapped", lambda *_: 0)
+    if how == "no memory mapping":
+
+        def refuse(file):
+            raise StorageError("map", file.path, OSError(errno.ENODEV, "No such device"))
+
+        monkeypatch.setattr(source.InputFile, "map", refuse)
     for workers in (1, 3):
         merge(MergeOptions([f"p{n}" for n in range(4)], f"out{workers}", shuffle=5, workers=workers))
         assert pair(f"out{workers}")[0] == shuffled(plains, 5)[0].bin_bytes()

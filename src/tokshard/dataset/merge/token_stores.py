@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from tokshard.dataset.source import InputFile
+from tokshard.errors import StorageError
 from tokshard.storage.mapped import copy_mapped
 
 if TYPE_CHECKING:
@@ -78,7 +80,10 @@ class RandomAccessTokens:
         sizes = np.array([file.size_bytes for file in files], np.int64)
         self._ends = np.cumsum(sizes)
         self._begins = self._ends - sizes
-        self._maps = [np.frombuffer(file.map() or bytes(1), np.uint8) for file in files]
+        self._maps: list[Bytes] = []
+        # A limit on address space, or a file system without memory mapping: all documents are read.
+        with suppress(StorageError):
+            self._maps = [np.frombuffer(file.map() or bytes(1), np.uint8) for file in files]
         self._addresses = np.array([mapped.ctypes.data for mapped in self._maps], np.int64)
 
     def gather(self, begins: Integers, sizes: Integers, room: Bytes) -> memoryview:
@@ -87,9 +92,9 @@ class RandomAccessTokens:
         begins, sizes = begins[filled], sizes[filled]
         numbers = np.searchsorted(self._ends, begins, side="right")
         offsets = begins - self._begins[numbers]
-        done = copy_mapped(self._addresses[numbers] + offsets, sizes, room)
+        done = copy_mapped(self._addresses[numbers] + offsets, sizes, room) if self._maps else 0
         position = int(sizes[:done].sum())
-        # The next one cannot be read, for which its file raises the error, or the system copies none.
+        # Either the system copies none, or the next one cannot be read: its file raises the error.
         rest = zip(numbers[done:].tolist(), offsets[done:].tolist(), sizes[done:].tolist(), strict=True)
         for number, offset, size in rest:
             self._files[number].read_into(room.data[position : position + size], offset)
