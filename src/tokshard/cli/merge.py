@@ -57,8 +57,8 @@ def merge(
         int | None,
         declarations.size(
             "--memory",
-            help="Use about SIZE of memory for --shuffle; more tokens than that take two passes.",
-            default="1GiB, but one pass up to 1/3 of the available memory",
+            help="Shuffle in one pass if tokens and index fit into SIZE, else in two with SIZE of memory.",
+            default="1/3 of the available memory for one pass, 1GiB for two",
             group=RUN,
         ),
     ] = MergeOptions.memory_bytes,
@@ -80,8 +80,8 @@ def merge(
     """Concatenate indexed datasets, byte-identical to Megatron's merge, or shuffle their documents.
 
     Datasets are concatenated in the order of the arguments; the matches of a glob are in natural order
-    (part-2 before part-10). --shuffle needs free disk space of about twice the tokens if it takes two passes
-    (see --dry-run). The same command resumes an interrupted merge.
+    (part-2 before part-10). If --shuffle takes two passes, it also needs disk space for scratch files;
+    --dry-run shows how much. The same command resumes an interrupted merge.
 
     Examples:
         tokshard merge out/web out/books -o out/all
@@ -146,9 +146,9 @@ def _show_dry_run(plan: MergeDryRun) -> None:
 def _show_shuffle(shuffle: ShuffleForecast) -> None:
     rendering.line(f"order: shuffled with seed {shuffle.seed} ({shuffle.algorithm})")
     passes = counted(shuffle.passes, "pass", "passes")
-    means = "from the page cache"
+    means = f"{size(shuffle.memory_bytes)} of memory"
     if shuffle.scratch_bytes:
-        means = f"{size(shuffle.memory_bytes)} of memory, {size(shuffle.scratch_bytes)} of scratch files"
+        means += f", {size(shuffle.scratch_bytes)} of scratch files"
     rendering.line(f"shuffle: {passes} over the tokens, {means}")
     free = "unknown" if shuffle.free_bytes is None else size(shuffle.free_bytes)
     rendering.line(f"disk: {size(shuffle.disk_bytes)} required, {free} free")

@@ -307,6 +307,25 @@ def test_documents_are_read_in_place(monkeypatch, how):
         assert pair(f"out{workers}")[0] == shuffled(plains, 5)[0].bin_bytes()
 
 
+@pytest.mark.parametrize("memory", [20_000, 60_000, 1 << 20])
+@pytest.mark.parametrize("checkpoint", [400, 40_000, 400_000])
+def test_the_disk_space_is_known_before(monkeypatch, memory, checkpoint):
+    monkeypatch.setattr(shuffle, "CHECKPOINT_BYTES", checkpoint)
+    Plain("uint16", [[[i % 99] * 500] for i in range(400)]).write("p")
+    asked = MergeOptions("p", "out", shuffle=9, memory_bytes=memory)
+    sizes, append = [], shuffled_output.ShuffledOutput._append
+
+    def recorded(self, block):
+        append(self, block)
+        work = Path("out.tokshard/work")
+        found = [*work.glob("0.*"), *work.glob("shuffle-*.bin")]  # segments are negligible if runs are large
+        sizes.append(sum(path.stat().st_size for path in found))
+
+    monkeypatch.setattr(shuffled_output.ShuffledOutput, "_append", recorded)
+    merge(asked)
+    assert max(sizes) <= dry_run_merge(asked).shuffle.disk_bytes
+
+
 def test_less_memory_starts_over_and_another_seed_is_refused(monkeypatch):
     plain = Plain("uint16", [[[i] * 30] for i in range(60)])
     plain.write("p")

@@ -35,9 +35,9 @@ class MergeOptions:
             writes the output at a time.
         shuffle: The seed of a random order of the documents of all inputs, from 0 to 2**63 - 1; None to
             concatenate them.
-        memory_bytes: The memory for tokens and their index during a shuffle; the order does not depend on
-            it. None for DEFAULT_MEMORY_BYTES, and one pass also over more tokens, up to a third of the
-            memory that is available: they are read from the page cache.
+        memory_bytes: The memory for tokens and their index during a shuffle; more of them take two passes.
+            None for 1 GiB, but inputs that need up to a third of the available memory are shuffled in one
+            pass, from the page cache. The order does not depend on it.
         workers: The threads of a shuffle; None for one per core, at most 4. The order does not depend on it.
 
     Raises:
@@ -83,7 +83,7 @@ class MergeOptions:
 
     @property
     def page_cache_bytes(self) -> int:
-        """The tokens and their index for which the page cache has room."""
+        """The limit of tokens and index for one pass from the page cache."""
         if self.memory_bytes is not None:
             return self.memory_bytes
         return max(DEFAULT_MEMORY_BYTES, (available_bytes() or 0) // _PAGE_CACHE_PART)

@@ -26,7 +26,13 @@ from tokshard.dataset.merge.documents import Documents
 from tokshard.dataset.merge.inputs import MergeInput
 from tokshard.dataset.merge.merged_documents import MergedDocuments
 from tokshard.dataset.merge.scratch import RunReader, RunWriter, remove_scratch
-from tokshard.dataset.merge.shuffle_layout import ShuffleLayout, column_bytes, lay_out, needed_bytes
+from tokshard.dataset.merge.shuffle_layout import (
+    MAX_GROUPS,
+    ShuffleLayout,
+    column_bytes,
+    lay_out,
+    needed_bytes,
+)
 from tokshard.dataset.merge.shuffled_output import ShuffledOutput, blocks
 from tokshard.dataset.merge.staging import CopiedInput
 from tokshard.dataset.merge.token_stores import MAX_OPEN_INPUTS, BufferPool
@@ -75,7 +81,7 @@ class ShuffleSizes:
         is_single_pass: Whether all documents fit into memory or the page cache.
         single_pass_bytes: The ``block_bytes`` from which on there is a single pass from the page cache; None
             if the documents cannot be read from there.
-        memory_bytes: The memory of all runs or ranges that are in memory at a time, about.
+        memory_bytes: The memory of the index, and of the tokens that are in memory at a time, about.
         scratch_bytes: The size of the scratch files, about.
         disk_bytes: The largest size of the scratch files and the output at any time, about.
     """
@@ -116,15 +122,20 @@ def shuffle_sizes(inputs: Sequence[MergeInput], *, memory_bytes: int, page_cache
     limit = max(memory_bytes, page_cache_bytes) if is_in_place else memory_bytes
     is_single = needed <= limit
     scratch_bytes = 0 if is_single else tokens + column_bytes(documents, sequences, multimodal=True)
-    # The columns of the index are written twice; scratch files are removed one after the other.
+    # The columns of the index are written twice.
     output = tokens + 2 * (20 * sequences + 24 * documents)
+    block_bytes = limit if is_single else max(1, memory_bytes // _LOADS)
+    # A scratch file is removed two checkpoints after its last range, and a checkpoint is begun after a range.
+    groups = max(1, min(MAX_GROUPS, needed // block_bytes))
+    kept = scratch_bytes // groups + 2 * (CHECKPOINT_BYTES + block_bytes)
+    in_memory = needed - tokens if is_in_place else needed
     return ShuffleSizes(
-        block_bytes=limit if is_single else max(1, memory_bytes // _LOADS),
+        block_bytes=block_bytes,
         is_single_pass=is_single,
         single_pass_bytes=needed if is_in_place else None,
-        memory_bytes=min(needed, memory_bytes),
+        memory_bytes=in_memory if is_single else memory_bytes,
         scratch_bytes=scratch_bytes,
-        disk_bytes=output + scratch_bytes // 8,
+        disk_bytes=output + min(scratch_bytes, kept),
     )
 
 
