@@ -6,11 +6,12 @@ import os
 import shlex
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from threading import Timer, main_thread
-from types import FrameType
+from threading import Thread, main_thread
+from types import CodeType, FrameType
 
 import typer
 
@@ -119,20 +120,27 @@ class _Stopped(KeyboardInterrupt):
 @contextmanager
 def _stoppable() -> Iterator[None]:
     # The first Ctrl-C or SIGTERM ends the block in order, and the second at once.
-    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of handlers
+    late: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if _is_running(unraisable.__code__, frame):  # where an exception is lost, too
+            late.append(number)
+            return
+        late.clear()
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, lambda second, _: os._exit(128 + second))
         raise _Stopped(number)
 
     def unraisable(lost: sys.UnraisableHookArgs) -> None:
         # The signal came while Python ran a callback that must not raise (of a weak reference, say).
-        if not isinstance(lost.exc_value, _Stopped):
+        if isinstance(lost.exc_value, _Stopped):
+            late.append(lost.exc_value.number)
+            for each in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(each, stop)
+        else:
             show(lost)
-            return
-        number = lost.exc_value.number
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, stop)
-        Timer(0.01, signal.pthread_kill, (main_thread().ident, number)).start()
+        if late:
+            Thread(target=_send_after, args=(unraisable.__code__, late[-1]), daemon=True).start()
 
     show, sys.unraisablehook = sys.unraisablehook, unraisable
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -148,6 +156,21 @@ def _stoppable() -> Iterator[None]:
         sys.unraisablehook = show
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _send_after(code: CodeType, number: int) -> None:
+    # Send a signal to the main thread when it does not run the code.
+    main = main_thread().ident or 0
+    time.sleep(0.01)
+    while _is_running(code, sys._current_frames().get(main)):  # noqa: SLF001 - documented
+        time.sleep(0.01)
+    signal.pthread_kill(main, number)
+
+
+def _is_running(code: CodeType, frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _stopped_in(error: BaseException | None) -> _Stopped | None:
