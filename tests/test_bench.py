@@ -154,7 +154,7 @@ with measure.session(options, sys.argv[2:], "numpy", "no-such-package") as bench
         return measure.Contender(name, command)
     found = bench.compare(
         [sleep("short", 0.01), sleep("long", 0.1)], title="sleeps", base="short", equal=["same"])
-    assert all(len(result.runs) == 2 for result in found.values())
+    assert all(len(result.runs) == bench.options.rounds for result in found.values())
 """
 
 
