@@ -26,7 +26,7 @@ PAGE = ROOT / "docs/explanation/scale.md"
 
 @pytest.fixture(scope="module")
 def benchmarks():
-    with benchmark_modules("scale", "scaledata", "sheet", "footprint") as modules:
+    with benchmark_modules("scale", "scaledata", "sheet", "footprint", "measure") as modules:
         yield modules
 
 
@@ -105,6 +105,7 @@ def test_all_stages_are_measured_and_written_into_a_page_that_holds(benchmarks, 
         return benchmarks["footprint"].Footprint(1.0, 1.0, 3, 2, 1, 0, 0)
 
     monkeypatch.setattr(scale, "take", take)
+    monkeypatch.setattr(scale, "yardstick", lambda: benchmarks["measure"].Contender("nothing", ["true"]))
     scale.main(["--directory", str(tmp_path), *SMALL, "--write", str(page)])
     written = page.read_text()
     assert sheet.recompute(written) == written

@@ -1,23 +1,21 @@
 """scripts/bench libraries: versions of `tokenizers` and both encoders of tokshard, on one core.
 
 Each version is installed without its dependencies into a temporary directory. All programs encode the same
-texts in batches of about 1 MiB, and print the CPU time of encoding alone, after one warm-up text.
+texts in batches of about 1 MiB; the time is the CPU time of encoding alone, after one warm-up text.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-from measure import Contender, compare, machine
+from measure import ROOT, Contender, parser, rate, session
 
 BATCH_BYTES = 1 << 20
-SAMPLE = Path(__file__).resolve().parents[2] / "sample_data"
+SAMPLE = ROOT / "sample_data"
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "FASTOKENS_BPE_THREADS": "1"}
 LABELS = {"bare": "library only", "reference": "reference encoder", "fast": "fast encoder"}
 
@@ -72,57 +70,40 @@ def batches_of(files: list[Path], megabytes: float) -> list[list[str]]:
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the arguments, measure and print a table in Markdown."""
-    parser = argparse.ArgumentParser(prog="scripts/bench libraries", description=__doc__)
-    parser.add_argument("inputs", nargs="*", type=Path, default=[SAMPLE / "stories.jsonl"],
-                        help="JSONL files, plain or .zst")  # fmt: skip
-    parser.add_argument("--tokenizer", action="append", help="may be given several times")
-    parser.add_argument("--versions", nargs="+", default=["0.22.2", "0.23.3", "1.0.0rc3"])
-    parser.add_argument("--megabytes", type=float, default=6)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as directory:
-        batches = batches_of(options.inputs, options.megabytes)
+    """Parse the arguments, install the versions, and print a table for each tokenizer."""
+    options = parser("libraries", __doc__, rounds=5)
+    options.add_argument("inputs", nargs="*", type=Path, default=[SAMPLE / "stories.jsonl"],
+                         help="JSONL files, plain or .zst")  # fmt: skip
+    options.add_argument("--tokenizer", action="append", help="may be given several times")
+    options.add_argument("--versions", nargs="+", default=["0.22.2", "0.23.3", "1.0.0rc3"])
+    options.add_argument("--megabytes", type=float, default=6)
+    with session(options, arguments, "tokshard", "fastokens") as bench:
+        versions = bench.options.versions
+        batches = batches_of(bench.options.inputs, bench.options.megabytes)
         size = sum(len(text.encode()) for batch in batches for text in batch)
-        corpus = Path(directory, "batches.json")
+        corpus = bench.directory / "batches.json"
         corpus.write_text(json.dumps(batches), encoding="utf-8")
-        for version in options.versions:
+        for version in versions:
             install = [sys.executable, "-m", "pip", "install", "-q", "-q", "--no-deps", "--target"]
-            subprocess.run([*install, f"{directory}/{version}", f"tokenizers=={version}"], check=True)
-        programs = [("bare", version) for version in options.versions]
+            subprocess.run([*install, bench.directory / version, f"tokenizers=={version}"], check=True)
+        programs = [("bare", version) for version in versions]
         # Of tokshard's own encoders two versions are enough: 0.22 and 0.23 have the same interface.
-        programs += [(name, version) for name in ("reference", "fast") for version in options.versions[-2:]]
-        print(
-            machine("tokshard", "fastokens"),
-            f"{size / 1e6:.1f} MB, MB/s (relative to the first row)",
-            "",
-            sep="\n",
-        )
-        names = options.tokenizer or [str(SAMPLE / "tokenizer.json")]
-        contenders = {
-            tokenizer: [
+        programs += [(name, version) for name in ("reference", "fast") for version in versions[-2:]]
+        for tokenizer in bench.options.tokenizer or [str(SAMPLE / "tokenizer.json")]:
+            contenders = [
                 Contender(
                     f"{LABELS[program]}, tokenizers {version}",
                     [sys.executable, __file__, program, tokenizer, str(corpus)],
                     size,
-                    own_time=True,
-                    environment={"PYTHONPATH": f"{directory}/{version}", **ONE_THREAD},
+                    environment={"PYTHONPATH": str(bench.directory / version), **ONE_THREAD},
+                    is_peer=program == "bare",
                 )
                 for program, version in programs
             ]
-            for tokenizer in names
-        }
-        found = {tokenizer: compare(commands, options.rounds) for tokenizer, commands in contenders.items()}
-    print("| program |", " | ".join(Path(tokenizer).stem for tokenizer in names), "|")
-    print("|---|" + "---:|" * len(names))
-    for number, contender in enumerate(contenders[names[0]]):
-        cells = []
-        for tokenizer in names:
-            first, *_ = found[tokenizer].values()
-            seconds = list(found[tokenizer].values())[number].seconds
-            cells.append(f"{size / seconds / 1e6:.1f} ({first.seconds / seconds:.1f}x)")
-        print(f"| {contender.name} |", " | ".join(cells), "|")
+            title = f"{Path(tokenizer).stem}, {size / 1e6:.1f} MB"
+            figures = [rate("MB per CPU s", 1e6)]
+            bench.compare(contenders, title=title, base=contenders[0].name, figures=figures)
 
 
 if __name__ == "__main__":
-    print(encode(*sys.argv[1:]))
+    print(json.dumps({"seconds": encode(*sys.argv[1:])}))

@@ -1,20 +1,25 @@
-"""scripts/bench memory: peak memory of `tokshard tokenize` for one very long document."""
+"""scripts/bench memory: peak memory of `tokshard tokenize` for one very long document.
+
+The memory is that of the largest process: a worker, or what loads the tokenizer for it. Parsing the document
+with Python's json is what it is compared with. The encoders must write the same tokens.
+"""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
-import os
 import random
+import shutil
 import sys
-import tempfile
 import unicodedata
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-import footprint
-from measure import machine
+from measure import ELAPSED, TOKSHARD, Contender, Figure, Run, parser, program, session
+
+LARGEST = Figure("peak MB", lambda run: run["largest_bytes"] / 1e6, "lower")
+PARSE = "for line in open(sys.argv[1]): json.loads(line)"
 
 _UNIT_CHARACTERS = 300_000
 _MARKS = "\uff0c\u3002\uff01\uff1f\u3001\n"
@@ -92,31 +97,35 @@ def _write(path: Path, kind: str, size: int) -> None:
 
 def main(arguments: list[str]) -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(prog="scripts/bench memory", description=__doc__)
-    parser.add_argument("tokenizers", nargs="*", help="tokenizer files; without any: the built-in tokenizer")
-    parser.add_argument("--encoders", nargs="+", default=["fast", "reference"])
-    parser.add_argument("--texts", nargs="+", default=list(TEXTS)[:6], choices=list(TEXTS))
-    parser.add_argument("--size", type=int, default=60_000_000, help="bytes of the document")
-    options = parser.parse_args(arguments)
-    print(machine("tokshard", "tokenizers", "fastokens", "orjson"))
-    print(f"{'tokenizer':<20}{'encoder':<11}{'text':<12}{'peak MB':>9}{'seconds':>9}  tokens")
-    with tempfile.TemporaryDirectory() as folder:
-        for kind in options.texts:
-            path = Path(folder) / f"{kind}.jsonl"
-            _write(path, kind, options.size)
-            for tokenizer in options.tokenizers or [None]:
-                for encoder in options.encoders if tokenizer else ["reference"]:
-                    _measure(path, tokenizer, encoder, kind, Path(folder) / "out")
-            path.unlink()
+    options = parser("memory", __doc__, rounds=1)
+    options.add_argument("tokenizers", nargs="*", help="tokenizer files; without any: the built-in tokenizer")
+    options.add_argument("--encoders", nargs="+", default=["fast", "reference"])
+    options.add_argument("--texts", nargs="+", default=list(TEXTS)[:6], choices=list(TEXTS))
+    options.add_argument("--size", type=int, default=60_000_000, help="bytes of the document")
+    with session(options, arguments, "tokshard", "tokenizers", "fastokens", "orjson") as bench:
+        path = bench.directory / "text.jsonl"
+        parsing = program("", PARSE, arguments=[path])
+        for kind in bench.options.texts:
+            _write(path, kind, bench.options.size)
+            for tokenizer in bench.options.tokenizers or [None]:
+                encoders = bench.options.encoders if tokenizer else ["reference"]
+                base = Contender("json.loads", parsing, is_peer=True, is_watched=True)
+                contenders = [base, *(_contender(path, tokenizer, encoder) for encoder in encoders)]
+                name = Path(tokenizer).name if tokenizer else "built-in tokenizer"
+                title = f"{kind}, {path.stat().st_size / 1e6:.0f} MB, {name}"
+                found = bench.run(contenders)
+                if len({run["digest"] for result in [*found.values()][1:] for run in result.runs}) > 1:
+                    sys.exit(f"{title}: the encoders write different tokens")
+                bench.show(found, title=title, base=base.name, figures=[LARGEST, ELAPSED])
 
 
-def _measure(path: Path, tokenizer: str | None, encoder: str, kind: str, out: Path) -> None:
-    # The process whose memory is reported is the largest one: a worker, or what loads the tokenizer for it.
-    command = [sys.executable, "-c", "from tokshard.cli.main import main; main()"]
-    command += ["tokenize", str(path), "-o", str(out / "x"), "--workers", "1", "--quiet"]
+def _contender(path: Path, tokenizer: str | None, encoder: str) -> Contender:
+    out = path.parent / "out"
+    command = [*TOKSHARD, "tokenize", str(path), "-o", str(out / "x"), "--workers", "1", "--quiet"]
     command += ["--tokenizer", tokenizer, "--encoder", encoder, "--eod", "0"] if tokenizer else []
-    measured = footprint.take(command, out)
-    tokens = hashlib.sha256((out / "x.bin").read_bytes()).hexdigest()[:12]
-    name = os.path.basename(tokenizer) if tokenizer else "built-in"
-    peak = f"{measured.largest_bytes / 1e6:>9.0f}{measured.seconds:>9.1f}"
-    print(f"{name:<20}{encoder:<11}{kind:<12}{peak}  {tokens}", flush=True)
+
+    def digest() -> Run:
+        return {"digest": hashlib.sha256((out / "x.bin").read_bytes()).hexdigest()}
+
+    clean = partial(shutil.rmtree, out, ignore_errors=True)
+    return Contender(f"{encoder} encoder", command, before=clean, after=digest, is_watched=True)

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -90,8 +89,9 @@ class Contender:
     Attributes:
         name: Its row.
         command: Its argument vector.
-        work: How much it does (bytes, calls), for rates.
+        work: How much it does (bytes, calls), for rates; None has no rate.
         before: Called before each run, not timed.
+        after: Called after each run; returns more values of the run, such as digests of the output.
         own_time: Whether the last word that it prints is its time in seconds.
         environment: Variables added to those of this process.
         is_peer: A program of others: its ratios are printed, and not compared with the history.
@@ -100,8 +100,9 @@ class Contender:
 
     name: str
     command: list[str]
-    work: float = 1
+    work: float | None = None
     before: Callable[[], object] = lambda: None
+    after: Callable[[], Run] = dict
     own_time: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     is_peer: bool = False
@@ -110,15 +111,16 @@ class Contender:
     def run(self) -> Run:
         """Run the command once."""
         self.before()
+        found: Run = {} if self.work is None else {"work": self.work}
         if self.is_watched:
-            return {**vars(footprint.take(self.command)), "work": self.work}
+            return found | vars(footprint.take(self.command)) | self.after()
         command = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *self.command]
         environment = {**os.environ, **self.environment}
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", env=environment, check=False
         )
         errors, _, last = done.stderr.rpartition("\n")
-        found = json.loads(last) if done.returncode == 0 else {"status": done.returncode}
+        found |= json.loads(last) if done.returncode == 0 else {"status": done.returncode}
         if found.pop("status"):
             sys.exit(f"{self.name} failed:\n{(errors or done.stderr)[-2000:]}")
         *_, last = done.stdout.splitlines() or [""]
@@ -127,7 +129,13 @@ class Contender:
         elif last.startswith("{"):
             with suppress(ValueError):
                 found |= json.loads(last)
-        return found | {"work": self.work}
+        return found | self.after()
+
+
+def yardstick() -> Contender:
+    """Return a fixed amount of work: the base of ratios where there is no other program to compare with."""
+    command = program("import hashlib; block = bytes(1 << 20)", "for _ in range(256): hashlib.sha256(block)")
+    return Contender("SHA-256 of 256 MiB", command, is_peer=True)
 
 
 @dataclass(frozen=True)
@@ -149,6 +157,7 @@ SECONDS = Figure("s", lambda run: run["seconds"], "lower")
 ELAPSED = Figure("s", lambda run: run["seconds"])
 CPU = Figure("CPU s", lambda run: run["cpu_seconds"])
 PEAK = Figure("peak MB", lambda run: run["peak_bytes"] / 1e6)
+OWN = Figure("own MB", lambda run: run["own_bytes"] / 1e6)
 
 
 def rate(title: str, unit: float = 1) -> Figure:
@@ -179,10 +188,10 @@ def digits(value: float) -> str:
     """Return a number with three significant digits, or all digits before the point.
 
     Example:
-        >>> digits(0.012345), digits(1.5), digits(1234567.8)
-        ('0.0123', '1.50', '1,234,568')
+        >>> digits(0.012345), digits(1.5), digits(1234567.8), digits(20)
+        ('0.0123', '1.50', '1,234,568', '20')
     """
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}"
+    return f"{value:,.0f}" if abs(value) >= 100 or isinstance(value, int) else f"{value:#.3g}"
 
 
 @dataclass(frozen=True)
@@ -210,28 +219,15 @@ class Rounds:
         return Spread.of([a / b for a, b in zip(*values, strict=True)]) if all(values) else None
 
 
-def run_rounds(contenders: Sequence[Contender], rounds: int, discarded: int = 0) -> dict[str, Rounds]:
-    """Run all contenders in turn, several times; return all runs by name."""
-    found = {contender.name: Rounds(contender, []) for contender in contenders}
-    if len(found) < len(contenders):
-        raise ValueError("two contenders have the same name")
-    for number in range(-discarded, rounds):
-        for contender in contenders:
-            _show_progress(f"round {number + 1} of {rounds}: {contender.name}")
-            run = contender.run()
-            if number >= 0:
-                found[contender.name].runs.append(run)
-    _show_progress("")
-    return found
-
-
-def _show_progress(text: str) -> None:
+def show_progress(text: str) -> None:
+    """Replace the line of progress, if a terminal shows it."""
     if sys.stderr.isatty():
         print(f"\r{text:<79.79}\r", end="", file=sys.stderr, flush=True)
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table in Markdown, its columns aligned: the first to the left, the others to the right."""
+    print()
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     for cells in (header, rule, *rows):
@@ -254,6 +250,30 @@ class Session:
         self.benchmark, self.options, self.work, self.directory = benchmark, options, work, directory
         self.records: list[history.Record] = []
 
+    def run(self, contenders: Sequence[Contender], equal: Sequence[str] = ()) -> dict[str, Rounds]:
+        """Run contenders in turn, several times; return all runs by name.
+
+        Args:
+            contenders: Commands with different names.
+            equal: Values that must be equal in all runs, such as digests of the output. Otherwise the
+                benchmark ends.
+        """
+        found = {contender.name: Rounds(contender, []) for contender in contenders}
+        if len(found) < len(contenders):
+            raise ValueError("two contenders have the same name")
+        for number in range(-self.options.discard, self.options.rounds):
+            for contender in contenders:
+                show_progress(f"round {number + 1} of {self.options.rounds}: {contender.name}")
+                run = contender.run()
+                if number >= 0:
+                    found[contender.name].runs.append(run)
+        show_progress("")
+        for name in equal:
+            runs = [(row, run[name]) for row, result in found.items() for run in result.runs]
+            if any(value != runs[0][1] for _, value in runs):
+                sys.exit(f"the contenders differ in {name}: {runs}")
+        return found
+
     def compare(
         self,
         contenders: Sequence[Contender],
@@ -263,28 +283,22 @@ class Session:
         figures: Sequence[Figure] = (SECONDS, CPU, PEAK),
         equal: Sequence[str] = (),
     ) -> dict[str, Rounds]:
-        """Run contenders in turn and print their table.
-
-        Args:
-            contenders: The rows.
-            title: Heading of the first column.
-            base: The row to which ratios refer; None prints no ratios.
-            figures: The columns.
-            equal: Values that must be equal in all runs, such as digests of the output. Otherwise the
-                benchmark ends.
-        """
-        results = run_rounds(contenders, self.options.rounds, self.options.discard)
-        for name in equal:
-            runs = [(row, run[name]) for row, result in results.items() for run in result.runs]
-            if any(value != runs[0][1] for _, value in runs):
-                sys.exit(f"{title}: the contenders differ in {name}: {runs}")
+        """Run contenders (see :meth:`run`) and print their table (see :meth:`show`)."""
+        results = self.run(contenders, equal)
         self.show(results, title=title, base=base, figures=figures)
         return results
 
     def show(
         self, results: dict[str, Rounds], *, title: str, base: str | None, figures: Sequence[Figure]
     ) -> None:
-        """Print the table of results, and keep their ratios for the history."""
+        """Print the table of results, and keep their ratios for the history.
+
+        Args:
+            results: The rows.
+            title: Heading of the first column.
+            base: The row to which ratios refer; None prints no ratios.
+            figures: The columns.
+        """
         shown = [figure for figure in figures if any(result.values(figure) for result in results.values())]
         header = [title or self.benchmark]
         rows = [[name] for name in results]
@@ -292,27 +306,26 @@ class Session:
             with_ratio = base is not None and figure.better is not None
             header += [figure.title, f"ratio, {figure.better} is better"] if with_ratio else [figure.title]
             for row, result in zip(rows, results.values(), strict=True):
-                spread = result.spread(figure)
-                row.append(str(spread or "-"))
+                row.append(str(result.spread(figure) or "-"))
                 if with_ratio and base is not None:
-                    ratio = result.ratio(results[base], figure)
-                    row.append("base" if row[0] == base else str(ratio or "-"))
-                    if ratio and spread and row[0] != base and not result.contender.is_peer:
-                        self.keep(f"{header[0]}: {row[0]}: {figure.title}", base, figure, ratio, spread)
-        print()
+                    row.append("base" if row[0] == base else str(result.ratio(results[base], figure) or "-"))
+                    self.keep(f"{header[0]}: {row[0]}", results[base], figure, result)
         show_table(header, rows)
 
-    def keep(self, name: str, base: str, figure: Figure, ratio: Spread, value: Spread) -> None:
-        """Add a ratio to those that are compared with the history at the end."""
-        low, high = (float(f"{bound:.4g}") for bound in ratio[1:3])
+    def keep(self, name: str, base: Rounds, figure: Figure, result: Rounds) -> None:
+        """Add a ratio to those that are compared with the history; peers and the base itself are left out."""
+        ratio, value = result.ratio(base, figure), result.spread(figure)
+        if ratio is None or value is None or result is base or result.contender.is_peer:
+            return
+        median, low, high = (float(f"{number:.4g}") for number in ratio[:3])
         self.records.append(
             history.Record(
                 benchmark=self.benchmark,
                 arguments=self.work,
-                figure=name,
-                base=base,
+                figure=f"{name}: {figure.title}",
+                base=base.contender.name,
                 better=figure.better or "higher",
-                ratio=float(f"{ratio.median:.4g}"),
+                ratio=median,
                 low=low,
                 high=high,
                 value=float(f"{value.median:.4g}"),
@@ -330,7 +343,10 @@ class Session:
         past = history.read(self.options.history)
         known = {record.key for record in past}
         count = sum(record.key in known for record in self.records)
-        print(f"\n{count} of {len(self.records)} ratios have records in {self.options.history.name}")
+        out = sys.stderr if getattr(self.options, "json", False) else sys.stdout
+        print(
+            f"\n{count} of {len(self.records)} ratios have records in {self.options.history.name}", file=out
+        )
         warnings = [text for record in self.records if (text := history.loss(record, past))]
         for text in warnings:
             print(f"warning: {text}", file=sys.stderr)
@@ -364,7 +380,19 @@ def parser(name: str, doc: str | None, rounds: int | None = 3) -> argparse.Argum
 
 
 # Options that do not change the work, or that select some of the tables.
-_NEUTRAL = {"directory", "rounds", "discard", "record", "strict", "history", "only", "stages", "tables"}
+_NEUTRAL = {
+    "directory",
+    "place",
+    "rounds",
+    "discard",
+    "record",
+    "strict",
+    "history",
+    "only",
+    "stages",
+    "tables",
+}
+_NEUTRAL |= {"run", "json", "write", "sums", "points"}
 
 
 @contextmanager
@@ -385,14 +413,15 @@ def session(
     """
     options = options_of.parse_args(arguments)
     name = options_of.prog.split()[-1]
-    for line in header(options_of.prog, arguments, options.rounds, versions(packages)):
-        print(line)
+    out = sys.stderr if getattr(options, "json", False) else sys.stdout
+    for line in header(options_of.prog, arguments, options.rounds, packages):
+        print(line, file=out)
     values = {key: value for key, value in vars(options).items() if key not in _NEUTRAL}
     for key, python in vars(options).items():
         if key.endswith("_python"):
             del values[key]
             if python:
-                print(f"{python}: {versions(peers, python)}")
+                print(f"{python}: {versions(peers, python)}", file=out)
     work = " ".join(f"{key}={json.dumps(value, default=str)}" for key, value in sorted(values.items()))
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         found = Session(name, options, work.replace(f"{ROOT}/", ""), Path(directory))
@@ -400,23 +429,23 @@ def session(
     found.finish()
 
 
-def header(prog: str, arguments: Sequence[str], rounds: int, packages: str) -> list[str]:
+def header(prog: str, arguments: Sequence[str], rounds: int, packages: Sequence[str]) -> list[str]:
     """Return the lines printed before the tables: command, machine, versions and how it is measured."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    system = f"{platform.system()} {platform.release()}, load {os.getloadavg()[0]:.1f}"
-    lines = [
-        f"$ {shlex.join([*prog.split(), *map(str, arguments)])}",
-        f"{processor()}, {memory:.0f} GB of memory, {system}",
-        f"Python {platform.python_version()}, {packages}",
-        f"commit {commit()}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-    ]
+    command = shlex.join([*prog.split(), *map(str, arguments)])
+    date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    lines = [f"$ {command}", machine(*packages), f"commit {commit()}, {date}, load {os.getloadavg()[0]:.1f}"]
     if rounds == 1:
         lines.append("1 round")
     elif rounds:
-        lines.append(
-            f"{rounds} interleaved rounds: median (lowest-highest); ratios are computed within each round"
-        )
+        lines.append(f"{rounds} interleaved rounds: median (lowest-highest); ratios within each round")
     return lines
+
+
+def machine(*packages: str) -> str:
+    """Return processor, cores, memory, kernel, and versions of Python and packages."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    system = f"{memory:.0f} GB of memory, {platform.system()} {platform.release()}"
+    return f"{processor()}, {system}, Python {platform.python_version()}, {versions(packages)}"
 
 
 def processor() -> str:
@@ -500,19 +529,3 @@ def compare(contenders: list[Contender], rounds: int) -> dict[str, Result]:
         )
         for name, results in found.items()
     }
-
-
-def machine(*packages: str) -> str:
-    """Return what ran where: processor, cores, Python and the versions of packages."""
-    model = next(
-        (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),  # noqa: SIM115
-        platform.machine(),
-    )
-    found = []
-    for package in packages:
-        try:
-            found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            found.append(f"{package} absent")
-    cores = len(os.sched_getaffinity(0))
-    return f"{model}, {cores} cores, Python {platform.python_version()}, {', '.join(found)}"

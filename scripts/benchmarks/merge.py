@@ -1,26 +1,21 @@
 """scripts/bench merge: tokshard merge against Megatron's IndexedDatasetBuilder.add_index.
 
 Two datasets of many short documents, and two of long ones, are made in a temporary directory and merged
-by each side in turn, several rounds; the table has the medians of time and the largest peak memory.
-Without --megatron-python a stand-in does what Megatron's builder does (lists of numbers, 64 KB copies).
+by each side. The times contain the imports of tokshard, but not those of Megatron. Without --megatron-python
+a stand-in does what Megatron's builder does (lists of numbers, 64 KB copies). The outputs must be equal.
 """
 
 from __future__ import annotations
 
-import argparse
 import filecmp
-import json
 import os
-import platform
 import shutil
-import statistics
-import subprocess
 import sys
-import tempfile
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from measure import CPU, ELAPSED, PEAK, Contender, Session, parser, program, rate, session
 
 import tokshard
 from tokshard.dataset.index_file import write_index
@@ -32,25 +27,16 @@ LONG_BYTES = 2_000_000_000
 LONG_TOKENS = 100_000
 DTYPE = np.dtype("<u2")
 
-OURS = "tokshard"
-OURS_DIGESTING = "tokshard, no manifests"
-
+MEGATRON_IMPORTS = "import numpy, megatron.core.datasets.indexed_dataset as module"
 MEGATRON = """
-import sys, time, warnings
-warnings.simplefilter("ignore")
-import megatron.core.datasets.indexed_dataset as module
-import numpy
-started = time.perf_counter()
 builder = module.IndexedDatasetBuilder(sys.argv[1] + ".bin", dtype=numpy.uint16)
 for prefix in sys.argv[2:]:
     builder.add_index(prefix)
 builder.finalize(sys.argv[1] + ".idx")
 """
 
+STAND_IN_IMPORTS = "import numpy, shutil, struct"
 STAND_IN = """
-import shutil, struct, sys, time
-import numpy
-started = time.perf_counter()
 lengths, documents = [], [0]
 with open(sys.argv[1] + ".bin", "wb") as tokens:
     for prefix in sys.argv[2:]:
@@ -73,16 +59,18 @@ with open(sys.argv[1] + ".idx", "wb") as file:
 """
 
 TOKSHARD = """
-import time
-started = time.perf_counter()
-import sys
 from tokshard import MergeOptions, merge
 merge(MergeOptions(sys.argv[2:], sys.argv[1], force=True))
 """
 
-EPILOGUE = """
-import json, resource
-print(json.dumps([time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
+COPY = """
+with open(sys.argv[1], "wb") as target:
+    for prefix in sys.argv[2:]:
+        with open(prefix + ".bin", "rb") as source:
+            left = os.path.getsize(source.name)
+            while left:
+                left -= os.copy_file_range(source.fileno(), target.fileno(), min(left, 1 << 26))
+    os.fsync(target.fileno())
 """
 
 
@@ -119,65 +107,49 @@ def _write(prefix: str, lengths: np.ndarray) -> None:
         )
 
 
-def measure(python: str, program: str, output: str, inputs: list[str]) -> tuple[float, float]:
-    """Return seconds (imports of tokshard included, of Megatron not) and peak MB of one merge."""
-    for path in Path(output).parent.glob(f"{Path(output).name}.*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    os.sync()  # what one side wrote is not written back in the time of the other
-    done = subprocess.run(
-        [python, "-c", program + EPILOGUE, output, *inputs], capture_output=True, text=True, check=True
+def copying(output: Path, inputs: Sequence[str]) -> Contender:
+    """Return what the kernel needs to copy the tokens and force them to the disk."""
+    size = sum(os.path.getsize(f"{prefix}.bin") for prefix in inputs)
+    command = program("import os", COPY, arguments=[output, *inputs])
+    return Contender("copying .bin, fsync", command, size, before=os.sync, is_peer=True)
+
+
+def compare(bench: Session, name: str, directory: Path, inputs: list[str]) -> None:
+    """Run all sides in turn, check that their outputs are equal, and print their table."""
+    size = sum(os.path.getsize(f"{prefix}{suffix}") for prefix in inputs for suffix in (".bin", ".idx"))
+
+    def side(label: str, setup: str, work: str, prefixes: list[str], **options) -> Contender:
+        output = directory / f"out-{len(sides)}"
+
+        def clean() -> None:
+            for path in directory.glob(f"{output.name}.*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            os.sync()  # what one side wrote is not written back in the time of the other
+
+        command = program(setup, work, arguments=[output, *prefixes], **options)
+        sides.append(Contender(label, command, size, clean, is_peer=bool(setup)))
+        return sides[-1]
+
+    sides: list[Contender] = []
+    if python := bench.options.megatron_python:
+        peer = side("Megatron add_index", MEGATRON_IMPORTS, MEGATRON, inputs, python=python)
+    else:
+        peer = side("stand-in for add_index", STAND_IN_IMPORTS, STAND_IN, inputs)
+    side("tokshard", "", TOKSHARD, with_manifests(directory, inputs))
+    side("tokshard, no manifests", "", TOKSHARD, inputs)
+    bench.compare(
+        [*sides, copying(directory / "copy", inputs)],
+        title=f"{name}, {size / 1e9:.2f} GB",
+        base=peer.name,
+        figures=[rate("MB/s", 1e6), ELAPSED, CPU, PEAK],
     )
-    seconds, peak = json.loads(done.stdout.splitlines()[-1])
-    return seconds, peak * 1024 / 1e6
-
-
-def floor(output: str, inputs: list[str]) -> float:
-    """Return the seconds that the kernel needs to copy the tokens and force them to the disk."""
-    os.sync()
-    started = time.perf_counter()
-    with open(output, "wb") as target:
-        for prefix in inputs:
-            with open(f"{prefix}.bin", "rb") as source:
-                left = os.path.getsize(source.name)
-                while left:
-                    left -= os.copy_file_range(source.fileno(), target.fileno(), min(left, 1 << 26))
-        os.fsync(target.fileno())
-    seconds = time.perf_counter() - started
-    os.unlink(output)
-    return seconds
-
-
-def compare(name: str, directory: str, inputs: list[str], known: list[str], options) -> None:
-    """Run all sides in turn, and print their row of the table."""
-    peer_python, peer = options.megatron_python or sys.executable, "Megatron add_index"
-    program = MEGATRON
-    if not options.megatron_python:
-        program, peer = STAND_IN, "stand-in for add_index"
-    sides = {
-        OURS: (sys.executable, TOKSHARD, known),
-        OURS_DIGESTING: (sys.executable, TOKSHARD, inputs),
-        peer: (peer_python, program, inputs),
-    }
-    found: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
-    floors = []
-    for _ in range(options.rounds):
-        for number, (side, (python, code, prefixes)) in enumerate(sides.items()):
-            found[side].append(measure(python, code, f"{directory}/out{number}", prefixes))
-        floors.append(floor(f"{directory}/floor.bin", inputs))
     for suffix in (".bin", ".idx"):
-        outputs = [f"{directory}/out{number}{suffix}" for number in range(len(sides))]
+        outputs = [directory / f"out-{number}{suffix}" for number in range(len(sides))]
         if not all(filecmp.cmp(outputs[0], other, shallow=False) for other in outputs[1:]):
             sys.exit(f"the bytes of {suffix} differ")
-    size = sum(os.path.getsize(f"{prefix}{suffix}") for prefix in inputs for suffix in (".bin", ".idx"))
-    medians = {side: statistics.median(seconds for seconds, _ in runs) for side, runs in found.items()}
-    print(f"\n{name}: {size / 1e9:.2f} GB; copying and fsync of .bin alone {statistics.median(floors):.2f} s")
-    for side, runs in found.items():
-        seconds, peak = medians[side], max(megabytes for _, megabytes in runs)
-        ratio = medians[peer] / seconds
-        print(f"  {side:<24} {seconds:7.2f} s {size / seconds / 1e6:7.0f} MB/s {peak:6.0f} MB {ratio:5.1f} x")
 
 
-def with_manifests(directory: str, inputs: list[str]) -> list[str]:
+def with_manifests(directory: Path, inputs: list[str]) -> list[str]:
     """Return datasets of the same bytes that have manifests, as tokshard's own have."""
     made = []
     for number, prefix in enumerate(inputs):
@@ -188,35 +160,19 @@ def with_manifests(directory: str, inputs: list[str]) -> list[str]:
 
 def main(arguments: list[str]) -> None:
     """Parse the arguments, make the datasets, compare."""
-    parser = argparse.ArgumentParser(prog="bench merge", description=__doc__)
-    parser.add_argument("--scale", type=float, default=0.1, help="1 is 2 x 5 million documents, 2 x 2 GB")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--megatron-python", help="an interpreter that has megatron-core")
-    parser.add_argument("--directory", help="where the temporary directory is made")
-    options = parser.parse_args(arguments)
-    peer = "a stand-in"
-    if options.megatron_python:
-        code = 'import importlib.metadata as m; print("megatron-core", m.version("megatron-core"))'
-        peer = subprocess.run(
-            [options.megatron_python, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.strip()
-    print(
-        f"tokshard {tokshard.__version__} against {peer}; Python {platform.python_version()}, "
-        f"numpy {np.__version__}, {os.cpu_count()} cores, {platform.system()} {platform.release()}; "
-        f"medians of {options.rounds} interleaved rounds"
-    )
-    cases = {
-        "many short documents": (make_short, int(SHORT_DOCUMENTS * options.scale)),
-        "long documents": (make_long, int(LONG_BYTES * options.scale)),
-    }
-    for name, (make, amount) in cases.items():
-        with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-            inputs = [f"{directory}/{letter}" for letter in "ab"]
+    options = parser("merge", __doc__)
+    options.add_argument("--scale", type=float, default=0.1, help="1 is 2 x 5 million documents, 2 x 2 GB")
+    options.add_argument("--megatron-python", help="an interpreter that has megatron-core")
+    with session(options, arguments, "tokshard", "numpy", peers=["megatron-core", "numpy"]) as bench:
+        for name, make, whole in (
+            ("short documents", make_short, SHORT_DOCUMENTS),
+            ("long documents", make_long, LONG_BYTES),
+        ):
+            directory = bench.directory / name.split()[0]
+            directory.mkdir()
+            inputs = [str(directory / letter) for letter in "ab"]
+            amount = int(whole * bench.options.scale)
             for prefix in inputs:
                 make(prefix, amount)
-            known = with_manifests(directory, inputs)
-            compare(f"{name}, 2 x {amount:,}", directory, inputs, known, options)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+            compare(bench, f"{name}, 2 x {amount:,}", directory, inputs)
+            shutil.rmtree(directory)

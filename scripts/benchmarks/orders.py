@@ -2,25 +2,23 @@
 
 Synthetic datasets of documents are written to a temporary directory: two files of which the others are hard
 links under other names, with sparse .bin files. Plans with each shuffle, and with other sizes of blocks and
-windows, are simulated; so is one over a blend, whose documents Megatron's index has shuffled.
+windows, are simulated; so is one over a blend, whose documents Megatron's index has shuffled. The results
+are exact, and nothing is timed: there are no rounds.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from measure import TOKSHARD, parser, session, show_table
 from scaledata import spread_lengths
 
 from tracing import write_pair
 
-TOKSHARD = [sys.executable, "-c", "from tokshard.cli.main import main; main()"]
 RANKS, WINDOW = 64, 1 << 20
 SIZES = [
     (64, 4096),
@@ -35,7 +33,7 @@ SIZES = [
 BATCHES = (64, 256, 1024, 4096)
 """Global batch sizes of the table of sizes."""
 
-HEADER = "| plan | ranges | fewer | size, GB | of a node | fewer | size, GB | datasets | hundredths |"
+HEADER = ["plan", "ranges", "fewer", "size, GB", "of a node", "fewer", "size, GB", "datasets", "hundredths"]
 
 
 def write_documents(directory: Path, documents: int) -> None:
@@ -58,7 +56,7 @@ def simulate(directory: Path, *options: str, batch: int, window: int = WINDOW) -
     return found
 
 
-def row(name: str, found: dict[str, Any]) -> str:
+def row(name: str, found: dict[str, Any]) -> list[str]:
     """Return the line of a table."""
     cells = [name]
     for which in ("all_nodes", "node"):
@@ -66,40 +64,37 @@ def row(name: str, found: dict[str, Any]) -> str:
         fewer = 1 - ranges["plan"]["ranges"] / ranges["full_shuffle"]["ranges"]
         cells += [f"{ranges['plan']['ranges']:,}", f"{fewer:.1%}", f"{ranges['plan']['bytes'] / 1e9:.1f}"]
     mixing = found["mixing"]
-    cells += [f"{mixing[name]['design_effect']:.2f}" for name in ("datasets", "hundredths")]
-    return f"| {' | '.join(cells)} |"
+    return cells + [f"{mixing[name]['design_effect']:.2f}" for name in ("datasets", "hundredths")]
 
 
 def main(arguments: list[str]) -> None:
     """Write the data and print the tables."""
-    parser = argparse.ArgumentParser(prog="scripts/bench orders", description=__doc__)
-    parser.add_argument("--documents", type=int, default=144_000_000, help="documents of all datasets, about")
-    parser.add_argument("--batch", type=int, default=256, help="global batch size of the table of shuffles")
-    parser.add_argument("--directory", help="where the temporary directory is made")
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(dir=options.directory) as name:
-        directory = Path(name)
-        write_documents(directory, options.documents)
+    options = parser("orders", __doc__, rounds=None)
+    options.add_argument(
+        "--documents", type=int, default=144_000_000, help="documents of all datasets, about"
+    )
+    options.add_argument("--batch", type=int, default=256, help="global batch size of the table of shuffles")
+    with session(options, arguments, "tokshard", "numpy") as bench:
+        directory, batch = bench.directory, bench.options.batch
+        write_documents(directory, bench.options.documents)
         documents = ["[ab]*", "--documents"]
-        print(f"{options.documents:,} documents in 48 datasets, {RANKS} ranks, windows of {WINDOW:,} samples")
-        print(f"{HEADER}\n|---|{'---:|' * 8}")
+        print(f"48 datasets, {RANKS} ranks, windows of {WINDOW:,} samples")
         contiguous = f"windows --mode contiguous --shuffle-window {4096 // RANKS}"
+        rows = []
         for shuffle in ("none", "shards", "samples", "blocks", "windows", contiguous):
-            found = simulate(directory, *documents, "--shuffle", *shuffle.split(), batch=options.batch)
-            print(row(f"`{shuffle}`", found), flush=True)
+            found = simulate(directory, *documents, "--shuffle", *shuffle.split(), batch=batch)
+            rows.append(row(f"`{shuffle}`", found))
         blend(directory)
         for shuffle in ("none", "windows"):
             # A whole window would read all of this small blend.
-            few = 16 * options.batch
-            found = simulate(directory, "mix", "--shuffle", shuffle, batch=options.batch, window=few)
-            print(row(f"`{shuffle}`, 16 steps of a blend of Megatron's indexes", found), flush=True)
-        print(f"\n| block | window | samples | fewer ranges | size, GB | {' | '.join(map(str, BATCHES))} |")
-        print(f"|{'---:|' * (5 + len(BATCHES))}")
-        for block, window in SIZES:
-            print(sizes_row(directory, block, window), flush=True)
+            found = simulate(directory, "mix", "--shuffle", shuffle, batch=batch, window=16 * batch)
+            rows.append(row(f"`{shuffle}`, 16 steps of a blend of Megatron's indexes", found))
+        show_table(HEADER, rows)
+        header = ["block", "window", "samples", "fewer ranges", "size, GB", *map(str, BATCHES)]
+        show_table(header, [sizes_row(directory, block, window) for block, window in SIZES])
 
 
-def sizes_row(directory: Path, block: int, window: int) -> str:
+def sizes_row(directory: Path, block: int, window: int) -> list[str]:
     """Return the line of a table of sizes: byte ranges, and the design effect for global batch sizes."""
     effects = []
     for batch in BATCHES:
@@ -109,8 +104,8 @@ def sizes_row(directory: Path, block: int, window: int) -> str:
         effects.append(f"{found['mixing']['datasets']['design_effect']:.2f}")
     ranges = found["window"]["all_nodes"]
     fewer = 1 - ranges["plan"]["ranges"] / ranges["full_shuffle"]["ranges"]
-    cells = [f"{block:,}", f"{window:,}", f"{block * window:,}", f"{fewer:.1%}"]
-    return f"| {' | '.join([*cells, format(ranges['plan']['bytes'] / 1e9, '.1f'), *effects])} |"
+    sizes = [f"{number:,}" for number in (block, window, block * window)]
+    return [*sizes, f"{fewer:.1%}", f"{ranges['plan']['bytes'] / 1e9:.1f}", *effects]
 
 
 def blend(directory: Path) -> None:

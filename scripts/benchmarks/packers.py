@@ -142,7 +142,7 @@ def main(name: str, path: str, size: int, options: dict[str, int]) -> None:
         "samples": samples,
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
-        "peak": peak_memory(),
+        "peak_bytes": peak_memory(),
     }
     if name == "tokshard":
         started, used = time.perf_counter(), time.process_time()

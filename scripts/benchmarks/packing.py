@@ -5,24 +5,35 @@ Four tables. "fill" packs the documents of files, of all files together, and of 
 decreasing, and the documents that the indexes cut, counted in their rows. "speed" builds an index of one
 epoch, at sizes ten times apart. "peers" compares it with best-fit decreasing in Python, a document at a time,
 on a sorted list of packs (sortedcontainers). "extremes" measures lengths for which packing is slow: hardly
-any two are equal. Every measured run is a process of its own on one core, with its kernels loaded before.
-Ratios are those of CPU times: other load of the machine hardly counts.
+any two are equal. Every measured run uses one core, and its kernels are loaded before. Ratios are those of
+CPU times: other load of the machine hardly counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from measure import machine
+from measure import (
+    CPU,
+    ELAPSED,
+    PEAK,
+    ROOT,
+    TOKSHARD,
+    Contender,
+    Figure,
+    Rounds,
+    Session,
+    parser,
+    session,
+    show_table,
+    yardstick,
+)
 from packers import first_fit, least_samples
 from scaledata import spread_lengths
 
@@ -30,9 +41,7 @@ from tokshard import IndexedDataset
 from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.packing import Packing
 
-ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
-TOKSHARD = [sys.executable, "-c", "from tokshard.cli.main import main; main()"]
 TABLES = ("fill", "speed", "peers", "extremes")
 SIZES = (2048, 4096, 8192, 32768)
 SPEED_SIZE = 4096
@@ -46,17 +55,12 @@ KINDS = {
 }
 EXTREME_SIZES = (1 << 12, 1 << 17, 1 << 20, 1 << 24)
 
-
-def show(*cells: object) -> None:
-    """Print a row of a table in Markdown."""
-    print(f"| {' | '.join(map(str, cells))} |", flush=True)
-
-
-def header(*columns: str) -> None:
-    """Print the header of a table whose first column is text."""
-    print()
-    show(*columns)
-    print("|---|" + "---:|" * (len(columns) - 1))
+SAMPLES = Figure("samples", lambda run: run["samples"])
+RUNS = Figure("runs", lambda run: run["runs"])
+CPU_SECONDS = Figure("CPU s", lambda run: run["cpu_seconds"], "lower")
+EACH = Figure("CPU ns per document", lambda run: run["cpu_seconds"] / run["work"] * 1e9)
+PACKS = Figure("of it packs, CPU s", lambda run: run["plan_cpu_seconds"])
+RATE = Figure("M documents per CPU s", lambda run: run["work"] / run["cpu_seconds"] / 1e6, "higher")
 
 
 def tokenized(inputs: list[Path], tokenizer: str, directory: Path) -> dict[str, np.ndarray]:
@@ -80,10 +84,11 @@ def cut(index: GPTDatasetIndex, lengths: np.ndarray) -> tuple[int, int]:
 
 def fill(data: dict[str, np.ndarray], sizes: list[int]) -> None:
     """Print samples, fill and cut documents of each data at each sequence length."""
-    header(
+    header = (
         "data", "sequence length", "samples", "least possible", "first-fit decreasing", "fill",
         "highest possible", "cut by concat: documents, tokens", "cut by best-fit: documents, tokens",
     )  # fmt: skip
+    rows = []
     for name, lengths in data.items():
         tokens = int(lengths.sum(dtype=np.int64))
         for size in sizes:
@@ -102,100 +107,58 @@ def fill(data: dict[str, np.ndarray], sizes: list[int]) -> None:
             if cuts[1][0] != (lengths > size).sum():
                 sys.exit(f"{name}, {size}: best-fit packing cuts a document that fits into a sample")
             least = least_samples(lengths, size)
-            show(
-                name,
-                *(f"{number:,}" for number in (size, len(packed), least, first_fit(lengths, size))),
-                *(f"{tokens / (samples * size):.2%}" for samples in (len(packed), least)),
-                *(f"{count / len(lengths):.1%}, {inside / tokens:.1%}" for count, inside in cuts),
+            rows.append(
+                [
+                    name,
+                    *(f"{number:,}" for number in (size, len(packed), least, first_fit(lengths, size))),
+                    *(f"{tokens / (samples * size):.2%}" for samples in (len(packed), least)),
+                    *(f"{count / len(lengths):.1%}, {inside / tokens:.1%}" for count, inside in cuts),
+                ]
             )
+    show_table(header, rows)
 
 
-class Bench:
-    """Measures packers in processes of their own.
-
-    Args:
-        directory: Where the lengths are written.
-        rounds: How often each is measured; the medians count.
-    """
-
-    def __init__(self, directory: Path, rounds: int) -> None:
-        self.path = directory / "lengths.npy"
-        self.rounds = rounds
-
-    def measure(
-        self, lengths: np.ndarray, size: int, names: list[str], **options: int
-    ) -> dict[str, dict[str, float]]:
-        """Run the packers in turn; return the medians of times and the largest memories."""
-        np.save(self.path, lengths)
-        runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-        for number in range(self.rounds):
-            for name in names:
-                text = f"{len(lengths):,} documents, {size:,} tokens: {name}, round {number + 1}"
-                print(f"\r{text:<75}", end="", file=sys.stderr, flush=True)
-                program = [sys.executable, str(HERE / "packers.py"), name, str(self.path), str(size)]
-                done = subprocess.run([*program, json.dumps(options)], stdout=subprocess.PIPE, check=True)
-                runs[name].append(json.loads(done.stdout))
-        print("\r" + " " * 75 + "\r", end="", file=sys.stderr)
-        if len({run["samples"] for taken in runs.values() for run in taken}) > 1:
-            sys.exit(f"the packers need different numbers of samples: {runs}")
-        return {
-            name: {key: statistics.median(run[key] for run in taken) for key in taken[0]}
-            for name, taken in runs.items()
-        }
+def packer(
+    bench: Session, lengths: np.ndarray, size: int, name: str, row: str = "", **options: int
+) -> Contender:
+    """Return a packer of documents of these lengths, named as its row."""
+    path = bench.directory / f"{len([*bench.directory.iterdir()])}.npy"
+    np.save(path, lengths)
+    command = [sys.executable, str(HERE / "packers.py"), name, str(path), str(size), json.dumps(options)]
+    return Contender(row or name, command, len(lengths), is_peer=name != "tokshard")
 
 
-def speed(bench: Bench, largest: int) -> None:
+def speed(bench: Session, largest: int) -> None:
     """Print what an index of an epoch costs at three sizes."""
-    header("documents", "samples", "s", "CPU, s", "of it packs, s", "CPU per document, ns", "peak, MB")
-    for count in (largest // 100, largest // 10, largest):
-        found = bench.measure(spread_lengths(count), SPEED_SIZE, ["tokshard"])["tokshard"]
-        show(
-            f"{count:,}",
-            f"{found['samples']:,}",
-            f"{found['seconds']:.2f}",
-            f"{found['cpu_seconds']:.2f}",
-            f"{found['plan_cpu_seconds']:.2f}",
-            f"{found['cpu_seconds'] / count * 1e9:.0f}",
-            f"{found['peak'] / 1e6:,.0f}",
-        )
+    base, counts = yardstick(), (largest // 100, largest // 10, largest)
+    packers = [packer(bench, spread_lengths(n), SPEED_SIZE, "tokshard", f"{n:,} documents") for n in counts]
+    figures = [CPU_SECONDS, EACH, PACKS, ELAPSED, PEAK, SAMPLES]
+    bench.compare([base, *packers], title="speed", base=base.name, figures=figures)
 
 
-def peers(bench: Bench, count: int) -> None:
-    """Print the speed of two packers on the same documents, in turn."""
-    header("packer", "documents", "samples", "s", "CPU, s", "peak, MB", "times as fast")
-    found = bench.measure(spread_lengths(count), SPEED_SIZE, ["sortedcontainers", "tokshard"])
-    ours, theirs = found["tokshard"], found["sortedcontainers"]
-    rows = {
-        "sortedcontainers": (theirs, ""),
-        "tokshard, the whole index": (ours, ""),
-        "tokshard, packs only": (ours, "plan_"),
-    }
-    for name, (row, part) in rows.items():
-        show(
-            name,
-            f"{count:,}",
-            f"{row['samples']:,}",
-            f"{row[part + 'seconds']:.2f}",
-            f"{row[part + 'cpu_seconds']:.2f}",
-            f"{row['peak'] / 1e6:,.0f}",
-            f"{theirs['cpu_seconds'] / row[part + 'cpu_seconds']:.0f}",
-        )
+def peers(bench: Session, count: int) -> None:
+    """Print the speed of two packers on the same documents."""
+    lengths, theirs = spread_lengths(count), "sortedcontainers"
+    packers = [packer(bench, lengths, SPEED_SIZE, name) for name in (theirs, "tokshard")]
+    found = bench.run(packers, equal=["samples"])
+    whole = found.pop("tokshard")
+    found["tokshard, the whole index"] = whole
+    packs = [
+        {**run, "seconds": run["plan_seconds"], "cpu_seconds": run["plan_cpu_seconds"]} for run in whole.runs
+    ]
+    found["tokshard, packs only"] = Rounds(whole.contender, packs)
+    figures = [RATE, CPU, ELAPSED, PEAK, SAMPLES]
+    bench.show(found, title=f"{count:,} documents", base=theirs, figures=figures)
 
 
-def extremes(bench: Bench, count: int) -> None:
+def extremes(bench: Session, count: int) -> None:
     """Print what it costs to pack lengths hardly any two of which are equal, and the like."""
-    header("lengths, options", "sequence length", "runs", "CPU, s", "of it packs, s", "peak, MB")
     for size in EXTREME_SIZES:
+        base, packers = yardstick(), []
         for name, lengths, options in hard_cases(count, size):
-            found = bench.measure(lengths, size, ["tokshard"], **options)["tokshard"]
-            show(
-                name,
-                f"{size:,}",
-                f"{found['runs']:,}",
-                f"{found['cpu_seconds']:.2f}",
-                f"{found['plan_cpu_seconds']:.2f}",
-                f"{found['peak'] / 1e6:,.0f}",
-            )
+            packers.append(packer(bench, lengths, size, "tokshard", name, **options))
+        figures = [CPU_SECONDS, PACKS, PEAK, RUNS]
+        bench.compare([base, *packers], title=f"samples of {size:,} tokens", base=base.name, figures=figures)
 
 
 def hard_cases(count: int, size: int) -> Iterator[tuple[str, np.ndarray, dict[str, int]]]:
@@ -218,40 +181,33 @@ def hard_cases(count: int, size: int) -> Iterator[tuple[str, np.ndarray, dict[st
     yield "half short, half of more than half a sample", np.concatenate([short, long]).astype(np.int32), {}
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    """Return the options."""
-    parser = argparse.ArgumentParser(prog="scripts/bench packing", description=__doc__)
+def options() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = parser("packing", __doc__)
     sample = ROOT / "sample_data"
-    parser.add_argument("inputs", nargs="*", type=Path,
-                        default=[sample / "stories.jsonl", sample / "manuals.jsonl"],
-                        help="JSONL files, plain or compressed, for the table of fill")  # fmt: skip
-    parser.add_argument("--tokenizer", default=str(sample / "tokenizer.json"))
-    parser.add_argument("--seq-lengths", nargs="+", type=int, default=SIZES, metavar="TOKENS")
-    parser.add_argument("--scale", type=float, default=1.0, help="1 is 100 million documents")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tables", nargs="+", default=TABLES, choices=TABLES, metavar="TABLE",
-                        help=f"some of {', '.join(TABLES)}")  # fmt: skip
-    parser.add_argument("--directory", help="where the temporary directory is made")
-    return parser.parse_args(arguments)
+    found.add_argument("inputs", nargs="*", type=Path,
+                       default=[sample / "stories.jsonl", sample / "manuals.jsonl"],
+                       help="JSONL files, plain or compressed, for the table of fill")  # fmt: skip
+    found.add_argument("--tokenizer", default=str(sample / "tokenizer.json"))
+    found.add_argument("--seq-lengths", nargs="+", type=int, default=SIZES, metavar="TOKENS")
+    found.add_argument("--scale", type=float, default=1.0, help="1 is 100 million documents")
+    found.add_argument("--tables", nargs="+", default=TABLES, choices=TABLES, metavar="TABLE",
+                       help=f"some of {', '.join(TABLES)}")  # fmt: skip
+    return found
 
 
 def main(arguments: list[str]) -> None:
     """Parse the arguments and print the tables."""
-    options = parse(arguments)
-    print(machine("tokshard", "numpy", "numba", "sortedcontainers"))
-    print(f"medians of {options.rounds} rounds; load average at the beginning {os.getloadavg()[0]:.1f}")
-    largest = max(100, round(DOCUMENTS * options.scale))
-    with tempfile.TemporaryDirectory(dir=options.directory) as name:
-        bench = Bench(Path(name), options.rounds)
-        if "fill" in options.tables:
-            data = tokenized(options.inputs, options.tokenizer, Path(name))
+    with session(options(), arguments, "tokshard", "numpy", "numba", "sortedcontainers") as bench:
+        tables, largest = bench.options.tables, max(100, round(DOCUMENTS * bench.options.scale))
+        if "fill" in tables:
+            data = tokenized(bench.options.inputs, bench.options.tokenizer, bench.directory)
             for kind, (count, mean, spread) in KINDS.items():
                 data[kind] = spread_lengths(count, mean=mean, spread=spread)
-            fill(data, options.seq_lengths)
-        if "speed" in options.tables:
+            fill(data, bench.options.seq_lengths)
+        if "speed" in tables:
             speed(bench, largest)
-        if "peers" in options.tables:
+        if "peers" in tables:
             peers(bench, largest // 100)
-        if "extremes" in options.tables:
+        if "extremes" in tables:
             extremes(bench, largest // 100)
-    print(f"\nload average at the end {os.getloadavg()[0]:.1f}")

@@ -1,36 +1,23 @@
 """scripts/bench replan: time to continue a plan with another number of ranks and with other weights.
 
 A synthetic blend of two datasets and a plan of 64 ranks are written to a temporary directory; half of its
-samples count as consumed. All commands run whole, in a process of their own, in turn, several rounds; the
-table has the medians of time and the largest peak memory, mapped files included.
+samples count as consumed. All commands run whole. Memory includes mapped files.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import shutil
-import subprocess
-import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 
-from measure import Contender, compare, machine
+from measure import CPU, PEAK, SECONDS, TOKSHARD, Contender, Figure, parser, session, yardstick
 
 import tracing
 
-SAMPLES = 10_000_000
 SEQUENCE_LENGTH = 64
 RANKS = 32
-TOKSHARD = [sys.executable, "-c", "from tokshard.cli.main import main; main()"]
-
-MAKE = """
-import pathlib, sys, replanning, tracing
-tracing.SEQUENCE_LENGTH = replanning.SEQUENCE_LENGTH
-tracing.write_world(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
-"""
+SAMPLES = Figure("M samples/s", lambda run: run["work"] / run["seconds"] / 1e6)
 
 
 def contenders(directory: Path, consumed: int, samples: int) -> list[Contender]:
@@ -57,28 +44,18 @@ def contenders(directory: Path, consumed: int, samples: int) -> list[Contender]:
 
 def main(arguments: list[str]) -> None:
     """Write the blend and the plan, continue the plan, and print seconds and memory."""
-    parser = argparse.ArgumentParser(prog="scripts/bench replan", description=__doc__)
-    parser.add_argument("--samples", type=int, default=SAMPLES, help="samples of the blend, about")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--directory", help="where the temporary directory is made")
-    options = parser.parse_args(arguments)
-    tokens = options.samples * SEQUENCE_LENGTH / 1.1
-    documents = int(tokens / (tracing.LONGEST_DOCUMENT / 2))
-    print(f"{machine('tokshard', 'numpy', 'numba')}; medians of {options.rounds} interleaved rounds")
-    with tempfile.TemporaryDirectory(dir=options.directory) as name:
-        directory = Path(name)
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-        subprocess.run([sys.executable, "-c", MAKE, name, str(documents)], env=environment, check=True)
-        stream = json.loads((directory / "plan/plan.json").read_text())["streams"]["train"]
+    options = parser("replan", __doc__)
+    options.add_argument("--samples", type=int, default=10_000_000, help="samples of the blend, about")
+    with session(options, arguments, "tokshard", "numpy", "numba") as bench:
+        tokens = bench.options.samples * SEQUENCE_LENGTH / 1.1
+        tracing.write_world(bench.directory, int(tokens / (tracing.LONGEST_DOCUMENT / 2)), SEQUENCE_LENGTH)
+        stream = json.loads((bench.directory / "plan/plan.json").read_text())["streams"]["train"]
         samples = stream["source"]["samples"]
         consumed = samples // 2 // tracing.RANKS * tracing.RANKS
-        ours = contenders(directory, consumed, samples)
-        results = compare(ours, options.rounds)
-    print(f"\n{samples:,} samples of two datasets, {tracing.RANKS} ranks, {consumed:,} consumed")
-    for contender in ours:
-        result = results[contender.name]
-        print(
-            f"  {contender.name:<22} {result.seconds:6.2f} s "
-            f"{contender.work / result.seconds / 1e6:7.1f} M samples/s "
-            f"{result.cpu_seconds:6.2f} s CPU {result.peak_bytes / 1e6:6,.0f} MB"
+        base = yardstick()
+        bench.compare(
+            [base, *contenders(bench.directory, consumed, samples)],
+            title=f"{samples:,} samples of two datasets, {tracing.RANKS} ranks, {consumed:,} consumed",
+            base=base.name,
+            figures=[SECONDS, SAMPLES, CPU, PEAK],
         )

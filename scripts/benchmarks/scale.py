@@ -1,31 +1,44 @@
 """scripts/bench scale: cost of each stage per document, token, sample and rank, and its growth.
 
-Every command runs whole, in a process of its own, at sizes that are powers of ten apart. The data is
-synthetic: indexes and file sizes are real, .bin files are sparse, and the text is sample_data, repeated
-(--text sets other files). Commands of less than two seconds run three times; the median counts.
---write writes the table into a page and updates the values that the page computes from it.
+Every command runs whole at sizes that are powers of ten apart. The data is synthetic: indexes and file sizes
+are real, .bin files are sparse, and the text is sample_data, repeated (--text sets other files). Commands of
+two seconds or more run once. The history has the ratio of each time to that of a fixed amount of work, which
+runs before each command. --write writes the table into a page and updates the values that the page computes
+from it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from footprint import Footprint, take
-from measure import machine
+from measure import (
+    ROOT,
+    SECONDS,
+    TOKSHARD,
+    Contender,
+    Rounds,
+    Session,
+    digits,
+    machine,
+    parser,
+    session,
+    show_progress,
+    show_table,
+    yardstick,
+)
 from sheet import Results, recompute, with_results
 
-ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
-TOKSHARD = [sys.executable, "-c", "from tokshard.cli.main import main; main()"]
 FIRST_BATCH = "from tokshard.loader import RankLoader; import sys; RankLoader.open(sys.argv[1], rank=0)[0]"
 READ = """
 import itertools, sys
@@ -46,19 +59,20 @@ class Point:
     unit: str
     size: int
     footprint: Footprint
+    spread: str
 
 
-class Bench:
+class Stages:
     """Makes data, measures commands, and keeps what was asked for.
 
     Args:
         directory: Where to work.
-        options: The arguments of the command line.
+        session: Where ratios are kept for the history.
     """
 
-    def __init__(self, directory: Path, options: argparse.Namespace) -> None:
-        self.directory = directory
-        self.options = options
+    def __init__(self, directory: Path, session: Session) -> None:
+        self.directory, self.session, self.options = directory, session, session.options
+        self.yardstick = yardstick()
         self.points: list[Point] = []
 
     def make(self, what: str, size: int) -> Path:
@@ -79,17 +93,22 @@ class Bench:
         self, stage: str, unit: str, size: int, command: list[str], output: Path | None = None
     ) -> None:
         """Run a command, which works on ``size`` units."""
-        print(f"\r{stage}, {size:,} {unit}s{'':<40}", end="", file=sys.stderr, flush=True)
-        taken = [take(command, output)]
-        while taken[0].seconds < QUICK_SECONDS and len(taken) < self.options.rounds:
+        show_progress(f"{stage}, {size:,} {unit}s")
+        base, taken = Rounds(self.yardstick, []), []
+        while not taken or (taken[0].seconds < QUICK_SECONDS and len(taken) < self.options.rounds):
+            base.runs.append(self.yardstick.run())
             taken.append(take(command, output))
+        if stage not in self.options.stages:
+            return
         values = {
             name: [getattr(footprint, name) for footprint in taken] for name in Footprint.__dataclass_fields__
         }
         medians = {name: statistics.median(values[name]) for name in ("seconds", "cpu_seconds")}
         rest = {name: max(found) for name, found in values.items() if name not in medians}
-        if stage in self.options.stages:
-            self.points.append(Point(stage, unit, size, Footprint(**medians, **rest)))
+        rounds = Rounds(Contender(stage, command), [vars(footprint) for footprint in taken])
+        self.session.keep(f"{stage}: {size:,} {unit}s", base, SECONDS, rounds)
+        spread = str(rounds.spread(SECONDS))
+        self.points.append(Point(stage, unit, size, Footprint(**medians, **rest), spread))
 
 
 def tokshard(command: str, *arguments: object) -> list[str]:
@@ -97,7 +116,7 @@ def tokshard(command: str, *arguments: object) -> list[str]:
     return [*TOKSHARD, command, *map(str, arguments)]
 
 
-def text(bench: Bench, size: int) -> None:
+def text(bench: Stages, size: int) -> None:
     """Tokenize ``size`` bytes of text with one process for each core."""
     from tokenizing import make_corpus
 
@@ -108,7 +127,7 @@ def text(bench: Bench, size: int) -> None:
     bench.measure("tokenize", "byte", corpus.stat().st_size, command, place / "out")
 
 
-def documents(bench: Bench, size: int) -> None:
+def documents(bench: Stages, size: int) -> None:
     """Everything whose work grows with documents, on one dataset."""
     place = bench.make("documents", size)
     data, cache, plan = place / "data", place / "cache", place / "plan"
@@ -132,7 +151,7 @@ def documents(bench: Bench, size: int) -> None:
     measure("trace", tokshard("trace", "--plan", plan, "--source", line))
 
 
-def tokens(bench: Bench, size: int) -> None:
+def tokens(bench: Stages, size: int) -> None:
     """Merging two datasets of documents of 1,000 tokens, and reading the result whole."""
     place = bench.make("halves", size)
     count = sum((place / name).stat().st_size for name in ("a.bin", "b.bin")) // 2
@@ -141,14 +160,14 @@ def tokens(bench: Bench, size: int) -> None:
     bench.measure("verify_digest", "token", count, tokshard("verify", place / "out/x"))
 
 
-def short_documents(bench: Bench, size: int) -> None:
+def short_documents(bench: Stages, size: int) -> None:
     """Merging two datasets that have hardly any tokens: what a document costs."""
     place = bench.make("short_halves", size)
     command = tokshard("merge", place / "a", place / "b", "-o", place / "out/x")
     bench.measure("merge_documents", "document", size, command, place / "out")
 
 
-def samples(bench: Bench, size: int) -> None:
+def samples(bench: Stages, size: int) -> None:
     """Everything whose work grows with samples: 64 datasets, blended both ways, planned twice."""
     place = bench.make("sources", size)
     words = json.loads((place / "words.json").read_text())
@@ -167,7 +186,7 @@ def samples(bench: Bench, size: int) -> None:
     measure("replan", tokshard("shard-plan", *arguments), again)
 
 
-def sources(bench: Bench, size: int) -> None:
+def sources(bench: Stages, size: int) -> None:
     """A blend of many small datasets, and a plan of it: what a dataset costs by itself."""
     place = bench.make("many", size)
     words = json.loads((place / "words.json").read_text())
@@ -178,7 +197,7 @@ def sources(bench: Bench, size: int) -> None:
     bench.measure("plan_sources", "dataset", size, command, plan)
 
 
-def ranks(bench: Bench, size: int) -> None:
+def ranks(bench: Stages, size: int) -> None:
     """Planning for many ranks, and following what they read in a step."""
     place = bench.make("sources", 100_000)
     words = json.loads((place / "words.json").read_text())
@@ -191,7 +210,7 @@ def ranks(bench: Bench, size: int) -> None:
     bench.measure("simulate", "rank", size, command, plan)
 
 
-def reading(bench: Bench, size: int) -> None:
+def reading(bench: Stages, size: int) -> None:
     """Reading samples of data of five documents each, one after the other, by one rank."""
     place = bench.make("documents", max(200_000, size * 5))
     cache, plan = place / "cache", place / "plan"
@@ -213,7 +232,7 @@ class Group:
         stages: Their names.
     """
 
-    run: Callable[[Bench, int], None]
+    run: Callable[[Stages, int], None]
     largest: int
     least: int
     stages: tuple[str, ...]
@@ -256,6 +275,7 @@ def summarise(points: list[Point]) -> Results:
             "from": sizes[0],
             "to": sizes[-1],
             "seconds": taken[-1].seconds,
+            "spread": own[-1].spread,
             "growth": slope(sizes, [footprint.seconds for footprint in taken]),
             "time": each["seconds"],
             "cpu": each["cpu_seconds"],
@@ -295,76 +315,81 @@ def slope(sizes: list[int], values: list[float]) -> float | None:
     return sum((a - x) * (b - y) for a, b in kept) / sum((a - x) ** 2 for a, _ in kept)
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    """Return the options."""
-    parser = argparse.ArgumentParser(prog="scripts/bench scale", description=__doc__)
-    sample = ROOT / "sample_data"
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="1 is 10^8 documents and samples, 1 GB of text"
-    )
-    parser.add_argument("--points", type=int, default=4, help="sizes of each stage, powers of ten apart")
-    parser.add_argument("--stages", nargs="+", default=STAGES, choices=STAGES, metavar="STAGE",
-                        help=f"some of {', '.join(STAGES)}")  # fmt: skip
-    parser.add_argument("--rounds", type=int, default=3, help="of what takes less than two seconds")
-    parser.add_argument("--text", nargs="+", type=Path,
-                        default=[sample / "stories.jsonl", sample / "manuals.jsonl"])  # fmt: skip
-    parser.add_argument("--tokenizer", default=sample / "tokenizer.json")
-    parser.add_argument("--directory", help="where the temporary directory is made: 15 GB of disk at scale 1")
-    parser.add_argument("--json", action="store_true", help="print every measurement as JSON")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="write the table into this page")
-    parser.add_argument(
-        "--sums", type=Path, metavar="PAGE", help="measure nothing: update the computed values of a page"
-    )
-    return parser.parse_args(arguments)
-
-
 def main(arguments: list[str]) -> None:
     """Measure, and print or write the table."""
-    options = parse(arguments)
-    if options.sums:
-        options.sums.write_text(recompute(options.sums.read_text()))
-        return
-    began = time.strftime("%Y-%m-%d")
+    options = parser("scale", __doc__)
+    sample = ROOT / "sample_data"
+    options.add_argument(
+        "--scale", type=float, default=1.0, help="1 is 10^8 documents and samples, 1 GB of text"
+    )
+    options.add_argument("--points", type=int, default=4, help="sizes of each stage, powers of ten apart")
+    options.add_argument("--stages", nargs="+", default=STAGES, choices=STAGES, metavar="STAGE",
+                         help=f"some of {', '.join(STAGES)}")  # fmt: skip
+    options.add_argument("--text", nargs="+", type=Path,
+                         default=[sample / "stories.jsonl", sample / "manuals.jsonl"])  # fmt: skip
+    options.add_argument("--tokenizer", default=sample / "tokenizer.json")
+    options.add_argument("--json", action="store_true", help="print every measurement as JSON")
+    options.add_argument("--write", type=Path, metavar="PAGE", help="write the table into this page")
+    options.add_argument(
+        "--sums", type=Path, metavar="PAGE", help="measure nothing: update the computed values of a page"
+    )
+    with session(options, arguments, "tokshard", "numpy", "numba") as bench:
+        if bench.options.sums:
+            bench.options.sums.write_text(recompute(bench.options.sums.read_text()))
+        else:
+            report(measured(bench), bench)
+
+
+def measured(bench: Session) -> list[Point]:
+    """Measure the groups that contain the stages of the options."""
     points: list[Point] = []
     for group in GROUPS:
-        if not set(group.stages) & set(options.stages):
+        if not set(group.stages) & set(bench.options.stages):
             continue
-        largest = group.largest * options.scale
-        sizes = {max(group.least, round(largest / 10**tenth)) for tenth in range(options.points)}
+        largest = group.largest * bench.options.scale
+        sizes = {max(group.least, round(largest / 10**tenth)) for tenth in range(bench.options.points)}
         for size in sorted(sizes):
-            with tempfile.TemporaryDirectory(dir=options.directory) as name:
-                bench = Bench(Path(name), options)
-                group.run(bench, size)
-                points += bench.points
-    print("\r" + " " * 70 + "\r", end="", file=sys.stderr)
-    results = summarise(points)
-    where = f"{machine('tokshard', 'numpy', 'numba')}; {began}"
-    if options.write:
-        page = options.write.read_text()
-        options.write.write_text(recompute(with_results(page, results, where)))
-    elif options.json:
+            with tempfile.TemporaryDirectory(dir=bench.directory) as name:
+                stages = Stages(Path(name), bench)
+                group.run(stages, size)
+                points += stages.points
+    show_progress("")
+    return points
+
+
+def report(points: list[Point], bench: Session) -> None:
+    """Print the results, or write them into a page."""
+    results, page = summarise(points), bench.options.write
+    where = f"{machine('tokshard', 'numpy', 'numba')}; {datetime.now(UTC):%Y-%m-%d}"
+    if page:
+        page.write_text(recompute(with_results(page.read_text(), results, where)))
+    elif bench.options.json:
         rows = [{**asdict(point), **asdict(point.footprint)} for point in points]
         for row in rows:
             del row["footprint"]
         print(json.dumps({"machine": where, "points": rows, "stages": results}, indent=2))
     else:
-        print(where)
-        show(results)
+        header = ["stage", "each", "from", "to", "s", "growth", "ns each", "CPU ns", "peak MB", "own MB",
+                  "growth", "B each", "files", "written B"]  # fmt: skip
+        show_table(header, [cells(stage, result) for stage, result in results.items()])
 
 
-def show(results: Results) -> None:
-    """Print the table."""
-    print(
-        f"{'stage':<18}{'each':<10}{'from':>12}{'to':>15}{'s':>9}{'growth':>8}{'ns each':>10}{'CPU ns':>10}"
-        f"{'peak MB':>9}{'own MB':>8}{'growth':>8}{'B each':>8}{'files':>8}{'written B':>11}"
+def cells(stage: str, result: dict[str, Any]) -> list[str]:
+    """Return the row of a stage."""
+    growth, own_growth = (
+        "-" if result[name] is None else f"{result[name]:.2f}" for name in ("growth", "own growth")
     )
-    for stage, result in results.items():
-        growth, own_growth = (
-            "-" if result[name] is None else f"{result[name]:.2f}" for name in ("growth", "own growth")
-        )
-        print(
-            f"{stage:<18}{result['unit']:<10}{result['from']:>12,}{result['to']:>15,}{result['seconds']:>9.2f}"
-            f"{growth:>8}{result['time'] * 1e9:>10,.4g}{result['cpu'] * 1e9:>10,.4g}"
-            f"{result['peak'] / 1e6:>9,.0f}{result['own'] / 1e6:>8,.0f}{own_growth:>8}"
-            f"{result['own each']:>8.2f}{result['files']:>8,}{result['written']:>11.2f}"
-        )
+    numbers = (result["time"] * 1e9, result["cpu"] * 1e9, result["peak"] / 1e6, result["own"] / 1e6)
+    return [
+        stage,
+        result["unit"],
+        f"{result['from']:,}",
+        f"{result['to']:,}",
+        result["spread"],
+        growth,
+        *map(digits, numbers),
+        own_growth,
+        f"{result['own each']:.2f}",
+        f"{result['files']:,}",
+        f"{result['written']:.2f}",
+    ]

@@ -1,32 +1,28 @@
 """scripts/bench shuffle: tokshard merge --shuffle against the merger of datatrove on the same tokens.
 
 Four datasets with documents of log-normal lengths are made in a temporary directory; their .bin files get
-second names as .ds files of datatrove. Each side shuffles them in turn, several rounds. The time ends when
-the output is on the disk (fsync), and does not include imports. The table has the median time, the largest
-peak memory, and the bytes read and written, which Linux counts for each process. In one pass, tokshard copies
-the tokens from the page cache: these bytes are not counted as read, and the pages count as memory.
+second names as .ds files of datatrove. The time ends when the output is on the disk (fsync), and does not
+include imports. The bytes read and written are those that Linux counts for each process, divided by those of
+the tokens. In one pass, tokshard copies the tokens from the page cache: these bytes are not counted as read,
+and the pages count as memory.
 
 DocumentTokenizerMerger(shuffle=True) of datatrove draws the file of each document at random, and takes the
 documents of each file in their order: they must have been shuffled within the files before. tokshard writes
-all documents in a random order. The third row is the same result by datatrove: it shuffles each file as
+all documents in a random order. The second row is the same result by datatrove: it shuffles each file as
 DocumentTokenizer does after it has written one, and merges these. Without --datatrove-python only tokshard is
 measured.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import shutil
-import statistics
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
+from measure import CPU, ELAPSED, PEAK, Contender, Figure, parser, program, rate, session
+from merge import copying
 from scaledata import spread_lengths
 
 import tokshard
@@ -36,24 +32,29 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.storage.files import AtomicFile
 
 FILES = 4
-OURS = "tokshard merge --shuffle"
-PEER = "datatrove merger"
+SEED = 1
+READ = Figure("read, x", lambda run: run["read"] / run["work"])
+WRITTEN = Figure("written, x", lambda run: run["written"] / run["work"])
 DTYPE = np.dtype("<u2")
 _BLOCK = 1 << 21
 
-TOKSHARD = """
-import sys, time
+TOKSHARD_IMPORTS = """
 import tokshard.dataset.merge.job
 from tokshard import MergeOptions, merge
-started, cpu = time.perf_counter(), time.process_time()
+"""
+TOKSHARD = """
 options = {"memory_bytes": int(sys.argv[3]) or None, "workers": int(sys.argv[4])}
 merge(MergeOptions(sys.argv[5:], sys.argv[1], shuffle=int(sys.argv[2]), **options))
 """
 
-DATATROVE = """
-import os, sys, time
+DATATROVE_IMPORTS = """
+import os
+import numpy as np
+from datatrove.io import get_datafolder
 from datatrove.pipeline.tokens import DocumentTokenizerMerger
-started, cpu = time.perf_counter(), time.process_time()
+from datatrove.pipeline.tokens.tokenizer import TokenizedFile
+"""
+DATATROVE = """
 DocumentTokenizerMerger(
     sys.argv[3], sys.argv[1], "shuffled", shuffle=True, seed=int(sys.argv[2]), progress=False
 ).run()
@@ -63,12 +64,6 @@ for name in os.listdir(sys.argv[1]):
 """
 
 DATATROVE_BOTH = """
-import os, sys, time
-import numpy as np
-from datatrove.io import get_datafolder
-from datatrove.pipeline.tokens import DocumentTokenizerMerger
-from datatrove.pipeline.tokens.tokenizer import TokenizedFile
-started, cpu = time.perf_counter(), time.process_time()
 out, random = sys.argv[1], np.random.default_rng(int(sys.argv[2]))
 names = sorted(name for name in os.listdir(sys.argv[3]) if name.endswith(".ds"))
 for rank, name in enumerate(names):
@@ -90,17 +85,10 @@ for name in os.listdir(out):
             os.fsync(file.fileno())
 """
 
-EPILOGUE = """
-seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-import json
-io, status = (dict(line.split(":", 1) for line in open(f"/proc/self/{name}")) for name in ("io", "status"))
-print(json.dumps({
-    "seconds": seconds,
-    "cpu": cpu,
-    "peak": 1024 * int(status["VmHWM"].split()[0]),
-    "read": int(io["rchar"]),
-    "written": int(io["wchar"]),
-}))
+COUNTS = """
+with open("/proc/self/io") as file:
+    counts = dict(line.split(": ") for line in file)
+report.update(read=int(counts["rchar"]), written=int(counts["wchar"]))
 """
 
 
@@ -139,29 +127,10 @@ def _write(prefix: str, lengths: np.ndarray, seed: int) -> None:
         )
 
 
-def measure(python: str, program: str, *arguments: object) -> dict[str, float]:
-    """Return what one run needed."""
-    os.sync()  # what one side wrote is not written back in the time of the other
-    done = subprocess.run(
-        [python, "-c", program + EPILOGUE, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def remove(directory: str, name: str) -> None:
-    """Remove what a side wrote."""
-    for path in Path(directory).glob(f"{name}*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def check(directory: str, prefixes: list[str]) -> None:
+def check(directory: Path, prefixes: list[str]) -> None:
     """Stop if the output of tokshard does not have every document once: by counts and sums of tokens."""
     sums = []
-    for inputs in (prefixes, [f"{directory}/out"]):
+    for inputs in (prefixes, [str(directory / "out")]):
         pieces = [np.memmap(f"{prefix}.bin", DTYPE, mode="r") for prefix in inputs]
         lengths = [np.array(IndexedDataset(prefix).sequence_lengths) for prefix in inputs]
         total = sum(
@@ -176,57 +145,44 @@ def check(directory: str, prefixes: list[str]) -> None:
 
 def main(arguments: list[str]) -> None:
     """Make the data, run all sides in turn, and print the table."""
-    parser = argparse.ArgumentParser(prog="bench shuffle", description=__doc__)
-    parser.add_argument("--size", default="500MB", help="bytes of tokens, such as 500MB or 5GB")
-    parser.add_argument("--mean", type=float, default=1000, help="mean tokens of a document")
-    parser.add_argument("--memory", type=int, default=0, help="MiB for --memory of tokshard, for two passes")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--datatrove-python", help="an interpreter that has datatrove")
-    parser.add_argument("--directory", help="where the temporary directory is made")
-    options = parser.parse_args(arguments)
-    digits = options.size.rstrip("GMB")
-    wanted = int(float(digits) * {"MB": 10**6, "GB": 10**9}[options.size.removeprefix(digits)])
-    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-        prefixes = make(directory, wanted, options.mean)
-        ours = [options.memory << 20, options.workers, *prefixes]
-        sides = {OURS: (sys.executable, TOKSHARD, ours)}
-        if options.datatrove_python:
-            sides[PEER] = (options.datatrove_python, DATATROVE, [f"{directory}/ds"])
-            both = (options.datatrove_python, DATATROVE_BOTH, [f"{directory}/ds"])
-            sides["datatrove shuffle, merger"] = both
-        found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
-        for round_number in range(options.rounds):
-            for side, (python, program, more) in sides.items():
-                found[side].append(measure(python, program, f"{directory}/out", round_number, *more))
-                if round_number == 0 and side == next(iter(sides)):
-                    check(directory, prefixes)
-                remove(directory, "out")
+    parsed = parser("shuffle", __doc__)
+    parsed.add_argument("--size", default="500MB", help="bytes of tokens, such as 500MB or 5GB")
+    parsed.add_argument("--mean", type=float, default=1000, help="mean tokens of a document")
+    parsed.add_argument("--memory", type=int, default=0, help="MiB for --memory of tokshard, for two passes")
+    parsed.add_argument("--workers", type=int, default=2)
+    parsed.add_argument("--datatrove-python", help="an interpreter that has datatrove")
+    with session(parsed, arguments, "tokshard", "numpy", peers=["datatrove", "numpy"]) as bench:
+        options, directory = bench.options, bench.directory
+        digits = options.size.rstrip("GMB")
+        wanted = int(float(digits) * {"MB": 10**6, "GB": 10**9}[options.size.removeprefix(digits)])
+        prefixes = make(str(directory), wanted, options.mean)
         total = sum(os.path.getsize(f"{prefix}.bin") for prefix in prefixes)
         documents = sum(IndexedDataset(prefix).document_count for prefix in prefixes)
-    show(found, total, documents, options)
 
+        def clean() -> None:
+            for path in directory.glob("out*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            os.sync()  # what one side wrote is not written back in the time of the other
 
-def show(found: dict[str, list[dict[str, float]]], total: int, documents: int, options) -> None:
-    """Print the table."""
-    print(
-        f"tokshard {tokshard.__version__}, Python {platform.python_version()}, numpy {np.__version__}, "
-        f"{os.cpu_count()} cores; {size(total)} of tokens in {count(documents)} documents; "
-        f"medians of {options.rounds} interleaved rounds"
-    )
-    base = found.get(PEER, found[OURS])
-    base_seconds = statistics.median(run["seconds"] for run in base)
-    for side, runs in reversed(found.items()):
-        seconds = statistics.median(run["seconds"] for run in runs)
-        cpu = statistics.median(run["cpu"] for run in runs)
-        peak = max(run["peak"] for run in runs)
-        passes = [runs[-1][name] / total for name in ("read", "written")]
-        speed = f"{total / seconds / 1e6:7.0f} MB/s  {base_seconds / seconds:5.2f} x"
-        print(
-            f"  {side:<26} {seconds:8.2f} s {speed}  CPU {cpu:.2f} s  peak {size(peak):>8}  "
-            f"read {passes[0]:.2f} x, written {passes[1]:.2f} x the tokens"
+        def side(name: str, setup: str, work: str, *more: object, python: str = sys.executable) -> Contender:
+            words = [directory / "out", SEED, *more]
+            command = program(setup, work, COUNTS, arguments=words, python=python)
+            return Contender(name, command, total, clean, is_peer=python != sys.executable)
+
+        if python := options.datatrove_python:
+            ds = directory / "ds"
+            sides = [
+                side("datatrove merger", DATATROVE_IMPORTS, DATATROVE, ds, python=python),
+                side("datatrove shuffle, merger", DATATROVE_IMPORTS, DATATROVE_BOTH, ds, python=python),
+            ]
+        else:
+            sides = [copying(directory / "out", prefixes)]
+        ours = [options.memory << 20, options.workers, *prefixes]
+        sides.append(side("tokshard merge --shuffle", TOKSHARD_IMPORTS, TOKSHARD, *ours))
+        bench.compare(
+            sides,
+            title=f"{size(total)} of tokens in {count(documents)} documents",
+            base=sides[0].name,
+            figures=[rate("MB/s", 1e6), ELAPSED, CPU, PEAK, READ, WRITTEN],
         )
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+        check(directory, prefixes)  # the last output is that of tokshard

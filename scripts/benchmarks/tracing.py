@@ -2,21 +2,16 @@
 
 Everything but the tokens is written: the index of 100 million documents of 1 to 999 tokens, the provenance,
 the three arrays of its samples, a blend with a second dataset, and a plan of 64 ranks. The command is run
-whole, in a process of its own; the first run of each finds the files as the machine has left them.
+whole; its first run finds the files as the machine has left them.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import subprocess
-import sys
-import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
-from measure import machine
+from measure import CPU, OWN, SECONDS, TOKSHARD, Contender, parser, session, yardstick
 
 DOCUMENTS = 100_000_000
 LONGEST_DOCUMENT = 1000
@@ -147,7 +142,7 @@ def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
     (directory / "manifest.json").write_bytes(manifest.to_bytes())
 
 
-def reference(directory: Path, number: int, count: int):
+def reference(directory: Path, number: int, count: int, sequence_length: int):
     """Write a dataset and its index; return what a plan says of it."""
     from tokshard.dataset.fingerprint import DatasetFingerprint
     from tokshard.dataset.reader import IndexedDataset
@@ -157,7 +152,7 @@ def reference(directory: Path, number: int, count: int):
     prefix = directory / f"data{number}"
     write_dataset(prefix, count)
     lengths = IndexedDataset(prefix).sequence_lengths
-    settings = {"sequence_length": SEQUENCE_LENGTH, "seed": 1, "num_samples": None}
+    settings = {"sequence_length": sequence_length, "seed": 1, "num_samples": None}
     index = GPTDatasetIndex.build(lengths, range(count), **settings)
     names = ("document_index", "sample_index", "shuffle_index")
     files = cached(directory, number, "GPTDataset", {name: getattr(index, name) for name in names})
@@ -186,7 +181,7 @@ def cached(directory: Path, number: int, kind: str, arrays: dict[str, np.ndarray
     return CachedArrays.at(str(directory), digest, "train", kind)
 
 
-def write_world(directory: Path, count: int) -> None:
+def write_world(directory: Path, count: int, sequence_length: int = SEQUENCE_LENGTH) -> None:
     """Write two datasets, their blend and a plan."""
     from tokshard.blending.order import build_exhaustive_blending_indices
     from tokshard.sharding.planning import plan_shards
@@ -195,7 +190,10 @@ def write_world(directory: Path, count: int) -> None:
     from tokshard.sharding.sources import SampleSource
     from tokshard.sharding.topology import Topology
 
-    references = tuple(reference(directory, number, size) for number, size in enumerate((count, count // 10)))
+    references = tuple(
+        reference(directory, number, size, sequence_length)
+        for number, size in enumerate((count, count // 10))
+    )
     arrays = build_exhaustive_blending_indices(np.array([dataset.samples for dataset in references]))
     names = ("dataset_index", "dataset_sample_index")
     order = cached(directory, 99, "BlendedDataset", dict(zip(names, arrays, strict=True)))
@@ -205,53 +203,26 @@ def write_world(directory: Path, count: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Make the world, trace through it, and print seconds and memory."""
-    parser = argparse.ArgumentParser(prog="scripts/bench trace", description=__doc__)
-    parser.add_argument("--scale", type=float, default=1.0, help="1 is 100 million documents: 5 GB of disk")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--directory", help="where the temporary directory is made")
-    options = parser.parse_args(arguments)
-    count = max(200_000, int(DOCUMENTS * options.scale))
-    print(machine("tokshard", "numpy"))
-    with tempfile.TemporaryDirectory(dir=options.directory) as name:
-        directory = Path(name)
-        # In a process of its own: the peak memory of this one would count as that of its children.
-        make = (
-            "import sys, pathlib, tracing; tracing.write_world(pathlib.Path(sys.argv[1]), int(sys.argv[2]))"
-        )
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-        subprocess.run([sys.executable, "-c", make, name, str(count)], env=environment, check=True)
+    """Write two datasets, trace lists of lines through them, and print seconds and memory."""
+    options = parser("trace", __doc__)
+    options.add_argument("--scale", type=float, default=1.0, help="1 is 100 million documents: 5 GB of disk")
+    with session(options, arguments, "tokshard", "numpy") as bench:
+        directory = bench.directory
+        count = max(200_000, int(DOCUMENTS * bench.options.scale))
+        write_world(directory, count)
         used = sum(path.stat().st_blocks * 512 for path in directory.rglob("*"))
-        print(f"{count:,} documents and {count // 10:,} more; {used / 1e9:.1f} GB on disk; all runs in order")
+        base, commands = yardstick(), []
         draw = np.random.RandomState(2)
         for size in LISTS:
             lines = draw.choice(count, size=size, replace=False) + 1
-            (directory / "list.txt").write_text("".join(f"corpus.jsonl:{line}\n" for line in lines))
-            measure(size, directory, options.rounds)
-
-
-def measure(size: int, directory: Path, rounds: int) -> None:
-    """Trace a list of lines, several times."""
-    code = "import sys; from tokshard.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "trace", "--plan", str(directory / "plan")]
-    command += ["--list", str(directory / "list.txt"), "--consumed-samples", "1M", "--csv"]
-    results = [run_watched(command) for _ in range(rounds)]
-    seconds = ", ".join(f"{took:.2f}" for took, _ in results)
-    memory = max(memory for _, memory in results)
-    print(f"{size:>9,} lines back to their steps: {seconds} s, {memory / 1e6:,.0f} MB of its own", flush=True)
-
-
-def run_watched(command: list[str]) -> tuple[float, int]:
-    """Run a command; return its seconds and the most memory that it had besides mapped files."""
-    started = time.perf_counter()
-    most = 0
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        status = Path(f"/proc/{process.pid}/status")
-        while process.poll() is None:
-            lines = status.read_text().splitlines()
-            own = next((line for line in lines if line.startswith("RssAnon:")), "RssAnon: 0")
-            most = max(most, int(own.split()[1]) * 1024)
-            time.sleep(0.01)
-    if process.returncode:
-        sys.exit(f"trace failed with {process.returncode}")
-    return time.perf_counter() - started, most
+            names = directory / f"list{size}.txt"
+            names.write_text("".join(f"corpus.jsonl:{line}\n" for line in lines))
+            command = [*TOKSHARD, "trace", "--plan", str(directory / "plan"), "--list", str(names)]
+            command += ["--consumed-samples", "1M", "--csv"]
+            commands.append(Contender(f"{size:,} lines to their steps", command, is_watched=True))
+        bench.compare(
+            [base, *commands],
+            title=f"{count:,} documents and {count // 10:,} more, {used / 1e9:.1f} GB of disk",
+            base=base.name,
+            figures=[SECONDS, CPU, OWN],
+        )

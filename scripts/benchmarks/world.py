@@ -1,20 +1,20 @@
 """scripts/bench world DIRECTORY: synthetic datasets for a blend of trillions of tokens, in little disk space.
 
 One dataset and its index are written; the others are hard links to them under other names. The .bin file is
-sparse. Prints the commands that blend the datasets and plan 10,000 ranks. With --run, runs them and prints
-their time and memory.
+sparse. Prints the commands that blend the datasets and plan 10,000 ranks. With --run, runs them.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
+import shutil
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from footprint import take
+from measure import CPU, OWN, SECONDS, Contender, Session, parser, session, yardstick
 from scaledata import spread_lengths
 
 from tracing import write_pair
@@ -73,39 +73,46 @@ def link(names: list[str], samples: int, mixture: list[str]) -> None:
 
 def main(arguments: list[str]) -> None:
     """Create the datasets; print the commands, and run them with --run."""
-    parser = argparse.ArgumentParser(prog="scripts/bench world", description=__doc__)
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--tokens", type=float, default=15e12)
-    parser.add_argument("--datasets", type=int, default=64)
-    parser.add_argument("--run", action="store_true", help="run the commands; print their time and memory")
-    options = parser.parse_args(arguments)
-    (options.directory / "data").mkdir(parents=True)
-    os.chdir(options.directory)
-    samples = round(options.tokens / SEQUENCE_LENGTH)
-    documents = round(options.tokens * ROOM / options.datasets / MEAN_TOKENS)
-    tokens = write_pair(Path("data/set00000"), spread_lengths(documents))
-    mixture = words(options.datasets)
-    link(names(options.datasets), samples, mixture)
-    Path("words.txt").write_text(" ".join(mixture))
-    print(f"{options.datasets} datasets of {documents:,} documents and {tokens:,} tokens each")
-    blend = BLEND.format(length=SEQUENCE_LENGTH, samples=samples)
-    print(f"cd {Path.cwd()}", blend, PLAN, sep="\n")
-    if options.run:
-        run(blend)
+    parsed = parser("world", __doc__, rounds=1)
+    parsed.add_argument("place", type=Path, metavar="DIRECTORY", help="created, with the datasets")
+    parsed.add_argument("--tokens", type=float, default=15e12)
+    parsed.add_argument("--datasets", type=int, default=64)
+    parsed.add_argument("--run", action="store_true", help="run the commands; print their time and memory")
+    with session(parsed, arguments, "tokshard", "numpy", "numba") as bench:
+        options = bench.options
+        (options.place / "data").mkdir(parents=True)
+        os.chdir(options.place)
+        samples = round(options.tokens / SEQUENCE_LENGTH)
+        documents = round(options.tokens * ROOM / options.datasets / MEAN_TOKENS)
+        tokens = write_pair(Path("data/set00000"), spread_lengths(documents))
+        mixture = words(options.datasets)
+        link(names(options.datasets), samples, mixture)
+        Path("words.txt").write_text(" ".join(mixture))
+        print(f"{options.datasets} datasets of {documents:,} documents and {tokens:,} tokens each")
+        blend = BLEND.format(length=SEQUENCE_LENGTH, samples=samples)
+        print(f"cd {Path.cwd()}", blend, PLAN, sep="\n")
+        if options.run:
+            run(bench, blend)
 
 
-def run(blend: str) -> None:
-    """Run the commands in the current directory; print seconds, CPU seconds and own memory of each."""
+def run(bench: Session, blend: str) -> None:
+    """Run the commands in the current directory."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    print(f"{'command':<36}{'s':>9}{'CPU s':>9}{'own MB':>9}")
-    for name, command in (
-        ("blend", blend),
-        ("plan and simulate", PLAN),
-        ("plan --no-digests and simulate", f"{PLAN} --no-digests --force"),
-        ("plan --no-digests", f"{NO_SIMULATION} --no-digests --force"),
-    ):
-        found = take(["sh", "-c", command])
-        print(
-            f"{name:<36}{found.seconds:>9.1f}{found.cpu_seconds:>9.1f}{found.own_bytes / 1e6:>9.0f}",
-            flush=True,
+    base = yardstick()
+    commands = {
+        "blend": blend,
+        "plan and simulate": PLAN,
+        "plan --no-digests and simulate": f"{PLAN} --no-digests",
+        "plan --no-digests": f"{NO_SIMULATION} --no-digests",
+    }
+    contenders = [
+        Contender(
+            name,
+            ["sh", "-c", command],
+            before=partial(shutil.rmtree, "mix" if command == blend else "plan", ignore_errors=True),
+            is_watched=True,
         )
+        for name, command in commands.items()
+    ]
+    title = f"{bench.options.tokens:.3g} tokens"
+    bench.compare([base, *contenders], title=title, base=base.name, figures=[SECONDS, CPU, OWN])
