@@ -177,3 +177,26 @@ def test_any_content_reads_as_the_twin_says(data, codec, unit, read, tmp_path_fa
     assert without_reasons(reading) == twin(data, LIMIT)
     if codec == "none":
         assert reading.raw == data
+
+
+@given(
+    st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), min_size=1, max_size=9),
+    st.booleans(),
+    st.binary(max_size=9),
+    st.sampled_from([1, 4, 1 << 20]),
+)
+def test_short_lines_and_long_ones_are_divided_alike(parts, is_complete, behind, long_line_bytes):
+    content = b"\n".join(parts) + b"\n" * is_complete
+    assume(content)
+    block = content + (behind if is_complete else b"")
+    expected = content.split(b"\n")[: None if content[-1:] != b"\n" else -1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "_LONG_LINE_BYTES", long_line_bytes)
+        found = lines._lines_of(block, len(content))
+    assert [bytes(line) for line in found] == expected
+
+
+def test_only_short_lines_are_copied():
+    long = b"x" * 2000 + b"\n"
+    assert {type(line) for line in lines._lines_of(9 * long, 9 * len(long))} == {memoryview}
+    assert {type(line) for line in lines._lines_of(9 * b"short\n", 9 * 6)} == {bytes}

@@ -48,7 +48,7 @@ class DocumentBatch:
     records: int
     lines: int
     blank_lines: int
-    raw: bytes
+    raw: bytes | memoryview
     ids: list[bytes] | None = None
     keys: list[bytes] | None = None
     splits: npt.NDArray[np.uint8] | None = None
@@ -59,7 +59,7 @@ class DocumentBatch:
         cls,
         columns: tuple[list[str], ...],
         offsets: npt.NDArray[np.int64],
-        raw: bytes | None = None,
+        raw: bytes | memoryview | None = None,
         *,
         ids: list[bytes] | None = None,
         keys: list[bytes] | None = None,
@@ -156,7 +156,7 @@ class BatchBuilder:
         hint = "" if self._rejected else error.hint()
         self._rejected.append(RejectedRecord(offset, line, error.reason, error.detail, excerpt, hint))
 
-    def batch(self, raw: bytes | None, *, lines: int, blank_lines: int = 0) -> DocumentBatch:
+    def batch(self, raw: bytes | memoryview | None, *, lines: int, blank_lines: int = 0) -> DocumentBatch:
         """Return the batch; without ``raw``, the raw bytes are those of the texts."""
         return DocumentBatch(
             texts=self._texts,

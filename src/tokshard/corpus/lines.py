@@ -76,6 +76,10 @@ _OVERHANG_BYTES = 1 << 16
 _SCAN_BYTES = 1 << 20
 # Bytes kept of a line that is too long, for its excerpt.
 _HEAD_BYTES = 256
+# Lines that are longer on average, at the beginning of a batch, are not copied.
+_LONG_LINE_BYTES = 1024
+_SAMPLED_BYTES = 1 << 14
+_NEWLINE = ord("\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +89,14 @@ class LineBatch:
     Attributes:
         raw: The bytes read, including newlines. A line over the length limit is split over several batches
             without lines; the last of them has its beginning as its only line.
-        lines: The lines without their newlines; a line that is alone refers to ``raw``.
+        lines: The lines without their newlines. Long ones refer to ``raw``, short ones are copies.
         offsets: Offset of each line in the input's stream; int64 [lines].
         lengths: Length of each line in the input's stream, even if ``lines`` has only its beginning;
             int64 [lines].
         complete: Whether the last line ends in a newline; if not, it is the end of the input.
     """
 
-    raw: bytes
+    raw: bytes | memoryview
     lines: list[bytes | memoryview]
     offsets: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
@@ -146,8 +150,8 @@ class _LineUnitReader:
             block = self._read(position, size)
             stop = _lines_end(block, end - position)
             if stop:
-                batch = self._batch(block if stop == len(block) else block[:stop], position)
-                del block  # may be as long as the longest line; the batch has its own copy
+                batch = self._batch(block, stop, position)
+                del block  # may be as long as the longest line
                 yield batch
                 del batch
                 position += stop
@@ -155,7 +159,7 @@ class _LineUnitReader:
             elif not block:
                 raise self._shorter(position)
             elif len(block) < size:
-                yield self._batch(block, position)
+                yield self._batch(block, len(block), position)
                 return
             else:
                 # It is read again when its length is known: joining its parts would take twice the memory.
@@ -208,18 +212,13 @@ class _LineUnitReader:
         yield LineBatch(raw, [head], offsets, lengths, complete=newline >= 0)
         return line_end + 1
 
-    def _batch(self, raw: bytes, position: int) -> LineBatch:
-        complete = raw.endswith(b"\n")
-        if complete and raw.find(b"\n") == len(raw) - 1:  # it can be long, and is not copied
-            lines: list[bytes | memoryview] = [memoryview(raw)[:-1]]
-        else:
-            lines = list(raw.split(b"\n"))
-            if complete:
-                lines.pop()
+    def _batch(self, block: bytes, size: int, position: int) -> LineBatch:
+        lines = _lines_of(block, size)
         lengths = np.fromiter(map(len, lines), np.int64, len(lines))
         ends = np.cumsum(lengths + 1)
         offsets, lengths = self._in_stream(ends - (lengths + 1) + position, lengths)
-        return LineBatch(raw, lines, offsets, lengths, complete)
+        raw = block if size == len(block) else memoryview(block)[:size]
+        return LineBatch(raw, lines, offsets, lengths, complete=block[size - 1] == _NEWLINE)
 
     def _in_stream(
         self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
@@ -237,6 +236,25 @@ class _LineUnitReader:
             f"{self._unit.path} must have at least {self._unit.end} bytes as when the run began, got {size}",
             hint="run the command again when no other process writes to the input",
         )
+
+
+def _lines_of(block: bytes, size: int) -> list[bytes | memoryview]:
+    # To create a view takes longer than to copy a short line. Counting in the whole block would take as long
+    # as copying it.
+    sampled = min(size, _SAMPLED_BYTES)
+    if block.count(b"\n", 0, sampled) * _LONG_LINE_BYTES > sampled:
+        lines: list[bytes | memoryview] = list(block[:size].split(b"\n"))
+        if not lines[-1]:
+            lines.pop()
+        return lines
+    view = memoryview(block)
+    lines, begin = [], 0
+    while begin < size:
+        end = block.find(b"\n", begin, size)
+        end = end if end >= 0 else size
+        lines.append(view[begin:end])
+        begin = end + 1
+    return lines
 
 
 def _lines_end(block: bytes, remaining: int) -> int:

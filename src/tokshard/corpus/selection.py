@@ -205,7 +205,7 @@ class LeftOut:
     excluded: dict[str, int]
     blank_lines: int = 0
 
-    def added_to(self, batch: DocumentBatch, raw: bytes | None = None) -> DocumentBatch:
+    def added_to(self, batch: DocumentBatch, raw: bytes | memoryview | None = None) -> DocumentBatch:
         """Return a batch of the others as the batch of all."""
         records = sum(self.excluded.values())
         return replace(

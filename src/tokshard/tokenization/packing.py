@@ -76,13 +76,17 @@ def pack_documents(
         ends = np.cumsum(texts_per_document, dtype=np.int64)
         kept_before = np.concatenate(([0], np.cumsum(kept)))
         sequences = np.diff(kept_before[ends], prepend=0).astype(np.uint32)
-    eod_in_text = int(np.count_nonzero(ids == eod_id)) if eod_id is not None else 0
-    tokens = ids.astype(dtype, copy=False)
+    appended = 0
     if append_eod and eod_id is not None:
         last_sequences = np.cumsum(sequences, dtype=np.int64)[sequences > 0] - 1
+        tokens = _with_eod(ids, np.cumsum(lengths)[last_sequences], eod_id, dtype)
         lengths = lengths.copy()
         lengths[last_sequences] += 1
-        tokens = _with_eod(tokens, np.cumsum(lengths)[last_sequences] - 1, eod_id)
+        appended = len(last_sequences)
+    else:
+        tokens = ids.astype(dtype, copy=False)
+    # Counted in the dataset's dtype, which can be half as large as that of the ids.
+    eod_in_text = int(np.count_nonzero(tokens == eod_id)) - appended if eod_id is not None else 0
     longest = int(lengths.max(initial=0))
     _check_length(longest)
     counts = FieldCounts(
@@ -144,14 +148,16 @@ def pack_long_document(
 
 
 def _with_eod(
-    tokens: NDArray[np.generic], eod_positions: NDArray[np.int64], eod_id: int
+    ids: NDArray[np.uint32], ends: NDArray[np.int64], eod_id: int, dtype: np.dtype[np.generic]
 ) -> NDArray[np.generic]:
+    # `ends`: where the ids of each document end.
     import numpy as np
 
-    result = np.empty(len(tokens) + len(eod_positions), tokens.dtype)
+    result = np.empty(len(ids) + len(ends), dtype)
+    eod_positions = ends + np.arange(len(ends))
     from_text = np.ones(len(result), bool)
     from_text[eod_positions] = False
-    result[from_text] = tokens
+    result[from_text] = ids
     result[eod_positions] = eod_id
     return result
 
