@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from support.blends import covered
 from tokshard.blending import coverage, kernels
 from tokshard.blending.coverage import measure_coverage, measure_packed_coverage
-from tokshard.core.compilation import compiled, has_numba
 from tokshard.errors import IntegrityError
 from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.packing import Packing
+from tokshard.storage.compilation import compiled, has_numba
 
 
 @st.composite
@@ -60,8 +60,11 @@ def test_the_compiled_count_is_that_of_its_twin(case):
         first, last = index.document_index.min(), index.document_index.max()
         places = np.zeros((last - first + 1, index.plan.epochs), np.int64)
         seen, totals = np.zeros(len(places), np.int64), np.array([0, 99, 0, 99, 0])
+        events = np.empty((80 + 3) * index.plan.epochs, np.int64)
         tokens = choose(kernels.place_documents)(lengths, index.document_index, first, places, seen)
-        choose(kernels.cover_documents)(lengths, first, places, drawn, index.plan.sequence_length, totals)
+        choose(kernels.cover_documents)(
+            lengths, first, places, drawn, index.plan.sequence_length, totals, events
+        )
         results.append((tokens, places.tolist(), seen.tolist(), totals.tolist()))
     assert results[0] == results[1]
     assert results[0][0] == index.plan.tokens

@@ -4,9 +4,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.blends import exhaustive, greedy
-from tokshard.blending import kernels
+from tokshard.blending import kernels, lanes
 from tokshard.blending.order import (
     CompiledOrder,
+    FewSourcesOrder,
     PlainOrder,
     blend_blocks,
     build,
@@ -15,8 +16,8 @@ from tokshard.blending.order import (
     count_draws,
     normalize,
 )
-from tokshard.core.compilation import has_numba
 from tokshard.errors import UsageError
+from tokshard.storage.compilation import has_numba
 
 needs_numba = pytest.mark.skipif(not has_numba(), reason="numba is not installed")
 
@@ -43,6 +44,12 @@ def families():
     )
 
 
+def compiled_orders(weights, limits=None):
+    """Each compiled order that can have so many sources."""
+    few = [FewSourcesOrder(weights, limits)] if len(weights) <= lanes.MOST_LANES else []
+    return [CompiledOrder(weights, limits), *few]
+
+
 def assert_same(found, right):
     for array, expected in zip(found, right, strict=True):
         np.testing.assert_array_equal(array, expected)
@@ -63,7 +70,29 @@ def test_the_twin_in_numpy_makes_the_order_of_the_definition(weights, size):
 @example(weights=1.0 + np.arange(300) % 150, size=3000, scale=None)
 def test_the_compiled_order_is_that_of_the_twin(weights, size, scale):
     shares = np.array(normalize(list(weights))) * (scale or 1.0)
-    assert_same(build(CompiledOrder(shares, None), size), build(PlainOrder(shares, None), size))
+    for order in compiled_orders(shares):
+        assert_same(build(order, size), build(PlainOrder(shares, None), size))
+
+
+@needs_numba
+@pytest.mark.parametrize("sources", [1, 2, 7, 8, 9, 16, 17, 32, 33, 63, 64])
+@pytest.mark.parametrize("kind", ["random", "equal", "round", "power", "tiny and huge"])
+def test_few_sources_are_drawn_as_by_the_twin(sources, kind):
+    random = np.random.RandomState(sources)
+    weights = {
+        "random": random.uniform(0.01, 1, sources),
+        "equal": np.ones(sources),
+        "round": random.choice([0.1, 0.2, 0.3, 0.5], sources),
+        "power": 1 / np.arange(1.0, sources + 1),
+        "tiny and huge": 10.0 ** random.uniform(-12, 12, sources),
+    }[kind]
+    shares = np.array(normalize(list(weights)))
+    right = build(PlainOrder(shares, None), 4000)
+    assert_same(build(FewSourcesOrder(shares, None), 4000), right)
+    limits = random.randint(1, 60, sources)
+    total = int(limits.sum())
+    right = build(PlainOrder(shares, limits), total)
+    assert_same(build(FewSourcesOrder(shares, limits), total), right)
 
 
 @needs_numba
@@ -80,7 +109,9 @@ def test_long_orders_of_many_sources_are_equal(name):
         "few": np.array([0.1, 0.2, 0.3, 0.4]),
     }[name]
     shares = np.array(normalize(list(weights)))
-    assert_same(build(CompiledOrder(shares, None), 60_000), build(PlainOrder(shares, None), 60_000))
+    right = build(PlainOrder(shares, None), 60_000)
+    for order in compiled_orders(shares):
+        assert_same(build(order, 60_000), right)
 
 
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=30))
@@ -110,21 +141,23 @@ def test_the_compiled_exhaustive_order_is_that_of_the_twin(sizes):
     counts, total = np.array(sizes, np.int64), sum(sizes)
     weights = counts / float(total)
     right = build(PlainOrder(weights, counts), total)
-    assert_same(build(CompiledOrder(weights, counts), total), right)
+    for order in compiled_orders(weights, counts):
+        assert_same(build(order, total), right)
     assert_same([np.bincount(right[0])], [counts])
 
 
 @needs_numba
 @pytest.mark.parametrize("limited", [False, True])
 @pytest.mark.parametrize("block", [1, 7, 1000])
-def test_blocks_of_any_size_make_the_same_order(block, limited):
-    weights = np.array(normalize(np.arange(1.0, 201)))
-    sizes = np.arange(1, 201) if limited else None
-    whole = build(CompiledOrder(weights, sizes), 3000)
-    order = CompiledOrder(weights, sizes)
+@pytest.mark.parametrize(("kind", "sources"), [(CompiledOrder, 200), (FewSourcesOrder, 64)])
+def test_blocks_of_any_size_make_the_same_order(block, limited, kind, sources):
+    weights = np.array(normalize(np.arange(1.0, sources + 1)))
+    sizes = np.arange(50, sources + 50) if limited else None
+    whole = build(kind(weights, sizes), 3000)
+    order = kind(weights, sizes)
     pieces = [(first.copy(), second.copy()) for first, second in blend_blocks(order, 3000, block)]
     assert_same([np.concatenate(side) for side in zip(*pieces, strict=True)], whole)
-    np.testing.assert_array_equal(order.draws(), np.bincount(whole[0], minlength=200))
+    np.testing.assert_array_equal(order.draws(), np.bincount(whole[0], minlength=sources))
     np.testing.assert_array_equal(count_draws(PlainOrder(weights, sizes), 3000), order.draws())
 
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokshard.core.compilation import has_numba
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index import best_fit, pack_runs
 from tokshard.gpt_index.best_fit import EpochPacks
 from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.packing import MAX_PACKED_SEQUENCE_LENGTH, Packing, packing_of
 from tokshard.gpt_index.spans import SampleSpans
+from tokshard.storage.compilation import has_numba
 
 WAYS = [pytest.param(False, id="numpy")]
 if has_numba():

@@ -1,5 +1,6 @@
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from support.index_twins import (
     slow_sample_index,
     slow_shuffle_index,
 )
-from tokshard.core.compilation import has_numba
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index import arrays
 from tokshard.gpt_index.arrays import (
@@ -23,7 +23,8 @@ from tokshard.gpt_index.arrays import (
 )
 from tokshard.gpt_index.epochs import plan_epochs
 from tokshard.gpt_index.index import GPTDatasetIndex
-from tokshard.gpt_index.shuffling import ShuffleStream
+from tokshard.gpt_index.shuffling import BLOCK, ShuffleStream
+from tokshard.storage.compilation import has_numba
 
 WAYS = [pytest.param(False, id="numpy")]
 if has_numba():
@@ -114,7 +115,11 @@ def test_long_sequences_and_many_pieces(compiled):
         assert rows.tolist() == [list(row) for row in expected]
 
 
-@pytest.mark.parametrize("write", [arrays._sample_rows, sample_rows], ids=["numpy", "plain"])
+@pytest.mark.parametrize(
+    "write",
+    [arrays._sample_rows, partial(sample_rows, np.empty(BLOCK, np.int64))],
+    ids=["numpy", "plain"],
+)
 def test_places_and_tokens_beyond_int32_are_exact(write):
     rows = np.zeros((4, 2), np.int64)
     lengths, documents = np.array([2**31 - 1], np.int32), np.zeros(3, np.int32)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokshard.core import compilation
 from tokshard.errors import UsageError
 from tokshard.gpt_index import shuffling
 from tokshard.gpt_index.shuffling import _STATE_WORDS as STATE_WORDS
 from tokshard.gpt_index.shuffling import ShuffleStream
+from tokshard.storage import compilation
 
 DTYPES = ["int32", "uint32", "int64", "uint64"]
 needs_numba = pytest.mark.skipif(not compilation.has_numba(), reason="numba is not installed")

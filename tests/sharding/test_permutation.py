@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from support import frozen_orders, slow_samplers
 from support.assignments import digest, golden
-from tokshard.core.compilation import WORTH_COMPILING
 from tokshard.errors import UsageError
 from tokshard.sharding import permutation
+from tokshard.storage.compilation import WORTH_COMPILING
 
 
 @given(st.integers(0, 700), st.integers(0, 2**64 - 1))

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokshard.blending.kernels import cover_documents, cover_once, place_documents
-from tokshard.core.compilation import WORTH_COMPILING, compiled, has_numba
 from tokshard.errors import IntegrityError
+from tokshard.gpt_index.shuffling import BLOCK
+from tokshard.storage.compilation import WORTH_COMPILING, compiled, has_numba
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -193,12 +195,43 @@ def _cover_once(
     totals: NDArray[np.int64],
     choose: Callable[[Any], Any],
 ) -> None:
-    kernel, token = choose(cover_once), 0
+    kernel, token = _cover_piece, 0
+    if choose is compiled:
+        kernel = partial(compiled(cover_once), np.empty(BLOCK, np.int64))
     seen = np.zeros(len(documents), np.uint8)
     for at in range(0, len(document_index), _ENTRIES_OF_A_CALL):
         piece = document_index[at : at + _ENTRIES_OF_A_CALL]
         token = kernel(lengths, piece, documents.start, seen, drawn, sequence_length, token, totals)
     _check_seen(seen, 1)
+
+
+def _cover_piece(
+    lengths: NDArray[np.int32],
+    documents: NDArray[np.int32],
+    first: int,
+    seen: NDArray[np.uint8],
+    drawn: NDArray[np.uint8],
+    sequence_length: int,
+    token: int,
+    totals: NDArray[np.int64],
+) -> int:
+    # The numpy equivalent of :func:`tokshard.blending.kernels.cover_once`.
+    sizes = lengths[documents].astype(np.int64)
+    ends = sizes.cumsum() + token
+    seen += np.bincount(documents - first, minlength=len(seen)).astype(np.uint8)
+    begins, ends, after = (ends - sizes)[sizes > 0], ends[sizes > 0], int(ends[-1])
+    if len(ends):
+        begins, ends = begins // sequence_length, (ends - 1) // sequence_length + 1
+        before = np.concatenate([[0], drawn.cumsum(dtype=np.int64)])
+        number = before[np.minimum(ends, len(drawn))] - before[np.minimum(begins, len(drawn))]
+        some, whole = number > 0, number == ends - begins
+        least, most = int(some.min()), int(some.max())
+        totals[0] += np.count_nonzero(some)
+        totals[1:] = (
+            min(totals[1], least), max(totals[2], most),
+            min(totals[3], int(whole.min())), max(totals[4], most),
+        )  # fmt: skip
+    return after
 
 
 def _cover(
@@ -211,13 +244,15 @@ def _cover(
     choose: Callable[[Any], Any],
 ) -> None:
     epochs = len(document_index) // len(documents)
+    longest = int(lengths[documents.start : documents.stop].max())
+    events = np.empty((longest // sequence_length + 3) * epochs, np.int64)
     rows = max(_PLACES_AT_ONCE // epochs, -(-len(documents) // _MOST_PASSES), 1)
     for first in documents[::rows]:
         places = np.empty((min(rows, documents.stop - first), epochs), np.int64)
         seen = np.zeros(len(places), np.int64)
         choose(place_documents)(lengths, document_index, first, places, seen)
         _check_seen(seen, epochs)
-        choose(cover_documents)(lengths, first, places, drawn, sequence_length, totals)
+        choose(cover_documents)(lengths, first, places, drawn, sequence_length, totals, events)
 
 
 def _check_seen(seen: NDArray[Any], epochs: int | NDArray[Any]) -> None:

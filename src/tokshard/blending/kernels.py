@@ -1,7 +1,8 @@
 """The compiled loops of blending: the order of a blend, and what a source's samples cover.
 
-Plain functions for :func:`tokshard.core.compilation.compiled`; each has a twin in numpy with the
-same result where it is used.
+Plain functions for :func:`tokshard.storage.compilation.compiled`; each has a twin in numpy with the
+same result where it is used. Room for intermediate results is passed, because a cached kernel cannot
+allocate memory.
 """
 
 # ruff: noqa: C901, FURB136, PLR0912, PLR0913, PLR0915, PLR0917 - a kernel calls no function, so it
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokshard.blending.lanes import draw_steps
 from tokshard.gpt_index.shuffling import BLOCK
 
 if TYPE_CHECKING:
@@ -19,6 +21,58 @@ if TYPE_CHECKING:
 
 FEW_CLASSES = 40
 """Up to so many classes of sources are compared at every step; more are narrowed down in blocks."""
+
+
+def blend_few(
+    weights: NDArray[np.float64],
+    limits: NDArray[np.int64],
+    draws: NDArray[np.int64],
+    first: int,
+    dataset_index: NDArray[np.int16],
+    dataset_sample_index: NDArray[np.int64],
+    lanes: NDArray[np.float64],
+    sources: NDArray[np.int64],
+    winners: NDArray[np.int64],
+) -> None:
+    """Make the next samples of a blend of at most 64 sources, all of which are compared at each step.
+
+    Args:
+        weights: The weight of each source.
+        limits: How many samples each has.
+        draws: How many are drawn of each; changed in place.
+        first: The number of the first step.
+        dataset_index: The sources drawn; written.
+        dataset_sample_index: The sample of each; written.
+        lanes: Room for two rows of 64 numbers.
+        sources: Room for 64 numbers.
+        winners: Room for the steps that are made at once.
+    """
+    weight, count = lanes[0], lanes[1]
+    done = 0
+    while done < dataset_index.size:
+        # Up to the step that can use up a source: it is left out from then on.
+        steps = min(dataset_index.size - done, winners.size)
+        left = 0
+        for source in range(weights.size):
+            if draws[source] < limits[source]:
+                steps = min(steps, limits[source] - draws[source])
+                weight[left] = weights[source]
+                count[left] = draws[source]
+                sources[left] = source
+                left += 1
+        width = 8
+        while width < left:
+            width *= 2
+        for lane in range(left, width):
+            weight[lane] = 0.0
+            count[lane] = np.inf
+        draw_steps(weight, count, first + done, steps, winners, width)
+        for step in range(steps):
+            source = sources[winners[step]]
+            dataset_index[done + step] = source
+            dataset_sample_index[done + step] = draws[source]
+            draws[source] += 1
+        done += steps
 
 
 def blend_steps(
@@ -34,6 +88,8 @@ def blend_steps(
     first: int,
     dataset_index: NDArray[np.int16],
     dataset_sample_index: NDArray[np.int64],
+    scratch: NDArray[np.float64],
+    chosen: NDArray[np.int64],
 ) -> int:
     """Make the next samples of a blend: at each step the source that lags most, the first of equals.
 
@@ -60,6 +116,8 @@ def blend_steps(
         first: The number of the first step.
         dataset_index: The sources drawn; written.
         dataset_sample_index: The sample of each; written.
+        scratch: Room for three rows of 8 numbers more than classes.
+        chosen: Room for as many numbers as a row.
 
     Returns:
         How many classes are not used up now.
@@ -68,11 +126,8 @@ def blend_steps(
     # 1,000 (`scripts/bench indices`).
     shared = members.size > weights.size
     one, eight = np.uint64(1), np.uint64(8)  # unsigned: an index that cannot be negative costs no check
-    lag = np.empty(weights.size + 8, np.float64)
+    lag, weight, count = scratch[0], scratch[1], scratch[2]
     bits = lag.view(np.int64)
-    chosen = np.empty(weights.size + 8, np.int64)
-    weight = np.empty(weights.size + 8, np.float64)
-    count = np.empty(weights.size + 8, np.float64)
     heaviest = 1.0
     for place in range(left):
         heaviest = max(heaviest, weights[place])
@@ -212,6 +267,7 @@ def blend_steps(
 
 
 def cover_once(
+    ahead: NDArray[np.int64],
     lengths: NDArray[np.int32],
     documents: NDArray[np.int32],
     first: int,
@@ -224,6 +280,7 @@ def cover_once(
     """Count what :func:`cover_documents` counts where each document appears once, in one pass.
 
     Args:
+        ahead: Room for :data:`BLOCK` lengths.
         lengths: The tokens of all documents of the dataset.
         documents: A piece of the document index.
         first: The first document of the split.
@@ -236,7 +293,6 @@ def cover_once(
     Returns:
         How many tokens lie before the end of the piece.
     """
-    ahead = np.empty(BLOCK, np.int64)
     sample = token // sequence_length
     end = (sample + 1) * sequence_length
     for begin in range(0, documents.size, BLOCK):
@@ -309,6 +365,7 @@ def cover_documents(
     drawn: NDArray[np.uint8],
     sequence_length: int,
     totals: NDArray[np.int64],
+    events: NDArray[np.int64],
 ) -> None:
     """Count how often documents and their tokens are in samples that are drawn.
 
@@ -323,25 +380,24 @@ def cover_documents(
         sequence_length: The tokens of a sample.
         totals: Documents drawn at all, then the least and the most that a document is drawn, then the
             least and the most that a token is. Brought forward in place.
+        events: Room for a number for each sample that the longest document can touch in an epoch, and one
+            more, for all epochs.
     """
     epochs = places.shape[1]
     for row in range(places.shape[0]):
         length = np.int64(lengths[first + row])
         if length == 0:
             continue
-        changes = 0
         whole = True
         for epoch in range(epochs):
             begin = places[row, epoch] // sequence_length
             end = (places[row, epoch] + length - 1) // sequence_length
-            changes += end - begin + 2
             whole = whole and end < drawn.size
             for sample in range(begin, min(end + 1, drawn.size)):
                 whole = whole and drawn[sample] != 0
         documents = least = most = epochs
         if not whole:
             # Where does which appearance begin (odd) or cease (even) to be drawn? Sort and sweep.
-            events = np.empty(changes, np.int64)
             found = 0
             documents = 0
             for epoch in range(epochs):
@@ -358,7 +414,16 @@ def cover_documents(
                     before = now
                     sample += 1
                 documents += touched
-            events = np.sort(events[:found])
+            gap = found
+            while gap > 1:  # Shell's sort
+                gap = max(gap * 5 // 11, 1)
+                for event in range(gap, found):
+                    value = events[event]
+                    place = event
+                    while place >= gap and events[place - gap] > value:
+                        events[place] = events[place - gap]
+                        place -= gap
+                    events[place] = value
             level = 0
             least = epochs
             most = 0

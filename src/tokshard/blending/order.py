@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from tokshard.blending.kernels import FEW_CLASSES, blend_steps
+from tokshard.blending import lanes
+from tokshard.blending.kernels import FEW_CLASSES, blend_few, blend_steps
 from tokshard.blending.recipe import MAX_SOURCES
-from tokshard.core.compilation import compiled, has_numba
 from tokshard.errors import UsageError
+from tokshard.storage.compilation import compiled, has_numba
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +22,9 @@ DATASET_SAMPLE_INDEX = np.dtype("<i8")
 
 # A step of the plain order takes some microseconds; numba needs half a second to be ready.
 _WORTH_COMPILING_STEPS = 100_000
+# Made at once, so that all that they need stays in the nearest cache.
+_STEPS_OF_LANES = 1024
+_NO_LIMIT = 2**62
 # About a tenth of a second: signals are handled between two calls.
 _STEPS_OF_A_CALL = 1 << 20
 # The lags are computed in float64, where larger counts would not differ from their neighbours.
@@ -38,7 +42,8 @@ def build_blending_indices(
     order equal lags otherwise.
 
     The time of a step hardly depends on the number of sources, see
-    :func:`tokshard.blending.kernels.blend_steps`. The peak of memory is the result: 10 bytes a sample.
+    :func:`tokshard.blending.kernels.blend_few` and :func:`tokshard.blending.kernels.blend_steps`. The peak
+    of memory is the result: 10 bytes a sample.
 
     Args:
         weights: A positive weight for each of up to 32,766 sources, float64. They are used as they are:
@@ -137,7 +142,8 @@ def blend_order(weights: NDArray[np.float64], limits: NDArray[np.int64] | None, 
         steps: The number of samples that will be requested.
     """
     if steps >= _WORTH_COMPILING_STEPS and has_numba():
-        return CompiledOrder(weights, limits)
+        few = len(weights) <= lanes.MOST_LANES
+        return FewSourcesOrder(weights, limits) if few else CompiledOrder(weights, limits)
     return PlainOrder(weights, limits)
 
 
@@ -201,6 +207,31 @@ class PlainOrder:
         return self._counts.astype(np.int64)
 
 
+class FewSourcesOrder:
+    """A blend of at most 64 sources by :func:`tokshard.blending.kernels.blend_few`: the same samples."""
+
+    def __init__(self, weights: NDArray[np.float64], limits: NDArray[np.int64] | None) -> None:
+        self._weights = np.ascontiguousarray(weights)
+        self._limits = np.full(len(weights), _NO_LIMIT) if limits is None else limits.astype(np.int64)
+        self._draws = np.zeros(len(weights), np.int64)
+        self._step = 0
+        self._kernel = compiled(blend_few, lanes.prepare)
+        width = lanes.MOST_LANES
+        self._scratch = np.empty((2, width)), np.empty(width, np.int64), np.empty(_STEPS_OF_LANES, np.int64)
+
+    def fill(self, dataset_index: NDArray[np.int16], dataset_sample_index: NDArray[np.int64]) -> None:
+        """Write the next samples: as many as the arrays have room for."""
+        self._kernel(
+            self._weights, self._limits, self._draws, self._step, dataset_index, dataset_sample_index,
+            *self._scratch,
+        )  # fmt: skip
+        self._step += len(dataset_index)
+
+    def draws(self) -> NDArray[np.int64]:
+        """Return how often each source has been drawn: int64 of shape (sources,)."""
+        return self._draws.copy()
+
+
 class CompiledOrder:
     """A blend by :func:`tokshard.blending.kernels.blend_steps`: the same samples, many times as fast."""
 
@@ -210,6 +241,7 @@ class CompiledOrder:
         self._left = len(self._classes.weights)
         self._step = 0
         self._draws = np.zeros(len(weights), np.int64)
+        self._scratch = np.empty((3, self._left + 8)), np.empty(self._left + 8, np.int64)
 
     def fill(self, dataset_index: NDArray[np.int16], dataset_sample_index: NDArray[np.int64]) -> None:
         """Write the next samples: as many as the arrays have room for."""
@@ -217,7 +249,7 @@ class CompiledOrder:
         self._left = self._kernel(
             classes.weights, classes.limits, classes.counts, classes.starts, classes.ends,
             classes.members, classes.heads,
-            self._left, classes.width, self._step, dataset_index, dataset_sample_index,
+            self._left, classes.width, self._step, dataset_index, dataset_sample_index, *self._scratch,
         )  # fmt: skip
         self._step += len(dataset_index)
         self._draws += np.bincount(dataset_index, minlength=len(self._draws))

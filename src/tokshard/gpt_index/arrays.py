@@ -5,16 +5,19 @@ The compiled kernel is kept for its speed: ``scripts/bench indices`` measures it
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.core.compilation import WORTH_COMPILING, compiled, has_numba
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.epochs import MAX_INT32, EpochPlan
 from tokshard.gpt_index.shuffling import BLOCK, ShuffleStream
+from tokshard.storage.compilation import WORTH_COMPILING, compiled, has_numba
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 # Entries of the document index handled at once by numpy (working arrays of some MB), and by a kernel
@@ -93,7 +96,10 @@ def build_sample_index(
     rows: NDArray[Any] = np.empty((plan.samples + 1, 2), sample_index_dtype(len(document_index)))
     rows[0] = 0
     large = len(document_index) + plan.samples >= WORTH_COMPILING and has_numba()
-    write, piece = (compiled(sample_rows), _COMPILED_PIECE) if large else (_sample_rows, _PIECE)
+    write: Callable[..., tuple[int, int]] = _sample_rows
+    if large:
+        write = partial(compiled(sample_rows), np.empty(BLOCK, np.int64))
+    piece = _COMPILED_PIECE if large else _PIECE
     row, token, extra = 1, 0, int(plan.extra_token)
     for first in range(0, len(document_index), piece):
         documents = document_index[first : first + piece]
@@ -188,7 +194,8 @@ def _sample_rows(
     return max(row, stop), token
 
 
-def sample_rows(
+def sample_rows(  # noqa: PLR0913, PLR0917 - a kernel has no objects
+    ahead: NDArray[np.int64],
     lengths: NDArray[np.int32],
     documents: NDArray[np.int32],
     position: int,
@@ -203,6 +210,7 @@ def sample_rows(
     Memory bandwidth is the limit, so it reads all lengths of a block before it uses the first.
 
     Args:
+        ahead: Room for :data:`BLOCK` lengths.
         lengths: The tokens of each sequence of the dataset.
         documents: The piece; all entries are sequence numbers.
         position: The position of the piece in the document index.
@@ -215,7 +223,6 @@ def sample_rows(
     Returns:
         The first row still not written, and the number of tokens before the end of the piece.
     """
-    ahead = np.empty(BLOCK, np.int64)
     wanted = row * sequence_length + extra - 1
     for begin in range(0, len(documents), BLOCK):
         count = min(BLOCK, len(documents) - begin)

@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.core.compilation import WORTH_COMPILING, compiled, has_numba
 from tokshard.errors import InputError
 from tokshard.gpt_index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.gpt_index.epochs import EpochPlan, SplitSize
 from tokshard.gpt_index.pack_runs import best_fit
 from tokshard.gpt_index.packing import PackedEpoch, Packing
+from tokshard.storage.compilation import WORTH_COMPILING, compiled, has_numba
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -271,6 +271,7 @@ def _place(
         result[:] = shuffled[np.argsort(2 * which + (keys <= size), kind="stable")]
         return
     kernel = compiled(place_documents)
+    scratch = np.empty((2, _BLOCK), np.int64)
     stops = packs.runs[:, 1:].prod(axis=1).cumsum()
     keys = np.flatnonzero(packs.counts)[::-1]
     run_of_key = np.zeros(len(packs.counts), np.int32)
@@ -289,6 +290,7 @@ def _place(
             starts,
             next_in_pack,
             result,
+            scratch,
         )
 
 
@@ -302,6 +304,7 @@ def place_documents(  # noqa: PLR0913, PLR0917 - a kernel has no objects
     starts: NDArray[np.int32],
     next_in_pack: NDArray[np.int32],
     result: NDArray[np.int32],
+    scratch: NDArray[np.int64],
 ) -> None:
     """Write documents to their places in the document index of an epoch.
 
@@ -316,9 +319,9 @@ def place_documents(  # noqa: PLR0913, PLR0917 - a kernel has no objects
         starts: The first place of each pack.
         next_in_pack: The next free place of each pack, after that of a remainder; changed in place.
         result: The document index of the epoch, changed in place.
+        scratch: Room for two rows of a block of documents.
     """
-    keys = np.empty(_BLOCK, np.int64)
-    places = np.empty(_BLOCK, np.int64)  # at first the packs
+    keys, places = scratch[0], scratch[1]  # places are at first packs
     for begin in range(0, len(shuffled), _BLOCK):
         count = min(_BLOCK, len(shuffled) - begin)
         # One kind of memory access per loop, so that many are under way at once.

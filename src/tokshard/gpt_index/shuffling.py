@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.core.compilation import WORTH_COMPILING, compiled, has_numba
 from tokshard.gpt_index.seed import check_seed
+from tokshard.storage.compilation import WORTH_COMPILING, compiled, has_numba
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,10 +72,10 @@ class ShuffleStream:
         kernel = compiled(shuffle_steps)
         state = self._random.get_state(legacy=False)
         key, position = state["state"]["key"], state["state"]["pos"]
-        chosen = np.empty(BLOCK + 2, np.int64)
+        chosen, words = np.empty(BLOCK + 2, np.int64), np.empty(_STATE_WORDS, np.uint32)
         for first in range(array.size - 1, 0, -_STEPS_OF_A_CALL):
             last = max(1, first - _STEPS_OF_A_CALL + 1)
-            position = kernel(array, first, last, key, position, chosen)
+            position = kernel(array, first, last, key, position, chosen, words)
         state["state"].update(key=key, pos=position)
         self._random.set_state(state)
 
@@ -87,6 +87,7 @@ def shuffle_steps(
     key: NDArray[np.uint32],
     position: int,
     chosen: NDArray[np.int64],
+    words: NDArray[np.uint32],
 ) -> int:
     """Do some steps of ``RandomState.shuffle``: swap entry i with a random one of 0 to i.
 
@@ -98,12 +99,12 @@ def shuffle_steps(
         position: Its next word; 624 when all are used.
         chosen: Room for ``BLOCK + 2`` numbers: the partners of a block, one drawn in vain, and a sum
             that keeps the reading ahead from being removed as useless.
+        words: Room for 624 words: those of the state as they are drawn.
 
     Returns:
         The new position.
     """
     ready = False
-    words = np.empty(_STATE_WORDS, np.uint32)
     i = first
     while i >= last:
         # A partner is a word cut to as many bits as i has, drawn again while it is larger than i. The

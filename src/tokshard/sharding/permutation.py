@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.core.compilation import WORTH_COMPILING, compiled, has_numba
 from tokshard.errors import UsageError
+from tokshard.storage.compilation import WORTH_COMPILING, compiled, has_numba
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
