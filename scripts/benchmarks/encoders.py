@@ -2,10 +2,11 @@
 
     encoders.py NAME PROCESSES TOKENIZER INPUT [OUTPUT DTYPE]
 
-``fastokens`` and ``tokenizers`` are the bare encoders: the texts are parsed beforehand, and the time
-printed is that of encoding alone. ``pool`` does what Megatron's preprocess_data.py does: a pool of
-processes, one document at a time, lists of ids back to the parent, which writes them. ``unsafe`` is the fast
-encoder between a reading and a writing thread, with nothing checked, synced or indexed.
+``fastokens`` and ``tokenizers`` are the bare encoders: each process parses its share of the texts and encodes
+the first ones to warm up; the time printed is that of encoding all of them. ``pool`` does what Megatron's
+preprocess_data.py does: a pool of processes, one document at a time, lists of ids back to the parent, which
+writes them. ``unsafe`` is the fast encoder between a reading and a writing thread, with nothing checked,
+synced or indexed.
 """
 
 from __future__ import annotations
@@ -15,27 +16,36 @@ import multiprocessing
 import os
 import sys
 import time
+from typing import Any
 
-BATCH_BYTES = 4 << 20
+BATCH_BYTES = 1 << 20
+WARM_UP_BATCHES = 16
 
 
-def batches(path: str) -> list[list[str]]:
-    """Return the texts in batches of about 4 MiB of JSON."""
+def batches(path: str, share: int, shares: int) -> list[list[str]]:
+    """Return a share of the texts, in batches of about 1 MiB of JSON."""
     import orjson
 
-    found, batch, size = [], [], 0
+    found, batch, size, number = [], [], 0, 0
     with open(path, "rb") as file:
         for line in file:
-            batch.append(orjson.loads(line)["text"])
+            if number % shares == share:
+                batch.append(orjson.loads(line)["text"])
             size += len(line)
             if size >= BATCH_BYTES:
-                found.append(batch)
-                batch, size = [], 0
+                found += [batch] if batch else []
+                batch, size, number = [], 0, number + 1
     return [*found, batch]
 
 
-def encode_share(name: str, tokenizer: str, texts: list[list[str]], gate: object, times: object) -> None:
-    """Encode a share of the batches between two barriers."""
+def encode_share(
+    name: str, tokenizer: str, path: str, share: int, shares: int, gate: Any, times: Any
+) -> None:
+    """Encode a share of the batches after a warm-up and a barrier.
+
+    Each process parses its own texts: those of a parent would be copied page by page when they are used.
+    The warm-up encodes texts that are parsed again for the measurement, because a `str` keeps its UTF-8.
+    """
     os.environ["FASTOKENS_BPE_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if name == "fastokens":
@@ -51,6 +61,9 @@ def encode_share(name: str, tokenizer: str, texts: list[list[str]], gate: object
         def encode(batch: list[str]) -> object:
             return [encoding.ids for encoding in library.encode_batch_fast(batch, add_special_tokens=False)]
 
+    texts = batches(path, share, shares)
+    for batch in texts[:WARM_UP_BATCHES]:
+        encode([(text + " ")[:-1] for text in batch])
     gate.wait()
     started = time.time()
     for batch in texts:
@@ -60,11 +73,10 @@ def encode_share(name: str, tokenizer: str, texts: list[list[str]], gate: object
 
 def bare(name: str, processes: int, tokenizer: str, path: str) -> float:
     """Return the wall time of encoding in ``processes`` processes."""
-    context = multiprocessing.get_context("fork")
-    texts = batches(path)
+    context = multiprocessing.get_context("spawn")
     gate, times = context.Barrier(processes), context.Queue()
     workers = [
-        context.Process(target=encode_share, args=(name, tokenizer, texts[k::processes], gate, times))
+        context.Process(target=encode_share, args=(name, tokenizer, path, k, processes, gate, times))
         for k in range(processes)
     ]
     for worker in workers:
@@ -89,11 +101,10 @@ def _encode_line(line: str) -> tuple[list[int], int]:
     return _library.encode(json.loads(line)["text"]).ids, len(line)
 
 
-def pool(processes: int, tokenizer: str, path: str, output: str, dtype: str) -> float:
-    """Tokenize as Megatron's preprocess_data.py does; return the wall time."""
+def pool(processes: int, tokenizer: str, path: str, output: str, dtype: str) -> None:
+    """Tokenize as Megatron's preprocess_data.py does."""
     import numpy as np
 
-    started = time.time()
     lengths = []
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with (
@@ -106,11 +117,10 @@ def pool(processes: int, tokenizer: str, path: str, output: str, dtype: str) -> 
             array = np.array(ids, dtype)
             bin_file.write(array.tobytes())
             lengths.append(array.size)
-    return time.time() - started
 
 
-def unsafe(tokenizer: str, path: str, output: str, dtype: str) -> float:
-    """Tokenize in one process with threads, checking nothing; return the wall time."""
+def unsafe(tokenizer: str, path: str, output: str, dtype: str) -> None:
+    """Tokenize in one process with threads, checking nothing."""
     import queue
     import threading
 
@@ -118,7 +128,6 @@ def unsafe(tokenizer: str, path: str, output: str, dtype: str) -> float:
     import numpy as np
     import orjson
 
-    started = time.time()
     with open(tokenizer) as file:
         library = fastokens.Tokenizer.from_json_str(file.read())
     parsed: queue.Queue = queue.Queue(3)
@@ -154,14 +163,13 @@ def unsafe(tokenizer: str, path: str, output: str, dtype: str) -> float:
     encoded.put(None)
     for thread in threads:
         thread.join()
-    return time.time() - started
 
 
 if __name__ == "__main__":
     name, processes, tokenizer, source = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
     if name == "pool":
-        print(pool(processes, tokenizer, source, *sys.argv[5:]))
+        pool(processes, tokenizer, source, *sys.argv[5:])
     elif name == "unsafe":
-        print(unsafe(tokenizer, source, *sys.argv[5:]))
+        unsafe(tokenizer, source, *sys.argv[5:])
     else:
-        print(bare(name, processes, tokenizer, source))
+        print(json.dumps({"seconds": bare(name, processes, tokenizer, source)}))

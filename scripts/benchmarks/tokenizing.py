@@ -1,40 +1,74 @@
-"""scripts/bench tokenize: tokshard tokenize against bare encoders, unchecked threads and a process pool."""
+"""scripts/bench tokenize: tokshard tokenize against the bare encoder, an unsafe pipeline and a process pool.
+
+All programs with fastokens get the settings of the memory allocator that the workers of tokshard have. The
+bare encoder has its texts in memory and discards the tokens; only encoding is timed. All others are timed as
+whole commands.
+
+Runs of 20 MB show what starting costs; the table of workers is about what the other MB add to that.
+"efficiency" compares with the first number of workers. The parent process can feed as many workers as its CPU
+time fits into theirs.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import shutil
 import subprocess
 import sys
-import tempfile
+from itertools import chain
 from pathlib import Path
 
-from measure import Contender, Result, compare, machine
+from measure import (
+    CPU,
+    PEAK,
+    SECONDS,
+    Contender,
+    Figure,
+    Rounds,
+    Session,
+    Spread,
+    parser,
+    rate,
+    session,
+    show_table,
+)
 
 from tokshard.dataset.layout import optimal_dtype
+from tokshard.tokenization.workers.pool import worker_malloc
 from tokshard.tokenizer.definition import load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
-TOKSHARD = [sys.executable, "-c", "import sys; from tokshard.cli.main import main; main()", "tokenize"]
+START_MEGABYTES = 20
+BARE = "fastokens only, {} processes"
+OURS = "tokshard, {} workers"
+START = "start of tokshard, {} workers"
+UNSAFE = "unsafe pipeline with threads"
+TOKSHARD = """
+import json, resource, sys
+import tokshard
+from tokshard import TokenizeOptions
+corpus, output, tokenizer, workers, encoder = sys.argv[1:]
+tokshard.tokenize(TokenizeOptions(corpus, output, tokenizer=tokenizer, workers=int(workers), encoder=encoder))
+own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+print(json.dumps({"parent": own.ru_utime + own.ru_stime, "workers": children.ru_utime + children.ru_stime}))
+"""
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/bench tokenize", description=__doc__)
+def options() -> argparse.ArgumentParser:
+    """Return the parser."""
+    found = parser("tokenize", __doc__)
     sample = ROOT / "sample_data"
-    parser.add_argument("inputs", nargs="*", default=[sample / "stories.jsonl", sample / "manuals.jsonl"],
-                        help="JSONL files, plain or .zst")  # fmt: skip
-    parser.add_argument("--tokenizer", default=sample / "tokenizer.json")
-    parser.add_argument("--megabytes", type=float, default=300, help="repeat the inputs up to this size")
-    parser.add_argument("--slow-megabytes", type=float, default=12, help="size for the slow contenders")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--directory", help="where to work (default: a temporary directory)")
-    parser.add_argument(
-        "--compressed", action="store_true", help="also gz and zst inputs (tokshard, 2 workers)"
-    )
-    parser.add_argument("--no-slow", action="store_true", help="leave the slow contenders out")
-    return parser.parse_args(arguments)
+    found.add_argument("inputs", nargs="*", default=[sample / "stories.jsonl", sample / "manuals.jsonl"],
+                       help="JSONL files, plain or .zst")  # fmt: skip
+    found.add_argument("--tokenizer", default=sample / "tokenizer.json")
+    found.add_argument("--megabytes", type=float, default=300, help="repeat the inputs up to this size")
+    found.add_argument("--workers", default="1,2", help="numbers of workers (default: 1,2)")
+    found.add_argument("--slow-megabytes", type=float, default=12, help="size for the slow programs")
+    found.add_argument("--compressed", action="store_true", help="also gz and zst inputs")
+    found.add_argument("--no-slow", action="store_true", help="leave the slow programs out")
+    return found
 
 
 def make_corpus(inputs: list[Path], path: Path, megabytes: float) -> Path:
@@ -57,102 +91,115 @@ def make_corpus(inputs: list[Path], path: Path, megabytes: float) -> Path:
     return path
 
 
-def contenders(options: argparse.Namespace, directory: Path) -> list[Contender]:
-    """Return everything to be compared."""
-    tokenizer = str(options.tokenizer)
-    big = make_corpus(options.inputs, directory / "big.jsonl", options.megabytes)
-    small = make_corpus(options.inputs, directory / "small.jsonl", options.slow_megabytes)
-    output = directory / "out"
-    dtype = optimal_dtype(load_tokenizer(tokenizer, need_eod=False).vocab_size).name
+class Programs:
+    """The programs, on one corpus.
 
-    def clean() -> None:
-        shutil.rmtree(output, ignore_errors=True)
-        output.mkdir()
+    Args:
+        bench: The session.
+    """
 
-    def ours(name: str, corpus: Path, content: Path, *more: str) -> Contender:
-        command = [*TOKSHARD, str(corpus), "-o", str(output / "x"), "--tokenizer", tokenizer, "-q", *more]
-        return Contender(name, command, content.stat().st_size, clean)
+    def __init__(self, bench: Session) -> None:
+        self._output = bench.directory / "out"
+        self._tokenizer = str(bench.options.tokenizer)
+        vocabulary = load_tokenizer(self._tokenizer, need_eod=False).vocab_size
+        self._dtype = optimal_dtype(vocabulary).name
 
-    def theirs(label: str, name: str, processes: int, corpus: Path) -> Contender:
-        command = [sys.executable, str(HERE / "encoders.py"), name, str(processes), tokenizer, str(corpus)]
+    def ours(
+        self, name: str, corpus: Path, workers: int, *, encoder: str = "fast", size: int = 0
+    ) -> Contender:
+        """Return tokshard; ``size``: that of the text, if the corpus is compressed."""
+        arguments = [str(corpus), str(self._output / "x"), self._tokenizer, str(workers), encoder]
+        command = [sys.executable, "-c", TOKSHARD, *arguments]
+        return Contender(name, command, size or corpus.stat().st_size, self._clean)
+
+    def theirs(self, name: str, program: str, corpus: Path, processes: int) -> Contender:
+        """Return a program of encoders.py."""
+        command = [sys.executable, str(HERE / "encoders.py"), program, str(processes), self._tokenizer]
+        command += [str(corpus), str(self._output / "x"), self._dtype]
         size = corpus.stat().st_size
-        return Contender(
-            label, [*command, str(output / "x"), dtype], size, clean, own_time=name not in {"pool", "unsafe"}
-        )
+        return Contender(name, command, size, self._clean, environment=worker_malloc(), is_peer=True)
 
-    found = []
-    for n in (1, 2):
-        found += [
-            ours(f"tokshard, fast encoder, {n}", big, big, "--workers", str(n), "--encoder", "fast"),
-            theirs(f"bare fastokens, {n}", "fastokens", n, big),
-        ]
-        if not options.no_slow:
-            found += [
-                ours(
-                    f"tokshard, reference encoder, {n}",
-                    small,
-                    small,
-                    "--workers",
-                    str(n),
-                    "--encoder",
-                    "reference",
-                ),
-                theirs(f"bare tokenizers, {n}", "tokenizers", n, small),
-                theirs(f"process pool as Megatron's, {n}", "pool", n, small),
-            ]
-    found.append(theirs("unsafe trial with threads, 2", "unsafe", 2, big))
-    if options.compressed:
-        for suffix, command in ((".gz", ["gzip", "-1kf"]), (".zst", ["zstd", "-3qkf"])):
-            subprocess.run([*command, big], check=True)
-            packed = big.with_name(big.name + suffix)
-            found.append(
-                ours(
-                    f"tokshard, fast encoder, 2, {suffix}",
-                    packed,
-                    big,
-                    "--workers",
-                    "2",
-                    "--encoder",
-                    "fast",
-                )
-            )
-    return found
-
-
-def tokens_per_byte(directory: Path) -> float:
-    """Return how many tokens a byte of the corpus gives, by the last dataset written."""
-    manifest = json.loads((directory / "out" / "x.tokshard" / "manifest.json").read_text())
-    return manifest["dataset"]["tokens"] / manifest["counts"]["content_bytes"]
+    def _clean(self) -> None:
+        shutil.rmtree(self._output, ignore_errors=True)
+        self._output.mkdir()
+        os.sync()
 
 
 def main(arguments: list[str]) -> None:
-    """Run the benchmark."""
-    options = parse(arguments)
-    with tempfile.TemporaryDirectory(dir=options.directory) as name:
-        directory = Path(name)
-        work = contenders(options, directory)
-        results = compare(work, options.rounds)
-        work[0].before()
-        subprocess.run(work[0].command, check=True)
-        density = tokens_per_byte(directory)
-    print(machine("tokshard", "fastokens", "tokenizers", "numpy", "orjson"))
-    sizes = f"{options.megabytes:g} MB of JSONL (slow contenders: {options.slow_megabytes:g} MB)"
-    print(f"{sizes}, tokenizer {options.tokenizer}; medians of {options.rounds} interleaved runs")
-    show(work, results, density)
+    """Parse the arguments, make the corpus, compare."""
+    speed = rate("MB/s", 1e6)
+    figures = [speed, Figure("s", SECONDS.value), CPU, PEAK]
+    with session(options(), arguments, "tokshard", "fastokens", "tokenizers", "numpy", "orjson") as bench:
+        chosen, directory, programs = bench.options, bench.directory, Programs(bench)
+        numbers = [int(number) for number in chosen.workers.split(",")]
+        start_megabytes = min(START_MEGABYTES, chosen.megabytes / 2)
+        big = make_corpus(chosen.inputs, directory / "big.jsonl", chosen.megabytes)
+        small = make_corpus(chosen.inputs, directory / "start.jsonl", start_megabytes)
+        pairs = [
+            (programs.ours(OURS.format(n), big, n), programs.theirs(BARE.format(n), "fastokens", big, n))
+            for n in numbers
+        ]
+        work = [*chain.from_iterable(pairs), programs.theirs(UNSAFE, "unsafe", big, 1)]
+        starts = [programs.ours(START.format(n), small, n) for n in numbers]
+        results = bench.run([*work, *starts])
+        unsafe = results.pop(UNSAFE)
+        shown = {contender.name: results[contender.name] for contender in work[:-1]} | {UNSAFE: unsafe}
+        bench.show(shown, title=f"{chosen.megabytes:g} MB", base=UNSAFE, figures=figures)
+        _show_costs(bench, results, numbers, speed)
+        if chosen.compressed:
+            _compare_compressed(bench, programs, big, numbers[-1], figures)
+        if not chosen.no_slow:
+            _compare_slow(bench, programs, numbers, figures)
 
 
-def show(work: list[Contender], results: dict[str, Result], density: float) -> None:
-    """Print the table."""
-    base = next(contender for contender in work if contender.name == "tokshard, fast encoder, 2")
-    base_speed = base.work / results[base.name].seconds
-    print(
-        f"{'contender, processes':<36}{'s':>8}{'CPU s':>8}{'MB/s':>8}{'Mtok/s':>8}{'peak MB':>9}{'ratio':>8}"
-    )
-    for contender in work:
-        result = results[contender.name]
-        speed = contender.work / result.seconds
-        print(
-            f"{contender.name:<36}{result.seconds:>8.2f}{result.cpu_seconds:>8.2f}{speed / 1e6:>8.1f}"
-            f"{speed * density / 1e6:>8.2f}{result.peak_bytes / 1e6:>9.0f}{base_speed / speed:>8.2f}"
+def _show_costs(bench: Session, results: dict[str, Rounds], numbers: list[int], speed: Figure) -> None:
+    # What each MB costs after the start, and what that means for more workers.
+    added = {
+        n: [
+            {key: run[key] - first[key] for key in ("seconds", "work", "parent", "workers")}
+            for run, first in zip(results[OURS.format(n)].runs, results[START.format(n)].runs, strict=True)
+        ]
+        for n in numbers
+    }
+    rows = []
+    for n in numbers:
+        ours, bare = results[OURS.format(n)], results[BARE.format(n)]
+        bench.keep("tokenize", bare, speed, ours)
+        parent, workers = (
+            Spread.of([1e9 * run[who] / run["work"] for run in added[n]]) for who in ("parent", "workers")
         )
-    print("ratio: how many times faster `tokshard, fast encoder, 2` is")
+        pairs = zip(added[numbers[0]], added[n], strict=True)
+        efficiency = Spread.of(
+            [100 * one["seconds"] * numbers[0] / (run["seconds"] * n) for one, run in pairs]
+        )
+        limit = f"{workers.median / parent.median:.0f}"
+        rows.append([str(n), str(ours.ratio(bare, speed)), *map(str, (workers, parent, efficiency)), limit])
+    header = ["workers", "of fastokens only", "workers, CPU ms/MB", "parent, CPU ms/MB", "efficiency, %"]
+    show_table([*header, "workers that the parent can feed"], rows)
+    cores = len(os.sched_getaffinity(0))
+    if max(numbers) > cores:
+        print(f"this machine has {cores} cores: more workers than that share them")
+
+
+def _compare_compressed(
+    bench: Session, programs: Programs, big: Path, workers: int, figures: list[Figure]
+) -> None:
+    size = big.stat().st_size
+    work = [programs.ours("plain", big, workers)]
+    for suffix, command in ((".gz", ["gzip", "-1kf"]), (".zst", ["zstd", "-3qkf"])):
+        subprocess.run([*command, big], check=True)
+        work.append(programs.ours(suffix, big.with_name(big.name + suffix), workers, size=size))
+    bench.compare(work, title="compressed", base="plain", figures=figures)
+
+
+def _compare_slow(bench: Session, programs: Programs, numbers: list[int], figures: list[Figure]) -> None:
+    chosen = bench.options
+    small = make_corpus(chosen.inputs, bench.directory / "small.jsonl", chosen.slow_megabytes)
+    work = []
+    for n in numbers:
+        work += [
+            programs.ours(f"tokshard --encoder reference, {n}", small, n, encoder="reference"),
+            programs.theirs(f"tokenizers only, {n}", "tokenizers", small, n),
+            programs.theirs(f"process pool as Megatron's, {n}", "pool", small, n),
+        ]
+    bench.compare(work, title=f"{chosen.slow_megabytes:g} MB", base=work[-1].name, figures=figures)

@@ -346,13 +346,17 @@ def _how(status: int) -> str:
     return f"was killed by {signal.Signals(-status).name}{cause}"
 
 
+def worker_malloc() -> dict[str, str]:
+    """Return the variables that set the memory allocator of workers."""
+    # Batches are freed and asked for again: the heap keeps them, or each costs new page faults.
+    return {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 28)}
+
+
 def _environment() -> dict[str, str]:
     return {
         # Nothing here uses BLAS, but numpy's starts threads that spin for a while.
         "OPENBLAS_NUM_THREADS": "1",
-        # Batches are freed and asked for again: the heap keeps them, or each costs new page faults.
-        "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-        "MALLOC_TRIM_THRESHOLD_": str(1 << 28),
+        **worker_malloc(),
         **os.environ,
         # An empty entry is the current directory, in which the forkserver runs, too.
         "PYTHONPATH": os.pathsep.join(path or os.curdir for path in sys.path),
