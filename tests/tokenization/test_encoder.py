@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,11 +15,13 @@ import pytest
 from support.tokenize_runs import TOKENIZER, job_of, pair, run_tokenize, write_jsonl
 from tokshard.corpus.records import read_documents
 from tokshard.corpus.units import LineUnit
+from tokshard.errors import EncoderMismatchError
 from tokshard.tokenization import encoder as encoder_module
 from tokshard.tokenization.encoder import BatchProgress, Outcome, Task, UnitEncoder
 from tokshard.tokenization.part import PartReader, UnitKey
 from tokshard.tokenization.workers.executor import InlineExecutor
-from tokshard.tokenizer import long_texts
+from tokshard.tokenizer import encoders, long_texts
+from tokshard.tokenizer.structure import FastEncoderRefusedError
 
 FIELDS = ("text", "title")
 
@@ -31,14 +36,15 @@ def encode(tmp_path, monkeypatch):
     (tmp_path / "parts").mkdir()
     unit = LineUnit(0, 0, True, source, 0, os.path.getsize(source), input_bytes=7)
 
-    def encode(batch_bytes, **options):
+    def encode(batch_bytes, *, compared=0, **options):
         options = {"tokenizer": TOKENIZER, "encoder": "reference", "fields": FIELDS, **options}
-        encoder = UnitEncoder(
-            job_of(source, str(tmp_path / "x"), **options).encoding(), str(tmp_path / "parts")
-        )
+        spec = job_of(source, str(tmp_path / "x"), **options).encoding()
+        if compared:  # the job chooses the reference for small inputs
+            spec = replace(spec, encoder="fast")
+        encoder = UnitEncoder(spec, str(tmp_path / "parts"))
         smaller = partial(read_documents, batch_bytes=batch_bytes)
         monkeypatch.setattr(encoder_module, "read_documents", smaller)
-        return encoder.encode(Task(unit, source, 0))
+        return encoder.encode(Task(unit, source, compared))
 
     return encode
 
@@ -96,6 +102,75 @@ def test_nothing_is_left_of_a_unit_that_is_stopped(tmp_path, encode):
         next(events)
         assert len(os.listdir(tmp_path / "parts")) == 1
     assert not os.listdir(tmp_path / "parts")
+
+
+class _Wrong:
+    name = "fast"
+
+    def __init__(self, encoder):
+        self._encoder = encoder
+
+    def encode(self, texts):
+        encoded = self._encoder.encode(texts)
+        ids = encoded.ids.copy()
+        ids[-1] ^= 1
+        return replace(encoded, ids=ids)
+
+
+def test_a_slow_reference_is_waited_for_before_a_unit_is_committed(tmp_path, encode, monkeypatch):
+    parts = tmp_path / "parts"
+    documents, committed, compared = 0, [], []
+
+    class Slow:
+        name = "reference"
+
+        def __init__(self, encoder):
+            self._encoder = encoder
+
+        def encode(self, texts):
+            assert all_encoded.wait(10)  # the fast encoder does not wait for the reference
+            time.sleep(0.1)
+            committed.extend(name for name in os.listdir(parts) if name.endswith(".part"))
+            compared.extend(texts)
+            return self._encoder.encode(texts)
+
+    all_encoded = threading.Event()
+    make = encoders.reference_encoder
+    monkeypatch.setattr(
+        encoders, "reference_encoder", lambda *arguments, **options: Slow(make(*arguments, **options))
+    )
+    for event in encode(300, on_error="skip", encoder="auto", compared=1 << 20):
+        if isinstance(event, BatchProgress) and event.documents:
+            documents += event.documents
+            if documents == 57:
+                all_encoded.set()
+    assert len(compared) == 2 * 57
+    assert committed == []
+    assert part_of(tmp_path)[0].counts.compared == 57
+
+
+@pytest.mark.parametrize("allowed", [0, 3])
+def test_a_difference_found_last_commits_nothing(tmp_path, encode, monkeypatch, allowed):
+    make = encoders.fast_encoder
+    monkeypatch.setattr(
+        encoders, "fast_encoder", lambda *arguments, **options: _Wrong(make(*arguments, **options))
+    )
+    with pytest.raises(EncoderMismatchError, match="the fast encoder and the reference disagree"):
+        list(encode(300, on_error="skip", max_errors=allowed, encoder="fast", compared=1 << 20))
+    assert not os.listdir(tmp_path / "parts")
+
+
+def test_a_tokenizer_that_the_fast_library_refuses_is_compared_with_nothing(tmp_path, encode, monkeypatch):
+    def refuse(*_, **__):
+        raise FastEncoderRefusedError("no")
+
+    monkeypatch.setattr(encoders, "fast_encoder", refuse)
+    *_, outcome = encode(300, on_error="skip", encoder="auto", compared=1 << 20)
+    assert outcome == Outcome(UnitKey(0, 0))
+    header, streams = part_of(tmp_path)
+    assert (header.encoder, header.counts.compared) == ("reference", 0)
+    list(encode(300, on_error="skip", encoder="reference"))
+    assert part_of(tmp_path) == (header, streams)
 
 
 LONG = "It's a long text: “1,234” words of 日本語。\n\n  And more. <|endoftext|>" * 40

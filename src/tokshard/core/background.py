@@ -21,11 +21,13 @@ _stop_check: ContextVar[Callable[[], None] | None] = ContextVar("stop_check", de
 class Background(Generic[Result]):
     """A call running in a thread.
 
-    The thread is a daemon, unlike those of ``concurrent.futures``: a process that is asked to exit does
-    not wait for a slow response.
+    The thread is a daemon by default, unlike those of ``concurrent.futures``: a process that is asked to
+    exit does not wait for a slow response.
 
     Args:
         call: The function to call.
+        daemon: Whether the process may exit while the function runs. Native code that reacquires the GIL
+            after that aborts the process.
 
     Attributes:
         done: Set when the call has returned.
@@ -35,12 +37,12 @@ class Background(Generic[Result]):
         42
     """
 
-    def __init__(self, call: Callable[[], Result]) -> None:
+    def __init__(self, call: Callable[[], Result], *, daemon: bool = True) -> None:
         self._call = call
         self._results: list[Result] = []
         self._error: BaseException | None = None
         self.done = threading.Event()
-        threading.Thread(target=self._run, name="tokshard-background", daemon=True).start()
+        threading.Thread(target=self._run, name="tokshard-background", daemon=daemon).start()
 
     def result(self) -> Result:
         """Wait for the call to finish; return its result or raise its exception."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import islice, repeat
@@ -22,7 +24,7 @@ from tokshard.storage import syscalls
 from tokshard.tokenization.counts import FieldCounts, SplitCounts, UnitCounts
 from tokshard.tokenization.packing import PackedDocuments, pack_documents, pack_long_document
 from tokshard.tokenization.part import OutputLayout, PartHeader, PartWriter, UnitKey
-from tokshard.tokenizer import encoders, equivalence
+from tokshard.tokenizer import encoders, equivalence, libraries
 from tokshard.tokenizer.definition import Tokenizer, reopen_tokenizer
 from tokshard.tokenizer.long_texts import LONG_CHARACTERS, LongTextEncoder
 from tokshard.tokenizer.structure import FastEncoderRefusedError
@@ -174,7 +176,7 @@ class UnitEncoder:
         parts_directory: The same; it may be changed between two units.
 
     Raises:
-        TokenizerError: The tokenizer is not that of the specification, or the fast encoder refuses it.
+        TokenizerError: The tokenizer is not that of the specification.
     """
 
     def __init__(self, spec: EncodingSpec, parts_directory: str) -> None:
@@ -186,23 +188,45 @@ class UnitEncoder:
         tokenizer = reopen_tokenizer(spec.tokenizer, spec.tokenizer_identity, spec.tokenizer_sha256)
         self._tokenizer = tokenizer
         self._reference = _LateReference(tokenizer, special_tokens=spec.special_tokens)
-        self._encoder = self._choose_encoder(tokenizer)
+        self._compares = spec.encoder == "fast"
+        self._comparisons: list[equivalence.Comparison] = []
 
-    def _choose_encoder(self, tokenizer: Tokenizer) -> encoders.Encoder:
+    @cached_property
+    def _encoder(self) -> encoders.Encoder:
+        # On first use: the reference may already encode what both are going to encode.
         if self._spec.encoder == "fast":
             try:
                 # The job has checked the definition already.
                 return encoders.fast_encoder(
-                    tokenizer, special_tokens=self._spec.special_tokens, checked=True
+                    self._tokenizer, special_tokens=self._spec.special_tokens, checked=True
                 )
             except FastEncoderRefusedError:
                 if not self._spec.fallback:
                     raise
+                self._compares = False
         return self._reference
 
-    def load_reference(self) -> None:
-        """Load the reference encoder now, for the comparison of the fast one with it."""
-        self._reference.load()
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Load the fast encoder in a thread, for units that are encoded in the block.
+
+        The reference begins to encode meanwhile. The process must not fork in the block.
+        """
+        if self._spec.encoder == "fast":
+            with libraries.loading_fast(self._tokenizer, special_tokens=self._spec.special_tokens):
+                yield
+        else:
+            yield
+
+    def load(self, *, reference: bool) -> None:
+        """Load the encoder now, and if ``reference`` the reference encoder, to compare the fast one with.
+
+        Raises:
+            TokenizerError: The fast encoder refuses the tokenizer.
+        """
+        self._encoder  # noqa: B018 - made on first use
+        if reference:
+            self._reference.load()
 
     def encode(self, task: Task) -> Iterator[BatchProgress | Outcome]:
         """Encode a unit and commit its part.
@@ -222,6 +246,7 @@ class UnitEncoder:
         spec, unit = self._spec, task.unit
         layout = spec.layout
         counts = layout.no_counts()
+        self._comparisons = []
         content_digest = xxhash.xxh3_128()
         input_bytes = _InputBytes(unit)
         first_offset: int | None = None
@@ -247,10 +272,11 @@ class UnitEncoder:
                     part.write(f"offsets.{split}", documents.offsets.data)
                     if documents.ids is not None:
                         part.write_ids(split, documents.ids)
-                    splits.append(_split_counts(documents, len(chosen)))
+                    splits.append(_split_counts(documents, len(chosen) if self._compares else 0))
                 added = _counts_of(batch, outputs, splits)
                 counts += added
                 if spec.max_rejected is not None and counts.rejected_total > spec.max_rejected:
+                    self._finish_comparisons()
                     part.discard()
                     yield Outcome(task.key, batch.rejected[spec.max_rejected - counts.rejected_total])
                     return
@@ -259,6 +285,7 @@ class UnitEncoder:
                     first_offset = batch.first_offset
                 part.write_rejected(batch.rejected)
                 yield BatchProgress(input_bytes.of(batch), len(batch.offsets), added.tokens)
+            self._finish_comparisons()
             part.finish(
                 PartHeader(
                     file=unit.file,
@@ -277,8 +304,13 @@ class UnitEncoder:
             yield BatchProgress(rest, 0, 0)
         yield Outcome(task.key)
 
+    def _finish_comparisons(self) -> None:
+        comparisons, self._comparisons = self._comparisons, []
+        for comparison in comparisons:
+            comparison.finish()
+
     def _documents_to_compare(self, batch: DocumentBatch, task: Task) -> NDArray[np.int64]:
-        if self._encoder.name == "fast":
+        if self._compares:
             return equivalence.sample(batch.offsets, task.unit.file, task.compare_below)
         import numpy as np
 
@@ -294,8 +326,12 @@ class UnitEncoder:
                 release_free_memory()  # that of reading a long line
                 yield from ((k, packed) for packed in self._packed_pieces(texts, counts, chosen, where))
                 continue
+            compared = _texts_of(chosen, counts)
+            comparison = equivalence.Comparison([texts[index] for index in compared], self._reference, where)
             encoded = self._encoder.encode(texts)
-            equivalence.compare(texts, encoded, _texts_of(chosen, counts), self._reference, where)
+            if len(compared) and self._compares:
+                comparison.add(encoded, compared)
+                self._comparisons.append(comparison)
             packed = pack_documents(
                 encoded.ids,
                 encoded.offsets,
@@ -310,7 +346,8 @@ class UnitEncoder:
         self, texts: list[str], counts: NDArray[np.uint32] | None, chosen: NDArray[np.int64], where: str
     ) -> Iterator[PackedDocuments]:
         remaining = iter(texts)
-        compared = set(chosen.tolist())
+        self.load(reference=False)
+        compared = set(chosen.tolist()) if self._compares else set()
         for number, count in enumerate(repeat(1, len(texts)) if counts is None else counts.tolist()):
             encode = partial(self._long.encode, compare=number in compared, where=where)
             yield from pack_long_document(
@@ -376,11 +413,13 @@ class _LateReference:
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
         self._make = partial(encoders.reference_encoder, tokenizer, special_tokens=special_tokens)
         self._encoder: encoders.Encoder | None = None
+        self._lock = threading.Lock()
 
     def load(self) -> encoders.Encoder:
-        if self._encoder is None:
-            self._encoder = self._make()
-        return self._encoder
+        with self._lock:
+            if self._encoder is None:
+                self._encoder = self._make()
+            return self._encoder
 
     def encode(self, texts: list[str]) -> encoders.EncodedBatch:
         return self.load().encode(texts)

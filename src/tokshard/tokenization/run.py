@@ -76,7 +76,8 @@ def tokenize(
     with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("scanning inputs")
         inputs = discover_inputs(options, listener)
-        with chosen_executor(executor, content_bytes(inputs.files), options) as chosen:
+        size_bytes = content_bytes(inputs.files)
+        with chosen_executor(executor, size_bytes, options, files=len(inputs.files)) as chosen:
             from tokshard.dataset.build_run import BuildRun
             from tokshard.tokenization.job import prepare_job
             from tokshard.tokenization.transformers_check import checked
@@ -118,15 +119,19 @@ def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
 
 
 @contextmanager
-def chosen_executor(given: Executor | None, size_bytes: int, options: TokenizeOptions) -> Iterator[Executor]:
+def chosen_executor(
+    given: Executor | None, size_bytes: int, options: TokenizeOptions, *, files: int
+) -> Iterator[Executor]:
     """Return ``given``, or choose this process or worker processes, which begin to load libraries.
 
-    Processes that were started and not used are ended.
+    Processes that were started and not used are ended. ``size_bytes``: content of all ``files`` files.
     """
     if given is not None:
         yield given
         return
-    if size_bytes <= INLINE_BYTES:
+    # A single unit would have a single worker.
+    most = INLINE_BYTES if files > 1 or size_bytes > options.unit_bytes else 4 * INLINE_BYTES
+    if size_bytes <= most:
         from tokshard.tokenization.workers.executor import InlineExecutor
 
         yield InlineExecutor()

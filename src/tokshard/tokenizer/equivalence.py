@@ -2,15 +2,24 @@
 
 These are the documents of the corpus' first megabyte, and about one in a thousand of the others, by a hash of
 its position, so the choice depends on nothing but the input.
+
+The reference encodes them in threads, while the fast encoder is loaded and encodes: its library releases the
+GIL. A part is committed only after the comparison of all its documents.
 """
 
 from __future__ import annotations
 
+import os
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from tokshard.core.background import Background
 from tokshard.errors import EncoderMismatchError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -19,6 +28,8 @@ if TYPE_CHECKING:
 FIRST_BYTES = 1 << 20
 ONE_IN = 1000
 _SHOWN_CHARACTERS = 60
+_MAX_THREADS = 4
+_THREAD_CHARACTERS = 1 << 17  # the reference needs about 0.1 s for so many
 
 
 def sample(offsets: NDArray[np.int64], file: int, compare_below: int) -> NDArray[np.int64]:
@@ -40,24 +51,71 @@ def sample(offsets: NDArray[np.int64], file: int, compare_below: int) -> NDArray
     return np.flatnonzero(chosen)
 
 
+class Comparison:
+    """The comparison of some texts of a batch, which the reference begins to encode at once.
+
+    Args:
+        texts: The texts to compare.
+        reference: The reference encoder, which several threads use at once.
+        where: The name of the input, for errors.
+    """
+
+    def __init__(self, texts: list[str], reference: Encoder, where: str) -> None:
+        self._texts, self._where = texts, where
+        self._fast: list[NDArray[np.uint32]] = []
+        ends = _thread_ends(texts)
+        # Not daemons: the process must not exit while the library runs.
+        self._slow = [
+            Background(partial(reference.encode, texts[begin:end]), daemon=False)
+            for begin, end in pairwise(ends)
+        ]
+
+    def add(self, encoded: EncodedBatch, chosen: NDArray[np.int64]) -> None:
+        """Add what the fast encoder made of the batch; ``chosen``: the indices of the texts in it."""
+        ids, offsets = encoded.ids, encoded.offsets
+        self._fast = [ids[offsets[index] : offsets[index + 1]].copy() for index in chosen]
+
+    def finish(self) -> None:
+        """Wait for the reference, and compare.
+
+        Raises:
+            EncoderMismatchError: The encoders differ.
+        """
+        import numpy as np
+
+        expected = (ids for batch in self._slow for ids in _split(batch.result()))
+        for text, fast, slow in zip(self._texts, self._fast, expected, strict=True):
+            if not np.array_equal(fast, slow):
+                raise _mismatch(text, fast, slow, self._where)
+
+
+def _thread_ends(texts: list[str]) -> list[int]:
+    # Where the texts of one thread end and those of the next begin: about the same size for each.
+    import numpy as np
+
+    ends = np.cumsum([len(text) for text in texts])
+    size = int(ends[-1]) if texts else 0
+    threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS, size // _THREAD_CHARACTERS + 1, len(texts))
+    inner = np.searchsorted(ends, size * np.arange(1, threads) / max(threads, 1))
+    return [0, *inner.tolist(), len(texts)] if texts else []
+
+
+def _split(encoded: EncodedBatch) -> Iterator[NDArray[np.uint32]]:
+    for begin, end in pairwise(encoded.offsets.tolist()):
+        yield encoded.ids[begin:end]
+
+
 def compare(
     texts: list[str], encoded: EncodedBatch, chosen: NDArray[np.int64], reference: Encoder, where: str
 ) -> None:
-    """Compare the fast encoder's tokens of some texts with the reference's.
+    """Compare the fast encoder's tokens of some texts of a batch with the reference's, and wait for that.
 
     Raises:
         EncoderMismatchError: They differ.
     """
-    import numpy as np
-
-    if not len(chosen):
-        return
-    expected = reference.encode([texts[index] for index in chosen])
-    for position, index in enumerate(chosen):
-        fast = encoded.ids[encoded.offsets[index] : encoded.offsets[index + 1]]
-        slow = expected.ids[expected.offsets[position] : expected.offsets[position + 1]]
-        if not np.array_equal(fast, slow):
-            raise _mismatch(texts[index], fast, slow, where)
+    comparison = Comparison([texts[index] for index in chosen], reference, where)
+    comparison.add(encoded, chosen)
+    comparison.finish()
 
 
 def first_difference(text: str, ids: NDArray[np.integer], expected: NDArray[np.integer]) -> str:

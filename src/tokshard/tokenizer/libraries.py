@@ -1,7 +1,8 @@
 """Tokenizer objects of the libraries `tokenizers`, `tiktoken` and `fastokens`.
 
 Loading one can take more than a second, so :func:`load_ahead` lets a process load them before it gets its
-first unit. Its helper thread has ended when it returns.
+first unit. Its helper thread has ended when it returns. :func:`loading_fast` loads that of fastokens while
+the process loads that of tokenizers.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from threading import Thread
 from typing import Any
 
+from tokshard.core.background import Background
 from tokshard.errors import MissingExtraError, TokenizerError
 from tokshard.tokenizer import huggingface_library, metaspace, structure
 from tokshard.tokenizer.boundaries import boundaries_of, boundaries_of_definition
@@ -42,9 +45,11 @@ class FastLibrary:
     prepends: bool | None
 
 
-# Objects loaded ahead and not used yet, by the SHA-256 of the definition.
-_fast_ahead: dict[tuple[str, bool], FastLibrary] = {}
+# Objects loaded ahead and not used yet, or the thread that loads one, by the SHA-256 of the definition.
+_fast_ahead: dict[tuple[str, bool], FastLibrary | Background[FastLibrary]] = {}
 _reference_ahead: dict[str, LoadedTokenizer] = {}
+# The SHA-256 of the definition whose merges were checked last: parsing it again takes as long as that.
+_checked: list[str] = []
 _boundaries_ahead: dict[str, Boundaries | None] = {}
 
 
@@ -79,10 +84,31 @@ def load_ahead(path: str, *, special_tokens: bool, transformers: Family | None =
             thread.join()
 
 
+@contextmanager
+def loading_fast(tokenizer: Tokenizer, *, special_tokens: bool) -> Iterator[None]:
+    """Load the fastokens object of a supported definition in a thread, for :func:`fast` in the block.
+
+    The process must not fork in the block.
+    """
+    path, key = str(tokenizer.path), (tokenizer.sha256, special_tokens)
+    # Not in the thread: the reference, whose library keeps the GIL while it loads, may be loaded meanwhile.
+    definition = parse_object(tokenizer.definition, path)
+    _check_subword_prefix(definition, path)
+    _checked[:] = [tokenizer.sha256]
+    prepared = _Prepared(definition, special_tokens=special_tokens)
+    del definition  # as large as the object built from it
+    _fast_ahead[key] = Background(partial(prepared.load, path), daemon=False)
+    try:
+        yield
+    finally:
+        _fast_ahead.pop(key, None)
+
+
 def fast(tokenizer: Tokenizer, *, special_tokens: bool) -> FastLibrary:
     """Return the fastokens object of a tokenizer with a supported definition."""
-    if (made := _fast_ahead.pop((tokenizer.sha256, special_tokens), None)) is not None:
-        return made
+    made = _fast_ahead.pop((tokenizer.sha256, special_tokens), None)
+    if made is not None:
+        return made.result() if isinstance(made, Background) else made
     path = str(tokenizer.path)
     return _Prepared(parse_object(tokenizer.definition, path), special_tokens=special_tokens).load(path)
 
@@ -92,7 +118,8 @@ def huggingface(tokenizer: Tokenizer) -> LoadedTokenizer:
     if (made := _reference_ahead.pop(tokenizer.sha256, None)) is not None:
         return made
     path = str(tokenizer.path)
-    _check_subword_prefix(parse_object(tokenizer.definition, path), path)
+    if tokenizer.sha256 not in _checked:
+        _check_subword_prefix(parse_object(tokenizer.definition, path), path)
     return _load_huggingface(tokenizer.definition, path)
 
 

@@ -218,7 +218,7 @@ class TaskShard:
         disk_bytes = sum((file.size_bytes or 0) // width for file, width in zip(files, widths, strict=True))
         streamed = any(file.is_stream for file in files)
         with (
-            chosen_executor(executor, size, self._job.options) as chosen,
+            chosen_executor(executor, size, self._job.options, files=len(files)) as chosen,
             scratch_directory() if streamed else nullcontext("") as raw,
         ):
             self._run(chosen, raw, disk_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator
+from contextlib import ExitStack
 from typing import Protocol
 
 from tokshard.tokenization.encoder import BatchProgress, EncodingSpec, Outcome, UnitEncoder
@@ -35,12 +36,15 @@ class InlineExecutor:
         ready = threading.Event()
         feed.wake = ready.set
         encoder = None
-        while True:
-            ready.clear()
-            if (task := feed.take()) is not None:
-                encoder = encoder or UnitEncoder(spec, parts_directory)
-                yield from encoder.encode(task)
-            elif feed.exhausted:
-                return
-            else:
-                ready.wait()
+        with ExitStack() as stack:
+            while True:
+                ready.clear()
+                if (task := feed.take()) is not None:
+                    if encoder is None:
+                        encoder = UnitEncoder(spec, parts_directory)
+                        stack.enter_context(encoder.loading())
+                    yield from encoder.encode(task)
+                elif feed.exhausted:
+                    return
+                else:
+                    ready.wait()

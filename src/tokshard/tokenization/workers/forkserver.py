@@ -105,8 +105,8 @@ class _ForkServer:
             with self._signs_of_life():
                 spec = EncodingSpec.from_json(message["spec"])
                 self._encoder = UnitEncoder(spec, message["parts_directory"])
-                if not is_version_1():  # its threads would not exist in forked workers
-                    self._encoder.load_reference()
+                # Threads of version 1 would not exist in forked workers.
+                self._encoder.load(reference=not is_version_1())
             release_free_memory()  # definitions were parsed: workers would begin with that much more
             gc.freeze()
         elif "fork" in message:
