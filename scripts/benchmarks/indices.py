@@ -1,26 +1,22 @@
 """scripts/bench indices: building indexes and blends against megatron-core's own C++ and Python.
 
-The same lengths and weights are given to both sides in turn, each measurement in a process of its own,
-several rounds; the table has the medians of time, the largest peak memory, and how much of it came on top of
-what the process held when its imports were done, each with how many times less it is than Megatron's. The
-arrays of both sides must be equal. Files are neither written nor timed. Ours is measured twice: with numba
-imported and its kernels loaded before, as Megatron's C++ is, and "cold", with both as part of the work, as in
-a command that builds one index. Without --megatron-python only this side is measured.
+The same lengths and weights are given to both sides in turn, each measurement in a process of its own. Added
+memory is what came on top of what the process held when its imports were done. The arrays of both sides must
+be equal. Files are neither written nor timed. Ours is measured twice: with its compiled loops loaded before,
+as Megatron's C++ is, and "cold", with that as part of the work, as in a command that builds one index. Rates
+are documents of the index or samples of the blend. Without --megatron-python only this side is measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
 
 import numpy as np
-from measure import machine
+from measure import CPU, ELAPSED, PEAK, Contender, Figure, Session, parser, program, rate, session
 
+ADDED = Figure("added MB", lambda run: run["added_bytes"] / 1e6)
+FIGURES = rate("million/s", 1e6), ELAPSED, CPU, PEAK, ADDED
 SEQUENCE_LENGTH = 4096
 LONGEST_DOCUMENT = 1400
 DOCUMENTS = (10_000_000, 100_000_000)
@@ -29,30 +25,13 @@ SAMPLES = 10_000_000
 SOURCES = (8, 64, 1000)
 EXHAUSTIVE_SOURCES = 64
 
-PROLOGUE = """
-import json, sys, time, warnings, zlib
-warnings.simplefilter("ignore")
-import numpy
-def memory(name):
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith(name)) * 1024
-path, number = sys.argv[1], int(sys.argv[2])
-values = numpy.load(path, mmap_mode="r")
+SETUP = """
+import numpy, zlib
+values, number = numpy.load(sys.argv[1], mmap_mode="r"), int(sys.argv[2])
 """
-
-STARTED = """
-with open("/proc/self/clear_refs", "w") as file:
-    file.write("5")  # the highest mark so far, of the imports, is forgotten
-before = memory("VmRSS")
-started = time.perf_counter()
-"""
-
-EPILOGUE = """
-seconds = time.perf_counter() - started
-peak = memory("VmHWM")
-digests = [zlib.crc32(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)) for array in arrays]
-print(json.dumps([seconds, peak, peak - before, [[array.dtype.str, array.shape, digest]
-      for array, digest in zip(arrays, digests)]]))
+DIGESTS = """
+arrays = [numpy.ascontiguousarray(array).reshape(-1) for array in arrays]
+report["arrays"] = [[array.dtype.str, array.size, zlib.crc32(array.view("u1"))] for array in arrays]
 """
 
 # The number is that of the epochs. With mock and without a cache directory Megatron builds and saves nothing.
@@ -115,36 +94,25 @@ TOKSHARD_EXHAUSTIVE_WARMING = "build_exhaustive_blending_indices(numpy.full(9, 1
 TOKSHARD_EXHAUSTIVE_CALL = "arrays = build_exhaustive_blending_indices(numpy.array(values))\n"
 
 
-Program = tuple[str, str, str]
-
-
 @dataclass(frozen=True)
 class Case:
-    """One row pair of the table.
+    """One table.
 
     Attributes:
         name: What is built.
         values: Lengths, weights or sizes.
         number: Epochs or samples.
+        work: Entries of the document index, or samples.
         ours: Our imports, a call that loads all kernels, and the call to measure.
-        theirs: Megatron's imports, nothing, and its call.
+        theirs: Megatron's imports, and its call.
     """
 
     name: str
     values: np.ndarray
     number: int
-    ours: Program
-    theirs: Program
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """What one process printed."""
-
-    seconds: float
-    peak_bytes: int
-    added_bytes: int
-    arrays: list
+    work: int
+    ours: tuple[str, str, str]
+    theirs: tuple[str, str]
 
 
 def cases(options: argparse.Namespace):
@@ -154,8 +122,15 @@ def cases(options: argparse.Namespace):
         lengths = np.random.RandomState(1).randint(1, LONGEST_DOCUMENT, size=count, dtype=np.int32)
         for epochs in EPOCHS:
             ours = TOKSHARD_INDEX, TOKSHARD_INDEX_WARMING, TOKSHARD_INDEX_CALL
-            theirs = MEGATRON_INDEX, "", MEGATRON_INDEX_CALL
-            yield Case(f"index of {count:,} documents, {epochs} epoch(s)", lengths, epochs, ours, theirs)
+            theirs = MEGATRON_INDEX, MEGATRON_INDEX_CALL
+            yield Case(
+                f"index of {count:,} documents, {epochs} epoch(s)",
+                lengths,
+                epochs,
+                count * epochs,
+                ours,
+                theirs,
+            )
     samples = max(1000, int(SAMPLES * options.scale))
     for sources in SOURCES:
         weights = np.random.RandomState(sources).random_sample(sources)
@@ -163,92 +138,53 @@ def cases(options: argparse.Namespace):
             f"blend of {sources} sources, {samples:,} samples",
             weights / weights.sum(),
             samples,
+            samples,
             (TOKSHARD_GREEDY, TOKSHARD_GREEDY_WARMING, TOKSHARD_GREEDY_CALL),
-            (MEGATRON_BLEND, "", MEGATRON_GREEDY_CALL),
+            (MEGATRON_BLEND, MEGATRON_GREEDY_CALL),
         )
     sizes = np.random.RandomState(3).multinomial(samples, [1 / EXHAUSTIVE_SOURCES] * EXHAUSTIVE_SOURCES)
     yield Case(
         f"exhaustive blend of {EXHAUSTIVE_SOURCES} sources, {samples:,} samples",
         sizes.astype(np.int64),
         0,
+        samples,
         (TOKSHARD_EXHAUSTIVE, TOKSHARD_EXHAUSTIVE_WARMING, TOKSHARD_EXHAUSTIVE_CALL),
-        (MEGATRON_BLEND, "", MEGATRON_EXHAUSTIVE_CALL),
+        (MEGATRON_BLEND, MEGATRON_EXHAUSTIVE_CALL),
     )
 
 
-def measure(python: str, program: Program, path: str, number: int) -> Measurement:
-    """Run one side once in a fresh process."""
-    imports, warming, call = program
-    code = PROLOGUE + imports.replace("SEQUENCE_LENGTH", str(SEQUENCE_LENGTH)) + warming + STARTED + call
-    done = subprocess.run(
-        [python, "-c", code + EPILOGUE, path, str(number)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        sys.exit(f"a side failed with {done.returncode}:\n{done.stderr[-2000:]}")
-    return Measurement(*json.loads(done.stdout.splitlines()[-1]))
-
-
-def compare(case: Case, options: argparse.Namespace, directory: str) -> None:
-    """Run all sides in turn, check that their arrays are equal, and print their rows."""
-    path = f"{directory}/values.npy"
+def compare(bench: Session, case: Case) -> None:
+    """Run all sides in turn, check that their arrays are equal, and print their table."""
+    path = bench.directory / "values.npy"
     np.save(path, case.values)
-    imports, _, call = case.ours
-    sides = {"tokshard": (sys.executable, case.ours), "tokshard, cold": (sys.executable, (imports, "", call))}
-    if options.megatron_python:
-        sides["megatron-core"] = (options.megatron_python, case.theirs)
-    # Once without measuring: it compiles what is compiled once for a machine, and warms the file's pages.
-    measure(sys.executable, case.ours, path, case.number)
-    found: dict[str, list[Measurement]] = {side: [] for side in sides}
-    for _ in range(options.rounds):
-        for side, (python, program) in sides.items():
-            found[side].append(measure(python, program, path, case.number))
-    if any(run.arrays != found["tokshard"][0].arrays for runs in found.values() for run in runs):
-        sys.exit(f"{case.name}: the arrays differ")
-    print(f"\n{case.name}")
-    results = {side: summary(runs) for side, runs in found.items()}
-    last = results[list(results)[-1]]
-    for side, result in results.items():
-        print(
-            f"  {side:<15}{result.seconds:9.3f} s {last.seconds / result.seconds:6.2f} x   "
-            f"peak {result.peak_bytes / 1e6:7.0f} MB {last.peak_bytes / result.peak_bytes:6.2f} x   "
-            f"added {result.added_bytes / 1e6:7.0f} MB "
-            f"{last.added_bytes / max(result.added_bytes, 1):6.2f} x",
-            flush=True,
-        )
 
+    def side(name: str, imports: str, warming: str, call: str, **options) -> Contender:
+        setup = SETUP + imports.replace("SEQUENCE_LENGTH", str(SEQUENCE_LENGTH)) + warming
+        command = program(setup, call, DIGESTS, arguments=[path, case.number], **options)
+        return Contender(name, command, case.work, is_peer="python" in options)
 
-def summary(runs: list[Measurement]) -> Measurement:
-    """Return the median of the times and the largest memories."""
-    return Measurement(
-        statistics.median(run.seconds for run in runs),
-        max(run.peak_bytes for run in runs),
-        max(run.added_bytes for run in runs),
-        runs[0].arrays,
-    )
+    imports, warming, call = case.ours
+    sides = [side("tokshard", imports, warming, call), side("tokshard, cold", imports, "", call)]
+    # It compiles what is compiled once for a machine, and warms the file's pages.
+    sides[0].run()
+    base = sides[0].name
+    if python := bench.options.megatron_python:
+        their_imports, their_call = case.theirs
+        base = "megatron-core"
+        sides.append(side(base, their_imports, "", their_call, python=python))
+    bench.compare(sides, title=case.name, base=base, figures=FIGURES, equal=["arrays"])
 
 
 def main(arguments: list[str]) -> None:
     """Parse the arguments and measure every case."""
-    parser = argparse.ArgumentParser(prog="scripts/bench indices", description=__doc__)
-    parser.add_argument(
+    options = parser("indices", __doc__)
+    options.add_argument(
         "--scale", type=float, default=0.1, help="1 is 100 million documents, 10 million samples"
     )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--megatron-python", help="an interpreter that has megatron-core")
-    parser.add_argument("--directory", help="where the temporary directory is made")
-    options = parser.parse_args(arguments)
-    peer = "nothing"
-    if options.megatron_python:
-        code = "import importlib.metadata as m; print(*(x + m.version(x[:-1]) for x in PACKAGES))"
-        code = code.replace("PACKAGES", "('megatron-core ', 'numpy ')")
-        command = [options.megatron_python, "-c", code]
-        peer = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    print(
-        f"{machine('tokshard', 'numpy', 'numba')}\n"
-        f"against {peer}; medians of {options.rounds} interleaved rounds"
-    )
-    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-        for case in cases(options):
-            if options.only in case.name:
-                compare(case, options, directory)
+    options.add_argument("--only", default="", help="cases whose name contains this")
+    options.add_argument("--megatron-python", help="an interpreter that has megatron-core")
+    packages = "tokshard", "numpy", "numba", "llvmlite"
+    with session(options, arguments, *packages, peers=["megatron-core", "numpy"]) as bench:
+        for case in cases(bench.options):
+            if bench.options.only in case.name:
+                compare(bench, case)

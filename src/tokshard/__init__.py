@@ -66,8 +66,9 @@ if TYPE_CHECKING:
     )
     from tokshard.index_cache.options import BuildIndicesOptions, NamingOptions, TrainingOptions
     from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, TokenizerSummary
+    from tokshard.inspection.description import describe
     from tokshard.inspection.indexes import BlendSummary, CacheSummary, IndexSummary
-    from tokshard.inspection.job import describe, inspect, write_inspection_page
+    from tokshard.inspection.job import inspect, write_inspection_page
     from tokshard.inspection.options import InspectOptions
     from tokshard.inspection.plans import PlanSampleSummary, PlanSummary, RankSummary
     from tokshard.preflight.from_launch import LaunchIndexes, indexes_of_launch
@@ -355,7 +356,7 @@ _HOMES = {
     "check_blend": "tokshard.blending.job",
     "check_indices": "tokshard.index_cache.job",
     "convert": "tokshard.exchange.conversion.job",
-    "describe": "tokshard.inspection.job",
+    "describe": "tokshard.inspection.description",
     "diff": "tokshard.comparison.job",
     "discard_work": "tokshard.tokenization.discard",
     "doctor": "tokshard.preflight.job",

@@ -14,7 +14,7 @@ from support.mixture_data import NAMES, run, write_mixture
 from tokshard.blending.document import BlendDocument
 from tokshard.errors import InputError, IntegrityError, MissingFileError
 from tokshard.gpt_index.splits import parse_split
-from tokshard.inspection.index_facts import describe_split
+from tokshard.inspection.blend_facts import describe_split
 from tokshard.inspection.indexes import inspect_blend, inspect_cache, inspect_index
 
 

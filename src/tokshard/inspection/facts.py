@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from tokshard.core.formatting import (
     SPACE,
@@ -14,7 +15,6 @@ from tokshard.core.formatting import (
     size,
     tokenizer_name,
 )
-from tokshard.core.lengths import LengthSummary
 from tokshard.core.presentation import (
     Bar,
     BarChart,
@@ -23,13 +23,16 @@ from tokshard.core.presentation import (
     Paragraph,
     Section,
 )
-from tokshard.dataset.manifest import Manifest
 from tokshard.dataset.pieces import shuffle_text
 from tokshard.dataset.plan import TokenizeParameters
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch, allowed_warnings
 from tokshard.inspection.axes import log_axis, log_position
-from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, TokenizerSummary
-from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
+
+if TYPE_CHECKING:
+    from tokshard.core.lengths import LengthSummary
+    from tokshard.dataset.manifest import Manifest
+    from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, TokenizerSummary
+    from tokshard.inspection.frequencies import TokenCount, TokenFrequencies
 
 SUMMARY_TITLE = "Summary"
 Facts = list[tuple[str, object]]

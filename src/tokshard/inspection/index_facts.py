@@ -1,27 +1,24 @@
-"""Descriptions of index caches, cached indexes and blends."""
+"""Descriptions of index caches and cached indexes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tokshard.blending.certificate import SourceCertificate
-from tokshard.blending.document import BlendDocument, BlendSplit
-from tokshard.blending.plan import KIND_NAMES
-from tokshard.core.formatting import Table, count, counted, percent, size, tokenizer_name
+from tokshard.core.formatting import Table, count, counted, percent, size
 from tokshard.core.presentation import (
     Bar,
     BarChart,
-    Block,
-    CurveChart,
     FactList,
     Paragraph,
     Section,
-    Tick,
 )
-from tokshard.gpt_index.packing_report import PackingReport
-from tokshard.index_cache.entry import CacheEntry
-from tokshard.inspection.axes import SHARES, linear_axis
+from tokshard.inspection.blend_facts import (
+    SHOWN_SOURCES,
+    WEIGHT_ERROR_NOTE,
+    more_sources,
+    shares_chart,
+    weight_error_chart,
+)
 from tokshard.inspection.facts import SUMMARY_TITLE, Facts, lengths_chart, mismatch_facts, range_of
 from tokshard.inspection.indexes import (
     CacheSummary,
@@ -31,8 +28,6 @@ from tokshard.inspection.indexes import (
     SampleStatistics,
 )
 from tokshard.inspection.packing_facts import describe_cached, describe_job_options, describe_packing
-
-_SHOWN_SOURCES = 100
 
 
 def describe_cache(summary: CacheSummary) -> list[Section]:
@@ -60,14 +55,17 @@ def describe_cache(summary: CacheSummary) -> list[Section]:
     header = ("dataset", "split", "samples", "size", "built by", "state", "hash")
     bars = [
         Bar(f"{row[0]}, {row[1]}", entry.samples or 0, row[2])
-        for row, entry in zip(rows, summary.entries[:_SHOWN_SOURCES], strict=False)
+        for row, entry in zip(rows, summary.entries[:SHOWN_SOURCES], strict=False)
     ]
     sections = [
         Section(SUMMARY_TITLE, [FactList(facts)]),
         Section(
             "Entries",
             [Table(header, rows, left=(0, 1, 4, 5, 6))],
-            [BarChart("Samples of each entry", bars, ("dataset, split", "samples")), *_more(len(rows))],
+            [
+                BarChart("Samples of each entry", bars, ("dataset, split", "samples")),
+                *more_sources(len(rows)),
+            ],
         ),
     ]
     packed = [
@@ -86,12 +84,6 @@ def _maker(entry: EntrySummary) -> str:
     if entry.sidecar is None:
         return "another program"
     return f"tokshard {entry.sidecar.tool.version}"
-
-
-def _more(sources: int) -> list[Paragraph]:
-    if sources <= _SHOWN_SOURCES:
-        return []
-    return [Paragraph(f"{count(sources - _SHOWN_SOURCES)} more are in the table.", soft=True)]
 
 
 _ORIGINS = {
@@ -191,139 +183,13 @@ def _describe_order(order: OrderStatistics) -> Section:
     ]
     shares = [
         Bar(source.dataset_path, source.share, percent(source.share), mark=source.weight)
-        for source in order.sources[:_SHOWN_SOURCES]
+        for source in order.sources[:SHOWN_SOURCES]
     ]
     largest = max(order.weight_error_curve, default=0.0)
     samples = sum(source.draws for source in order.sources)
     header = ("source", "weight", "share", "samples", "error (samples)")
     return Section(
         "Order",
-        [Table(header, rows), _weight_error_chart(order.weight_error_curve, largest, samples)],
-        [_WEIGHT_ERROR_NOTE, _shares_chart(shares), *_more(len(rows))],
-    )
-
-
-def describe_blend(document: BlendDocument) -> list[Section]:
-    """Return the description of a blend."""
-    facts: Facts = [
-        ("blend", document.path),
-        ("id", document.id),
-        ("indexes in", document.cache_directory),
-        ("sequence", f"{count(document.sequence_length)} tokens"),
-        ("seed", document.seed),
-        *_tokenizer_facts(document),
-        *mismatch_facts(document.tokenizer_mismatches),
-    ]
-    sections = [
-        Section(SUMMARY_TITLE, [FactList(facts)]),
-        *(describe_split(split) for split in document.splits.values()),
-    ]
-    packed = list(_packed_sources(document))
-    return [*sections, describe_cached(packed), describe_job_options()] if packed else sections
-
-
-def _packed_sources(document: BlendDocument) -> Iterator[tuple[str, str, PackingReport]]:
-    for split in document.splits.values():
-        for source, named in zip(split.sources, split.certificate.sources, strict=True):
-            entry = None if source.packing is None else CacheEntry.of_file(source.description)
-            sidecar = None if entry is None else entry.readable_sidecar()
-            if sidecar is not None and sidecar.packing_report is not None:
-                yield named.prefix, split.name, sidecar.packing_report
-
-
-def _tokenizer_facts(document: BlendDocument) -> Facts:
-    names = dict.fromkeys(tokenizer_name(tokenizer.identity) for tokenizer in document.tokenizers or ())
-    facts: Facts = [("" if number else "tokenizer", name) for number, name in enumerate(names)]
-    if document.job_tokenizer is not None:
-        facts.append(("job's tokenizer", tokenizer_name(document.job_tokenizer)))
-    return facts
-
-
-def describe_split(split: BlendSplit) -> Section:
-    """Return the description of a split: its certificate, and its weight error over the run."""
-    certificate = split.certificate
-    if not certificate.samples:
-        title = f"{split.name}: {KIND_NAMES[split.kind]}, no samples; built anyway, as Megatron does"
-        return Section(title, [])
-    title = (
-        f"{split.name}: {KIND_NAMES[split.kind]}, {counted(certificate.samples, 'sample')}, "
-        f"{counted(certificate.tokens, 'token')}"
-    )
-    rows = [
-        (
-            source.prefix,
-            percent(source.weight),
-            percent(source.share),
-            count(source.samples),
-            count(source.tokens),
-            f"{source.epochs:.2f}",
-            f"{count(source.documents_drawn)} of {count(source.documents)}",
-            _times(source.document_least, source.document_most),
-            f"{source.weight_error:.2f}",
-        )
-        for source in certificate.sources
-    ]
-    header = (
-        *("source", "weight", "share", "samples", "tokens", "epochs"),
-        *("documents read", "times each", "error (samples)"),
-    )
-    blocks: list[Block] = [Table(header, rows)]
-    if split.kind != "single":
-        blocks.append(
-            _weight_error_chart(certificate.weight_error_curve, certificate.weight_error, certificate.samples)
-        )
-    shown = certificate.sources[:_SHOWN_SOURCES]
-    shares = [Bar(source.prefix, source.share, percent(source.share), mark=source.weight) for source in shown]
-    notes = [] if split.kind == "single" else [_WEIGHT_ERROR_NOTE]
-    more = _more(len(certificate.sources))
-    return Section(title, blocks, [*notes, _shares_chart(shares), _epochs_chart(shown), *more])
-
-
-_WEIGHT_ERROR_NOTE = Paragraph(
-    "Weight error: the samples drawn from a source so far, compared with its weight times all samples drawn "
-    "so far. The curve is the largest difference of any source.",
-    soft=True,
-)
-
-
-def _shares_chart(shares: Sequence[Bar]) -> BarChart:
-    return BarChart(
-        "Share of samples drawn from each source",
-        shares,
-        ("source", "share"),
-        full=1.0,
-        ticks=SHARES,
-        mark="weight of the source",
-    )
-
-
-def _epochs_chart(sources: Sequence[SourceCertificate]) -> BarChart:
-    bars = [Bar(source.prefix, source.epochs, f"{source.epochs:.2f}", mark=1.0) for source in sources]
-    most = max([1.0, *(source.epochs for source in sources)])
-    ticks = linear_axis("epochs", most, whole=most >= 3).ticks
-    return BarChart(
-        "Epochs: tokens drawn from each source, divided by its tokens in this split",
-        bars,
-        ("source", "epochs"),
-        full=most,
-        ticks=ticks,
-        mark="one epoch: each token is read once",
-    )
-
-
-def _times(least: int, most: int) -> str:
-    return str(least) if least == most else f"{least} to {most}"
-
-
-def _weight_error_chart(curve: Sequence[float], largest: float, samples: int) -> CurveChart:
-    most = max(1.0, largest)
-    return CurveChart(
-        f"Weight error over the run: max. deviation {largest:.2f} samples",
-        [(place / len(curve), value / most) for place, value in enumerate(curve)],
-        left=(f"{most:.2f}", "0"),
-        below=("first sample", "", f"{count(samples)}th"),
-        steps=True,
-        across=linear_axis("samples drawn so far", max(samples, 1)),
-        up=linear_axis("largest weight error of any source (samples)", most, whole=False),
-        bound=Tick(largest / most, f"max. deviation {largest:.2f} samples"),
+        [Table(header, rows), weight_error_chart(order.weight_error_curve, largest, samples)],
+        [WEIGHT_ERROR_NOTE, shares_chart(shares), *more_sources(len(rows))],
     )

@@ -10,8 +10,7 @@ from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, OutputExistsError, StorageError, UsageError
 from tokshard.exchange.manifest import manifest_path
-from tokshard.index_cache.job import BuildIndicesReport
-from tokshard.inspection import facts, index_facts, packing_facts, plan_facts
+from tokshard.inspection import blend_facts, facts, index_facts, plan_facts
 from tokshard.inspection.datasets import (
     DatasetSummary,
     DocumentSummary,
@@ -39,7 +38,7 @@ from tokshard.inspection.plans import (
     inspect_rank,
     inspect_sample,
 )
-from tokshard.sharding.plan import Plan, read_plan
+from tokshard.sharding.plan import read_plan
 from tokshard.sharding.ranks import read_rank
 from tokshard.storage.files import write_atomically
 from tokshard.storage.reading import open_file
@@ -118,29 +117,10 @@ def _inspect(found: Recognized, options: InspectOptions) -> Summary:
             )
 
 
-def describe(
-    options: str | os.PathLike[str] | InspectOptions | Plan | BlendDocument | BuildIndicesReport,
-    *,
-    charts: bool = True,
-    progress: Progress | None = None,
+def describe_path(
+    options: str | os.PathLike[str] | InspectOptions, progress: Progress | None
 ) -> list[Section]:
-    """Return the description of what :func:`inspect` summarizes, as sections of facts, tables and charts.
-
-    Args:
-        options: The options, or just a path; or a plan or a blend that is in memory already; or the report of
-            built indexes, of which only packed samples are described.
-        charts: Whether a plan is described with charts, which open its data.
-        progress: Receives the activity.
-
-    Raises:
-        InputError, UsageError, IntegrityError, StorageError: See :func:`inspect`.
-    """
-    if isinstance(options, Plan):
-        return plan_facts.describe_plan(options, charts=charts)
-    if isinstance(options, BlendDocument):
-        return index_facts.describe_blend(options)
-    if isinstance(options, BuildIndicesReport):
-        return packing_facts.describe_built(options)
+    """Return the description of what the options name; see :func:`tokshard.describe`."""
     options = _options(options)
     found = _recognized(options)
     with reporting(progress) as listener:
@@ -231,7 +211,7 @@ def _described(  # noqa: PLR0911 - one for each kind
     found: Recognized, options: InspectOptions, counted_tokens: int | None = None
 ) -> list[Section]:
     if found.kind == "blend":
-        return index_facts.describe_blend(BlendDocument.read(found.path))
+        return blend_facts.describe_blend(BlendDocument.read(found.path))
     if found.kind == "plan" and not options.questions:
         return plan_facts.describe_plan(read_plan(found.path))
     summary = _inspect(found, options)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from tokshard.core.formatting import Table, count, counted, percent
-from tokshard.core.lengths import LengthSummary
 from tokshard.core.presentation import Bar, BarChart, Block, FactList, Paragraph, Section
-from tokshard.gpt_index.packing_report import PackingReport
-from tokshard.index_cache.job import BuildIndicesReport
 from tokshard.inspection.axes import SHARES
 from tokshard.inspection.facts import lengths_chart
+
+if TYPE_CHECKING:
+    from tokshard.core.lengths import LengthSummary
+    from tokshard.gpt_index.packing_report import PackingReport
+    from tokshard.index_cache.job import BuildIndicesReport
 
 _SHOWN_INDEXES = 4
 _SHOWN_BARS = 100
