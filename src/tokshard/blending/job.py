@@ -28,11 +28,10 @@ from tokshard.blending.recipe import BlendRecipe
 from tokshard.cluster.options import RayOptions
 from tokshard.core.codec import Document, Key, NotStored
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
-from tokshard.dataset.fingerprint import FingerprintedIndex
 from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer
 from tokshard.errors import IntegrityError, OutputExistsError, UsageError
-from tokshard.index_cache.build_or_reuse import Action, CacheTarget, build_or_reuse
+from tokshard.index_cache.build_or_reuse import Action, CacheTarget, Datasets, build_or_reuse
 from tokshard.index_cache.entry import CacheEntry
 from tokshard.index_cache.examination import Condition
 from tokshard.index_cache.npy import Blocks
@@ -342,6 +341,7 @@ def _build(
     }
     remaining = iter(reports)
     built = _Built([], [], tuple(numbers), planned.tokenizer_warnings(reports))
+    datasets = Datasets()  # opened again: what they contain now is compared with what was indexed
     for split in plan.splits:
         own = [next(remaining) for _ in split.sources]
         built.outcomes.extend(
@@ -357,7 +357,7 @@ def _build(
             action = _build_order(split, target, progress, rebuild=rebuild)
             built.outcomes.append(EntryOutcome(split.name, None, entry.hash, action))
         progress.start(f"measuring {split.name}")
-        built.splits.append(_describe(split, own, entry, numbers))
+        built.splits.append(_describe(split, own, entry, numbers, datasets))
     return built
 
 
@@ -415,6 +415,7 @@ def _describe(
     reports: Sequence[IndexOutcome],
     entry: CacheEntry | None,
     tokenizers: Mapping[DatasetTokenizer, int],
+    datasets: Datasets,
 ) -> BlendSplit:
     sources = tuple(
         BlendSource(
@@ -440,17 +441,19 @@ def _describe(
         samples=split.samples,
         order=order,
         sources=sources,
-        certificate=_certify(split, reports, entry),
+        certificate=_certify(split, reports, entry, datasets),
         name=split.name,
     )
 
 
-def _certify(split: SplitPlan, reports: Sequence[IndexOutcome], entry: CacheEntry | None) -> Certificate:
+def _certify(
+    split: SplitPlan, reports: Sequence[IndexOutcome], entry: CacheEntry | None, datasets: Datasets
+) -> Certificate:
     arrays = entry.load() if entry is not None else None
 
     def sources() -> Iterator[SourceArrays]:
         for source, report in zip(split.sources, reports, strict=True):
-            dataset = FingerprintedIndex.open(source.request.prefix)
+            dataset = datasets.get(source.request.prefix)
             dataset.check(report.dataset)
             index = report.entry.load()
             yield SourceArrays(
