@@ -20,7 +20,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -477,55 +476,3 @@ for name in sys.argv[1:]:
 """
     done = subprocess.run([python, "-c", code, *packages], stdout=subprocess.PIPE, text=True, check=True)
     return ", ".join(done.stdout.splitlines())
-
-
-# What follows is replaced by the above, one benchmark after the other.
-
-
-@dataclass
-class Result:
-    """Medians over the rounds."""
-
-    seconds: float
-    cpu_seconds: float
-    peak_bytes: int
-
-
-def run_once(contender: Contender) -> Result:
-    """Run a command; return its wall time, the CPU time of its processes, and the peak of any one."""
-    contender.before()
-    environment = {**os.environ, **contender.environment}
-    started = time.perf_counter()
-    with subprocess.Popen(
-        contender.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
-    ) as process:
-        output = process.stdout.read() if process.stdout else ""
-        errors = process.stderr.read() if process.stderr else ""
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        sys.exit(f"{contender.name} failed with {process.returncode}:\n{errors[-2000:]}")
-    if contender.own_time:
-        seconds = float(output.split()[-1])
-    return Result(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
-
-
-def compare(contenders: list[Contender], rounds: int) -> dict[str, Result]:
-    """Run all contenders in turn, several times; return the medians by name."""
-    found: dict[str, list[Result]] = {contender.name: [] for contender in contenders}
-    for number in range(rounds):
-        for contender in contenders:
-            print(
-                f"\rround {number + 1} of {rounds}: {contender.name:<50}", end="", file=sys.stderr, flush=True
-            )
-            found[contender.name].append(run_once(contender))
-    print("\r" + " " * 70 + "\r", end="", file=sys.stderr)
-    return {
-        name: Result(
-            statistics.median(result.seconds for result in results),
-            statistics.median(result.cpu_seconds for result in results),
-            max(result.peak_bytes for result in results),
-        )
-        for name, results in found.items()
-    }

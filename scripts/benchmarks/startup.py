@@ -1,65 +1,102 @@
-"""scripts/bench startup: startup time of the command line and of the library."""
+"""scripts/bench startup: short commands as whole processes, from a help page to a job of a second.
+
+The ratios refer to a Python process that only imports numpy. The first round is not counted: it compiles
+modules to bytecode, and loops to machine code.
+"""
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 
-from measure import ROOT, TOKSHARD, Contender, compare, machine
+import numpy as np
+from measure import ROOT, TOKSHARD, Contender, parser, session
+
+from tokshard.cli.main import COMMANDS
+from tokshard.dataset.index_file import write_index
+from tokshard.storage.files import AtomicFile
 
 TOKENIZED_BYTES = 6_500_000
+DOCUMENTS = 900_000
+LONGEST_DOCUMENT = 1000
+SEQUENCE_LENGTH = 4096
+DTYPE = np.dtype("<u2")
 
 
 def main(arguments: list[str]) -> None:
-    """Run the benchmark."""
-    parser = argparse.ArgumentParser(prog="scripts/bench startup", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--tokenizer", default=str(ROOT / "sample_data/tokenizer.json"), metavar="FILE")
-    parser.add_argument("--text", type=Path, default=ROOT / "sample_data/stories.jsonl", metavar="FILE")
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="tokshard-startup-") as directory:
-        _measure(options, Path(directory))
+    """Parse the arguments, make the inputs, measure."""
+    options = parser("startup", __doc__, rounds=11)
+    options.set_defaults(discard=1)
+    options.add_argument("--tokenizer", default=str(ROOT / "sample_data/tokenizer.json"), metavar="FILE")
+    options.add_argument("--text", type=Path, default=ROOT / "sample_data/stories.jsonl", metavar="FILE")
+    options.add_argument("--only", default="", help="rows whose name contains this")
+    with session(options, arguments, "tokshard", "numpy", "typer", "fastokens", "tokenizers") as bench:
+        directory = bench.directory
+        environment = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(directory / "bytecode")}
+        rows = {
+            "python -c pass": [sys.executable, "-c", "pass"],
+            "import tokshard": [sys.executable, "-c", "import tokshard"],
+            "tokshard --version": [*TOKSHARD, "--version"],
+            "tokshard --help": [*TOKSHARD, "--help"],
+            **{f"tokshard {name} --help": [*TOKSHARD, name, "--help"] for name in COMMANDS},
+            **_jobs(bench.options, directory),
+        }
+        base = "import numpy"
+        chosen = {name: command for name, command in rows.items() if bench.options.only in name}
+        remove = partial(shutil.rmtree, directory / "out", ignore_errors=True)
+        bench.compare(
+            [
+                Contender(name, command, before=remove, environment=environment)
+                for name, command in {base: [sys.executable, "-c", base], **chosen}.items()
+            ],
+            base=base,
+        )
 
 
-def _measure(options: argparse.Namespace, directory: Path) -> None:
-    from tokshard.cli.main import COMMANDS
-
-    python = [sys.executable, "-c"]
-    command = [*python, "import sys; from tokshard.cli.main import main; main()"]
-    helps = [(f"tokshard {name} --help", [name, "--help"]) for name in COMMANDS]
-    results = compare(
-        [
-            Contender("python -c pass", [*python, "pass"], 1),
-            Contender("import tokshard", [*python, "import tokshard"], 1),
-            Contender("tokshard --version", [*command, "--version"], 1),
-            Contender("tokshard --help", [*command, "--help"], 1),
-            *(Contender(name, [*command, *words], 1) for name, words in helps),
-            _tokenize(options, directory),
+def _jobs(options, directory: Path) -> dict[str, list[str]]:
+    text, out = directory / "text.jsonl", str(directory / "out")
+    _repeat(options.text, text)
+    size = ["--seq-length", str(SEQUENCE_LENGTH), "--quiet"]
+    whole = str(_dataset(directory / "whole", DOCUMENTS))
+    parts = [str(_dataset(directory / f"part{number}", DOCUMENTS // 3)) for number in range(3)]
+    weighted = [word for weight, part in zip("532", parts, strict=True) for word in (f"0.{weight}", part)]
+    samples = str(DOCUMENTS * LONGEST_DOCUMENT // 2 // SEQUENCE_LENGTH // 2)
+    tokenize = ["tokenize", str(text), "-o", f"{out}/x", "--tokenizer", options.tokenizer, "--quiet"]
+    return {
+        f"tokenize, {TOKENIZED_BYTES / 1e6} MB": [*TOKSHARD, *tokenize],
+        f"build-indices, {DOCUMENTS:,} documents": [
+            *[*TOKSHARD, "build-indices", whole, *size, "--epochs", "1", "--cache-dir", out]
         ],
-        options.rounds,
-    )
-    print(machine("tokshard", "typer"))
-    print(f"{'command':<31}{'seconds':>9}{'CPU s':>9}{'peak MB':>9}")
-    for name, result in results.items():
-        times = f"{result.seconds:>9.3f}{result.cpu_seconds:>9.3f}"
-        print(f"{name:<31}{times}{result.peak_bytes / 1e6:>9.0f}")
+        f"blend, 3 datasets, {DOCUMENTS:,} documents": [
+            *[*TOKSHARD, "blend", "-o", out, *weighted, *size, "--num-samples", samples]
+        ],
+    }
 
 
-def _tokenize(options: argparse.Namespace, directory: Path) -> Contender:
-    text, output = directory / "text.jsonl", directory / "out"
-    with text.open("wb") as file:
-        while file.tell() < TOKENIZED_BYTES:  # line by line: a small process measures the peaks of others
-            with options.text.open("rb") as lines:
-                for line in lines:
-                    file.write(line)
-                    if file.tell() >= TOKENIZED_BYTES:
-                        break
-    words = ["tokenize", str(text), "-o", str(output / "x"), "--tokenizer", options.tokenizer, "--quiet"]
-    # As in an installed package, modules are compiled once: the first round does it.
-    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(directory / "bytecode")}
-    remove = partial(shutil.rmtree, output, ignore_errors=True)
-    return Contender("tokshard tokenize (6.5 MB)", [*TOKSHARD, *words], 1, remove, environment=compiled)
+def _repeat(source: Path, target: Path) -> None:
+    lines = source.read_bytes().splitlines(keepends=True)
+    with target.open("wb") as file:
+        while file.tell() < TOKENIZED_BYTES:
+            for line in lines:
+                file.write(line)
+                if file.tell() >= TOKENIZED_BYTES:
+                    break
+
+
+def _dataset(prefix: Path, documents: int) -> Path:
+    # The tokens are not read: a hole of the right size.
+    lengths = np.random.RandomState(documents).randint(1, LONGEST_DOCUMENT, size=documents, dtype="<i4")
+    with open(f"{prefix}.bin", "wb") as file:
+        file.truncate(int(lengths.sum(dtype=np.int64)) * DTYPE.itemsize)
+    with AtomicFile(f"{prefix}.idx") as file:
+        write_index(
+            file,
+            dtype=DTYPE,
+            sequence_count=documents,
+            document_count=documents,
+            lengths=lambda: [lengths],
+            sequences_per_document=lambda: [np.ones(documents, "<i4")],
+        )
+    return prefix

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 DATASET_INDEX = np.dtype("<i2")
 DATASET_SAMPLE_INDEX = np.dtype("<i8")
 
-# A step of the plain order takes some microseconds; numba needs half a second to be ready.
-_WORTH_COMPILING_STEPS = 100_000
+# A step of the plain order takes 3 to 5 microseconds, and each is made twice; loading a kernel takes 0.05 s.
+_WORTH_COMPILING_STEPS = 20_000
 # Made at once, so that all that they need stays in the nearest cache.
 _STEPS_OF_LANES = 1024
 _NO_LIMIT = 2**62
