@@ -93,7 +93,7 @@ def test_a_damaged_file_is_compiled_again(place, damage):
 def test_a_file_with_a_right_digest_that_is_no_object_file_is_compiled_again(place):
     run(place)
     for path in files(place):
-        compilation._write(str(path.parent), path.name, b"no object file")
+        compilation.write_cached(str(path), b"no object file")
     assert run(place) == (10, True)
 
 

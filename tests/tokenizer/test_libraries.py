@@ -125,8 +125,9 @@ def test_a_tokenizer_that_changes_between_is_not_confused(tmp_path, monkeypatch)
     other = {**definition, "normalizer": {"type": "Lowercase"}}
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_bytes(
-        b"".join(json.dumps({"text": text.upper() * 160}).encode() + b"\n" for text in TEXTS * 3)
+        b"".join(json.dumps({"text": text.upper() * 10}).encode() + b"\n" for text in TEXTS * 3)
     )
+    monkeypatch.setattr(run, "INLINE_BYTES", 1 << 16)
     assert corpus.stat().st_size > 4 * run.INLINE_BYTES
     expect = pool.ForkServer.expect
 

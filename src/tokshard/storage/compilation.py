@@ -22,22 +22,18 @@ from typing import Any
 
 import numpy as np
 
-from tokshard.errors import TokshardError, UsageError
-from tokshard.storage import syscalls
-from tokshard.storage.files import AtomicFile
+from tokshard.errors import UsageError
+from tokshard.storage.cache_files import read_cached, write_cached
 from tokshard.storage.paths import user_cache_directory
-from tokshard.storage.reading import open_file
 
 WORTH_COMPILING = 1_000_000
 """Minimum number of loop iterations for which a compiled kernel is faster than numpy: loading one takes a
 tenth of a second, compiling it for the first time a few seconds."""
 
 _SYMBOL = "tokshard_kernel"
-_DIGEST_BYTES = 32
 _MOST_RESULTS = 8
 # What numba's functions return: no error, with a value and without.
 _RETURNED = (0, -2)
-_OTHERS_MAY_WRITE = 0o022
 
 Kernel = Callable[..., Any]
 
@@ -84,7 +80,7 @@ class _CompiledKernel:
     def _load_or_compile(self, kinds: tuple[str, ...]) -> Kernel:
         name = f"{self._kernel.__name__}.{_key(self._kernel, self._prepare, kinds)}.o"
         for directory in _directories(self._kernel):
-            code = _read(os.path.join(directory, name))
+            code = read_cached(os.path.join(directory, name))
             if code is not None:
                 with contextlib.suppress(Exception):  # whatever it contains, the kernel can be compiled
                     return _load(code, self._kernel, kinds)
@@ -94,7 +90,7 @@ class _CompiledKernel:
         if machine_code is None:
             return _numba_function(self._kernel)
         for directory in _directories(self._kernel):
-            if _write(directory, name, machine_code):
+            if write_cached(os.path.join(directory, name), machine_code):
                 break
         return _load(machine_code, self._kernel, kinds)
 
@@ -164,33 +160,6 @@ def _directories(kernel: Kernel) -> list[str]:
     with contextlib.suppress(UsageError):
         directories.append(os.path.join(user_cache_directory(), "kernels"))
     return directories
-
-
-def _read(path: str) -> bytes | None:
-    # None unless only this user or root could have written it, and it is as it was written.
-    try:
-        with open_file(path) as file:
-            status = os.fstat(file.fileno())
-            if status.st_uid not in {0, os.geteuid()} or status.st_mode & _OTHERS_MAY_WRITE:
-                return None
-            content = file.read()
-    except (OSError, TokshardError):
-        return None
-    code, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
-    return code if code and hashlib.sha256(code).digest() == digest else None
-
-
-def _write(directory: str, name: str, code: bytes) -> bool:
-    # Not forced to the disk: a file that a power failure damages is compiled again.
-    try:
-        syscalls.make_directory(os.path.dirname(directory))
-        if not os.path.isdir(directory):
-            syscalls.make_private_directory(directory)
-        with AtomicFile(os.path.join(directory, name), durable=False, mode=0o644) as file:
-            file.write(code + hashlib.sha256(code).digest())
-    except (OSError, TokshardError):
-        return False
-    return True
 
 
 def _numba_function(kernel: Kernel) -> Kernel:

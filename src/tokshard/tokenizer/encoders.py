@@ -13,9 +13,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tokshard.errors import TokenizerError
-from tokshard.tokenizer import libraries, metaspace, structure
+from tokshard.tokenizer import libraries, metaspace
 from tokshard.tokenizer.definition import BYTES_EOD, BYTES_EOD_ID, Tokenizer
-from tokshard.tokenizer.files import parse_object
 from tokshard.tokenizer.sentencepiece_files import sentencepiece_processor
 from tokshard.tokenizer.structure import FastEncoderRefusedError
 from tokshard.tokenizer.tiktoken_files import TiktokenEncoding, encoding_of_name
@@ -103,8 +102,7 @@ def fast_encoder_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str |
     """
     if tokenizer.kind != "huggingface":
         return f"the fast encoder does not support {tokenizer.kind} tokenizers"
-    definition = parse_object(tokenizer.definition, str(tokenizer.path))
-    reason = structure.refusal(definition, special_tokens=special_tokens)
+    reason = libraries.fast_refusal(tokenizer, special_tokens=special_tokens)
     return reason and f"the fast encoder does not support {reason}"
 
 

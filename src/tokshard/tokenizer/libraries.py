@@ -10,18 +10,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
 from threading import Thread
-from typing import Any
+from typing import Any, Self
 
 from tokshard.core.background import Background
 from tokshard.errors import MissingExtraError, TokenizerError
 from tokshard.tokenizer import huggingface_library, metaspace, structure
 from tokshard.tokenizer.boundaries import boundaries_of, boundaries_of_definition
 from tokshard.tokenizer.definition import Tokenizer, definition_ahead
-from tokshard.tokenizer.disputed import disputed
+from tokshard.tokenizer.derived import MIN_DEFINITION_BYTES, read_derived, write_derived
+from tokshard.tokenizer.disputed import Disputes
 from tokshard.tokenizer.files import parse_object
 from tokshard.tokenizer.huggingface_library import LoadedTokenizer
 from tokshard.tokenizer.pieces import Boundaries
@@ -48,6 +49,8 @@ class FastLibrary:
 # Objects loaded ahead and not used yet, or the thread that loads one, by the SHA-256 of the definition.
 _fast_ahead: dict[tuple[str, bool], FastLibrary | Background[FastLibrary]] = {}
 _reference_ahead: dict[str, LoadedTokenizer] = {}
+# The last definition that was examined for the fast encoder: why it is refused, or what is loaded.
+_examined: dict[tuple[str, bool], str | _Prepared] = {}
 # The SHA-256 of the definition whose merges were checked last: parsing it again takes as long as that.
 _checked: list[str] = []
 _boundaries_ahead: dict[str, Boundaries | None] = {}
@@ -66,7 +69,7 @@ def load_ahead(path: str, *, special_tokens: bool, transformers: Family | None =
         if structure.refusal(definition, special_tokens=special_tokens) is not None:
             return
         _check_subword_prefix(definition, path)
-        prepared = _Prepared(definition, special_tokens=special_tokens)
+        prepared = _Prepared.of(definition, special_tokens=special_tokens)
         _boundaries_ahead[digest] = boundaries_of_definition(definition)
         del definition  # as large as the object built from it
 
@@ -90,14 +93,10 @@ def loading_fast(tokenizer: Tokenizer, *, special_tokens: bool) -> Iterator[None
 
     The process must not fork in the block.
     """
-    path, key = str(tokenizer.path), (tokenizer.sha256, special_tokens)
     # Not in the thread: the reference, whose library keeps the GIL while it loads, may be loaded meanwhile.
-    definition = parse_object(tokenizer.definition, path)
-    _check_subword_prefix(definition, path)
-    _checked[:] = [tokenizer.sha256]
-    prepared = _Prepared(definition, special_tokens=special_tokens)
-    del definition  # as large as the object built from it
-    _fast_ahead[key] = Background(partial(prepared.load, path), daemon=False)
+    prepared = _take_prepared(tokenizer, special_tokens=special_tokens)
+    key = tokenizer.sha256, special_tokens
+    _fast_ahead[key] = Background(partial(prepared.load, str(tokenizer.path)), daemon=False)
     try:
         yield
     finally:
@@ -109,8 +108,47 @@ def fast(tokenizer: Tokenizer, *, special_tokens: bool) -> FastLibrary:
     made = _fast_ahead.pop((tokenizer.sha256, special_tokens), None)
     if made is not None:
         return made.result() if isinstance(made, Background) else made
-    path = str(tokenizer.path)
-    return _Prepared(parse_object(tokenizer.definition, path), special_tokens=special_tokens).load(path)
+    return _take_prepared(tokenizer, special_tokens=special_tokens).load(str(tokenizer.path))
+
+
+def fast_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str | None:
+    """Return which part of a ``tokenizer.json`` the fast encoder does not support; None if there is none."""
+    examined = _examine(tokenizer, special_tokens=special_tokens)
+    return examined if isinstance(examined, str) else None
+
+
+def _take_prepared(tokenizer: Tokenizer, *, special_tokens: bool) -> _Prepared:
+    examined = _examine(tokenizer, special_tokens=special_tokens)
+    _examined.clear()  # as large as the definition
+    if isinstance(examined, str):
+        raise FastEncoderRefusedError(f"cannot encode with {tokenizer.path}: {examined}")
+    _checked[:] = [tokenizer.sha256]  # definitions with a continuing subword prefix are refused
+    return examined
+
+
+def _examine(tokenizer: Tokenizer, *, special_tokens: bool) -> str | _Prepared:
+    key = tokenizer.sha256, special_tokens
+    if key in _examined:
+        return _examined[key]
+    subject = ("fast encoder", *key)
+    is_large = len(tokenizer.definition) >= MIN_DEFINITION_BYTES
+    examined: str | _Prepared
+    if is_large and (kept := read_derived(subject, None)) is not None:
+        fields, text = kept
+        examined = fields["refusal"] or _Prepared.kept(fields["prepared"], text)
+    else:
+        definition = parse_object(tokenizer.definition, str(tokenizer.path))
+        refusal = structure.refusal(definition, special_tokens=special_tokens)
+        examined = refusal or _Prepared.of(definition, special_tokens=special_tokens)
+        del definition
+        if is_large:
+            fields, text = {"refusal": refusal}, b""
+            if isinstance(examined, _Prepared):
+                fields["prepared"], text = examined.fields(), examined.text
+            write_derived(subject, None, fields, text)
+    _examined.clear()
+    _examined[key] = examined
+    return examined
 
 
 def huggingface(tokenizer: Tokenizer) -> LoadedTokenizer:
@@ -159,15 +197,32 @@ def panics_as_errors(action: str) -> Iterator[None]:
         raise TokenizerError(f"cannot {action}: the library crashed: {error}") from None
 
 
+@dataclass(frozen=True, slots=True)
 class _Prepared:
-    def __init__(self, definition: dict[str, Any], *, special_tokens: bool) -> None:
+    text: bytes  # the definition as fastokens reads it, JSON
+    disputes: Disputes
+    added_ids: tuple[int, ...]
+    prepends: bool | None
+
+    @classmethod
+    def of(cls, definition: dict[str, Any], *, special_tokens: bool) -> Self:
         import orjson
 
         simplified = structure.simplified(definition, special_tokens=special_tokens)
-        self._text = orjson.dumps(simplified).decode()
-        self._disputed = disputed(simplified)
-        self._added_ids = tuple(token["id"] for token in definition.get("added_tokens") or [])
-        self._prepends = metaspace.prepends(definition) if metaspace.is_metaspace(definition) else None
+        return cls(
+            text=orjson.dumps(simplified),
+            disputes=Disputes.of(simplified),
+            added_ids=tuple(token["id"] for token in definition.get("added_tokens") or []),
+            prepends=metaspace.prepends(definition) if metaspace.is_metaspace(definition) else None,
+        )
+
+    @classmethod
+    def kept(cls, fields: dict[str, Any], text: bytes) -> Self:
+        disputes = Disputes(**{**fields["disputes"], "tokens": tuple(fields["disputes"]["tokens"])})
+        return cls(**{**fields, "text": text, "disputes": disputes, "added_ids": tuple(fields["added_ids"])})
+
+    def fields(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "text"}
 
     def load(self, path: str) -> FastLibrary:
         # The worker processes run in parallel. The variable is read once, when the library is imported.
@@ -180,11 +235,11 @@ class _Prepared:
             ) from error
         try:
             with panics_as_errors(f"load {path}"):
-                library = fastokens.Tokenizer.from_json_str(self._text)
+                library = fastokens.Tokenizer.from_json_str(self.text.decode())
                 library.encode_batch_flat([" "])  # its tables are built on first use
         except (ValueError, TokenizerError) as error:
             raise FastEncoderRefusedError(f"fastokens cannot load {path}: {error}") from error
-        return FastLibrary(library, self._disputed, self._added_ids, self._prepends)
+        return FastLibrary(library, self.disputes.recognizer(), self.added_ids, self.prepends)
 
 
 def _load_huggingface(content: bytes, path: str) -> LoadedTokenizer:
