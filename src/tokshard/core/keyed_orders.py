@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Words = NDArray[np.uint64]
-
-SORTED_ALGORITHM: Final = "tokshard.sorted/1"
-FEISTEL_ALGORITHM: Final = "tokshard.feistel/1"
 
 ROUNDS = 12
 MAX_LENGTH = 2**62

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tokshard.core.formatting import counted, listed
 from tokshard.corpus.dataset_layout import (
@@ -23,7 +23,6 @@ from tokshard.corpus.dataset_layout import (
     read_configs,
     split_files,
 )
-from tokshard.dataset.manifest import Manifest
 from tokshard.dataset.plan import HubDatasetRecord
 from tokshard.errors import InputError, MissingExtraError, MissingFileError, UsageError
 from tokshard.storage.paths import is_remote
@@ -31,6 +30,9 @@ from tokshard.storage.reading import open_file
 from tokshard.storage.remote import hub
 from tokshard.storage.remote.hub import HubDataset, HubFile
 from tokshard.storage.remote.objects import open_binary
+
+if TYPE_CHECKING:
+    from tokshard.dataset.manifest import Manifest
 
 _README = "README.md"
 _SHOWN = 20

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+from tokshard.core.algorithms import SORTED_ALGORITHM
 from tokshard.core.codec import SHA256, XXH3_128, Document, Key, encode
 from tokshard.core.formatting import counted, listed
-from tokshard.core.keyed_orders import SORTED_ALGORITHM
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage.digest import identity_digest
 

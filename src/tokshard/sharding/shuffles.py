@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
 
+from tokshard.core.algorithms import FEISTEL_ALGORITHM, SORTED_ALGORITHM
 from tokshard.core.codec import Key
 from tokshard.core.keyed_orders import (
-    FEISTEL_ALGORITHM,
-    SORTED_ALGORITHM,
     Bijection,
     derive_key,
     sorted_order,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import islice, repeat
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from tokshard.core.codec import decode, encode
 from tokshard.core.memory import release_free_memory
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-EncoderName = Literal["reference", "fast"]
+    from tokshard.tokenization.choice import EncoderName
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ from itertools import chain
 from typing import Literal
 
 from tokshard.core.codec import encode
-from tokshard.core.formatting import size
 from tokshard.core.strict_json import dump_json
-from tokshard.corpus.files import CorpusFile, content_bytes
+from tokshard.corpus.files import CorpusFile
 from tokshard.corpus.selection import RecordSelection
 from tokshard.dataset.build_run import BuildSpec
 from tokshard.dataset.delivery import Delivery, delivery_to
@@ -24,7 +23,8 @@ from tokshard.storage import fs, paths, syscalls
 from tokshard.storage.files import remove_tree, tree_bytes
 from tokshard.storage.lock import WriterLock
 from tokshard.tokenization.assembly import ErrorPolicy, read_assembled
-from tokshard.tokenization.encoder import EncoderName, EncodingSpec
+from tokshard.tokenization.choice import EncoderDecision, EncodingChoice, choose_encoding
+from tokshard.tokenization.encoder import EncodingSpec
 from tokshard.tokenization.options import DtypeChoice, TokenizeOptions
 from tokshard.tokenization.part import PartReader, UnitKey, part_headers
 from tokshard.tokenization.reuse import (
@@ -34,10 +34,7 @@ from tokshard.tokenization.reuse import (
     has_same_content,
     keep_only,
 )
-from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
-from tokshard.tokenizer.encoders import fast_encoder_refusal
-from tokshard.tokenizer.equivalence import FIRST_BYTES
-from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings
+from tokshard.tokenizer.definition import Tokenizer
 from tokshard.tokenizer.transformers_check import TransformersCheck
 
 # The manifest adds counts and a digest to each input's entry, and must stay readable (64 MiB).
@@ -142,14 +139,6 @@ class KeptUnits:
 
     units: int
     size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderDecision:
-    """The encoder of a job, and why it is not the fast one; None if it is."""
-
-    name: EncoderName
-    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +254,10 @@ def prepare_job(
     options: TokenizeOptions,
     files: tuple[CorpusFile, ...],
     hub_datasets: tuple[HubDatasetRecord, ...] | None = None,
+    *,
+    choice: EncodingChoice | None = None,
 ) -> TokenizeJob:
-    """Read the tokenizer and make the plan.
+    """Read the tokenizer, unless ``choice`` has it, and make the plan.
 
     Raises:
         UsageError: An option does not fit the inputs or the tokenizer.
@@ -276,7 +267,8 @@ def prepare_job(
     prefix = options.prefix if delivery is None else delivery.prefix
     for local_or_final in {options.prefix, prefix}:
         _refuse_inputs_among_outputs(files, options.output_prefixes(local_or_final))
-    tokenizer = _load_tokenizer(options)
+    choice = choice or choose_encoding(options, files)
+    tokenizer = choice.tokenizer
     parameters = TokenizeParameters(
         fields=tuple(options.fields),
         append_eod=options.append_eod,
@@ -303,42 +295,9 @@ def prepare_job(
         plan=replace(make_plan(files, tokenizer, parameters), hub_datasets=hub_datasets),
         prefix=prefix,
         prefixes=options.output_prefixes(prefix),
-        encoder=_choose_encoder(files, tokenizer, options),
+        encoder=choice.encoder,
         delivery=delivery,
     )
-
-
-def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
-    tokenizer = load_tokenizer(
-        options.vocab_file if options.tokenizer is None else options.tokenizer,
-        eod=options.eod,
-        need_eod=options.append_eod,
-        merges=options.merge_file,
-        tiktoken=options.tiktoken_settings,
-        transformers=options.transformers,
-        strict=options.strict_tokenizer,
-        special_tokens=options.special_tokens,
-        files_beside=options.files_beside,
-    )
-    if options.tiktoken_settings is not None and TikTokenizerSettings.of_encoding(tokenizer.name) is None:
-        raise UsageError(
-            "--tiktoken-pattern, --tiktoken-num-special-tokens, --tiktoken-special-tokens and --vocab-size "
-            f"require the file of a TikTokenizer, got {tokenizer.path or 'the built-in tokenizer'}",
-            hint="leave them out: other files contain these settings",
-        )
-    is_definition = tokenizer.kind == "huggingface" and not str(tokenizer.path).endswith("vocab.json")
-    if options.transformers is not None and not is_definition:
-        raise UsageError(
-            f"--transformers requires a tokenizer.json, got {tokenizer.path or 'the built-in tokenizer'}",
-            hint="leave it out: it is about the files beside a tokenizer.json",
-        )
-    if options.special_tokens and not tokenizer.defines_special_tokens:
-        raise UsageError(
-            f"--special-tokens is not supported with {tokenizer.path or 'the built-in tokenizer'}, which "
-            "does not define the special tokens to add to a text",
-            hint="leave out --special-tokens, or pass the tokenizer.json of the same model",
-        )
-    return tokenizer
 
 
 def make_plan(files: Sequence[CorpusFile], tokenizer: Tokenizer, parameters: TokenizeParameters) -> BuildPlan:
@@ -384,20 +343,3 @@ def _refuse_inputs_among_outputs(files: Sequence[CorpusFile], prefixes: Sequence
                     f"the input {file.path} would be overwritten by the output",
                     hint="choose another --output",
                 )
-
-
-def _choose_encoder(
-    files: Sequence[CorpusFile], tokenizer: Tokenizer, options: TokenizeOptions
-) -> EncoderDecision:
-    if options.encoder == "reference":
-        return EncoderDecision("reference", "requested by --encoder reference")
-    reason = fast_encoder_refusal(tokenizer, special_tokens=options.special_tokens)
-    if options.encoder == "fast":
-        if reason is not None:
-            raise UsageError(
-                f"--encoder fast cannot encode with this tokenizer: {reason}", hint="use --encoder auto"
-            )
-        return EncoderDecision("fast", None)
-    if reason is None and content_bytes(files) <= FIRST_BYTES:
-        reason = f"used for inputs smaller than {size(FIRST_BYTES)}"
-    return EncoderDecision("reference" if reason else "fast", reason)

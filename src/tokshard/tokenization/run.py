@@ -10,6 +10,7 @@ meanwhile.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -21,7 +22,8 @@ from tokshard.corpus.files import check_unchanged, content_bytes
 from tokshard.corpus.rejection import top_reasons
 from tokshard.errors import InputError, IntegrityError
 from tokshard.storage.lock import lock_mode
-from tokshard.tokenization.discovery import discover_inputs
+from tokshard.storage.paths import idx_path
+from tokshard.tokenization.discovery import DiscoveredInputs, discover_inputs
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.workers.pool import ProcessPool
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from tokshard.dataset.build_run import BuildResult
     from tokshard.dataset.manifest import EncoderRecord, Manifest
     from tokshard.tokenization.assembly import Assembly
+    from tokshard.tokenization.choice import EncodingChoice
     from tokshard.tokenization.job import KeptUnits, TokenizeJob
     from tokshard.tokenization.limits import LimitedParts
     from tokshard.tokenization.part import PartHeader, UnitKey
@@ -77,13 +80,15 @@ def tokenize(
         listener.start("scanning inputs")
         inputs = discover_inputs(options, listener)
         size_bytes = content_bytes(inputs.files)
-        with chosen_executor(executor, size_bytes, options, files=len(inputs.files)) as chosen:
+        with (
+            chosen_executor(executor, size_bytes, options, files=len(inputs.files)) as chosen,
+            _chosen_encoding(chosen, options, inputs, listener) as choice,
+        ):
             from tokshard.dataset.build_run import BuildRun
             from tokshard.tokenization.job import prepare_job
             from tokshard.tokenization.transformers_check import checked
 
-            listener.start("loading the tokenizer")
-            job = checked(prepare_job(options, *inputs), listener)
+            job = checked(prepare_job(options, *inputs, choice=choice), listener)
             listener.start("checking earlier work")  # reads inputs whose modification time has changed
             result = job.build.up_to_date(job.workspace)
             if result is None:
@@ -139,6 +144,27 @@ def chosen_executor(
     with ProcessPool(options.workers) as pool:
         pool.start().expect(options)
         yield pool
+
+
+@contextmanager
+def _chosen_encoding(
+    executor: Executor, options: TokenizeOptions, inputs: DiscoveredInputs, progress: Progress
+) -> Iterator[EncodingChoice]:
+    # If units are encoded in this process, the fast encoder loads while other modules are imported; unless
+    # the output exists: it may be up to date.
+    from tokshard.tokenization.choice import choose_encoding
+    from tokshard.tokenization.workers.executor import InlineExecutor
+
+    progress.start("loading the tokenizer")
+    choice = choose_encoding(options, inputs.files)
+    exists = any(map(os.path.lexists, map(idx_path, options.output_prefixes(options.prefix))))
+    if isinstance(executor, InlineExecutor) and choice.encoder.name == "fast" and not exists:
+        from tokshard.tokenizer.libraries import loading_fast
+
+        with loading_fast(choice.tokenizer, special_tokens=options.special_tokens):
+            yield choice
+    else:
+        yield choice
 
 
 def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -> BuildResult:

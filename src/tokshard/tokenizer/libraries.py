@@ -91,11 +91,14 @@ def load_ahead(path: str, *, special_tokens: bool, transformers: Family | None =
 def loading_fast(tokenizer: Tokenizer, *, special_tokens: bool) -> Iterator[None]:
     """Load the fastokens object of a supported definition in a thread, for :func:`fast` in the block.
 
-    The process must not fork in the block.
+    The process must not fork in the block. A block within the block loads nothing.
     """
+    key = tokenizer.sha256, special_tokens
+    if key in _fast_ahead:
+        yield
+        return
     # Not in the thread: the reference, whose library keeps the GIL while it loads, may be loaded meanwhile.
     prepared = _take_prepared(tokenizer, special_tokens=special_tokens)
-    key = tokenizer.sha256, special_tokens
     _fast_ahead[key] = Background(partial(prepared.load, str(tokenizer.path)), daemon=False)
     try:
         yield

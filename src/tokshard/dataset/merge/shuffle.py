@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import xxhash
 
+from tokshard.core.algorithms import SORTED_ALGORITHM
 from tokshard.core.background import in_order
 from tokshard.core.codec import Key, decode, encode
-from tokshard.core.keyed_orders import SORTED_ALGORITHM, derive_key
+from tokshard.core.keyed_orders import derive_key
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.dataset.merge import scratch
 from tokshard.dataset.merge.documents import Documents

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator
 from contextlib import ExitStack
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from tokshard.tokenization.encoder import BatchProgress, EncodingSpec, Outcome, UnitEncoder
-from tokshard.tokenization.workers.feed import Feed
+if TYPE_CHECKING:
+    from tokshard.tokenization.encoder import BatchProgress, EncodingSpec, Outcome
+    from tokshard.tokenization.workers.feed import Feed
 
-Events = Generator[BatchProgress | Outcome, None, None]
+Events: TypeAlias = "Generator[BatchProgress | Outcome, None, None]"
 """The progress of the workers, and the outcome of each unit once it is committed."""
 
 
@@ -33,6 +34,8 @@ class InlineExecutor:
 
     def run(self, spec: EncodingSpec, parts_directory: str, feed: Feed) -> Events:
         """See :class:`Executor`."""
+        from tokshard.tokenization.encoder import UnitEncoder
+
         ready = threading.Event()
         feed.wake = ready.set
         encoder = None

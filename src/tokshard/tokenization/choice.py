@@ -1,0 +1,98 @@
+"""The tokenizer and the encoder of a job, which are chosen before anything else is known of it.
+
+This module imports little: the fast encoder may load while the other modules are imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tokshard.core.formatting import size
+from tokshard.corpus.files import CorpusFile, content_bytes
+from tokshard.errors import UsageError
+from tokshard.tokenization.options import TokenizeOptions
+from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
+from tokshard.tokenizer.encoders import fast_encoder_refusal
+from tokshard.tokenizer.equivalence import FIRST_BYTES
+from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings
+
+EncoderName = Literal["reference", "fast"]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderDecision:
+    """The encoder of a job, and why it is not the fast one; None if it is."""
+
+    name: EncoderName
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingChoice:
+    """The tokenizer and the encoder of a job."""
+
+    tokenizer: Tokenizer
+    encoder: EncoderDecision
+
+
+def choose_encoding(options: TokenizeOptions, files: Sequence[CorpusFile]) -> EncodingChoice:
+    """Read the tokenizer, and choose the encoder.
+
+    Raises:
+        UsageError: An option does not fit the tokenizer.
+        InputError: The tokenizer cannot be read.
+    """
+    tokenizer = _load_tokenizer(options)
+    return EncodingChoice(tokenizer, _choose_encoder(files, tokenizer, options))
+
+
+def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
+    tokenizer = load_tokenizer(
+        options.vocab_file if options.tokenizer is None else options.tokenizer,
+        eod=options.eod,
+        need_eod=options.append_eod,
+        merges=options.merge_file,
+        tiktoken=options.tiktoken_settings,
+        transformers=options.transformers,
+        strict=options.strict_tokenizer,
+        special_tokens=options.special_tokens,
+        files_beside=options.files_beside,
+    )
+    if options.tiktoken_settings is not None and TikTokenizerSettings.of_encoding(tokenizer.name) is None:
+        raise UsageError(
+            "--tiktoken-pattern, --tiktoken-num-special-tokens, --tiktoken-special-tokens and --vocab-size "
+            f"require the file of a TikTokenizer, got {tokenizer.path or 'the built-in tokenizer'}",
+            hint="leave them out: other files contain these settings",
+        )
+    is_definition = tokenizer.kind == "huggingface" and not str(tokenizer.path).endswith("vocab.json")
+    if options.transformers is not None and not is_definition:
+        raise UsageError(
+            f"--transformers requires a tokenizer.json, got {tokenizer.path or 'the built-in tokenizer'}",
+            hint="leave it out: it is about the files beside a tokenizer.json",
+        )
+    if options.special_tokens and not tokenizer.defines_special_tokens:
+        raise UsageError(
+            f"--special-tokens is not supported with {tokenizer.path or 'the built-in tokenizer'}, which "
+            "does not define the special tokens to add to a text",
+            hint="leave out --special-tokens, or pass the tokenizer.json of the same model",
+        )
+    return tokenizer
+
+
+def _choose_encoder(
+    files: Sequence[CorpusFile], tokenizer: Tokenizer, options: TokenizeOptions
+) -> EncoderDecision:
+    if options.encoder == "reference":
+        return EncoderDecision("reference", "requested by --encoder reference")
+    reason = fast_encoder_refusal(tokenizer, special_tokens=options.special_tokens)
+    if options.encoder == "fast":
+        if reason is not None:
+            raise UsageError(
+                f"--encoder fast cannot encode with this tokenizer: {reason}", hint="use --encoder auto"
+            )
+        return EncoderDecision("fast", None)
+    if reason is None and content_bytes(files) <= FIRST_BYTES:
+        reason = f"used for inputs smaller than {size(FIRST_BYTES)}"
+    return EncoderDecision("reference" if reason else "fast", reason)
