@@ -86,10 +86,12 @@ def reference_of(directory, prefix, *, number=0, **options):
     return DatasetReference(samples=len(index), index=IndexReference(files, index.plan), **common)
 
 
-def source_of(directory, *, datasets=1, documents=40, weights=None, size=None, kind="index", **options):
+def source_of(
+    directory, *, datasets=1, documents=40, weights=None, size=None, kind="index", dtype="uint16", **options
+):
     """Return the samples of some new datasets, or with ``weights`` of their blend."""
     prefixes = [
-        write_documents(directory, f"data{number}", some_documents(number, documents))
+        write_documents(directory, f"data{number}", some_documents(number, documents), dtype)
         for number in range(datasets)
     ]
     if kind == "documents":

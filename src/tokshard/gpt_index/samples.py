@@ -20,7 +20,7 @@ NO_PAD_ID = -1
 
 # Copying a piece costs about as much as gathering this many tokens one by one: if pieces are shorter
 # than that, all tokens of a sample are gathered in one call.
-_TOKENS_WORTH_A_COPY = 96
+TOKENS_WORTH_A_COPY = 96
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +69,10 @@ class GPTSamples:
             raises sooner or later, and never reads outside the sequences that it names.
         pad_id: The padding token. Equal tokens in the data count as padding too, as in Megatron.
 
+    Attributes:
+        mapped: All tokens of the dataset as a view of its map; None if it is not mapped.
+        may_hold_padding: False if the dtype of the tokens cannot hold the padding token.
+
     Raises:
         IntegrityError: The shapes of the index contradict its plan.
     """
@@ -80,7 +84,8 @@ class GPTSamples:
         self.spans = SampleSpans(index, dataset.sequence_lengths, path=dataset.path_prefix)
         self._pointers = dataset.index.sequence_pointers
         self._itemsize = dataset.dtype.itemsize
-        self._mapped = dataset.mapped_tokens
+        self.mapped = dataset.mapped_tokens
+        self.may_hold_padding = dataset.dtype.kind != "u" or pad_id >= 0
 
     def __repr__(self) -> str:
         return f"GPTSamples({self.dataset!r}, {self.index!r})"
@@ -150,12 +155,12 @@ class GPTSamples:
         sequences, first, counts, filled = self.spans.of_sample(sample)
         if filled < len(row):
             row[filled:] = self.pad_id
-        if self._mapped is None:
+        if self.mapped is None:
             self._read_pieces(row, sequences, first, counts)
-        elif filled >= _TOKENS_WORTH_A_COPY * len(counts):
-            self._copy_pieces(self._mapped, row[:filled], sequences, first, counts)
+        elif filled >= TOKENS_WORTH_A_COPY * len(counts):
+            self._copy_pieces(self.mapped, row[:filled], sequences, first, counts)
         else:
-            self._pick_tokens(self._mapped, row[:filled], sequences, first, counts)
+            self._pick_tokens(self.mapped, row[:filled], sequences, first, counts)
         return sequences, counts
 
     def _read_pieces(

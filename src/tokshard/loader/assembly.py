@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,9 @@ from tokshard.loader.memory import Memory
 from tokshard.sharding.topology import context_slices
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike, NDArray
+    from numpy.typing import NDArray
+
+    from tokshard.loader.memory import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,15 @@ class BatchOptions:
 
 
 MicroBatch = dict[str, "NDArray[Any]"]
-Allocator = Callable[[tuple[int, ...], "DTypeLike"], "NDArray[Any]"]
+
+# The fields with a value for each token.
+_DTYPES: dict[str, type[np.generic]] = {
+    "tokens": np.int64,
+    "position_ids": np.int64,
+    "labels": np.int64,
+    "loss_mask": np.float32,
+    "document_ids": np.int64,
+}
 
 NO_DOCUMENT = -1
 """The value of padding in ``document_ids``."""
@@ -95,7 +105,7 @@ class RawSamples:
     """The samples of a micro-batch as they are read.
 
     Attributes:
-        tokens: int64 of shape (samples, sequence_length + extra). It is changed on the way.
+        tokens: int64 of shape (samples, sequence_length + extra).
         datasets: The dataset of each sample: int16 of shape (samples,).
         pieces: The documents of each sample; empty where they are not asked for.
     """
@@ -140,6 +150,13 @@ class SampleAssembly:
         self.slices = slices
         self.names = _names(fields, options)
         self._length: int = sum(part.stop - part.start for part in slices)
+        self._is_cut = len(slices) > 1
+        # The other fields with a value for each token; of a sequence that is cut, all of them.
+        whole = () if self._is_cut else ("tokens", "labels", "loss_mask")
+        self._others = tuple(name for name in self.names if name in _DTYPES and name not in whole)
+        self._has_more = not _DTYPES.keys() >= set(self.names)
+        self._needs_starts = options.reset_position_ids or options.reset_attention_mask
+        self._layout: Layout = ()
         self._row = np.arange(sequence_length, dtype=np.int64)[None]
 
     @property
@@ -151,7 +168,7 @@ class SampleAssembly:
         """Return the fields of a micro-batch.
 
         Args:
-            texts: The samples; their tokens are changed.
+            texts: The samples.
             memory: Where the arrays lie.
 
         Returns:
@@ -160,88 +177,116 @@ class SampleAssembly:
             (samples,), counts the labels of whole samples; ``cu_seqlens``, ``max_seqlen`` and
             ``attention_mask`` as in :mod:`tokshard.loader.masks`.
         """
-        options = self.options
-        new = memory.arena(self._size_bytes(len(texts.tokens))).new
-        tokens, labels = self._shifted(texts.tokens)
-        starts = None
-        if options.eod_id is not None and (options.reset_position_ids or options.reset_attention_mask):
-            starts = starts_after(tokens, options.eod_id)
-        bounds = [document_bounds(sample.lengths, self.sequence_length) for sample in texts.pieces]
-        loss_mask = new(tokens.shape, np.float32)
-        self._weigh(tokens, labels, loss_mask)
-        makers: dict[str, Callable[[], NDArray[Any]]] = {
-            "tokens": lambda: self._cut(tokens, new),
-            "position_ids": lambda: self._position_ids(len(tokens), starts, bounds, new),
-            "labels": lambda: self._cut(labels, new),
-            "loss_mask": lambda: loss_mask if len(self.slices) == 1 else self._cut(loss_mask, new),
-            "attention_mask": lambda: self._attention_mask(len(tokens), starts),
-            "cu_seqlens": lambda: packed_bounds(bounds, self.sequence_length)[0],
-            "max_seqlen": lambda: packed_bounds(bounds, self.sequence_length)[1],
-            "document_ids": lambda: self._cut(self._document_ids(texts), new),
-            "dataset_ids": lambda: texts.datasets,
-            "num_tokens": lambda: np.count_nonzero(loss_mask, axis=1),
-        }
-        return {name: makers[name]() for name in self.names}
-
-    def _size_bytes(self, samples: int) -> int:
-        # At most five fields of all tokens, and the whole loss mask.
-        wide = len({"tokens", "position_ids", "labels", "document_ids"}.intersection(self.names))
-        return samples * (self._length * (8 * wide + 4) + self.sequence_length * 4) + 512
-
-    def _shifted(self, text: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        # Views of the text if possible; padding included.
+        arrays = self.arrays(len(texts.tokens), memory)
+        tokens, labels, *_ = arrays
         if self.extra_token:
-            return text[:, :-1], text[:, 1:]
-        labels = np.full_like(text, self.options.pad_id)
-        labels[:, :-1] = text[:, 1:]
-        return text, labels
+            tokens[:], labels[:] = texts.tokens[:, :-1], texts.tokens[:, 1:]
+        else:
+            tokens[:], labels[:, :-1], labels[:, -1] = texts.tokens, texts.tokens[:, 1:], self.options.pad_id
+        return self.complete(arrays, texts.datasets, texts.pieces)
 
-    def _weigh(
+    def arrays(self, samples: int, memory: Memory) -> list[NDArray[Any]]:
+        """Return the arrays of a micro-batch for :meth:`complete`; the first two are tokens and labels."""
+        layout, shape = self._layout, (samples, self.sequence_length)
+        if not layout or layout[0][0] != shape:
+            rest = (((samples, self._length), _DTYPES[name]) for name in self._others)
+            layout = ((shape, np.int64), (shape, np.int64), (shape, np.float32), *rest)
+            self._layout = layout
+        return memory.arrays(layout)
+
+    def complete(
+        self,
+        arrays: list[NDArray[Any]],
+        datasets: NDArray[np.int16],
+        pieces: Sequence[Sample] = (),
+        *,
+        padded: bool = True,
+    ) -> MicroBatch:
+        """Return the fields of a micro-batch from its tokens and labels.
+
+        Args:
+            arrays: Those of :meth:`arrays`, the first two filled: int64 of shape (samples, sequence_length),
+                padding included.
+            datasets: The dataset of each sample: int16 of shape (samples,).
+            pieces: The documents of each sample; empty where they are not asked for.
+            padded: Whether ``pad_id`` may be among the tokens and labels.
+        """
+        options = self.options
+        tokens, labels, loss_mask, *others = arrays
+        starts = None
+        if self._needs_starts and options.eod_id is not None:
+            starts = starts_after(tokens, options.eod_id)
+        loss_mask.fill(1)
+        if options.eod_mask_loss:
+            loss_mask[tokens == options.eod_id] = 0
+        if padded:
+            self._clear_padding(tokens, labels, loss_mask)
+        whole = {"tokens": tokens, "labels": labels, "loss_mask": loss_mask}
+        bounds = [document_bounds(sample.lengths, self.sequence_length) for sample in pieces]
+        made: MicroBatch = {}
+        for name, array in zip(self._others, others, strict=True):
+            if name == "position_ids":
+                values = self._position_ids(starts, bounds)
+            else:
+                values = self._document_ids(len(tokens), pieces) if name == "document_ids" else whole[name]
+            self._cut(values, array)
+            made[name] = array
+        if not self._is_cut:
+            made |= whole
+        if self._has_more:
+            if "attention_mask" in self.names:
+                made["attention_mask"] = self._attention_mask(len(tokens), starts)
+            if "cu_seqlens" in self.names:
+                made["cu_seqlens"], made["max_seqlen"] = packed_bounds(bounds, self.sequence_length)
+            made["dataset_ids"] = datasets
+            made["num_tokens"] = np.count_nonzero(loss_mask, axis=1)
+        return {name: made[name] for name in self.names}
+
+    def _clear_padding(
         self, tokens: NDArray[np.int64], labels: NDArray[np.int64], loss_mask: NDArray[np.float32]
     ) -> None:
-        loss_mask.fill(1)
-        if self.options.eod_mask_loss:
-            loss_mask[tokens == self.options.eod_id] = 0
-        # Labels first: where they are views of the text, their padding is that of the tokens, too.
-        padding = labels == self.options.pad_id
+        pad_id = self.options.pad_id
+        padding = labels == pad_id
         if padding.any():
             loss_mask[padding] = 0
             labels[padding] = 0
-        rest = tokens[:, :1] if self.extra_token else tokens
-        padding = rest == self.options.pad_id
-        if padding.any():
-            rest[padding] = 0
+        # All but the first token of a sample are labels, too.
+        elif not (tokens[:, 0] == pad_id).any():
+            return
+        tokens[tokens == pad_id] = 0
 
-    def _position_ids(
-        self, samples: int, starts: NDArray[np.int64] | None, bounds: list[list[int]], new: Allocator
-    ) -> NDArray[np.int64]:
+    def _position_ids(self, starts: NDArray[np.int64] | None, bounds: list[list[int]]) -> NDArray[np.int64]:
         if "cu_seqlens" in self.fields:
-            return self._cut(self._row - starts_of(bounds, self.sequence_length), new)
+            return self._row - starts_of(bounds, self.sequence_length)
         if starts is not None and self.options.reset_position_ids:
-            return self._cut(self._row - starts, new)
-        return self._cut(self._row, new, samples)
+            return self._row - starts
+        return self._row
 
     def _attention_mask(self, samples: int, starts: NDArray[np.int64] | None) -> NDArray[np.bool_]:
-        queries = self._cut(self._row, np.empty)[0]
+        queries = np.empty(self._length, np.int64)
+        self._cut(self._row, queries[None])
         if starts is None or not self.options.reset_attention_mask:
             return masked_attention(self.sequence_length, queries, None, samples)
-        return masked_attention(self.sequence_length, queries, self._cut(starts, np.empty), samples)
+        cut = np.empty((samples, self._length), np.int64)
+        self._cut(starts, cut)
+        return masked_attention(self.sequence_length, queries, cut, samples)
 
-    def _document_ids(self, texts: RawSamples) -> NDArray[np.int64]:
-        ids = np.full(texts.tokens.shape, NO_DOCUMENT, np.int64)
-        for row, sample in zip(ids, texts.pieces, strict=True):
+    def _document_ids(self, samples: int, pieces: Sequence[Sample]) -> NDArray[np.int64]:
+        ids = np.full((samples, self.sequence_length + 1), NO_DOCUMENT, np.int64)
+        for row, sample in zip(ids, pieces, strict=True):
             row[: int(sample.lengths.sum())] = np.repeat(sample.document_ids, sample.lengths)
         return ids[:, : self.sequence_length]
 
-    def _cut(self, values: NDArray[Any], new: Allocator, samples: int | None = None) -> NDArray[Any]:
+    def _cut(self, values: NDArray[Any], target: NDArray[Any]) -> None:
         # A single row is repeated for each sample.
-        result = new((samples or len(values), self._length), values.dtype)
+        if not self._is_cut:
+            target[...] = values
+            return
         filled = 0
         for part in self.slices:
             size = part.stop - part.start
-            result[:, filled : filled + size] = values[:, part]
+            target[:, filled : filled + size] = values[:, part]
             filled += size
-        return result
 
 
 def _names(fields: tuple[str, ...], options: BatchOptions) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ class DatasetGuard:
 
     def __init__(self, reference: DatasetReference, *, verify: bool) -> None:
         self._reference = reference
+        self._idx_path = None if is_remote(reference.prefix) else idx_path(reference.prefix)
         self._verify = verify
         self._bin: tuple[int | str, ...] | None = None
         self._idx: tuple[int | str, ...] | None = None
@@ -59,8 +60,8 @@ class DatasetGuard:
         Raises:
             IntegrityError: A file has changed, or a block is damaged.
         """
-        if not is_remote(self._reference.prefix):
-            self._check_index()
+        if self._idx_path is not None:
+            self._check_index(self._idx_path)
         if (state := file.state()) != self._bin:
             try:
                 self._blocks = self._read_blocks(file)
@@ -70,9 +71,8 @@ class DatasetGuard:
         if self._blocks is not None and not self._blocks.is_complete:
             self._blocks.require(*extents())
 
-    def _check_index(self) -> None:
-        path = idx_path(self._reference.prefix)
-        state = fs.state(path)
+    def _check_index(self, path: str) -> None:
+        state = fs.local_state(path)
         # A file that was removed or replaced is still read as it was.
         if state == self._idx or state is None or self._idx is None or state[0] != self._idx[0]:
             return

@@ -8,8 +8,9 @@ arrays of a micro-batch lie in one block, and a block whose arrays are all gone 
 from __future__ import annotations
 
 import math
-import weakref
 from collections import deque
+from itertools import accumulate
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,69 +18,81 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-# A trainer holds a micro-batch or two while the next is made; what lies idle beyond that is freed.
-_KEPT_BLOCKS = 3
+    Layout = tuple[tuple[tuple[int, ...], DTypeLike], ...]
+    """The shapes and dtypes of some arrays."""
+
+# A trainer holds a micro-batch or two while the next is made. Blocks beyond these belong to their arrays.
+_KEPT_BLOCKS = 4
 _ALIGNMENT = 64
 
 
 class Memory:
-    """Allocator of memory blocks, which are reused once no array refers to them. Threads may share it.
+    """Allocator of groups of arrays whose memory is reused once none of them is left. Threads may share it.
+
+    Each array, part of one and buffer over one holds a reference to its block, so the number of these
+    references tells whether a block is in use.
 
     Example:
-        >>> memory = Memory()
-        >>> one = memory.arena(1000).new((5,), np.int64)
+        >>> memory, layout = Memory(), (((5,), np.int64), ((3,), np.float32))
+        >>> one, other = memory.arrays(layout)
         >>> address, part = one.ctypes.data, one[1:3]
-        >>> del one
-        >>> two = memory.arena(1000).new((5,), np.int64)
+        >>> del one, other
+        >>> two, _ = memory.arrays(layout)
         >>> two.ctypes.data == address
         False
         >>> del part
-        >>> memory.arena(1000).new((5,), np.int64).ctypes.data == address
+        >>> memory.arrays(layout)[0].ctypes.data == address
         True
     """
 
     def __init__(self) -> None:
-        self._free: deque[NDArray[np.uint8]] = deque(maxlen=_KEPT_BLOCKS)
-        self._lent: dict[weakref.ref[_Lease], NDArray[np.uint8]] = {}
+        self._blocks: deque[_Block] = deque(maxlen=_KEPT_BLOCKS)
 
-    def arena(self, size_bytes: int) -> Arena:
-        """Return the memory of one micro-batch.
+    def arrays(self, layout: Layout) -> list[NDArray[Any]]:
+        """Return uninitialized arrays of the shapes and dtypes of ``layout``."""
+        block = self._unused(layout) or _Block(layout)
+        arrays = [array[...] for array in block.arrays]
+        self._blocks.append(block)
+        return arrays
 
-        Args:
-            size_bytes: The approximate size of all its arrays; arrays that do not fit are allocated
-                separately.
-        """
-        try:
-            block = self._free.pop()
-        except IndexError:
-            block = np.empty(size_bytes, np.uint8)
-        if len(block) < size_bytes:
-            block = np.empty(size_bytes, np.uint8)
-        lease = _Lease(block)
-        free, lent = self._free, self._lent
-        lent[weakref.ref(lease, lambda dead: free.append(lent.pop(dead)))] = block
-        return Arena(np.asarray(lease))
-
-
-class Arena:
-    """A block from which uninitialized arrays are allocated one after the other."""
-
-    def __init__(self, block: NDArray[np.uint8]) -> None:
-        self._block = block
-        self._size_bytes = len(block)
-        self._used = 0
-
-    def new(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Return an uninitialized array from the block, or a separate one if the block is full."""
-        first, last = self._used, self._used + math.prod(shape) * np.dtype(dtype).itemsize
-        if last > self._size_bytes:
-            return np.empty(shape, dtype)
-        self._used = -(-last // _ALIGNMENT) * _ALIGNMENT
-        return np.ndarray(shape, dtype, self._block.data, first)
+    def _unused(self, layout: Layout) -> _Block | None:
+        for _ in range(len(self._blocks)):
+            try:
+                block = self._blocks.popleft()  # from here on, other threads do not see it
+            except IndexError:
+                return None
+            if block.count() != block.references:
+                self._blocks.append(block)
+            elif block.layout == layout or block.arrange(layout):
+                return block
+        return None
 
 
-class _Lease:
-    # The arrays of a block refer to it, so that it lives as long as the longest-lived of them.
-    def __init__(self, block: NDArray[np.uint8]) -> None:
-        self.block = block
-        self.__array_interface__ = block.__array_interface__
+class _Block:
+    def __init__(self, layout: Layout) -> None:
+        self.content = np.empty(_offsets(layout)[-1], np.uint8)
+        self.arrange(layout)
+
+    def arrange(self, layout: Layout) -> bool:
+        """Divide the block, to which nothing else may refer, into arrays; return False if it is too small."""
+        offsets = _offsets(layout)
+        if offsets[-1] > len(self.content):
+            return False
+        self.layout = layout
+        self.arrays: list[NDArray[Any]] = []
+        self.arrays = [
+            np.ndarray(shape, dtype, self.content, offset)
+            for (shape, dtype), offset in zip(layout, offsets, strict=False)
+        ]
+        # Measured, because the number while nothing else refers to the block depends on the interpreter.
+        self.references = self.count()
+        return True
+
+    def count(self) -> int:
+        """Return the number of references to the block."""
+        return getrefcount(self.content)
+
+
+def _offsets(layout: Layout) -> list[int]:
+    sizes = (math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in layout)
+    return [0, *accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)]

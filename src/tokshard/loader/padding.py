@@ -90,7 +90,7 @@ class PaddedSampleAssembly:
         """Return the fields of a micro-batch.
 
         Args:
-            texts: The samples; their tokens are changed.
+            texts: The samples.
             memory: Where the arrays lie.
 
         Returns:
@@ -107,10 +107,9 @@ class PaddedSampleAssembly:
         sources, is_padding = self._sources(sizes, rooms)
         shape = len(sizes), self.sequence_length // self.context
         moved = [name for name in batch if name in _PADDING]
-        new = memory.arena(len(moved) * (8 * shape[0] * shape[1] + 64)).new
-        for name in moved:
-            values = batch[name]
-            batch[name] = new(shape, values.dtype)
+        arrays = memory.arrays(tuple((shape, batch[name].dtype) for name in moved))
+        for name, array in zip(moved, arrays, strict=True):
+            values, batch[name] = batch[name], array
             np.take(values.reshape(-1), sources, out=batch[name].reshape(-1), mode="clip")
             batch[name].reshape(-1)[is_padding] = _PADDING[name]
         if "cu_seqlens" in batch:

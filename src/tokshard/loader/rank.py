@@ -245,8 +245,7 @@ class RankLoader:
             IndexError: There is no such micro-batch; negative numbers do not count from the end.
             MissingFileError, IntegrityError: A file is missing or has changed.
         """
-        reader = self._own()
-        return reader.read(reader.schedule.micro_batch(number), number)
+        return self._own().micro_batch(number)
 
     def batch(self, step: int, micro_batch: int | None = None) -> MicroBatch:
         """Return the samples that the rank reads in a step.
@@ -287,8 +286,9 @@ class RankLoader:
         if self._position >= len(self):
             self._ended = True
             raise StopIteration
-        self.read_ahead(self._position)
-        batch = self[self._position]
+        reader = self._own()
+        self._readahead.follow(self._position)
+        batch = reader.micro_batch(self._position)
         self._position += 1
         return batch
 

@@ -22,6 +22,7 @@ from tokshard.loader.assembly import BatchOptions, DocumentAssembly, MicroBatch,
 from tokshard.loader.guard import DatasetGuard
 from tokshard.loader.memory import Memory
 from tokshard.loader.padding import PaddedSampleAssembly
+from tokshard.loader.ranges import ChunkRanges
 from tokshard.loader.schedule import MicroBatchSchedule, SampleRefs
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.topology import Coordinates, Topology, context_slices
@@ -222,6 +223,31 @@ class MicroBatchReader:
         self._shards = shards
         self._memory = Memory()
         self._width = (source.sequence_length or 0) + int(source.extra_token)
+        self._size = schedule.assignment.micro_batch_size
+        # Two, as the schedule has chunks.
+        self._chunks: tuple[ChunkRanges, ...] = ()
+        # The dataset of a source of one, which is open as long as it is read.
+        self._has_one = len(source.datasets) == 1
+        self._only: Shard | None = None
+
+    def micro_batch(self, number: int) -> MicroBatch:
+        """Return a micro-batch by its number, see :meth:`read`; fastest for one after the other.
+
+        Raises:
+            IndexError: The micro-batch does not exist.
+            MissingFileError, IntegrityError: A file is not there, or not the one that the plan was made for.
+        """
+        first = number * self._size
+        for chunk in self._chunks:
+            if chunk.first <= first and first + self._size <= chunk.end:
+                break
+        else:
+            self.schedule.check(number)
+            chunk = ChunkRanges(*self.schedule.chunk(first, self._size))
+            if chunk.end - chunk.first > self._size:  # else it is a jump, and is not needed again
+                self._chunks = (chunk, *self._chunks[:1])
+        first -= chunk.first
+        return self._read(chunk, first, first + self._size, number)
 
     def read(self, selected: SampleRefs, number: int) -> MicroBatch:
         """Return the fields of some samples as one micro-batch; nothing is opened for a rank without any.
@@ -233,14 +259,39 @@ class MicroBatchReader:
         Raises:
             MissingFileError, IntegrityError: A file is not there, or not the one that the plan was made for.
         """
-        if not self.assembly.fields:
+        return self._read(ChunkRanges(number * self._size, selected), 0, len(selected.ids), number)
+
+    def _read(self, chunk: ChunkRanges, first: int, last: int, number: int) -> MicroBatch:
+        assembly = self.assembly
+        if not assembly.fields:
             return {}
-        self._shards.begin(number)
-        batch = self._assembled(selected, self.assembly)
-        if self.assembly.options.repeated:
-            first = number * self.schedule.assignment.micro_batch_size
-            batch["repeated"] = self.schedule.repeated(first, len(selected.ids))
+        if not self._has_one:
+            self._shards.begin(number)
+        if isinstance(assembly, SampleAssembly) and assembly.extra_token and not assembly.needs_pieces:
+            batch = self._copied(chunk, first, last, assembly)
+        else:
+            batch = self._assembled(chunk.refs.part(first, last), assembly)
+        if assembly.options.repeated:
+            batch["repeated"] = self.schedule.repeated(number * self._size, last - first)
         return batch
+
+    def _copied(self, chunk: ChunkRanges, first: int, last: int, assembly: SampleAssembly) -> MicroBatch:
+        # Copies tokens from the maps of the datasets straight to the labels of the micro-batch.
+        arrays = assembly.arrays(last - first, self._memory)
+        tokens, labels, *_ = arrays
+        datasets = chunk.datasets[first:last]
+        if datasets.count(datasets[0]) == len(datasets):
+            samples = self._samples(datasets[0], chunk.refs.samples[first:last])
+            tokens[:, 0], padded = chunk.copy(range(first, last), samples, labels.reshape(-1))
+        else:
+            padded = False
+            for dataset, rows in chunk.refs.part(first, last).by_dataset().items():
+                samples = self._samples(dataset, chunk.refs.samples[first:last][rows])
+                for row in rows:
+                    (tokens[row, 0],), may = chunk.copy((first + row,), samples, labels[row])
+                    padded = padded or may
+        tokens[:, 1:] = labels[:, :-1]
+        return assembly.complete(arrays, chunk.refs.datasets[first:last], padded=padded)
 
     def _assembled(self, selected: SampleRefs, assembly: Assembly) -> MicroBatch:
         if isinstance(assembly, DocumentAssembly):
@@ -250,7 +301,11 @@ class MicroBatchReader:
             pieces = self._pieces(selected)
             tokens = np.stack([sample.tokens for sample in pieces])
             return assembly.micro_batch(RawSamples(tokens, selected.datasets, pieces), self._memory)
-        return assembly.micro_batch(RawSamples(self._tokens(selected), selected.datasets), self._memory)
+        tokens = np.empty((len(selected.ids), self._width), np.int64)
+        for dataset, places in selected.by_dataset().items():
+            numbers = selected.samples[places]
+            tokens[places] = self._samples(dataset, numbers).read_batch(numbers)
+        return assembly.micro_batch(RawSamples(tokens, selected.datasets), self._memory)
 
     def advise(self, numbers: range) -> None:
         """Prefetch micro-batches, and open their datasets if the limit of open datasets allows it."""
@@ -265,17 +320,8 @@ class MicroBatchReader:
 
     def close(self) -> None:
         """Close all datasets; what is read next opens them again."""
+        self._only = None
         self._shards.clear()
-
-    def _tokens(self, selected: SampleRefs) -> NDArray[np.int64]:
-        groups = selected.by_dataset()
-        if len(groups) == 1:
-            return self._samples(next(iter(groups)), selected.samples).read_batch(selected.samples)
-        tokens = np.empty((len(selected.ids), self._width), np.int64)
-        for dataset, places in groups.items():
-            numbers = selected.samples[places]
-            tokens[places] = self._samples(dataset, numbers).read_batch(numbers)
-        return tokens
 
     def _pieces(self, selected: SampleRefs) -> list[Sample]:
         found: dict[int, Sample] = {}
@@ -293,7 +339,9 @@ class MicroBatchReader:
         return [found[place] for place in range(len(found))]
 
     def _samples(self, dataset: int, numbers: NDArray[np.int64]) -> GPTSamples:
-        shard = self._shards.get(dataset)
+        shard = self._only or self._shards.get(dataset)
+        if self._has_one:
+            self._only = shard
         if shard.samples is None:
             raise UsageError("the samples of this stream are documents")
         shard.expect(numbers)

@@ -153,30 +153,46 @@ class MicroBatchSchedule:
 
     # Samples.
 
+    def check(self, number: int) -> None:
+        """Check that a micro-batch exists.
+
+        Raises:
+            IndexError: It does not.
+        """
+        if not 0 <= number < self._length:
+            raise IndexError(f"micro-batch must be from 0 to {self._length - 1}, got {number}")
+
     def micro_batch(self, number: int) -> SampleRefs:
         """Return the samples of a micro-batch.
 
         Raises:
             IndexError: The micro-batch does not exist.
         """
-        if not 0 <= number < self._length:
-            raise IndexError(f"micro-batch must be from 0 to {self._length - 1}, got {number}")
+        self.check(number)
         size = self.assignment.micro_batch_size
         return self.samples(number * size, size)
 
     def samples(self, first: int, count: int) -> SampleRefs:
         """Return ``count`` samples from a local index on; see :class:`Assignment`."""
+        begin, chunk = self.chunk(first, count)
+        return chunk.part(first - begin, first - begin + count)
+
+    def chunk(self, first: int, count: int) -> tuple[int, SampleRefs]:
+        """Return a chunk that contains ``count`` samples from a local index on, and its first local index.
+
+        It is the same object for all requests that it answers.
+        """
         with self._lock:
             for begin, chunk in self._chunks:
                 if begin <= first and first + count <= begin + len(chunk.ids):
-                    return chunk.part(first - begin, first - begin + count)
+                    return begin, chunk
             many = count
             if any(0 <= first - begin - len(chunk.ids) < _CHUNK for begin, chunk in self._chunks):
                 many = min(max(self._chunk, count), self._end - first)
             ids = self.assignment.ids(self._rank, first, many, self._key_of)
             chunk = SampleRefs(ids, *self._located(ids))
             self._chunks.append((first, chunk))
-            return chunk.part(0, count)
+            return first, chunk
 
     def _located(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
         if self._locator is None:

@@ -73,7 +73,10 @@ class PlanDataset:
             )
         if get_worker_info() is None:
             self.loader.read_ahead(number)
-        return to_tensors(self.loader[number])
+            return to_tensors(self.loader[number])
+        from tokshard.loader.shared_batches import SharedBatch
+
+        return SharedBatch(to_tensors(self.loader[number]))
 
 
 class PlanSampler:
