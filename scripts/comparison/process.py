@@ -1,0 +1,143 @@
+"""Runs of one program: time, memory, output, and its end by a signal, a limit or itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import footprint
+
+_TICK_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a program did.
+
+    Attributes:
+        seconds: From its start to its end.
+        cpu_seconds: Of all its processes.
+        largest_bytes: The most memory that any of its processes held.
+        sum_bytes: The most memory that all of them held at a time, without mapped files.
+        status: Exit status; negative is the signal that ended it.
+        output: Standard output and standard error.
+        hung: Whether it was ended because it took longer than the limit.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    largest_bytes: int
+    sum_bytes: int
+    status: int
+    output: str
+    hung: bool = False
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts that a runner printed last.
+
+        Raises:
+            RuntimeError: If it failed.
+        """
+        if self.status == 0:
+            for line in reversed(self.output.splitlines()):
+                if line.startswith("{"):
+                    return json.loads(line)
+        raise RuntimeError(f"status {self.status}: {self.message}\n{self.output[-3000:]}")
+
+    @property
+    def message(self) -> str:
+        """The last line that looks like an error, or the last line."""
+        lines = [line.strip() for line in self.output.splitlines() if line.strip()]
+        for pattern in (r"^\S*(error|exception|exit|interrupt)\b", r"error|no space|too large", ""):
+            if found := [line for line in lines if re.search(pattern, line, re.IGNORECASE)]:
+                return found[-1][:300]
+        return ""
+
+
+def run(
+    command: list[str],
+    *,
+    environment: dict[str, str],
+    kill_after: float | None = None,
+    limit: float = 300,
+    file_bytes: int | None = None,
+) -> Run:
+    """Run a command in a session of its own and measure it.
+
+    Args:
+        command: The argument vector.
+        environment: Variables on top of the caller's.
+        kill_after: Seconds until all its processes get SIGKILL.
+        limit: Seconds until the same, as a program that hangs.
+        file_bytes: The largest file that it may write.
+    """
+    # Some machines set this: modules of megabytes would be compiled in every run.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    largest = held_most = 0
+    ended = hung = False
+
+    def restrict() -> None:
+        if file_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+
+    with tempfile.TemporaryFile() as output:
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**inherited, **environment},
+            start_new_session=True,
+            preexec_fn=restrict,  # noqa: PLW1509 - this program has no threads
+        )
+        while True:
+            done, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if done:
+                break
+            processes = footprint.tree(process.pid)
+            held = [footprint.memory(pid) for pid in processes]
+            largest = max(largest, *(whole for whole, _ in held))
+            held_most = max(held_most, sum(own for _, own in held))
+            passed = time.perf_counter() - started
+            if not ended and passed >= min(limit, kill_after or limit):
+                ended, hung = True, kill_after is None or passed >= limit
+                _kill(processes)
+            time.sleep(_TICK_SECONDS)
+        seconds = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        with suppress(ProcessLookupError):  # processes that outlived their parent
+            os.killpg(process.pid, signal.SIGKILL)
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    return Run(
+        seconds,
+        usage.ru_utime + usage.ru_stime,
+        max(largest, usage.ru_maxrss * 1024),
+        held_most,
+        process.returncode,
+        text,
+        hung,
+    )
+
+
+def _kill(processes: list[int]) -> None:
+    for pid in processes:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def tree_bytes(directory: Path) -> int:
+    """Return the size of all files below a directory."""
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

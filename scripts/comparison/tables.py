@@ -1,0 +1,242 @@
+"""Tables of docs/compare.md, computed from docs/compare.json. Each row begins with its id, such as T1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from measure import Spread, digits
+
+from tools import OURS, TOOLS
+
+Results = dict[str, Any]
+Run = dict[str, Any]
+
+PLAIN = f"{OURS}/plain"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        header: Titles of the columns, with units.
+        rows: Their cells.
+    """
+
+    header: list[str]
+    rows: list[list[str]]
+
+    def __str__(self) -> str:
+        """Return it in Markdown: the first two columns are text."""
+        rule = [
+            "---" if number < 2 or not self._numeric(number) else "---:" for number in range(len(self.header))
+        ]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in (self.header, rule, *self.rows))
+
+    def _numeric(self, column: int) -> bool:
+        return all(row[column][:1].isdigit() or row[column] in {"-", "1"} for row in self.rows)
+
+
+def spread(runs: list[Run], value: Callable[[Run], float]) -> str:
+    """Return the median of a figure, and its lowest and highest value."""
+    return str(Spread.of([value(run) for run in runs]))
+
+
+def ratio(runs: list[Run], base: list[Run], value: Callable[[Run], float]) -> str:
+    """Return the ratio of a figure to that of another tool in the same round."""
+    return str(Spread.of([value(run) / value(other) for run, other in zip(runs, base, strict=True)]))
+
+
+def peak(runs: list[Run], name: str) -> str:
+    """Return the highest memory of all rounds, in MB."""
+    return digits(max(run[name] for run in runs) / 1e6)
+
+
+def title(name: str) -> str:
+    """Return what the page calls a row."""
+    return {PLAIN: "tokshard `RankLoader`, numpy arrays"}.get(name) or TOOLS[name].title
+
+
+def identified(prefix: str, rows: list[list[str]]) -> list[list[str]]:
+    """Return the rows with their ids before them."""
+    return [[f"{prefix}{number}", *row] for number, row in enumerate(rows, 1)]
+
+
+def tokens(results: Results) -> Table:
+    """Return the table of tokens to disk."""
+    size = results["setting"]["file_bytes"]
+    base = results["tokens"][OURS]["runs"]
+    rows = []
+    for name, entry in results["tokens"].items():
+        runs, count = entry["runs"], entry["facts"]["tokens"]
+        rows.append(
+            [
+                title(name),
+                "threads" if name == "least" else str(entry["workers"]),
+                spread(runs, lambda run: run["seconds"]),
+                spread(runs, lambda run: size / run["seconds"] / 1e6),
+                spread(runs, lambda run, count=count: count / run["seconds"] / 1e6),
+                "1" if name == OURS else ratio(runs, base, lambda run: run["seconds"]),
+                peak(runs, "largest"),
+                peak(runs, "sum"),
+                digits(entry["disk"] / 1e6),
+            ]
+        )
+    header = ["row", "tool", "workers", "time, s", "MB/s", "million tokens/s", "tokshard is faster, times"]
+    return Table([*header, "largest process, MB", "all processes, MB", "on disk, MB"], identified("T", rows))
+
+
+def built(results: Results, stage: str, prefix: str) -> Table:
+    """Return the table of indexes or blends on disk."""
+    base = results[stage][OURS]["runs"]
+    rows = [
+        [
+            title(name),
+            spread(entry["runs"], lambda run: run["seconds"]),
+            "1" if name == OURS else ratio(entry["runs"], base, lambda run: run["seconds"]),
+            peak(entry["runs"], "largest"),
+            digits(entry["disk"] / 1e6),
+        ]
+        for name, entry in results[stage].items()
+    ]
+    header = ["row", "tool", "time, s", "tokshard is faster, times", "largest process, MB", "on disk, MB"]
+    return Table(header, identified(prefix, rows))
+
+
+def loaded(results: Results, stage: str, prefix: str) -> Table:
+    """Return the table of loaders."""
+    entries = dict(
+        sorted(results[stage].items(), key=lambda item: (not item[0].startswith(OURS), item[0] != PLAIN))
+    )
+    base = entries[OURS if OURS in entries else PLAIN]["runs"]
+    rows = []
+    for name, entry in entries.items():
+        runs = entry["runs"]
+        is_base = runs is base
+        rows.append(
+            [
+                title(name) if name != OURS else "tokshard `data_loader`, tensors",
+                "-" if name == PLAIN else entry["workers"],
+                spread(runs, lambda run: run["rate"]),
+                "1" if is_base else ratio(base, runs, lambda run: run["rate"]),
+                spread(runs, lambda run: run["first"]),
+                "1" if is_base else ratio(runs, base, lambda run: run["first"]),
+                peak(runs, "largest"),
+            ]
+        )
+    header = ["row", "tool", "workers", "samples/s", "tokshard is faster, times", "first batch, s"]
+    return Table([*header, "tokshard is earlier, times", "largest process, MB"], identified(prefix, rows))
+
+
+def state(facts: dict[str, Any], documents: int) -> str:
+    """Return what a reader finds, in words."""
+    if "error" in facts:
+        return "no readable dataset"
+    share = facts["documents"] / documents
+    if padding := facts.get("padding"):
+        return f"readable, {share:.0%} of the documents, then {padding:,} tokens of padding"
+    if share > 1:
+        return f"readable, {share - 1:.0%} of the documents twice"
+    return "readable, complete" if share == 1 else f"readable, {share:.0%} of the documents"
+
+
+def ending(entry: dict[str, Any]) -> str:
+    """Return how a command ended, in words."""
+    if entry["hung"]:
+        return "does not end"
+    if entry["status"] == 0:
+        return "exit code 0"
+    return f"exit code {entry['status']}" if entry["status"] > 0 else f"signal {-entry['status']}"
+
+
+def again(entry: dict[str, Any], documents: int) -> str:
+    """Return what the same command did when it was run again, in words."""
+    if entry["hung"] or entry["status"]:
+        return f"{ending(entry)}: {quoted(entry['message'])}; {state(entry['state'], documents)}"
+    if entry["equal"]:
+        same = "bytes" if entry["same_bytes"] else "tokens"
+        return f"complete, the same {same}, {entry['share']:.0%} of the time"
+    return f"exit code 0, but {state(entry['state'], documents)}"
+
+
+def quoted(message: str) -> str:
+    """Return a message of a tool as code, shortened."""
+    text = " ".join(message.replace("`", "'").replace("|", "/").split())
+    return f"`{text[:100]}...`" if len(text) > 100 else f"`{text}`" if text else "no message"
+
+
+def killed(results: Results) -> Table:
+    """Return the table of runs that were killed."""
+    rows = []
+    for name, entry in results["faults"].items():
+        fault = entry["kill"]
+        rows.append(
+            [
+                title(name),
+                state(fault["state"], fault["documents"]),
+                again(fault["again"], fault["documents"]),
+            ]
+        )
+    return Table(["row", "tool", "after the kill", "the same command again"], identified("K", rows))
+
+
+def full_disk(results: Results) -> Table:
+    """Return the table of runs on a full disk."""
+    rows = []
+    for name, entry in results["faults"].items():
+        fault = entry["disk"]
+        rows.append(
+            [
+                title(name),
+                ending(fault),
+                quoted(fault["message"]),
+                state(fault["state"], fault["documents"]),
+                again(fault["again"], fault["documents"]),
+            ]
+        )
+    header = [
+        "row",
+        "tool",
+        "ends with",
+        "last message",
+        "left on the disk",
+        "with enough room, the same command",
+    ]
+    return Table(header, identified("D", rows))
+
+
+def bad_record(results: Results) -> Table:
+    """Return the table of runs with a line that is no JSON."""
+    rows = []
+    for name, entry in results["faults"].items():
+        fault = entry["record"]
+        named = {(True, True): "file and line", (True, False): "file", (False, True): "line"}
+        rows.append(
+            [
+                title(name),
+                ending(fault),
+                named.get((fault["names_file"], fault["names_line"]), "nothing"),
+                quoted(fault["message"]) if fault["message"] else "-",
+                state(fault["state"], fault["documents"]),
+            ]
+        )
+    header = ["row", "tool", "ends with", "names", "last message", "result, of the good documents"]
+    return Table(header, identified("R", rows))
+
+
+def versions(results: Results) -> Table:
+    """Return the table of versions."""
+    rows = [
+        [TOOLS[name].title, ", ".join(f"{package} {version}" for package, version in found.items())]
+        for name, found in results["versions"].items()
+    ]
+    rows += [[TOOLS[name].title, f"skipped: {reason}"] for name, reason in results["skipped"].items()]
+    return Table(["tool", "versions"], rows)
+
+
+def sizes(results: Results) -> Table:
+    """Return the table of install sizes."""
+    rows = [[name, digits(size / 1e6)] for name, size in results["sizes"].items()]
+    return Table(["row", "installation", "MB"], identified("S", rows))
