@@ -58,6 +58,7 @@ NAVIGATION = {
         "docs/explanation/trust",
         "docs/explanation/scale",
         "docs/explanation/speed",
+        "docs/compare",
         "docs/explanation/architecture",
         "docs/explanation/worker-pool",
     ],

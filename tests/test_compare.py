@@ -33,27 +33,44 @@ def comparison():
                 del sys.modules[name]
 
 
+T1 = "[T1](docs/compare.md#x)"
+
+
 @pytest.mark.parametrize(
-    ("readme", "expected"),
+    ("readme", "expected", "reports"),
     [
-        ("It takes 12 MB [T1](docs/compare.md#x).", []),
-        ("It takes 11.9 MB [T1](docs/compare.md#x).", []),
-        ("It takes 13 MB [T1](docs/compare.md#x).", ["13 MB: not in T1"]),
-        ("It takes 12 s [T1](docs/compare.md#x).", ["12 s: not in T1"]),
-        ("It takes 12 MB.", ["12 MB: no id"]),
-        ("It is 36 times as fast [T1](docs/compare.md#x). It takes 12 MB.", ["12 MB: no id"]),
-        ("It is 36x as fast [T1](docs/compare.md#x).", []),
-        ("It is 37 times as fast [T1](docs/compare.md#x).", ["37 times: not in T1"]),
-        ("```console\n$ time: 1.2 s\n```\n`5 MB` of 3 files", []),
-        ("| a | size, MB |\n|---|---:|\n| b | 12 [T1](docs/compare.md#x) |", []),
-        ("| a | size, MB |\n|---|---:|\n| b | 14 [T1](docs/compare.md#x) |", ["14 MB: not in T1"]),
-        ("| a | size |\n|---|---:|\n| b | 14 MB |", ["14 MB: no id"]),
+        (f"It takes 12 MB {T1}.", f"It takes 11.9 MB {T1}.", 0),
+        (f"It takes 11.9 MB {T1}, and 1 s.", f"It takes 11.9 MB {T1}, and 1 s.", 1),
+        (f"It takes 12 s {T1}.", f"It takes 12 s {T1}.", 1),
+        ("It takes 12 MB [T2](docs/compare.md#x).", "It takes 12 MB [T2](docs/compare.md#x).", 1),
+        ("In 15 minutes, 36x or 1,000 tokens/s.", "In 15 minutes, 36x or 1,000 tokens/s.", 3),
+        (f"It is 1,036 times {T1} as fast.", f"It is 35.6 times {T1} as fast.", 0),
+        (
+            "```console\n$ time: 1.2 s\n```\n`5 MB` of 3 files",
+            "```console\n$ time: 1.2 s\n```\n`5 MB` of 3 files",
+            0,
+        ),
+        (f"| b | 0 MB {T1} | 7 MB |", f"| b | 11.9 MB {T1} | 7 MB |", 1),
     ],
 )
-def test_wrong_claims_are_found(comparison, readme, expected):
+def test_numbers_of_the_readme_get_those_of_the_page(comparison, readme, expected, reports):
     header = "| row | tool | on disk, MB | tokshard is faster, times |"
     page = f"{header}\n|---|\n| T1 | x | 11.9 (10-13) | 35.6 (30-40) |"
-    assert [text.rpartition(": ")[0] for text in comparison["claims"].wrong(readme, page)] == expected
+    reported = []
+    assert comparison["claims"].updated(readme, page, reported.append) == expected
+    assert len(reported) == reports
+
+
+def test_the_page_and_the_readme_have_the_numbers_of_the_results(comparison):
+    """Every number with a unit in README.md has a row of the page."""
+    pages = comparison["page"].render(json.loads((ROOT / "docs/compare.json").read_text()))
+    for path, text in pages.items():
+        assert path.read_text() == text, f"{path.relative_to(ROOT)}: run scripts/compare --page"
+    reported = []
+    readme = (ROOT / "README.md").read_text()
+    updated = comparison["claims"].updated(readme, pages[ROOT / "docs/compare.md"], reported.append)
+    assert reported == []
+    assert updated == readme, "run scripts/compare --page"
 
 
 def test_every_tool_has_a_runner_and_pins(comparison):

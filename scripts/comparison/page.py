@@ -18,7 +18,6 @@ TEMPLATE = HERE / "page.md"
 PAGE = ROOT / "docs/compare.md"
 IMAGES = ROOT / "docs/images"
 README = ROOT / "README.md"
-SHOWN = (OURS, "megatron", "datatrove", "streaming", "datasets")
 
 Results = dict[str, Any]
 
@@ -36,12 +35,10 @@ def render(results: Results) -> dict[Path, str]:
 def write(results: Results) -> None:
     """Write the page and its plots."""
     pages = render(results)
-    pages[README] = readme(results, README.read_text())
+    pages[README] = claims.updated(README.read_text(), pages[PAGE], lambda text: print(f"README.md: {text}"))
     for path, text in pages.items():
         path.write_text(text)
         print(f"written: {path.relative_to(ROOT)}")
-    for text in claims.wrong(pages[README], pages[PAGE]):
-        print(f"README.md: {text}")
 
 
 def values(results: Results) -> dict[str, str]:
@@ -65,8 +62,7 @@ def values(results: Results) -> dict[str, str]:
         "table_tokens": str(tables.tokens(results)),
         "table_index": str(tables.built(results, "index", "I")),
         "table_blend": str(tables.built(results, "blend", "B")),
-        "table_load": str(tables.loaded(results, "load", "L")),
-        "table_mix": str(tables.loaded(results, "mix", "M")),
+        "table_load": str(tables.loaded(results)),
         "table_killed": str(tables.killed(results)),
         "table_disk": str(tables.full_disk(results)),
         "table_record": str(tables.bad_record(results)),
@@ -101,35 +97,3 @@ def bars(entries: dict[str, Any], value: Callable[[dict[str, Any]], float]) -> l
         label = tables.title(name).replace("`", "")
         found.append(plots.Bar(label, spread.median, spread.low, spread.high, name.split("/")[0] == OURS))
     return found
-
-
-def readme(results: Results, text: str) -> str:
-    """Return README.md with the generated block: some rows of the page, with their ids."""
-    tokens = {row[1]: row for row in tables.tokens(results).rows}
-    loaded = {row[1].split(" `")[0]: row for row in tables.loaded(results, "load", "L").rows}
-    columns = ["tokens to disk, MB/s", "largest process, MB", "loader, samples/s", "first batch, s"]
-    lines = [f"| | {' | '.join(columns)} |", "|---|---:|---:|---:|---:|"]
-    for name in SHOWN:
-        if name not in results["tokens"] or name not in results["load"]:
-            continue
-        title = tables.title(name)
-        row, loader = tokens[title], loaded[title]
-        cells = [
-            f"{median(row[4])} {link(row[0], 'tokens-to-disk')}",
-            f"{median(row[7])} {link(row[0], 'tokens-to-disk')}",
-            f"{median(loader[3])} {link(loader[0], 'loader')}",
-            f"{median(loader[5])} {link(loader[0], 'loader')}",
-        ]
-        lines.append(f"| {title} | {' | '.join(cells)} |")
-    begin, end = text.index(claims.BEGIN) + len(claims.BEGIN), text.index(claims.END)
-    return "\n".join([text[:begin], *lines, text[end:]])
-
-
-def median(cell: str) -> str:
-    """Return the first number of a cell."""
-    return cell.partition(" ")[0]
-
-
-def link(row: str, section: str) -> str:
-    """Return a link to a row of the page."""
-    return f"[{row}](docs/compare.md#{section})"

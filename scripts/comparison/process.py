@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 import footprint
 
-_TICK_SECONDS = 0.05
+_TICK_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,9 @@ class Run:
 
     @property
     def message(self) -> str:
-        """The last line that looks like an error, or the last line."""
-        lines = [line.strip() for line in self.output.splitlines() if line.strip()]
+        """The last line that looks like an error, or the last line; without the directories of paths."""
+        output = re.sub(r"/[^\s'\"]*/(?=[\w.-]+)", ".../", self.output)
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
         for pattern in (r"^\S*(error|exception|exit|interrupt)\b", r"error|no space|too large", ""):
             if found := [line for line in lines if re.search(pattern, line, re.IGNORECASE)]:
                 return found[-1][:300]
@@ -69,7 +71,7 @@ def run(
     command: list[str],
     *,
     environment: dict[str, str],
-    kill_after: float | None = None,
+    kill_when: Callable[[float], bool] | None = None,
     limit: float = 300,
     file_bytes: int | None = None,
 ) -> Run:
@@ -78,8 +80,8 @@ def run(
     Args:
         command: The argument vector.
         environment: Variables on top of the caller's.
-        kill_after: Seconds until all its processes get SIGKILL.
-        limit: Seconds until the same, as a program that hangs.
+        kill_when: Gets the seconds since the start; all processes get SIGKILL as soon as it returns true.
+        limit: Seconds until the same happens to a program that hangs.
         file_bytes: The largest file that it may write.
     """
     # Some machines set this: modules of megabytes would be compiled in every run.
@@ -107,12 +109,13 @@ def run(
             if done:
                 break
             processes = footprint.tree(process.pid)
-            held = [footprint.memory(pid) for pid in processes]
-            largest = max(largest, *(whole for whole, _ in held))
+            held = [_memory(pid) for pid in processes]
+            largest = max(largest, *(highest for highest, _ in held))
             held_most = max(held_most, sum(own for _, own in held))
             passed = time.perf_counter() - started
-            if not ended and passed >= min(limit, kill_after or limit):
-                ended, hung = True, kill_after is None or passed >= limit
+            hung = hung or passed >= limit
+            if not ended and (hung or (kill_when and kill_when(passed))):
+                ended = True
                 _kill(processes)
             time.sleep(_TICK_SECONDS)
         seconds = time.perf_counter() - started
@@ -124,12 +127,25 @@ def run(
     return Run(
         seconds,
         usage.ru_utime + usage.ru_stime,
-        max(largest, usage.ru_maxrss * 1024),
+        largest,
         held_most,
         process.returncode,
         text,
         hung,
     )
+
+
+def _memory(process: int) -> tuple[int, int]:
+    """Return the highest memory of a process so far, and what it holds now without mapped files.
+
+    The highest memory that `wait4` returns begins with that of this program.
+    """
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0, 0
+    held = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}
+    return held.get("VmHWM", 0), held.get("RssAnon", 0) + held.get("RssShmem", 0)
 
 
 def _kill(processes: list[int]) -> None:
@@ -140,4 +156,8 @@ def _kill(processes: list[int]) -> None:
 
 def tree_bytes(directory: Path) -> int:
     """Return the size of all files below a directory."""
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    total = 0
+    for path in directory.rglob("*"):
+        with suppress(FileNotFoundError):  # a temporary file of a program that runs
+            total += path.stat().st_size if path.is_file() else 0
+    return total

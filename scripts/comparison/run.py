@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 import tempfile
@@ -30,7 +31,7 @@ import tools  # noqa: E402
 
 SAMPLE = tools.ROOT / "sample_data"
 RESULTS = tools.ROOT / "docs/compare.json"
-STAGES = {"tokens", "index", "blend", "load", "mix", "faults"}
+STAGES = {"tokens", "index", "blend", "load", "faults"}
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -45,12 +46,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", help="measure only these, separated by commas, and tokshard")
     parser.add_argument("--only", help="measure only these, by commas: "
-                        "tokens, index, blend, load, mix, faults; sizes (not by default)")  # fmt: skip
+                        "tokens, index, blend, load, faults; sizes (not by default)")  # fmt: skip
     parser.add_argument("--samples", type=int, default=1_000_000, help="samples of indexes and blends")
     parser.add_argument("--length", type=int, default=2048, help="tokens of a sample")
     parser.add_argument("--batch", type=int, default=8, help="samples of a batch")
     parser.add_argument("--seconds", type=float, default=2, help="how long each loader reads")
-    parser.add_argument("--quick", action="store_true", help="6 MB and one round, to try the command")
+    parser.add_argument("--quick", action="store_true", help="2 MB and one round, to try the command")
     parser.add_argument("--install", action="store_true", help="only install the environments")
     parser.add_argument("--page", action="store_true", help="only write the page from docs/compare.json")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the file of results; only the default "
@@ -58,7 +59,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--directory", help="where the temporary directory is made")
     options = parser.parse_args(arguments)
     if options.quick:
-        options.megabytes, options.fault_megabytes, options.rounds, options.seconds = 6, 3, 1, 0.5
+        options.megabytes, options.fault_megabytes, options.rounds, options.seconds = 2, 1, 1, 0.2
     return options
 
 
@@ -112,8 +113,8 @@ def main(arguments: list[str]) -> None:
             chosen.append(tool)
     if options.install:
         return
-    kept = json.loads(options.output.read_text()) if options.output.is_file() else {}
-    results = kept if options.only else {"sizes": kept.get("sizes", {}), "skipped": skipped}
+    results = json.loads(options.output.read_text()) if options.output.is_file() else {}
+    results["skipped"] = skipped
     for part in measured(options, chosen):
         results.update(part)
         options.output.write_text(json.dumps(results, indent=1) + "\n")
@@ -139,38 +140,34 @@ def measured(options: argparse.Namespace, chosen: list[tools.Tool]) -> Iterator[
             return
         tokenizer = describe(options.tokenizer, options.eod, directory)
         corpus = corpora.make(options.files, directory / "corpus", options.megabytes)
-        if wanted >= STAGES:
-            yield {
-                "machine": machine(),
-                "setting": setting(options, tokenizer, corpus),
-                "versions": {tool.name: tools.versions(tool) for tool in chosen if tool.packages},
-            }
+        yield {
+            "machine": machine(),
+            "setting": setting(options, tokenizer, corpus),
+            "versions": {tool.name: tools.versions(tool) for tool in chosen if tool.packages},
+        }
         bench = stages.Bench(directory, chosen, options, tokenizer)
         if "tokens" in wanted:
             yield {"tokens": stages.tokens(bench, corpus)}
         if "faults" in wanted:
             yield {"faults": faults.measure(bench, options)}
-        if not wanted & {"index", "blend", "load", "mix"}:
-            return
-        prefix = directory / "tokens" / tools.OURS / "data"
-        if not prefix.with_suffix(".idx").is_file():
-            bench.run(tools.TOOLS[tools.OURS], "tokens", prefix.parent, files=corpus.files, workers=2)
-        paths = stages.prepare(bench, str(prefix))
-        options.loaded = int(stages.samples_of(paths[tools.OURS][0], options.length) * 0.9)
-        for stage, several in (("index", False), ("blend", True)):
-            if stage in wanted:
-                yield {stage: stages.build(bench, paths, several=several)}
-        loaded = stages.load(bench, paths, several=False) if "load" in wanted else None
-        if loaded:
-            yield {"load": loaded}
-        if "mix" in wanted:
-            yield {"mix": stages.load(bench, paths, several=True, like=loaded)}
+        if wanted & {"index", "blend", "load"}:
+            prefix = directory / "tokens" / tools.OURS / "data"
+            if not prefix.with_suffix(".idx").is_file():
+                bench.run(tools.TOOLS[tools.OURS], "tokens", prefix.parent, files=corpus.files, workers=2)
+            paths = stages.prepare(bench, str(prefix))
+            for stage, several in (("index", False), ("blend", True)):
+                if stage in wanted:
+                    yield {stage: stages.build(bench, paths, several=several)}
+            if "load" in wanted:
+                yield {"load": stages.load(bench, paths)}
+        if bench.failed:
+            yield {"failed": bench.failed}
 
 
 def setting(options: argparse.Namespace, tokenizer: dict[str, Any], corpus: corpora.Corpus) -> dict[str, Any]:
     """Return what the page says about how it was measured."""
     return {
-        "command": shlex.join(["scripts/compare", *sys.argv[1:]]),
+        "command": re.sub(r" --only \S+", "", shlex.join(["scripts/compare", *sys.argv[1:]])),
         "files": [path.name for path in options.files],
         "tokenizer": options.tokenizer.name,
         "vocabulary": tokenizer["vocabulary"],

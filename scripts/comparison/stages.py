@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import process
 import tools
-from corpus import Corpus, token_arrays
+from corpus import Corpus, make, token_arrays
 from tools import OURS, TOOLS, Tool
 
 WEIGHTS = (0.5, 0.3, 0.2)
@@ -26,6 +27,7 @@ class Bench:
         tools: The tools that can be used.
         options: The command's options.
         tokenizer: Members of jobs that describe the tokenizer.
+        failed: Messages of peers that failed, by name and stage.
     """
 
     def __init__(
@@ -35,12 +37,11 @@ class Bench:
         self.tools = chosen
         self.options = options
         self.tokenizer = tokenizer
+        self.failed: dict[str, str] = {}
 
     def run(self, tool: Tool, stage: str, output: Path, **members: Any) -> process.Run:
         """Run one stage with one tool."""
-        limits = {
-            name: members.pop(name) for name in ("kill_after", "limit", "file_bytes") if name in members
-        }
+        limits = {name: members.pop(name) for name in ("kill_when", "limit", "file_bytes") if name in members}
         python = members.pop("python", None)
         job = {"stage": stage, "output": str(output), **self.tokenizer, **members}
         home = self.directory / "homes" / tool.name
@@ -48,6 +49,17 @@ class Bench:
         return process.run(
             tools.command(tool, job, self.directory, python), environment=environment, **limits
         )
+
+    @contextmanager
+    def skipping(self, tool: Tool, stage: str) -> Iterator[None]:
+        """Record that a peer failed and continue; end the program if tokshard failed."""
+        try:
+            yield
+        except FailedError as error:
+            if not tool.is_peer:
+                sys.exit(f"{tool.title}: {error}")
+            print(f"{stage}: {tool.title} is skipped: {error}", file=sys.stderr)
+            self.failed[f"{tool.name}, {stage}"] = str(error)
 
     def able(self, stage: str) -> list[Tool]:
         """Return the tools that have a stage."""
@@ -60,10 +72,18 @@ def fresh(directory: Path) -> Path:
     return directory
 
 
-def succeeded(tool: Tool, run: process.Run) -> process.Run:
-    """Return a run; end the program if it failed."""
+class FailedError(Exception):
+    """A run of a tool failed."""
+
+
+def succeeded(run: process.Run) -> process.Run:
+    """Return a run that did not fail.
+
+    Raises:
+        FailedError: If it failed.
+    """
     if run.status:
-        sys.exit(f"{tool.title} failed with {run.status}:\n{run.output[-3000:]}")
+        raise FailedError(f"status {run.status}: {run.message}")
     return run
 
 
@@ -81,61 +101,63 @@ def interleaved(
     bench: Bench,
     stage: str,
     settings: dict[str, tuple[int | None, ...]],
-    once: Callable[[Tool, int | None], dict[str, Any]],
+    once: Callable[[Tool, int | None, bool], dict[str, Any]],
     better: Callable[[dict[str, Any]], float],
-    *,
-    discarded: int = 0,
 ) -> dict[str, Any]:
-    """Run all rows in turn, several rounds; the first round tries all settings, the others use the best.
+    """Run all rows in turn, several rounds, after a trial of all settings that is not counted.
 
     Args:
         bench: What the stages share.
         stage: Name of the stage.
         settings: Numbers of workers by row: the name of a tool, and what follows a slash is ignored.
-        once: Runs a tool with a number of workers; returns its figures.
+        once: Runs a tool with a number of workers, as a trial or not; returns its figures.
         better: Of the figures of two settings, those with the lower value are better.
-        discarded: Additional first rounds that are not counted.
 
     Returns:
-        By row: ``workers``, ``tried`` (the value of each setting), and ``runs``, the figures of all rounds.
+        By row: ``workers``, and ``runs``, the figures of all rounds. A peer that fails has no row.
     """
-    results: dict[str, Any] = {}
-    for number in range(-discarded, bench.options.rounds):
-        for row, choices in settings.items():
-            entry = results.setdefault(row, {"runs": []})
+    results: dict[str, Any] = {row: {"workers": choices[-1], "runs": []} for row, choices in settings.items()}
+    for number in range(bool(bench.options.quick), bench.options.rounds + 1):
+        for row, entry in list(results.items()):
             tried = {}
-            for workers in [entry["workers"]] if "workers" in entry else choices:
-                print(f"{stage}, round {number + 1}: {row}, {workers} workers", file=sys.stderr, flush=True)
-                tried[workers] = once(TOOLS[row.split("/")[0]], workers)
-            if "workers" not in entry:
-                entry["workers"] = min(tried, key=lambda workers: better(tried[workers]))
-                entry["tried"] = {str(workers): round(abs(better(run)), 3) for workers, run in tried.items()}
-            if number >= 0:
+            for workers in settings[row] if number == 0 else [entry["workers"]]:
+                print(f"{stage}, round {number}: {row}, {workers} workers", file=sys.stderr, flush=True)
+                tool = TOOLS[row.split("/")[0]]
+                with bench.skipping(tool, stage):
+                    tried[workers] = once(tool, workers, number == 0)
+            if not tried:
+                del results[row]
+                continue
+            entry["workers"] = min(tried, key=lambda workers: better(tried[workers]))
+            if number:
                 entry["runs"].append(tried[entry["workers"]])
     return results
 
 
 def tokens(bench: Bench, corpus: Corpus) -> dict[str, Any]:
-    """Measure tokens to disk; check that all tools wrote the same tokens."""
+    """Measure tokens to disk; check that all tools wrote the same tokens. The trial takes a quarter."""
     output = bench.directory / "tokens"
+    options = bench.options
+    quarter = make(options.files, bench.directory / "quarter", options.megabytes / 4)
 
-    def once(tool: Tool, workers: int | None) -> dict[str, Any]:
-        run = bench.run(tool, "tokens", fresh(output / tool.name), files=corpus.files, workers=workers)
-        return figures(succeeded(tool, run))
+    def once(tool: Tool, workers: int | None, trial: bool) -> dict[str, Any]:
+        files = (quarter if trial else corpus).files
+        run = bench.run(tool, "tokens", fresh(output / tool.name), files=files, workers=workers)
+        return figures(succeeded(run))
 
     able = bench.able("tokens")
-    results = interleaved(
-        bench, "tokens", {tool.name: tool.workers for tool in able}, once, lambda run: run["seconds"]
-    )
-    for tool in able:
-        folder = output / tool.name
+    rows = {tool.name: tool.workers for tool in able}
+    results = interleaved(bench, "tokens", rows, once, lambda run: run["seconds"])
+    for name, entry in list(results.items()):
+        folder = output / name
         data = folder / "data"
-        results[tool.name]["disk"] = process.tree_bytes(data if data.is_dir() else folder)
-        results[tool.name]["facts"] = bench.run(tool, "read", folder).facts
-    expected = results[OURS]["facts"]
-    for name, entry in results.items():
-        if entry["facts"] != expected:
-            sys.exit(f"{TOOLS[name].title} wrote other tokens: {entry['facts']} instead of {expected}")
+        entry["disk"] = process.tree_bytes(data if data.is_dir() else folder)
+        with bench.skipping(TOOLS[name], "tokens"):
+            entry["facts"] = succeeded(bench.run(TOOLS[name], "read", folder)).facts
+            if entry["facts"] != results[OURS]["facts"]:
+                raise FailedError(f"wrote other tokens: {entry['facts']} instead of {results[OURS]['facts']}")
+            continue  # past the next line, which is for those that failed
+        del results[name]
     return results
 
 
@@ -145,18 +167,13 @@ def prepare(bench: Bench, prefix: str) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for tool in bench.able("load"):
         print(f"preparing the loader of {tool.name}", file=sys.stderr, flush=True)
-        outputs = [bench.directory / "sources" / tool.name / str(number) for number in range(len(arrays))]
-        parts = [{"output": str(path), **part} for path, part in zip(outputs, arrays, strict=True)]
-        succeeded(tool, bench.run(tool, "convert", bench.directory, length=bench.options.length, parts=parts))
-        found[tool.name] = outputs
+        needed = arrays if "blend" in tool.stages else arrays[:1]
+        outputs = [bench.directory / "sources" / tool.name / str(number) for number in range(len(needed))]
+        parts = [{"output": str(path), **part} for path, part in zip(outputs, needed, strict=True)]
+        with bench.skipping(tool, "load"):
+            succeeded(bench.run(tool, "convert", bench.directory, length=bench.options.length, parts=parts))
+            found[tool.name] = outputs
     return found
-
-
-def _sources(paths: list[Path], several: bool) -> list[tuple[float, str]]:
-    """Return the weights and directories of a blend of the three parts, or the whole dataset."""
-    if several:
-        return list(zip(WEIGHTS, map(str, paths[1:]), strict=True))
-    return [(1, str(paths[0]))]
 
 
 def build(bench: Bench, paths: dict[str, list[Path]], *, several: bool) -> dict[str, Any]:
@@ -164,72 +181,61 @@ def build(bench: Bench, paths: dict[str, list[Path]], *, several: bool) -> dict[
     stage = "blend" if several else "index"
     folder = bench.directory / stage
 
-    def once(tool: Tool, _workers: int | None) -> dict[str, Any]:
+    def once(tool: Tool, _workers: int | None, _trial: bool) -> dict[str, Any]:
+        first, *others = paths[tool.name]
         run = bench.run(
             tool,
             "blend",
             fresh(folder / tool.name),
-            sources=_sources(paths[tool.name], several),
+            sources=list(zip(WEIGHTS, map(str, others), strict=True)) if several else [(1, str(first))],
             samples=bench.options.samples,
             length=bench.options.length,
             seed=SEED,
         )
-        return figures(succeeded(tool, run))
+        return figures(succeeded(run))
 
-    rows: dict[str, tuple[int | None, ...]] = {tool.name: (None,) for tool in bench.able("blend")}
+    rows: dict[str, tuple[int | None, ...]] = {
+        tool.name: (None,) for tool in bench.able("blend") if tool.name in paths
+    }
     results = interleaved(bench, stage, rows, once, lambda run: run["seconds"])
     for name, entry in results.items():
         entry["disk"] = process.tree_bytes(folder / name)
     return results
 
 
-def load(
-    bench: Bench, paths: dict[str, list[Path]], *, several: bool, like: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Measure loaders in random order: samples per second, and the time to the first batch.
-
-    Args:
-        bench: What the stages share.
-        paths: From :func:`prepare`.
-        several: Read the blend of all parts instead of the whole dataset.
-        like: Results whose numbers of workers are used; without them all are tried.
-    """
-    stage = "mix" if several else "load"
-    folder = bench.directory / stage
+def load(bench: Bench, paths: dict[str, list[Path]]) -> dict[str, Any]:
+    """Measure loaders in random order: samples per second, and the time to the first batch."""
+    folder = bench.directory / "load"
     torch = next((tool.python for tool in bench.tools if "torch" in tool.packages), None)
-    able = bench.able(stage)
-    members = {"samples": bench.options.loaded, "length": bench.options.length, "batch": bench.options.batch}
+    length, batch = bench.options.length, bench.options.batch
+    samples = int(samples_of(paths[OURS][0], length) * 0.9)
+    members = {"samples": samples, "length": length, "batch": batch, "seed": SEED}
 
-    def once(tool: Tool, workers: int | None) -> dict[str, Any]:
+    def once(tool: Tool, workers: int | None, trial: bool) -> dict[str, Any]:
         run = bench.run(
             tool,
             "load",
             folder / tool.name,
-            sources=_sources(paths[tool.name], several),
-            seconds=bench.options.seconds,
-            seed=SEED,
+            sources=[(1, str(paths[tool.name][0]))],
+            seconds=bench.options.seconds / 4 if trial else bench.options.seconds,
             workers=workers,
             python=torch if tool.name == OURS else None,
             **members,
         )
-        facts = run.facts
-        return {
-            "first": round(facts["first"], 4),
-            "rate": round(facts["samples"] / facts["seconds"], 1),
-            **figures(run),
-        }
+        facts = succeeded(run).facts
+        rate = round(facts["samples"] / facts["seconds"], 1)
+        return {"first": round(facts["first"], 4), "rate": rate, **figures(run)}
 
-    for tool in able:
-        (folder / tool.name).mkdir(parents=True, exist_ok=True)
-        for name in ("blend", "plan") if tool.name == OURS else ():
-            sources = _sources(paths[tool.name], several)
-            run = bench.run(tool, name, folder / tool.name, sources=sources, seed=SEED, **members)
-            succeeded(tool, run)
+    ours = TOOLS[OURS]
+    for name in paths:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for stage in ("blend", "plan"):
+        sources = [(1, str(paths[OURS][0]))]
+        succeeded(bench.run(ours, stage, folder / OURS, sources=sources, **members))
     rows: dict[str, tuple[int | None, ...]] = {f"{OURS}/plain": (None,)}
     if torch:
-        rows |= {tool.name: (like[tool.name]["workers"],) if like else tool.loaders for tool in able}
-    # The first round also fills caches.
-    return interleaved(bench, stage, rows, once, lambda run: -run["rate"], discarded=1)
+        rows |= {tool.name: tool.loaders for tool in bench.able("load") if tool.name in paths}
+    return interleaved(bench, "load", rows, once, lambda run: -run["rate"])
 
 
 def samples_of(directory: Path, length: int) -> int:

@@ -59,31 +59,30 @@ def title(name: str) -> str:
     return {PLAIN: "tokshard `RankLoader`, numpy arrays"}.get(name) or TOOLS[name].title
 
 
-def identified(prefix: str, rows: list[list[str]]) -> list[list[str]]:
-    """Return the rows with their ids before them."""
-    return [[f"{prefix}{number}", *row] for number, row in enumerate(rows, 1)]
+def identified(prefix: str, rows: dict[str, list[str]]) -> list[list[str]]:
+    """Return the rows of tools with their ids before them; a tool has the same number in all tables."""
+    numbers = {name: number for number, name in enumerate(TOOLS, 1)} | {PLAIN: 2}
+    return [[f"{prefix}{numbers[name]}", *row] for name, row in rows.items()]
 
 
 def tokens(results: Results) -> Table:
     """Return the table of tokens to disk."""
     size = results["setting"]["file_bytes"]
     base = results["tokens"][OURS]["runs"]
-    rows = []
+    rows = {}
     for name, entry in results["tokens"].items():
         runs, count = entry["runs"], entry["facts"]["tokens"]
-        rows.append(
-            [
-                title(name),
-                "threads" if name == "least" else str(entry["workers"]),
-                spread(runs, lambda run: run["seconds"]),
-                spread(runs, lambda run: size / run["seconds"] / 1e6),
-                spread(runs, lambda run, count=count: count / run["seconds"] / 1e6),
-                "1" if name == OURS else ratio(runs, base, lambda run: run["seconds"]),
-                peak(runs, "largest"),
-                peak(runs, "sum"),
-                digits(entry["disk"] / 1e6),
-            ]
-        )
+        rows[name] = [
+            title(name),
+            "threads" if name == "least" else str(entry["workers"]),
+            spread(runs, lambda run: run["seconds"]),
+            spread(runs, lambda run: size / run["seconds"] / 1e6),
+            spread(runs, lambda run, count=count: count / run["seconds"] / 1e6),
+            "1" if name == OURS else ratio(runs, base, lambda run: run["seconds"]),
+            peak(runs, "largest"),
+            peak(runs, "sum"),
+            digits(entry["disk"] / 1e6),
+        ]
     header = ["row", "tool", "workers", "time, s", "MB/s", "million tokens/s", "tokshard is faster, times"]
     return Table([*header, "largest process, MB", "all processes, MB", "on disk, MB"], identified("T", rows))
 
@@ -91,8 +90,8 @@ def tokens(results: Results) -> Table:
 def built(results: Results, stage: str, prefix: str) -> Table:
     """Return the table of indexes or blends on disk."""
     base = results[stage][OURS]["runs"]
-    rows = [
-        [
+    rows = {
+        name: [
             title(name),
             spread(entry["runs"], lambda run: run["seconds"]),
             "1" if name == OURS else ratio(entry["runs"], base, lambda run: run["seconds"]),
@@ -100,34 +99,32 @@ def built(results: Results, stage: str, prefix: str) -> Table:
             digits(entry["disk"] / 1e6),
         ]
         for name, entry in results[stage].items()
-    ]
+    }
     header = ["row", "tool", "time, s", "tokshard is faster, times", "largest process, MB", "on disk, MB"]
     return Table(header, identified(prefix, rows))
 
 
-def loaded(results: Results, stage: str, prefix: str) -> Table:
-    """Return the table of loaders."""
-    entries = dict(
-        sorted(results[stage].items(), key=lambda item: (not item[0].startswith(OURS), item[0] != PLAIN))
-    )
-    base = entries[OURS if OURS in entries else PLAIN]["runs"]
-    rows = []
-    for name, entry in entries.items():
-        runs = entry["runs"]
-        is_base = runs is base
-        rows.append(
-            [
-                title(name) if name != OURS else "tokshard `data_loader`, tensors",
-                "-" if name == PLAIN else entry["workers"],
-                spread(runs, lambda run: run["rate"]),
-                "1" if is_base else ratio(base, runs, lambda run: run["rate"]),
-                spread(runs, lambda run: run["first"]),
-                "1" if is_base else ratio(runs, base, lambda run: run["first"]),
-                peak(runs, "largest"),
-            ]
-        )
+def loaded(results: Results) -> Table:
+    """Return the table of loaders: tensors, and tokshard's numpy arrays for comparison."""
+    entries = results["load"]
+    base = entries[OURS]["runs"] if OURS in entries else None
+    rows = {}
+    for name in sorted(entries, key=lambda name: list(TOOLS).index(name.split("/")[0])):
+        runs = entries[name]["runs"]
+        compared = base if base and name != PLAIN else None
+        rows[name] = [
+            title(name) if name != OURS else "tokshard `data_loader`, tensors",
+            "-" if name == PLAIN else str(entries[name]["workers"]),
+            spread(runs, lambda run: run["rate"]),
+            ratio(compared, runs, lambda run: run["rate"]) if compared else "-",
+            spread(runs, lambda run: run["first"]),
+            ratio(runs, compared, lambda run: run["first"]) if compared else "-",
+            peak(runs, "largest"),
+        ]
+        if name == OURS:
+            rows[name][3] = rows[name][5] = "1"
     header = ["row", "tool", "workers", "samples/s", "tokshard is faster, times", "first batch, s"]
-    return Table([*header, "tokshard is earlier, times", "largest process, MB"], identified(prefix, rows))
+    return Table([*header, "tokshard is earlier, times", "largest process, MB"], identified("L", rows))
 
 
 def state(facts: dict[str, Any], documents: int) -> str:
@@ -157,7 +154,7 @@ def again(entry: dict[str, Any], documents: int) -> str:
         return f"{ending(entry)}: {quoted(entry['message'])}; {state(entry['state'], documents)}"
     if entry["equal"]:
         same = "bytes" if entry["same_bytes"] else "tokens"
-        return f"complete, the same {same}, {entry['share']:.0%} of the time"
+        return f"complete, the same {same}, {entry['share']:.0%} of the CPU time"
     return f"exit code 0, but {state(entry['state'], documents)}"
 
 
@@ -167,35 +164,31 @@ def quoted(message: str) -> str:
     return f"`{text[:100]}...`" if len(text) > 100 else f"`{text}`" if text else "no message"
 
 
+def faults(
+    results: Results, fault: str, cells: Callable[[dict[str, Any]], list[str]]
+) -> dict[str, list[str]]:
+    """Return rows of what the tools did at a fault."""
+    return {name: [title(name), *cells(entry[fault])] for name, entry in results["faults"].items()}
+
+
 def killed(results: Results) -> Table:
     """Return the table of runs that were killed."""
-    rows = []
-    for name, entry in results["faults"].items():
-        fault = entry["kill"]
-        rows.append(
-            [
-                title(name),
-                state(fault["state"], fault["documents"]),
-                again(fault["again"], fault["documents"]),
-            ]
-        )
-    return Table(["row", "tool", "after the kill", "the same command again"], identified("K", rows))
+
+    def cells(fault: dict[str, Any]) -> list[str]:
+        left = state(fault["state"], fault["documents"]) + ("" if fault["was_killed"] else " (ended before)")
+        return [left, again(fault["again"], fault["documents"])]
+
+    header = ["row", "tool", "after the kill", "the same command again"]
+    return Table(header, identified("K", faults(results, "kill", cells)))
 
 
 def full_disk(results: Results) -> Table:
     """Return the table of runs on a full disk."""
-    rows = []
-    for name, entry in results["faults"].items():
-        fault = entry["disk"]
-        rows.append(
-            [
-                title(name),
-                ending(fault),
-                quoted(fault["message"]),
-                state(fault["state"], fault["documents"]),
-                again(fault["again"], fault["documents"]),
-            ]
-        )
+
+    def cells(fault: dict[str, Any]) -> list[str]:
+        left, after = state(fault["state"], fault["documents"]), again(fault["again"], fault["documents"])
+        return [ending(fault), quoted(fault["message"]), left, after]
+
     header = [
         "row",
         "tool",
@@ -204,26 +197,20 @@ def full_disk(results: Results) -> Table:
         "left on the disk",
         "with enough room, the same command",
     ]
-    return Table(header, identified("D", rows))
+    return Table(header, identified("D", faults(results, "disk", cells)))
 
 
 def bad_record(results: Results) -> Table:
-    """Return the table of runs with a line that is no JSON."""
-    rows = []
-    for name, entry in results["faults"].items():
-        fault = entry["record"]
-        named = {(True, True): "file and line", (True, False): "file", (False, True): "line"}
-        rows.append(
-            [
-                title(name),
-                ending(fault),
-                named.get((fault["names_file"], fault["names_line"]), "nothing"),
-                quoted(fault["message"]) if fault["message"] else "-",
-                state(fault["state"], fault["documents"]),
-            ]
-        )
+    """Return the table of runs with a line that is not JSON."""
+    names = {(True, True): "file and line", (True, False): "file", (False, True): "line"}
+
+    def cells(fault: dict[str, Any]) -> list[str]:
+        named = names.get((fault["names_file"], fault["names_line"]), "nothing")
+        message = quoted(fault["message"]) if fault["message"] else "-"
+        return [ending(fault), named, message, state(fault["state"], fault["documents"])]
+
     header = ["row", "tool", "ends with", "names", "last message", "result, of the good documents"]
-    return Table(header, identified("R", rows))
+    return Table(header, identified("R", faults(results, "record", cells)))
 
 
 def versions(results: Results) -> Table:
@@ -232,11 +219,16 @@ def versions(results: Results) -> Table:
         [TOOLS[name].title, ", ".join(f"{package} {version}" for package, version in found.items())]
         for name, found in results["versions"].items()
     ]
-    rows += [[TOOLS[name].title, f"skipped: {reason}"] for name, reason in results["skipped"].items()]
+    for name, reason in {**results["skipped"], **results.get("failed", {})}.items():
+        tool, comma, stage = name.partition(",")
+        rows.append([TOOLS[tool].title + comma + stage, f"skipped: {reason}"])
     return Table(["tool", "versions"], rows)
 
 
 def sizes(results: Results) -> Table:
     """Return the table of install sizes."""
-    rows = [[name, digits(size / 1e6)] for name, size in results["sizes"].items()]
-    return Table(["row", "installation", "MB"], identified("S", rows))
+    rows = [
+        [f"S{number}", name, digits(size / 1e6)]
+        for number, (name, size) in enumerate(results["sizes"].items(), 1)
+    ]
+    return Table(["row", "installation", "MB"], rows)

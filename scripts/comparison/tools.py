@@ -25,10 +25,10 @@ class Tool:
         name: Of its environment, its requirements file and its results.
         title: What the page calls it.
         runner: The module in runners/.
-        stages: What it can do: tokens, blend (and index), load, mix.
+        stages: What it can do: tokens, blend (and index), load.
         packages: Distributions whose versions the page lists.
         workers: Numbers of worker processes for ``tokens``; the first round tries all.
-        loaders: The same for ``load`` and ``mix``.
+        loaders: The same for ``load``.
         job: Members of its jobs.
     """
 
@@ -60,7 +60,7 @@ TOOLS = {
             OURS,
             "tokshard",
             "ours",
-            ("tokens", "blend", "load", "mix"),
+            ("tokens", "blend", "load"),
             ("tokshard", "fastokens", "tokenizers", "numpy"),
             workers=(2,),
             job={"encoder": "auto"},
@@ -73,36 +73,24 @@ TOOLS = {
             "megatron",
             "Megatron Core",
             "megatroncore",
-            ("tokens", "blend", "load", "mix"),
+            ("tokens", "blend", "load"),
             ("megatron-core", "transformers", "tokenizers", "torch"),
         ),
-        Tool(
-            "datatrove",
-            "datatrove",
-            "trove",
-            ("tokens", "load"),
-            ("datatrove", "tokenizers", "torch"),
-        ),
+        Tool("datatrove", "datatrove", "trove", ("tokens", "load"), ("datatrove", "tokenizers", "torch")),
         Tool("dolma", "dolma", "olmo", ("tokens",), ("dolma", "tokenizers")),
-        Tool(
-            "litdata",
-            "litdata",
-            "lit",
-            ("tokens", "load", "mix"),
-            ("litdata", "tokenizers", "torch"),
-        ),
+        Tool("litdata", "litdata", "lit", ("tokens", "load"), ("litdata", "tokenizers", "torch")),
         Tool(
             "streaming",
             "MosaicML streaming",
             "mosaic",
-            ("tokens", "load", "mix"),
+            ("tokens", "load"),
             ("mosaicml-streaming", "tokenizers", "torch"),
         ),
         Tool(
             "datasets",
             "Hugging Face datasets",
             "huggingface",
-            ("tokens", "load", "mix"),
+            ("tokens", "load"),
             ("datasets", "tokenizers", "torch", "pyarrow"),
         ),
     )

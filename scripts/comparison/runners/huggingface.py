@@ -76,17 +76,10 @@ def load(job: harness.Job) -> None:
     """Read batches of tensors."""
 
     def opened() -> Iterable[Any]:
-        from datasets import interleave_datasets, load_from_disk
+        from datasets import load_from_disk
         from torch.utils.data import DataLoader
 
-        parts = [
-            load_from_disk(f"{path}/data").shuffle(seed=job.seed).with_format("torch")
-            for _, path in job.sources
-        ]
-        dataset = parts[0]
-        if len(parts) > 1:
-            weights = [weight for weight, _ in job.sources]
-            dataset = interleave_datasets(parts, probabilities=weights, seed=job.seed)
+        dataset = load_from_disk(f"{job.sources[0][1]}/data").shuffle(seed=job.seed).with_format("torch")
         return DataLoader(dataset, batch_size=job.batch, num_workers=job.workers)
 
     harness.drain(job, opened, lambda batch: batch["input_ids"])

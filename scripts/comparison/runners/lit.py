@@ -1,4 +1,4 @@
-"""Runner of litdata: optimize() with the token loader, StreamingDataset and CombinedStreamingDataset."""
+"""Runner of litdata: optimize() with the token loader, StreamingDataset."""
 
 from __future__ import annotations
 
@@ -91,19 +91,15 @@ def load(job: harness.Job) -> None:
     """Read batches of tensors."""
 
     def opened() -> Iterable[Any]:
-        from litdata import CombinedStreamingDataset, StreamingDataLoader, StreamingDataset, TokensLoader
+        from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
 
-        parts = [
-            StreamingDataset(
-                path, item_loader=TokensLoader(job.length + 1), shuffle=True, drop_last=True, seed=job.seed
-            )
-            for _, path in job.sources
-        ]
-        dataset: Any = parts[0]
-        if len(parts) > 1:
-            dataset = CombinedStreamingDataset(
-                parts, seed=job.seed, weights=[weight for weight, _ in job.sources], iterate_over_all=False
-            )
+        dataset = StreamingDataset(
+            job.sources[0][1],
+            item_loader=TokensLoader(job.length + 1),
+            shuffle=True,
+            drop_last=True,
+            seed=job.seed,
+        )
         return StreamingDataLoader(dataset, batch_size=job.batch, num_workers=job.workers)
 
     harness.drain(job, opened, lambda batch: batch)

@@ -1,4 +1,4 @@
-"""Runner of MosaicML streaming: MDSWriter and StreamingDataset, with streams for several sources."""
+"""Runner of MosaicML streaming: MDSWriter and StreamingDataset."""
 
 from __future__ import annotations
 
@@ -104,16 +104,14 @@ def load(job: harness.Job) -> None:
     def opened() -> Iterable[Any]:
         import numpy as np
         import torch
-        from streaming import Stream, StreamingDataset
+        from streaming import StreamingDataset
         from torch.utils.data import DataLoader
 
         class Tokens(StreamingDataset):
             def __getitem__(self, at: int) -> Any:
                 return torch.from_numpy(super().__getitem__(at)["tokens"].astype(np.int64))
 
-        one = len(job.sources) == 1
-        streams = [Stream(local=path, proportion=None if one else weight) for weight, path in job.sources]
-        dataset = Tokens(streams=streams, shuffle=True, shuffle_seed=job.seed, batch_size=job.batch)
+        dataset = Tokens(local=job.sources[0][1], shuffle=True, shuffle_seed=job.seed, batch_size=job.batch)
         return DataLoader(dataset, batch_size=job.batch, num_workers=job.workers)
 
     harness.drain(job, opened, lambda batch: batch)
