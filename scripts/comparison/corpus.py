@@ -20,13 +20,11 @@ class Corpus:
     Attributes:
         files: JSONL files of about equal size.
         documents: The number of their records.
-        text_bytes: The size of their texts as UTF-8.
         file_bytes: The size of the files.
     """
 
     files: list[str]
     documents: int
-    text_bytes: int
     file_bytes: int
 
 
@@ -53,16 +51,15 @@ def make(sources: list[Path], directory: Path, megabytes: float) -> Corpus:
     directory.mkdir(parents=True)
     paths = [directory / f"part-{part}.jsonl" for part in range(PARTS)]
     endless = texts(sources)
-    documents = text_bytes = file_bytes = 0
+    documents = file_bytes = 0
     for part, path in enumerate(paths):
         with path.open("wb") as file:
             while file_bytes < megabytes * 1e6 * (part + 1) / PARTS:
                 text = next(endless)
                 record = {"id": str(documents), "text": text, "source": "sample"}
                 file_bytes += file.write(orjson.dumps(record) + b"\n")
-                text_bytes += len(text.encode())
                 documents += 1
-    return Corpus(list(map(str, paths)), documents, text_bytes, file_bytes)
+    return Corpus(list(map(str, paths)), documents, file_bytes)
 
 
 def with_bad_line(corpus: Corpus, directory: Path) -> tuple[Corpus, str, int]:
@@ -76,7 +73,7 @@ def with_bad_line(corpus: Corpus, directory: Path) -> tuple[Corpus, str, int]:
             line = len(lines) // 2 + 1
             lines[line - 1] = b"This is not JSON.\n"
         path.write_bytes(b"".join(lines))
-    broken = Corpus(list(map(str, paths)), corpus.documents - 1, corpus.text_bytes, corpus.file_bytes)
+    broken = Corpus(list(map(str, paths)), corpus.documents - 1, corpus.file_bytes)
     return broken, paths[1].name, line
 
 

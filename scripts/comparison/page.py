@@ -66,6 +66,7 @@ def values(results: Results) -> dict[str, str]:
         "table_killed": str(tables.killed(results)),
         "table_disk": str(tables.full_disk(results)),
         "table_record": str(tables.bad_record(results)),
+        "ahead": tables.ahead(results),
         "table_sizes": str(tables.sizes(results)),
     }
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
+from measure import digits
+
 WIDTH, BAR, GAP, LEFT, RIGHT, TOP = 760, 20, 10, 250, 110, 44
 STYLE = """
-text { font: 13px system-ui, sans-serif; fill: #57606a }
+text { font: 13px system-ui, sans-serif; fill: #656d76 }
 .title { font-weight: 600; font-size: 15px }
-.bar { fill: #8b949e } .ours { fill: #2f81f7 } .range { stroke: #57606a; stroke-width: 1.5 }
+.bar { fill: #8b949e } .ours { fill: #2f81f7 } .range { stroke: #656d76; stroke-width: 1.5 }
 @media (prefers-color-scheme: dark) {
 text { fill: #b1bac4 } .bar { fill: #6e7681 } .range { stroke: #b1bac4 }
 }
@@ -27,13 +29,12 @@ class Bar:
     is_ours: bool
 
 
-def chart(title: str, bars: list[Bar], shown: str = "{:,.3g}") -> str:
+def chart(title: str, bars: list[Bar]) -> str:
     """Return a bar chart.
 
     Args:
         title: Title, with the unit.
         bars: From the first row to the last.
-        shown: Format of the value beside each bar.
     """
     most = max(bar.high for bar in bars)
     scale = (WIDTH - LEFT - RIGHT) / most
@@ -54,6 +55,6 @@ def chart(title: str, bars: list[Bar], shown: str = "{:,.3g}") -> str:
             f'<text x="{LEFT - 8}" y="{middle + 5}" text-anchor="end">{escape(bar.label)}</text>',
             f'<rect class="{kind}" x="{LEFT}" y="{top}" width="{width}" height="{BAR}"/>',
             f'<line class="range" x1="{ends[0]}" x2="{ends[1]}" y1="{middle}" y2="{middle}"/>',
-            f'<text x="{ends[1] + 8}" y="{middle + 5}">{shown.format(bar.median)}</text>',
+            f'<text x="{ends[1] + 8}" y="{middle + 5}">{digits(bar.median)}</text>',
         ]
     return "\n".join([*parts, "</svg>", ""])

@@ -45,7 +45,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--fault-megabytes", type=float, default=8, help="the same for the faults")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", help="measure only these, separated by commas, and tokshard")
-    parser.add_argument("--only", help="measure only these, by commas: "
+    parser.add_argument("--only", type=lambda text: set(text.split(",")), default=STAGES,
+                        help="measure only these, separated by commas, and keep the other results: "
                         "tokens, index, blend, load, faults; sizes (not by default)")  # fmt: skip
     parser.add_argument("--samples", type=int, default=1_000_000, help="samples of indexes and blends")
     parser.add_argument("--length", type=int, default=2048, help="tokens of a sample")
@@ -58,6 +59,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
                         "writes the page, others are a trial")  # fmt: skip
     parser.add_argument("--directory", help="where the temporary directory is made")
     options = parser.parse_args(arguments)
+    if options.quick and options.output == RESULTS:
+        parser.error("--quick needs --output: its numbers are not for the page")
     if options.quick:
         options.megabytes, options.fault_megabytes, options.rounds, options.seconds = 2, 1, 1, 0.2
     return options
@@ -114,9 +117,14 @@ def main(arguments: list[str]) -> None:
     if options.install:
         return
     results = json.loads(options.output.read_text()) if options.output.is_file() else {}
-    results["skipped"] = skipped
-    for part in measured(options, chosen):
-        results.update(part)
+    kept = {
+        name: reason
+        for name, reason in results.get("failed", {}).items()
+        if name.rpartition(", ")[2] not in options.only
+    }
+    results |= {"skipped": skipped, "failed": kept}
+    for part in measured(options, chosen, kept):
+        results |= part
         options.output.write_text(json.dumps(results, indent=1) + "\n")
     if options.output == RESULTS:
         page.write(results)
@@ -129,9 +137,11 @@ def machine() -> str:
     return f"{measure.processor()}, {memory:.0f} GB of memory, {system}"
 
 
-def measured(options: argparse.Namespace, chosen: list[tools.Tool]) -> Iterator[dict[str, Any]]:
-    """Yield the results, stage by stage."""
-    wanted = set(options.only.split(",")) if options.only else STAGES
+def measured(
+    options: argparse.Namespace, chosen: list[tools.Tool], failed: dict[str, str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the results, stage by stage; add to the peers that failed."""
+    wanted = options.only
     with tempfile.TemporaryDirectory(dir=options.directory) as name:
         directory = Path(name)
         if "sizes" in wanted:
@@ -145,7 +155,7 @@ def measured(options: argparse.Namespace, chosen: list[tools.Tool]) -> Iterator[
             "setting": setting(options, tokenizer, corpus),
             "versions": {tool.name: tools.versions(tool) for tool in chosen if tool.packages},
         }
-        bench = stages.Bench(directory, chosen, options, tokenizer)
+        bench = stages.Bench(directory, chosen, options, tokenizer, failed)
         if "tokens" in wanted:
             yield {"tokens": stages.tokens(bench, corpus)}
         if "faults" in wanted:
@@ -160,8 +170,6 @@ def measured(options: argparse.Namespace, chosen: list[tools.Tool]) -> Iterator[
                     yield {stage: stages.build(bench, paths, several=several)}
             if "load" in wanted:
                 yield {"load": stages.load(bench, paths)}
-        if bench.failed:
-            yield {"failed": bench.failed}
 
 
 def setting(options: argparse.Namespace, tokenizer: dict[str, Any], corpus: corpora.Corpus) -> dict[str, Any]:
@@ -173,7 +181,6 @@ def setting(options: argparse.Namespace, tokenizer: dict[str, Any], corpus: corp
         "vocabulary": tokenizer["vocabulary"],
         "rounds": options.rounds,
         "documents": corpus.documents,
-        "text_bytes": corpus.text_bytes,
         "file_bytes": corpus.file_bytes,
         "fault_megabytes": options.fault_megabytes,
         "samples": options.samples,

@@ -31,13 +31,18 @@ class Bench:
     """
 
     def __init__(
-        self, directory: Path, chosen: list[Tool], options: argparse.Namespace, tokenizer: dict[str, Any]
+        self,
+        directory: Path,
+        chosen: list[Tool],
+        options: argparse.Namespace,
+        tokenizer: dict[str, Any],
+        failed: dict[str, str],
     ) -> None:
         self.directory = directory
         self.tools = chosen
         self.options = options
         self.tokenizer = tokenizer
-        self.failed: dict[str, str] = {}
+        self.failed = failed
 
     def run(self, tool: Tool, stage: str, output: Path, **members: Any) -> process.Run:
         """Run one stage with one tool."""

@@ -127,6 +127,32 @@ def loaded(results: Results) -> Table:
     return Table([*header, "tokshard is earlier, times", "largest process, MB"], identified("L", rows))
 
 
+def ahead(results: Results) -> str:
+    """Return the rows of tools that are better than tokshard's, as a list in Markdown."""
+    figures: list[tuple[str, str, str, Callable[[Run], float]]] = [
+        ("tokens", "T", "less time for tokens on disk", lambda run: run["seconds"]),
+        ("tokens", "T", "a smaller largest process", lambda run: run["largest"]),
+        ("tokens", "T", "less memory of all processes", lambda run: run["sum"]),
+        ("index", "I", "less time for an index", lambda run: run["seconds"]),
+        ("blend", "B", "less time for a blend", lambda run: run["seconds"]),
+        ("load", "L", "more samples per second", lambda run: -run["rate"]),
+        ("load", "L", "an earlier first batch", lambda run: run["first"]),
+        ("load", "L", "a smaller largest process of a loader", lambda run: run["largest"]),
+    ]
+    lines = []
+    for stage, prefix, words, value in figures:
+        medians = {
+            name: Spread.of([value(run) for run in entry["runs"]]).median
+            for name, entry in results[stage].items()
+            if name in TOOLS and TOOLS[name].packages
+        }
+        better = {name: [title(name)] for name, median in medians.items() if median < medians.get(OURS, 0)}
+        if better:
+            rows = identified(prefix, better)
+            lines.append(f"- {words}: " + ", ".join(f"{tool} ({row})" for row, tool in rows))
+    return "\n".join(lines) or "- none"
+
+
 def state(facts: dict[str, Any], documents: int) -> str:
     """Return what a reader finds, in words."""
     if "error" in facts:
@@ -219,7 +245,7 @@ def versions(results: Results) -> Table:
         [TOOLS[name].title, ", ".join(f"{package} {version}" for package, version in found.items())]
         for name, found in results["versions"].items()
     ]
-    for name, reason in {**results["skipped"], **results.get("failed", {})}.items():
+    for name, reason in {**results["skipped"], **results["failed"]}.items():
         tool, comma, stage = name.partition(",")
         rows.append([TOOLS[tool].title + comma + stage, f"skipped: {reason}"])
     return Table(["tool", "versions"], rows)
@@ -228,7 +254,7 @@ def versions(results: Results) -> Table:
 def sizes(results: Results) -> Table:
     """Return the table of install sizes."""
     rows = [
-        [f"S{number}", name, digits(size / 1e6)]
+        [f"S{number}", name, f"{size / 1e6:,.0f}"]
         for number, (name, size) in enumerate(results["sizes"].items(), 1)
     ]
     return Table(["row", "installation", "MB"], rows)

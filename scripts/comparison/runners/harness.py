@@ -4,7 +4,7 @@
 
 The job is a JSON object with these members, each stage using some of them:
 
-    stage       what to do: tokens, read, convert, index, blend or load
+    stage       what to do: tokens, read, convert, blend, plan or load
     files       JSONL files with the members ``id`` and ``text``
     tokenizer   path of tokenizer.json; ``eod`` is the id of its EOD token, ``eod_text`` the text,
                 ``vocabulary`` the number of its tokens
@@ -13,7 +13,7 @@ The job is a JSON object with these members, each stage using some of them:
     parts       of ``convert``: objects with members that replace those of the job: output, and
                 ``tokens``, the path of a .npy file with the tokens of documents, EOD included, and
                 ``ends``, the path of a .npy file with the position after each document
-    sources     pairs of a weight and a directory that ``convert`` wrote
+    sources     pairs of a weight and a directory that ``convert`` wrote; ``load`` has one
     length      tokens of a sample; ``batch`` is the number of samples in a batch
     samples     number of samples that an index or a blend has
     seconds     of ``load``: how long to read
