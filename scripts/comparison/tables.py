@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +110,7 @@ def loaded(results: Results) -> Table:
     entries = results["load"]
     base = entries[OURS]["runs"] if OURS in entries else None
     rows = {}
-    for name in sorted(entries, key=lambda name: list(TOOLS).index(name.split("/")[0])):
+    for name in sorted(entries, key=lambda name: (list(TOOLS).index(name.split("/")[0]), name)):
         runs = entries[name]["runs"]
         compared = base if base and name != PLAIN else None
         rows[name] = [
@@ -186,6 +187,7 @@ def again(entry: dict[str, Any], documents: int) -> str:
 
 def quoted(message: str) -> str:
     """Return a message of a tool as code, shortened."""
+    message = re.sub(r"\x1b?\[[0-9;]*[A-HJKm]", "", message)  # colors and moves of the cursor
     text = " ".join(message.replace("`", "'").replace("|", "/").split())
     return f"`{text[:100]}...`" if len(text) > 100 else f"`{text}`" if text else "no message"
 
