@@ -55,7 +55,7 @@ def test_a_sample_is_its_part_of_all_tokens(directory, mmap, worth, lengths, arg
     sequences = numbered([*lengths, 1])
     length, extra, pad_id = (arguments[name] for name in ("sequence_length", "extra_token", "pad_id"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(samples_module, "_TOKENS_WORTH_A_COPY", worth)
+        patch.setattr(samples_module, "TOKENS_WORTH_A_COPY", worth)
         try:
             samples = opened(directory, sequences, mmap=mmap, **arguments)
         except InputError:  # an empty sequence is read last, see test_indices
