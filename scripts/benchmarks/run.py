@@ -8,6 +8,7 @@ import sys
 # Modules may not be called tokenize or trace: they would hide the standard library's.
 MODULES = {
     "tokenize": "tokenizing",
+    "stages": "stages",
     "libraries": "libraries",
     "memory": "longdocuments",
     "startup": "startup",

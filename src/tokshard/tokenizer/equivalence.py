@@ -3,8 +3,9 @@
 These are the documents of the corpus' first megabyte, and about one in a thousand of the others, by a hash of
 its position, so the choice depends on nothing but the input.
 
-The reference encodes them in threads, while the fast encoder is loaded and encodes: its library releases the
-GIL. A part is committed only after the comparison of all its documents.
+The reference encodes many of them in threads, while the fast encoder is loaded and encodes: its library
+releases the GIL. Few of them are encoded at the end, in the calling thread: the library's caches belong to a
+thread, and those of a new one are empty. A part is committed only after the comparison of all its documents.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ FIRST_BYTES = 1 << 20
 ONE_IN = 1000
 _SHOWN_CHARACTERS = 60
 _MAX_THREADS = 4
+_FEW_CHARACTERS = 1 << 15
 _THREAD_CHARACTERS = 1 << 17  # the reference needs about 0.1 s for so many
 
 
@@ -52,7 +54,7 @@ def sample(offsets: NDArray[np.int64], file: int, compare_below: int) -> NDArray
 
 
 class Comparison:
-    """The comparison of some texts of a batch, which the reference begins to encode at once.
+    """The comparison of some texts of a batch. If they are many, the reference begins to encode at once.
 
     Args:
         texts: The texts to compare.
@@ -63,11 +65,13 @@ class Comparison:
     def __init__(self, texts: list[str], reference: Encoder, where: str) -> None:
         self._texts, self._where = texts, where
         self._fast: list[NDArray[np.uint32]] = []
-        ends = _thread_ends(texts)
+        if sum(map(len, texts)) < _FEW_CHARACTERS:
+            self._slow: list[Callable[[], EncodedBatch]] = [partial(reference.encode, texts)]
+            return
         # Not daemons: the process must not exit while the library runs.
         self._slow = [
-            Background(partial(reference.encode, texts[begin:end]), daemon=False)
-            for begin, end in pairwise(ends)
+            Background(partial(reference.encode, texts[begin:end]), daemon=False).result
+            for begin, end in pairwise(_thread_ends(texts))
         ]
 
     def add(self, encoded: EncodedBatch, chosen: NDArray[np.int64]) -> None:
@@ -76,14 +80,14 @@ class Comparison:
         self._fast = [ids[offsets[index] : offsets[index + 1]].copy() for index in chosen]
 
     def finish(self) -> None:
-        """Wait for the reference, and compare.
+        """Encode with the reference or wait for it, and compare.
 
         Raises:
             EncoderMismatchError: The encoders differ.
         """
         import numpy as np
 
-        expected = (ids for batch in self._slow for ids in _split(batch.result()))
+        expected = (ids for encode in self._slow for ids in _split(encode()))
         for text, fast, slow in zip(self._texts, self._fast, expected, strict=True):
             if not np.array_equal(fast, slow):
                 raise _mismatch(text, fast, slow, self._where)
@@ -94,10 +98,10 @@ def _thread_ends(texts: list[str]) -> list[int]:
     import numpy as np
 
     ends = np.cumsum([len(text) for text in texts])
-    size = int(ends[-1]) if texts else 0
+    size = int(ends[-1])
     threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS, size // _THREAD_CHARACTERS + 1, len(texts))
-    inner = np.searchsorted(ends, size * np.arange(1, threads) / max(threads, 1))
-    return [0, *inner.tolist(), len(texts)] if texts else []
+    inner = np.searchsorted(ends, size * np.arange(1, threads) / threads)
+    return [0, *inner.tolist(), len(texts)]
 
 
 def _split(encoded: EncodedBatch) -> Iterator[NDArray[np.uint32]]:
