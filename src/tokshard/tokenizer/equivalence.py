@@ -19,7 +19,7 @@ from tokshard.core.background import Background
 from tokshard.errors import EncoderMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
