@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -31,6 +32,14 @@ def comparison():
         for name in {*sys.modules} - before:
             if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == COMPARISON:
                 del sys.modules[name]
+
+
+def test_it_starts():
+    """Its modules share the import path with those of scripts/bench: no name may occur twice."""
+    command = [sys.executable, COMPARISON / "run.py", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--fault-megabytes" in done.stdout
 
 
 T1 = "[T1](docs/compare.md#x)"

@@ -16,7 +16,7 @@ from typing import Any
 
 import process
 from corpus import Corpus, make, with_bad_line
-from stages import Bench, fresh, succeeded
+from tasks import Bench, fresh, succeeded
 from tools import Tool
 
 HALF = 0.5  # of the bytes that an undisturbed run leaves

@@ -26,7 +26,7 @@ import corpus as corpora  # noqa: E402
 import faults  # noqa: E402
 import page  # noqa: E402
 import sizes  # noqa: E402
-import stages  # noqa: E402
+import tasks  # noqa: E402
 import tools  # noqa: E402
 
 SAMPLE = tools.ROOT / "sample_data"
@@ -155,21 +155,21 @@ def measured(
             "setting": setting(options, tokenizer, corpus),
             "versions": {tool.name: tools.versions(tool) for tool in chosen if tool.packages},
         }
-        bench = stages.Bench(directory, chosen, options, tokenizer, failed)
+        bench = tasks.Bench(directory, chosen, options, tokenizer, failed)
         if "tokens" in wanted:
-            yield {"tokens": stages.tokens(bench, corpus)}
+            yield {"tokens": tasks.tokens(bench, corpus)}
         if "faults" in wanted:
             yield {"faults": faults.measure(bench, options)}
         if wanted & {"index", "blend", "load"}:
             prefix = directory / "tokens" / tools.OURS / "data"
             if not prefix.with_suffix(".idx").is_file():
                 bench.run(tools.TOOLS[tools.OURS], "tokens", prefix.parent, files=corpus.files, workers=2)
-            paths = stages.prepare(bench, str(prefix))
+            paths = tasks.prepare(bench, str(prefix))
             for stage, several in (("index", False), ("blend", True)):
                 if stage in wanted:
-                    yield {stage: stages.build(bench, paths, several=several)}
+                    yield {stage: tasks.build(bench, paths, several=several)}
             if "load" in wanted:
-                yield {"load": stages.load(bench, paths)}
+                yield {"load": tasks.load(bench, paths)}
 
 
 def setting(options: argparse.Namespace, tokenizer: dict[str, Any], corpus: corpora.Corpus) -> dict[str, Any]:
