@@ -17,7 +17,7 @@ from tokshard.corpus.records import read_documents
 from tokshard.corpus.units import LineUnit
 from tokshard.errors import EncoderMismatchError
 from tokshard.tokenization import encoder as encoder_module
-from tokshard.tokenization.encoder import BatchProgress, Outcome, Task, UnitEncoder
+from tokshard.tokenization.encoder import BatchProgress, Outcome, Task, UnitEncoder, progress_each
 from tokshard.tokenization.part import PartReader, UnitKey
 from tokshard.tokenization.workers.executor import InlineExecutor
 from tokshard.tokenizer import encoders, long_texts
@@ -47,6 +47,21 @@ def encode(tmp_path, monkeypatch):
         return encoder.encode(Task(unit, source, compared))
 
     return encode
+
+
+@pytest.mark.parametrize(("seconds", "messages"), [(0.0, 5), (1e9, 3)])
+def test_progress_is_merged_for_some_time_and_up_to_each_outcome(seconds, messages):
+    batches = [BatchProgress(10**k, 2 * 10**k, 3 * 10**k) for k in range(5)]
+    outcomes = [Outcome(UnitKey(0, 0)), Outcome(UnitKey(0, 1))]
+    events = [*batches[:3], outcomes[0], *batches[3:], outcomes[1]]
+    merged = list(progress_each(seconds, events))
+    progress = [event for event in merged if isinstance(event, BatchProgress) and any(event)]
+    assert len(progress) == messages
+    assert [sum(numbers) for numbers in zip(*progress, strict=True)] == [11111, 22222, 33333]
+    assert [event for event in merged if isinstance(event, Outcome)] == outcomes
+    assert merged[0] == batches[0]
+    before_first = merged[: merged.index(outcomes[0])]
+    assert sum(event.input_bytes for event in before_first) == 111
 
 
 def part_of(folder: Path) -> tuple:

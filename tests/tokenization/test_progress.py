@@ -125,5 +125,5 @@ def test_worker_processes_report_within_a_unit(tmp_path):
     with ProcessPool(2) as pool:
         run_tokenize(path, str(tmp_path / "out"), executor=pool, unit_bytes=64 << 20, progress=recorded)
     updates = recorded.activities["encoding"][2]
-    assert len({update.bytes_done for update in updates}) == 5
+    assert updates[0].bytes_done == 1_000_013  # the first document; those after it are merged for some time
     assert updates[-1].bytes_done == (tmp_path / "corpus.jsonl").stat().st_size

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import islice, repeat
+from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from tokshard.core.codec import decode, encode
@@ -144,6 +147,25 @@ class BatchProgress(NamedTuple):
     input_bytes: int
     documents: int
     tokens: int
+
+
+def progress_each(
+    seconds: float, events: Iterable[BatchProgress | Outcome]
+) -> Iterator[BatchProgress | Outcome]:
+    """Yield events; the progress of several batches is one, about every ``seconds`` and before an outcome.
+
+    Each message to another process takes time of both. The first batch is reported at once.
+    """
+    nothing = BatchProgress(0, 0, 0)
+    unreported, reported = nothing, -math.inf
+    for event in events:
+        if isinstance(event, BatchProgress):
+            unreported = BatchProgress(*map(add, unreported, event))
+        if isinstance(event, Outcome) or time.monotonic() - reported >= seconds:
+            yield unreported
+            unreported, reported = nothing, time.monotonic()
+        if isinstance(event, Outcome):
+            yield event
 
 
 class _InputBytes:

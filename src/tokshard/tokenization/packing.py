@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# Documents that are longer on average are copied one by one: that takes less time than a mask of all tokens
+# (`scripts/bench stages`).
+_LONG_DOCUMENT_TOKENS = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class PackedDocuments:
     """One field of a batch of documents, ready to be written.
@@ -155,9 +160,15 @@ def _with_eod(
 
     result = np.empty(len(ids) + len(ends), dtype)
     eod_positions = ends + np.arange(len(ends))
-    from_text = np.ones(len(result), bool)
-    from_text[eod_positions] = False
-    result[from_text] = ids
+    if len(ids) > _LONG_DOCUMENT_TOKENS * len(ends):
+        begin = 0
+        for place, end in enumerate(ends.tolist()):
+            result[begin + place : end + place] = ids[begin:end]
+            begin = end
+    else:
+        from_text = np.ones(len(result), bool)
+        from_text[eod_positions] = False
+        result[from_text] = ids
     result[eod_positions] = eod_id
     return result
 

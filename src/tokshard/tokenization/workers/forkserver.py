@@ -28,12 +28,13 @@ from typing import NoReturn
 from tokshard.core.memory import release_free_memory
 from tokshard.core.worker_errors import error_to_json
 from tokshard.errors import reason_of
-from tokshard.tokenization.encoder import EncodingSpec, Outcome, Task, UnitEncoder
+from tokshard.tokenization.encoder import EncodingSpec, Outcome, Task, UnitEncoder, progress_each
 from tokshard.tokenization.workers.pool import MESSAGE_BYTES, Message, to_line
 from tokshard.tokenizer import libraries
 from tokshard.tokenizer.huggingface_library import is_version_1
 
 HEARTBEAT_SECONDS = 1.0
+_PROGRESS_SECONDS = 0.2
 # What workers are going to need, with or without the fast encoder.
 _LIBRARIES = ("numpy", "orjson", "xxhash", "tokenizers", "fastokens")
 
@@ -174,7 +175,8 @@ def work(encoder: UnitEncoder, connection: socket.socket) -> NoReturn:
         channel.send({"pid": os.getpid()})
         with connection.makefile("rb") as tasks:
             for line in tasks:
-                for event in encoder.encode(Task.from_json(json.loads(line))):
+                events = encoder.encode(Task.from_json(json.loads(line)))
+                for event in progress_each(_PROGRESS_SECONDS, events):
                     if isinstance(event, Outcome):
                         channel.send({"outcome": event.to_json()})
                     else:

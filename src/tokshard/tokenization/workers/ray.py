@@ -18,7 +18,6 @@ import json
 import os
 import secrets
 import socket
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -37,7 +36,14 @@ from tokshard.storage.fs import abspath
 from tokshard.storage.paths import is_remote
 from tokshard.storage.reading import open_file
 from tokshard.storage.scratch import scratch_directory
-from tokshard.tokenization.encoder import BatchProgress, EncodingSpec, Outcome, Task, UnitEncoder
+from tokshard.tokenization.encoder import (
+    BatchProgress,
+    EncodingSpec,
+    Outcome,
+    Task,
+    UnitEncoder,
+    progress_each,
+)
 from tokshard.tokenization.part import UnitKey
 from tokshard.tokenization.workers.executor import Events
 from tokshard.tokenization.workers.feed import Feed, StreamInput
@@ -255,14 +261,9 @@ def encode_on_node(arguments: Message, tokenizer: bytes) -> Iterator[Answer]:
             encoder = _encoder(arguments["spec"], tokenizer)
             is_shared = os.path.isdir(arguments["parts"])
             encoder.parts_directory = arguments["parts"] if is_shared else scratch
-            unreported, reported = BatchProgress(0, 0, 0), time.monotonic()
-            for event in _encode(encoder, arguments, scratch, host):
+            for event in progress_each(_PROGRESS_SECONDS, _encode(encoder, arguments, scratch, host)):
                 if isinstance(event, BatchProgress):
-                    unreported = BatchProgress(*map(sum, zip(unreported, event, strict=True)))
-                if isinstance(event, Outcome) or time.monotonic() - reported >= _PROGRESS_SECONDS:
-                    yield {"progress": list(unreported)}, b""
-                    unreported, reported = BatchProgress(0, 0, 0), time.monotonic()
-                if isinstance(event, BatchProgress):
+                    yield {"progress": list(event)}, b""
                     continue
                 answer = {"outcome": event.to_json()}
                 if is_shared or event.refused is not None:
