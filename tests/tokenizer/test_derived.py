@@ -94,6 +94,26 @@ def test_what_is_kept_is_what_is_derived(tmp_path, monkeypatch, parsed):
             assert not parsed
 
 
+def test_what_is_loaded_ahead_is_not_parsed_again(tmp_path, monkeypatch, parsed):
+    for place in definitions(tmp_path):
+        with monkeypatch.context() as patch:
+            patch.setenv("TOKSHARD_CACHE_DIR", "/dev/null/cache")
+            tokenizer = load_tokenizer(place, need_eod=False)
+            expected = libraries.boundaries_of(tokenizer)
+        result(place, special_tokens=True)  # another result of the same file
+        load_tokenizer(place, need_eod=False, special_tokens=False)
+        refused = fast_encoder_refusal(tokenizer, special_tokens=False) is not None
+        libraries._examined.clear()
+        libraries._boundaries_ahead.clear()
+        del parsed[:]
+        libraries.load_ahead(place, need_eod=False)
+        assert not parsed
+        assert list(libraries._fast_ahead) == ([] if refused else [(tokenizer.sha256, False)])
+        assert libraries._boundaries_ahead == ({} if refused else {tokenizer.sha256: expected})
+        libraries._fast_ahead.clear()
+        libraries._reference_ahead.clear()
+
+
 def test_datasets_are_the_same(tmp_path, monkeypatch):
     text = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS] * 60)
     assert os.path.getsize(text) > 1 << 20

@@ -28,7 +28,6 @@ from tokshard.tokenizer.huggingface_library import LoadedTokenizer
 from tokshard.tokenizer.pieces import Boundaries
 from tokshard.tokenizer.structure import FastEncoderRefusedError
 from tokshard.tokenizer.tiktoken_files import TiktokenEncoding
-from tokshard.tokenizer.transformers_classes import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +55,38 @@ _checked: list[str] = []
 _boundaries_ahead: dict[str, Boundaries | None] = {}
 
 
-def load_ahead(path: str, *, special_tokens: bool, transformers: Family | None = None) -> None:
+def load_ahead(argument: str, *, special_tokens: bool = False, **settings: Any) -> None:
     """Load the objects of both libraries for a ``tokenizer.json`` before they are needed.
 
     Nothing is loaded for a tokenizer that the fast encoder does not support. Errors are ignored here; the
     later call of :func:`fast` or :func:`huggingface` raises them.
+
+    Args:
+        argument: The file or its directory.
+        special_tokens: Whether the post-processor applies.
+        settings: Further arguments of :func:`~tokshard.tokenizer.definition.load_tokenizer`.
     """
     with suppress(Exception):
-        content, definition = definition_ahead(path, transformers)
+        content, definition = definition_ahead(argument, special_tokens=special_tokens, **settings)
         digest = sha256(content).hexdigest()
-        # It may panic on unsupported definitions, and print that to stderr.
-        if structure.refusal(definition, special_tokens=special_tokens) is not None:
-            return
-        _check_subword_prefix(definition, path)
-        prepared = _Prepared.of(definition, special_tokens=special_tokens)
-        _boundaries_ahead[digest] = boundaries_of_definition(definition)
+        # fastokens may panic on unsupported definitions, and print that to stderr.
+        prepared = _examine(content, digest, argument, special_tokens=special_tokens, parsed=definition)
+        _examined.clear()
         del definition  # as large as the object built from it
+        if isinstance(prepared, str):
+            return
+        _boundaries_ahead[digest] = prepared.boundaries
 
         def load_fast() -> None:
             with suppress(Exception):
-                _fast_ahead[digest, special_tokens] = prepared.load(path)
+                _fast_ahead[digest, special_tokens] = prepared.load(argument)
 
         # fastokens releases the GIL, tokenizers does not.
         thread = Thread(target=load_fast)
         thread.start()
         try:
             if not huggingface_library.is_version_1():  # its threads would not exist in forked workers
-                _reference_ahead[digest] = _load_huggingface(content, path)
+                _reference_ahead[digest] = _load_huggingface(content, argument)
         finally:
             thread.join()
 
@@ -116,31 +120,39 @@ def fast(tokenizer: Tokenizer, *, special_tokens: bool) -> FastLibrary:
 
 def fast_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str | None:
     """Return which part of a ``tokenizer.json`` the fast encoder does not support; None if there is none."""
-    examined = _examine(tokenizer, special_tokens=special_tokens)
+    examined = _examine_tokenizer(tokenizer, special_tokens=special_tokens)
     return examined if isinstance(examined, str) else None
 
 
 def _take_prepared(tokenizer: Tokenizer, *, special_tokens: bool) -> _Prepared:
-    examined = _examine(tokenizer, special_tokens=special_tokens)
+    examined = _examine_tokenizer(tokenizer, special_tokens=special_tokens)
     _examined.clear()  # as large as the definition
     if isinstance(examined, str):
         raise FastEncoderRefusedError(f"cannot encode with {tokenizer.path}: {examined}")
     _checked[:] = [tokenizer.sha256]  # definitions with a continuing subword prefix are refused
+    _boundaries_ahead[tokenizer.sha256] = examined.boundaries
     return examined
 
 
-def _examine(tokenizer: Tokenizer, *, special_tokens: bool) -> str | _Prepared:
-    key = tokenizer.sha256, special_tokens
+def _examine_tokenizer(tokenizer: Tokenizer, *, special_tokens: bool) -> str | _Prepared:
+    path = str(tokenizer.path)
+    return _examine(tokenizer.definition, tokenizer.sha256, path, special_tokens=special_tokens)
+
+
+def _examine(
+    content: bytes, digest: str, path: str, *, special_tokens: bool, parsed: dict[str, Any] | None = None
+) -> str | _Prepared:
+    key = digest, special_tokens
     if key in _examined:
         return _examined[key]
     subject = ("fast encoder", *key)
-    is_large = len(tokenizer.definition) >= MIN_DEFINITION_BYTES
+    is_large = len(content) >= MIN_DEFINITION_BYTES
     examined: str | _Prepared
     if is_large and (kept := read_derived(subject, None)) is not None:
         fields, text = kept
         examined = fields["refusal"] or _Prepared.kept(fields["prepared"], text)
     else:
-        definition = parse_object(tokenizer.definition, str(tokenizer.path))
+        definition = parse_object(content, path) if parsed is None else parsed
         refusal = structure.refusal(definition, special_tokens=special_tokens)
         examined = refusal or _Prepared.of(definition, special_tokens=special_tokens)
         del definition
@@ -206,6 +218,7 @@ class _Prepared:
     disputes: Disputes
     added_ids: tuple[int, ...]
     prepends: bool | None
+    boundaries: Boundaries | None
 
     @classmethod
     def of(cls, definition: dict[str, Any], *, special_tokens: bool) -> Self:
@@ -213,19 +226,32 @@ class _Prepared:
 
         simplified = structure.simplified(definition, special_tokens=special_tokens)
         return cls(
-            text=orjson.dumps(simplified),
+            # fastokens keeps the vocabulary in a tree: it is built faster in order.
+            text=orjson.dumps(simplified, option=orjson.OPT_SORT_KEYS),
             disputes=Disputes.of(simplified),
             added_ids=tuple(token["id"] for token in definition.get("added_tokens") or []),
             prepends=metaspace.prepends(definition) if metaspace.is_metaspace(definition) else None,
+            boundaries=boundaries_of_definition(definition),
         )
 
     @classmethod
     def kept(cls, fields: dict[str, Any], text: bytes) -> Self:
         disputes = Disputes(**{**fields["disputes"], "tokens": tuple(fields["disputes"]["tokens"])})
-        return cls(**{**fields, "text": text, "disputes": disputes, "added_ids": tuple(fields["added_ids"])})
+        return cls(
+            text=text,
+            disputes=disputes,
+            added_ids=tuple(fields["added_ids"]),
+            prepends=fields["prepends"],
+            boundaries=fields["boundaries"] and Boundaries.from_json(fields["boundaries"]),
+        )
 
     def fields(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "text"}
+        return {
+            "disputes": asdict(self.disputes),
+            "added_ids": self.added_ids,
+            "prepends": self.prepends,
+            "boundaries": self.boundaries and self.boundaries.to_json(),
+        }
 
     def load(self, path: str) -> FastLibrary:
         # The worker processes run in parallel. The variable is read once, when the library is imported.
