@@ -261,7 +261,7 @@ class _KeptReading:
         write_derived(self.subject, self.depends, fields, tokenizer.definition if is_changed else b"")
 
 
-def definition_ahead(  # noqa: PLR0913 - each has a default
+def definition_ahead(
     argument: str,
     *,
     eod: str | None = None,

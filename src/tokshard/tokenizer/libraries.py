@@ -7,7 +7,6 @@ the process loads that of tokenizers.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from typing import Any, Self
 
 from tokshard.core.background import Background
 from tokshard.errors import MissingExtraError, TokenizerError
-from tokshard.tokenizer import huggingface_library, metaspace, structure
+from tokshard.tokenizer import fast_library, huggingface_library, metaspace, structure
 from tokshard.tokenizer.boundaries import boundaries_of, boundaries_of_definition
 from tokshard.tokenizer.definition import Tokenizer, definition_ahead
 from tokshard.tokenizer.derived import MIN_DEFINITION_BYTES, read_derived, write_derived
@@ -79,7 +78,9 @@ def load_ahead(argument: str, *, special_tokens: bool = False, **settings: Any) 
 
         def load_fast() -> None:
             with suppress(Exception):
-                _fast_ahead[digest, special_tokens] = prepared.load(argument)
+                _fast_ahead[digest, special_tokens] = prepared.load(
+                    argument, digest, special_tokens=special_tokens
+                )
 
         # fastokens releases the GIL, tokenizers does not.
         thread = Thread(target=load_fast)
@@ -103,7 +104,8 @@ def loading_fast(tokenizer: Tokenizer, *, special_tokens: bool) -> Iterator[None
         return
     # Not in the thread: the reference, whose library keeps the GIL while it loads, may be loaded meanwhile.
     prepared = _take_prepared(tokenizer, special_tokens=special_tokens)
-    _fast_ahead[key] = Background(partial(prepared.load, str(tokenizer.path)), daemon=False)
+    load = partial(prepared.load, str(tokenizer.path), tokenizer.sha256, special_tokens=special_tokens)
+    _fast_ahead[key] = Background(load, daemon=False)
     try:
         yield
     finally:
@@ -115,7 +117,8 @@ def fast(tokenizer: Tokenizer, *, special_tokens: bool) -> FastLibrary:
     made = _fast_ahead.pop((tokenizer.sha256, special_tokens), None)
     if made is not None:
         return made.result() if isinstance(made, Background) else made
-    return _take_prepared(tokenizer, special_tokens=special_tokens).load(str(tokenizer.path))
+    prepared = _take_prepared(tokenizer, special_tokens=special_tokens)
+    return prepared.load(str(tokenizer.path), tokenizer.sha256, special_tokens=special_tokens)
 
 
 def fast_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str | None:
@@ -145,7 +148,7 @@ def _examine(
     key = digest, special_tokens
     if key in _examined:
         return _examined[key]
-    subject = ("fast encoder", *key)
+    subject = fast_library.subject(digest, special_tokens=special_tokens)
     is_large = len(content) >= MIN_DEFINITION_BYTES
     examined: str | _Prepared
     if is_large and (kept := read_derived(subject, None)) is not None:
@@ -253,19 +256,14 @@ class _Prepared:
             "boundaries": self.boundaries and self.boundaries.to_json(),
         }
 
-    def load(self, path: str) -> FastLibrary:
-        # The worker processes run in parallel. The variable is read once, when the library is imported.
-        os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
+    def load(self, path: str, digest: str, *, special_tokens: bool) -> FastLibrary:
         try:
-            import fastokens
+            with panics_as_errors(f"load {path}"):
+                library = fast_library.load(self.text, digest, special_tokens=special_tokens)
         except ImportError as error:
             raise FastEncoderRefusedError(
                 "fastokens, the library of the fast encoder, is not installed"
             ) from error
-        try:
-            with panics_as_errors(f"load {path}"):
-                library = fastokens.Tokenizer.from_json_str(self.text.decode())
-                library.encode_batch_flat([" "])  # its tables are built on first use
         except (ValueError, TokenizerError) as error:
             raise FastEncoderRefusedError(f"fastokens cannot load {path}: {error}") from error
         return FastLibrary(library, self.disputes.recognizer(), self.added_ids, self.prepends)

@@ -263,12 +263,7 @@ class ForkServer:
 
     def expect(self, options: TokenizeOptions) -> None:
         """Let it load what is likely to be needed: both encoders, for a ``tokenizer.json`` at hand."""
-        if options.encoder == "reference":
-            return
-        path = argument = options.tokenizer or ""
-        if os.path.isdir(path):
-            path = os.path.join(path, "tokenizer.json")
-        if path.endswith(".json") and os.path.isfile(path):
+        if options.tokenizer_json is not None:
             settings = {
                 "eod": options.eod,
                 "need_eod": options.append_eod,
@@ -277,7 +272,7 @@ class ForkServer:
                 "special_tokens": options.special_tokens,
                 "files_beside": options.files_beside,
             }
-            self._send({"expect": argument, "settings": settings})
+            self._send({"expect": options.tokenizer, "settings": settings})
 
     def prepare(self, spec: EncodingSpec, parts_directory: str) -> None:
         """Let it load what workers need for a specification."""
