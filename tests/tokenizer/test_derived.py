@@ -13,7 +13,7 @@ import pytest
 from support.tokenize_runs import SAMPLE, TOKENIZER, run_tokenize, texts_of, write_jsonl
 from support.tokenizer_definitions import lists_of, metaspace, probe, written
 from tokshard.errors import TokenizerError
-from tokshard.tokenizer import definition, derived, libraries
+from tokshard.tokenizer import definition, derived, fast_library, libraries
 from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.tokenizer.encoders import fast_encoder, fast_encoder_refusal
 
@@ -25,7 +25,7 @@ FIELDS = ("kind", "argument", "path", "identity", "sha256", "definition", "appli
 def cache(tmp_path, monkeypatch):
     """The directory of the cache, which keeps results of small definitions, too."""
     monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "cache"))
-    for module in (definition, libraries):
+    for module in (definition, fast_library, libraries):
         monkeypatch.setattr(module, "MIN_DEFINITION_BYTES", 0)
     return tmp_path / "cache" / "definitions"
 
@@ -94,7 +94,56 @@ def test_what_is_kept_is_what_is_derived(tmp_path, monkeypatch, parsed):
             assert not parsed
 
 
+def test_what_is_loaded_ahead_is_not_parsed_again(tmp_path, monkeypatch, parsed):
+    for place in definitions(tmp_path):
+        with monkeypatch.context() as patch:
+            patch.setenv("TOKSHARD_CACHE_DIR", "/dev/null/cache")
+            tokenizer = load_tokenizer(place, need_eod=False)
+            expected = libraries.boundaries_of(tokenizer)
+        result(place, special_tokens=True)  # another result of the same file
+        load_tokenizer(place, need_eod=False, special_tokens=False)
+        refused = fast_encoder_refusal(tokenizer, special_tokens=False) is not None
+        libraries._examined.clear()
+        libraries._boundaries_ahead.clear()
+        del parsed[:]
+        libraries.load_ahead(place, need_eod=False)
+        assert not parsed
+        assert list(libraries._fast_ahead) == ([] if refused else [(tokenizer.sha256, False)])
+        assert libraries._boundaries_ahead == ({} if refused else {tokenizer.sha256: expected})
+        libraries._fast_ahead.clear()
+        libraries._reference_ahead.clear()
+
+
+def test_what_was_begun_is_taken_once_or_forgotten(tmp_path):
+    fast_library.begin(TOKENIZER, special_tokens=False)
+    assert not fast_library._begun  # no earlier run has prepared it
+    expected = result()
+    fast_library.begin(TOKENIZER, special_tokens=True)  # other special tokens
+    fast_library.begin(str(tmp_path / "missing.json"), special_tokens=False)
+    assert not fast_library._begun
+    for _ in range(2):
+        fast_library.begin(TOKENIZER, special_tokens=False)
+    (begun,) = fast_library._begun.values()
+    tokenizer = load_tokenizer(TOKENIZER)
+    encoder = fast_encoder(tokenizer, special_tokens=False)
+    assert encoder._library is begun.result()
+    assert lists_of(encoder.encode(TEXTS)) == expected[1]
+    assert not fast_library._begun
+    fast_library.begin(TOKENIZER, special_tokens=False)
+    (begun,) = fast_library._begun.values()
+    fast_library.forget()
+    assert fast_encoder(tokenizer, special_tokens=False)._library is not begun.result()
+
+
 def test_datasets_are_the_same(tmp_path, monkeypatch):
+    begun = []
+    begin = fast_library.begin
+
+    def counted(path, *, special_tokens):
+        begin(path, special_tokens=special_tokens)
+        begun.append(len(fast_library._begun))
+
+    monkeypatch.setattr(fast_library, "begin", counted)
     text = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS] * 60)
     assert os.path.getsize(text) > 1 << 20
     outputs = []
@@ -107,6 +156,8 @@ def test_datasets_are_the_same(tmp_path, monkeypatch):
         outputs.append([(directory / f"x{suffix}").read_bytes() for suffix in (".bin", ".idx")])
         outputs[-1].append((directory / "x.tokshard" / "provenance.bin").read_bytes())
     assert outputs[0] == outputs[1] == outputs[2]
+    assert begun == [0, 0, 1]
+    assert not fast_library._begun
 
 
 @pytest.mark.parametrize("damage", ["empty", "half", "garbage", "a flipped byte", "others may write it"])

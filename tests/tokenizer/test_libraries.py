@@ -19,6 +19,14 @@ from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.tokenizer.encoders import fast_encoder, reference_encoder
 
 TEXTS = texts_of(SAMPLE / "stories.jsonl")[:20]
+SETTINGS = {
+    "eod": None,
+    "need_eod": True,
+    "transformers": None,
+    "strict": False,
+    "special_tokens": False,
+    "files_beside": True,
+}
 REFERENCES = 0 if IS_VERSION_1 else 1  # 1.0 starts threads, which a forked worker would not have
 
 
@@ -86,11 +94,16 @@ def test_what_cannot_be_loaded_is_no_error_yet(tmp_path, capfd, content):
     [
         (
             {"tokenizer": TOKENIZER, "transformers": "4"},
-            [{"expect": TOKENIZER, "special_tokens": False, "transformers": "4"}],
+            [{"expect": TOKENIZER, "settings": SETTINGS | {"transformers": "4"}}],
         ),
         (
-            {"tokenizer": str(SAMPLE), "special_tokens": True},
-            [{"expect": TOKENIZER, "special_tokens": True, "transformers": None}],
+            {"tokenizer": str(SAMPLE), "special_tokens": True, "eod": "7", "append_eod": False},
+            [
+                {
+                    "expect": str(SAMPLE),
+                    "settings": SETTINGS | {"special_tokens": True, "eod": "7", "need_eod": False},
+                }
+            ],
         ),
         ({"tokenizer": TOKENIZER, "encoder": "reference"}, []),
         ({"tokenizer": None}, []),

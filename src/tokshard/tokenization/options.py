@@ -210,6 +210,15 @@ class TokenizeOptions:
         _check_at_least("vocab-size", self.vocab_size, 1)
 
     @property
+    def tokenizer_json(self) -> str | None:
+        """The local ``tokenizer.json`` that the fast encoder may encode with; None if there is none."""
+        path = self.tokenizer or ""
+        if os.path.isdir(path):
+            path = os.path.join(path, "tokenizer.json")
+        is_usable = self.encoder != "reference" and path.endswith(".json") and os.path.isfile(path)
+        return path if is_usable else None
+
+    @property
     def tiktoken_settings(self) -> TikTokenizerSettings | None:
         """The settings of a TikTokenizer; None for Megatron's defaults."""
         given = {

@@ -152,19 +152,29 @@ def _chosen_encoding(
 ) -> Iterator[EncodingChoice]:
     # If units are encoded in this process, the fast encoder loads while other modules are imported; unless
     # the output exists: it may be up to date.
-    from tokshard.tokenization.choice import choose_encoding
     from tokshard.tokenization.workers.executor import InlineExecutor
+    from tokshard.tokenizer import fast_library
 
     progress.start("loading the tokenizer")
-    choice = choose_encoding(options, inputs.files)
     exists = any(map(os.path.lexists, map(idx_path, options.output_prefixes(options.prefix))))
-    if isinstance(executor, InlineExecutor) and choice.encoder.name == "fast" and not exists:
-        from tokshard.tokenizer.libraries import loading_fast
+    is_inline = isinstance(executor, InlineExecutor) and not exists
+    path = options.tokenizer_json
+    if is_inline and path is not None and content_bytes(inputs.files) > INLINE_BYTES // 4:
+        fast_library.begin(path, special_tokens=options.special_tokens)
+    try:
+        # Only now, because it imports much.
+        from tokshard.tokenization.choice import choose_encoding
 
-        with loading_fast(choice.tokenizer, special_tokens=options.special_tokens):
+        choice = choose_encoding(options, inputs.files)
+        if is_inline and choice.encoder.name == "fast":
+            from tokshard.tokenizer.libraries import loading_fast
+
+            with loading_fast(choice.tokenizer, special_tokens=options.special_tokens):
+                yield choice
+        else:
             yield choice
-    else:
-        yield choice
+    finally:
+        fast_library.forget()
 
 
 def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -> BuildResult:

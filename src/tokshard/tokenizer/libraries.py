@@ -7,7 +7,6 @@ the process loads that of tokenizers.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from typing import Any, Self
 
 from tokshard.core.background import Background
 from tokshard.errors import MissingExtraError, TokenizerError
-from tokshard.tokenizer import huggingface_library, metaspace, structure
+from tokshard.tokenizer import fast_library, huggingface_library, metaspace, structure
 from tokshard.tokenizer.boundaries import boundaries_of, boundaries_of_definition
 from tokshard.tokenizer.definition import Tokenizer, definition_ahead
 from tokshard.tokenizer.derived import MIN_DEFINITION_BYTES, read_derived, write_derived
@@ -28,7 +27,6 @@ from tokshard.tokenizer.huggingface_library import LoadedTokenizer
 from tokshard.tokenizer.pieces import Boundaries
 from tokshard.tokenizer.structure import FastEncoderRefusedError
 from tokshard.tokenizer.tiktoken_files import TiktokenEncoding
-from tokshard.tokenizer.transformers_classes import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +54,40 @@ _checked: list[str] = []
 _boundaries_ahead: dict[str, Boundaries | None] = {}
 
 
-def load_ahead(path: str, *, special_tokens: bool, transformers: Family | None = None) -> None:
+def load_ahead(argument: str, *, special_tokens: bool = False, **settings: Any) -> None:
     """Load the objects of both libraries for a ``tokenizer.json`` before they are needed.
 
     Nothing is loaded for a tokenizer that the fast encoder does not support. Errors are ignored here; the
     later call of :func:`fast` or :func:`huggingface` raises them.
+
+    Args:
+        argument: The file or its directory.
+        special_tokens: Whether the post-processor applies.
+        settings: Further arguments of :func:`~tokshard.tokenizer.definition.load_tokenizer`.
     """
     with suppress(Exception):
-        content, definition = definition_ahead(path, transformers)
+        content, definition = definition_ahead(argument, special_tokens=special_tokens, **settings)
         digest = sha256(content).hexdigest()
-        # It may panic on unsupported definitions, and print that to stderr.
-        if structure.refusal(definition, special_tokens=special_tokens) is not None:
-            return
-        _check_subword_prefix(definition, path)
-        prepared = _Prepared.of(definition, special_tokens=special_tokens)
-        _boundaries_ahead[digest] = boundaries_of_definition(definition)
+        # fastokens may panic on unsupported definitions, and print that to stderr.
+        prepared = _examine(content, digest, argument, special_tokens=special_tokens, parsed=definition)
+        _examined.clear()
         del definition  # as large as the object built from it
+        if isinstance(prepared, str):
+            return
+        _boundaries_ahead[digest] = prepared.boundaries
 
         def load_fast() -> None:
             with suppress(Exception):
-                _fast_ahead[digest, special_tokens] = prepared.load(path)
+                _fast_ahead[digest, special_tokens] = prepared.load(
+                    argument, digest, special_tokens=special_tokens
+                )
 
         # fastokens releases the GIL, tokenizers does not.
         thread = Thread(target=load_fast)
         thread.start()
         try:
             if not huggingface_library.is_version_1():  # its threads would not exist in forked workers
-                _reference_ahead[digest] = _load_huggingface(content, path)
+                _reference_ahead[digest] = _load_huggingface(content, argument)
         finally:
             thread.join()
 
@@ -99,7 +104,8 @@ def loading_fast(tokenizer: Tokenizer, *, special_tokens: bool) -> Iterator[None
         return
     # Not in the thread: the reference, whose library keeps the GIL while it loads, may be loaded meanwhile.
     prepared = _take_prepared(tokenizer, special_tokens=special_tokens)
-    _fast_ahead[key] = Background(partial(prepared.load, str(tokenizer.path)), daemon=False)
+    load = partial(prepared.load, str(tokenizer.path), tokenizer.sha256, special_tokens=special_tokens)
+    _fast_ahead[key] = Background(load, daemon=False)
     try:
         yield
     finally:
@@ -111,36 +117,45 @@ def fast(tokenizer: Tokenizer, *, special_tokens: bool) -> FastLibrary:
     made = _fast_ahead.pop((tokenizer.sha256, special_tokens), None)
     if made is not None:
         return made.result() if isinstance(made, Background) else made
-    return _take_prepared(tokenizer, special_tokens=special_tokens).load(str(tokenizer.path))
+    prepared = _take_prepared(tokenizer, special_tokens=special_tokens)
+    return prepared.load(str(tokenizer.path), tokenizer.sha256, special_tokens=special_tokens)
 
 
 def fast_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str | None:
     """Return which part of a ``tokenizer.json`` the fast encoder does not support; None if there is none."""
-    examined = _examine(tokenizer, special_tokens=special_tokens)
+    examined = _examine_tokenizer(tokenizer, special_tokens=special_tokens)
     return examined if isinstance(examined, str) else None
 
 
 def _take_prepared(tokenizer: Tokenizer, *, special_tokens: bool) -> _Prepared:
-    examined = _examine(tokenizer, special_tokens=special_tokens)
+    examined = _examine_tokenizer(tokenizer, special_tokens=special_tokens)
     _examined.clear()  # as large as the definition
     if isinstance(examined, str):
         raise FastEncoderRefusedError(f"cannot encode with {tokenizer.path}: {examined}")
     _checked[:] = [tokenizer.sha256]  # definitions with a continuing subword prefix are refused
+    _boundaries_ahead[tokenizer.sha256] = examined.boundaries
     return examined
 
 
-def _examine(tokenizer: Tokenizer, *, special_tokens: bool) -> str | _Prepared:
-    key = tokenizer.sha256, special_tokens
+def _examine_tokenizer(tokenizer: Tokenizer, *, special_tokens: bool) -> str | _Prepared:
+    path = str(tokenizer.path)
+    return _examine(tokenizer.definition, tokenizer.sha256, path, special_tokens=special_tokens)
+
+
+def _examine(
+    content: bytes, digest: str, path: str, *, special_tokens: bool, parsed: dict[str, Any] | None = None
+) -> str | _Prepared:
+    key = digest, special_tokens
     if key in _examined:
         return _examined[key]
-    subject = ("fast encoder", *key)
-    is_large = len(tokenizer.definition) >= MIN_DEFINITION_BYTES
+    subject = fast_library.subject(digest, special_tokens=special_tokens)
+    is_large = len(content) >= MIN_DEFINITION_BYTES
     examined: str | _Prepared
     if is_large and (kept := read_derived(subject, None)) is not None:
         fields, text = kept
         examined = fields["refusal"] or _Prepared.kept(fields["prepared"], text)
     else:
-        definition = parse_object(tokenizer.definition, str(tokenizer.path))
+        definition = parse_object(content, path) if parsed is None else parsed
         refusal = structure.refusal(definition, special_tokens=special_tokens)
         examined = refusal or _Prepared.of(definition, special_tokens=special_tokens)
         del definition
@@ -206,6 +221,7 @@ class _Prepared:
     disputes: Disputes
     added_ids: tuple[int, ...]
     prepends: bool | None
+    boundaries: Boundaries | None
 
     @classmethod
     def of(cls, definition: dict[str, Any], *, special_tokens: bool) -> Self:
@@ -213,33 +229,41 @@ class _Prepared:
 
         simplified = structure.simplified(definition, special_tokens=special_tokens)
         return cls(
-            text=orjson.dumps(simplified),
+            # fastokens keeps the vocabulary in a tree: it is built faster in order.
+            text=orjson.dumps(simplified, option=orjson.OPT_SORT_KEYS),
             disputes=Disputes.of(simplified),
             added_ids=tuple(token["id"] for token in definition.get("added_tokens") or []),
             prepends=metaspace.prepends(definition) if metaspace.is_metaspace(definition) else None,
+            boundaries=boundaries_of_definition(definition),
         )
 
     @classmethod
     def kept(cls, fields: dict[str, Any], text: bytes) -> Self:
         disputes = Disputes(**{**fields["disputes"], "tokens": tuple(fields["disputes"]["tokens"])})
-        return cls(**{**fields, "text": text, "disputes": disputes, "added_ids": tuple(fields["added_ids"])})
+        return cls(
+            text=text,
+            disputes=disputes,
+            added_ids=tuple(fields["added_ids"]),
+            prepends=fields["prepends"],
+            boundaries=fields["boundaries"] and Boundaries.from_json(fields["boundaries"]),
+        )
 
     def fields(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "text"}
+        return {
+            "disputes": asdict(self.disputes),
+            "added_ids": self.added_ids,
+            "prepends": self.prepends,
+            "boundaries": self.boundaries and self.boundaries.to_json(),
+        }
 
-    def load(self, path: str) -> FastLibrary:
-        # The worker processes run in parallel. The variable is read once, when the library is imported.
-        os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
+    def load(self, path: str, digest: str, *, special_tokens: bool) -> FastLibrary:
         try:
-            import fastokens
+            with panics_as_errors(f"load {path}"):
+                library = fast_library.load(self.text, digest, special_tokens=special_tokens)
         except ImportError as error:
             raise FastEncoderRefusedError(
                 "fastokens, the library of the fast encoder, is not installed"
             ) from error
-        try:
-            with panics_as_errors(f"load {path}"):
-                library = fastokens.Tokenizer.from_json_str(self.text.decode())
-                library.encode_batch_flat([" "])  # its tables are built on first use
         except (ValueError, TokenizerError) as error:
             raise FastEncoderRefusedError(f"fastokens cannot load {path}: {error}") from error
         return FastLibrary(library, self.disputes.recognizer(), self.added_ids, self.prepends)

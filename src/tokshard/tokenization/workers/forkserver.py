@@ -97,11 +97,7 @@ class _ForkServer:
         message = json.loads(content)
         if "expect" in message:
             with self._signs_of_life():
-                libraries.load_ahead(
-                    message["expect"],
-                    special_tokens=message["special_tokens"],
-                    transformers=message["transformers"],
-                )
+                libraries.load_ahead(message["expect"], **message["settings"])
         elif "spec" in message:
             with self._signs_of_life():
                 spec = EncodingSpec.from_json(message["spec"])

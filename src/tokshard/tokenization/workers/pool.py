@@ -263,14 +263,16 @@ class ForkServer:
 
     def expect(self, options: TokenizeOptions) -> None:
         """Let it load what is likely to be needed: both encoders, for a ``tokenizer.json`` at hand."""
-        if options.encoder == "reference":
-            return
-        path = options.tokenizer or ""
-        if os.path.isdir(path):
-            path = os.path.join(path, "tokenizer.json")
-        if path.endswith(".json") and os.path.isfile(path):
-            special_tokens, transformers = options.special_tokens, options.transformers
-            self._send({"expect": path, "special_tokens": special_tokens, "transformers": transformers})
+        if options.tokenizer_json is not None:
+            settings = {
+                "eod": options.eod,
+                "need_eod": options.append_eod,
+                "transformers": options.transformers,
+                "strict": options.strict_tokenizer,
+                "special_tokens": options.special_tokens,
+                "files_beside": options.files_beside,
+            }
+            self._send({"expect": options.tokenizer, "settings": settings})
 
     def prepare(self, spec: EncodingSpec, parts_directory: str) -> None:
         """Let it load what workers need for a specification."""
