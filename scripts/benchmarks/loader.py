@@ -1,29 +1,25 @@
 """scripts/bench loader: samples per second of the loader against megatron-core's GPTDataset.
 
 Both sides read the same samples of one dataset in the same random order, with the default masks and
-positions, each measurement in a process of its own, in turn, several rounds; the table has the medians and
-how many times as fast as Megatron each is. The files are in the page cache. The first micro-batches of both
-sides must be equal; those of the group "document boundaries" are other samples. Sides that need torch run in
-the interpreter of --megatron-python, where tokshard is taken from this checkout; without it only numpy's
-sides are measured.
+positions, each measurement in a process of its own. Ratios refer to the first row of each table. The files
+are in the page cache. The first micro-batches of both sides must be equal; those of the group "document
+boundaries" are other samples. Groups with a side that needs torch run in the interpreter of
+--megatron-python, where tokshard is taken from this checkout; without it only numpy's sides are measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from measure import machine
+from measure import PEAK, ROOT, Contender, parser, rate, session, versions
+from measure import TOKSHARD as COMMAND
 
-import tokshard
 from tokshard.dataset.builder import IndexedDatasetBuilder
 
 LENGTH = 4096
@@ -54,8 +50,9 @@ for batch in batches:
     read += len(batch["tokens"])
     if read >= samples:
         break
-print(json.dumps([time.perf_counter() - started, read - len(first["tokens"]), digest]))
-sys.stdout.flush()
+seconds = time.perf_counter() - started
+work = read - len(first["tokens"])
+print(json.dumps({"seconds": seconds, "work": work, "first_batch": digest}), flush=True)
 """
 
 MEGATRON = f"""
@@ -207,83 +204,65 @@ def prepare(directory: Path, documents: int, longest: int) -> int:
         builder.add_item(draw.randint(0, VOCABULARY, length).astype(np.uint16))
         builder.end_document()
     builder.finalize(prefix + ".idx")
-    command = [sys.executable, "-c", "from tokshard.cli.main import main; main()"]
-    run([*command, "verify", prefix, "--adopt", "--quiet"])
+    run([*COMMAND, "verify", prefix, "--adopt", "--quiet"])
     index = ["build-indices", prefix, "--seq-length", str(LENGTH), "--split", "1,0,0", "--epochs", "1"]
-    run([*command, *index, "--seed", str(SEED), "--cache-dir", str(directory / "index")])
+    run([*COMMAND, *index, "--seed", str(SEED), "--cache-dir", str(directory / "index")])
     packing = ["--pack", "best-fit", "--pad-multiple", str(MULTIPLE)]
-    run([*command, *index, "--seed", str(SEED), *packing, "--cache-dir", str(directory / "packed")])
+    run([*COMMAND, *index, "--seed", str(SEED), *packing, "--cache-dir", str(directory / "packed")])
     for name, cache, size in (("1", "index", 1), (str(BATCH), "index", BATCH), ("packed", "packed", BATCH)):
         plan = ["shard-plan", str(directory / cache), "--split", "train", "--data-parallel", "1"]
         sizes = ["--micro-batch-size", str(size), "--global-batch-size", str(size)]
-        run([*command, *plan, *sizes, "-o", str(directory / "plans" / name)])
+        run([*COMMAND, *plan, *sizes, "-o", str(directory / "plans" / name)])
     plan_file = directory / "plans" / "1" / "plan.json"
     return int(json.loads(plan_file.read_text())["streams"]["train"]["assignment"]["steps"])
 
 
-def run(command: list[str], **environment: str) -> str:
-    """Run a command; return what it printed."""
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
-    )
+def run(command: list[str]) -> None:
+    """Run a command."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command[:4])}... failed with {done.returncode}:\n{done.stderr[-2000:]}")
-    return done.stdout
 
 
-def measure(python: str, side: Side, directory: Path, samples: int) -> tuple[float, list[int]]:
-    """Run one side once; return samples per second and the digests of its first batch."""
-    code = PROLOGUE + side.code + EPILOGUE
-    arguments = [str(directory / "data"), str(directory / "plans"), str(directory / "cache"), str(samples)]
-    source = str(Path(tokshard.__file__).parent.parent)
-    seconds, read, digest = json.loads(
-        run([python, "-c", code, *arguments], PYTHONPATH=source).splitlines()[-1]
-    )
-    return read / seconds, digest
-
-
-def compare(name: str, sides: list[Side], python: str, directory: Path, options: argparse.Namespace) -> None:
-    """Run the sides of a group in turn and print their rows."""
-    found: dict[str, list[float]] = {side.name: [] for side in sides}
-    digests = []
-    for _ in range(options.rounds):
-        for side in sides:
-            rate, digest = measure(python, side, directory, options.samples)
-            found[side.name].append(rate)
-            digests.append(digest)
-    if name != BOUNDARIES and any(digest != digests[0] for digest in digests):
-        sys.exit(f"{name}: the sides read different samples")
-    rates = {side: statistics.median(values) for side, values in found.items()}
-    base = next(iter(rates.values()))
-    print(f"\n{name}")
-    for side, rate in rates.items():
-        print(f"  {side:<40}{rate:10,.0f} samples/s {rate / base:6.2f} x", flush=True)
+def options() -> argparse.ArgumentParser:
+    """Return the parser."""
+    found = parser("loader", __doc__, rounds=5)
+    found.add_argument("--documents", type=int, default=100_000)
+    found.add_argument("--longest", type=int, default=1400, help="tokens of the longest document")
+    found.add_argument("--samples", type=int, default=8000, help="how many are read in each measurement")
+    found.add_argument("--only", default="", help="groups whose name contains this")
+    found.add_argument("--megatron-python", help="an interpreter that has torch and megatron-core")
+    return found
 
 
 def main(arguments: list[str]) -> None:
     """Parse the arguments and measure every group."""
-    parser = argparse.ArgumentParser(prog="scripts/bench loader", description=__doc__)
-    parser.add_argument("--documents", type=int, default=100_000)
-    parser.add_argument("--longest", type=int, default=1400, help="tokens of the longest document")
-    parser.add_argument("--samples", type=int, default=8000, help="how many are read in each measurement")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="groups whose name contains this")
-    parser.add_argument("--megatron-python", help="an interpreter that has torch and megatron-core")
-    parser.add_argument("--directory", help="where the temporary directory is made")
-    options = parser.parse_args(arguments)
-    python = options.megatron_python or sys.executable
-    code = "import importlib.metadata as m; print([f'{n} {m.version(n)}' for n in ('numpy', *NAMES)])"
-    names = ("torch", "megatron-core") if options.megatron_python else ()
-    versions = run([python, "-c", code.replace("NAMES", repr(names))]).strip()
-    print(f"{machine('tokshard')}\nin an environment with {versions}; medians of {options.rounds} rounds")
-    with tempfile.TemporaryDirectory(dir=options.directory) as place:
-        directory = Path(place)
-        samples = prepare(directory, options.documents, options.longest)
-        print(f"{samples:,} samples of {LENGTH} tokens, documents of up to {options.longest} tokens")
+    with session(options(), arguments, "tokshard", "numpy") as bench:
+        chosen, directory = bench.options, bench.directory
+        python = chosen.megatron_python or sys.executable
+        if chosen.megatron_python:
+            print(f"sides in its environment: {versions(['numpy', 'torch', 'megatron-core'], python)}")
+        samples = prepare(directory, chosen.documents, chosen.longest)
+        print(f"{samples:,} samples of {LENGTH} tokens, documents of up to {chosen.longest} tokens")
+        places = [str(directory / name) for name in ("data", "plans", "cache")]
         for name, sides in groups().items():
-            able = [side for side in sides if options.megatron_python or not side.needs_torch]
-            if able and options.only in name:
-                compare(name, able, python, directory, options)
+            interpreter = python if any(side.needs_torch for side in sides) else sys.executable
+            contenders = [
+                Contender(
+                    side.name,
+                    [interpreter, "-c", PROLOGUE + side.code + EPILOGUE, *places, str(chosen.samples)],
+                    environment={"PYTHONPATH": str(ROOT / "src")},
+                    is_peer=side.name.startswith("megatron"),
+                )
+                for side in sides
+                if chosen.megatron_python or not side.needs_torch
+            ]
+            if contenders and chosen.only in name:
+                equal = [] if name == BOUNDARIES else ["first_batch"]
+                base = contenders[0].name
+                bench.compare(
+                    contenders, title=name, base=base, figures=[rate("samples/s"), PEAK], equal=equal
+                )
 
 
 if __name__ == "__main__":
