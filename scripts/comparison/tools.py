@@ -68,7 +68,7 @@ TOOLS = {
         Tool(
             "reference", "tokshard `--encoder reference`", "ours", ("tokens",), job={"encoder": "reference"}
         ),
-        Tool("least", "least possible with tokenizers", "least", ("tokens",), workers=(1,)),
+        Tool("least", "minimal script with `tokenizers`", "least", ("tokens",), workers=(1,)),
         Tool(
             "megatron",
             "Megatron Core",

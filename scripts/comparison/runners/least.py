@@ -1,4 +1,4 @@
-"""The least work with `tokenizers`: parse lines, encode batches with its threads, write ids; no safety."""
+"""Minimal script with `tokenizers`: parse lines, encode batches with its threads, write ids; no safety."""
 
 from __future__ import annotations
 
