@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # A trainer holds a micro-batch or two while the next is made. Blocks beyond these belong to their arrays.
 _KEPT_BLOCKS = 4
 _ALIGNMENT = 64
+# Copies between arrays whose addresses are equal modulo 4,096 take up to four times as long (each load seems
+# to depend on the last stores), and rows of tokens often are a multiple of that long.
+_STAGGER = 1024
 
 
 class Memory:
@@ -95,4 +98,4 @@ class _Block:
 
 def _offsets(layout: Layout) -> list[int]:
     sizes = (math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in layout)
-    return [0, *accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)]
+    return [0, *accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT + _STAGGER for size in sizes)]

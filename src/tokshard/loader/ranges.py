@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from tokshard.gpt_index.samples import GPTSamples
     from tokshard.loader.schedule import SampleRefs
 
-    Ranges = tuple[int, list[slice]]
-    """The position of the first token of a sample among those of its dataset, and those of all others."""
+    Ranges = tuple[int, ...]
+    """The position of the first token of a sample among those of its dataset, then the begin and end of each
+    range of the others. Empty: the sample is read by itself."""
 
 # More at once would read further ahead in files of the index, which takes long where they are not in memory.
 _MOST_AT_ONCE = 128
@@ -49,8 +50,8 @@ class ChunkRanges:
         self.end = first + len(refs.ids)
         self.refs = refs
         self.datasets: list[int] = refs.datasets.tolist()
-        # None is not looked up yet; no slices: the sample is read by itself.
-        unknown: Ranges | None = None if len(self.datasets) >= _LEAST_AT_ONCE else (0, [])
+        # None is not looked up yet.
+        unknown: Ranges | None = None if len(self.datasets) >= _LEAST_AT_ONCE else ()
         self._ranges = [unknown] * len(self.datasets)
 
     def copy(
@@ -73,10 +74,13 @@ class ChunkRanges:
         heads: list[int] = []
         pieces: list[NDArray[Any]] = []
         for place in places:
-            ranges = (0, []) if source is None else self._ranges[place] or self._look_up(place, samples)
-            if source is not None and ranges[1]:
-                heads.append(source[ranges[0]])
-                pieces += map(source.__getitem__, ranges[1])
+            ranges = self._ranges[place]
+            if ranges is None and source is not None:
+                ranges = self._look_up(place, samples)
+            if source is not None and ranges:
+                numbers = iter(ranges)
+                heads.append(source[next(numbers)])
+                pieces += [source[begin:end] for begin, end in zip(numbers, numbers, strict=True)]
             else:
                 (text,) = samples.read_batch(self.refs.samples[place : place + 1])
                 heads.append(text[0])
@@ -87,7 +91,7 @@ class ChunkRanges:
 
     def _look_up(self, place: int, samples: GPTSamples) -> Ranges:
         same = np.flatnonzero(self.refs.datasets[place:] == self.datasets[place])[:_MOST_AT_ONCE] + place
-        found: list[Ranges] = [(0, [])] * len(same)
+        found: list[Ranges] = [()] * len(same)
         # A sample that does not fit its dataset raises its error when it is read by itself.
         with suppress(IntegrityError):
             found = _ranges(samples, self.refs.samples[same])
@@ -107,13 +111,12 @@ def _ranges(samples: GPTSamples, numbers: NDArray[np.int64]) -> list[Ranges]:
     sample_tokens = samples.index.plan.sample_tokens
     # Others are padded, or are gathered token by token.
     usable = (tokens == sample_tokens) & (np.diff(bounds) * TOKENS_WORTH_A_COPY <= sample_tokens)
-    firsts = bounds[:-1][usable]
-    heads = np.zeros(len(numbers), np.int64)
-    heads[usable] = begins[firsts]
-    begins[firsts] += 1
-    slices = list(map(slice, begins.tolist(), ends.tolist()))
-    edges = bounds.tolist()
+    heads = begins[bounds[:-1] * usable].tolist()
+    begins[bounds[:-1][usable]] += 1
+    # Integers, no slices: objects that the garbage collector tracks would make it run often.
+    flat = np.stack((begins, ends), axis=1).ravel().tolist()
+    edges = (2 * bounds).tolist()
     return [
-        (head, slices[first:last] if use else [])
-        for head, use, first, last in zip(heads.tolist(), usable.tolist(), edges, edges[1:], strict=False)
+        (head, *flat[first:last]) if use else ()
+        for head, use, first, last in zip(heads, usable.tolist(), edges, edges[1:], strict=False)
     ]
