@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from measure import PEAK, ROOT, Contender, parser, rate, session, versions
+from measure import PEAK, ROOT, Contender, parser, rate, session
 from measure import TOKSHARD as COMMAND
 
 from tokshard.dataset.builder import IndexedDatasetBuilder
@@ -237,20 +237,19 @@ def options() -> argparse.ArgumentParser:
 
 def main(arguments: list[str]) -> None:
     """Parse the arguments and measure every group."""
-    with session(options(), arguments, "tokshard", "numpy") as bench:
+    peers = ("numpy", "torch", "megatron-core")
+    with session(options(), arguments, "tokshard", "numpy", peers=peers) as bench:
         chosen, directory = bench.options, bench.directory
         python = chosen.megatron_python or sys.executable
-        if chosen.megatron_python:
-            print(f"sides in its environment: {versions(['numpy', 'torch', 'megatron-core'], python)}")
         samples = prepare(directory, chosen.documents, chosen.longest)
         print(f"{samples:,} samples of {LENGTH} tokens, documents of up to {chosen.longest} tokens")
-        places = [str(directory / name) for name in ("data", "plans", "cache")]
+        paths = [str(directory / name) for name in ("data", "plans", "cache")]
         for name, sides in groups().items():
             interpreter = python if any(side.needs_torch for side in sides) else sys.executable
             contenders = [
                 Contender(
                     side.name,
-                    [interpreter, "-c", PROLOGUE + side.code + EPILOGUE, *places, str(chosen.samples)],
+                    [interpreter, "-c", PROLOGUE + side.code + EPILOGUE, *paths, str(chosen.samples)],
                     environment={"PYTHONPATH": str(ROOT / "src")},
                     is_peer=side.name.startswith("megatron"),
                 )

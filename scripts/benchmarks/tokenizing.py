@@ -173,8 +173,17 @@ def _show_costs(bench: Session, results: dict[str, Rounds], numbers: list[int], 
             [100 * one["seconds"] * numbers[0] / (run["seconds"] * n) for one, run in pairs]
         )
         limit = f"{workers.median / parent.median:.0f}"
-        rows.append([str(n), str(ours.ratio(bare, speed)), *map(str, (workers, parent, efficiency)), limit])
-    header = ["workers", "of fastokens only", "workers, CPU ms/MB", "parent, CPU ms/MB", "efficiency, %"]
+        start = results[START.format(n)].spread(SECONDS)
+        costs = map(str, (start, workers, parent, efficiency))
+        rows.append([str(n), str(ours.ratio(bare, speed)), *costs, limit])
+    header = [
+        "workers",
+        "of fastokens only",
+        "20 MB, s",
+        "workers, CPU ms/MB",
+        "parent, CPU ms/MB",
+        "efficiency, %",
+    ]
     show_table([*header, "workers that the parent can feed"], rows)
     cores = len(os.sched_getaffinity(0))
     if max(numbers) > cores:

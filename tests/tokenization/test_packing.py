@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokshard.errors import IntegrityError
-from tokshard.tokenization import packing
 from tokshard.tokenization.counts import FieldCounts
 from tokshard.tokenization.packing import pack_documents, pack_long_document
 
@@ -60,11 +59,9 @@ def test_a_long_document_has_the_limits_of_others():
         list(pack_long_document(pieces, dtype=np.dtype("uint16"), eod_id=None, append_eod=True))
 
 
-@given(documents, st.booleans(), st.sampled_from([0, 3, 1000]))
-def test_lists_of_texts_equal_the_twin(texts_of_documents, append_eod, long_document_tokens):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "_LONG_DOCUMENT_TOKENS", long_document_tokens)
-        packed = pack(texts_of_documents, append_eod=append_eod)
+@given(documents, st.booleans())
+def test_lists_of_texts_equal_the_twin(texts_of_documents, append_eod):
+    packed = pack(texts_of_documents, append_eod=append_eod)
     tokens, lengths, sequences = twin(texts_of_documents, 9, append_eod=append_eod)
     assert packed.tokens.tolist() == tokens
     assert packed.lengths.tolist() == lengths

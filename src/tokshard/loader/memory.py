@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 # A trainer holds a micro-batch or two while the next is made. Blocks beyond these belong to their arrays.
 _KEPT_BLOCKS = 4
 _ALIGNMENT = 64
-# Copying 4,096 tokens between addresses that are equal modulo 4,096, but for one token, took 9.9 microseconds
-# instead of 1.1 on an AMD EPYC, and the rows of a micro-batch often are a multiple of 4,096 bytes long.
+# Rows are often a multiple of 4,096 bytes long. Without a gap, the addresses of tokens and labels are equal
+# modulo 4,096, and copying one to the other is several times slower (`scripts/bench loader`).
 _STAGGER = 1024
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tokshard.loader.schedule import SampleRefs
 
     Ranges = tuple[int, ...]
-    """The position of the first token of a sample among those of its dataset, then the begin and end of each
-    range of the others. Empty: the sample is read by itself."""
+    """The begin and end of each range of the tokens of a sample but the first, which precedes them; positions
+    among the tokens of its dataset. Empty: the sample is read by itself."""
 
 # More at once would read further ahead in files of the index, which takes long where they are not in memory.
 _MOST_AT_ONCE = 128
@@ -78,9 +78,9 @@ class ChunkRanges:
             if ranges is None and source is not None:
                 ranges = self._look_up(place, samples)
             if source is not None and ranges:
-                numbers = iter(ranges)
-                heads.append(source[next(numbers)])
-                pieces += [source[begin:end] for begin, end in zip(numbers, numbers, strict=True)]
+                heads.append(source[ranges[0] - 1])
+                edges = iter(ranges)
+                pieces += [source[begin:end] for begin, end in zip(edges, edges, strict=True)]
             else:
                 (text,) = samples.read_batch(self.refs.samples[place : place + 1])
                 heads.append(text[0])
@@ -111,12 +111,11 @@ def _ranges(samples: GPTSamples, numbers: NDArray[np.int64]) -> list[Ranges]:
     sample_tokens = samples.index.plan.sample_tokens
     # Others are padded, or are gathered token by token.
     usable = (tokens == sample_tokens) & (np.diff(bounds) * TOKENS_WORTH_A_COPY <= sample_tokens)
-    heads = begins[bounds[:-1] * usable].tolist()
     begins[bounds[:-1][usable]] += 1
     # Integers, no slices: objects that the garbage collector tracks would make it run often.
     flat = np.stack((begins, ends), axis=1).ravel().tolist()
     edges = (2 * bounds).tolist()
     return [
-        (head, *flat[first:last]) if use else ()
-        for head, use, first, last in zip(heads, usable.tolist(), edges, edges[1:], strict=False)
+        tuple(flat[first:last]) if use else ()
+        for use, first, last in zip(usable.tolist(), edges, edges[1:], strict=False)
     ]

@@ -51,14 +51,9 @@ def choose_encoding(options: TokenizeOptions, files: Sequence[CorpusFile]) -> En
 def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
     tokenizer = load_tokenizer(
         options.vocab_file if options.tokenizer is None else options.tokenizer,
-        eod=options.eod,
-        need_eod=options.append_eod,
         merges=options.merge_file,
         tiktoken=options.tiktoken_settings,
-        transformers=options.transformers,
-        strict=options.strict_tokenizer,
-        special_tokens=options.special_tokens,
-        files_beside=options.files_beside,
+        **options.tokenizer_settings,
     )
     if options.tiktoken_settings is not None and TikTokenizerSettings.of_encoding(tokenizer.name) is None:
         raise UsageError(

@@ -152,16 +152,18 @@ class BatchProgress(NamedTuple):
 def progress_each(
     seconds: float, events: Iterable[BatchProgress | Outcome]
 ) -> Iterator[BatchProgress | Outcome]:
-    """Yield events; the progress of several batches is one, about every ``seconds`` and before an outcome.
+    """Yield the events of a unit, with the progress of its batches summed over about ``seconds``.
 
-    Each message to another process takes time of both. The first batch is reported at once.
+    Each message to another process takes time of both. The first batch is reported at once, and all of them
+    before the outcome.
     """
     nothing = BatchProgress(0, 0, 0)
     unreported, reported = nothing, -math.inf
     for event in events:
         if isinstance(event, BatchProgress):
             unreported = BatchProgress(*map(add, unreported, event))
-        if isinstance(event, Outcome) or time.monotonic() - reported >= seconds:
+        is_due = isinstance(event, Outcome) or time.monotonic() - reported >= seconds
+        if is_due and unreported != nothing:
             yield unreported
             unreported, reported = nothing, time.monotonic()
         if isinstance(event, Outcome):

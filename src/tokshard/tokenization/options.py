@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from tokshard.core.megatron_defaults import SEED
 from tokshard.corpus.fields import FieldNames, FieldPath
@@ -217,6 +217,18 @@ class TokenizeOptions:
             path = os.path.join(path, "tokenizer.json")
         is_usable = self.encoder != "reference" and path.endswith(".json") and os.path.isfile(path)
         return path if is_usable else None
+
+    @property
+    def tokenizer_settings(self) -> dict[str, Any]:
+        """The JSON arguments of :func:`~tokshard.tokenizer.definition.load_tokenizer` for any file."""
+        return {
+            "eod": self.eod,
+            "need_eod": self.append_eod,
+            "transformers": self.transformers,
+            "strict": self.strict_tokenizer,
+            "special_tokens": self.special_tokens,
+            "files_beside": self.files_beside,
+        }
 
     @property
     def tiktoken_settings(self) -> TikTokenizerSettings | None:

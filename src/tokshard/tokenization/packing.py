@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Documents that are longer on average are copied one by one: that takes less time than a mask of all tokens
-# (`scripts/bench stages`).
-_LONG_DOCUMENT_TOKENS = 1000
-
-
 @dataclass(frozen=True, slots=True)
 class PackedDocuments:
     """One field of a batch of documents, ready to be written.
@@ -160,15 +155,9 @@ def _with_eod(
 
     result = np.empty(len(ids) + len(ends), dtype)
     eod_positions = ends + np.arange(len(ends))
-    if len(ids) > _LONG_DOCUMENT_TOKENS * len(ends):
-        begin = 0
-        for place, end in enumerate(ends.tolist()):
-            result[begin + place : end + place] = ids[begin:end]
-            begin = end
-    else:
-        from_text = np.ones(len(result), bool)
-        from_text[eod_positions] = False
-        result[from_text] = ids
+    from_text = np.ones(len(result), bool)
+    from_text[eod_positions] = False
+    result[from_text] = ids
     result[eod_positions] = eod_id
     return result
 

@@ -49,8 +49,6 @@ from tokshard.tokenization.counts import FieldCounts, SplitCounts, UnitCounts
 _MAGIC = b"TOKPART3"
 _TAIL = struct.Struct("<Q16s8s")
 _COPY_BYTES = 1 << 20
-# Less is collected before it is written: each extent costs two writes, a read and a number in the footer.
-_EXTENT_BYTES = 1 << 16
 _PART_NAME = re.compile(r"([0-9]{6,})-([0-9]{9,})\.part")
 
 
@@ -193,7 +191,6 @@ class PartWriter:
         self._file = AtomicFile(path, durable=False)
         self._extents: dict[str, list[tuple[int, int]]] = {stream: [] for stream in streams}
         self._digests = {stream: xxhash.xxh3_128() for stream in self._extents}
-        self._waiting = {stream: bytearray() for stream in self._extents}
 
     def __enter__(self) -> Self:
         self._file.__enter__()
@@ -201,12 +198,11 @@ class PartWriter:
 
     def write(self, stream: str, buffer: Buffer) -> None:
         """Append ``buffer`` to one of the part's streams."""
-        waiting = self._waiting[stream]
-        if len(waiting) + memoryview(buffer).nbytes < _EXTENT_BYTES:
-            waiting += buffer
-            return
-        self._write_waiting(stream)
-        self._write(stream, buffer)
+        size = memoryview(buffer).nbytes
+        if size:
+            self._digests[stream].update(buffer)
+            self._extents[stream].append((self._file.size_bytes, size))
+            self._file.write(buffer)
 
     def write_ids(self, split: int, ids: Sequence[bytes]) -> None:
         """Append the ids of documents of a split."""
@@ -223,8 +219,6 @@ class PartWriter:
 
     def finish(self, header: PartHeader) -> None:
         """Write the footer."""
-        for stream in self._waiting:
-            self._write_waiting(stream)
         streams = {
             name: StreamEntry(tuple(extents), self._digests[name].hexdigest())
             for name, extents in self._extents.items()
@@ -233,16 +227,6 @@ class PartWriter:
         footer = json.dumps(content, separators=(",", ":")).encode()
         self._file.write(footer)
         self._file.write(_TAIL.pack(len(footer), bytes.fromhex(content_digest(footer)), _MAGIC))
-
-    def _write_waiting(self, stream: str) -> None:
-        self._write(stream, self._waiting[stream])
-        self._waiting[stream] = bytearray()
-
-    def _write(self, stream: str, buffer: Buffer) -> None:
-        if size := memoryview(buffer).nbytes:
-            self._digests[stream].update(buffer)
-            self._extents[stream].append((self._file.size_bytes, size))
-            self._file.write(buffer)
 
     def discard(self) -> None:
         """Give the part up: nothing is committed."""

@@ -154,12 +154,13 @@ def _chosen_encoding(
     # the output exists: it may be up to date.
     from tokshard.tokenization.workers.executor import InlineExecutor
     from tokshard.tokenizer import fast_library
+    from tokshard.tokenizer.equivalence import FIRST_BYTES
 
     progress.start("loading the tokenizer")
     exists = any(map(os.path.lexists, map(idx_path, options.output_prefixes(options.prefix))))
     is_inline = isinstance(executor, InlineExecutor) and not exists
     path = options.tokenizer_json
-    if is_inline and path is not None and content_bytes(inputs.files) > INLINE_BYTES // 4:
+    if is_inline and path is not None and content_bytes(inputs.files) > FIRST_BYTES:
         fast_library.begin(path, special_tokens=options.special_tokens)
     try:
         # Only now, because it imports much.

@@ -261,34 +261,6 @@ class _KeptReading:
         write_derived(self.subject, self.depends, fields, tokenizer.definition if is_changed else b"")
 
 
-def definition_ahead(
-    argument: str,
-    *,
-    eod: str | None = None,
-    need_eod: bool = True,
-    transformers: Family | None = None,
-    strict: bool = False,
-    special_tokens: bool = True,
-    files_beside: bool = True,
-) -> tuple[bytes, dict[str, Any] | None]:
-    """Return the definition that :func:`load_tokenizer` makes of a local file with the same arguments.
-
-    Returns:
-        The definition, and the same parsed if it had to be; else None.
-    """
-    source = locate_tokenizer(argument)
-    if not source.beside or not files_beside:
-        return read_file(source.definition), None
-    settings = (eod, need_eod, None, transformers, strict, special_tokens)
-    reading = _KeptReading.of(argument, source, settings)
-    if reading is not None and (kept := reading.read()) is not None:
-        return kept.definition, None
-    content = read_file(source.definition)
-    parsed = as_object(parse_json(content, source.definition), source.definition)
-    made, _ = _reading(source, content, parsed, transformers, special_tokens=special_tokens)
-    return _definition_of(made, content, parsed)
-
-
 def tokenizer_identity(path: str | os.PathLike[str], *, eod: str | None = None) -> TokenizerIdentity:
     """Return the identity of a tokenizer, as manifests and plans record it.
 

@@ -15,12 +15,15 @@ from tokshard.errors import TokenizerError
 from tokshard.tokenizer.derived import MIN_DEFINITION_BYTES, read_derived
 from tokshard.tokenizer.files import read_file
 
-_begun: dict[tuple[str, bool], Background[Any]] = {}
+Key = tuple[str, bool]
+"""The SHA-256 of a definition, and whether its post-processor applies."""
+
+_begun: dict[Key, Background[Any]] = {}
 
 
-def subject(digest: str, *, special_tokens: bool) -> tuple[Any, ...]:
+def subject(key: Key) -> tuple[Any, ...]:
     """Return the subject of what is kept of a definition for the fast encoder; see ``derived``."""
-    return "fast encoder", digest, special_tokens
+    return "fast encoder", *key
 
 
 def begin(path: str, *, special_tokens: bool) -> None:
@@ -35,14 +38,14 @@ def begin(path: str, *, special_tokens: bool) -> None:
     if len(content) < MIN_DEFINITION_BYTES:
         return
     key = hashlib.sha256(content).hexdigest(), special_tokens
-    kept = read_derived(subject(key[0], special_tokens=special_tokens), None)
+    kept = read_derived(subject(key), None)
     if kept is not None and kept[0]["refusal"] is None:
         _begun[key] = Background(partial(_load, kept[1]), daemon=False)
 
 
-def load(text: bytes, digest: str, *, special_tokens: bool) -> Any:
-    """Return the object of a prepared definition, or what :func:`begin` has begun to load for it."""
-    begun = _begun.pop((digest, special_tokens), None)
+def load(text: bytes, key: Key) -> Any:
+    """Return the object of a prepared definition, or the one that :func:`begin` has begun to load."""
+    begun = _begun.pop(key, None)
     return _load(text) if begun is None else begun.result()
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from hashlib import sha256
 from threading import Thread
 from typing import Any, Self
 
@@ -19,7 +18,7 @@ from tokshard.core.background import Background
 from tokshard.errors import MissingExtraError, TokenizerError
 from tokshard.tokenizer import fast_library, huggingface_library, metaspace, structure
 from tokshard.tokenizer.boundaries import boundaries_of, boundaries_of_definition
-from tokshard.tokenizer.definition import Tokenizer, definition_ahead
+from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.tokenizer.derived import MIN_DEFINITION_BYTES, read_derived, write_derived
 from tokshard.tokenizer.disputed import Disputes
 from tokshard.tokenizer.files import parse_object
@@ -66,28 +65,23 @@ def load_ahead(argument: str, *, special_tokens: bool = False, **settings: Any) 
         settings: Further arguments of :func:`~tokshard.tokenizer.definition.load_tokenizer`.
     """
     with suppress(Exception):
-        content, definition = definition_ahead(argument, special_tokens=special_tokens, **settings)
-        digest = sha256(content).hexdigest()
-        # fastokens may panic on unsupported definitions, and print that to stderr.
-        prepared = _examine(content, digest, argument, special_tokens=special_tokens, parsed=definition)
-        _examined.clear()
-        del definition  # as large as the object built from it
-        if isinstance(prepared, str):
+        tokenizer = load_tokenizer(argument, special_tokens=special_tokens, **settings)
+        if tokenizer.kind != "huggingface":
             return
-        _boundaries_ahead[digest] = prepared.boundaries
+        # fastokens may panic on unsupported definitions, and print that to stderr.
+        prepared = _take_prepared(tokenizer, special_tokens=special_tokens)
+        key = tokenizer.sha256, special_tokens
 
         def load_fast() -> None:
             with suppress(Exception):
-                _fast_ahead[digest, special_tokens] = prepared.load(
-                    argument, digest, special_tokens=special_tokens
-                )
+                _fast_ahead[key] = prepared.load(str(tokenizer.path), key)
 
         # fastokens releases the GIL, tokenizers does not.
         thread = Thread(target=load_fast)
         thread.start()
         try:
             if not huggingface_library.is_version_1():  # its threads would not exist in forked workers
-                _reference_ahead[digest] = _load_huggingface(content, argument)
+                _reference_ahead[tokenizer.sha256] = huggingface(tokenizer)
         finally:
             thread.join()
 
@@ -104,8 +98,7 @@ def loading_fast(tokenizer: Tokenizer, *, special_tokens: bool) -> Iterator[None
         return
     # Not in the thread: the reference, whose library keeps the GIL while it loads, may be loaded meanwhile.
     prepared = _take_prepared(tokenizer, special_tokens=special_tokens)
-    load = partial(prepared.load, str(tokenizer.path), tokenizer.sha256, special_tokens=special_tokens)
-    _fast_ahead[key] = Background(load, daemon=False)
+    _fast_ahead[key] = Background(partial(prepared.load, str(tokenizer.path), key), daemon=False)
     try:
         yield
     finally:
@@ -114,21 +107,21 @@ def loading_fast(tokenizer: Tokenizer, *, special_tokens: bool) -> Iterator[None
 
 def fast(tokenizer: Tokenizer, *, special_tokens: bool) -> FastLibrary:
     """Return the fastokens object of a tokenizer with a supported definition."""
-    made = _fast_ahead.pop((tokenizer.sha256, special_tokens), None)
+    key = tokenizer.sha256, special_tokens
+    made = _fast_ahead.pop(key, None)
     if made is not None:
         return made.result() if isinstance(made, Background) else made
-    prepared = _take_prepared(tokenizer, special_tokens=special_tokens)
-    return prepared.load(str(tokenizer.path), tokenizer.sha256, special_tokens=special_tokens)
+    return _take_prepared(tokenizer, special_tokens=special_tokens).load(str(tokenizer.path), key)
 
 
 def fast_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str | None:
     """Return which part of a ``tokenizer.json`` the fast encoder does not support; None if there is none."""
-    examined = _examine_tokenizer(tokenizer, special_tokens=special_tokens)
+    examined = _examine(tokenizer, special_tokens=special_tokens)
     return examined if isinstance(examined, str) else None
 
 
 def _take_prepared(tokenizer: Tokenizer, *, special_tokens: bool) -> _Prepared:
-    examined = _examine_tokenizer(tokenizer, special_tokens=special_tokens)
+    examined = _examine(tokenizer, special_tokens=special_tokens)
     _examined.clear()  # as large as the definition
     if isinstance(examined, str):
         raise FastEncoderRefusedError(f"cannot encode with {tokenizer.path}: {examined}")
@@ -137,25 +130,18 @@ def _take_prepared(tokenizer: Tokenizer, *, special_tokens: bool) -> _Prepared:
     return examined
 
 
-def _examine_tokenizer(tokenizer: Tokenizer, *, special_tokens: bool) -> str | _Prepared:
-    path = str(tokenizer.path)
-    return _examine(tokenizer.definition, tokenizer.sha256, path, special_tokens=special_tokens)
-
-
-def _examine(
-    content: bytes, digest: str, path: str, *, special_tokens: bool, parsed: dict[str, Any] | None = None
-) -> str | _Prepared:
-    key = digest, special_tokens
+def _examine(tokenizer: Tokenizer, *, special_tokens: bool) -> str | _Prepared:
+    key = tokenizer.sha256, special_tokens
     if key in _examined:
         return _examined[key]
-    subject = fast_library.subject(digest, special_tokens=special_tokens)
-    is_large = len(content) >= MIN_DEFINITION_BYTES
+    subject = fast_library.subject(key)
+    is_large = len(tokenizer.definition) >= MIN_DEFINITION_BYTES
     examined: str | _Prepared
     if is_large and (kept := read_derived(subject, None)) is not None:
         fields, text = kept
         examined = fields["refusal"] or _Prepared.kept(fields["prepared"], text)
     else:
-        definition = parse_object(content, path) if parsed is None else parsed
+        definition = parse_object(tokenizer.definition, str(tokenizer.path))
         refusal = structure.refusal(definition, special_tokens=special_tokens)
         examined = refusal or _Prepared.of(definition, special_tokens=special_tokens)
         del definition
@@ -256,10 +242,10 @@ class _Prepared:
             "boundaries": self.boundaries and self.boundaries.to_json(),
         }
 
-    def load(self, path: str, digest: str, *, special_tokens: bool) -> FastLibrary:
+    def load(self, path: str, key: fast_library.Key) -> FastLibrary:
         try:
             with panics_as_errors(f"load {path}"):
-                library = fast_library.load(self.text, digest, special_tokens=special_tokens)
+                library = fast_library.load(self.text, key)
         except ImportError as error:
             raise FastEncoderRefusedError(
                 "fastokens, the library of the fast encoder, is not installed"

@@ -264,15 +264,7 @@ class ForkServer:
     def expect(self, options: TokenizeOptions) -> None:
         """Let it load what is likely to be needed: both encoders, for a ``tokenizer.json`` at hand."""
         if options.tokenizer_json is not None:
-            settings = {
-                "eod": options.eod,
-                "need_eod": options.append_eod,
-                "transformers": options.transformers,
-                "strict": options.strict_tokenizer,
-                "special_tokens": options.special_tokens,
-                "files_beside": options.files_beside,
-            }
-            self._send({"expect": options.tokenizer, "settings": settings})
+            self._send({"expect": options.tokenizer, "settings": options.tokenizer_settings})
 
     def prepare(self, spec: EncodingSpec, parts_directory: str) -> None:
         """Let it load what workers need for a specification."""
