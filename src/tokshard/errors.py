@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from typing import Any
 
 BAD_RECORD_EXCERPT_CHARACTERS = 60
@@ -315,14 +316,22 @@ def reason_of(cause: OSError) -> str:
     return reason
 
 
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes, as a traceback shows them, each once: the chain may be a cycle."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
 def exhaustion_of(error: BaseException | None) -> OSError | None:
     """Return the cause of an error if it is that no more files can be opened, whatever it says."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
-            return error
-        if isinstance(error, ImportError) and os.strerror(errno.EMFILE) in str(error):  # of a shared library
-            return OSError(errno.EMFILE, os.strerror(errno.EMFILE), error.path)
-        error = error.__cause__ or error.__context__
+    for each in chain_of(error):
+        if isinstance(each, OSError) and each.errno in _EXHAUSTED:
+            return each
+        if isinstance(each, ImportError) and os.strerror(errno.EMFILE) in str(each):  # of a shared library
+            return OSError(errno.EMFILE, os.strerror(errno.EMFILE), each.path)
     return None
 
 

@@ -17,7 +17,7 @@ import typer
 
 from tokshard.cli import terminal
 from tokshard.core.formatting import visible
-from tokshard.errors import Cancelled, InputError, StorageError, TokshardError, known_error
+from tokshard.errors import Cancelled, InputError, StorageError, TokshardError, chain_of, known_error
 
 BUG_EXIT_CODE = 70
 _BROKEN_PIPE_EXIT_CODE = 141  # as of a program that SIGPIPE ends
@@ -175,6 +175,4 @@ def _is_running(code: CodeType, frame: FrameType | None) -> bool:
 
 def _stopped_in(error: BaseException | None) -> _Stopped | None:
     # Some code of Python wraps all errors: up to 3.11 the creation of a class, by ``__set_name__``.
-    while error is not None and not isinstance(error, _Stopped):
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return error
+    return next((each for each in chain_of(error) if isinstance(each, _Stopped)), None)

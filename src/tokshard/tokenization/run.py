@@ -259,19 +259,21 @@ class UnitEncoding:
         With limits, an input that cannot be read is an error only if all documents before it are needed,
         whatever the number of workers.
         """
-        try:
-            self._encode(executor, self._job.workers)
-        except _UnreadableInput as error:
-            if not self._job.options.has_limits:
-                raise error.cause from None
-        else:
-            return
-        from tokshard.tokenization.workers.executor import InlineExecutor
+        unreadable = self._try_to_encode(executor, self._job.workers)
+        if unreadable is not None and self._job.options.has_limits:
+            from tokshard.tokenization.workers.executor import InlineExecutor
 
+            unreadable = self._try_to_encode(InlineExecutor(), streams=1)
+        if unreadable is not None:
+            raise unreadable
+
+    def _try_to_encode(self, executor: Executor, streams: int) -> InputError | None:
+        """Return the error of an input that cannot be read; other errors are raised."""
         try:
-            self._encode(InlineExecutor(), streams=1)
-        except _UnreadableInput as error:
-            raise error.cause from None
+            self._encode(executor, streams)
+        except _UnreadableInput as stop:
+            return stop.error
+        return None
 
     def _encode(self, executor: Executor, streams: int) -> None:
         from tokshard.tokenization.encoder import BatchProgress
@@ -327,16 +329,16 @@ class UnitEncoding:
 
 
 class _UnreadableInput(Exception):  # noqa: N818 - carries an error
-    def __init__(self, cause: InputError) -> None:
+    def __init__(self, error: InputError) -> None:
         super().__init__()
-        self.cause = cause
+        self.error = error
 
 
 def _events(executor: Executor, job: TokenizeJob, feed: Feed) -> Events:
     try:
         yield from executor.run(job.encoding(), job.workspace.parts, feed)
     except InputError as error:
-        raise _UnreadableInput(error) from error
+        raise _UnreadableInput(error) from None
 
 
 def make_report(job: TokenizeJob, result: BuildResult, started: float) -> TokenizeReport:

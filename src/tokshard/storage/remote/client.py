@@ -25,6 +25,7 @@ from tokshard.errors import (
     StorageError,
     TokshardError,
     UsageError,
+    chain_of,
 )
 from tokshard.storage.paths import scheme_of
 
@@ -278,13 +279,11 @@ def _may_pass(error: Exception, status: int | None) -> bool:
 
 
 def _answer(error: Exception) -> tuple[int | None, str]:
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in chain_of(error):
         response = getattr(cause, "response", None)
         if isinstance(response, dict) and "Error" in response:
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             return status, str(response["Error"].get("Code", ""))
-        cause = cause.__cause__
     # Only of the error itself: its cause may have a number with another meaning.
     response = getattr(error, "response", None)
     found = [getattr(error, name, None) for name in ("status", "status_code", "code")]
