@@ -147,11 +147,13 @@ class MissingFileError(InputError, FileNotFoundError):
     Args:
         message: One sentence that names the file and its purpose.
         path: The file.
-        hint: An instruction for the user.
+        hint: An instruction for the user; by default to check the path.
     """
 
     def __init__(self, message: str, *, path: str, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(
+            message, hint=hint or "check the path; relative paths start at the current directory"
+        )
         self.errno = errno.ENOENT
         self.filename = path
 
@@ -238,7 +240,7 @@ class IntegrityError(TokshardError, ValueError):
         path: The file.
         field: The field of the format, for example ``"sequence_lengths"``, or None.
         offset: The byte offset in the file, or None.
-        hint: An instruction for the user.
+        hint: An instruction for the user; by default, if a file is named, to replace it.
     """
 
     exit_code = 6
@@ -252,6 +254,8 @@ class IntegrityError(TokshardError, ValueError):
         offset: int | None = None,
         hint: str | None = None,
     ) -> None:
+        if hint is None and path is not None:
+            hint = f"copy {path} from its source again, or run the command again that wrote it"
         super().__init__(message, hint=hint)
         self.path = path
         self.field = field
@@ -280,7 +284,9 @@ class StorageError(TokshardError, OSError):
 
     def __init__(self, action: str, path: str, cause: OSError, *, hint: str | None = None) -> None:
         reason = reason_of(cause)
-        TokshardError.__init__(self, f"cannot {action} {path}: {reason}", hint=hint or _storage_hint(cause))
+        TokshardError.__init__(
+            self, f"cannot {action} {path}: {reason}", hint=hint or _storage_hint(cause, path)
+        )
         self.action = action
         self.path = path
         self.reason = reason
@@ -358,14 +364,16 @@ def known_error(error: BaseException) -> TokshardError | None:
     return None
 
 
-def _storage_hint(cause: OSError) -> str | None:
+def _storage_hint(cause: OSError, path: str) -> str | None:
     hints = {
         errno.EMFILE: "raise the limit of open files (ulimit -n 4096) and run the same command again",
         errno.ENFILE: "raise the limit of all open files (sysctl fs.file-max) and run the same command again",
         errno.ENOSPC: "free some space and run the same command again: finished work is kept",
         errno.EDQUOT: "free some space (the quota is exhausted) and run the same command again",
         errno.EFBIG: "raise the file size limit (ulimit -f) and run the same command again",
-        errno.EACCES: "check the permissions of the directory",
+        errno.EACCES: f"check the permissions of {path} and of its directory",
+        errno.EISDIR: f"replace the directory {path} with the file",
+        errno.ENOENT: "check the path; relative paths start at the current directory",
         errno.EROFS: "remount the file system read-write, or choose another directory",
         errno.EIO: "check the disk (it reported an error), then run the same command again",
     }

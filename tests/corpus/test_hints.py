@@ -7,6 +7,7 @@ import lzma
 import shlex
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -205,15 +206,16 @@ def test_a_truncated_compressed_file_is_to_be_fetched_again(suffix, here):
     assert caught.value.hint == f"fetch {name} again: it is incomplete or damaged"
 
 
-@pytest.mark.parametrize("name", ["c.jsonl.gz", "c.bz2", "c.jsonl.XZ", "c.zst"])
-def test_an_empty_file_with_the_name_of_a_compressed_one_is_an_error(name, here):
+@pytest.mark.parametrize("name", ["c.jsonl.gz", "c.bz2", "c.jsonl.XZ", "c.zst", "c.parquet", "c.arrow"])
+def test_an_empty_file_with_the_name_of_one_with_a_header_is_an_error(name, here):
     (here / name).write_bytes(b"")
     for options in ({}, {"on_error": "skip"}):
         with pytest.raises(
-            InputError, match=f"^{name} is empty, but a compressed file has at least a header(?:\nhint: |$)"
+            InputError,
+            match=f"^{name} is empty, but a {Path(name).suffix} file has at least a header(?:\nhint: |$)",
         ) as caught:
             run_tokenize(name, "x", **options)
-        assert (caught.value.reason, caught.value.exit_code) == ("empty-compressed-file", 3)
+        assert (caught.value.reason, caught.value.exit_code) == ("empty-file", 3)
         assert caught.value.hint == f"fetch {name} again, or remove it from the inputs"
     (here / "plain.jsonl").write_bytes(b"")
     (here / "empty.jsonl.gz").write_bytes(gzip.compress(b"", mtime=0))

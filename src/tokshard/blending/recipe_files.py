@@ -209,7 +209,9 @@ def parse_recipe(text: str, path: str = "recipe") -> BlendRecipe:
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from error
+        raise InputError(
+            f"{path} is not valid TOML: {error}", hint="fix the recipe, or check the path"
+        ) from error
     per_split = [name for name in SPLITS if name in table]
     _check_one_kind(table, per_split, path)
     known = (*_OPTION_KEYS, *(() if per_split else _MIXTURE_KEYS), *SPLITS, "multiple_validation_sets")

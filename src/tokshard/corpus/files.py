@@ -24,7 +24,7 @@ from tokshard.storage.remote.objects import open_binary
 
 STDIN = "-"
 _DATA_NAME = re.compile(r"\.(jsonl|json|ndjson|parquet|arrow)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
-_COMPRESSED_NAME = re.compile(r"\.(gz|bz2|xz|zst)$", re.IGNORECASE)
+_NAME_WITH_HEADER = re.compile(r"\.(gz|bz2|xz|zst|parquet|arrows?)$", re.IGNORECASE)
 _LOOKS_AT_ONCE = 16
 _COMPRESSED_TO_PLAIN = 8
 _LARGE_BYTES = 1 << 62
@@ -113,7 +113,10 @@ def _expand(argument: str, datasets: DatasetSelector) -> Iterator[str]:
 
 def _expand_path(argument: str, datasets: DatasetSelector) -> Iterator[str]:
     if "\0" in argument:
-        raise InputError(f"paths must not contain NUL characters, got {argument!r}")
+        raise InputError(
+            f"paths must not contain NUL characters, got {argument[:40]!r}",
+            hint="check the list of inputs: it must be a text file with one path per line",
+        )
     if argument == STDIN:
         yield argument
     elif (selected := datasets.files(argument)) is not None:
@@ -267,11 +270,11 @@ def _describe_object(url: str) -> CorpusFile:
 
 
 def _content(head: bytes, path: str) -> Content:
-    if not head and _COMPRESSED_NAME.search(path):
+    if not head and (suffix := _NAME_WITH_HEADER.search(path)):
         raise InputError(
-            f"{path} is empty, but a compressed file has at least a header",
+            f"{path} is empty, but a {suffix[0]} file has at least a header",
             hint=f"fetch {path} again, or remove it from the inputs",
-            reason="empty-compressed-file",
+            reason="empty-file",
         )
     refuse_utf16(head, path)
     return identify(head, path)

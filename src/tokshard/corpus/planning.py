@@ -9,7 +9,7 @@ decompressor.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from tokshard.corpus.compressed import CHUNK_BYTES, ByteSource, CorruptStreamError, decompressed_chunks
@@ -116,7 +116,7 @@ def stream_units(
     *,
     skip: Callable[[int], bool],
     chunk_bytes: int = CHUNK_BYTES,
-) -> Iterator[LineUnit]:
+) -> Generator[LineUnit, None, None]:
     """Yield the units of an input as temporary files ``raw-<file>-<index>.jsonl``, in order.
 
     The consumer removes each file after use. A line longer than ``max_document_bytes`` keeps its first

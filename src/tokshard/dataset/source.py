@@ -60,7 +60,10 @@ class InputFile:
         except TokshardError:
             raise
         except IsADirectoryError:
-            raise InputError(f"cannot read {path}: it is a directory, not a regular file") from None
+            raise InputError(
+                f"cannot read {path}: it is a directory, not a regular file",
+                hint="remove it, or replace it with the file",
+            ) from None
         except OSError as error:
             raise StorageError("open", path, error) from error
         weakref.finalize(self, _close, self.descriptor)

@@ -458,6 +458,11 @@ def _only(
             raise UsageError(f"{cache} has several {split} indexes", hint=_NAMED_INDEX)
         found[split] = (prefix or _local(description.dataset_path, requested), file)
     if not found:
+        if prefix is None:
+            raise InputError(
+                f"neither a blend.json nor an index found in {path}",
+                hint="pass the directory of a blend, or build indexes with tokshard build-indices",
+            )
         raise InputError(f"no index of {path} found in {cache}", hint="build it with tokshard build-indices")
     return found
 

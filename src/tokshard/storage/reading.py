@@ -12,7 +12,11 @@ import os
 import stat
 from typing import BinaryIO
 
+from tokshard.core.background import Background
 from tokshard.errors import InputError
+
+# Opening a named pipe waits for its writer, which another process may be about to start.
+PIPE_SECONDS = 5
 
 
 def open_descriptor(path: str, flags: int = 0) -> int:
@@ -48,8 +52,33 @@ def open_passed(path: str | int) -> BinaryIO:
     """Open a file that the user passed, which may be a pipe or a terminal, for buffered reading.
 
     ``path`` can be a descriptor, which stays open when the file is closed.
+
+    Raises:
+        InputError: It is a named pipe, and no process has opened it for writing in a few seconds.
+        OSError: It cannot be opened.
     """
+    if isinstance(path, str) and stat.S_ISFIFO(os.stat(path).st_mode):
+        return open(_open_pipe(path), "rb")
     return open(path, "rb", closefd=isinstance(path, str))
+
+
+def _open_pipe(path: str) -> int:
+    """Open a named pipe for reading, once a process has opened it for writing.
+
+    Raises:
+        InputError: No process has done so within :data:`PIPE_SECONDS`.
+        OSError: It cannot be opened.
+    """
+    opened = Background(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    if opened.done.wait(PIPE_SECONDS):
+        return opened.result()
+    # A writer ends the wait of the thread.
+    os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    os.close(opened.result())
+    raise InputError(
+        f"cannot read {path}: no process has opened the named pipe for writing",
+        hint="start the process that writes to it first, or pipe its output into the command and pass -",
+    )
 
 
 def irregular_kind(mode: int) -> str:

@@ -36,7 +36,9 @@ def read_small_file(path: str, kind: str = "file", *, hint: str | None = None, p
     except FileNotFoundError:
         raise MissingFileError(f"{kind} not found: {path}", path=path, hint=hint) from None
     except IsADirectoryError:
-        raise InputError(f"cannot read {kind} {path}: it is a directory", hint=hint) from None
+        raise InputError(
+            f"cannot read {kind} {path}: it is a directory", hint=hint or f"pass the path of a {kind}"
+        ) from None
     except TokshardError:
         raise
     except OSError as error:
@@ -55,7 +57,10 @@ def read_text(path: str, kind: str = "file", *, hint: str | None = None) -> str:
     try:
         return read_small_file(path, kind, hint=hint, passed=True).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} must be UTF-8: {error.reason} at byte {error.start}") from error
+        raise InputError(
+            f"{path} must be UTF-8: {error.reason} at byte {error.start}",
+            hint="check the path: this is not a text file, or it must be converted to UTF-8",
+        ) from error
 
 
 def dump_readable_json(value: Any, path: str, *, hint: str) -> bytes:

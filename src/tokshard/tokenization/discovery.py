@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokshard.core.progress import Progress
@@ -11,6 +14,8 @@ from tokshard.dataset.plan import HubDatasetRecord
 from tokshard.tokenization.options import TokenizeOptions
 
 if TYPE_CHECKING:
+    from tokshard.corpus.rejection import RejectedRecord
+    from tokshard.corpus.units import Unit
     from tokshard.dataset.manifest import Manifest
 
 
@@ -40,6 +45,45 @@ def discover_inputs(options: TokenizeOptions, progress: Progress) -> DiscoveredI
     for text in selector.messages:
         progress.message(text)
     return DiscoveredInputs(files, tuple(selector.records) or None)
+
+
+def first_problems(files: Sequence[CorpusFile], options: TokenizeOptions) -> Iterator[str]:
+    """Yield what is wrong with the first record of each input, if bad records are skipped.
+
+    Pipes are not read: a later run could not read the record again.
+
+    Raises:
+        BadRecordError: The first record of an input is bad, and bad records are not skipped.
+        InputError: An input cannot be read, or a table does not have the columns.
+    """
+    from tokshard.tokenization.assembly import ErrorPolicy
+
+    for number, file in enumerate(files):
+        if file.size_bytes is None:
+            continue
+        for record in _rejected_first(number, file, options):
+            error = ErrorPolicy(skip=False, max_errors=None).refuse(file.path, record.line, record)
+            if options.on_error != "skip":
+                raise error
+            yield f"the first record would be skipped: {error.message}"
+
+
+def _rejected_first(number: int, file: CorpusFile, options: TokenizeOptions) -> list[RejectedRecord]:
+    # A unit of one byte is the record that begins in it.
+    from tokshard.corpus.planning import plan_units, stream_units
+    from tokshard.corpus.records import read_documents
+
+    limit, names = options.max_document_bytes, options.field_names
+    with TemporaryDirectory(prefix="tokshard-") as directory, ExitStack() as stack:
+        if file.is_stream:
+            stream = stream_units(number, file, 1, limit, directory, skip=lambda _: False)
+            unit: Unit = next(stack.enter_context(closing(stream)))
+        else:
+            unit = next(plan_units(number, file, 1, names.texts, id_field=names.id, key_field=names.key))
+        batches = read_documents(
+            unit, names.texts, batch_bytes=1, max_document_bytes=limit, id_field=names.id
+        )
+        return next((batch.rejected for batch in batches), [])
 
 
 def _unfinished_datasets(options: TokenizeOptions) -> list[HubDatasetRecord]:

@@ -23,7 +23,7 @@ from tokshard.corpus.rejection import top_reasons
 from tokshard.errors import InputError, IntegrityError
 from tokshard.storage.lock import lock_mode
 from tokshard.storage.paths import idx_path
-from tokshard.tokenization.discovery import DiscoveredInputs, discover_inputs
+from tokshard.tokenization.discovery import DiscoveredInputs, discover_inputs, first_problems
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.workers.pool import ProcessPool
 
@@ -101,13 +101,21 @@ def tokenize(
 
 
 def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
-    """Return what :func:`tokenize` would do with the same options, without writing anything."""
+    """Return what :func:`tokenize` would do with the same options, without writing an output.
+
+    The first record of each input is read, of a table also the schema; pipes are not read.
+
+    Raises:
+        TokshardError: As :func:`tokenize` does.
+    """
     from tokshard.tokenization.job import prepare_job
     from tokshard.tokenization.report import TokenizeDryRun
     from tokshard.tokenization.transformers_check import checked
 
     progress = SilentProgress()
-    job = checked(prepare_job(options, *discover_inputs(options, progress)), progress)
+    inputs = discover_inputs(options, progress)
+    problems = tuple(first_problems(inputs.files, options))
+    job = checked(prepare_job(options, *inputs), progress)
     return TokenizeDryRun(
         inputs=tuple(file.plan_input() for file in job.files),
         outputs=job.build.destinations,
@@ -119,7 +127,7 @@ def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
         workers=job.workers,
         state=job.build.state(job.workspace),
         local_dir=job.delivery.directory if job.delivery else None,
-        warnings=job.tokenizer.warnings,
+        warnings=(*job.tokenizer.warnings, *problems),
     )
 
 
@@ -259,10 +267,11 @@ class UnitEncoding:
         With limits, an input that cannot be read is an error only if all documents before it are needed,
         whatever the number of workers.
         """
-        unreadable = self._try_to_encode(executor, self._job.workers)
-        if unreadable is not None and self._job.options.has_limits:
-            from tokshard.tokenization.workers.executor import InlineExecutor
+        from tokshard.tokenization.workers.executor import InlineExecutor
 
+        one_by_one = self._job.options.has_limits and isinstance(executor, InlineExecutor)
+        unreadable = self._try_to_encode(executor, streams=1 if one_by_one else self._job.workers)
+        if unreadable is not None and self._job.options.has_limits and not one_by_one:
             unreadable = self._try_to_encode(InlineExecutor(), streams=1)
         if unreadable is not None:
             raise unreadable

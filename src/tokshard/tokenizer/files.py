@@ -32,7 +32,7 @@ def read_file(path: str) -> bytes:
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
-            raise TokenizerError(f"the tokenizer {path} is not a file")
+            raise TokenizerError(f"the tokenizer {path} is not a file", hint=f"pass {ACCEPTED_FILES}")
         if status.st_size > MAX_DEFINITION_BYTES:
             raise TokenizerError(
                 f"the tokenizer {path} has {status.st_size} bytes, more than {MAX_DEFINITION_BYTES}",

@@ -1,0 +1,198 @@
+"""P64: a command that cannot read a file ends in seconds, with exit code, error and hint.
+
+The table has a row for each kind of file and a column for each way in which a file is bad. A cell has the
+exit code of each command that reads the file. Forked commands run all cells, the installed command one a row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from support.bad_files import BAD, COMMANDS, write_good_files
+from support.command_line import FAILURE_SECONDS, INSTALLED, failure, installed, tokshard
+from support.tokenize_runs import run_tokenize
+from tokshard.errors import InputError
+
+pytest.importorskip("pyarrow")
+# A digit is the exit code of a command, in the order of COMMANDS. 0: the command does not read what is bad,
+# or the file is good in another way, such as an empty file of JSON lines. 1: the command lists the defect.
+HEADER, *ROWS = [
+    line.split() for line in (Path(__file__).parents[1] / "golden/bad_inputs.txt").read_text().splitlines()
+]
+CODES = {file: dict(zip(HEADER[1:], cells, strict=True)) for file, *cells in ROWS}
+PROGRAM = Path(__file__).parents[1] / "support/bad_files_program.py"
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("good")
+    write_good_files(directory)
+    return directory
+
+
+@pytest.fixture
+def bad(good, tmp_path, monkeypatch):
+    """Return a function that copies the good files and makes one of them bad, and returns its name."""
+    number = iter(range(1000))
+
+    def copy(pattern, way):
+        place = tmp_path / str(next(number))
+        shutil.copytree(good, place)
+        monkeypatch.chdir(place)
+        (path,) = sorted(Path().glob(pattern))[:1]
+        BAD[way](path)
+        return str(path)
+
+    return copy
+
+
+def forked(words):
+    guards = []
+
+    def started(process):
+        guards.append(threading.Timer(3 * FAILURE_SECONDS, end, [process]))
+        guards[0].start()
+
+    def end(process):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+    done = tokshard(*words, program=PROGRAM, started=started)
+    guards[0].cancel()
+    return done
+
+
+def test_table_has_the_exit_code_of_each_command_for_each_file_and_way():
+    assert CODES.keys() == COMMANDS.keys()
+    for file, row in CODES.items():
+        assert {way: len(codes) for way, codes in row.items()} == dict.fromkeys(BAD, len(COMMANDS[file]))
+
+
+@pytest.mark.parametrize("way", BAD)
+@pytest.mark.parametrize("file", COMMANDS)
+def test_bad_file_ends_each_command_with_code_error_and_hint(bad, file, way):
+    codes = ""
+    for words in COMMANDS[file]:
+        name = bad(file, way)
+        done = forked([word.replace("FILE", name) for word in words])
+        codes += str(done.returncode)
+        if done.returncode > 1:
+            _, _, hint = failure(done)
+            assert hint, done.stderr
+        assert "Traceback" not in done.stderr, done.stderr
+    assert codes == CODES[file][way]
+
+
+def installed_cases():
+    """Yield each file with the way in which the installed command meets it, another one for each file."""
+    for number, (file, row) in enumerate(CODES.items()):
+        # The command runs as root in CI, which may read every file; and each pipe takes 5 s.
+        ways = [way for way, codes in row.items() if max(codes) > "1" and way not in {"unreadable", "pipe"}]
+        yield file, "pipe" if file == "launch.sh" else ways[number % len(ways)]
+
+
+@pytest.mark.parametrize(("file", "way"), [*installed_cases()])
+def test_bad_file_ends_the_installed_command_with_code_error_and_hint(bad, file, way):
+    codes = CODES[file][way]
+    number = next(index for index, code in enumerate(codes) if code > "1")
+    name = bad(file, way)
+    done = installed(*[word.replace("FILE", name) for word in COMMANDS[file][number]])
+    code, _, hint = failure(done)
+    assert hint
+    assert str(code) == codes[number]
+
+
+TOKENIZE = ("-o", "new/web", "--tokenizer", "tok/tokenizer.json")
+
+
+@pytest.fixture
+def place(good, tmp_path, monkeypatch):
+    shutil.copytree(good, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--workers", "2"), ("--on-error", "skip")])
+def test_tokenize_of_a_table_without_the_column_names_its_columns(place, options):
+    done = installed("tokenize", "in/a.parquet", *TOKENIZE, "--field", "txt", *options)
+    assert failure(done) == (3, 'in/a.parquet: column "txt" not found (columns: text)', "pass --field text")
+    # The next attempt works.
+    assert installed("tokenize", "in/a.parquet", *TOKENIZE).returncode == 0
+
+
+def test_worker_processes_end_with_the_error_of_a_table(place):
+    lines = (place / "in/a.jsonl").read_bytes()
+    (place / "in/large.jsonl").write_bytes(lines * (5_000_000 // len(lines)))  # more than one process encodes
+    done = installed("tokenize", "in/large.jsonl", "in/a.parquet", *TOKENIZE, "--field", "title", seconds=20)
+    code, error, hint = failure(done)
+    assert (code, error) == (3, 'in/a.parquet: column "title" not found (columns: text)')
+    assert hint == "pass --field text"
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+def test_dry_run_reads_the_first_record(place, name):
+    command = ("tokenize", f"in/{name}", *TOKENIZE, "--field", "content", "--dry-run")
+    code, error, hint = failure(installed(*command))
+    assert (code, hint) == (3, "pass --field text")
+    assert error.startswith(f'in/{name}:1: field "content" not found (fields: ')
+    done = tokshard(*command, "--on-error", "skip")
+    assert done.returncode == 0
+    assert f"warning: the first record would be skipped: {error}" in done.stderr
+    assert not Path("new/web.tokshard").exists()
+
+
+STDIN = {
+    "zip": (b"PK\x03\x04" + bytes(30), "standard input is a zip archive"),
+    "Parquet": (None, "cannot read Parquet from a pipe: standard input"),
+    "gzip inside gzip": (gzip.compress(gzip.compress(b"{}")), "standard input: it contains gzip inside gzip"),
+    "tar inside gzip": (
+        gzip.compress(b"x".ljust(257, b"\0") + b"ustar\x0000" + bytes(248)),
+        "the content of standard input is a tar archive",
+    ),
+    "truncated gzip": (gzip.compress(b'{"text": "a"}')[:20], "the compressed stream is truncated"),
+}
+
+
+@pytest.mark.parametrize("kind", STDIN)
+def test_tokenize_of_unreadable_standard_input_ends(place, kind):
+    content, message = STDIN[kind]
+    content = (place / "in/a.parquet").read_bytes() if content is None else content
+    code, error, hint = failure(installed("tokenize", "-", *TOKENIZE, stdin=content))
+    assert code == 3
+    assert message in error
+    assert hint
+
+
+def test_sigterm_ends_tokenize_of_a_pipe_when_stderr_is_closed(place):
+    os.mkfifo("pipe")
+    writer = os.open("pipe", os.O_RDWR)
+    process = subprocess.Popen(["sh", "-c", 'exec "$@" 2>&-', "sh", INSTALLED, "tokenize", "pipe", *TOKENIZE])
+    try:
+        while not Path("new/web.tokshard/lock").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(FAILURE_SECONDS) == 143
+    finally:
+        process.kill()
+        os.close(writer)
+
+
+def test_error_of_an_unreadable_input_has_no_cyclic_chain(place):
+    with pytest.raises(InputError, match="not found") as caught:
+        run_tokenize("in/a.parquet", "new/web", tokenizer="tok/tokenizer.json", fields=("txt",))
+    chain, error = [], caught.value
+    while error is not None:
+        assert error not in chain
+        chain.append(error)
+        error = error.__cause__ or error.__context__
