@@ -147,13 +147,11 @@ class MissingFileError(InputError, FileNotFoundError):
     Args:
         message: One sentence that names the file and its purpose.
         path: The file.
-        hint: An instruction for the user; by default to check the path.
+        hint: An instruction for the user.
     """
 
     def __init__(self, message: str, *, path: str, hint: str | None = None) -> None:
-        super().__init__(
-            message, hint=hint or "check the path; relative paths start at the current directory"
-        )
+        super().__init__(message, hint=hint)
         self.errno = errno.ENOENT
         self.filename = path
 
@@ -240,7 +238,7 @@ class IntegrityError(TokshardError, ValueError):
         path: The file.
         field: The field of the format, for example ``"sequence_lengths"``, or None.
         offset: The byte offset in the file, or None.
-        hint: An instruction for the user; by default, if a file is named, to replace it.
+        hint: An instruction for the user.
     """
 
     exit_code = 6
@@ -254,8 +252,6 @@ class IntegrityError(TokshardError, ValueError):
         offset: int | None = None,
         hint: str | None = None,
     ) -> None:
-        if hint is None and path is not None:
-            hint = f"copy {path} from its source again, or run the command again that wrote it"
         super().__init__(message, hint=hint)
         self.path = path
         self.field = field
@@ -364,6 +360,19 @@ def known_error(error: BaseException) -> TokshardError | None:
     return None
 
 
+def hint_of(error: TokshardError) -> str | None:
+    """Return the hint of an error; of one without a hint about a file, what to do with the file."""
+    if error.hint is not None:
+        return error.hint
+    if isinstance(error, MissingFileError):
+        return "check the path; relative paths start at the current directory"
+    if isinstance(error, StorageError) and error.errno in {errno.EISDIR, errno.ENOENT}:
+        return f"copy {error.path} again from its source, or build it again"
+    if isinstance(error, IntegrityError) and error.path is not None:
+        return f"copy {error.path} again from its source, or build it again"
+    return None
+
+
 def _storage_hint(cause: OSError, path: str) -> str | None:
     hints = {
         errno.EMFILE: "raise the limit of open files (ulimit -n 4096) and run the same command again",
@@ -372,8 +381,6 @@ def _storage_hint(cause: OSError, path: str) -> str | None:
         errno.EDQUOT: "free some space (the quota is exhausted) and run the same command again",
         errno.EFBIG: "raise the file size limit (ulimit -f) and run the same command again",
         errno.EACCES: f"check the permissions of {path} and of its directory",
-        errno.EISDIR: f"replace the directory {path} with the file",
-        errno.ENOENT: "check the path; relative paths start at the current directory",
         errno.EROFS: "remount the file system read-write, or choose another directory",
         errno.EIO: "check the disk (it reported an error), then run the same command again",
     }

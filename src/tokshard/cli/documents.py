@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from tokshard.core.codec import Document, Key
-from tokshard.errors import TokshardError
+from tokshard.errors import TokshardError, hint_of
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def details_of(error: TokshardError) -> dict[str, Any]:
     value: dict[str, Any] = {
         "error": type(error).__name__,
         "message": error.message,
-        "hint": error.hint,
+        "hint": hint_of(error),
         "exit_code": error.exit_code,
     }
     for name in ("path", "line", "offset", "reason", "field", "differences", "tasks"):

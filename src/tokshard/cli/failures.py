@@ -17,7 +17,7 @@ import typer
 
 from tokshard.cli import terminal
 from tokshard.core.formatting import visible
-from tokshard.errors import Cancelled, InputError, StorageError, TokshardError, chain_of, known_error
+from tokshard.errors import Cancelled, InputError, StorageError, TokshardError, chain_of, hint_of, known_error
 
 BUG_EXIT_CODE = 70
 _BROKEN_PIPE_EXIT_CODE = 141  # as of a program that SIGPIPE ends
@@ -84,8 +84,8 @@ def _report(error: TokshardError, *, as_json: bool) -> None:
         error.message += " (the working directory was deleted)"
         error.hint = "change to an existing directory, or pass absolute paths"
     terminal.tell(f"error: {visible(error.message)}")
-    if error.hint:
-        terminal.tell(f"hint: {visible(error.hint)}")
+    if hint := hint_of(error):
+        terminal.tell(f"hint: {visible(hint)}")
     if as_json:
         _print_json(error)
 

@@ -9,10 +9,16 @@ decompressor.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from tokshard.corpus.compressed import CHUNK_BYTES, ByteSource, CorruptStreamError, decompressed_chunks
+from tokshard.corpus.compressed import (
+    CHUNK_BYTES,
+    FEED_BYTES,
+    ByteSource,
+    CorruptStreamError,
+    decompressed_chunks,
+)
 from tokshard.corpus.content import HEAD_BYTES, identify
 from tokshard.corpus.fields import FieldNames
 from tokshard.corpus.files import STDIN, CorpusFile
@@ -116,7 +122,7 @@ def stream_units(
     *,
     skip: Callable[[int], bool],
     chunk_bytes: int = CHUNK_BYTES,
-) -> Generator[LineUnit, None, None]:
+) -> Iterator[LineUnit]:
     """Yield the units of an input as temporary files ``raw-<file>-<index>.jsonl``, in order.
 
     The consumer removes each file after use. A line longer than ``max_document_bytes`` keeps its first
@@ -149,6 +155,25 @@ def stream_units(
             yield from cutter.break_off(error.detail)
         finally:
             cutter.discard()
+
+
+def first_line(file: CorpusFile, max_bytes: int) -> bytes:
+    """Return the first line of JSON lines, without its newline; at most a chunk more than ``max_bytes``.
+
+    Raises:
+        InputError: The input cannot be read, or is not JSON lines.
+    """
+    line = bytearray()
+    try:
+        with _opened(file.path) as source:
+            for chunk in _text_chunks(source, CHUNK_BYTES):
+                piece, newline, _ = chunk.partition(b"\n")
+                line += piece
+                if newline or len(line) > max_bytes:
+                    break
+    except CorruptStreamError as error:
+        raise InputError(f"{file.path}: {error.detail}", hint=f"fetch {file.path} again") from error
+    return bytes(line)
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from dataclasses import replace
 from itertools import compress
 from typing import Any
 
+import numpy as np
+
 from tokshard.core.formatting import counted
 from tokshard.core.json_limits import JsonLimits
 from tokshard.corpus.batch import BatchBuilder, DocumentBatch
@@ -22,6 +24,7 @@ from tokshard.corpus.identifiers import MAX_INTEGER, MIN_INTEGER, scalar_columns
 from tokshard.corpus.lines import LineBatch, line_batches
 from tokshard.corpus.rejection import (
     MAX_RECORD_VALUES,
+    RejectedRecord,
     TextCheck,
     UnusableRecordError,
     check_length,
@@ -96,6 +99,14 @@ def read_documents(
         )
     paths = FieldPaths.parse(FieldNames(fields, id_field, selection.holdout_key))
     return _read_lines(unit, paths, batch_bytes, max_document_bytes, check, selection)
+
+
+def rejected_line(line: bytes, fields: FieldNames, max_document_bytes: int) -> list[RejectedRecord]:
+    """Return the first line of an input as a rejected record; none if it is a document or blank."""
+    line = line.removeprefix(UTF8_BYTE_ORDER_MARK)
+    batch = LineBatch(line, [line], np.zeros(1, np.int64), np.array([len(line)]), complete=True)
+    documents = _checked_documents(batch, FieldPaths.parse(fields), max_document_bytes, [1], None)
+    return documents.rejected
 
 
 def _read_lines(

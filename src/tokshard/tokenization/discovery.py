@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokshard.core.progress import Progress
@@ -15,7 +13,6 @@ from tokshard.tokenization.options import TokenizeOptions
 
 if TYPE_CHECKING:
     from tokshard.corpus.rejection import RejectedRecord
-    from tokshard.corpus.units import Unit
     from tokshard.dataset.manifest import Manifest
 
 
@@ -61,29 +58,23 @@ def first_problems(files: Sequence[CorpusFile], options: TokenizeOptions) -> Ite
     for number, file in enumerate(files):
         if file.size_bytes is None:
             continue
-        for record in _rejected_first(number, file, options):
+        for record in _first_rejected(number, file, options):
             error = ErrorPolicy(skip=False, max_errors=None).refuse(file.path, record.line, record)
             if options.on_error != "skip":
                 raise error
             yield f"the first record would be skipped: {error.message}"
 
 
-def _rejected_first(number: int, file: CorpusFile, options: TokenizeOptions) -> list[RejectedRecord]:
-    # A unit of one byte is the record that begins in it.
-    from tokshard.corpus.planning import plan_units, stream_units
-    from tokshard.corpus.records import read_documents
+def _first_rejected(number: int, file: CorpusFile, options: TokenizeOptions) -> list[RejectedRecord]:
+    from tokshard.corpus.planning import first_line, plan_units
+    from tokshard.corpus.records import read_documents, rejected_line
 
     limit, names = options.max_document_bytes, options.field_names
-    with TemporaryDirectory(prefix="tokshard-") as directory, ExitStack() as stack:
-        if file.is_stream:
-            stream = stream_units(number, file, 1, limit, directory, skip=lambda _: False)
-            unit: Unit = next(stack.enter_context(closing(stream)))
-        else:
-            unit = next(plan_units(number, file, 1, names.texts, id_field=names.id, key_field=names.key))
-        batches = read_documents(
-            unit, names.texts, batch_bytes=1, max_document_bytes=limit, id_field=names.id
-        )
-        return next((batch.rejected for batch in batches), [])
+    if file.format == "jsonl":
+        return rejected_line(first_line(file, limit), names, limit)
+    unit = next(plan_units(number, file, 1, names.texts, id_field=names.id, key_field=names.key))
+    batches = read_documents(unit, names.texts, batch_bytes=1, max_document_bytes=limit, id_field=names.id)
+    return next((batch.rejected for batch in batches), [])
 
 
 def _unfinished_datasets(options: TokenizeOptions) -> list[HubDatasetRecord]:

@@ -267,11 +267,12 @@ class UnitEncoding:
         With limits, an input that cannot be read is an error only if all documents before it are needed,
         whatever the number of workers.
         """
-        from tokshard.tokenization.workers.executor import InlineExecutor
+        unreadable = self._try_to_encode(executor, self._job.workers)
+        # What was read from a pipe is gone.
+        is_repeatable = all(file.size_bytes is not None for file in self._job.files)
+        if unreadable is not None and self._job.options.has_limits and is_repeatable:
+            from tokshard.tokenization.workers.executor import InlineExecutor
 
-        one_by_one = self._job.options.has_limits and isinstance(executor, InlineExecutor)
-        unreadable = self._try_to_encode(executor, streams=1 if one_by_one else self._job.workers)
-        if unreadable is not None and self._job.options.has_limits and not one_by_one:
             unreadable = self._try_to_encode(InlineExecutor(), streams=1)
         if unreadable is not None:
             raise unreadable
