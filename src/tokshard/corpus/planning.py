@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 
 from tokshard.corpus.compressed import (
     CHUNK_BYTES,
-    FEED_BYTES,
     ByteSource,
     CorruptStreamError,
     decompressed_chunks,
