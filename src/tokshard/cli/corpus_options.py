@@ -23,7 +23,7 @@ DatasetSplit = Annotated[
     text(
         "--split",
         metavar="NAME",
-        help="Read this split of the dataset.",
+        help="Read this split of the dataset, or of a directory that save_to_disk wrote.",
         default="the only one",
         group=TEXT,
     ),

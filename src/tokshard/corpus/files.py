@@ -7,17 +7,21 @@ import io
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from tokshard.core.background import in_order
+from tokshard.core.formatting import counted, listed
 from tokshard.corpus.content import HEAD_BYTES, Content, Format, identify, refuse_utf16
 from tokshard.corpus.dataset_selection import DatasetSelector
+from tokshard.corpus.saved_dataset import SavedDatasets, is_intermediate
 from tokshard.dataset.plan import Compression, TextInput
 from tokshard.errors import InputError, StorageError, TokshardError, UsageError
-from tokshard.storage.paths import GLOB_CHARACTERS, is_glob, is_remote, natural_key
+from tokshard.storage.paths import GLOB_CHARACTERS, SIDECAR_SUFFIX, is_glob, is_remote, natural_key
 from tokshard.storage.reading import irregular_kind, open_file, open_passed
 from tokshard.storage.remote import objects
 from tokshard.storage.remote.objects import open_binary
@@ -25,6 +29,10 @@ from tokshard.storage.remote.objects import open_binary
 STDIN = "-"
 _DATA_NAME = re.compile(r"\.(jsonl|json|ndjson|parquet|arrow)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 _NAME_WITH_HEADER = re.compile(r"\.(gz|bz2|xz|zst|parquet|arrows?)$", re.IGNORECASE)
+# Files that Hugging Face's datasets library writes next to its data.
+_METADATA_NAMES = {"dataset_info.json", "dataset_infos.json"}
+_SUFFIX = re.compile(r"(?<=.)\.[^.]+(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
+_SHOWN_KINDS = 6
 _LOOKS_AT_ONCE = 16
 _COMPRESSED_TO_PLAIN = 8
 _LARGE_BYTES = 1 << 62
@@ -73,13 +81,27 @@ class CorpusFile:
         )
 
 
-def discover(arguments: Sequence[str], datasets: DatasetSelector | None = None) -> tuple[CorpusFile, ...]:
+class _Search(NamedTuple):
+    datasets: DatasetSelector
+    saved: SavedDatasets
+    tell: Callable[[str], None]
+
+
+def discover(
+    arguments: Sequence[str],
+    datasets: DatasetSelector | None = None,
+    *,
+    split: str | None = None,
+    tell: Callable[[str], None] = lambda _text: None,
+) -> tuple[CorpusFile, ...]:
     """Return the inputs that the arguments name, in the order of the arguments.
 
     An argument is a file, a glob (also with ``**``), a directory (searched recursively for names such as
     ``*.jsonl.zst``), ``@list.txt`` (one argument per line, comment lines begin with ``#``) or ``-``. Files of
     a glob or directory are in natural order: ``part-2`` before ``part-10``. All but ``-`` can be URLs. A
-    dataset of the Hugging Face Hub, or its directory, is the files that ``datasets`` selects.
+    dataset of the Hugging Face Hub, or its directory, is the files that ``datasets`` selects. A directory
+    that ``save_to_disk`` wrote is the files of ``split``. ``tell`` receives messages for the user, such as
+    the files of a directory that are left out.
 
     Raises:
         InputError: An input does not exist, cannot be read, or cannot contain records.
@@ -90,9 +112,10 @@ def discover(arguments: Sequence[str], datasets: DatasetSelector | None = None) 
         >>> [file.path for file in discover(["-"])]
         ['-']
     """
-    datasets = datasets or DatasetSelector()
-    paths = [path for argument in arguments for path in _expand(argument, datasets)]
-    datasets.check_used()
+    search = _Search(datasets or DatasetSelector(), SavedDatasets(split, tell), tell)
+    paths = [path for argument in arguments for path in _expand(argument, search)]
+    if not search.saved.is_used:
+        search.datasets.check_used()
     if not paths:
         raise UsageError("an input is required", hint="pass files, directories, globs, @list.txt or -")
     _refuse_twice(paths)
@@ -103,15 +126,15 @@ def discover(arguments: Sequence[str], datasets: DatasetSelector | None = None) 
     return tuple(next(remote_ones) if is_remote(path) else _describe(path) for path in paths)
 
 
-def _expand(argument: str, datasets: DatasetSelector) -> Iterator[str]:
+def _expand(argument: str, search: _Search) -> Iterator[str]:
     if argument.startswith("@"):
         for line in _list_entries(argument[1:]):
-            yield from _expand_path(line, datasets)
+            yield from _expand_path(line, search)
     else:
-        yield from _expand_path(argument, datasets)
+        yield from _expand_path(argument, search)
 
 
-def _expand_path(argument: str, datasets: DatasetSelector) -> Iterator[str]:
+def _expand_path(argument: str, search: _Search) -> Iterator[str]:
     if "\0" in argument:
         raise InputError(
             f"paths must not contain NUL characters, got {argument[:40]!r}",
@@ -119,14 +142,14 @@ def _expand_path(argument: str, datasets: DatasetSelector) -> Iterator[str]:
         )
     if argument == STDIN:
         yield argument
-    elif (selected := datasets.files(argument)) is not None:
+    elif not is_remote(argument) and os.path.isdir(argument):
+        yield from _expand_directory(argument, search)
+    elif (selected := search.datasets.files(argument)) is not None:
         yield from selected
     elif is_remote(argument):
-        yield from _expand_url(argument)
-    elif os.path.isdir(argument):
-        yield from _expand_directory(argument)
+        yield from _expand_url(argument, search)
     elif is_glob(argument):
-        yield from _expand_glob(argument)
+        yield from _expand_glob(argument, search)
     else:
         yield argument
 
@@ -146,9 +169,10 @@ def _list_entries(path: str) -> list[str]:
     return entries
 
 
-def _expand_glob(pattern: str) -> list[str]:
+def _expand_glob(pattern: str, search: _Search) -> list[str]:
     matches = glob.glob(pattern, recursive=True)
     files = [path for path in matches if not os.path.isdir(path) and not _is_marker(path)]
+    files = _without_results(files, pattern, search)
     if files:
         _refuse_special(files)
         return sorted(files, key=natural_key)
@@ -165,8 +189,42 @@ def _is_marker(path: str) -> bool:
     return name.startswith("_") and not _DATA_NAME.search(name)
 
 
-def _expand_directory(directory: str) -> list[str]:
-    found = sorted(_walk(directory, frozenset()), key=natural_key)
+def _without_results(paths: list[str], pattern: str, search: _Search) -> list[str]:
+    """Return the paths that no program wrote as a result of data nearby, unless the pattern names these."""
+    kept = [
+        path
+        for path in paths
+        if (SIDECAR_SUFFIX in pattern or f"{SIDECAR_SUFFIX}/" not in path)
+        and ("cache-" in pattern or is_remote(path) or not is_intermediate(path))
+    ]
+    if len(kept) < len(paths):
+        results = counted(len(paths) - len(kept), "file")
+        search.tell(
+            f"left out of {pattern}: {results} in *{SIDECAR_SUFFIX}/, or cache-*.arrow of a saved dataset"
+        )
+    return kept
+
+
+def _expand_directory(directory: str, search: _Search) -> list[str]:
+    if directory.rstrip("/").endswith(SIDECAR_SUFFIX):
+        raise InputError(
+            f"{directory} is part of a tokenized dataset",
+            hint="pass the raw text instead; `tokshard inspect` shows datasets",
+        )
+    left_out: Counter[str] = Counter()
+    found = sorted(_walk(directory, frozenset(), left_out), key=natural_key)
+    runs = search.saved.select(found)
+    if runs is not None:
+        found = _flattened(runs)
+    elif (selected := search.datasets.files(directory)) is not None:
+        return selected
+    left_out.update(name for path in found if (name := os.path.basename(path)) in _METADATA_NAMES)
+    found = _without_metadata(found)
+    if left_out:
+        kinds = [f"{number} {kind}" for kind, number in sorted(left_out.items())]
+        search.tell(
+            f"left out of {directory}: {listed(kinds, _SHOWN_KINDS)}; to read a file, pass its path or a glob"
+        )
     if not found:
         raise InputError(f"the directory {directory} contains no inputs", hint=_HINT_NAMES)
     _refuse_special(found)
@@ -185,10 +243,19 @@ def _refuse_special(paths: Sequence[str]) -> None:
                 )
 
 
-def _expand_url(url: str) -> list[str]:
+def _without_metadata(paths: list[str]) -> list[str]:
+    return [path for path in paths if os.path.basename(path) not in _METADATA_NAMES]
+
+
+def _flattened(runs: list[list[str]]) -> list[str]:
+    return [path for run in sorted(runs, key=lambda run: natural_key(run[0])) for path in run]
+
+
+def _expand_url(url: str, search: _Search) -> list[str]:
     pattern = GLOB_CHARACTERS.search(url) is not None and not url.startswith(("http://", "https://"))
     if pattern and not objects.exists(url):
         found = [found_url for found_url in objects.glob(url) if not _is_marker(found_url)]
+        found = _without_results(found, url, search)
         if not found:
             raise InputError(
                 f"no objects match {url}", hint="check the URL, and that the credentials allow listing"
@@ -198,17 +265,22 @@ def _expand_url(url: str) -> list[str]:
         found = [found_url for found_url in objects.walk(base) if _is_data(found_url.removeprefix(base))]
         if not found:
             raise InputError(f"no inputs found below {url}", hint=_HINT_NAMES)
+        if (runs := search.saved.select(found)) is not None:
+            return _without_metadata(_flattened(runs))
+        found = _without_metadata(found)
     else:
         found = [url]
     return sorted(found, key=natural_key)
 
 
 def _is_data(path: str) -> bool:
+    *directories, name = path.split("/")
     hidden = any(part.startswith((".", "_")) for part in path.split("/"))
-    return not hidden and _DATA_NAME.search(path) is not None
+    is_output = any(part.endswith(SIDECAR_SUFFIX) for part in directories)
+    return not hidden and not is_output and _DATA_NAME.search(name) is not None
 
 
-def _walk(directory: str, above: frozenset[str]) -> Iterator[str]:
+def _walk(directory: str, above: frozenset[str], left_out: Counter[str]) -> Iterator[str]:
     # Symbolic links are followed, except cycles.
     real = os.path.realpath(directory)
     if real in above:
@@ -219,12 +291,20 @@ def _walk(directory: str, above: frozenset[str]) -> Iterator[str]:
         raise InputError(f"cannot list the directory {directory}: {error.strerror}") from error
     for name in names:
         path = os.path.join(directory, name)
-        if name.startswith((".", "_")):
+        if name.startswith("."):
             continue
         if os.path.isdir(path):
-            yield from _walk(path, above | {real})
-        elif _DATA_NAME.search(name):
+            if name.startswith("_") or name.endswith(SIDECAR_SUFFIX):
+                left_out[f"{name}/"] += 1
+            else:
+                yield from _walk(path, above | {real}, left_out)
+        elif _is_marker(path):
+            continue
+        elif not name.startswith("_") and _DATA_NAME.search(name):
             yield path
+        else:
+            suffix = None if name.startswith("_") else _SUFFIX.search(name)
+            left_out[suffix[0] if suffix else name] += 1
 
 
 def _refuse_twice(paths: Sequence[str]) -> None:

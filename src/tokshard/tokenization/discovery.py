@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tokshard.core.progress import Progress
 from tokshard.corpus.dataset_selection import DatasetChoice, DatasetSelector
 from tokshard.corpus.files import CorpusFile, discover
 from tokshard.dataset.plan import HubDatasetRecord
@@ -27,7 +26,7 @@ class DiscoveredInputs(NamedTuple):
     hub_datasets: tuple[HubDatasetRecord, ...] | None = None
 
 
-def discover_inputs(options: TokenizeOptions, progress: Progress) -> DiscoveredInputs:
+def discover_inputs(options: TokenizeOptions, tell: Callable[[str], None]) -> DiscoveredInputs:
     """Return the inputs that the options name; see :func:`tokshard.corpus.files.discover`.
 
     Branches and tags of datasets on the Hub become commits: those of an unfinished run for the same output,
@@ -38,9 +37,9 @@ def discover_inputs(options: TokenizeOptions, progress: Progress) -> DiscoveredI
         unfinished=lambda: _unfinished_datasets(options),
         finished=lambda: _finished_output(options),
     )
-    files = discover(options.input_names, selector)
+    files = discover(options.input_names, selector, split=options.split, tell=tell)
     for text in selector.messages:
-        progress.message(text)
+        tell(text)
     return DiscoveredInputs(files, tuple(selector.records) or None)
 
 

@@ -78,7 +78,7 @@ def tokenize(
     started = time.monotonic()
     with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("scanning inputs")
-        inputs = discover_inputs(options, listener)
+        inputs = discover_inputs(options, listener.message)
         size_bytes = content_bytes(inputs.files)
         with (
             chosen_executor(executor, size_bytes, options, files=len(inputs.files)) as chosen,
@@ -113,7 +113,8 @@ def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
     from tokshard.tokenization.transformers_check import checked
 
     progress = SilentProgress()
-    inputs = discover_inputs(options, progress)
+    messages: list[str] = []
+    inputs = discover_inputs(options, messages.append)
     problems = tuple(first_problems(inputs.files, options))
     job = checked(prepare_job(options, *inputs), progress)
     return TokenizeDryRun(
@@ -127,7 +128,7 @@ def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
         workers=job.workers,
         state=job.build.state(job.workspace),
         local_dir=job.delivery.directory if job.delivery else None,
-        warnings=(*job.tokenizer.warnings, *problems),
+        warnings=(*messages, *job.tokenizer.warnings, *problems),
     )
 
 

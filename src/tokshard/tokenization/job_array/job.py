@@ -96,7 +96,7 @@ def finish_tokenize(
 
 def _shareable_job(options: TokenizeOptions, progress: Progress) -> TokenizeJob:
     progress.start("scanning inputs")
-    inputs = discover_inputs(options, progress)
+    inputs = discover_inputs(options, progress.message)
     progress.start("loading the tokenizer")
     job = prepare_job(options, *inputs)
     progress.start("checking earlier work")
