@@ -43,10 +43,12 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; errors know their command."""
+        words = list(args)  # the parser removes them
         try:
             return super().parse_args(ctx, args)
         except failures.PARSER_ERROR as error:
             error.ctx = ctx  # type: ignore[attr-defined]
+            ctx.meta["words"] = words
             raise
 
     def is_common(self, option: Any) -> bool:

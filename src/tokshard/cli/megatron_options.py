@@ -139,6 +139,12 @@ def applies_to(command: str, option: str) -> bool:
     return command == _COMMAND and option in _OPTIONS - _SHARED
 
 
+def options_of_preset(command: str, words: Sequence[str]) -> frozenset[str]:
+    """Return Megatron's options if a command line uses the preset; else no options."""
+    is_used = command == _COMMAND and _value_of("--preset", words) == _MEGATRON_PRESET
+    return _OPTIONS if is_used else frozenset()
+
+
 def rules_of_preset(version: str | None, *, is_used: bool) -> str | None:
     """Return the name of the rules that the preset follows, for people; None if it is not used.
 

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from tokshard.cli import megatron_options
 from tokshard.cli.help_page import names_of, options_of
 from tokshard.errors import UsageError
+
+# Options of similar programs, and ours with the same meaning.
+_SYNONYMS = {
+    "--column": "--field",
+    "--json-keys": "--field",
+    "--key": "--field",
+    "--text-column": "--field",
+    "--text-field": "--field",
+    "--text-key": "--field",
+    "--jobs": "--workers",
+    "--num-proc": "--workers",
+    "--output-prefix": "--output",
+}
 
 
 def explained(error: Any) -> UsageError:
@@ -18,7 +31,7 @@ def explained(error: Any) -> UsageError:
     # By their names: typer exports only one of these classes.
     match type(error).__name__:
         case "NoSuchOption":
-            return _unknown_option(error.option_name, command, path)
+            return _unknown_option(error.option_name, command, path, error.ctx.meta.get("words", ()))
         case "MissingParameter":
             return _missing(error.param, path)
         case "BadParameter":
@@ -53,7 +66,7 @@ def name_of(parameter: Any) -> str:
     return str(parameter.metavar).removesuffix("...").strip("[]")
 
 
-def _unknown_option(name: str, command: Any, path: str) -> UsageError:
+def _unknown_option(name: str, command: Any, path: str, words: Sequence[str]) -> UsageError:
     if megatron_options.applies_to(command.name, name):
         hint = "pass --preset megatron for the options of Megatron's preprocess_data.py"
     elif name[1:].isdecimal():
@@ -61,7 +74,10 @@ def _unknown_option(name: str, command: Any, path: str) -> UsageError:
     else:
         known = [each for option in options_of(command) for each in names_of(option)]
         wide = "--help" if getattr(command, "common", None) is None else "--help-all"
-        found = closest(name, known)
+        known += megatron_options.options_of_preset(command.name, words)
+        meanings = {synonym: option for synonym, option in _SYNONYMS.items() if option in known}
+        meanings |= {option: option for option in known}
+        found = meanings.get(closest(name, meanings) or "")
         hint = f"pass {found}" if found else f"run `{path} {wide}` to list the options"
     return UsageError(f'unknown option "{name}"', hint=hint)
 
