@@ -18,6 +18,11 @@ from tokshard.corpus.files import discover
 from tokshard.errors import BadRecordError, InputError
 
 SKIP = ", or pass --on-error skip to skip bad records and list them in rejected.jsonl"
+ONE = "make the file one document: jq -Rsc '{} > c.jsonl"
+PARTS = (
+    r""" (or each part between blank lines: jq -Rsc 'split("\n\n")[] | select(test("\\S")) | {{text: .}}{}"""
+    " > c.jsonl)"
+)
 RECORDS = [{"text": "a"}, {"text": "b\nc"}]
 PRETTY = json.dumps(RECORDS, indent=2).encode()
 
@@ -77,19 +82,19 @@ def here(tmp_path, monkeypatch):
             "c.txt",
             b"Call me Ishmael.\n",
             "invalid-json",
-            "make each line of text a record: jq -Rc '{text: .}' c.txt > c.jsonl",
+            ONE.format("{text: .}' c.txt") + PARTS.format("' c.txt"),
         ),
         (
             "c.txt",
             b"no newline",
             "truncated-record",
-            "make each line of text a record: jq -Rc '{text: .}' c.txt > c.jsonl",
+            ONE.format("{text: .}' c.txt") + PARTS.format("' c.txt"),
         ),
         (
             "c.txt.gz",
             gzip.compress(b"packed\n", mtime=0),
             "invalid-json",
-            "make each line of text a record: jq -Rc '{text: .}' FILE > FILE.jsonl",
+            (ONE.format("{text: .}'") + PARTS.format("'")).replace("jq", "gzip -dc c.txt.gz | jq"),
         ),
         (
             "c.jsonl",
@@ -97,7 +102,7 @@ def here(tmp_path, monkeypatch):
             "invalid-json",
             "write the records with json.dumps: JSON strings need double quotes",
         ),
-        ("c.jsonl", b'"text"\n', "not-object", "fix the record" + SKIP),
+        ("c.jsonl", b"7\n", "not-object", "fix the record" + SKIP),
         ("c.jsonl", b'{"text": "a",}\n', "invalid-json", "fix the record" + SKIP),
         ("c.jsonl", b'{"text": "a"}\nx\n', "invalid-json", "fix the record" + SKIP),
         (
@@ -116,8 +121,8 @@ def here(tmp_path, monkeypatch):
             "c.jsonl",
             b'{"text": "Andr\xe9"}\n',
             "invalid-utf8",
-            "convert the file to UTF-8, for example with iconv -f LATIN1 -t UTF-8 c.jsonl > c-converted.jsonl"
-            + SKIP,
+            "check that the file is CP1252 (iconv -f CP1252 -t UTF-8 c.jsonl | head), and convert it: "
+            "iconv -f CP1252 -t UTF-8 c.jsonl > c-converted.jsonl" + SKIP,
         ),
         (
             "c.jsonl",

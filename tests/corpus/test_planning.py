@@ -181,7 +181,10 @@ def test_a_too_large_zstd_window_is_told_with_the_way_out(tmp_path):
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (gzip.compress(b"\0" * 257 + b"ustar\0" + b"\0" * 300, mtime=0), "is a tar archive"),
+        (
+            gzip.compress(b"\0" * 257 + b"ustar\0" + b"\0" * 300, mtime=0),
+            "contains a tar archive inside gzip",
+        ),
         (gzip.compress(bz2.compress(DATA), mtime=0), "contains bzip2 inside gzip"),
         (zstd.compress(b"PAR1" + b"x" * 50), "contains Parquet inside zstd"),
         (b"PAR1" + b"x" * 50, "cannot read Parquet from a pipe"),

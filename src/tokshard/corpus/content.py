@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tokshard.corpus.hints import conversion
+from tokshard.corpus.hints import conversion, with_names
 from tokshard.dataset.plan import Compression, TextFormat
 from tokshard.errors import InputError
 
@@ -24,26 +24,33 @@ _COMPRESSIONS: tuple[tuple[Compression, re.Pattern[bytes]], ...] = (
     ("zstd", re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")),
 )
 
+_PROGRAMS = {"gzip": "gunzip", "bzip2": "bunzip2", "xz": "unxz", "zstd": "unzstd"}
+_TAR_OPTIONS = {"gzip": "-xzf", "bzip2": "-xjf", "xz": "-xJf", "zstd": "--zstd -xf"}
+
 # The Arrow stream has no magic number: a continuation marker and the length of the first message.
 _TABLES: tuple[tuple[Format, re.Pattern[bytes]], ...] = (
     ("parquet", re.compile(rb"PAR1")),
     ("arrow", re.compile(rb"ARROW1\0\0|\xff{4}[^\xff]{2}..", re.DOTALL)),
 )
 
-_UNPACK = "extract the archive and pass the files inside"
-_RECOMPRESS = "decompress the file, or compress it with gzip, bzip2, xz or zstd instead"
+_UNPACK = "extract the archive and pass the files inside: {}"
+_RECOMPRESS = "decompress the file: {}"
 _CONVERT = "convert the file to JSON lines or Parquet"
 _TEXT = "pass a file of JSON lines (also compressed), Parquet or Arrow"
 _FOREIGN: tuple[tuple[re.Pattern[bytes], str, str], ...] = (
-    (re.compile(rb"PK(\x03\x04|\x05\x06)"), "a zip archive", _UNPACK),
-    (re.compile(rb".{257}ustar", re.DOTALL), "a tar archive", _UNPACK),
-    (re.compile(rb"7z\xbc\xaf\x27\x1c"), "a 7z archive", _UNPACK),
-    (re.compile(rb"Rar!\x1a\x07"), "a RAR archive", _UNPACK),
-    (re.compile(rb"\x04\x22\x4d\x18"), "compressed with lz4", _RECOMPRESS),
-    (re.compile(rb"\xff\x06\0\0sNaPpY"), "compressed with snappy", _RECOMPRESS),
-    (re.compile(rb"LZIP"), "compressed with lzip", _RECOMPRESS),
-    (re.compile(rb"\x1f\x9d"), "compressed with compress (.Z)", _RECOMPRESS),
-    (re.compile(rb"%PDF-"), "a PDF document", _CONVERT),
+    (re.compile(rb"PK(\x03\x04|\x05\x06)"), "a zip archive", _UNPACK.format("unzip FILE")),
+    (re.compile(rb".{257}ustar", re.DOTALL), "a tar archive", _UNPACK.format("tar -xf FILE")),
+    (re.compile(rb"7z\xbc\xaf\x27\x1c"), "a 7z archive", _UNPACK.format("7z x FILE")),
+    (re.compile(rb"Rar!\x1a\x07"), "a RAR archive", _UNPACK.format("unrar x FILE")),
+    (re.compile(rb"\x04\x22\x4d\x18"), "compressed with lz4", _RECOMPRESS.format("lz4 -dc FILE > PLAIN")),
+    (
+        re.compile(rb"\xff\x06\0\0sNaPpY"),
+        "compressed with snappy",
+        _RECOMPRESS.format("snzip -dc FILE > PLAIN"),
+    ),
+    (re.compile(rb"LZIP"), "compressed with lzip", _RECOMPRESS.format("lzip -dc FILE > PLAIN")),
+    (re.compile(rb"\x1f\x9d"), "compressed with compress (.Z)", _RECOMPRESS.format("gunzip -c FILE > PLAIN")),
+    (re.compile(rb"%PDF-"), "a PDF document", "extract its text (pdftotext FILE) and write it as JSON lines"),
     (re.compile(rb"\x89HDF\r\n"), "an HDF5 file", _CONVERT),
     (re.compile(rb"SQLite format 3\0"), "an SQLite database", _CONVERT),
     (re.compile(rb"Obj\x01"), "an Avro file", _CONVERT),
@@ -90,9 +97,32 @@ def identify(head: bytes, path: str) -> Content:
     """
     for magic, what, hint in _FOREIGN:
         if magic.match(head):
-            raise InputError(f"{path} is {what}, not JSON lines, Parquet or Arrow", hint=hint)
+            raise InputError(
+                f"{path} is {what}, not JSON lines, Parquet or Arrow", hint=with_names(hint, path)
+            )
     table = next((name for name, magic in _TABLES if magic.match(head)), None)
     return Content(table or "jsonl", "none" if table else sniff(head))
+
+
+def refuse_inside(head: bytes, path: str, compression: Compression) -> None:
+    """Raise InputError if ``head``, the first bytes in a compressed file, does not begin lines of text."""
+    what, hint = next(((what, hint) for magic, what, hint in _FOREIGN if magic.match(head)), ("", ""))
+    table = next((name for name, magic in _TABLES if magic.match(head)), None)
+    inner = sniff(head)
+    if not what and table is None and inner == "none":
+        return
+    unpack = f"{_PROGRAMS[compression]} -c FILE > PLAIN"
+    if what == "a tar archive":
+        hint = _UNPACK.format(f"tar {_TAR_OPTIONS[compression]} FILE")
+    elif not what and table is None:
+        what, hint = inner, f"decompress the file once: {unpack}"
+    else:
+        then = hint.replace("FILE", "PLAIN")
+        hint = f"decompress the file: {unpack}{', then ' if then else ''}{then}"
+    raise InputError(
+        f"cannot read {path}: it contains {what or (table or '').capitalize()} inside {compression}",
+        hint=with_names(hint, path),
+    )
 
 
 def refuse_utf16(head: bytes, path: str) -> None:
@@ -100,7 +130,7 @@ def refuse_utf16(head: bytes, path: str) -> None:
     if head.startswith(_UTF16_BYTE_ORDER_MARKS):
         raise InputError(
             f"{path} is encoded as UTF-16, but JSON lines are UTF-8",
-            hint=f"convert the file to UTF-8: {conversion(path, 'iconv', '-f', 'UTF-16', '-t', 'UTF-8')}",
+            hint=f"convert the file to UTF-8: {conversion(path, 'iconv -f UTF-16 -t UTF-8')}",
         )
 
 

@@ -35,6 +35,7 @@ CHAT_HINT = (
     "render each conversation to one string field, for example with apply_chat_template(messages, "
     "tokenize=False) of transformers, and pass that field with --field"
 )
+PRETOKENIZED_HINT = "pass the text that was tokenized: rows of token ids are not supported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,9 @@ def usable_value(value: Any, field: str) -> str | list[str]:
     for number, item in enumerate(value):
         if not isinstance(item, str):
             raise UnusableRecordError(
-                "item-type", f"item {number} of field {quoted(field)} must be a string, got {json_type(item)}"
+                "item-type",
+                f"item {number} of field {quoted(field)} must be a string, got {json_type(item)}",
+                lambda: PRETOKENIZED_HINT if _is_token_ids(value) else "",
             )
     return value
 
@@ -240,6 +243,10 @@ def _is_chat(value: Any) -> bool:
         and isinstance(value[0], dict)
         and is_chat_message(list(value[0]))
     )
+
+
+def _is_token_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
 
 
 # Names
@@ -329,7 +336,7 @@ def _hint_for_record(path: FieldPath, record: dict[str, Any]) -> str:
         return CHAT_HINT
     if texts:
         return _pass(max(texts, key=lambda field: field.size).name)
-    return ""
+    return PRETOKENIZED_HINT if any(_is_token_ids(value) for _, value in fields) else ""
 
 
 def hint_for_scalar(path: FieldPath, record: dict[str, Any], kind: ScalarKind) -> str:

@@ -6,14 +6,27 @@ import os
 import re
 import shlex
 
-from tokshard.corpus.fields import CHAT_HINT
+from tokshard.corpus.fields import CHAT_HINT, PRETOKENIZED_HINT
 from tokshard.corpus.rejection import RejectedRecord
 from tokshard.storage.paths import is_remote
 
 _SKIP = "pass --on-error skip to skip bad records and list them in rejected.jsonl"
-_TEXT_NAME = re.compile(r"\.(jsonl?|ndjson|txt|csv|tsv)$", re.IGNORECASE)
-_TABLE_NAME = re.compile(r"\.(csv|tsv)$", re.IGNORECASE)
-_REMOVE_MARKS = r"s/^\xEF\xBB\xBF//"
+_DECOMPRESSORS = {".gz": "gzip -dc", ".bz2": "bzip2 -dc", ".xz": "xz -dc", ".zst": "zstd -dc"}
+_TEXT_NAME = re.compile(r"\.(jsonl?|ndjson|txt|text|csv|tsv)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
+_TABLE_NAME = re.compile(r"\.(csv|tsv)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
+_REMOVE_MARKS = r"sed 's/^\xEF\xBB\xBF//'"
+_ITEMS = "jq -c '.[]'"
+_ONE = "jq -Rsc '{text: .}'"
+_PARTS = r"""jq -Rsc 'split("\n\n")[] | select(test("\\S")) | {text: .}'"""
+_WARC = (
+    "extract the text of the WARC records to JSON lines, for example with datatrove (WarcReader, Trafilatura)"
+)
+_WIKI = (
+    "extract the articles of the dump: wikiextractor --json FILE -o articles, and pass 'articles/*/wiki_*'"
+)
+_HTML = "extract the text of the pages to JSON lines, for example with trafilatura"
+# Reasons whose hint is a sentence and the command that repairs the file; of invalid-utf8, the encoding.
+_REPAIRED = {"invalid-json", "not-object"}
 # Characters that text files do not contain, and bytes that are not UTF-8.
 _BINARY = re.compile(r"[\0-\x08\x0e-\x1a\x1c-\x1f]|\\x")
 
@@ -40,61 +53,118 @@ def _hint_for_file(path: str, record: RejectedRecord) -> str | None:
     start = record.excerpt.strip()
     unparsable = record.reason in {"invalid-json", "truncated-record", "not-object"}
     binary = record.reason in {"invalid-utf8", "nul-byte"} and _BINARY.search(start[:8]) is not None
-    separator = ", sep='\\t'" if path.lower().endswith(".tsv") else ""
+    separator = ", sep='\\t'" if ".tsv" in path.lower() else ""
     table = f"pandas.read_csv({path!r}{separator}).to_json({_output(path)!r}, orient='records', lines=True)"
     hints = (
-        (record.hint, record.hint),
+        (record.reason not in {*_REPAIRED, "invalid-utf8"} and record.hint, record.hint),
         (binary, "name a file of JSON lines (also compressed), Parquet or Arrow"),
         (not unparsable, None),
         (_TABLE_NAME.search(path), f"convert the table to JSON lines, for example with {table}"),
         (
             start.startswith("["),
-            f"convert the JSON array to JSON lines: {conversion(path, 'jq', '-c', '.[]')}",
+            f"convert the JSON array to JSON lines: {conversion(path, _ITEMS)}",
         ),
-        (start == "{", f"write each record on one line: {conversion(path, 'jq', '-c', '.')}"),
+        (start == "{", f"write each record on one line: {conversion(path, 'jq -c .')}"),
         (start.startswith("{'"), "write the records with json.dumps: JSON strings need double quotes"),
         (start.startswith(("{", '"')) or record.reason == "not-object", None),
-        (True, f"make each line of text a record: {conversion(path, 'jq', '-Rc', '{text: .}')}"),
+        (start.startswith("WARC/"), _WARC),
+        (start.startswith("<mediawiki"), with_names(_WIKI, path)),
+        (start.startswith("<doc "), "run wikiextractor with --json"),
+        (start.lower().startswith(("<html", "<!doctype html")), _HTML),
+        (start.startswith("<"), "parse the XML and write each document as a JSON line with its text"),
+        (
+            True,
+            (
+                f"make the file one document: {conversion(path, _ONE)} (or each part between blank lines: "
+                f"{conversion(path, _PARTS)})"
+            ),
+        ),
     )
     return next(hint for applies, hint in hints if applies)
 
 
 def _hint_for_rest(path: str, record: RejectedRecord) -> str | None:
     # More records are lost or bad for the same reason.
+    if record.reason in _REPAIRED and record.hint:
+        sentence, _, command = record.hint.rpartition(": ")
+        return f"{sentence}: {conversion(path, command)}"
     hints = {
         "corrupt-stream": f"fetch {'the input' if path == '-' else path} again: it is incomplete or damaged",
         "chat-messages": CHAT_HINT,
-        "utf-16": f"convert the file to UTF-8: {conversion(path, *_iconv(record))}",
-        "byte-order-mark": f"remove the byte order marks: {conversion(path, 'sed', _REMOVE_MARKS)}",
+        "utf-16": f"convert the file to UTF-8: {conversion(path, _iconv(record))}",
+        "byte-order-mark": f"remove the byte order marks: {conversion(path, _REMOVE_MARKS)}",
     }
     return hints.get(record.reason)
 
 
 def _hint_for_record(path: str, record: RejectedRecord) -> str:
+    if record.hint == PRETOKENIZED_HINT:
+        return record.hint
     hints = {
         "too-long": "raise --max-document-bytes",
         "truncated-record": "fetch the file again if it is incomplete",
     }
     if record.reason == "invalid-utf8" and _TEXT_NAME.search(path):
-        convert = conversion(path, "iconv", "-f", "LATIN1", "-t", "UTF-8")
-        return f"convert the file to UTF-8, for example with {convert}"
+        encoding = record.hint or "ENCODING"
+        convert = f"iconv -f {encoding} -t UTF-8"
+        if record.hint:
+            return (
+                f"check that the file is {encoding} ({preview(path, convert)}), and convert it: "
+                f"{conversion(path, convert)}"
+            )
+        return f"convert the file from its encoding to UTF-8: {conversion(path, convert)}"
     return hints.get(record.reason, "fix the record")
 
 
-def _iconv(record: RejectedRecord) -> tuple[str, ...]:
+def _iconv(record: RejectedRecord) -> str:
     # Without a byte order mark the position of the NULs tells the byte order.
     kind = "UTF-16BE" if record.excerpt.startswith("\0") else "UTF-16LE"
-    return ("iconv", "-f", kind, "-t", "UTF-8")
+    return f"iconv -f {kind} -t UTF-8"
 
 
-def conversion(path: str, *command: str) -> str:
-    """Return the shell command that converts a file by ``command`` into a new file."""
-    words = shlex.join(command)
-    if path == "-" or is_remote(path) or not _TEXT_NAME.search(path):
-        return f"{words} FILE > FILE.jsonl"
-    return f"{words} {shlex.quote(path)} > {shlex.quote(_output(path))}"
+def conversion(path: str, command: str) -> str:
+    """Return the shell command that converts a file by a command, into a new file.
+
+    ``command`` reads the file that is named after it, or standard input.
+    """
+    if not _is_named(path):
+        return f"{command} FILE > FILE.jsonl"
+    return f"{_reading(path, command)} > {shlex.quote(_output(path))}"
+
+
+def preview(path: str, command: str) -> str:
+    """Return the shell command that shows the first lines of a file converted by a command."""
+    return f"{_reading(path, command) if _is_named(path) else f'{command} FILE'} | head"
+
+
+def with_names(hint: str, path: str) -> str:
+    """Return a hint with the names of a file and of its decompressed copy for FILE and PLAIN."""
+    if path == "standard input" or not _can_be_read(path):
+        return hint
+    stem, suffix = os.path.splitext(path)
+    plain = (
+        stem if suffix.lower() in _DECOMPRESSORS or suffix in {".lz4", ".sz", ".lz", ".Z"} else f"{path}.out"
+    )
+    return hint.replace("FILE", shlex.quote(path)).replace("PLAIN", shlex.quote(plain))
+
+
+def _can_be_read(path: str) -> bool:
+    return path != "-" and not is_remote(path)
+
+
+def _is_named(path: str) -> bool:
+    return _can_be_read(path) and _TEXT_NAME.search(path) is not None
+
+
+def _reading(path: str, command: str) -> str:
+    decompress = _DECOMPRESSORS.get(os.path.splitext(path)[1].lower())
+    if decompress is None:
+        return f"{command} {shlex.quote(path)}"
+    return f"{decompress} {shlex.quote(path)} | {command.removesuffix(' <')}"
 
 
 def _output(path: str) -> str:
-    stem = os.path.splitext(path)[0]
-    return f"{stem}.jsonl" if f"{stem}.jsonl" != path else f"{stem}-converted.jsonl"
+    stem, suffix = os.path.splitext(path)
+    if suffix.lower() in _DECOMPRESSORS:
+        stem, suffix = os.path.splitext(stem)
+    return f"{stem}.jsonl" if f"{stem}.jsonl" != path and suffix != ".jsonl" else f"{stem}-converted.jsonl"

@@ -18,7 +18,7 @@ from tokshard.corpus.compressed import (
     CorruptStreamError,
     decompressed_chunks,
 )
-from tokshard.corpus.content import HEAD_BYTES, identify
+from tokshard.corpus.content import HEAD_BYTES, identify, refuse_inside
 from tokshard.corpus.fields import FieldNames
 from tokshard.corpus.files import STDIN, CorpusFile
 from tokshard.corpus.tables import TableGroup, table_groups
@@ -208,13 +208,7 @@ def _text_chunks(source: ByteSource, chunk_bytes: int) -> Iterator[bytes]:
     for chunk in decompressed_chunks(source, content.compression, chunk_bytes=chunk_bytes):
         if not checked:
             checked = True
-            inner = identify(chunk[:HEAD_BYTES], f"the content of {source.path}")
-            if inner != ("jsonl", "none"):
-                what = inner.format.capitalize() if inner.compression == "none" else inner.compression
-                raise InputError(
-                    f"cannot read {source.path}: it contains {what} inside {content.compression}",
-                    hint="decompress the file first",
-                )
+            refuse_inside(chunk[:HEAD_BYTES], source.path, content.compression)
         yield chunk
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -31,6 +32,7 @@ from tokshard.corpus.rejection import (
     check_texts,
     excerpt_of,
 )
+from tokshard.corpus.repairs import repair_of_encoding, repair_of_line, repair_of_row
 from tokshard.corpus.selection import ALL_RECORDS, RecordSelection, sampled_lines
 from tokshard.corpus.units import LineUnit, RowUnit
 
@@ -207,7 +209,11 @@ def _field_values(
     except orjson.JSONDecodeError:
         record, is_strict = _second_opinion(line, is_cut=is_cut), False
     if not isinstance(record, dict):
-        raise UnusableRecordError("not-object", f"the record must be a JSON object, got {json_type(record)}")
+        raise UnusableRecordError(
+            "not-object",
+            f"the record must be a JSON object, got {json_type(record)}",
+            lambda: repair_of_row(record, paths.texts),
+        )
     values = [path.value(record) for path in paths.texts]
     if not is_strict:
         for path, value in zip(paths.texts, values, strict=True):
@@ -245,6 +251,9 @@ def _second_opinion(line: bytes, *, is_cut: bool) -> Any:
     try:
         return _TOLERANT.decode(text)
     except json.JSONDecodeError as error:
+        if error.msg == "Extra data" and (found := repair_of_line(text, error.pos)):
+            detail, repair = found
+            raise UnusableRecordError("invalid-json", f"invalid JSON: {detail}", lambda: repair) from None
         detail = f"{error.msg.removesuffix(' at')} at character {error.pos}"
     except ValueError as error:
         detail = str(error)
@@ -262,4 +271,5 @@ def _decoded(line: bytes, *, is_cut: bool) -> str:
         )
         if is_cut and error.reason == "unexpected end of data":
             raise UnusableRecordError("truncated-record", f"the last line is incomplete: {detail}") from None
-        raise UnusableRecordError("invalid-utf8", detail) from None
+        repair = partial(repair_of_encoding, line, error.start)
+        raise UnusableRecordError("invalid-utf8", detail, repair) from None

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tokshard.core.formatting import count, counted
+from tokshard.core.formatting import count, counted, listed, visible
 from tokshard.corpus.batch import BatchBuilder, DocumentBatch
 from tokshard.corpus.content import Format
 from tokshard.corpus.fields import (
     CHAT_HINT,
+    PRETOKENIZED_HINT,
     SCALAR_OPTIONS,
     FieldNames,
     FieldPath,
@@ -217,8 +218,27 @@ def _check_columns(schema: Any, paths: FieldPaths, table: str) -> None:
             )
         raise InputError(
             f"{table}: column {quoted(path.name)} must contain strings or lists of strings, got {kind}",
-            hint="pass a text column with --field",
+            hint=_hint_for_type(kind, schema),
         )
+
+
+def _hint_for_type(kind: Any, schema: Any) -> str:
+    import pyarrow as pa
+
+    texts = [name for name, column in _columns_of(schema) if _binary_twin(column) is not None]
+    if texts:
+        return f"choose a text column with --field: {listed([visible(name) for name in texts], 12)}"
+    if _is_token_ids(kind):
+        return PRETOKENIZED_HINT
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return 'convert the column to strings, for example with its method cast("string") in pyarrow'
+    return "add a column of strings to the table"
+
+
+def _is_token_ids(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return _is_list(kind) and pa.types.is_integer(kind.value_type)
 
 
 def _is_scalar(kind: Any) -> bool:
@@ -254,6 +274,8 @@ def _type_at(schema: Any, path: FieldPath, table: str, scalar: ScalarKind | None
             detail, hint = missing_column(path, names, texts)
             if not texts and any(_is_chat(column) for _, column in columns):
                 hint = CHAT_HINT
+            elif not texts and any(_is_token_ids(column) for _, column in columns):
+                hint = PRETOKENIZED_HINT
             raise InputError(f"{table}: {detail}", hint=hint)
     return kind
 
