@@ -115,9 +115,13 @@ class DatasetSelector:
             return self._from_directory(argument)
         return None
 
-    def check_used(self) -> None:
-        """Raise UsageError if a config or split was chosen, but no input is a dataset."""
-        if self._choice != DatasetChoice() and not self._is_used:
+    def check_used(self, *, split_is_used: bool = False) -> None:
+        """Raise UsageError if a config or split was chosen, but no input is a dataset.
+
+        ``split_is_used``: an input is a dataset of another kind, which has splits but no configs.
+        """
+        unused = DatasetChoice(self._choice.config, None if split_is_used else self._choice.split)
+        if unused != DatasetChoice() and not self._is_used:
             raise UsageError(
                 "--config and --split require a dataset of the Hugging Face Hub as an input",
                 hint="pass hf://datasets/ORG/NAME, or the directory of a downloaded dataset",

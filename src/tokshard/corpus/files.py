@@ -114,8 +114,7 @@ def discover(
     """
     search = _Search(datasets or DatasetSelector(), SavedDatasets(split, tell), tell)
     paths = [path for argument in arguments for path in _expand(argument, search)]
-    if not search.saved.is_used:
-        search.datasets.check_used()
+    search.datasets.check_used(split_is_used=search.saved.is_used)
     if not paths:
         raise UsageError("an input is required", hint="pass files, directories, globs, @list.txt or -")
     _refuse_twice(paths)

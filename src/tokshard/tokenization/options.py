@@ -87,7 +87,8 @@ class TokenizeOptions:
             difference is an error. None for no check.
         config: The config of the datasets of the Hub among the inputs, or of directories with a copy of one;
             None for the only one.
-        split: The split of these datasets; None for the only one.
+        split: The split of these datasets, or of directories that ``save_to_disk`` of the ``datasets``
+            library wrote; None for the only one.
 
     Raises:
         UsageError: A value is invalid.
