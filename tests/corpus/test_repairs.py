@@ -114,6 +114,35 @@ def test_tokenize_compressed_bad_lines_decompresses_them_in_the_hint(here):
     assert texts_after(hint.split(": ", 1)[1], here, "c d-converted.jsonl") == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (
+            b'[{"text": "a"}, {"text": "b"}]',
+            "convert the JSON array to JSON lines: jq -c '.[]' c.jsonl > c-converted.jsonl",
+        ),
+        (
+            b'{"text": "a"}\r{"text": "b"}\r',
+            r"replace CR by newlines: tr '\r' '\n' < c.jsonl > c-converted.jsonl",
+        ),
+        (b'{"text": "a long document"}\n', f"raise --max-document-bytes{SKIP}"),
+    ],
+)
+def test_tokenize_file_on_one_long_line_names_the_command_that_divides_it(content, hint, here):
+    (here / "c.jsonl").write_bytes(content)
+    code, error, advice = failure(run("c.jsonl", "--max-document-bytes", 20))
+    assert (code, advice) == (3, hint)
+    assert error.startswith("c.jsonl:1: the line must be at most 20 bytes")
+    if "raise" not in hint:
+        assert texts_after(hint.split(": ", 1)[1], here, "c-converted.jsonl") == ["a", "b"]
+
+
+def test_tokenize_compressed_strings_decompresses_them_in_the_hint(here):
+    (here / "c.jsonl.gz").write_bytes(gzip.compress(b'"a"\n"b"\n'))
+    _, _, hint = failure(run("c.jsonl.gz"))
+    assert texts_after(hint.split(": ", 1)[1], here, "c-converted.jsonl") == ["a", "b"]
+
+
 def test_tokenize_strings_with_another_field_writes_that_field(here):
     (here / "c.jsonl").write_bytes(b'"a"\n')
     _, _, hint = failure(run("c.jsonl", "--field", "raw text"))

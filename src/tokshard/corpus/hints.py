@@ -8,6 +8,7 @@ import shlex
 
 from tokshard.corpus.fields import CHAT_HINT, PRETOKENIZED_HINT
 from tokshard.corpus.rejection import RejectedRecord
+from tokshard.corpus.repairs import REPAIR_OF_LINE_ENDS
 from tokshard.storage.paths import is_remote
 
 _SKIP = "pass --on-error skip to skip bad records and list them in rejected.jsonl"
@@ -58,12 +59,13 @@ def _hint_for_file(path: str, record: RejectedRecord) -> str | None:
     hints = (
         (record.reason not in {*_REPAIRED, "invalid-utf8"} and record.hint, record.hint),
         (binary, "name a file of JSON lines (also compressed), Parquet or Arrow"),
-        (not unparsable, None),
-        (_TABLE_NAME.search(path), f"convert the table to JSON lines, for example with {table}"),
         (
-            start.startswith("["),
+            start.startswith("[") and (unparsable or record.reason == "too-long"),
             f"convert the JSON array to JSON lines: {conversion(path, _ITEMS)}",
         ),
+        ("\r{" in start and record.reason == "too-long", _completed(path, REPAIR_OF_LINE_ENDS)),
+        (not unparsable, None),
+        (_TABLE_NAME.search(path), f"convert the table to JSON lines, for example with {table}"),
         (start == "{", f"write each record on one line: {conversion(path, 'jq -c .')}"),
         (start.startswith("{'"), "write the records with json.dumps: JSON strings need double quotes"),
         (start.startswith(("{", '"')) or record.reason == "not-object", None),
@@ -86,8 +88,7 @@ def _hint_for_file(path: str, record: RejectedRecord) -> str | None:
 def _hint_for_rest(path: str, record: RejectedRecord) -> str | None:
     # More records are lost or bad for the same reason.
     if record.reason in _REPAIRED and record.hint:
-        sentence, _, command = record.hint.rpartition(": ")
-        return f"{sentence}: {conversion(path, command)}"
+        return _completed(path, record.hint)
     hints = {
         "corrupt-stream": f"fetch {'the input' if path == '-' else path} again: it is incomplete or damaged",
         "chat-messages": CHAT_HINT,
@@ -95,6 +96,11 @@ def _hint_for_rest(path: str, record: RejectedRecord) -> str | None:
         "byte-order-mark": f"remove the byte order marks: {conversion(path, _REMOVE_MARKS)}",
     }
     return hints.get(record.reason)
+
+
+def _completed(path: str, repair: str) -> str:
+    sentence, _, command = repair.partition(": ")
+    return f"{sentence}: {conversion(path, command)}"
 
 
 def _hint_for_record(path: str, record: RejectedRecord) -> str:

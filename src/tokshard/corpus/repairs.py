@@ -29,6 +29,8 @@ _ENCODINGS = {
     ),
 }
 
+REPAIR_OF_LINE_ENDS = r"replace CR by newlines: tr '\r' '\n' <"
+
 
 def repair_of_line(text: str, position: int) -> tuple[str, str] | None:
     """Return what follows a record that ends before ``position``, and the repair; None if it is unclear."""
@@ -37,7 +39,7 @@ def repair_of_line(text: str, position: int) -> tuple[str, str] | None:
         return None
     if text.startswith("{", position):
         if "\r" in text[len(before) : position]:
-            return "the lines end with CR, not with newlines", r"replace CR by newlines: tr '\r' '\n' <"
+            return "the lines end with CR, not with newlines", REPAIR_OF_LINE_ENDS
         return f"a second record begins at character {position}", "write each record on one line: jq -c ."
     if text[position:].strip() == ",":
         return f"a comma follows the record at character {position}", (

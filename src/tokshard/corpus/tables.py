@@ -137,7 +137,7 @@ def _reading(path: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         text = " ".join(str(error).split())
         raise InputError(
-            f"cannot read the table {path}: {text}", hint="fetch the file again: it is incomplete or damaged"
+            f"cannot read {path}: {text}", hint="fetch the file again: it is incomplete or damaged"
         ) from error
 
 
