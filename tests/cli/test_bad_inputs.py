@@ -157,7 +157,7 @@ STDIN = {
     "gzip inside gzip": (gzip.compress(gzip.compress(b"{}")), "standard input: it contains gzip inside gzip"),
     "tar inside gzip": (
         gzip.compress(b"x".ljust(257, b"\0") + b"ustar\x0000" + bytes(248)),
-        "the content of standard input is a tar archive",
+        "it contains a tar archive inside gzip",
     ),
     "truncated gzip": (gzip.compress(b'{"text": "a"}')[:20], "the compressed stream is truncated"),
 }
