@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -217,13 +217,8 @@ def _expand_directory(directory: str, search: _Search) -> list[str]:
         found = _flattened(runs)
     elif (selected := search.datasets.files(directory)) is not None:
         return selected
-    left_out.update(name for path in found if (name := os.path.basename(path)) in _METADATA_NAMES)
-    found = _without_metadata(found)
-    if left_out:
-        kinds = [f"{number} {kind}" for kind, number in sorted(left_out.items())]
-        search.tell(
-            f"left out of {directory}: {listed(kinds, _SHOWN_KINDS)}; to read a file, pass its path or a glob"
-        )
+    found = _without_metadata(found, left_out)
+    _tell_left_out(directory, left_out, search)
     if not found:
         raise InputError(f"the directory {directory} contains no inputs", hint=_HINT_NAMES)
     _refuse_special(found)
@@ -242,8 +237,45 @@ def _refuse_special(paths: Sequence[str]) -> None:
                 )
 
 
-def _without_metadata(paths: list[str]) -> list[str]:
+def _without_metadata(paths: list[str], left_out: Counter[str]) -> list[str]:
+    left_out.update(name for path in paths if (name := os.path.basename(path)) in _METADATA_NAMES)
     return [path for path in paths if os.path.basename(path) not in _METADATA_NAMES]
+
+
+def _tell_left_out(directory: str, left_out: Counter[str], search: _Search) -> None:
+    if left_out:
+        kinds = [f"{number} {kind}" for kind, number in sorted(left_out.items())]
+        search.tell(
+            f"left out of {directory}: {listed(kinds, _SHOWN_KINDS)}; to read a file, pass its path or a glob"
+        )
+
+
+def _left_out_of(paths: Iterable[str]) -> Counter[str]:
+    """Count the objects of a listing that are left out, as :func:`_walk` counts files."""
+    files: Counter[str] = Counter()
+    directories: set[str] = set()
+    for path in paths:
+        *parents, name = path.split("/")
+        skipped = next((part for part in parents if part.startswith(".") or _is_skipped(part)), None)
+        if skipped is not None:
+            directories.add(skipped)
+        elif kind := _left_out_kind(name):
+            files[kind] += 1
+    return files + Counter(f"{name}/" for name in directories if not name.startswith("."))
+
+
+def _is_skipped(directory_name: str) -> bool:
+    return directory_name.startswith("_") or directory_name.endswith(SIDECAR_SUFFIX)
+
+
+def _left_out_kind(name: str) -> str | None:
+    """Return the kind of a file that is left out of its directory; None if it is read, or hidden."""
+    if name.startswith(".") or _is_marker(name):
+        return None
+    if name.startswith("_"):
+        return name
+    suffix = _SUFFIX.search(name)
+    return None if _DATA_NAME.search(name) else suffix[0] if suffix else name
 
 
 def _flattened(runs: list[list[str]]) -> list[str]:
@@ -261,12 +293,16 @@ def _expand_url(url: str, search: _Search) -> list[str]:
             )
     elif url.endswith("/") or (not _DATA_NAME.search(url) and objects.is_directory(url)):
         base = url.rstrip("/") + "/"
-        found = [found_url for found_url in objects.walk(base) if _is_data(found_url.removeprefix(base))]
+        urls = objects.walk(base)
+        found = [found_url for found_url in urls if _is_data(found_url.removeprefix(base))]
+        left_out = _left_out_of(found_url.removeprefix(base) for found_url in urls)
+        runs = search.saved.select(sorted(found, key=natural_key))
+        found = _without_metadata(found if runs is None else _flattened(runs), left_out)
+        _tell_left_out(url, left_out, search)
         if not found:
             raise InputError(f"no inputs found below {url}", hint=_HINT_NAMES)
-        if (runs := search.saved.select(found)) is not None:
-            return _without_metadata(_flattened(runs))
-        found = _without_metadata(found)
+        if runs is not None:
+            return found
     else:
         found = [url]
     return sorted(found, key=natural_key)
@@ -293,17 +329,14 @@ def _walk(directory: str, above: frozenset[str], left_out: Counter[str]) -> Iter
         if name.startswith("."):
             continue
         if os.path.isdir(path):
-            if name.startswith("_") or name.endswith(SIDECAR_SUFFIX):
+            if _is_skipped(name):
                 left_out[f"{name}/"] += 1
             else:
                 yield from _walk(path, above | {real}, left_out)
-        elif _is_marker(path):
-            continue
-        elif not name.startswith("_") and _DATA_NAME.search(name):
+        elif kind := _left_out_kind(name):
+            left_out[kind] += 1
+        elif not _is_marker(name):
             yield path
-        else:
-            suffix = None if name.startswith("_") else _SUFFIX.search(name)
-            left_out[suffix[0] if suffix else name] += 1
 
 
 def _refuse_twice(paths: Sequence[str]) -> None:

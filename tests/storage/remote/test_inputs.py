@@ -70,6 +70,32 @@ def test_the_same_dataset_from_a_store_as_from_a_file(bucket: Bucket, tmp_path: 
     assert data_of(tmp_path / "remote") == data_of(tmp_path / "local")
 
 
+def test_directory_in_a_store_is_read_without_caches_and_earlier_outputs(bucket: Bucket, tmp_path: Path):
+    table = parquet(tmp_path, "arrow")
+    state = {"_data_files": [{"filename": "data-1.arrow"}, {"filename": "data-0.arrow"}]}
+    for name, content in {
+        "in/b/state.json": json.dumps(state).encode(),
+        "in/b/dataset_info.json": b"{}",
+        "in/b/data-0.arrow": table,
+        "in/b/data-1.arrow": table,
+        "in/b/cache-0.arrow": table,
+        "in/a.jsonl": STORIES,
+        "in/c.txt": b"text",
+        "in/_d/d.jsonl": STORIES,
+        "in/out.tokshard/manifest.json": b"{}",
+        "in/out.tokshard/units.jsonl": b"{}",
+    }.items():
+        bucket.put(name, content)
+    url = bucket.put("in/_SUCCESS", b"").removesuffix("_SUCCESS")
+    messages: list[str] = []
+    files = discover([url], tell=messages.append)
+    assert [file.path.removeprefix(url) for file in files] == ["a.jsonl", "b/data-1.arrow", "b/data-0.arrow"]
+    assert messages == [
+        f"{url}b: a saved dataset, 2 files",
+        f"left out of {url}: 1 .txt, 1 _d/, 1 out.tokshard/; to read a file, pass its path or a glob",
+    ]
+
+
 def test_worker_processes_read_ranges_through_a_network_that_fails(bucket: Bucket, tmp_path: Path):
     (tmp_path / "here.jsonl").write_bytes(STORIES)
     url = bucket.put("there.jsonl", STORIES)
