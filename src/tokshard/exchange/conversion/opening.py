@@ -226,13 +226,16 @@ def _dtype_from_boundaries(
     # From the first file whose last document ends behind its first token.
     for path in paths:
         boundaries = name_of(path)
-        if not fs.isfile(boundaries) or not (end := last_end(boundaries, compression)):
+        if not fs.isfile(boundaries):
             continue
-        itemsize, rest = divmod(state_of(path).size_bytes, end)
+        size = state_of(path).size_bytes
+        if not (end := last_end(boundaries, compression, size)):
+            continue
+        itemsize, rest = divmod(size, end)
         if rest == 0 and itemsize in itemsizes:
             return np.dtype(f"<u{itemsize}")
         raise IntegrityError(
-            f"{path} has {state_of(path).size_bytes} bytes, which are not tokens of "
+            f"{path} has {size} bytes, which are not tokens of "
             f"{' or '.join(map(str, itemsizes))} bytes: the last document in {boundaries} ends at token "
             f"{end}",
             path=path,
