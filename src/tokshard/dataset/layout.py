@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from tokshard.errors import IntegrityError, UsageError
+from tokshard.errors import InputError, IntegrityError, UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -65,8 +65,8 @@ DTYPES: Mapping[int, np.dtype[Any]] = MappingProxyType(
         8: np.dtype("<u2"),
     }
 )
-"""The dtype of each code. The two floating-point codes belong to the format and can be read and merged;
-tokshard never writes tokens of these types."""
+"""The dtype of each code. The two floating-point codes belong to the format and can be read; no command
+makes anything of such datasets, because token ids are integers."""
 
 UINT16_VOCABULARY_LIMIT = 65500
 
@@ -112,6 +112,15 @@ def optimal_dtype(vocab_size: int | None) -> np.dtype[Any]:
     if vocab_size is not None and vocab_size < UINT16_VOCABULARY_LIMIT:
         return DTYPES[8]
     return DTYPES[4]
+
+
+def require_integers(dtype: np.dtype[Any], path_prefix: str) -> None:
+    """Raise InputError if tokens of a dtype cannot be token ids."""
+    if dtype.kind not in "iu":
+        raise InputError(
+            f"the tokens of {path_prefix} must be integers, got {dtype.name}",
+            hint="tokenize the text again: the files have numbers of another kind",
+        )
 
 
 @dataclass(frozen=True, slots=True)

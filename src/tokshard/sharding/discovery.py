@@ -15,6 +15,7 @@ from tokshard.dataset.manifest import read_dataset_tokenizer, read_manifest
 from tokshard.dataset.merge.inputs import expand
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
+from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_identity import compare
 from tokshard.dataset.view import refuse_view
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
@@ -476,6 +477,7 @@ def _gpt_description(path: str) -> GPTDatasetDescription:
 def _document_sources(
     prefixes: Sequence[str], requested: RequestedSamples, snapshots: DatasetSnapshots
 ) -> dict[str, SampleSource]:
+    check_token_ids({prefix: read_dataset_tokenizer(prefix) for prefix in prefixes})
     sources = {}
     for name, split in _document_splits(requested).items():
         references = []
