@@ -45,7 +45,7 @@ RUNS = [
     ("merge data/web data/code -o merged/all", "merged"),
     ("merge data/web data/code -o more/all --dry-run", None),
     (
-        f"convert data/web.bin --from olmo --source-dtype uint16 --tokenizer {TOKENIZER} -o conv/web --dry-run",
+        "convert data/web.bin --from olmo --source-dtype uint16 --eod-id 0 -o converted/web --dry-run",
         None,
     ),
     (
