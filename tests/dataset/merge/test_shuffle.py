@@ -339,7 +339,7 @@ def test_less_memory_starts_over_and_another_seed_is_refused(monkeypatch):
     assert merge(MergeOptions("p", "out", shuffle=9)).up_to_date
     with pytest.raises(OutputExistsError, match="--shuffle was 9 and is now 8"):
         merge(MergeOptions("p", "out", shuffle=8))
-    with pytest.raises(OutputExistsError, match="--shuffle was 9 and is now None"):
+    with pytest.raises(OutputExistsError, match="--shuffle was 9 and is now not set"):
         merge(MergeOptions("p", "out"))
 
 
