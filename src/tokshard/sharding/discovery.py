@@ -13,6 +13,7 @@ from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex,
 from tokshard.dataset.layout import HEADER_BYTES, check_size, read_header
 from tokshard.dataset.manifest import read_dataset_tokenizer, read_manifest
 from tokshard.dataset.merge.inputs import expand
+from tokshard.dataset.products import dataset_hint, sampled_kind
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.token_ids import check_token_ids
@@ -459,7 +460,13 @@ def _only(
             raise UsageError(f"{cache} has several {split} indexes", hint=_NAMED_INDEX)
         found[split] = (prefix or _local(description.dataset_path, requested), file)
     if not found:
-        raise InputError(f"no index of {path} found in {cache}", hint="build it with tokshard build-indices")
+        kind = sampled_kind(path)
+        raise InputError(
+            f"no index of {path} found in {cache}",
+            hint=f"pass the blend or the datasets that {path} was made of, or --from to continue it"
+            if kind == "a plan"
+            else (prefix is None and dataset_hint(path)) or "build it with tokshard build-indices",
+        )
     return found
 
 
