@@ -1,4 +1,4 @@
-"""Open files of a loader and of exported samples under a low limit of the process (``ulimit -n``)."""
+"""Open files of a loader, of exported samples and of a blend under a low limit of the process (``ulimit -n``)."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def place(tmp_path_factory):
         ["shard-plan", "--documents", *names, "--data-parallel", "1", "--shuffle", "samples", "-o", "plan"],
         ["blend", *names, "--seq-length", "2", "--split", "1,0,0", "-o", "mix"],
     ):
-        done = tokshard(*words, cwd=directory)
+        done = tokshard(*words, cwd=directory, open_files=LIMIT)
         assert done.returncode == 0, done.stderr
     return directory
 

@@ -17,9 +17,9 @@ _MARGIN_FILES = 64
 
 
 def affordable(objects: int, files: int) -> int:
-    """Return how many of some objects with so many files each may be open by ``ulimit -n``, at least 1."""
+    """Return how many of some objects with so many files each may be open by ``ulimit -n``: 1 or more."""
     limit = os.sysconf("SC_OPEN_MAX")
-    return max(1, objects if limit < 0 else min(objects, (limit - _MARGIN_FILES) // files))
+    return objects if limit < 0 else min(objects, max(1, (limit - _MARGIN_FILES) // files))
 
 
 class OpenCache(Generic[KeyT, Opened]):
