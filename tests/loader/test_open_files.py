@@ -1,4 +1,4 @@
-"""Open files of a loader, of exported samples and of a blend under a low limit of the process (``ulimit -n``)."""
+"""Open files of a loader, of exported samples and of a blend under a low ``ulimit -n``."""
 
 import os
 import subprocess
