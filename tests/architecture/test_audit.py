@@ -44,8 +44,14 @@ RUNS = [
     ("tokenize corpus.jsonl -o more/web --dry-run", None),
     ("merge data/web data/code -o merged/all", "merged"),
     ("merge data/web data/code -o more/all --dry-run", None),
-    (f"convert data/web.bin --from olmo --tokenizer {TOKENIZER} -o converted/web --dry-run", None),
-    (f"convert data/web.bin --from olmo --tokenizer {TOKENIZER} -o converted/web", "converted"),
+    (
+        "convert data/web.bin --from olmo --source-dtype uint16 --eod-id 0 -o converted/web --dry-run",
+        None,
+    ),
+    (
+        f"convert data/web.bin --from olmo --source-dtype uint16 --tokenizer {TOKENIZER} -o converted/web",
+        "converted",
+    ),
     (f"build-indices data/web data/code {SIZES} --cache-dir indexes/cache {NAMES}", "indexes"),
     (f"build-indices data/web {SIZES} --cache-dir indexes/cache {NAMES} --assert-hit", None),
     (f"blend 0.7 data/web 0.3 data/code {SIZES} -o mix --dry-run", None),

@@ -162,7 +162,7 @@ def test_a_recipe_file_has_mixtures_for_each_split():
         ("[[source]]\nweight = 1", "prefix is missing", None),
         ("[[source]]\nprefix = 1", "prefix must be a string, got 1", None),
         ("[[source]]\nprefix = 'a'\nweight = 'many'", "weight must be a number, got 'many'", None),
-        ("[[source]]\nprefix = 'a'\nweight = true", "weight must be a number, got True", None),
+        ("[[source]]\nprefix = 'a'\nweight = true", "weight must be a number, got true", None),
         ("[source]\nprefix = 'a'", "source", None),
         ("[[train.source]]\nprefix = 'a'\n[[source]]\nprefix = 'b'", "source for all splits", None),
         ("unit = 'tokens'\n[[valid.source]]\nprefix = 'a'", "unit for all splits and valid", None),

@@ -269,7 +269,7 @@ WRONG = {
     "argument": (
         ("inspect", "--json", "web", "code"),
         "unexpected argument: code",
-        "run `tokshard inspect --help` for its arguments",
+        "pass only PATH; run `tokshard inspect --help` for its arguments",
     ),
     "command": (("inspekt", "--json"), 'unknown command "inspekt"', "run `tokshard inspect`"),
     "no such command": (

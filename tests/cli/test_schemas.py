@@ -69,8 +69,16 @@ RUNS = [
     (f"merge web code -o all {LOG}", 0, "merge-report"),
     ("merge web bytes -o mixed --allow-tokenizer-mismatch", 0, "merge-report"),
     ("merge web nothing -o no", 3, "error"),
-    (f"convert web.bin --from olmo --tokenizer {TOKENIZER} -o back --dry-run", 0, "convert-dry-run"),
-    (f"convert web.bin --from olmo --tokenizer {TOKENIZER} -o back {LOG}", 0, "convert-report"),
+    (
+        f"convert web.bin --from olmo --source-dtype uint16 --tokenizer {TOKENIZER} -o back --dry-run",
+        0,
+        "convert-dry-run",
+    ),
+    (
+        f"convert web.bin --from olmo --source-dtype uint16 --tokenizer {TOKENIZER} -o back {LOG}",
+        0,
+        "convert-report",
+    ),
     (f"build-indices web code {SAMPLES} {LOG}", 0, "build-indices"),
     ("build-indices web --seq-length 64 --epochs 2 --split 1 --cache-dir cache", 0, "build-indices"),
     (f"build-indices web {SAMPLES} --cache-dir none --assert-hit", 1, "build-indices"),

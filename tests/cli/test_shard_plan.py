@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from support.command_line import json_of, tokshard
+from support.command_line import failure, installed, json_of, tokshard
 from support.mixture_data import run, write_mixture
+from support.plain_datasets import Plain
 from tokshard.sharding.plan import read_plan
 
 
@@ -343,3 +344,45 @@ def test_a_damaged_plan_is_an_integrity_error(mixture, tmp_path):
     done = run("inspect", tmp_path / "plan")
     assert done.returncode == 6
     assert "plan.json" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rank-00000.json", b'{"theirs": 1}\n'),
+        ("rank-00007.json", b'{"theirs": 1}\n'),
+        ("ranks.json", b"not JSON"),
+        ("rank-00001.json", None),
+    ],
+)
+def test_shard_plan_keeps_files_of_other_programs(tmp_path, name, content):
+    Plain("uint16", [[[1, 2]], [[3]]]).write(tmp_path / "web")
+    plan = tmp_path / "plan"
+    plan.mkdir()
+    if content is None:
+        (plan / name).mkdir()
+    else:
+        (plan / name).write_bytes(content)
+    command = ["shard-plan", "--documents", tmp_path / "web", "--data-parallel", "1", "-o", plan]
+    run = installed if name == "rank-00000.json" else tokshard
+    assert failure(run(*command)) == (
+        4,
+        f"cannot write the plan: {plan}/{name} is no manifest of a rank",
+        "pass another --output, or --force to replace it",
+    )
+    assert [path.name for path in plan.iterdir() if path.name != ".plan.lock"] == [name]
+    if content is not None:
+        assert (plan / name).read_bytes() == content
+        assert tokshard(*command, "--force").returncode == 0
+        assert b'"tokshard.rank/1"' in (plan / "rank-00000.json").read_bytes()
+
+
+def test_shard_plan_replaces_a_damaged_manifest_of_its_own(tmp_path):
+    Plain("uint16", [[[1, 2]], [[3]]]).write(tmp_path / "web")
+    plan = tmp_path / "plan"
+    command = ["shard-plan", "--documents", tmp_path / "web", "--data-parallel", "1", "-o", plan]
+    assert tokshard(*command).returncode == 0
+    whole = (plan / "rank-00000.json").read_bytes()
+    (plan / "rank-00000.json").write_bytes(whole[:100])
+    assert tokshard(*command).returncode == 0
+    assert (plan / "rank-00000.json").read_bytes() == whole

@@ -173,7 +173,15 @@ def test_ids_of_foreign_data_beyond_the_vocabulary_are_found(workshop):
     assert fine.returncode == 0
     assert fine.stderr == "warning: the tokenizer of code is unknown and was not compared\n"
     size = len(probe()["model"]["vocab"]) + 2
-    for planted in (size, 2**31 - 1, -1):
+    write_foreign("code", 5000, planted=-1)
+    for consent in ((), (ALLOW,)):  # no tokenizer has it
+        refused = run(*BLEND, *consent)
+        assert refused.returncode == 3
+        assert (
+            "error: the token ids of code must not be negative, got -1 (token 7 of sequence 31)"
+            in refused.stderr
+        )
+    for planted in (size, 2**31 - 1):
         write_foreign("code", 5000, planted=planted)
         for naming in ((), job("gpt2")):
             refused = run(*BLEND, *naming)

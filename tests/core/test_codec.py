@@ -155,7 +155,7 @@ CHANGES = {
     "d.json: shapes must be an array, got {}": lambda value: value.update(shapes={}),
     "d.json: shapes[1].side_mm must be at most 9, got 10": lambda v: v["shapes"][1].update(side_mm=10),
     "d.json: shapes[1].side_mm must be at least 1, got 0": lambda v: v["shapes"][1].update(side_mm=0),
-    "d.json: shapes[1].side_mm must be an integer, got True": lambda v: v["shapes"][1].update(side_mm=True),
+    "d.json: shapes[1].side_mm must be an integer, got true": lambda v: v["shapes"][1].update(side_mm=True),
     "d.json: shapes[1].side_mm must be an integer, got 3.0": lambda v: v["shapes"][1].update(side_mm=3.0),
     "d.json: shapes[1] is invalid: 7 is refused": lambda v: v["shapes"][1].update(side_mm=7),
     "d.json: shapes[0].shape must be one of circle, square, got 'oval'": lambda v: v["shapes"][0].update(
@@ -173,7 +173,7 @@ CHANGES = {
     ),
     "d.json: mode must be one of fast, slow, got 'Fast'": lambda value: value.update(mode="Fast"),
     "d.json: even is invalid: 3 is odd": lambda value: value.update(even=3),
-    "d.json: schema must be 'example.drawing/2', got None": lambda value: value.pop("schema"),
+    "d.json: schema must be 'example.drawing/2', got null": lambda value: value.pop("schema"),
     "d.json: schema must be 'example.drawing/2', got 'example.drawing/1'": lambda value: value.update(
         schema="example.drawing/1"
     ),

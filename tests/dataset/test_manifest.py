@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokshard.core.codec import shown
 from tokshard.dataset.manifest import (
     Manifest,
     check_sizes,
@@ -141,7 +142,7 @@ def test_unknown_inner_fields_are_refused(section):
     "schema", ["tokshard.dataset/2", "tokshard.dataset/1 ", "", None, 1, ["tokshard.dataset/1"]]
 )
 def test_other_schemas_are_refused_and_named(schema):
-    assert repr(schema) in str(refused({**SOUND, "schema": schema}))
+    assert shown(schema) in str(refused({**SOUND, "schema": schema}))
 
 
 @pytest.mark.parametrize("name", ["bin", "idx", "units.jsonl"])

@@ -29,21 +29,21 @@ def test_equal_plans_do_not_differ():
 
 OPTIONS = {
     "fields": (("title",), "--field was text and is now title"),
-    "append_eod": (False, "--append-eod was True and is now False"),
+    "append_eod": (False, "--append-eod was on and is now off"),
     "eod_id": (7, "--eod was 0 and is now 7"),
-    "special_tokens": (True, "--special-tokens was False and is now True"),
+    "special_tokens": (True, "--special-tokens was off and is now on"),
     "dtype": ("int32", "--dtype was 'uint16' and is now 'int32'"),
     "max_document_bytes": (9, "--max-document-bytes was 64000000 and is now 9"),
     "unit_bytes": (300, "--unit-size was 16777216 and is now 300"),
-    "provenance": (False, "--provenance was True and is now False"),
-    "id_field": ("url", "--id-field was None and is now 'url'"),
-    "sample": (0.5, "--sample was None and is now 0.5"),
-    "sample_seed": (7, "--sample-seed was None and is now 7"),
-    "limit": (9, "--limit was None and is now 9"),
-    "max_tokens": (9, "--max-tokens was None and is now 9"),
-    "holdout": (0.25, "--holdout was None and is now 0.25"),
-    "holdout_seed": (7, "--holdout-seed was None and is now 7"),
-    "holdout_key": ("url", "--holdout-key was None and is now 'url'"),
+    "provenance": (False, "--provenance was on and is now off"),
+    "id_field": ("url", "--id-field was not set and is now 'url'"),
+    "sample": (0.5, "--sample was not set and is now 0.5"),
+    "sample_seed": (7, "--sample-seed was not set and is now 7"),
+    "limit": (9, "--limit was not set and is now 9"),
+    "max_tokens": (9, "--max-tokens was not set and is now 9"),
+    "holdout": (0.25, "--holdout was not set and is now 0.25"),
+    "holdout_seed": (7, "--holdout-seed was not set and is now 7"),
+    "holdout_key": ("url", "--holdout-key was not set and is now 'url'"),
 }
 
 
@@ -67,7 +67,8 @@ def test_a_changed_input_is_named_with_its_field(name):
     (found,) = TOKENIZE.differences(now)
     assert (found.kind, found.name) == ("input", f"{second.path}: {name}")
     assert (found.was, found.now) == (getattr(second, name), value)
-    assert str(found) == f"the input {second.path}: {name} was {found.was!r} and is now {value!r}"
+    was = "not set" if found.was is None else repr(found.was)
+    assert str(found) == f"the input {second.path}: {name} was {was} and is now {value!r}"
 
 
 def test_other_inputs_are_named_and_nothing_else_of_them():
@@ -82,11 +83,11 @@ def test_other_inputs_are_named_and_nothing_else_of_them():
 def test_another_tokenizer_is_named_by_its_fields():
     other = replace(TOKENIZE.tokenizer, sha256="cd" * 32, eod_id=None)
     assert differences(TOKENIZE, replace(TOKENIZE, tokenizer=other)) == [
-        "the tokenizer's eod_id was 0 and is now None",
+        "the tokenizer's eod_id was 0 and is now not set",
         f"the tokenizer's sha256 was {'ab' * 32!r} and is now {'cd' * 32!r}",
     ]
     unknown = differences(TOKENIZE, replace(TOKENIZE, tokenizer=None))
-    assert f"the tokenizer's sha256 was {'ab' * 32!r} and is now None" in unknown
+    assert f"the tokenizer's sha256 was {'ab' * 32!r} and is now not set" in unknown
 
 
 def test_another_command_is_the_only_difference():

@@ -10,6 +10,7 @@ import struct
 from pathlib import Path
 
 from support.file_changes import cut, edit_manifest, edit_units, flip, poke
+from support.plain_datasets import Plain
 from support.tokenize_runs import run_tokenize
 from tokshard import MergeOptions, merge
 from tokshard.core.progress import SilentProgress
@@ -302,6 +303,18 @@ def file_digest(directory):
 def token_range(directory):
     prefix = sound(directory)
     replace_tokens(prefix, lambda tokens: tokens.__setitem__(9, 60000))
+    return prefix
+
+
+def negative_token(directory):
+    prefix = str(directory / "masked")
+    Plain("int32", [[[5, -100, 6]]]).write(prefix)
+    return prefix
+
+
+def floating_point_tokens(directory):
+    prefix = str(directory / "float")
+    Plain("float32", [[[0.5, 1.0]]]).write(prefix)
     return prefix
 
 

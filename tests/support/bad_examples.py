@@ -93,6 +93,8 @@ EXAMPLES = [
     _digest(bad_datasets.idx_digest, "idx-digest"),
     _digest(bad_datasets.file_digest, "file-digest"),
     _deep(bad_datasets.token_range, "token-range", "bin-digest"),
+    _deep(bad_datasets.negative_token, "token-range", notes=["unverified", "vocabulary-unknown"]),
+    _structure(bad_datasets.floating_point_tokens, "token-dtype", notes=["unverified"]),
     _deep(bad_datasets.eod_missing, "eod-missing", "bin-digest"),
     _deep(bad_datasets.merged_eod_missing, "eod-missing", "bin-digest"),
     _deep(bad_datasets.eod_count, "eod-count"),

@@ -123,9 +123,9 @@ RANGES = {
 
 
 @st.composite
-def datasets(draw, dtype=None, multimodal=None):
+def datasets(draw, dtype=None, multimodal=None, least=None):
     name = dtype or draw(st.sampled_from(sorted(RANGES)))
-    token = st.integers(*RANGES[name])
+    token = st.integers(RANGES[name][0] if least is None else least, RANGES[name][1])
     documents = draw(st.lists(st.lists(st.lists(token, max_size=5), max_size=3), max_size=7))
     count = sum(map(len, documents))
     modes = None

@@ -173,7 +173,7 @@ def test_a_finished_output_is_refused_with_all_that_differs(corpus):
     attempt(corpus, *UNIT)
     attempt(corpus, *UNIT)
     refused = attempt(corpus, "--unit-size", "300", "--no-append-eod", code=4)
-    assert "--append-eod was True and is now False; --unit-size was 200 and is now 300" in refused
+    assert "--append-eod was on and is now off; --unit-size was 200 and is now 300" in refused
     assert "--force" in refused
     report = attempt(corpus, "--unit-size", "300", "--no-append-eod", "--force")
     assert not report["up_to_date"]

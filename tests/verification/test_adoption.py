@@ -86,10 +86,9 @@ def test_pieces_end_between_documents(tmp_path, monkeypatch):
         Plain("uint16", [[[]], []]),
         Plain("int64", [[[1, 2], []], [], [[3]]]),
         Plain("int32", [[[1]], [[2, 3]]], [0, 1]),
-        Plain("float64", [[[1.5]]]),
         Plain("uint8", [[[1, 2, 3]]] * 10),
     ],
-    ids=["nothing", "no-sequence", "no-token", "several", "multimodal", "float", "small"],
+    ids=["nothing", "no-sequence", "no-token", "several", "multimodal", "small"],
 )
 def test_all_kinds_are_adopted(tmp_path, plain):
     prefix = str(tmp_path / "x")
@@ -97,6 +96,17 @@ def test_all_kinds_are_adopted(tmp_path, plain):
     assert codes(verify(VerifyOptions(prefix, adopt=True))) == {"adopted"}
     assert verify(VerifyOptions(prefix, level="deep")).is_sound
     assert read_manifest(prefix).dataset.multimodal == (plain.modes is not None)
+
+
+def test_datasets_of_impossible_ids_are_not_adopted(tmp_path):
+    prefix = str(tmp_path / "x")
+    for plain, code in (
+        (Plain("float64", [[[1.5]]]), "token-dtype"),
+        (Plain("int32", [[[-1]]]), "token-range"),
+    ):
+        plain.write(prefix)
+        assert codes(verify(VerifyOptions(prefix, adopt=True))) == {code, "unverified"}
+        assert read_manifest(prefix) is None
 
 
 def test_an_adopted_dataset_merges_with_others(adopted, tmp_path):

@@ -118,9 +118,10 @@ def test_counts_do_not_drive_memory(tmp_path):
         assert (facts, finding.code) == (None, "idx-size")
 
 
-def test_floating_point_datasets_are_sound(tmp_path):
+def test_floating_point_datasets_are_not_sound(tmp_path):
     from tokshard.verification.job import verify
     from tokshard.verification.options import VerifyOptions
 
     Plain("float32", [[[1.0, 2.0]], [[3.0]]]).write(str(tmp_path / "x"))
-    assert verify(VerifyOptions(tmp_path / "x", level="deep")).is_sound
+    report = verify(VerifyOptions(tmp_path / "x", level="deep"))
+    assert [finding.code for finding in report.findings if finding.severity == "error"] == ["token-dtype"]

@@ -15,6 +15,7 @@ from tokshard.blending.recipe import BlendRecipe
 from tokshard.blending.weights import BlendWeights, shares_of
 from tokshard.core.codec import SHA256, Document, Key, NotStored, Tool, encode
 from tokshard.core.formatting import counted
+from tokshard.dataset import products
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer, TokenizerMismatch, agree
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
@@ -28,7 +29,7 @@ from tokshard.storage.fs import refuse_remote, relative_inside
 from tokshard.storage.paths import check_plain_name, is_remote
 from tokshard.storage.small_files import dump_readable_json, read_json_object
 
-DOCUMENT_NAME = "blend.json"
+DOCUMENT_NAME = products.BLEND_NAME
 _LOCK_NAME = ".blend.lock"
 
 HASH = "[0-9a-f]{32}"

@@ -29,6 +29,7 @@ from tokshard.cluster.options import RayOptions
 from tokshard.core.codec import Document, Key, NotStored
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.manifest import read_dataset_tokenizer
+from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer
 from tokshard.errors import IntegrityError, OutputExistsError, UsageError
 from tokshard.index_cache.build_or_reuse import Action, CacheTarget, Datasets, build_or_reuse
@@ -226,8 +227,10 @@ def dry_run_blend(options: BlendOptions) -> BlendDryRun:
     """
     plan = plan_blend(*options.resolve())
     prefixes = dict.fromkeys(request.prefix for request in plan.requests)
+    tokenizers = {prefix: read_dataset_tokenizer(prefix) for prefix in prefixes}
+    check_token_ids(tokenizers)
     agreement = check_tokenizers(
-        {prefix: read_dataset_tokenizer(prefix) for prefix in prefixes},
+        tokenizers,
         options.naming.job_tokenizer(options.path_as),
         allowed=options.allow_tokenizer_mismatch,
         shares=_shares(plan),

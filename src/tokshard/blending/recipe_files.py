@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from tokshard.blending.recipe import BlendRecipe, Mixture, RecipeDefaults, Source, reads_as_number
+from tokshard.core.codec import shown
 from tokshard.core.formatting import count
 from tokshard.core.strict_json import json_excess
 from tokshard.errors import InputError, UsageError
@@ -327,7 +328,7 @@ def _number(table: dict[str, Any], key: str, where: str, path: str) -> float | N
     value: float | None = _amount(table[key])
     if type(value) not in {int, float}:
         raise InputError(
-            f"{path}: {where}{key} must be a number, got {table[key]!r}",
+            f"{path}: {where}{key} must be a number, got {shown(table[key])}",
             hint='write for example 0.3 or "300B"',
         )
     return value
@@ -337,7 +338,7 @@ def _value(table: dict[str, Any], key: str, kind: type, where: str, path: str) -
     value = table.get(key)
     if value is not None and type(value) is not kind:
         names = {str: "a string", int: "an integer", bool: "true or false"}
-        raise InputError(f"{path}: {where}{key} must be {names[kind]}, got {value!r}")
+        raise InputError(f"{path}: {where}{key} must be {names[kind]}, got {shown(value)}")
     return value
 
 

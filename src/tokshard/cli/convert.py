@@ -72,7 +72,7 @@ def convert(
             SourceDtypeChoice,
             "--source-dtype",
             help="Read this dtype from olmo and datatrove files, which have no header.",
-            default="from the boundaries of documents, the metadata or the vocabulary",
+            default="from the boundaries of documents or the metadata",
             group=TOKENS,
         ),
     ] = ConvertOptions.source_dtype,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from tokshard import IndexedDataset
 from tokshard.cli import megatron_options
 from tokshard.cli.help_page import names_of, options_of
 from tokshard.errors import UsageError
@@ -22,6 +25,7 @@ _SYNONYMS = {
     "--num-proc": "--workers",
     "--output-prefix": "--output",
 }
+_ITEM = re.compile(r".[:@#][0-9]+$")
 
 
 def explained(error: Any) -> UsageError:
@@ -42,9 +46,23 @@ def explained(error: Any) -> UsageError:
             return _bad_value_count(error.option_name, command)
     text, _, extra = error.format_message().partition("(s) (")
     if extra:
-        message = f"unexpected argument: {extra.removesuffix(')')}"
-        return UsageError(message, hint=f"run `{path} --help` for its arguments")
+        words = extra.removesuffix(")")
+        return UsageError(f"unexpected argument: {words}", hint=_argument_hint(words, command, path))
     return UsageError(text[:1].lower() + text[1:].rstrip("."), hint=f"run `{path} --help`")
+
+
+def _argument_hint(words: str, command: Any, path: str) -> str:
+    arguments = [option for option in command.params if option.param_type_name == "argument"]
+    if arguments:
+        return f"pass only {' '.join(map(name_of, arguments))}; run `{path} --help` for its arguments"
+    if command.name == "trace":
+        first = words.split(maxsplit=1)[0]
+        if _ITEM.search(first):
+            return f"pass options: {path} --plan PLAN --source {shlex.quote(first)}"
+        if IndexedDataset.exists(first):
+            return f"pass options: {path} --dataset {shlex.quote(first)} --document N"
+        return "pass options: --plan PLAN --step N, --blend BLEND --sample N or --dataset PREFIX --document N"
+    return f"run `{path} --help` for its options"
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

@@ -481,7 +481,7 @@ def _join(where: str, name: str) -> str:
 
 def shown(value: Any) -> str:
     """Return a JSON value for an error message, truncated to 80 characters."""
-    text = repr(value)
+    text = str(value).lower() if isinstance(value, bool) else "null" if value is None else repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
 
 

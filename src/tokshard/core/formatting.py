@@ -221,6 +221,18 @@ def shown_path(path: str) -> str:
     return visible(path.removeprefix(here) or path)
 
 
+def setting(value: object) -> str:
+    """Return the value of an option.
+
+    Example:
+        >>> setting(True), setting(None), setting(3)
+        ('on', 'not set', '3')
+    """
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "not set" if value is None else str(value)
+
+
 def duration(seconds: float) -> str:
     """Return a time span in readable units.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -10,6 +11,15 @@ from typing import Generic, TypeVar
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 Opened = TypeVar("Opened")
+
+# The program has other files open: its libraries, logs, sockets and pipes.
+_MARGIN_FILES = 64
+
+
+def affordable(objects: int, files: int) -> int:
+    """Return how many of some objects with so many files each may be open by ``ulimit -n``: 1 or more."""
+    limit = os.sysconf("SC_OPEN_MAX")
+    return objects if limit < 0 else min(objects, max(1, (limit - _MARGIN_FILES) // files))
 
 
 class OpenCache(Generic[KeyT, Opened]):

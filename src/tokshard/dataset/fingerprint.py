@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated
 
 from tokshard.core.codec import SHA256, XXH3_128, Key
-from tokshard.dataset.layout import IndexTable
+from tokshard.dataset.layout import IndexTable, require_integers
 from tokshard.dataset.reader import open_pair
 from tokshard.dataset.view import REMEDY, open_view
 from tokshard.errors import InputError, IntegrityError
@@ -92,6 +92,7 @@ class FingerprintedIndex:
 
         Raises:
             MissingFileError: One or both files do not exist.
+            InputError: Its tokens are no integers.
             IntegrityError: The index is inconsistent, or contradicts the size of the ``.bin`` file; or the
                 record of a view is damaged, or not that of its files.
             StorageError: A file cannot be read.
@@ -108,6 +109,7 @@ class FingerprintedIndex:
         table = IndexTable.from_buffer(
             buffer, bin_bytes=bin_bytes, multimodal=multimodal, path=file.path, is_view=view is not None
         )
+        require_integers(table.dtype, path_prefix)
         idx_digest = content_digest(memoryview(buffer))
         known: dict[str, str | None] = {}
         tokenizer = DatasetTokenizer()

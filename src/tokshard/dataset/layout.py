@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from tokshard.errors import IntegrityError, UsageError
+from tokshard.errors import InputError, IntegrityError, UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 MAGIC = b"MMIDIDX\x00\x00"
+OLD_MAGIC = b"TNTIDX\x00\x00"
 VERSION = 1
 HEADER_BYTES = 34
 VERSION_OFFSET = 9
@@ -65,8 +66,8 @@ DTYPES: Mapping[int, np.dtype[Any]] = MappingProxyType(
         8: np.dtype("<u2"),
     }
 )
-"""The dtype of each code. The two floating-point codes belong to the format and can be read and merged;
-tokshard never writes tokens of these types."""
+"""The dtype of each code. The two floating-point codes belong to the format and can be read; no command
+makes anything of such datasets, because token ids are integers."""
 
 UINT16_VOCABULARY_LIMIT = 65500
 
@@ -112,6 +113,15 @@ def optimal_dtype(vocab_size: int | None) -> np.dtype[Any]:
     if vocab_size is not None and vocab_size < UINT16_VOCABULARY_LIMIT:
         return DTYPES[8]
     return DTYPES[4]
+
+
+def require_integers(dtype: np.dtype[Any], path_prefix: str) -> None:
+    """Raise InputError if tokens of a dtype cannot be token ids."""
+    if dtype.kind not in "iu":
+        raise InputError(
+            f"the tokens of {path_prefix} must be integers, got {dtype.name}",
+            hint="tokenize the text again: the files have numbers of another kind",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +175,16 @@ def read_header(buffer: Buffer, *, path: str = "the index") -> IndexHeader:
             hint=_INDEX_HINT,
         )
     magic, version, code, sequences, boundaries = _HEADER.unpack_from(buffer)
+    if magic.startswith(OLD_MAGIC):
+        raise IntegrityError(
+            f"{path} must be an index of Megatron's mmap format (MMIDIDX), got the old lazy or cached format "
+            "of Megatron and fairseq (TNTIDX)",
+            path=path,
+            field="format",
+            offset=0,
+            hint="tokenize the text again with tokshard tokenize, or with --dataset-impl mmap in the old "
+            "Megatron-LM",
+        )
     if magic != MAGIC:
         raise IntegrityError(
             f"{path} must begin with {MAGIC!r}, got {magic!r}",
@@ -281,20 +301,21 @@ def check_size(header: IndexHeader, size: int, *, multimodal: bool, path: str) -
     if size == expected:
         return
     hint = _INDEX_HINT
-    if size == header.index_bytes(multimodal=not multimodal):
-        hint = (
-            "open it with multimodal=False: it has the size of a text dataset, without modes"
-            if multimodal
-            else "open it with multimodal=True: it has the size of a multimodal dataset, with modes"
-        )
-    raise IntegrityError(
+    text = (
         f"{path} must have {expected} bytes by its header "
-        f"({header.sequence_count} sequences, {header.document_count} documents), got {size}",
-        path=path,
-        field="size",
-        offset=min(size, expected),
-        hint=hint,
+        f"({header.sequence_count} sequences, {header.document_count} documents), got {size}"
     )
+    if size == header.index_bytes(multimodal=not multimodal):
+        if multimodal:
+            text = f"{path} must be a multimodal index, got a text index by its size, which includes no modes"
+            hint = "omit --multimodal, in Python the argument multimodal"
+        else:
+            text = f"{path} must be a text index, got a multimodal index by its size, which includes modes"
+            hint = (
+                "pass --multimodal to tokshard inspect or merge, in Python the argument multimodal; other "
+                "commands read text datasets"
+            )
+    raise IntegrityError(text, path=path, field="size", offset=min(size, expected), hint=hint)
 
 
 def check_sequences(

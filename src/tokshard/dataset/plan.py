@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from tokshard.core.algorithms import SORTED_ALGORITHM
 from tokshard.core.codec import SHA256, XXH3_128, Document, Key, encode
-from tokshard.core.formatting import counted, listed
+from tokshard.core.formatting import counted, listed, setting
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage.digest import identity_digest
 
@@ -369,7 +369,9 @@ class BuildDifference:
 def _shown(value: Any) -> str:
     if isinstance(value, dict):  # --shuffle, which sets the seed
         return repr(value["seed"])
-    return ", ".join(value) if isinstance(value, list) else repr(value)
+    if isinstance(value, list):
+        return ", ".join(value)
+    return repr(value) if isinstance(value, str) else setting(value)
 
 
 def _input_differences(

@@ -287,9 +287,13 @@ def require_files(path_prefix: str) -> None:
     missing = [path for path in (idx_path(path_prefix), bin_path(path_prefix)) if not exists(path)]
     if not missing:
         return
+    from tokshard.dataset.products import dataset_hint  # only for this message
+
     meant = strip_data_suffix(path_prefix)
     if meant != path_prefix and IndexedDataset.exists(meant):
         hint = f"pass the path prefix: {meant}"
+    elif (found := dataset_hint(path_prefix)) is not None:
+        hint = found
     elif len(missing) == 1:
         hint = "finish the run that builds the dataset, or copy both files again"
     else:

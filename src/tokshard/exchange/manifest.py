@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from tokshard.core.codec import SHA256, Document, Key, Tool, encode
+from tokshard.core.formatting import setting
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError
@@ -149,7 +150,7 @@ class ExportPlan(Document):
         """Return the differences from an earlier export, one phrase each."""
         mine, theirs = encode(self.parameters), encode(parameters)
         found = [
-            f"{name} was {theirs.get(name, 'none')} and is now {mine.get(name, 'none')}"
+            f"{name} was {setting(theirs.get(name))} and is now {setting(mine.get(name))}"
             for name in sorted({*mine, *theirs})
             if mine.get(name) != theirs.get(name)
         ]

@@ -50,6 +50,10 @@ MOST_SHARD_TOKENS = 2**31 - 1
 
 _MAGICS: dict[str, int] = {"fineweb": 20240520, "automodel": 278895051}
 _VERSION = 1
+_HEADERLESS_HINT = (
+    "copy the file again, or if it has no header, as train.bin of nanoGPT, pass --from olmo --source-dtype "
+    "uint16 --eod-id ID (50256 for GPT-2)"
+)
 _BLOCK_TOKENS = 1 << 19
 # From this mean length on, copying documents one by one is faster than by masks.
 _SLICED_TOKENS = 100
@@ -92,7 +96,9 @@ class Header:
         """
         if len(content) < HEADER_BYTES:
             raise IntegrityError(
-                f"{path} must have a header of {HEADER_BYTES} bytes, got {len(content)}", path=path
+                f"{path} must have a header of {HEADER_BYTES} bytes, got {len(content)}",
+                path=path,
+                hint=_HEADERLESS_HINT,
             )
         magic, version, tokens, item_bytes = np.frombuffer(content, "<i4", 4).tolist()
         kind: Literal["fineweb", "automodel"] | None
@@ -100,7 +106,10 @@ class Header:
         if kind is None:
             known = " or ".join(map(str, _MAGICS.values()))
             raise IntegrityError(
-                f"{path} must begin with the magic number {known}, got {magic}", path=path, field="magic"
+                f"{path} must begin with the magic number {known}, got {magic}",
+                path=path,
+                field="magic",
+                hint=_HEADERLESS_HINT,
             )
         if version != _VERSION:
             raise IntegrityError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tokshard.dataset.document_ids import DocumentIds
+from tokshard.dataset.layout import require_integers
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import InputFile, open_data
 from tokshard.errors import InputError
@@ -214,11 +215,7 @@ def converter(records: Records, dtype: np.dtype[Any]) -> Callable[[NDArray[Any],
             not fit.
     """
     source = records.dtype
-    if source.kind not in "iu":
-        raise InputError(
-            f"cannot export {records.name}: its tokens are {source.name}",
-            hint="export a dataset of integer token ids",
-        )
+    require_integers(source, records.name)
     limit, largest = int(np.iinfo(dtype).max), int(np.iinfo(source).max)
     unsigned = np.dtype(f"<u{source.itemsize}")
     is_checked = source.kind == "i" or largest > limit

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.core.open_cache import OpenCache
+from tokshard.core.open_cache import OpenCache, affordable
 from tokshard.dataset.index_file import read_header
 from tokshard.dataset.source import InputFile
 from tokshard.errors import UsageError
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 _OPEN_DATASETS = 64
+# The maps of both files and of the three arrays of its index.
+_FILES_OF_A_DATASET = 5
 
 
 class SampleRecords:
@@ -82,7 +84,7 @@ class SampleRecords:
         self._ids_of = ids_of
         self._locator = Locator(source)
         self._pad_id = NO_PAD_ID if pad_id is None else pad_id
-        self._open = OpenCache(self._opened, _OPEN_DATASETS)
+        self._open = OpenCache(self._opened, affordable(_OPEN_DATASETS, _FILES_OF_A_DATASET))
 
     def ends(self, first: int, stop: int) -> Integers:
         """Return the tokens before the end of each sample: int64 of shape (stop - first,)."""

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tokshard.dataset.manifest import is_multimodal, read_dataset_tokenizer, read_manifest
+from tokshard.dataset.products import sampled_kind
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
 from tokshard.dataset.view import data_prefix
-from tokshard.errors import UsageError
+from tokshard.errors import MissingFileError, UsageError
 from tokshard.exchange.manifest import ExportSource, SourceDataset, SourceKind
 from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.records import DatasetRecords, Records
@@ -65,7 +66,13 @@ def open_source(options: ExportOptions) -> OpenSource:
 
 def _dataset(options: ExportOptions) -> OpenSource:
     prefix = strip_data_suffix(str(options.source))
-    snapshot = DatasetSnapshots().of(prefix)
+    try:
+        snapshot = DatasetSnapshots().of(prefix)
+    except MissingFileError as error:
+        if (kind := sampled_kind(prefix)) is None:
+            raise
+        hint = f"pass --samples to export the samples: {prefix} is {kind}"
+        raise MissingFileError(error.message, path=prefix, hint=hint) from None
     _refuse_modes([prefix])
     dataset = SourceDataset(path_prefix=abspath(prefix), fingerprint=snapshot.fingerprint, bin=snapshot.bin)
     # A manifest of other files than these says nothing about their documents.

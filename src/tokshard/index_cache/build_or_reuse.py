@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from tokshard.core.open_cache import OpenCache
+from tokshard.core.open_cache import OpenCache, affordable
 from tokshard.core.progress import Progress
 from tokshard.core.thread_runner import ThreadRunner
 from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex
@@ -48,6 +48,8 @@ LOCK_WAIT_SECONDS = 3600.0
 _POLL_SECONDS = 0.05
 # Open datasets are mapped, and every map holds a file descriptor, of which processes have about 1,000.
 _OPEN_DATASETS = 64
+# The .idx file with its map, and those of an index that is built from it.
+_FILES_OF_A_DATASET = 4
 
 Action = Literal["found", "verified", "built", "rebuilt"]
 Arrays = Mapping[str, "NDArray[Any]"]
@@ -179,7 +181,7 @@ class Datasets(OpenCache[str, FingerprintedIndex]):
     """The indexes of datasets, each opened once while not too many are open; for any thread."""
 
     def __init__(self) -> None:
-        super().__init__(FingerprintedIndex.open, _OPEN_DATASETS)
+        super().__init__(FingerprintedIndex.open, affordable(_OPEN_DATASETS, _FILES_OF_A_DATASET))
 
 
 def plan_tasks(

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Self
 
 from tokshard.core.codec import Key, decode, encode, shown
 from tokshard.core.strict_json import parse_json_object
+from tokshard.dataset.products import DESCRIPTION_SUFFIX
 from tokshard.errors import InputError, IntegrityError, StorageError, UsageError
 from tokshard.gpt_index.splits import SPLITS
 from tokshard.storage.small_files import read_small_file
@@ -23,7 +24,6 @@ _HINT = "pass a description.txt that Megatron Core 0.10 or later wrote for a GPT
 _MISSING = object()
 _SPLIT = "|".join(SPLITS)
 _ANY_COUNT = 10**40  # Megatron hashes Python integers, of any size
-_DESCRIPTION_SUFFIX = "-description.txt"
 
 Difference = tuple[str, Any, Any]
 
@@ -212,7 +212,7 @@ def descriptions_in(directory: str) -> Iterator[tuple[str, Description]]:
         OSError: The directory cannot be read.
     """
     for name in sorted(os.listdir(directory)):
-        if name.endswith(_DESCRIPTION_SUFFIX):
+        if name.endswith(DESCRIPTION_SUFFIX):
             path = os.path.join(directory, name)
             try:
                 yield path, read_description(path)

@@ -9,6 +9,7 @@ from tokshard.cluster.options import RayOptions
 from tokshard.core.progress import Progress
 from tokshard.core.thread_runner import ThreadRunner
 from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_agreement import (
     DatasetTokenizer,
     JobTokenizer,
@@ -92,7 +93,9 @@ class PlannedIndexes:
 
         Raises:
             TokenizerMismatchError: The datasets do not fit together or the job, and this is not allowed.
+            InputError: The tokens of a dataset are no integers, or negative.
         """
+        check_token_ids(self.tokenizers)
         agreement = check_tokenizers(self.tokenizers, job, allowed=allowed, shares=shares)
         tasks = {
             entry: task.recording(agreement.concerning(task.request.prefix, task.tokenizer))

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
-
 from tokshard.core.path_mapping import PathMapping
-from tokshard.dataset.reader import IndexedDataset
-from tokshard.dataset.source import open_data
+from tokshard.dataset.token_ids import blocks_for, find_beyond
 from tokshard.dataset.tokenizer_agreement import (
     DatasetTokenizer,
     JobTokenizer,
@@ -21,23 +18,10 @@ from tokshard.dataset.tokenizer_agreement import (
     TokenizerMismatch,
     agree,
 )
-from tokshard.dataset.view import data_prefix
 from tokshard.errors import TokshardError
-from tokshard.storage.paths import bin_path, is_remote
-
-BLOCK_BYTES = 64 * 1024
-"""Bytes of a block of the sample of token ids."""
-
-BLOCKS = 64
-"""Most blocks of a dataset."""
-
-ALL_BLOCKS = 4096
-"""Most blocks of all datasets together, if each has at least :data:`FEWEST_BLOCKS`."""
-
-FEWEST_BLOCKS = 4
+from tokshard.storage.paths import is_remote
 
 TRANSFORMERS: tuple[Literal["4", "5"], ...] = ("4", "5")
-_SEED = 1234
 
 
 def job_tokenizer(
@@ -161,7 +145,7 @@ def _ids_of(side: MismatchSide) -> int:
 def _beyond_vocabulary(
     datasets: Sequence[tuple[str, DatasetTokenizer]], size: int, vocabulary: MismatchSide
 ) -> Iterator[TokenizerMismatch]:
-    blocks = max(FEWEST_BLOCKS, min(BLOCKS, ALL_BLOCKS // max(1, len(datasets))))
+    blocks = blocks_for(len(datasets))
     for name, tokenizer in datasets:
         found = find_beyond(name, size, blocks=blocks)
         if found is not None:
@@ -172,56 +156,3 @@ def _beyond_vocabulary(
                 f"token id {found.token_id} (token {found.offset} of sequence {found.sequence}), beyond the "
                 f"{size:,} ids",
             )
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBeyond:
-    """A token id that is not in a vocabulary.
-
-    Attributes:
-        sequence: The number of its sequence.
-        offset: Its position in the sequence.
-    """
-
-    token_id: int
-    sequence: int
-    offset: int
-
-
-def find_beyond(path_prefix: str, vocabulary_size: int, *, blocks: int = BLOCKS) -> TokenBeyond | None:
-    """Look for a token id beyond a vocabulary in a sample of the tokens of a dataset.
-
-    The sample has up to ``blocks`` blocks of :data:`BLOCK_BYTES`, spread over the file, the same in each run.
-    Datasets that are not larger are read whole. For a view, this is a sample of all tokens of its dataset.
-    """
-    path_prefix = data_prefix(path_prefix)
-    dataset = IndexedDataset(path_prefix)
-    dtype = dataset.dtype
-    if dtype.kind == "u" and np.iinfo(dtype).max < vocabulary_size:
-        return None
-    lengths = dataset.sequence_lengths
-    tokens = int(lengths.sum(dtype=np.int64))
-    file, count = open_data(bin_path(path_prefix)), BLOCK_BYTES // dtype.itemsize
-    for first in _block_starts(tokens, count, blocks):
-        buffer = bytearray(min(count, tokens - first) * dtype.itemsize)
-        file.read_into(memoryview(buffer), first * dtype.itemsize)
-        block = np.frombuffer(buffer, dtype)
-        # A negative id is beyond every vocabulary, too.
-        wrong = np.flatnonzero((block >= vocabulary_size) | (block < 0))
-        if len(wrong):
-            position = first + int(wrong[0])
-            ends = np.cumsum(lengths, dtype=np.int64)
-            sequence = int(np.searchsorted(ends, position, side="right"))
-            offset = position - (int(ends[sequence - 1]) if sequence else 0)
-            return TokenBeyond(int(block[wrong[0]]), sequence, offset)
-    return None
-
-
-def _block_starts(tokens: int, count: int, blocks: int) -> Iterator[int]:
-    if tokens <= count * blocks:
-        yield from range(0, tokens, count)
-        return
-    # One block in each of equal parts: an accident in a part of the file is not missed by chance.
-    for number, fraction in enumerate(np.random.default_rng(_SEED).random(blocks).tolist()):
-        begin, end = tokens * number // blocks, tokens * (number + 1) // blocks
-        yield begin + int(fraction * (end - begin - count))

@@ -36,7 +36,8 @@ class RankLoader:
         rank: The rank in the whole job.
         stream: The name of the stream.
         options: What micro-batches hold.
-        max_open_files: About how many files may be open at once (6 for a dataset; one is always open).
+        max_open_files: About how many files may be open at once (6 for a dataset; one is always open), and no
+            more than the limit of the process (``ulimit -n``) less 64.
             The files of a blend's order, and those that bucketing sorts by, are not counted.
         readahead: How many micro-batches a thread asks the kernel for ahead; 0 for none, which is faster
             where all data is in memory already.

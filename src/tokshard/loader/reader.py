@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokshard.core.open_cache import OpenCache
+from tokshard.core.open_cache import OpenCache, affordable
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import open_data
 from tokshard.errors import TokshardError, UsageError
@@ -398,7 +398,7 @@ def open_shards(
 ) -> OpenShards:
     """Return the datasets of a source, none of them open yet."""
     opener = _opener(source, options.pad_id, mmap=mmap, verify=verify)
-    return OpenShards(opener, max_open_files // FILES_PER_SHARD)
+    return OpenShards(opener, affordable(max_open_files // FILES_PER_SHARD, FILES_PER_SHARD))
 
 
 def _opener(source: SampleSource, pad_id: int, *, mmap: bool, verify: bool) -> Callable[[int], Shard]:

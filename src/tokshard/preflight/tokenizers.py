@@ -9,6 +9,7 @@ from typing import Any
 from tokshard.core.findings import Finding
 from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.reader import require_files
+from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_agreement import (
     DatasetTokenizer,
     JobTokenizer,
@@ -89,6 +90,7 @@ def findings_of_tokenizers(
     datasets = dict(_read(prefixes))
     if not datasets:
         return
+    yield from _impossible_ids(datasets)
     # A job whose definition is unknown is a note, and not a warning for each dataset.
     named = job.tokenizer if job.reason is None or _has_size(job) else None
     try:
@@ -113,6 +115,15 @@ def findings_of_tokenizers(
             hint = "run doctor where the tokenizer is, or pass --path-as LOCAL=TRAINING"
             yield SkippedCheck("tokenizer", message, hint)
     yield from _beyond_embedding(launch.padded_vocab_size, known)
+
+
+def _impossible_ids(datasets: Mapping[str, DatasetTokenizer]) -> Iterator[Finding]:
+    try:
+        check_token_ids(datasets)
+    except InputError as error:
+        yield Finding("token-range", "error", error.message, error.hint)
+    except _UNREADABLE:
+        pass
 
 
 def _has_size(job: LaunchTokenizer) -> bool:

@@ -13,8 +13,10 @@ from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex,
 from tokshard.dataset.layout import HEADER_BYTES, check_size, read_header
 from tokshard.dataset.manifest import read_dataset_tokenizer, read_manifest
 from tokshard.dataset.merge.inputs import expand
+from tokshard.dataset.products import dataset_hint, sampled_kind
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
+from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_identity import compare
 from tokshard.dataset.view import refuse_view
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
@@ -458,12 +460,15 @@ def _only(
             raise UsageError(f"{cache} has several {split} indexes", hint=_NAMED_INDEX)
         found[split] = (prefix or _local(description.dataset_path, requested), file)
     if not found:
-        if prefix is None:
+        if prefix is not None:
             raise InputError(
-                f"neither a blend.json nor an index found in {path}",
-                hint="pass the directory of a blend, or build indexes with tokshard build-indices",
+                f"no index of {path} found in {cache}", hint="build it with tokshard build-indices"
             )
-        raise InputError(f"no index of {path} found in {cache}", hint="build it with tokshard build-indices")
+        if sampled_kind(path) == "a plan":
+            hint = f"pass the blend or the datasets that {path} was made of, or --from to continue it"
+        else:
+            hint = dataset_hint(path) or "pass the directory of a blend, or of an index cache"
+        raise InputError(f"neither a blend.json nor an index found in {path}", hint=hint)
     return found
 
 
@@ -481,6 +486,7 @@ def _gpt_description(path: str) -> GPTDatasetDescription:
 def _document_sources(
     prefixes: Sequence[str], requested: RequestedSamples, snapshots: DatasetSnapshots
 ) -> dict[str, SampleSource]:
+    check_token_ids({prefix: read_dataset_tokenizer(prefix) for prefix in prefixes})
     sources = {}
     for name, split in _document_splits(requested).items():
         references = []

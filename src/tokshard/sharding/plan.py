@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from tokshard.core.codec import SHA256, Document, Key, Tool, encode
 from tokshard.core.path_mapping import PathMapping
+from tokshard.dataset import products
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch, allowed_warnings
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.sharding.assignment import Assignment
@@ -31,7 +32,7 @@ from tokshard.storage.small_files import read_json_object
 if TYPE_CHECKING:
     from tokshard.sharding.order import KeyOf
 
-PLAN_NAME = "plan.json"
+PLAN_NAME = products.PLAN_NAME
 
 MODES = ("single", "cyclic", "contiguous", "sequential", "chunked", "full-validation")
 SHUFFLES = ("none", "shards", "samples", "blocks", "windows")

@@ -32,6 +32,8 @@ from tokshard.storage.small_files import dump_readable_json
 LOCK_NAME = ".plan.lock"
 
 _WRITERS = 8
+_OUR_SCHEMA = b'"schema": "tokshard.'
+_BEGINNING_BYTES = 200
 _LEFT_BEHIND = re.compile(r"\.(plan|ranks|rank-[0-9]+)\.json\.")
 
 
@@ -67,7 +69,8 @@ def write_plan(
         UsageError: A file would be too large to be read back.
         MissingFileError, IntegrityError: Files of a re-weighted blend belong into the directory, but do not
             exist or differ: :func:`tokshard.replan` writes them.
-        OutputExistsError: The directory holds another plan.
+        OutputExistsError: The directory holds another plan, or a file of another program under the name of
+            one of its files.
         LockedError: Another process is writing a plan there.
         StorageError: The disk is full or broken. There is no plan then, or the old one.
     """
@@ -77,6 +80,8 @@ def write_plan(
         _check_own_arrays(plan, place)
         exists = fs.lexists(os.path.join(place, PLAN_NAME))
         replaced = _refuse_other(plan, place, force=force)
+        if not force:
+            _refuse_foreign(place)
         entries = _entries(plan)
         contents: dict[str, bytes]
         if packed:
@@ -177,11 +182,35 @@ def _refuse_other(plan: Plan, directory: str, *, force: bool) -> bool:
     return not same
 
 
+def _is_manifest_name(name: str) -> bool:
+    return name == PACKED_NAME or RANK_NAME.fullmatch(name) is not None
+
+
+def _refuse_foreign(directory: str) -> None:
+    for name in sorted(filter(_is_manifest_name, os.listdir(directory))):
+        path = os.path.join(directory, name)
+        if not _is_ours(path):
+            raise OutputExistsError(
+                f"cannot write the plan: {path} is no manifest of a rank",
+                hint="pass another --output, or --force to replace it",
+            )
+
+
+def _is_ours(path: str) -> bool:
+    # A damaged manifest is ours by its first field, and is replaced.
+    try:
+        with open_file(path) as file:
+            return _OUR_SCHEMA in file.read(_BEGINNING_BYTES)
+    except OSError:
+        return False
+
+
 def _sweep(directory: str, kept: dict[str, bytes]) -> None:
     # Manifests of other plans and leftovers of a killed run go; all other files stay.
     for name in os.listdir(directory):
-        ours = name == PACKED_NAME or RANK_NAME.fullmatch(name) is not None
-        if (ours and name not in kept) or (is_temporary(name) and _LEFT_BEHIND.match(name)):
+        if (_is_manifest_name(name) and name not in kept) or (
+            is_temporary(name) and _LEFT_BEHIND.match(name)
+        ):
             syscalls.unlink(os.path.join(directory, name))
 
 

@@ -42,8 +42,8 @@ def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, context: Ve
     """Write a manifest and its units for a structurally valid dataset.
 
     The manifest leaves unknown fields empty: see "Adopted datasets" in
-    ``docs/reference/formats/manifest.md``. With a tokenizer, every token must be in its vocabulary; its
-    identity is recorded, and its EOD if all documents end with it.
+    ``docs/reference/formats/manifest.md``. No token may be negative. With a tokenizer, every token must be
+    in its vocabulary; its identity is recorded, and its EOD if all documents end with it.
 
     Raises:
         InputError: It changed during the adoption.
@@ -131,10 +131,12 @@ def _cuts(facts: IndexFacts) -> list[tuple[int, int, int]]:
 
 def _eod(prefix: str, facts: IndexFacts, findings: ProductFindings, context: VerifyContext) -> int | None:
     tokenizer = context.tokenizer
-    if tokenizer is None or facts.header.dtype.kind not in "iu":
-        return None
+    if tokenizer is None and facts.header.dtype.kind == "u":
+        return None  # no id can be outside
     dataset = IndexedDataset(prefix, multimodal=facts.multimodal)
     tally = examine_tokens(dataset, expectations(None, tokenizer, tokenizer), findings, context)
+    if tokenizer is None:
+        return None
     ends = tokenizer.eod_id is not None and tally.documents > 0 and tally.without_eod.count == 0
     return tokenizer.eod_id if ends else None
 

@@ -90,7 +90,8 @@ def examine_tokens(
         token, identifier = tally.first_outside
         offset = token * dataset.dtype.itemsize
         text = (
-            f"{path} at byte {offset}: token {identifier} must be below {rules.limit} "
+            f"{path} at byte {offset}: token {identifier} must "
+            f"{'not be negative' if identifier < 0 else f'be below {rules.limit}'} "
             f"(of all tokens, {tally.outside:,} are not)"
         )
         findings.find("token-range", text, path=path, offset=offset)

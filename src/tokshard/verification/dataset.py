@@ -12,6 +12,7 @@ import numpy as np
 from tokshard.core.strict_json import MAX_JSON_BYTES, parse_json_object
 from tokshard.dataset.document_ids import INDEX_BYTES_OF_DOCUMENT
 from tokshard.dataset.fingerprint import dataset_state
+from tokshard.dataset.layout import DTYPE_CODE_OFFSET, require_integers
 from tokshard.dataset.manifest import (
     IDS_INDEX_NAME,
     IDS_NAME,
@@ -29,7 +30,7 @@ from tokshard.dataset.manifest import (
 from tokshard.dataset.pieces import shuffle_text
 from tokshard.dataset.source import InputFile, open_data
 from tokshard.dataset.view import view_path
-from tokshard.errors import IntegrityError, StorageError
+from tokshard.errors import InputError, IntegrityError, StorageError
 from tokshard.storage import fs
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
 from tokshard.verification.adoption import adopt, remove_leftovers
@@ -220,6 +221,10 @@ def examine_structure(prefix: str, findings: ProductFindings, context: VerifyCon
                 pieces = examine_pieces(prefix, manifest, findings)
     if facts is None:
         return None
+    try:
+        require_integers(facts.header.dtype, prefix)
+    except InputError as error:
+        findings.find("token-dtype", error.message, path=idx_path(prefix), offset=DTYPE_CODE_OFFSET)
     findings.counts |= {
         "documents": facts.header.document_count,
         "sequences": facts.header.sequence_count,

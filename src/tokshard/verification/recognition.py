@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tokshard.blending.document import DOCUMENT_NAME as BLEND_NAME
+from tokshard.dataset.products import dataset_hint
 from tokshard.errors import InputError, UsageError
 from tokshard.exchange.directory import is_export
 from tokshard.index_cache.entry import CacheEntry
@@ -131,7 +132,8 @@ def _directory(path: str) -> Recognized:
     if holds_definition(path):
         return Recognized("tokenizer", path)
     raise InputError(
-        f"cannot read {path}: it is not a dataset, tokenizer, index cache, blend, plan or export", hint=_HINT
+        f"cannot read {path}: it is not a dataset, tokenizer, index cache, blend, plan or export",
+        hint=dataset_hint(path) or _HINT,
     )
 
 

@@ -96,7 +96,12 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
         "idx-digest": _error("the .idx does not match its digest", _COPY),
         "file-digest": _error("a file next to the manifest does not match its digest", _COPY),
         # Datasets: what the bytes mean
-        "token-range": _error("tokens are outside the vocabulary", "tokenize again with the job's tokenizer"),
+        "token-dtype": _error(
+            "the tokens are floating-point numbers, but token ids are integers", "tokenize the text again"
+        ),
+        "token-range": _error(
+            "tokens are negative, or outside the vocabulary", "tokenize again with the job's tokenizer"
+        ),
         "vocabulary-unknown": _note(
             "the tokenizer is unknown, so token ids cannot be checked", "pass --tokenizer"
         ),

@@ -22,6 +22,8 @@ _TASK_BYTES = 64 << 20
 _TASK_DOCUMENTS = 1 << 18
 # Up to this many ranges of ids, comparing with each is faster than a table of all ids.
 _MOST_RANGES = 8
+# Of an unknown vocabulary: only negative ids are outside.
+_NO_LIMIT = 2**63
 _COUNTS = ("occurrences", "starts", "ends", "elsewhere")
 
 
@@ -30,7 +32,7 @@ class TokenRules:
     """Expectations about the tokens.
 
     Attributes:
-        limit: Ids must be below this; None if the vocabulary is unknown.
+        limit: Ids must be below this, and not negative; None if the vocabulary is unknown.
         eod_id: The EOD token; None if unknown.
         ends_with_eod: Whether every document with tokens ends with it; None if unknown.
         prefix: The ids that ``--special-tokens`` adds before each text.
@@ -106,7 +108,7 @@ class TokenTally:
     """Counts of a scan.
 
     Attributes:
-        outside: Tokens that are not in the vocabulary.
+        outside: Tokens that are negative or not in the vocabulary.
         first_outside: The first of them: (its number in the ``.bin``, its id).
         documents: Documents with tokens.
         sequences: Sequences with tokens.
@@ -207,8 +209,8 @@ class _PartScan:
             window = self._tokens.read(left, right - left)
             context.runner.count_bytes((end - begin) * self._itemsize)
             block = window[begin - left : end - left]
-            if self._rules.limit is not None:
-                _look_for_outside(self.tally, block, self._rules.limit, begin)
+            if self._rules.limit is not None or block.dtype.kind == "i":
+                _look_for_outside(self.tally, block, self._rules.limit or _NO_LIMIT, begin)
             if len(self._ids):
                 self._count(window, left, begin, end)
         for name, counts in self._counts.items():

@@ -280,9 +280,7 @@ def test_a_dataset_that_waits_for_its_upload_is_not_replaced_silently(
         tokenize(corpus, url)
     bucket.proxy.reset()
     assert dry_run(str(corpus), url, unit_bytes=UNIT_BYTES).state == "resume"
-    with pytest.raises(
-        OutputExistsError, match=r"waits to be uploaded .* --append-eod was True and is now F"
-    ):
+    with pytest.raises(OutputExistsError, match=r"waits to be uploaded .* --append-eod was on and is now o"):
         tokenize(corpus, url, append_eod=False)
     tokenize(corpus, url, append_eod=False, force=True)
     assert uploaded(bucket)["web.bin"] != expected(corpus)["web.bin"]

@@ -253,7 +253,7 @@ def test_tasks_resume_where_an_ordinary_run_has_stopped(corpus, units):
 def test_tasks_with_other_options_keep_the_units_of_the_first(corpus):
     first = run_task(corpus, 0, 2)
     before = parts()
-    with pytest.raises(UnfinishedError, match="--append-eod was True and is now False"):
+    with pytest.raises(UnfinishedError, match="--append-eod was on and is now off"):
         finish(corpus, append_eod=False)
     assert parts() == before
     assert run_task(corpus, 0, 2, append_eod=False).units_reused == 0
@@ -261,7 +261,7 @@ def test_tasks_with_other_options_keep_the_units_of_the_first(corpus):
     assert (again.units, again.units_reused) == (0, first.units)
     assert run_task(corpus, 1, 2, append_eod=False).result.units_of_other_options == first.units
     assert content("x") == expected(corpus, append_eod=False)
-    with pytest.raises(OutputExistsError, match="--append-eod was False and is now True"):
+    with pytest.raises(OutputExistsError, match="--append-eod was off and is now on"):
         run_task(corpus, 1, 2)
 
 

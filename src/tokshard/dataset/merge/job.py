@@ -17,6 +17,7 @@ from tokshard.dataset.merge.options import MergeOptions
 from tokshard.dataset.merge.shuffle import ShuffledCopy, ShuffleSizes, shuffle_sizes
 from tokshard.dataset.merge.staging import TokenCopy, check_manifest_size, stage
 from tokshard.dataset.plan import BuildPlan, DocumentShuffle, MergeParameters
+from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_agreement import TokenizerAgreement, TokenizerMismatch, agree
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.dataset.workdir import WorkDirectory
@@ -207,6 +208,7 @@ def _prepare(options: MergeOptions) -> _Job:
         refuse_remote(name, "merge requires local datasets")
     inputs = tuple(read_input(name, multimodal=options.multimodal) for name in prefixes)
     check_together(inputs)
+    check_token_ids({dataset.prefix: dataset.tokenizer for dataset in inputs})
     check_manifest_size(inputs)
     agreement = agree([(dataset.prefix, dataset.tokenizer) for dataset in inputs])
     agreement.require(allowed=options.allow_tokenizer_mismatch)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _CHUNK_ENTRIES = 1 << 16
 _HIGHEST = 2**63 - 1
+# A compressed file of a few kB can list any number of empty documents.
+_MOST_EMPTY = 1 << 20
 _MAX_LINE_CHARACTERS = 1 << 20
 
 
@@ -43,24 +45,22 @@ class DocumentEnds:
         self._path = file.boundaries.state.path
         self._state = xxhash.xxh3_128()
         self.content_bytes = 0
-        chunks = _index_ends if file.boundaries.compression == "none" else _csv_ends
-        self._chunks = chunks(self._path, self._digested)
+        self._chunks = (
+            _index_ends(self._path, self._digested)
+            if file.boundaries.compression == "none"
+            else _csv_ends(self._path, file.tokens, self._digested)
+        )
         self._held: Integers = np.empty(0, np.int64)
         self._last = 0
         while skipped > 0 and self._fill():
             taken, self._held = self._held[:skipped], self._held[skipped:]
             skipped -= len(taken)
 
-    def take(self, stop: int) -> Integers:
-        """Return the next ends that are at most ``stop``, a token of the file."""
-        parts = []
-        while self._fill():
-            size = int(np.searchsorted(self._held, stop, side="right"))
-            parts.append(self._held[:size])
-            self._held = self._held[size:]
-            if len(self._held):
-                break
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+    def take(self, stop: int) -> Iterator[Integers]:
+        """Yield the next ends that are at most ``stop``, a token of the file, in pieces."""
+        while self._fill() and (size := int(np.searchsorted(self._held, stop, side="right"))):
+            taken, self._held = self._held[:size], self._held[size:]
+            yield taken
 
     def finish(self) -> str:
         """Return the XXH3-128 of the boundary file.
@@ -138,7 +138,8 @@ def _index_ends(path: str, digested: Callable[[Any], None]) -> Chunks:
         yield ends, np.empty(0, np.int64), lambda at, offset=offset: f"byte {offset + 8 * at}"  # type: ignore[misc]
 
 
-def _csv_ends(path: str, digested: Callable[[Any], None]) -> Chunks:
+def _csv_ends(path: str, tokens: int, digested: Callable[[Any], None]) -> Chunks:
+    # The tokens are the most that the token file can have.
     lines = _CsvLines(path, digested)
     rows: list[tuple[int, int]] = []
     number = first = 1
@@ -146,6 +147,14 @@ def _csv_ends(path: str, digested: Callable[[Any], None]) -> Chunks:
         for row in csv.reader(lines):
             rows.append(_boundaries(row, path, number))
             number += 1
+            if number > min(rows[-1][1], tokens) + 1 + _MOST_EMPTY:
+                raise IntegrityError(
+                    f"{path}: row {number - 1}: at most {_MOST_EMPTY} documents must be empty, got "
+                    f"{number - 1} documents in {min(rows[-1][1], tokens)} tokens",
+                    path=path,
+                    hint="remove the rows of empty documents, or remove the file to divide the documents at "
+                    "the token --eod-id",
+                )
             if len(rows) == _CHUNK_ENTRIES:
                 yield _of_rows(rows, first)
                 rows, first = [], number
@@ -223,10 +232,11 @@ class _ContentStream(io.RawIOBase):
         return size
 
 
-def last_end(path: str, compression: str) -> int | None:
+def last_end(path: str, compression: str, tokens: int) -> int | None:
     """Return the end of the last document of a boundary file; None if it has none.
 
-    Of a compressed file, everything is read.
+    Of a compressed file, everything is read, unless it lists more documents than ``tokens``, the most that
+    the token file can have, allow.
 
     Raises:
         IntegrityError: The file is damaged.
@@ -239,6 +249,6 @@ def last_end(path: str, compression: str) -> int | None:
         file.read_into(entry.data.cast("B"), file.size_bytes - 8)
         return int(entry[0])
     found = None
-    for ends, _, _ in _csv_ends(path, lambda _: None):
+    for ends, _, _ in _csv_ends(path, tokens, lambda _: None):
         found = int(ends[-1])
     return found

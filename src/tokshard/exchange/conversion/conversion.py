@@ -195,26 +195,25 @@ class TokenConversion:
             if block.unit > begun:
                 begun = block.unit
                 self._pending.append((number, begun))
-            self._split(block, file, is_last=block.unit == content.units - 1)
+            for piece in splitter.split(self._limit.converted(block, file)):
+                self._split(piece, block, is_last=block.unit == content.units - 1)
             self._read_bytes = before + (block.first + len(block.tokens)) * file.dtype.itemsize
             self._tell()
         found = splitter.end_file()
         if splitter.ends_with_file:
             self._end_file(number, found)
 
-    def _split(self, block: TokenBlock, file: TokenFile, *, is_last: bool) -> None:
-        piece = self._splitter.split(self._limit.converted(block, file))
-        number = self._pending[-1][0]
+    def _split(self, piece: OutputPiece, block: TokenBlock, *, is_last: bool) -> None:
         stays_open = is_last and self._splitter.ends_with_file
         if len(self._pending) > 1 and len(piece.ends):
             # The first end in this block is that of the last document of an earlier unit.
-            begin = int(piece.begins[0])
+            number, begin = self._pending[-1][0], int(piece.begins[0])
             piece = self._add_head(piece, 1)
             self._finish_units(number, begin, keep=int(stays_open or begin < block.stop))
         at_stop = np.flatnonzero(piece.begins >= block.stop)
         if self._pending and len(at_stop) and not stays_open:
             piece = self._add_head(piece, int(at_stop[0]) + 1)
-            self._finish_units(number, block.stop)
+            self._finish_units(self._pending[-1][0], block.stop)
         self._add(piece)
 
     def _add_head(self, piece: OutputPiece, count: int) -> OutputPiece:

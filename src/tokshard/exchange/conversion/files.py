@@ -89,7 +89,9 @@ def find_files(names: Sequence[str], kind: TokenFormat, split: ShardSplit) -> Fo
             matches = [path for path in fs.glob(name) if fs.isfile(path)]
             found += _ordered(_tokens(matches, kind, name), kind)
         elif not fs.lexists(name):
-            raise MissingFileError(f"file not found: {name}", path=name)
+            is_dataset = fs.lexists(paths.idx_path(name))
+            hint = "pass token files of another trainer: this is an indexed dataset" if is_dataset else None
+            raise MissingFileError(f"file not found: {name}", path=name, hint=hint)
         else:
             found.append(name)
     real = [os.path.realpath(path) for path in found]

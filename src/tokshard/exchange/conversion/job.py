@@ -184,7 +184,8 @@ def _prepare(options: ConvertOptions) -> _Conversion:
     source_dtype = options.source_dtype
     if source_dtype is None and exported is not None and options.format != "nanogpt":
         source_dtype = cast("SourceDtype", exported.parameters.dtype)
-    files = open_files(found.paths, options.format, source_dtype, vocabulary.size)
+    is_recorded = exported is not None and source_dtype in {None, exported.parameters.dtype}
+    files = open_files(found.paths, options.format, source_dtype, is_recorded=is_recorded)
     _refuse_output(files, prefix)
     limit = _limit(options, vocabulary, files)
     parameters = ConvertParameters(

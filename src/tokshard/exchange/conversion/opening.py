@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,13 +21,24 @@ from tokshard.storage import fs
 _MOST_DIGITS = 18  # fewer than 2**63 tokens
 _SHOWN_CHARACTERS = 60
 _NUMPY_MAGIC = b"\x93NUMPY"
+# Fewer tokens show no pattern: a document of one token may end with EOD token 0.
+_LEAST_TOKENS = 4
+_LEAST_LARGE_TOKENS = 128
+_WIDTH_BLOCK_TOKENS = 1 << 15
+_WIDTH_TOKENS = 1 << 19
 _COPY_HINT = "copy the file again from its source: it is truncated or damaged"
 
 
 def open_files(
-    paths: Sequence[str], form: TokenFormat, source_dtype: SourceDtype | None, vocab_size: int | None
+    paths: Sequence[str], form: TokenFormat, source_dtype: SourceDtype | None, *, is_recorded: bool
 ) -> tuple[TokenFile, ...]:
-    """Open each file once, and check what can be checked without reading it.
+    """Open each file once, and check what can be checked without reading all of it.
+
+    Args:
+        paths: The files.
+        form: Their format.
+        source_dtype: The dtype of their tokens; None if boundaries of documents or metadata must tell it.
+        is_recorded: Whether the manifest of an export of tokshard records their dtype.
 
     Raises:
         MissingFileError: A file does not exist.
@@ -35,10 +47,15 @@ def open_files(
         StorageError: A file cannot be read.
     """
     if form == "nanogpt":
-        return tuple(map(_nanogpt, paths))
-    if form == "olmo":
-        return _olmo(paths, source_dtype, vocab_size)
-    return _datatrove(paths, source_dtype, vocab_size)
+        files = tuple(map(_nanogpt, paths))
+    elif form == "olmo":
+        files = _olmo(paths, source_dtype)
+    else:
+        files = _datatrove(paths, source_dtype)
+    if not is_recorded:
+        for file in files:
+            _check_width(file)
+    return files
 
 
 def first_token(files: Sequence[TokenFile]) -> int | None:
@@ -67,17 +84,40 @@ def _nanogpt(path: str) -> TokenFile:
     return TokenFile(state, header.dtype, nanogpt.HEADER_BYTES, header.tokens)
 
 
-def _olmo(paths: Sequence[str], given: str | None, vocab_size: int | None) -> tuple[TokenFile, ...]:
+def _check_width(file: TokenFile) -> None:
+    # Every second word of uint32 tokens is zero, or below 16 if an id is above 65535 and all are below 2**20.
+    if file.dtype.itemsize > 2 or file.tokens < _LEAST_TOKENS:
+        return
+    data, tokens, low, high = InputFile(file.path), 0, 0, 0
+    while tokens < min(file.tokens, _WIDTH_TOKENS):
+        block = np.empty(min(file.tokens - tokens, _WIDTH_BLOCK_TOKENS), file.dtype)
+        data.read_into(block.data.cast("B"), file.header_bytes + tokens * file.dtype.itemsize)
+        tokens += len(block)
+        low, high = max(low, int(block[::2].max())), max(high, int(block[1::2].max(initial=0)))
+        if high and not (tokens >= _LEAST_LARGE_TOKENS and high < 16 and low >= 256):
+            return
+    bits = 8 * file.dtype.itemsize
+    wider = f"uint{2 * bits}"
+    raise InputError(
+        f"the tokens of {file.path} must be {file.dtype.name}, got {wider}: every second of its first "
+        f"{tokens} {bits}-bit words is {f'at most {high}' if high else 'zero'}",
+        hint=f"pass --source-dtype {wider}"
+        if not file.header_bytes
+        else f"cut off the wrong header: tail -c +{file.header_bytes + 1} {shlex.quote(file.path)} > "
+        f"tokens.npy, and convert tokens.npy with --from olmo --source-dtype {wider} --eod-id ID",
+    )
+
+
+def _olmo(paths: Sequence[str], given: str | None) -> tuple[TokenFile, ...]:
     for path in paths:
         _refuse_numpy_header(path)
     dtype = _given(given) or _dtype_from_boundaries(paths, olmo.boundary_path, "gzip", (1, 2, 4, 8))
-    if dtype is None and vocab_size is not None:
-        dtype = np.min_scalar_type(vocab_size - 1).newbyteorder("<")
-    if dtype is None:
-        raise InputError(
-            f"the dtype of the tokens of {paths[0]} is unknown: it has no header, and "
-            f"{olmo.boundary_path(paths[0])} is missing or empty",
-            hint="pass --source-dtype uint16 or uint32, or the --tokenizer of the tokens",
+    unknown = [
+        path for path in paths if dtype is None or (given is None and _is_bare(path, olmo.boundary_path))
+    ]
+    if dtype is None or unknown:
+        raise _unknown_dtype(
+            unknown[0], f"it has no header, and {olmo.boundary_path(unknown[0])} is missing or empty"
         )
     return tuple(_plain(path, dtype, _beside(olmo.boundary_path(path), "gzip")) for path in paths)
 
@@ -95,7 +135,7 @@ def _refuse_numpy_header(path: str) -> None:
         )
 
 
-def _datatrove(paths: Sequence[str], given: str | None, vocab_size: int | None) -> tuple[TokenFile, ...]:
+def _datatrove(paths: Sequence[str], given: str | None) -> tuple[TokenFile, ...]:
     recorded = {path: _metadata(path) for path in paths}
     dtype = _given(given) or _dtype_from_boundaries(paths, _index_path, "none", (2, 4))
     sizes = {size for size, _ in filter(None, recorded.values())}
@@ -110,14 +150,13 @@ def _datatrove(paths: Sequence[str], given: str | None, vocab_size: int | None) 
         )
     if dtype is None and len(sizes) == 1:
         dtype = _given(f"uint{8 * sizes.pop()}")
-    if dtype is None and vocab_size is not None:
-        dtype = np.dtype("<u2" if vocab_size <= 65535 else "<u4")
-    if dtype is None:
-        raise InputError(
-            f"the dtype of the tokens of {paths[0]} is unknown: it has no {_index_path(paths[0])} and no "
-            "metadata",
-            hint="pass --source-dtype uint16 or uint32, or the --tokenizer of the tokens",
-        )
+    unknown = [
+        path
+        for path in paths
+        if dtype is None or (given is None and not recorded[path] and _is_bare(path, _index_path))
+    ]
+    if dtype is None or unknown:
+        raise _unknown_dtype(unknown[0], f"it has no {_index_path(unknown[0])} and no metadata")
     files = tuple(_plain(path, dtype, _beside(_index_path(path), "none")) for path in paths)
     for file in files:
         _check_metadata(file, recorded[file.path])
@@ -165,6 +204,18 @@ def _given(name: str | None) -> np.dtype[Any] | None:
     return None if name is None else np.dtype(name).newbyteorder("<")
 
 
+def _is_bare(path: str, name_of: Callable[[str], str]) -> bool:
+    # Whether nothing beside the file tells the dtype of its tokens.
+    return state_of(path).size_bytes > 0 and not fs.isfile(name_of(path))
+
+
+def _unknown_dtype(path: str, reason: str) -> InputError:
+    return InputError(
+        f"the dtype of the tokens of {path} is unknown: {reason}",
+        hint="pass --source-dtype uint16 or uint32, the dtype in which these tokens were written",
+    )
+
+
 def _beside(path: str, compression: Any) -> BoundaryFile | None:
     return BoundaryFile(state_of(path), compression) if fs.isfile(path) else None
 
@@ -175,13 +226,16 @@ def _dtype_from_boundaries(
     # From the first file whose last document ends behind its first token.
     for path in paths:
         boundaries = name_of(path)
-        if not fs.isfile(boundaries) or not (end := last_end(boundaries, compression)):
+        if not fs.isfile(boundaries):
             continue
-        itemsize, rest = divmod(state_of(path).size_bytes, end)
+        size = state_of(path).size_bytes
+        if not (end := last_end(boundaries, compression, size)):
+            continue
+        itemsize, rest = divmod(size, end)
         if rest == 0 and itemsize in itemsizes:
             return np.dtype(f"<u{itemsize}")
         raise IntegrityError(
-            f"{path} has {state_of(path).size_bytes} bytes, which are not tokens of "
+            f"{path} has {size} bytes, which are not tokens of "
             f"{' or '.join(map(str, itemsizes))} bytes: the last document in {boundaries} ends at token "
             f"{end}",
             path=path,

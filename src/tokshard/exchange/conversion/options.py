@@ -41,7 +41,7 @@ class ConvertOptions:
         dtype: The dtype of the output; ``"auto"`` is Megatron's rule for the vocabulary, or the width of the
             source if the vocabulary is unknown.
         source_dtype: olmo, datatrove: the dtype of the sources, which have no header; by default it follows
-            from the boundaries of documents, from the metadata or from the vocabulary.
+            from the boundaries of documents or from the metadata.
         bos_id: nanogpt: the token before each document; by default the EOD token.
         eod_id: The token after each document; by default that of the tokenizer, for nanogpt then the BOS
             token. Documents of olmo and datatrove without boundary files end with it.

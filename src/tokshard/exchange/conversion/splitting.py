@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,8 +49,8 @@ class Splitter(Protocol):
     def begin_file(self, file: TokenFile, documents: int) -> None:
         """Begin a file, of which an earlier run has converted some documents."""
 
-    def split(self, block: TokenBlock) -> OutputPiece:
-        """Return the output of a block; its tokens may be changed."""
+    def split(self, block: TokenBlock) -> Iterator[OutputPiece]:
+        """Yield the output of a block in pieces, at least one; its tokens may be changed."""
 
     def end_file(self) -> tuple[int, str] | None:
         """Check the end of a file; return size and digest of the content of its boundaries, if any."""
@@ -71,13 +72,19 @@ class SplitAtBoundaries:
         """Open the boundaries of a file."""
         self._ends = None if file.boundaries is None else DocumentEnds(file, documents)
 
-    def split(self, block: TokenBlock) -> OutputPiece:
-        """Return the tokens as they are."""
-        if self._ends is not None:
-            begins = self._ends.take(block.first + len(block.tokens))
-        else:
-            begins = np.flatnonzero(block.tokens == self._eod_id) + (block.first + 1)
-        return OutputPiece(block.tokens, begins - block.first, begins)
+    def split(self, block: TokenBlock) -> Iterator[OutputPiece]:
+        """Yield the tokens as they are."""
+        tokens, first = block.tokens, block.first
+        if self._ends is None:
+            begins = np.flatnonzero(tokens == self._eod_id) + (first + 1)
+            yield OutputPiece(tokens, begins - first, begins)
+            return
+        # Any number of empty documents can end at the same token: each piece has a bounded number of ends.
+        for begins in self._ends.take(first + len(tokens)):
+            size = int(begins[-1]) - first
+            yield OutputPiece(tokens[:size], begins - first, begins)
+            tokens, first = tokens[size:], first + size
+        yield OutputPiece(tokens, _NONE, _NONE)
 
     def end_file(self) -> tuple[int, str] | None:
         """Check that the documents end with the file."""
@@ -104,8 +111,8 @@ class SplitAtBos:
     def begin_file(self, file: TokenFile, documents: int) -> None:
         """Continue the last document."""
 
-    def split(self, block: TokenBlock) -> OutputPiece:
-        """Return the tokens with the BOS token of each document moved behind it, kept or dropped."""
+    def split(self, block: TokenBlock) -> Iterator[OutputPiece]:
+        """Yield the tokens with the BOS token of each document moved behind it, kept or dropped."""
         tokens = block.tokens
         places = np.flatnonzero(tokens == self._bos_id)
         is_first = bool(len(tokens)) and not self._has_document
@@ -115,12 +122,14 @@ class SplitAtBos:
         ending = places[1:] if leads else places
         begins = ending + block.first
         if self._bos == "keep":
-            return OutputPiece(tokens, ending, begins)
+            yield OutputPiece(tokens, ending, begins)
+            return
         if self._bos == "drop":
             removed = np.arange(int(leads), len(places))
-            return OutputPiece(tokens[tokens != self._bos_id], ending - removed, begins)
+            yield OutputPiece(tokens[tokens != self._bos_id], ending - removed, begins)
+            return
         tokens[places] = self._eod_id
-        return OutputPiece(tokens[int(leads) :], ending + (1 - int(leads)), begins)
+        yield OutputPiece(tokens[int(leads) :], ending + (1 - int(leads)), begins)
 
     def end_file(self) -> None:
         """Return nothing: there are no boundaries, and the next file continues the document."""

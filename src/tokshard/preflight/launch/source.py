@@ -17,6 +17,9 @@ _SHELLS = frozenset({"bash", "sh", "sbatch"})
 _OPERATORS = frozenset(";&|<>$`(){}\n")
 
 
+_SCRIPT_HINT = "pass a file with the launch command, or the command itself"
+
+
 def read_job(options: DoctorOptions) -> tuple[Launch, ...]:
     """Return the launch commands that options name.
 
@@ -48,7 +51,7 @@ def _launches(options: DoctorOptions) -> tuple[Launch, ...]:
         raise MissingFileError(
             f"launch script not found: {text}",
             path=text,
-            hint="pass a file with the launch command, or the command itself",
+            hint=_SCRIPT_HINT,
         )
     return read_launches(text, variables=variables)
 
@@ -80,5 +83,6 @@ def script_call(launch: str | os.PathLike[str] | tuple[str, ...]) -> list[str] |
 
 
 def _read_file(path: str, parameters: list[str] | None, variables: dict[str, str]) -> tuple[Launch, ...]:
-    text = read_small_file(path, "launch script", passed=True).decode("utf-8", "surrogateescape")
+    content = read_small_file(path, "launch script", passed=True, hint=_SCRIPT_HINT)
+    text = content.decode("utf-8", "surrogateescape")
     return read_launches(text, parameters=parameters, variables=variables, path=path)

@@ -1,0 +1,64 @@
+"""Boundaries that list more documents than the tokens allow."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from support.command_line import failure, installed
+from tokshard import ConvertOptions, convert
+from tokshard.errors import IntegrityError
+from tokshard.exchange.conversion import boundaries
+from tokshard.exchange.conversion.boundaries import DocumentEnds
+from tokshard.exchange.conversion.opening import open_files
+
+TOKENS = 1000
+
+
+def tokens_in(directory):
+    path = directory / "x.npy"
+    path.write_bytes(np.arange(1, TOKENS + 1, dtype="<u2").tobytes())
+    return path
+
+
+def rows_of_no_tokens(count):
+    return gzip.compress(b"0,0\r\n" * count)
+
+
+def test_convert_refuses_more_empty_documents_than_the_tokens_allow(tmp_path):
+    source = tokens_in(tmp_path)
+    (tmp_path / "x.csv.gz").write_bytes(rows_of_no_tokens(4_000_000))
+    done = installed("convert", source, "--from", "olmo", "-o", tmp_path / "out")
+    assert failure(done) == (
+        6,
+        (
+            f"{tmp_path}/x.csv.gz: row 1048577: at most 1048576 documents must be empty, got 1048577 "
+            "documents in 0 tokens"
+        ),
+        (
+            "remove the rows of empty documents, or remove the file to divide the documents at the token "
+            "--eod-id"
+        ),
+    )
+
+
+@pytest.mark.parametrize("rows", [b"0,0\r\n", b"0,1000\r\n" + b"1000,1000\r\n"])
+def test_rows_are_read_up_to_the_bound_only(tmp_path, monkeypatch, rows):
+    monkeypatch.setattr(boundaries, "_MOST_EMPTY", 100)
+    source = tokens_in(tmp_path)
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(rows * 100_000))
+    for options in ({}, {"source_dtype": "uint16"}):
+        with pytest.raises(IntegrityError, match=r"row (101|1101): at most 100 documents must be empty"):
+            convert(ConvertOptions(source, "olmo", tmp_path / "out", **options))
+
+
+def test_empty_documents_are_taken_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(boundaries, "_CHUNK_ENTRIES", 1000)
+    source = tokens_in(tmp_path)
+    rows = rows_of_no_tokens(20_000) + gzip.compress(b"0,1000\r\n")
+    (tmp_path / "x.csv.gz").write_bytes(rows)
+    (file,) = open_files([str(source)], "olmo", None, is_recorded=False)
+    pieces = [*DocumentEnds(file, 0).take(1000)]
+    assert [*map(len, pieces)] == [1000] * 20 + [1]
+    report = convert(ConvertOptions(source, "olmo", tmp_path / "out"))
+    assert (report.documents, report.sequences, report.tokens) == (20_001, 1, 1000)
