@@ -173,6 +173,22 @@ def test_tokenize_of_unreadable_standard_input_ends(place, kind):
     assert hint
 
 
+@pytest.mark.parametrize("options", [("--dataset-impl", "mmap"), ("--make-vocab-size-divisible-by", "128")])
+def test_options_of_older_preprocess_data_without_effect_are_accepted(place, options):
+    done = installed("tokenize", "in/a.jsonl", *TOKENIZE, "--preset", "megatron", "--dry-run", *options)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["lazy", "cached"])
+def test_older_formats_of_preprocess_data_are_refused(place, kind):
+    done = installed("tokenize", "in/a.jsonl", *TOKENIZE, "--preset", "megatron", "--dataset-impl", kind)
+    assert failure(done) == (
+        2,
+        f"--dataset-impl {kind} is not supported",
+        "pass --dataset-impl mmap, or leave the option out: Megatron Core reads no other format",
+    )
+
+
 def test_sigterm_ends_tokenize_of_a_pipe_when_stderr_is_closed(place):
     os.mkfifo("pipe")
     writer = os.open("pipe", os.O_RDWR)

@@ -41,14 +41,17 @@ _SWITCHES = frozenset(
 _WITH_A_VALUE = frozenset(
     {
         "--chat-template",
+        "--dataset-impl",
         "--input",
         "--lang",
         "--log-interval",
+        "--make-vocab-size-divisible-by",
         "--max-documents",
         "--merge-file",
         "--null-tokenizer-eod-id",
         "--null-tokenizer-pad-id",
         "--output-prefix",
+        "--pad-vocab-size-to",
         "--padded-vocab-size",
         "--partitions",
         "--tiktoken-num-special-tokens",
@@ -236,6 +239,11 @@ def _check(script: _Script) -> None:
             f"--partitions {partitions}",
             "leave the option out: tokshard uses all cores without partitions, and keeps the order of the "
             "input",
+        )
+    if (kind := script.value("--dataset-impl")) not in (None, "mmap"):
+        _refuse(
+            f"--dataset-impl {kind}",
+            "pass --dataset-impl mmap, or leave the option out: Megatron Core reads no other format",
         )
     for option, (first, last) in _VERSIONS_OF_OPTIONS.items():
         known = script.is_at_least(first) and is_at_least(last, script.version)

@@ -2,8 +2,8 @@
 
 Each entry is a line of JSON, ``{"entry": {...}, "xxh3_128": ...}``. A checkpoint,
 ``{"checkpoint": {NAME: SIZE}, "xxh3_128": ...}``, records the size of each file after everything before it
-was fsynced. A run resumes from the last checkpoint. Each line has its own digest; everything after a
-truncated or damaged line is redone.
+was fsynced, and can record a digest of the files. A run resumes from the last checkpoint. Each line has its
+own digest; everything after a truncated or damaged line is redone.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ class JournalLine:
     checkpoint: Annotated[
         dict[str, int] | None,
         Key("checkpoint", "Durable size of each file in bytes.", minimum=0, omit_none=True),
+    ] = None
+    files_digest: Annotated[
+        str | None,
+        Key("files_xxh3_128", "Digest of the files of a checkpoint.", pattern=XXH3_128, omit_none=True),
     ] = None
     digest: Annotated[
         str | None,
@@ -70,11 +74,13 @@ class Checkpoint:
         entries: The entries since the previous checkpoint.
         sizes: The size of each file in bytes, by name.
         journal_bytes: The size of the journal itself.
+        files_digest: The digest of the files that was passed to :meth:`Journal.begin_checkpoint`.
     """
 
     entries: list[dict[str, Any]]
     sizes: dict[str, int]
     journal_bytes: int
+    files_digest: str | None = None
 
 
 class Journal:
@@ -101,8 +107,10 @@ class Journal:
         self.begin_checkpoint(files)
         self.settle()
 
-    def begin_checkpoint(self, files: Mapping[str, AppendFile]) -> None:
+    def begin_checkpoint(self, files: Mapping[str, AppendFile], files_digest: str | None = None) -> None:
         """Start a checkpoint in another thread; bytes written during it are not covered.
+
+        ``files_digest``: a digest of the files as they are now, to compare on resume.
 
         Raises:
             IntegrityError: The size of a file is wrong. Nothing is started.
@@ -112,7 +120,7 @@ class Journal:
         for file in files.values():
             file.check_size()
         sizes = {name: file.size_bytes for name, file in files.items()}
-        self._under_way = Background(partial(self._force, list(files.values()), sizes))
+        self._under_way = Background(partial(self._force, list(files.values()), sizes, files_digest))
 
     @property
     def is_settled(self) -> bool:
@@ -138,10 +146,10 @@ class Journal:
             self._under_way.done.wait()
         self._file.close()
 
-    def _force(self, files: list[AppendFile], sizes: dict[str, int]) -> None:
+    def _force(self, files: list[AppendFile], sizes: dict[str, int], files_digest: str | None) -> None:
         for file in files:
             file.force()
-        self._write(JournalLine(checkpoint=sizes))
+        self._write(JournalLine(checkpoint=sizes, files_digest=files_digest))
         self._file.sync()
 
     def _write(self, line: JournalLine) -> None:
@@ -168,7 +176,7 @@ def read_checkpoints(
             if line is None:
                 return
             if line.checkpoint is not None:
-                yield Checkpoint(entries, line.checkpoint, position)
+                yield Checkpoint(entries, line.checkpoint, position, line.files_digest)
                 entries = []
             elif line.entry is not None and accepts(line.entry):
                 entries.append(line.entry)

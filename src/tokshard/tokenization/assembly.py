@@ -5,16 +5,17 @@ The work directory of a run holds, for each output ``K``, the append-only files 
 also ``S.ids``, ``S.id_lengths`` (u32) and ``S.id_hashes`` (u64), and for all outputs together
 ``rejected.jsonl`` and the journal ``units.jsonl``. The journal has one line for each assembled unit, and
 a *checkpoint* line from time to time, which says how long each file was when everything before it had
-been forced to the disk. A run continues from the last checkpoint; the parts of later units are still
-there, because a part is removed only after the checkpoint that covers it. Each line holds its own digest:
-a run continues from the last checkpoint before a damaged line, and repeats what came after.
+been forced to the disk, and has a digest of all of them but ``K.bin``, whose digests are in the manifest. A
+run continues from the last checkpoint that the files agree with; the parts of later units are still there,
+because a part is removed only after the checkpoint that covers it. Each line holds its own digest: a run
+continues from the last checkpoint before a damaged line, and repeats what came after.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -45,7 +46,7 @@ from tokshard.dataset.workdir import (
 )
 from tokshard.errors import BadRecordError, InputError, IntegrityError
 from tokshard.storage import syscalls
-from tokshard.storage.digest import FileRecord, piecewise_digest
+from tokshard.storage.digest import FileRecord, content_digest, piecewise_digest
 from tokshard.storage.files import AppendFile
 from tokshard.storage.journal import Checkpoint, Journal, read_checkpoints, read_entries
 from tokshard.storage.reading import open_file
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 JOURNAL = "units.jsonl"
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_UNITS = 256
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,7 @@ class Assembly:
     Attributes:
         next: The next unit.
         is_full: Whether a limit is reached, so that no unit may follow.
-
-    Raises:
-        IntegrityError: The files are shorter than the journal says.
+        is_damaged: Whether files differed from the journal, so that units are done again.
     """
 
     def __init__(
@@ -155,9 +155,15 @@ class Assembly:
         self._uncommitted: list[str] = []
         self._covered: list[str] = []
         self._uncommitted_bytes = 0
+        self.is_damaged = False
         sizes: dict[str, int] = {}
         journal_bytes = 0
+        self._digests = _StreamDigests(directory, self._streams.values())
         for units, checkpoint in read_assembled(directory, accepts):
+            before = self._digests.copy()
+            if not self._digests.read(sizes, checkpoint):
+                self._digests, self.is_damaged = before, True
+                break
             for unit in units:
                 self._advance(unit)
             sizes, journal_bytes = checkpoint.sizes, checkpoint.journal_bytes
@@ -196,10 +202,10 @@ class Assembly:
         for stream, name in self._streams.items():
             if stream != "rejected":
                 for chunk in kept.chunks(stream):
-                    self._files[name].write(chunk)
+                    self._write(name, chunk)
                     self._uncommitted_bytes += len(chunk)
         rejected = list(kept.rejected())
-        self._files[self._streams["rejected"]].write(b"".join(map(self._rejected_line, rejected)))
+        self._write(self._streams["rejected"], b"".join(map(self._rejected_line, rejected)))
         self._advice = self._advice or next((record.hint for record in rejected if record.hint), "")
         digests = tuple(kept.digest(f"tokens.{k}") for k in range(len(part.header.counts.fields)))
         unit = AssembledUnit(kept.header, digests, True if kept is not part else None)
@@ -208,6 +214,10 @@ class Assembly:
         self._uncommitted.append(part.path)
         if len(self._uncommitted) >= CHECKPOINT_UNITS or self._uncommitted_bytes >= CHECKPOINT_BYTES:
             self._begin_checkpoint()
+
+    def _write(self, name: str, content: syscalls.Buffer) -> None:
+        self._files[name].write(content)
+        self._digests.update(name, content)
 
     def stage(
         self, plan: BuildPlan, parameters: TokenizeParameters, tokenizer_path: str | None
@@ -299,7 +309,7 @@ class Assembly:
         # One checkpoint at a time: a disk that is slower than the encoders holds them back, so that at most
         # two checkpoints' worth of data is not on it.
         self._settle()
-        self._journal.begin_checkpoint(self._files)
+        self._journal.begin_checkpoint(self._files, self._digests.combined())
         self._covered, self._uncommitted = self._uncommitted, []
         self._uncommitted_bytes = 0
 
@@ -350,6 +360,54 @@ class Assembly:
         self.input_bytes_done += header.input_bytes
         self.next = self.next.following(last=header.last)
         self._lines_of_file = 0 if header.last else self._lines_of_file + header.counts.lines
+
+
+class _StreamDigests:
+    """Running digests of the streams but those of tokens, whose digests are in the journal and the manifest.
+
+    Args:
+        names: The names of the files of all streams.
+    """
+
+    def __init__(self, directory: str, names: Iterable[str]) -> None:
+        from xxhash import xxh3_128
+
+        self._directory = directory
+        self._names = tuple(names)
+        self._digests = {name: xxh3_128() for name in self._names if not name.endswith(".bin")}
+
+    def copy(self) -> _StreamDigests:
+        """Return the digests as they are now."""
+        other = _StreamDigests(self._directory, self._names)
+        other._digests = {name: digest.copy() for name, digest in self._digests.items()}
+        return other
+
+    def update(self, name: str, content: syscalls.Buffer) -> None:
+        """Add what is appended to a stream."""
+        if name in self._digests:
+            self._digests[name].update(content)
+
+    def combined(self) -> str:
+        """Return one digest of all streams."""
+        return content_digest("".join(digest.hexdigest() for digest in self._digests.values()).encode())
+
+    def read(self, sizes: Mapping[str, int], checkpoint: Checkpoint) -> bool:
+        """Add what the files have between two checkpoints; return whether it is what was recorded."""
+        for name in self._names:
+            start, stop = sizes.get(name, 0), checkpoint.sizes.get(name, 0)
+            path = os.path.join(self._directory, name)
+            try:
+                with open_file(path) as file:
+                    if os.fstat(file.fileno()).st_size < stop:
+                        return False
+                    if name in self._digests:
+                        file.seek(start)
+                        while start < stop and (block := file.read(min(_BLOCK_BYTES, stop - start))):
+                            self._digests[name].update(block)
+                            start += len(block)
+            except FileNotFoundError:
+                return False
+        return self.combined() == checkpoint.files_digest
 
 
 def read_assembled(

@@ -204,6 +204,8 @@ def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -
         assembly.check_policy()
         kept = job.workspace.units_of_other_plans()
         encoding = UnitEncoding(job, assembly, progress)
+        if assembly.is_damaged:
+            progress.message("unfinished work is damaged: its units are encoded again")
         for text in _reuse_messages(encoding.resumed, kept):
             progress.message(text)
         end = UnitKey(len(job.files), 0)
