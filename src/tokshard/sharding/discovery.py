@@ -467,7 +467,9 @@ def _only(
         if sampled_kind(path) == "a plan":
             hint = f"pass the blend or the datasets that {path} was made of, or --from to continue it"
         else:
-            hint = dataset_hint(path) or "pass the directory of a blend, or of an index cache"
+            hint = dataset_hint(path) or (
+                "pass the directory of a blend (tokshard blend) or of an index cache (tokshard build-indices)"
+            )
         raise InputError(f"neither a blend.json nor an index found in {path}", hint=hint)
     return found
 

@@ -31,8 +31,8 @@ def read_whole_inputs() -> None:
 
     original = discovery.discover
 
-    def wrong(*arguments: Any) -> Any:
-        files = original(*arguments)
+    def wrong(*arguments: Any, **options: Any) -> Any:
+        files = original(*arguments, **options)
         for file in files:
             with open(file.path, "rb") as opened:
                 _kept.append(opened.read())

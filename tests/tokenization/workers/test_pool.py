@@ -174,7 +174,7 @@ def test_an_input_that_cannot_be_read_ends_the_run(work, name):
     with tarfile.open(work.paths[1], "w:gz") as archive:
         archive.add(work.paths[0], "a.jsonl")
     executor = EXECUTORS[name]()
-    with pytest.raises(errors.InputError, match=r"b\.jsonl\.gz is a tar archive"):
+    with pytest.raises(errors.InputError, match=r"b\.jsonl\.gz: it contains a tar archive"):
         work.run(executor, unit_bytes=500)
     assert not getattr(executor, "_workers", [])
 
