@@ -132,6 +132,13 @@ def test_builders_refuse_impossible_ids(tmp_path, run, make):
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{prefix.name}.bin", f"{prefix.name}.idx"]
 
 
+def test_merge_refuses_negative_ids_of_another_program_with_modes(tmp_path):
+    prefix = tmp_path / "masked"
+    Plain("int16", [[[5, 6, 7, 8]], [[9, -100, 4]]], modes=[1, 0]).write(prefix)
+    done = installed("merge", prefix, "-o", tmp_path / "merged", "--multimodal")
+    assert failure(done) == (3, f"the token ids of {prefix} {NEGATIVE}", NEGATIVE_HINT)
+
+
 def test_export_refuses_impossible_ids(tmp_path):
     done = tokshard("export", fractional(tmp_path), "--to", "olmo", "-o", tmp_path / "out")
     assert failure(done) == (3, f"the tokens of {tmp_path}/float must be integers, got float32", FLOAT_HINT)

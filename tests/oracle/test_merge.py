@@ -28,7 +28,7 @@ def make_part(megatron, prefix, name, rng, *, multimodal):
     builder = megatron.IndexedDatasetBuilder(f"{prefix}.bin", getattr(np, name), multimodal)
     for _ in range(rng.choice([0, 1, 30])):
         lengths = [rng.choice([0, 1, 2, 50]) for _ in range(rng.randrange(4))]
-        tokens = [rng.randint(limits.min, limits.max) for _ in range(sum(lengths))]
+        tokens = [rng.randint(0, limits.max) for _ in range(sum(lengths))]
         modes = [rng.randrange(-128, 128) for _ in lengths]
         builder.add_document(np.array(tokens, name), lengths, *([modes] if multimodal else []))
     builder.finalize(f"{prefix}.idx")

@@ -9,7 +9,6 @@ import numpy as np
 
 from tokshard.dataset.index_file import read_header
 from tokshard.dataset.layout import require_integers
-from tokshard.dataset.manifest import is_multimodal
 from tokshard.dataset.reader import IndexedDataset, open_pair
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.dataset.view import data_prefix
@@ -82,7 +81,8 @@ def find_beyond(path_prefix: str, vocabulary_size: int, *, blocks: int = BLOCKS)
     """
     path_prefix = data_prefix(path_prefix)
     file, index = open_pair(path_prefix)
-    dtype = read_header(index).dtype
+    header = read_header(index)
+    dtype = header.dtype
     if dtype.kind == "u" and np.iinfo(dtype).max < vocabulary_size:
         return None
     tokens, count = file.size_bytes // dtype.itemsize, BLOCK_BYTES // dtype.itemsize
@@ -93,7 +93,9 @@ def find_beyond(path_prefix: str, vocabulary_size: int, *, blocks: int = BLOCKS)
         wrong = np.flatnonzero((block >= vocabulary_size) | (block < 0))
         if len(wrong):
             position = first + int(wrong[0])
-            dataset = IndexedDataset(path_prefix, is_multimodal(path_prefix))
+            # Another program may have written it: there may be no manifest that says so.
+            is_multimodal = index.size_bytes == header.index_bytes(multimodal=True)
+            dataset = IndexedDataset(path_prefix, is_multimodal)
             ends = np.cumsum(dataset.sequence_lengths, dtype=np.int64)
             sequence = int(np.searchsorted(ends, position, side="right"))
             offset = position - (int(ends[sequence - 1]) if sequence else 0)
