@@ -26,6 +26,7 @@ DOCUMENTS = {
     "dataset-1-hub.json": Manifest,
     "dataset-1-subset.json": Manifest,
     "dataset-1-shuffled.json": Manifest,
+    "dataset-1-unrepresented.json": Manifest,
     "build-plan-tokenize-1.json": BuildPlan,
     "build-plan-tokenize-1-ids.json": BuildPlan,
     "build-plan-tokenize-1-hub.json": BuildPlan,

@@ -37,6 +37,14 @@ def test_the_footer_of_a_part_of_a_subset():
     assert counts.of_split(1).excluded == {"not-sampled": 6, "other-split": 2}
 
 
+def test_the_footer_of_a_part_of_text_that_is_not_represented():
+    content = (GOLDEN / "part-1-unrepresented.json").read_bytes()
+    footer = PartFooter.from_bytes(content, "part-1-unrepresented.json")
+    assert footer.to_bytes() == content
+    found = footer.header.counts.fields[0].unrepresented
+    assert (found + found).describe().startswith("24 of 2,000 characters (1.20%)")
+
+
 @pytest.mark.parametrize("name", ["assembled-unit-1.json", "assembled-unit-1-subset.json"])
 def test_an_assembled_unit_in_the_journal(name):
     content = (GOLDEN / name).read_text()

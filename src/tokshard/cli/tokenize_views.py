@@ -33,6 +33,11 @@ def show_report(report: TokenizeReport, rules: str | None = None) -> None:
         facts.append(("rejected", f"{_listed(report.rejected)} (listed in {first}.tokshard/rejected.jsonl)"))
     if report.excluded:
         facts.append(("excluded", _listed(report.excluded)))
+    facts += [
+        ("not represented", output.unrepresented.describe())
+        for output in report.outputs
+        if output.unrepresented is not None and output.unrepresented.found
+    ]
     if rules is not None:
         facts.append(("preset", rules))
     facts.append(("encoder", _encoder(report)))

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from tokshard.core.codec import SHA256, XXH3_128, Document, Key, Tool
+from tokshard.core.formatting import count, counted, percent
 from tokshard.dataset.plan import (
     AdoptionParameters,
     BuildParameters,
@@ -72,6 +73,47 @@ _DTYPES = "u?int(8|16)|int(32|64)|float(32|64)"
 
 
 @dataclass(frozen=True, slots=True)
+class UnrepresentedText:
+    """Text that the tokenizer cannot represent: it became unknown tokens, or was dropped."""
+
+    unit: Annotated[
+        Literal["tokens", "characters"],
+        Key("unit", "What is counted: unknown tokens, or characters that the tokenizer drops."),
+    ]
+    checked: Annotated[
+        int,
+        Key(
+            "checked",
+            "All tokens of the text, or the normalized characters of the documents that were checked.",
+            minimum=0,
+        ),
+    ]
+    found: Annotated[int, Key("found", "Unknown tokens, or dropped characters, among them.", minimum=0)]
+
+    def __add__(self, other: UnrepresentedText) -> UnrepresentedText:
+        return replace(self, checked=self.checked + other.checked, found=self.found + other.found)
+
+    @property
+    def share(self) -> float:
+        """The share of what was found."""
+        return self.found / max(self.checked, 1)
+
+    def describe(self) -> str:
+        """Return what was found, in words."""
+        found = f"{count(self.found)} of {counted(self.checked, self.unit[:-1])} ({percent(self.share)})"
+        if self.unit == "tokens":
+            return f"{found} of the text are the unknown token"
+        return f"{found} of the documents checked are not in the vocabulary and were dropped"
+
+
+UNREPRESENTED = Key(
+    "unrepresented",
+    "Text that the tokenizer cannot represent; absent if it can represent every text, or if that is unknown.",
+    omit_none=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
 class DatasetRecord:
     """Properties and size of a dataset."""
 
@@ -84,11 +126,12 @@ class DatasetRecord:
     tokens: Annotated[int, Key("tokens", "Tokens, EOD tokens included.", minimum=0)]
     empty_documents: Annotated[int, Key("empty_documents", "Documents without a sequence.", minimum=0)]
     longest_sequence: Annotated[int, Key("longest_sequence", "Tokens of the longest sequence.", minimum=0)]
-    eod_in_text: Annotated[int, Key("eod_in_text", "EOD tokens that the text itself contains.", minimum=0)]
+    eod_in_text: Annotated[int, Key("eod_in_text", "EOD tokens that tokshard did not append.", minimum=0)]
     split: Annotated[
         SplitName | None,
         Key("split", "The split of a holdout; absent if documents were not divided.", omit_none=True),
     ] = None
+    unrepresented: Annotated[UnrepresentedText | None, UNREPRESENTED] = None
 
 
 @dataclass(frozen=True, slots=True)

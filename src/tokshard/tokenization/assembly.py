@@ -442,13 +442,14 @@ def stream_file(stream: str) -> str:
 def _dataset_record(
     assembly: Assembly, k: int, field: str, split: SplitName | None, dtype: str
 ) -> DatasetRecord:
+    counts = assembly.counts.fields[k]
     return DatasetRecord(
         dtype=dtype,
         multimodal=False,
         field=field,
         units=sum(1 for _ in assembly.units()),
         documents=assembly.documents_of(k),
-        **asdict(assembly.counts.fields[k]),
+        **{**asdict(counts), "unrepresented": counts.unrepresented},
         split=split,
     )
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from tokshard.core.codec import Key
+from tokshard.dataset.manifest import UNREPRESENTED, UnrepresentedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +16,11 @@ class FieldCounts:
     tokens: Annotated[int, Key("tokens", "Tokens, EOD tokens included.", minimum=0)] = 0
     sequences: Annotated[int, Key("sequences", "Sequences, none of them empty.", minimum=0)] = 0
     empty_documents: Annotated[int, Key("empty_documents", "Documents without a token.", minimum=0)] = 0
-    eod_in_text: Annotated[
-        int, Key("eod_in_text", "EOD tokens that come from the text itself.", minimum=0)
-    ] = 0
+    eod_in_text: Annotated[int, Key("eod_in_text", "EOD tokens that tokshard did not append.", minimum=0)] = 0
     longest_sequence: Annotated[
         int, Key("longest_sequence", "Tokens of the longest sequence.", minimum=0)
     ] = 0
+    unrepresented: Annotated[UnrepresentedText | None, UNREPRESENTED] = None
 
     def __add__(self, other: FieldCounts) -> FieldCounts:
         return FieldCounts(
@@ -29,6 +29,7 @@ class FieldCounts:
             self.empty_documents + other.empty_documents,
             self.eod_in_text + other.eod_in_text,
             max(self.longest_sequence, other.longest_sequence),
+            _sum(self.unrepresented, other.unrepresented),
         )
 
 
@@ -133,7 +134,10 @@ class UnitCounts:
         return sum(field.tokens for field in self.fields)
 
 
-def _sum(first: int | None, second: int | None) -> int | None:
+T = TypeVar("T", int, UnrepresentedText)
+
+
+def _sum(first: T | None, second: T | None) -> T | None:
     return second if first is None else first if second is None else first + second
 
 

@@ -29,6 +29,7 @@ from tokshard.tokenization.packing import PackedDocuments, pack_documents, pack_
 from tokshard.tokenization.part import OutputLayout, PartHeader, PartWriter, UnitKey
 from tokshard.tokenizer import encoders, equivalence, libraries
 from tokshard.tokenizer.definition import Tokenizer, reopen_tokenizer
+from tokshard.tokenizer.dropped_characters import DroppedCharacters
 from tokshard.tokenizer.long_texts import LONG_CHARACTERS, LongTextEncoder
 from tokshard.tokenizer.structure import FastEncoderRefusedError
 from tokshard.tokenizer.token_ids import check_token_ids
@@ -51,6 +52,8 @@ class EncodingSpec:
         max_rejected: A unit stops after more rejected records than this; None for no limit.
         offsets: Whether the position of each document's record is recorded.
         id_field: The field of the documents' own ids; None for none.
+        unknown_id: The token to count as unknown; None for none.
+        drops_characters: Whether to look for characters that the tokenizer drops.
     """
 
     tokenizer: str | None
@@ -67,6 +70,8 @@ class EncodingSpec:
     max_rejected: int | None
     id_field: str | None = None
     selection: RecordSelection = ALL_RECORDS
+    unknown_id: int | None = None
+    drops_characters: bool = False
 
     @property
     def layout(self) -> OutputLayout:
@@ -293,6 +298,9 @@ class UnitEncoder:
                         k = layout.outputs_of(split)[field]
                         _write_packed(part, k, packed)
                         outputs[k] += packed.counts
+                    if spec.drops_characters:
+                        for field, counts_of_field in self._dropped(documents, task):
+                            outputs[layout.outputs_of(split)[field]] += counts_of_field
                     part.write(f"offsets.{split}", documents.offsets.data)
                     if documents.ids is not None:
                         part.write_ids(split, documents.ids)
@@ -333,6 +341,17 @@ class UnitEncoder:
         for comparison in comparisons:
             comparison.finish()
 
+    def _dropped(self, batch: DocumentBatch, task: Task) -> Iterator[tuple[int, FieldCounts]]:
+        # Of the beginning of each document that an equivalence check would compare.
+        chosen = equivalence.sample(batch.offsets, task.unit.file, task.compare_below)
+        for k, (texts, counts) in enumerate(zip(batch.texts, batch.sequences_per_document, strict=True)):
+            beginnings = (texts[index][:LONG_CHARACTERS] for index in _texts_of(chosen, counts))
+            yield k, FieldCounts(unrepresented=self._characters.count(beginnings))
+
+    @cached_property
+    def _characters(self) -> DroppedCharacters:
+        return DroppedCharacters(self._tokenizer)
+
     def _documents_to_compare(self, batch: DocumentBatch, task: Task) -> NDArray[np.int64]:
         if self._compares:
             return equivalence.sample(batch.offsets, task.unit.file, task.compare_below)
@@ -363,6 +382,7 @@ class UnitEncoder:
                 dtype=self._dtype,
                 eod_id=spec.eod_id,
                 append_eod=spec.append_eod,
+                unknown_id=spec.unknown_id,
             )
             yield k, packed
 
@@ -379,6 +399,7 @@ class UnitEncoder:
                 dtype=self._dtype,
                 eod_id=self._spec.eod_id,
                 append_eod=self._spec.append_eod,
+                unknown_id=self._spec.unknown_id,
             )
 
     @cached_property

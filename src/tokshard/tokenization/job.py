@@ -219,6 +219,8 @@ class TokenizeJob:
             max_rejected=None if options.has_limits else self.error_policy.limit,
             id_field=options.id_field,
             selection=RecordSelection.of(self.parameters),
+            unknown_id=self.tokenizer.unknown_id,
+            drops_characters=self.tokenizer.drops_characters,
         )
 
     @contextmanager

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tokshard.core.formatting import count, counted
+from tokshard.dataset.manifest import UnrepresentedText
 from tokshard.dataset.plan import TokenizeParameters
 from tokshard.errors import UsageError
 from tokshard.tokenization.counts import FieldCounts, SplitCounts, UnitCounts
@@ -93,7 +94,7 @@ class Limits:
 class PartPrefix:
     """The beginning of a part up to a limit, with the interface of :class:`PartReader`.
 
-    The counts of records and the digest of the content are those of the whole unit.
+    The counts of records and of checked characters and the digest of the content are those of the whole unit.
 
     Args:
         part: The part.
@@ -101,6 +102,7 @@ class PartPrefix:
         end: Rejected records at this position of the input and after it are dropped.
         parameters: The parameters of the run.
         compared: The number of these documents of each split that both encoders encoded.
+        unknown_id: The token that is counted as unknown; None for none.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class PartPrefix:
         *,
         parameters: TokenizeParameters,
         compared: Sequence[int],
+        unknown_id: int | None,
     ) -> None:
         import numpy as np
 
@@ -133,13 +136,19 @@ class PartPrefix:
             self._bytes |= {f"{kind}.{k}": size for kind, size in sizes.items()}
             empty = int(np.count_nonzero(per_document == 0))
             appended = kept - empty if parameters.append_eod and eod_id is not None else 0
+            eods, unknown = self._scan(f"tokens.{k}", dtype, eod_id, unknown_id)
             fields.append(
                 FieldCounts(
                     tokens=tokens,
                     sequences=sequences,
                     empty_documents=empty,
-                    eod_in_text=self._scan(f"tokens.{k}", dtype, eod_id) - appended,
+                    eod_in_text=eods - appended,
                     longest_sequence=int(lengths.max(initial=0)),
+                    unrepresented=part.header.counts.fields[k].unrepresented
+                    if unknown_id is None
+                    else UnrepresentedText(
+                        "tokens", tokens - appended, unknown - appended * (unknown_id == eod_id)
+                    ),
                 )
             )
         splits = []
@@ -170,17 +179,19 @@ class PartPrefix:
         """Yield the rejected records before the limit."""
         yield from self._rejected
 
-    def _scan(self, stream: str, dtype: np.dtype[np.generic], eod_id: int | None) -> int:
-        # Compute the digest; return the number of EOD tokens.
+    def _scan(self, stream: str, dtype: np.dtype[np.generic], *ids: int | None) -> list[int]:
+        # Compute the digest; return how often each id occurs.
         import numpy as np
         import xxhash
 
         state = xxhash.xxh3_128()
-        found = 0
+        found = [0] * len(ids)
         for chunk in self.chunks(stream):
             state.update(chunk)
-            if eod_id is not None:
-                found += int(np.count_nonzero(np.frombuffer(chunk, dtype) == eod_id))
+            tokens = np.frombuffer(chunk, dtype)
+            for place, wanted in enumerate(ids):
+                if wanted is not None:
+                    found[place] += int(np.count_nonzero(tokens == wanted))
         self._digests[stream] = state.hexdigest()
         return found
 
@@ -212,6 +223,7 @@ class LimitedParts:
     Args:
         parameters: The parameters of the run.
         compared: Returns how many of some documents of a part both encoders encoded, by their positions.
+        unknown_id: The token that is counted as unknown; None for none.
 
     Attributes:
         limits: The limits.
@@ -219,12 +231,16 @@ class LimitedParts:
     """
 
     def __init__(
-        self, parameters: TokenizeParameters, compared: Callable[[PartHeader, Integers], int]
+        self,
+        parameters: TokenizeParameters,
+        compared: Callable[[PartHeader, Integers], int],
+        unknown_id: int | None = None,
     ) -> None:
         self.limits = Limits(parameters.limit, parameters.max_tokens)
         self._parameters = parameters
         self.layout = OutputLayout.of(parameters)
         self._compared = compared
+        self._unknown_id = unknown_id
 
     def within(self, part: PartReader, before: UnitCounts, name: str) -> PartReader | PartPrefix:
         """Return a part, or the beginning of it that is within the limits.
@@ -265,6 +281,7 @@ class LimitedParts:
                 self._compared(part.header, found[:most])
                 for found, most in zip(offsets_of, kept, strict=True)
             ],
+            unknown_id=self._unknown_id,
         )
         return part if prefix.header == part.header else prefix
 

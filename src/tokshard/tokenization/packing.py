@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tokshard.dataset.manifest import UnrepresentedText
 from tokshard.errors import IntegrityError
 from tokshard.tokenization.counts import FieldCounts
 
@@ -43,6 +44,7 @@ def pack_documents(
     dtype: np.dtype[np.generic],
     eod_id: int | None,
     append_eod: bool,
+    unknown_id: int | None = None,
 ) -> PackedDocuments:
     """Pack encoded texts into sequences and documents.
 
@@ -53,6 +55,7 @@ def pack_documents(
         dtype: The dataset's token dtype.
         eod_id: The EOD token's id, to append or to count; None if the tokenizer has none.
         append_eod: Whether to append it to each document that has tokens.
+        unknown_id: The id of the unknown token, to count; None to count none.
 
     Raises:
         IntegrityError: A token id does not fit ``dtype``, or a sequence is longer than int32 allows.
@@ -95,6 +98,7 @@ def pack_documents(
         empty_documents=int(np.count_nonzero(sequences == 0)),
         eod_in_text=eod_in_text,
         longest_sequence=longest,
+        unrepresented=_unknown(ids, unknown_id),
     )
     return PackedDocuments(tokens, lengths.astype(np.int32), sequences, counts)
 
@@ -105,6 +109,7 @@ def pack_long_document(
     dtype: np.dtype[np.generic],
     eod_id: int | None,
     append_eod: bool,
+    unknown_id: int | None = None,
 ) -> Iterator[PackedDocuments]:
     """Pack one document as :func:`pack_documents` does, but piece by piece.
 
@@ -113,6 +118,7 @@ def pack_long_document(
         dtype: The dataset's token dtype.
         eod_id: The EOD token's id, to append or to count; None if the tokenizer has none.
         append_eod: Whether to append it to a document that has tokens.
+        unknown_id: The id of the unknown token, to count; None to count none.
 
     Yields:
         Pieces: concatenated they are the packed document, and their counts add up to its counts.
@@ -129,7 +135,9 @@ def pack_long_document(
         for ids in pieces:
             _check_range(ids, dtype)
             eod_in_text = int(np.count_nonzero(ids == eod_id)) if eod_id is not None else 0
-            counts = FieldCounts(tokens=len(ids), eod_in_text=eod_in_text)
+            counts = FieldCounts(
+                tokens=len(ids), eod_in_text=eod_in_text, unrepresented=_unknown(ids, unknown_id)
+            )
             yield PackedDocuments(ids.astype(dtype), none, none.astype(np.uint32), counts)
             length += len(ids)
         lengths += [length] if length else []
@@ -160,6 +168,14 @@ def _with_eod(
     result[from_text] = ids
     result[eod_positions] = eod_id
     return result
+
+
+def _unknown(ids: NDArray[np.uint32], unknown_id: int | None) -> UnrepresentedText | None:
+    import numpy as np
+
+    if unknown_id is None:
+        return None
+    return UnrepresentedText("tokens", len(ids), int(np.count_nonzero(ids == unknown_id)))
 
 
 def _check_length(longest: int) -> None:

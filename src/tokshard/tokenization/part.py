@@ -1,7 +1,7 @@
 """Parts: the result of encoding one unit, as one file that is complete or absent.
 
 Layout (little endian): data, then a JSON footer, then the footer's length in bytes as ``u64``, its
-XXH3-128 (16 bytes), and the magic ``TOKPART3``. The data consists of named
+XXH3-128 (16 bytes), and the magic ``TOKPART4``. The data consists of named
 *streams*, each a list of extents in the order written:
 
 =================  =========================================================
@@ -46,7 +46,7 @@ from tokshard.storage.reading import open_descriptor, read_at, read_into
 from tokshard.storage.syscalls import Buffer
 from tokshard.tokenization.counts import FieldCounts, SplitCounts, UnitCounts
 
-_MAGIC = b"TOKPART3"
+_MAGIC = b"TOKPART4"
 _TAIL = struct.Struct("<Q16s8s")
 _COPY_BYTES = 1 << 20
 _PART_NAME = re.compile(r"([0-9]{6,})-([0-9]{9,})\.part")

@@ -7,7 +7,11 @@ from typing import Annotated, Literal
 
 from tokshard.core.codec import XXH3_128, Document, Key
 from tokshard.dataset.build_run import OutputState
-from tokshard.dataset.manifest import EncoderRecord
+from tokshard.dataset.manifest import (
+    UNREPRESENTED,
+    EncoderRecord,
+    UnrepresentedText,
+)
 from tokshard.dataset.plan import SplitName, TextInput, TokenizeParameters
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.tokenizer.transformers_check import TransformersCheck
@@ -33,6 +37,7 @@ class OutputReport:
     pieces_xxh3_128: Annotated[
         str, Key("pieces_xxh3_128", "Piecewise digest of the .bin file over its units.", pattern=XXH3_128)
     ]
+    unrepresented: Annotated[UnrepresentedText | None, UNREPRESENTED] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 # Worker processes need about half a second to start; below this size they do not pay.
 INLINE_BYTES = 4 << 20
+_WARNED_SHARE = 0.01
 
 
 def tokenize(
@@ -128,7 +129,7 @@ def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
         workers=job.workers,
         state=job.build.state(job.workspace),
         local_dir=job.delivery.directory if job.delivery else None,
-        warnings=(*messages, *job.tokenizer.warnings, *problems),
+        warnings=(*messages, *job.tokenizer.warnings, *_doubled_eod(job), *problems),
     )
 
 
@@ -231,7 +232,7 @@ def _limited_parts(job: TokenizeJob) -> LimitedParts:
     def compared(header: PartHeader, offsets: NDArray[np.int64]) -> int:
         return len(sample(offsets, header.file, below.get(header.file, 0))) if header.encoder == "fast" else 0
 
-    return LimitedParts(job.parameters, compared)
+    return LimitedParts(job.parameters, compared, job.tokenizer.unknown_id)
 
 
 def _reuse_messages(reused: int, kept: KeptUnits) -> Iterator[str]:
@@ -379,6 +380,7 @@ def make_report(job: TokenizeJob, result: BuildResult, started: float) -> Tokeni
             bin_bytes=manifest.files.bin.size_bytes,
             idx_bytes=manifest.files.idx.size_bytes,
             pieces_xxh3_128=manifest.files.bin.pieces_xxh3_128,
+            unrepresented=manifest.dataset.unrepresented,
         )
         for prefix, (split, field), manifest in zip(
             job.build.destinations, job.parameters.outputs, result.manifests, strict=True
@@ -416,7 +418,7 @@ def _encoder_reason(job: TokenizeJob, encoder: EncoderRecord) -> str | None:
 
 
 def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...]:
-    found = list(job.tokenizer.warnings)
+    found = [*job.tokenizer.warnings, *_doubled_eod(job)]
     rejected = manifests[0].counts.rejected
     number = sum(rejected.values())
     fields = len(job.parameters.fields)
@@ -430,9 +432,33 @@ def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...
         data = manifest.dataset
         if not data.tokens:
             found.append(f"{prefix} has no tokens: Megatron cannot train on it")
-        if data.eod_in_text and job.options.append_eod:
+        in_text = data.eod_in_text - data.sequences * _template_eods(job)
+        if in_text and job.options.append_eod:
             found.append(
                 f"{prefix}: the text of the corpus itself contains the EOD token "
-                f"{data.eod_in_text} times; Megatron will see document ends there"
+                f"{in_text} times; Megatron will see document ends there"
+            )
+        unrepresented = data.unrepresented
+        if unrepresented is not None and unrepresented.share > _WARNED_SHARE:
+            found.append(
+                f"{prefix}: {unrepresented.describe()}; use a tokenizer that can write all "
+                "characters (as bytes), or one that was trained on such text"
             )
     return tuple(found)
+
+
+def _template_eods(job: TokenizeJob) -> int:
+    """Return how often the tokenizer itself adds the EOD token to each text."""
+    identity = job.tokenizer.identity
+    template = (*(identity.prefix_ids or ()), *(identity.suffix_ids or ()))
+    return template.count(identity.eod_id) if job.options.special_tokens else 0
+
+
+def _doubled_eod(job: TokenizeJob) -> Iterator[str]:
+    identity = job.tokenizer.identity
+    is_last = (identity.suffix_ids or ())[-1:] == (identity.eod_id,)
+    if job.options.append_eod and is_last and _template_eods(job):
+        yield (
+            f"documents end with the EOD token {identity.eod_token} twice, because with --special-tokens the "
+            "tokenizer adds it as well; pass --no-append-eod to write it once"
+        )

@@ -25,12 +25,12 @@ from typing import Any, Final
 from tokshard.core.strict_json import dump_json
 from tokshard.tokenizer import metaspace
 from tokshard.tokenizer.definition import Tokenizer
-from tokshard.tokenizer.disputed import components
 from tokshard.tokenizer.files import parse_object
 from tokshard.tokenizer.huggingface import (
     COMPONENT_DEFAULTS,
     SPLITS_SPECIAL_TOKENS,
     byte_alphabet,
+    components,
     model_type,
 )
 from tokshard.tokenizer.metaspace import REPLACEMENT

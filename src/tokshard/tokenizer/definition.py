@@ -63,6 +63,8 @@ class Tokenizer:
         sha256: SHA-256 of ``definition``.
         applied: The changes of the files beside it, one phrase each.
         warnings: Reasons why transformers may give other ids, one sentence each.
+        unknown_id: See :class:`Vocabulary`.
+        drops_characters: See :class:`Vocabulary`.
     """
 
     kind: TokenizerKind
@@ -73,6 +75,8 @@ class Tokenizer:
     definition: bytes = field(repr=False)
     applied: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    unknown_id: int | None = None
+    drops_characters: bool = False
 
     @property
     def name(self) -> str | None:
@@ -205,7 +209,16 @@ def load_tokenizer(  # noqa: PLR0913 - each has a default
     sha256 = hashlib.sha256(read.definition).hexdigest()
     warnings = () if read.problem is None else (f"{read.problem.message}; {read.problem.hint}",)
     tokenizer = Tokenizer(
-        read.kind, argument, path, identity, sha256, read.definition, read.applied, warnings
+        read.kind,
+        argument,
+        path,
+        identity,
+        sha256,
+        read.definition,
+        read.applied,
+        warnings,
+        vocabulary.unknown_id,
+        vocabulary.drops_characters,
     )
     # Files that were changed meanwhile have another key.
     if reading is not None and reading == _KeptReading.of(reading.argument, source, settings):
@@ -245,7 +258,7 @@ class _KeptReading:
         definition, sha256 = self.content, self.depends[0]
         if fields["is_changed"]:
             definition, sha256 = changed, hashlib.sha256(changed).hexdigest()
-        notes = tuple(fields["applied"]), tuple(fields["warnings"])
+        notes = tuple(fields["applied"]), tuple(fields["warnings"]), *fields["unknown"]
         return Tokenizer(identity.kind, self.argument, self.path, identity, sha256, definition, *notes)
 
     def write(self, tokenizer: Tokenizer) -> None:
@@ -257,6 +270,7 @@ class _KeptReading:
             "is_changed": is_changed,
             "applied": tokenizer.applied,
             "warnings": tokenizer.warnings,
+            "unknown": (tokenizer.unknown_id, tokenizer.drops_characters),
         }
         write_derived(self.subject, self.depends, fields, tokenizer.definition if is_changed else b"")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from tokshard.tokenizer import huggingface_library
+from tokshard.tokenizer.huggingface import components
 from tokshard.tokenizer.metaspace import REPLACEMENT
 
 # fastokens' regular expressions treat this character as white space; Unicode and the reference do not,
@@ -99,14 +100,3 @@ def _tokens_of_unknown_characters(definition: dict[str, Any]) -> list[str]:
     vocabulary = definition["model"]["vocab"]
     unknown = set().union(*vocabulary) - vocabulary.keys()
     return [token for token in vocabulary if len(token) > 1 and not unknown.isdisjoint(token)]
-
-
-def components(part: Any, key: str) -> Iterator[dict[str, Any]]:
-    """Yield the components of a part of a definition; ``key``: the key of the members of a Sequence."""
-    if not isinstance(part, dict):
-        return
-    if part.get("type") != "Sequence":
-        yield part
-        return
-    for inner in part[key]:
-        yield from components(inner, key)

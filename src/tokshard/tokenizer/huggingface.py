@@ -52,7 +52,45 @@ def huggingface_vocabulary(parsed: dict[str, Any], path: str) -> Vocabulary:
     # Not the number of names: Unigram models count pieces that repeat.
     size = model_size + len(added.keys() - model_ids.keys())
     prefix, suffix = template_ids(parsed.get("post_processor")) or (None, None)
-    return Vocabulary({**model_ids, **added}, added, size, prefix_ids=prefix, suffix_ids=suffix)
+    unknown_id = _unknown_id(parsed, model_ids)
+    return Vocabulary(
+        {**model_ids, **added},
+        added,
+        size,
+        prefix_ids=prefix,
+        suffix_ids=suffix,
+        unknown_id=unknown_id,
+        drops_characters=unknown_id is None and _drops_characters(parsed, model_ids),
+    )
+
+
+def _unknown_id(parsed: dict[str, Any], ids: Mapping[str, int]) -> int | None:
+    model = parsed["model"]
+    if has_all_bytes(parsed, ids):
+        return None
+    if "unk_id" in model:  # Unigram
+        return model["unk_id"] if type(model["unk_id"]) is int else None
+    unknown = model.get("unk_token", COMPONENT_DEFAULTS.get(model_type(model), {}).get("unk_token"))
+    return ids.get(unknown) if isinstance(unknown, str) else None
+
+
+def _drops_characters(parsed: dict[str, Any], ids: Mapping[str, int]) -> bool:
+    # Other models fail where they need an unknown token and have none.
+    model = parsed["model"]
+    return model_type(model) == "BPE" and model.get("unk_token") is None and not has_all_bytes(parsed, ids)
+
+
+def has_all_bytes(parsed: Mapping[str, Any], ids: Mapping[str, int]) -> bool:
+    """Return whether a parsed ``tokenizer.json`` can write every text as bytes.
+
+    ``ids``: the vocabulary of its model.
+    """
+    model = parsed["model"]
+    parts = (("pre_tokenizer", "pretokenizers"), ("normalizer", "normalizers"))
+    steps = (step.get("type") for part, key in parts for step in components(parsed.get(part), key))
+    if "ByteLevel" in steps and not model.get("end_of_word_suffix"):
+        return all(character in ids for character in byte_alphabet())
+    return model.get("byte_fallback") is True and all(f"<0x{byte:02X}>" in ids for byte in range(256))
 
 
 def template_ids(post_processor: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
@@ -80,6 +118,18 @@ def template_ids(post_processor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]
             return None
         ids = found
     return ids or ((), ())
+
+
+def components(part: Any, key: str) -> Iterator[dict[str, Any]]:
+    """Yield the components of a part of a definition; ``key``: the key of the members of a Sequence."""
+    if not isinstance(part, dict):
+        return
+    members = part.get(key) if part.get("type") == "Sequence" else None
+    if not isinstance(members, list):
+        yield part
+        return
+    for inner in members:
+        yield from components(inner, key)
 
 
 def _processors(part: Any) -> Iterator[Any]:

@@ -45,6 +45,12 @@ class LoadedTokenizer(Protocol):
     def token(self, token_id: int) -> str | None:
         """Return the name of a token in the vocabulary; None if there is no such token."""
 
+    def pieces(self, text: str) -> list[str]:
+        """Return the normalized pieces of a text that the model gets, added tokens left out.
+
+        Version 1 does not show them: the list is empty.
+        """
+
 
 def load(content: bytes) -> LoadedTokenizer:
     """Load a ``tokenizer.json``. Raises whatever the library raises for one that it refuses.
@@ -109,6 +115,24 @@ class _Version0:
         found: str | None = self._library.id_to_token(token_id)
         return found
 
+    def pieces(self, text: str) -> list[str]:
+        library, pieces = self._library, []
+        for between in self._between_added_tokens(text):
+            normalized = library.normalizer.normalize_str(between) if library.normalizer else between
+            split = library.pre_tokenizer.pre_tokenize_str(normalized) if library.pre_tokenizer else None
+            pieces += [normalized] if split is None else [piece for piece, _ in split]
+        return pieces
+
+    def _between_added_tokens(self, text: str) -> Iterator[str]:
+        end = 0
+        if added := self._library.get_added_tokens_decoder():
+            encoding = self._library.encode(text, add_special_tokens=False)
+            for token, (begin, stop) in zip(encoding.ids, encoding.offsets, strict=True):
+                if token in added:
+                    yield text[end:begin]
+                    end = stop
+        yield text[end:]
+
 
 class _Version1:
     def __init__(self, library: Any, *, splits_special_tokens: bool) -> None:
@@ -132,6 +156,9 @@ class _Version1:
     def token(self, token_id: int) -> str | None:
         found: list[str] = self._library.decode_tokens([token_id])
         return found[0] if found else None
+
+    def pieces(self, text: str) -> list[str]:  # noqa: ARG002 - of the protocol
+        return []
 
 
 @contextmanager

@@ -52,7 +52,17 @@ def sentencepiece_vocabulary(definition: bytes, path: str, settings: Mapping[str
     if declared not in ids:
         declared = processor.id_to_piece(eos) if eos >= 0 else None
     prefix, suffix = _template(processor, ids, settings) or (None, None)
-    return Vocabulary(ids, (), processor.vocab_size(), declared, prefix_ids=prefix, suffix_ids=suffix)
+    unknown = processor.unk_id()
+    has_unknown = unknown >= 0 and not sentencepiece_settings(definition).byte_fallback
+    return Vocabulary(
+        ids,
+        (),
+        processor.vocab_size(),
+        declared,
+        prefix_ids=prefix,
+        suffix_ids=suffix,
+        unknown_id=unknown if has_unknown else None,
+    )
 
 
 def _template(

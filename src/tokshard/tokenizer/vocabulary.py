@@ -18,6 +18,9 @@ class Vocabulary:
         name: The encoding, for kinds whose file does not define the tokenizer alone; else None.
         prefix_ids: Ids before each text with ``--special-tokens`` (BOS); None if they are unknown.
         suffix_ids: The same after each text.
+        unknown_id: Id of the token that stands for text outside the vocabulary; None if the vocabulary can
+            represent every text, or has no such token.
+        drops_characters: Whether the model drops characters outside the vocabulary.
     """
 
     ids: Mapping[str, int]
@@ -27,3 +30,5 @@ class Vocabulary:
     name: str | None = None
     prefix_ids: tuple[int, ...] | None = None
     suffix_ids: tuple[int, ...] | None = None
+    unknown_id: int | None = None
+    drops_characters: bool = False

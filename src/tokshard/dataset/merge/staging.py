@@ -373,6 +373,9 @@ def _damaged(dataset: MergeInput, name: str) -> IntegrityError:
 
 def _dataset_record(inputs: Sequence[MergeInput], units: int, *, multimodal: bool) -> DatasetRecord:
     counts = [dataset.counts for dataset in inputs]
+    records = [dataset.manifest.dataset for dataset in inputs if dataset.manifest]
+    unrepresented = [record.unrepresented for record in records if record.unrepresented is not None]
+    is_same_unit = len({found.unit for found in unrepresented}) == 1
     totals = {name: sum(count[name] for count in counts) for name in counts[0]}
     return DatasetRecord(
         dtype=inputs[0].header.dtype.name,
@@ -381,7 +384,8 @@ def _dataset_record(inputs: Sequence[MergeInput], units: int, *, multimodal: boo
         units=units,
         **{**totals, "longest_sequence": max(count["longest_sequence"] for count in counts)},
         split=common([dataset.manifest.dataset.split if dataset.manifest else None for dataset in inputs]),
-        eod_in_text=sum(dataset.manifest.dataset.eod_in_text for dataset in inputs if dataset.manifest),
+        eod_in_text=sum(record.eod_in_text for record in records),
+        unrepresented=sum(unrepresented[1:], unrepresented[0]) if is_same_unit else None,
     )
 
 

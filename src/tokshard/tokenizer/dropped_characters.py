@@ -1,0 +1,58 @@
+"""Characters that a tokenizer drops: BPE without all bytes and without an unknown token.
+
+The library returns no tokens for them, and its offsets of later tokens are then wrong; so they are found by
+the vocabulary, in the pieces of text that the model gets. What a normalizer or a pre-tokenizer removes is not
+among them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from tokshard.dataset.manifest import UnrepresentedText
+from tokshard.tokenizer import libraries
+from tokshard.tokenizer.definition import Tokenizer
+from tokshard.tokenizer.files import parse_object
+
+
+class DroppedCharacters:
+    """The check of texts for characters that a tokenizer with ``drops_characters`` drops.
+
+    Raises:
+        TokenizerError: The library refuses the tokenizer.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._library = libraries.huggingface(tokenizer)
+        model = parse_object(tokenizer.definition, str(tokenizer.path))["model"]
+        self._vocabulary = model["vocab"]
+        self._ignores_merges = bool(model.get("ignore_merges"))
+        self._falls_back = bool(model.get("byte_fallback"))
+        self._affixes = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
+
+    def count(self, texts: Iterable[str]) -> UnrepresentedText:
+        """Return how many normalized characters of the texts the model gets, and how many it drops."""
+        checked = 0
+        symbols: Counter[str] = Counter()
+        for text in texts:
+            with libraries.panics_as_errors("encode a text"):
+                pieces = self._library.pieces(text)
+            for piece in pieces:
+                checked += len(piece)
+                if not (self._ignores_merges and piece in self._vocabulary):
+                    symbols.update(self._symbols(piece))
+        dropped = sum(times for symbol, times in symbols.items() if not self._is_known(symbol))
+        return UnrepresentedText("characters", checked, dropped)
+
+    def _symbols(self, piece: str) -> Iterator[str]:
+        # The name of each character in the vocabulary.
+        prefix, suffix = self._affixes
+        last = len(piece) - 1
+        for place, character in enumerate(piece):
+            yield prefix * (place > 0) + character + suffix * (place == last)
+
+    def _is_known(self, symbol: str) -> bool:
+        if symbol in self._vocabulary:
+            return True
+        return self._falls_back and all(f"<0x{byte:02X}>" in self._vocabulary for byte in symbol.encode())
