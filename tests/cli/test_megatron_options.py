@@ -1,8 +1,10 @@
 """The options of preprocess_data.py in each version of Megatron."""
 
+import json
+
 import pytest
 
-from support.command_line import tokshard
+from support.command_line import failure, installed, tokshard
 from tokshard.cli.megatron_options import translate
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS
 from tokshard.errors import UsageError
@@ -217,3 +219,64 @@ def test_a_version_needs_the_preset(tmp_path):
         2,
         "error: --megatron requires --preset megatron",
     )
+
+
+LLAMA = {
+    "type": "Sequence",
+    "normalizers": [
+        {"type": "Prepend", "prepend": "\u2581"},
+        {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+    ],
+}
+
+
+def write_tokenizer(directory, normalizer, **flags):
+    added = {"id": 4, "content": "<s>", "single_word": False, "special": True, **flags}
+    ids = {"<unk>": 0, "a": 1, "b": 2, "\u2581": 3}
+    model = {"type": "BPE", "vocab": ids, "merges": [], "unk_token": "<unk>"}
+    parts = {"added_tokens": [added], "normalizer": normalizer, "model": model, "pre_tokenizer": None}
+    (directory / "tokenizer.json").write_text(json.dumps({"version": "1.0", **parts}))
+    (directory / "in.jsonl").write_text('{"text": "a <s> b"}\n')
+
+
+def run_preset(directory, version, *words):
+    preset = ("--preset", "megatron", "--megatron", version, "--input", "in.jsonl", "--output-prefix", "out")
+    return installed("tokenize", *preset, *HUGGING_FACE[:-1], "tokenizer.json", *words, cwd=directory)
+
+
+FLAGS = dict.fromkeys(("lstrip", "rstrip", "normalized"), False)
+RENAMED_ERROR = (
+    "Megatron without special tokens gives other ids for added tokens of tokenizer.json ('<s>'): it looks up "
+    "the id of the text that they match, which their flags (lstrip, rstrip, normalized) change"
+)
+RENAMED_HINT = (
+    "let Megatron include special tokens; or, for the ids of AutoTokenizer, run tokshard tokenize with "
+    "--tokenizer instead of --preset megatron"
+)
+RENAMED = [
+    (LLAMA, {"normalized": True}),
+    ({"type": "Lowercase"}, {"lstrip": True}),
+    (None, {"rstrip": True}),
+]
+
+
+@pytest.mark.parametrize(("normalizer", "flags"), RENAMED)
+def test_added_tokens_that_megatron_does_not_find_are_refused(tmp_path, normalizer, flags):
+    write_tokenizer(tmp_path, normalizer, **{**FLAGS, **flags})
+    assert failure(run_preset(tmp_path, "0.16")) == (3, RENAMED_ERROR, RENAMED_HINT)
+    assert not [*tmp_path.glob("out*")]
+    assert run_preset(tmp_path, "0.16", INCLUDE).returncode == 0
+    assert run_preset(tmp_path, "0.17").returncode == 0
+    # What the hint names.
+    own = installed(
+        "tokenize", "in.jsonl", "-o", "own", "--tokenizer", "tokenizer.json", "--no-append-eod", cwd=tmp_path
+    )
+    assert own.returncode == 0, own
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "normalized"), [(LLAMA, False), ({"type": "Lowercase"}, True), (None, True)]
+)
+def test_added_tokens_that_megatron_finds_are_not(tmp_path, normalizer, normalized):
+    write_tokenizer(tmp_path, normalizer, **{**FLAGS, "normalized": normalized})
+    assert run_preset(tmp_path, "0.16").returncode == 0

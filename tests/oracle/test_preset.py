@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,45 @@ def test_the_preset_writes_megatrons_bytes(version, place, tmp_path, monkeypatch
     for suffix in (".bin", ".idx"):
         ours = (tmp_path / "ours_text_document").with_suffix(suffix)
         assert ours.read_bytes() == theirs.with_suffix(suffix).read_bytes()
+
+
+LLAMA = {
+    "type": "Sequence",
+    "normalizers": [
+        {"type": "Prepend", "prepend": "\u2581"},
+        {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+    ],
+}
+NORMALIZERS = {"none": None, "llama": LLAMA, "lower": {"type": "Lowercase"}, "nfc": {"type": "NFC"}}
+FLAGS = [
+    dict(zip(("lstrip", "rstrip", "normalized"), flags, strict=True))
+    for flags in product((False, True), repeat=3)
+]
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS.values(), ids=NORMALIZERS)
+@pytest.mark.parametrize("content", ["<s>", "<S>"])
+def test_the_added_tokens_that_megatron_does_not_find(version, tmp_path, normalizer, content):
+    module = importlib.import_module(
+        f"megatron.core.tokenizers.{'' if is_at_least(version, '0.17') else 'text.'}utils.build_tokenizer"
+    )
+    ids = {name: place for place, name in enumerate(["<unk>", *"ab \u2581"])}
+    model = {"type": "BPE", "vocab": ids, "merges": [], "unk_token": "<unk>"}
+    for number, flags in enumerate(FLAGS):
+        added = {"id": 5, "content": content, "single_word": False, "special": True, **flags}
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        parsed = {"version": "1.0", "added_tokens": [added], "normalizer": normalizer, "model": model}
+        parsed |= dict.fromkeys(("truncation", "padding", "pre_tokenizer", "post_processor", "decoder"))
+        (directory / "tokenizer.json").write_text(json.dumps(parsed))
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "a", "unk_token": "<unk>"}
+        (directory / "tokenizer_config.json").write_text(json.dumps(config))
+        exclude = [EXCLUDE] if is_at_least(version, "0.17") else []
+        megatron = module.build_tokenizer(arguments([*HUGGING_FACE, str(directory), *exclude]))
+        (directory / "in.jsonl").write_text(json.dumps({"text": f"a {content} b"}) + "\n")
+        preset = ("--preset", "megatron", "--megatron", version)
+        paths = ("--input", "in.jsonl", "--output-prefix", "out")
+        done = tokshard("tokenize", *preset, *paths, *HUGGING_FACE, ".", *exclude, cwd=directory)
+        finds = 5 in megatron.tokenize(f"a {content} b")
+        assert (done.returncode == 0) == finds, (flags, done.stderr)
+        assert finds or f"gives other ids for added tokens of ./tokenizer.json ({content!r})" in done.stderr

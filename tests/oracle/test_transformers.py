@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +19,8 @@ from support import tokenizer_directories as directories
 from support import tokenizer_matrix as matrix
 from support.tokenize_runs import run_tokenize, write_jsonl
 from tokshard.encode_with_transformers import Session
+from tokshard.tokenizer.definition import load_tokenizer
+from tokshard.tokenizer.encoders import reference_encoder
 
 pytestmark = pytest.mark.oracle
 
@@ -111,3 +116,26 @@ def test_a_run_checks_against_transformers(tmp_path, transformers, special_token
     )
     assert report.transformers_check.version == transformers.version
     assert report.transformers_check.texts > len(directory.texts)
+
+
+PAGE = Path(__file__).parents[2] / "docs/reference/tokenizers.md"
+
+
+@pytest.mark.parametrize(
+    "variant", ["as published", "added tokens normalized in file", "decoder: eos lstrip"]
+)
+@pytest.mark.parametrize("family", ["llama2", "qwen2"])
+def test_the_documented_program_saves_what_auto_tokenizer_loads(tmp_path, transformers, family, variant):
+    (program,) = re.findall(r"```python\n(# python save_tokenizer\.py .*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "save_tokenizer.py").write_text(program)
+    directory = directories.directory(family, variant, count=10)
+    path = directory.write(tmp_path / "tokenizer")
+    saved = tmp_path / "saved/tokenizer.json"
+    saved.parent.mkdir()
+    subprocess.run([sys.executable, tmp_path / "save_tokenizer.py", path, saved], check=True, timeout=300)
+    transformers.ask(directory=str(path))
+    added = [f"a{text}b {text} {text}{text}" for text in ("<s>", "</s>", "<unk>", "<|im_end|>", "<|eot_id|>")]
+    texts = [*directory.texts, *added]
+    expected = transformers.ask(texts=texts, special_tokens=False)["ids"]
+    encoder = reference_encoder(load_tokenizer(str(saved), need_eod=False), special_tokens=False)
+    assert [encoder.encode([text]).ids.tolist() for text in texts] == expected

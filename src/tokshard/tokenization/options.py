@@ -81,7 +81,8 @@ class TokenizeOptions:
         transformers: Major version of transformers of the training job, by which the tokenizer directory is
             read; None for 5, with a warning if 4 and 5 differ.
         strict_tokenizer: Whether it is an error instead of a warning if transformers may give other ids: for
-            a setting that is not followed, or for versions that differ.
+            a setting that is not followed, for versions that differ, or without ``special_tokens`` for added
+            tokens that Megatron does not find.
         check_against: A command that starts a Python with transformers, or ``"transformers"`` for the
             installed package. The first megabyte of the corpus is also encoded with AutoTokenizer, and a
             difference is an error. None for no check.

@@ -109,8 +109,8 @@ def _unfollowed(reading: Reading, place: str) -> ReadingProblem | None:
     return ReadingProblem(
         f"tokshard does not follow a setting in the directory of the tokenizer {place}, which transformers "
         f"{reading.version} follows: {settings}",
-        "save what AutoTokenizer loads with tokenizer.backend_tokenizer.save('tokenizer.json'), and pass "
-        "this file in a directory of its own",
+        "save what AutoTokenizer loads with the program in docs/reference/tokenizers.md "
+        "(backend_tokenizer.save loses flags of tokens), and pass the file in a directory of its own",
     )
 
 
