@@ -51,9 +51,9 @@ def test_parts_stay_in_their_columns(columns):
 
 def test_a_line_shows_share_rates_time_and_the_time_left():
     lines = lines_of(STEPS, total=60_000_000, columns=79)
-    assert lines[10].endswith(" 10%   600 kB/s  0:00:10  ETA 0:01:30   200k tokens/s")
-    assert lines[100].endswith("100%   600 kB/s  0:01:40  ETA 0:00:00   200k tokens/s")
-    assert lines[0].endswith("  0%        -/s  0:00:00  ETA -:--:--")
+    assert lines[10].endswith(" 10%           600 kB/s  0:00:10  ETA 0:01:30   200k tokens/s")
+    assert lines[100].endswith("100%           600 kB/s  0:01:40  ETA 0:00:00   200k tokens/s")
+    assert lines[0].endswith("  0%                -/s  0:00:00  ETA -:--:--")
 
 
 def test_resumed_work_counts_for_the_share_and_not_for_the_rate():
@@ -61,6 +61,21 @@ def test_resumed_work_counts_for_the_share_and_not_for_the_rate():
     line = lines_of(steps, total=60_000_000, columns=79, resumed=30_000_000)[-1]
     assert " 53% " in line
     assert "600 kB/s" in line
+
+
+def test_the_rate_of_text_is_shown_and_the_time_left_is_that_of_the_input():
+    steps = [
+        ProgressUpdate(done * 600_000, done, done, content_bytes=done * 3_000_000) for done in range(1, 101)
+    ]
+    lines = lines_of(steps, total=60_000_000, columns=79)
+    assert lines[10].endswith(" 10%  3.00 MB/s of text  0:00:10  ETA 0:01:30      1 tokens/s")
+    clock = Clock()
+    tracker = Tracker(clock)
+    tracker.start("encoding", 60_000_000, 0)
+    for step in steps[:2]:
+        tracker.update(step)
+        clock.now += 1
+    assert ", 1.50 MB/s of text, " in log_line(tracker.snapshot())
 
 
 def test_the_rate_follows_a_change_of_speed():

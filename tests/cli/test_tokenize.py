@@ -34,7 +34,7 @@ def test_the_bare_run_says_what_it_did(tmp_path, corpus):
     lines = done.stdout.splitlines()
     assert lines[0].startswith("written: corpus.bin, .idx: 2 documents, 2 sequences, 12 tokens (uint16, ")
     assert lines[1] == "encoder: reference (the fast encoder does not support bytes tokenizers)"
-    assert re.fullmatch(r"time: 50 B of text in \S+ s \(\S+ k?B/s, \S+ tokens/s\)", lines[2])
+    assert re.fullmatch(r"time: 50 B of text in \S+ s \(\S+ k?B/s of text, \S+ tokens/s\)", lines[2])
     assert lines[3:] == ["next: tokshard inspect corpus"]
     assert "built-in byte-level tokenizer" in done.stderr
     assert "--tokenizer" in done.stderr

@@ -51,13 +51,13 @@ def encode(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("seconds", "messages"), [(0.0, 5), (1e9, 3)])
 def test_progress_is_merged_for_some_time_and_up_to_each_outcome(seconds, messages):
-    batches = [BatchProgress(10**k, 2 * 10**k, 3 * 10**k) for k in range(5)]
+    batches = [BatchProgress(10**k, 2 * 10**k, 3 * 10**k, 4 * 10**k) for k in range(5)]
     outcomes = [Outcome(UnitKey(0, 0)), Outcome(UnitKey(0, 1))]
     events = [*batches[:3], outcomes[0], *batches[3:], outcomes[1]]
     merged = list(progress_each(seconds, events))
     progress = [event for event in merged if isinstance(event, BatchProgress)]
     assert len(progress) == messages
-    assert [sum(numbers) for numbers in zip(*progress, strict=True)] == [11111, 22222, 33333]
+    assert [sum(numbers) for numbers in zip(*progress, strict=True)] == [11111, 22222, 33333, 44444]
     assert [event for event in merged if isinstance(event, Outcome)] == outcomes
     assert merged[0] == batches[0]
     before_first = merged[: merged.index(outcomes[0])]
@@ -80,11 +80,17 @@ def test_the_part_of_a_unit_does_not_depend_on_its_batches(tmp_path, encode):
         len(streams[f"tokens.{k}"]) for k in range(2)
     ]
     assert len(streams["rejected"].splitlines()) == header.counts.rejected_total == 3
-    assert batches == [BatchProgress(7, 57, header.counts.tokens)]
+    counts = header.counts
+    assert batches == [BatchProgress(7, 57, counts.tokens, counts.content_bytes)]
     *batches, outcome = encode(300, on_error="skip")
     assert outcome == Outcome(UnitKey(0, 0))
     assert len(batches) > 5
-    assert [sum(numbers) for numbers in zip(*batches, strict=True)] == [7, 57, header.counts.tokens]
+    assert [sum(numbers) for numbers in zip(*batches, strict=True)] == [
+        7,
+        57,
+        counts.tokens,
+        counts.content_bytes,
+    ]
     assert part_of(tmp_path) == (header, streams)
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from support.command_line import json_of, tokshard
+from support.command_line import installed, json_of, tokshard
 from support.tokenize_runs import documents, pair, write_jsonl
+from tokshard import TokenizeOptions, tokenize
+from tokshard.core.progress import SilentProgress
 from tokshard.storage.lock import WriterLock
 
 UNIT = ("--unit-size", "200")
@@ -157,6 +160,54 @@ def test_a_pipe_starts_over_and_leaves_nothing(corpus):
     assert (report["units_reused"], report["bytes_of_other_options"]) == (0, 0)
     assert pair("x") == clean_pair(corpus, *UNIT, "--on-error", "skip")
     assert not Path("x.tokshard/kept").exists()
+
+
+def test_the_rate_after_a_resume_is_that_of_this_run(corpus):
+    command = ("tokenize", corpus, *UNIT, "-o", "out")
+    assert installed(*command).returncode == 3
+    mend()
+    done = installed(*command)
+    assert done.returncode == 0, done
+    reused, units = map(int, re.search(r"^reused: (\d+) of (\d+) units$", done.stdout, re.MULTILINE).groups())
+    made = [json.loads(line) for line in Path("out.tokshard/units.jsonl").read_text().splitlines()][reused:]
+    assert 0 < len(made) == units - reused
+    size = sum(unit["content_bytes"] for unit in made)
+    seconds, rate = re.search(
+        rf"^time: {size} B of text encoded by this run in (\S+) s \((\S+) B/s of text, ",
+        done.stdout,
+        re.MULTILINE,
+    ).groups()
+    assert float(rate) == pytest.approx(size / float(seconds), rel=0.02, abs=1)
+
+
+def test_the_report_has_what_this_run_encoded(corpus):
+    attempt(corpus, *UNIT, "-o", "out", code=3)
+    mend()
+    report = attempt(corpus, *UNIT, "-o", "out")
+    made = [json.loads(line) for line in Path("out.tokshard/units.jsonl").read_text().splitlines()]
+    made = made[report["units_reused"] :]
+    assert report["encoded_bytes"] == sum(unit["content_bytes"] for unit in made) < report["content_bytes"]
+    assert report["encoded_tokens"] == sum(unit["tokens"] for unit in made)
+    again = attempt(corpus, *UNIT, "-o", "out")
+    assert (again["encoded_bytes"], again["encoded_tokens"]) == (0, 0)
+
+
+def test_the_progress_and_the_report_count_decompressed_text(tmp_path):
+    content = b"".join(json.dumps(record).encode() + b"\n" for record in records(500))
+    (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(content))
+    noted = Noting()
+    report = tokenize(TokenizeOptions(str(tmp_path / "in.jsonl.gz"), str(tmp_path / "out")), progress=noted)
+    last = noted.updates[-1]
+    assert last.content_bytes == report.encoded_bytes == report.content_bytes == len(content)
+    assert last.bytes_done == report.input_bytes < len(content) / 5
+
+
+class Noting(SilentProgress):
+    def __init__(self):
+        self.updates = []
+
+    def update(self, state):
+        self.updates.append(state)
 
 
 def test_a_stricter_policy_refuses_records_that_were_skipped(corpus):

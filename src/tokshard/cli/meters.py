@@ -33,6 +33,7 @@ class Snapshot:
     Attributes:
         seconds: Time since the command began.
         bytes_per_second: None before there are two updates to compare.
+        text_per_second: Bytes of text; None if the work is not on text.
     """
 
     activity: str
@@ -41,6 +42,14 @@ class Snapshot:
     state: ProgressUpdate
     bytes_per_second: float | None
     tokens_per_second: float | None
+    text_per_second: float | None = None
+
+    @property
+    def rate(self) -> str:
+        """The rate in bytes, in words."""
+        is_text = self.state.content_bytes is not None
+        rate = self.text_per_second if is_text else self.bytes_per_second
+        return f"{'-' if rate is None else size(rate)}/s{' of text' * is_text}"
 
     @property
     def share(self) -> float | None:
@@ -70,7 +79,7 @@ class Tracker:
         self._activity = ""
         self._total: int | None = None
         self._state = ProgressUpdate()
-        self._history: deque[tuple[float, int, int]] = deque()
+        self._history: deque[tuple[float, ProgressUpdate]] = deque()
         self._updates = 0
 
     def start(self, activity: str, bytes_total: int | None, bytes_resumed: int) -> None:
@@ -83,23 +92,27 @@ class Tracker:
     def update(self, state: ProgressUpdate) -> None:
         """Take in totals."""
         if not self._history:  # what earlier runs have done is in the first update, and counts for no rate
-            self._history.append((self._clock(), state.bytes_done, state.tokens))
+            self._history.append((self._clock(), state))
         self._state = state
         self._updates += 1
 
     def snapshot(self) -> Snapshot:
         """Return the progress now."""
         now, state = self._clock(), self._state
-        bytes_rate = tokens_rate = None
+        bytes_rate = tokens_rate = text_rate = None
         if self._updates > 1:
-            first, bytes_done, tokens = self._history[0]
+            first, then = self._history[0]
             if now > first:
-                bytes_rate = (state.bytes_done - bytes_done) / (now - first)
-                tokens_rate = (state.tokens - tokens) / (now - first)
-            self._history.append((now, state.bytes_done, state.tokens))
+                bytes_rate = (state.bytes_done - then.bytes_done) / (now - first)
+                tokens_rate = (state.tokens - then.tokens) / (now - first)
+                if state.content_bytes is not None:
+                    text_rate = (state.content_bytes - (then.content_bytes or 0)) / (now - first)
+            self._history.append((now, state))
             while len(self._history) > 1 and self._history[1][0] <= now - _WINDOW_SECONDS:
                 self._history.popleft()
-        return Snapshot(self._activity, now - self._began, self._total, state, bytes_rate, tokens_rate)
+        return Snapshot(
+            self._activity, now - self._began, self._total, state, bytes_rate, tokens_rate, text_rate
+        )
 
 
 def bar_line(found: Snapshot, columns: int, *, bar: str = _UNICODE_BAR) -> str:
@@ -109,14 +122,14 @@ def bar_line(found: Snapshot, columns: int, *, bar: str = _UNICODE_BAR) -> str:
     one has its room before there is a token.
 
     Example:
-        >>> state = ProgressUpdate(25_200_000, 12_345, 5_000_000)
-        >>> found = Snapshot("encoding", 12.3, 60_000_000, state, 12.3e6, 3.1e6)
+        >>> state = ProgressUpdate(25_200_000, 12_345, 5_000_000, content_bytes=50_000_000)
+        >>> found = Snapshot("encoding", 12.3, 60_000_000, state, 6.15e6, 3.1e6, 12.3e6)
         >>> bar_line(found, 79)
-        'encoding ━━━━━━╸─────────  42%  12.3 MB/s  0:00:12  ETA 0:00:03  3.10M tokens/s'
+        'encoding ━━━─────  42%  12.3 MB/s of text  0:00:12  ETA 0:00:06  3.10M tokens/s'
         >>> bar_line(found, 40)
-        'encoding ━━━━━────────  42%  ETA 0:00:03'
+        'encoding ━━━━━────────  42%  ETA 0:00:06'
     """
-    share, rate = found.share, found.bytes_per_second
+    share = found.share
     parts = {"activity": found.activity}
     if share is None:
         if found.state.bytes_done:
@@ -127,7 +140,8 @@ def bar_line(found: Snapshot, columns: int, *, bar: str = _UNICODE_BAR) -> str:
         parts["percent"] = f" {int(100 * share):>3}%"
         parts["amount"] = f"  {size(found.state.bytes_done):>7} of {size(found.bytes_total or 0)}"
     if share is not None or found.state.bytes_done:
-        parts["rate"] = f"  {'-' if rate is None else size(rate):>7}/s"
+        width = 9 if share is None else len("12.3 MB/s of text")
+        parts["rate"] = f"  {found.rate:>{width}}"
     parts["elapsed"] = f"  {_clock_time(found.seconds)}"
     if share is not None:
         parts["eta"] = f"  ETA {_clock_time(found.seconds_left, up=True)}"
@@ -152,8 +166,8 @@ def log_line(found: Snapshot) -> str:
 
     Example:
         >>> state = ProgressUpdate(25_200_000, 12_345, 5_000_000)
-        >>> log_line(Snapshot("encoding", 30.2, 60_000_000, state, 12.3e6, 3.1e6))
-        '0:00:30 encoding: 42%, 25.2 MB of 60.0 MB, 12.3 MB/s, 12,345 documents, 3.10M tokens/s, ETA 0:00:03'
+        >>> log_line(Snapshot("merging", 30.2, 60_000_000, state, 12.3e6, 3.1e6))
+        '0:00:30 merging: 42%, 25.2 MB of 60.0 MB, 12.3 MB/s, 12,345 documents, 3.10M tokens/s, ETA 0:00:03'
     """
     state, share = found.state, found.share
     parts = []
@@ -162,7 +176,7 @@ def log_line(found: Snapshot) -> str:
     elif state.bytes_done:
         parts.append(size(state.bytes_done))
     if state.bytes_done and found.bytes_per_second is not None:
-        parts.append(f"{size(found.bytes_per_second)}/s")
+        parts.append(found.rate)
     if state.documents:
         parts.append(f"{count(state.documents)} documents")
     if state.tokens and found.tokens_per_second is not None:

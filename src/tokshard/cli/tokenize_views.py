@@ -51,9 +51,7 @@ def show_report(report: TokenizeReport, rules: str | None = None) -> None:
             units = counted(report.units_of_other_options, "unit")
             removed = size(report.bytes_of_other_options)
             facts.append(("removed", f"{units} of other options or inputs ({removed})"))
-        tokens = sum(output.tokens for output in report.outputs)
-        speed = throughput(report.seconds, report.content_bytes, tokens)
-        facts.append(("time", f"{size(report.content_bytes)} of text in {speed}"))
+        facts.append(("time", _time(report)))
     rendering.outcome([*facts, *_next_steps(report)])
 
 
@@ -118,6 +116,16 @@ def _next_steps(report: TokenizeReport) -> list[tuple[str, object]]:
         train, valid = prefixes
         found.append(("next", f"launch with --train-data-path {train} --valid-data-path {valid}"))
     return found
+
+
+def _time(report: TokenizeReport) -> str:
+    # An earlier run may have encoded a part of the text: it counts for no rate.
+    if not report.encoded_bytes:
+        return duration(report.seconds)
+    text = f"{size(report.encoded_bytes)} of text"
+    if report.units_reused:
+        text += " encoded by this run"
+    return f"{text} in {throughput(report.seconds, report.encoded_bytes, report.encoded_tokens, ' of text')}"
 
 
 def _listed(numbers: Mapping[str, int]) -> str:

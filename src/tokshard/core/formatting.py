@@ -74,16 +74,16 @@ def short_count(number: float) -> str:
     return size(number).removesuffix("B").replace(" ", "").replace("G", "B")
 
 
-def throughput(seconds: float, size_bytes: int, tokens: int = 0) -> str:
+def throughput(seconds: float, size_bytes: int, tokens: int = 0, of: str = "") -> str:
     """Return the duration of some work and its rates.
 
     Example:
-        >>> throughput(4.33, 120_000_000, 36_000_000)
-        '4.33 s (27.7 MB/s, 8.31M tokens/s)'
+        >>> throughput(4.33, 120_000_000, 36_000_000, " of text")
+        '4.33 s (27.7 MB/s of text, 8.31M tokens/s)'
     """
     seconds = max(seconds, 1e-9)
     of_tokens = f", {short_count(tokens / seconds)} tokens/s" if tokens else ""
-    return f"{duration(seconds)} ({size(size_bytes / seconds)}/s{of_tokens})"
+    return f"{duration(seconds)} ({size(size_bytes / seconds)}/s{of}{of_tokens})"
 
 
 class WrittenDataset(Protocol):

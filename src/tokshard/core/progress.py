@@ -20,12 +20,14 @@ class ProgressUpdate:
         documents: Documents processed.
         tokens: Tokens processed.
         rejected: Records rejected.
+        content_bytes: Bytes of text, of which the rate is shown; None to show that of ``bytes_done``.
     """
 
     bytes_done: int = 0
     documents: int = 0
     tokens: int = 0
     rejected: int = 0
+    content_bytes: int | None = None
 
 
 class Progress(Protocol):

@@ -45,12 +45,16 @@ class BuildResult:
         resumed: How much of the work an earlier run had done: units or bytes.
         kept_units: Finished units of other plans, which are kept until the outputs are published.
         kept_bytes: The size of their work directories.
+        encoded_bytes: Bytes of text that this run encoded; 0 for other commands than tokenize.
+        encoded_tokens: Tokens of this text.
     """
 
     manifests: tuple[Manifest, ...]
     resumed: int = 0
     kept_units: int = 0
     kept_bytes: int = 0
+    encoded_bytes: int = 0
+    encoded_tokens: int = 0
     up_to_date: bool = False
 
 

@@ -147,11 +147,13 @@ class BatchProgress(NamedTuple):
 
     Attributes:
         input_bytes: Its part of the unit's on-disk input bytes; the batches of a unit add up to all of them.
+        content_bytes: Its decompressed input bytes.
     """
 
     input_bytes: int
     documents: int
     tokens: int
+    content_bytes: int
 
 
 def progress_each(
@@ -162,7 +164,7 @@ def progress_each(
     Each message to another process takes time of both. The first batch is reported at once, and all of them
     before the outcome.
     """
-    nothing = BatchProgress(0, 0, 0)
+    nothing = BatchProgress(0, 0, 0, 0)
     unreported, reported = nothing, -math.inf
     for event in events:
         if isinstance(event, BatchProgress):
@@ -316,7 +318,7 @@ class UnitEncoder:
                 if first_offset is None:
                     first_offset = batch.first_offset
                 part.write_rejected(batch.rejected)
-                yield BatchProgress(input_bytes.of(batch), len(batch.offsets), added.tokens)
+                yield BatchProgress(input_bytes.of(batch), len(batch.offsets), added.tokens, len(batch.raw))
             self._finish_comparisons()
             part.finish(
                 PartHeader(
@@ -333,7 +335,7 @@ class UnitEncoder:
         if isinstance(unit, LineUnit) and unit.temporary:
             syscalls.unlink(unit.path)
         if rest := input_bytes.rest():
-            yield BatchProgress(rest, 0, 0)
+            yield BatchProgress(rest, 0, 0, 0)
         yield Outcome(task.key)
 
     def _finish_comparisons(self) -> None:

@@ -219,7 +219,14 @@ def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -
         manifests = assembly.stage(job.plan, job.parameters, job.tokenizer.path)
     finally:
         assembly.close()
-    return BuildResult(tuple(manifests), encoding.resumed, kept_units=kept.units, kept_bytes=kept.size_bytes)
+    return BuildResult(
+        tuple(manifests),
+        encoding.resumed,
+        kept_units=kept.units,
+        kept_bytes=kept.size_bytes,
+        encoded_bytes=encoding.encoded_bytes,
+        encoded_tokens=encoding.encoded_tokens,
+    )
 
 
 def _limited_parts(job: TokenizeJob) -> LimitedParts:
@@ -255,6 +262,7 @@ class UnitEncoding:
         self.resumed = sum(1 for _ in assembly.units())
         self.bytes_done = assembly.input_bytes_done
         self._ready: set[UnitKey] = set()
+        self.encoded_bytes = self.encoded_tokens = 0
         self._documents = assembly.counts.documents
         self._tokens = assembly.counts.tokens
         for part in job.workspace.usable_parts(assembly.next, job.accepted_encoders):
@@ -318,6 +326,8 @@ class UnitEncoding:
                     self.bytes_done += event.input_bytes
                     self._documents += event.documents
                     self._tokens += event.tokens
+                    self.encoded_bytes += event.content_bytes
+                    self.encoded_tokens += event.tokens
                 elif event.refused is not None:
                     refused[event.key] = event.refused
                     feed.limit_to(event.key)
@@ -330,7 +340,9 @@ class UnitEncoding:
                     raise self._assembly.refuse(record)
                 rejected = self._assembly.counts.rejected_total
                 self._progress.update(
-                    ProgressUpdate(self.bytes_done, self._documents, self._tokens, rejected)
+                    ProgressUpdate(
+                        self.bytes_done, self._documents, self._tokens, rejected, self.encoded_bytes
+                    )
                 )
 
     def _assemble(self) -> None:
@@ -400,6 +412,8 @@ def make_report(job: TokenizeJob, result: BuildResult, started: float) -> Tokeni
         transformers_check=job.transformers_check,
         units=first.dataset.units,
         units_reused=result.resumed,
+        encoded_bytes=result.encoded_bytes,
+        encoded_tokens=result.encoded_tokens,
         units_of_other_options=result.kept_units,
         bytes_of_other_options=result.kept_bytes,
         up_to_date=result.up_to_date,

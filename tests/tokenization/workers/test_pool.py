@@ -32,7 +32,7 @@ class Notes:
 
     def __init__(self, patience: int | None = None) -> None:
         self.outcomes: list[Outcome] = []
-        self.progress = [0, 0, 0]
+        self.progress = [0, 0, 0, 0]
         self.patience = patience
 
     def encoded(self, *sizes: int) -> None:

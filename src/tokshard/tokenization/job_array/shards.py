@@ -226,6 +226,7 @@ class TaskShard:
 
     def _run(self, executor: Executor, raw: str, disk_bytes: int) -> None:
         is_started = False
+        content_bytes = 0
         with (
             Feed(
                 self._job.files,
@@ -247,12 +248,15 @@ class TaskShard:
                     self._bytes_done += event.input_bytes
                     self.documents += event.documents
                     self.tokens += event.tokens
+                    content_bytes += event.content_bytes
                 elif (record := event.refused) is not None:
                     file = self._job.files[event.key.file]
                     raise self._job.error_policy.refuse(file.path, _line_of(file, record.offset), record)
                 else:
                     self.encoded_units += 1
-                self._progress.update(ProgressUpdate(self._bytes_done, self.documents, self.tokens))
+                self._progress.update(
+                    ProgressUpdate(self._bytes_done, self.documents, self.tokens, content_bytes=content_bytes)
+                )
 
     def _is_mine(self, key: UnitKey) -> bool:
         return self._assignment.owner(key) == self._task.index

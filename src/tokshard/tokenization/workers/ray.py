@@ -121,10 +121,10 @@ class _IncomingParts:
 class _ProgressOfUnit:
     # Counts nothing twice if the unit is lost and encoded again.
     def __init__(self) -> None:
-        self._attempt = self._counted = (0, 0, 0)
+        self._attempt = self._counted = (0, 0, 0, 0)
 
     def restart(self) -> None:
-        self._attempt = (0, 0, 0)
+        self._attempt = (0, 0, 0, 0)
 
     def add(self, numbers: list[int]) -> BatchProgress:
         attempt = BatchProgress(*(map(sum, zip(self._attempt, numbers, strict=True))))
