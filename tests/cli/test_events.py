@@ -100,6 +100,7 @@ def test_progress_ends_with_the_totals_of_the_report(workshop):
     assert progress[0]["bytes_done"] == 0
     last, report = progress[-1], done.json
     assert last["bytes_done"] == last["bytes_total"] == report["input_bytes"]
+    assert last["content_bytes"] == report["encoded_bytes"] == report["content_bytes"]
     assert (last["documents"], last["tokens"]) == (report["documents"], report["outputs"][0]["tokens"])
 
 

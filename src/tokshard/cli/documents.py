@@ -117,6 +117,10 @@ class Progressed(Event):
     bytes_done: Annotated[
         int, Key("bytes_done", "Bytes of the work that are done, earlier runs included.", minimum=0)
     ]
+    content_bytes: Annotated[
+        int | None,
+        Key("content_bytes", "Decompressed text that this run encoded; null for other work.", minimum=0),
+    ]
     documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
     tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0)]
     rejected: Annotated[int, Key("rejected", "Rejected records.", minimum=0)]

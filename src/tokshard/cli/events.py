@@ -140,6 +140,7 @@ class _Following:
             activity=self._activity,
             bytes_total=self._total,
             bytes_done=state.bytes_done,
+            content_bytes=state.content_bytes,
             documents=state.documents,
             tokens=state.tokens,
             rejected=state.rejected,

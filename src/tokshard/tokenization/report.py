@@ -77,9 +77,14 @@ class TokenizeReport(Document):
     units: Annotated[int, Key("units", "Units of work.", minimum=0)]
     units_reused: Annotated[int, Key("units_reused", "Units that an earlier run had finished.", minimum=0)]
     encoded_bytes: Annotated[
-        int, Key("encoded_bytes", "Decompressed input bytes that this run encoded.", minimum=0)
+        int,
+        Key(
+            "encoded_bytes",
+            "Decompressed input bytes that this run encoded, without units_reused.",
+            minimum=0,
+        ),
     ]
-    encoded_tokens: Annotated[int, Key("encoded_tokens", "Tokens that this run encoded.", minimum=0)]
+    encoded_tokens: Annotated[int, Key("encoded_tokens", "Tokens of these bytes.", minimum=0)]
     units_of_other_options: Annotated[
         int,
         Key(
