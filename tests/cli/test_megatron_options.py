@@ -280,3 +280,11 @@ def test_added_tokens_that_megatron_does_not_find_are_refused(tmp_path, normaliz
 def test_added_tokens_that_megatron_finds_are_not(tmp_path, normalizer, normalized):
     write_tokenizer(tmp_path, normalizer, **{**FLAGS, "normalized": normalized})
     assert run_preset(tmp_path, "0.16").returncode == 0
+
+
+def test_a_normalizer_that_the_library_refuses_is_an_error_of_the_file(tmp_path):
+    write_tokenizer(tmp_path, {"type": "Unknown"}, **FLAGS)
+    code, error, hint = failure(run_preset(tmp_path, "0.16"))
+    assert code == 3
+    assert error.startswith("tokenizers cannot load tokenizer.json: ")
+    assert hint.startswith("fetch the file again if it is damaged")

@@ -9,14 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tokshard.core.formatting import size
+from tokshard.core.formatting import listed, size
 from tokshard.corpus.files import CorpusFile, content_bytes
-from tokshard.errors import UsageError
+from tokshard.errors import TokenizerError, UsageError
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.tokenizer.encoders import fast_encoder_refusal
 from tokshard.tokenizer.equivalence import FIRST_BYTES
+from tokshard.tokenizer.special_tokens import renamed_tokens
 from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings
+
+_SHOWN_TOKENS = 3
 
 EncoderName = Literal["reference", "fast"]
 
@@ -73,7 +76,21 @@ def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
             "does not define the special tokens to add to a text",
             hint="leave out --special-tokens, or pass the tokenizer.json of the same model",
         )
+    if options.strict_tokenizer and not options.special_tokens and tokenizer.kind == "huggingface":
+        _refuse_renamed(tokenizer)
     return tokenizer
+
+
+def _refuse_renamed(tokenizer: Tokenizer) -> None:
+    if renamed := renamed_tokens(tokenizer):
+        names = listed([repr(token) for token in renamed], _SHOWN_TOKENS)
+        raise TokenizerError(
+            f"Megatron without special tokens gives other ids for added tokens of {tokenizer.path} "
+            f"({names}): it looks up the id of the text that they match, which their flags (lstrip, rstrip, "
+            "normalized) change",
+            hint="let Megatron include special tokens; or, for the ids of AutoTokenizer, run tokshard "
+            "tokenize with --tokenizer instead of --preset megatron",
+        )
 
 
 def _choose_encoder(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -132,25 +131,3 @@ class AddedTokens:
     def _passes(self, content: str) -> set[bool]:
         special = {self._special[content]} if content in self._special else set()
         return special | self._ordinary.get(content, set())
-
-
-def renamed_tokens(definition: Mapping[str, Any]) -> list[str]:
-    """Return the added tokens of a ``tokenizer.json`` that are found under another name.
-
-    The name is the text that was matched: with the white space around it if the token has ``lstrip`` or
-    ``rstrip``, and normalized if it has ``normalized``. Megatron without special tokens looks up the ids of
-    these names, ``convert_tokens_to_ids(tokenize(text))``, which the vocabulary does not have.
-    """
-    from tokshard.tokenizer.huggingface_library import load
-
-    normalizer = definition.get("normalizer")
-    empty = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "normalizer": normalizer}
-    library = load(json.dumps(empty).encode()) if normalizer else None
-    tokens = [Token.parse(token) for token in definition.get("added_tokens") or []]
-    return [
-        token.content
-        for token in tokens
-        if token.lstrip
-        or token.rstrip
-        or (token.is_normalized and library is not None and library.pieces(token.content) != [token.content])
-    ]

@@ -14,13 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from tokshard.core.codec import decode, encode
-from tokshard.core.formatting import listed
 from tokshard.core.strict_json import dump_json
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, TokenizerKind
 from tokshard.errors import TokenizerError
 from tokshard.storage.files import write_atomically
 from tokshard.tokenizer import canonical
-from tokshard.tokenizer.added_tokens import renamed_tokens
 from tokshard.tokenizer.derived import MIN_DEFINITION_BYTES, read_derived, write_derived
 from tokshard.tokenizer.directory import ReadingProblem, choose_reading
 from tokshard.tokenizer.directory_reader import FILES_BESIDE, Directory, Reading
@@ -30,7 +28,6 @@ from tokshard.tokenizer.files import (
     conversion_hint,
     is_model_file,
     parse_json,
-    parse_object,
     read_file,
     read_object,
     read_settings,
@@ -50,7 +47,6 @@ from tokshard.tokenizer.vocabulary import Vocabulary
 
 BYTES_EOD: Final = "<|endoftext|>"
 BYTES_EOD_ID: Final = 256
-_SHOWN_TOKENS: Final = 3
 _BYTES_DEFINITION: Final = b"UTF-8 bytes are ids 0 to 255; 256 is <|endoftext|>"
 
 
@@ -165,8 +161,7 @@ def load_tokenizer(  # noqa: PLR0913 - each has a default
         tiktoken: How to read the file of a TikTokenizer; None for Megatron's defaults.
         transformers: The major version of transformers whose reading of a directory is followed; by default
             5 where 4 and 5 differ, with a warning.
-        strict: Whether to raise an error, instead of warning, if transformers may give other ids; and if
-            Megatron does for a tokenizer.json without special tokens.
+        strict: Whether to raise an error, instead of warning, if transformers may give other ids.
         special_tokens: Whether the post-processor applies, so that its differences matter.
         files_beside: Whether files beside the definition, such as ``tokenizer_config.json``, are read, too.
 
@@ -197,8 +192,6 @@ def load_tokenizer(  # noqa: PLR0913 - each has a default
     if read.problem is not None and (strict or read.problem.is_fatal):
         raise TokenizerError(read.problem.message, hint=read.problem.hint)
     place = path or "the built-in tokenizer"
-    if strict and not special_tokens and read.kind == "huggingface":
-        _refuse_renamed(read.definition, place)
     vocabulary = read.vocabulary
     eod_id, eod_token = choose_eod(vocabulary, eod, place, need_eod=need_eod)
     identity = TokenizerIdentity(
@@ -231,18 +224,6 @@ def load_tokenizer(  # noqa: PLR0913 - each has a default
     if reading is not None and reading == _KeptReading.of(reading.argument, source, settings):
         reading.write(tokenizer)
     return tokenizer
-
-
-def _refuse_renamed(definition: bytes, place: str) -> None:
-    if renamed := renamed_tokens(parse_object(definition, place)):
-        names = listed([repr(token) for token in renamed], _SHOWN_TOKENS)
-        raise TokenizerError(
-            f"Megatron without special tokens gives other ids for added tokens of {place} ({names}): it "
-            "looks up the id of the text that they match, which their flags (lstrip, rstrip, normalized) "
-            "change",
-            hint="let Megatron include special tokens; or, for the ids of AutoTokenizer, run tokshard "
-            "tokenize with --tokenizer instead of --preset megatron",
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ def huggingface(tokenizer: Tokenizer) -> LoadedTokenizer:
     path = str(tokenizer.path)
     if tokenizer.sha256 not in _checked:
         _check_subword_prefix(parse_object(tokenizer.definition, path), path)
-    return _load_huggingface(tokenizer.definition, path)
+    return load_huggingface(tokenizer.definition, path)
 
 
 def boundaries(tokenizer: Tokenizer) -> Boundaries | None:
@@ -255,7 +255,8 @@ class _Prepared:
         return FastLibrary(library, self.disputes.recognizer(), self.added_ids, self.prepends)
 
 
-def _load_huggingface(content: bytes, path: str) -> LoadedTokenizer:
+def load_huggingface(content: bytes, path: str) -> LoadedTokenizer:
+    """Load the content of a ``tokenizer.json``; raise TokenizerError if the library refuses it."""
     with panics_as_errors(f"load {path}"):
         try:
             return huggingface_library.load(content)

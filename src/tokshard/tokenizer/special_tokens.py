@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tokshard.tokenizer.added_tokens import Token
 from tokshard.tokenizer.definition import BYTES_EOD, BYTES_EOD_ID, Tokenizer
 from tokshard.tokenizer.files import parse_object
 from tokshard.tokenizer.huggingface import added_token_ids
+from tokshard.tokenizer.libraries import load_huggingface
 from tokshard.tokenizer.sentencepiece_files import sentencepiece_processor
 from tokshard.tokenizer.tiktoken_files import encoding_of_name
 
@@ -58,6 +61,31 @@ def special_tokens_of(tokenizer: Tokenizer) -> SpecialTokens:
             )
         case "huggingface":
             return _of_huggingface(parse_object(tokenizer.definition, path))
+
+
+def renamed_tokens(tokenizer: Tokenizer) -> list[str]:
+    """Return the added tokens of a ``tokenizer.json`` that are found under another name.
+
+    The name is the text that was matched: with the white space around it if the token has ``lstrip`` or
+    ``rstrip``, and normalized if it has ``normalized``. Megatron without special tokens looks up the ids of
+    these names, ``convert_tokens_to_ids(tokenize(text))``, which the vocabulary does not have.
+
+    Raises:
+        TokenizerError: The library refuses the normalizer.
+    """
+    path = str(tokenizer.path)
+    definition = parse_object(tokenizer.definition, path)
+    normalizer = definition.get("normalizer")
+    empty = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "normalizer": normalizer}
+    library = load_huggingface(json.dumps(empty).encode(), path) if normalizer else None
+    tokens = [Token.parse(token) for token in definition.get("added_tokens") or []]
+    return [
+        token.content
+        for token in tokens
+        if token.lstrip
+        or token.rstrip
+        or (token.is_normalized and library is not None and library.pieces(token.content) != [token.content])
+    ]
 
 
 def _of_huggingface(parsed: dict[str, Any]) -> SpecialTokens:
