@@ -13,6 +13,7 @@ from tokshard.dataset.manifest import UnrepresentedText
 from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.tokenizer.dropped_characters import DroppedCharacters
 from tokshard.tokenizer.encoders import reference_encoder
+from tokshard.tokenizer.huggingface import byte_alphabet
 from tokshard.tokenizer.huggingface_library import is_version_1
 
 ADVICE = "use a tokenizer that can write all characters (as bytes), or one that was trained on such text"
@@ -36,10 +37,12 @@ def bpe(vocabulary, **settings):
     }
 
 
-WORD_LEVEL = definition(
-    {"type": "WordLevel", "vocab": {word: place for place, word in enumerate(WORDS)}, "unk_token": "[UNK]"},
-    pre_tokenizer={"type": "Whitespace"},
-)
+def word_level(words):
+    ids = {word: place for place, word in enumerate(words)}
+    return {"type": "WordLevel", "vocab": ids, "unk_token": "[UNK]"}
+
+
+WORD_LEVEL = definition(word_level(WORDS), pre_tokenizer={"type": "Whitespace"})
 
 
 def write(directory, parsed, texts):
@@ -221,6 +224,16 @@ def _characters(name, settings):
         (definition({"type": "Unigram", "vocab": [["a", -1.0]], "unk_id": None}), (None, False)),
         (definition({"type": "WordPiece", "vocab": {"a": 0, "[UNK]": 1}}), (1, False)),
         (WORD_LEVEL, (0, False)),
+        (definition(bpe("ab", unk_id=0)), (None, True)),
+        ({**definition(bpe(byte_alphabet())), "pre_tokenizer": BYTE_LEVEL}, (None, False)),
+        (
+            {**definition(bpe(byte_alphabet(), end_of_word_suffix="</w>")), "pre_tokenizer": BYTE_LEVEL},
+            (None, True),
+        ),
+        (
+            {**WORD_LEVEL, "model": word_level([*byte_alphabet(), "[UNK]"]), "pre_tokenizer": BYTE_LEVEL},
+            (256, False),
+        ),
     ],
 )
 def test_what_a_definition_does_with_unknown_text(tmp_path, parsed, expected):

@@ -68,8 +68,8 @@ def _unknown_id(parsed: dict[str, Any], ids: Mapping[str, int]) -> int | None:
     model = parsed["model"]
     if has_all_bytes(parsed, ids):
         return None
-    if "unk_id" in model:  # Unigram
-        return model["unk_id"] if type(model["unk_id"]) is int else None
+    if model_type(model) == "Unigram":
+        return model["unk_id"] if type(model.get("unk_id")) is int else None
     unknown = model.get("unk_token", COMPONENT_DEFAULTS.get(model_type(model), {}).get("unk_token"))
     return ids.get(unknown) if isinstance(unknown, str) else None
 
@@ -88,7 +88,9 @@ def has_all_bytes(parsed: Mapping[str, Any], ids: Mapping[str, int]) -> bool:
     model = parsed["model"]
     parts = (("pre_tokenizer", "pretokenizers"), ("normalizer", "normalizers"))
     steps = (step.get("type") for part, key in parts for step in components(parsed.get(part), key))
-    if "ByteLevel" in steps and not model.get("end_of_word_suffix"):
+    # The others look up whole words, or need other names for the same characters.
+    has_own_names = model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
+    if "ByteLevel" in steps and model_type(model) in {"BPE", "Unigram"} and not has_own_names:
         return all(character in ids for character in byte_alphabet())
     return model.get("byte_fallback") is True and all(f"<0x{byte:02X}>" in ids for byte in range(256))
 
