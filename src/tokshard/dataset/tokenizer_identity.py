@@ -59,6 +59,7 @@ class TokenizerIdentity:
             omit_none=True,
         ),
     ] = None
+
     transformers: Annotated[
         Literal["4", "5"] | None,
         Key(
@@ -67,6 +68,11 @@ class TokenizerIdentity:
             omit_none=True,
         ),
     ] = None
+
+    @property
+    def template_ids(self) -> tuple[int, ...]:
+        """All ids that ``--special-tokens`` adds to each text; empty if they are not known."""
+        return (*(self.prefix_ids or ()), *(self.suffix_ids or ()))
 
     @property
     def digest(self) -> str:

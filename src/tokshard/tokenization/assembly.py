@@ -34,6 +34,7 @@ from tokshard.dataset.manifest import (
     Manifest,
     RecordCounts,
     TokenFileRecord,
+    UnrepresentedText,
 )
 from tokshard.dataset.plan import BuildPlan, SplitName, TextInput, TokenizeParameters
 from tokshard.dataset.records import RejectionRecord, UnitRecord, parse_line, read_records, to_line
@@ -262,7 +263,9 @@ class Assembly:
             manifest = Manifest(
                 tool=Tool(),
                 fingerprint=plan.fingerprint,
-                dataset=_dataset_record(self, k, field, split_name, parameters.dtype),
+                dataset=_dataset_record(
+                    self, k, field, split_name, parameters.dtype, self._unrepresented(k, plan, parameters)
+                ),
                 files=files,
                 tokenizer=plan.tokenizer,
                 options=plan.options,
@@ -275,6 +278,21 @@ class Assembly:
             stage_manifest(directory, k, manifest)
             manifests.append(manifest)
         return manifests
+
+    def _unrepresented(
+        self, k: int, plan: BuildPlan, parameters: TokenizeParameters
+    ) -> UnrepresentedText | None:
+        # Without the tokens that the tokenizer adds to each text.
+        counts, identity = self.counts.fields[k], plan.tokenizer
+        found = counts.unrepresented
+        if found is None or found.unit != "tokens" or identity is None or not parameters.special_tokens:
+            return found
+        added = identity.template_ids
+        return UnrepresentedText(
+            "tokens",
+            found.checked - counts.sequences * len(added),
+            found.found - counts.sequences * added.count(self._parts.unknown_id),
+        )
 
     def _stage_ids(self, split: int, k: int) -> StagedIds:
         import numpy as np
@@ -440,16 +458,20 @@ def stream_file(stream: str) -> str:
 
 
 def _dataset_record(
-    assembly: Assembly, k: int, field: str, split: SplitName | None, dtype: str
+    assembly: Assembly,
+    k: int,
+    field: str,
+    split: SplitName | None,
+    dtype: str,
+    unrepresented: UnrepresentedText | None,
 ) -> DatasetRecord:
-    counts = assembly.counts.fields[k]
     return DatasetRecord(
         dtype=dtype,
         multimodal=False,
         field=field,
         units=sum(1 for _ in assembly.units()),
         documents=assembly.documents_of(k),
-        **{**asdict(counts), "unrepresented": counts.unrepresented},
+        **{**asdict(assembly.counts.fields[k]), "unrepresented": unrepresented},
         split=split,
     )
 

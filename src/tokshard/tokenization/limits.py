@@ -228,6 +228,7 @@ class LimitedParts:
     Attributes:
         limits: The limits.
         layout: The outputs.
+        unknown_id: The same.
     """
 
     def __init__(
@@ -240,7 +241,7 @@ class LimitedParts:
         self._parameters = parameters
         self.layout = OutputLayout.of(parameters)
         self._compared = compared
-        self._unknown_id = unknown_id
+        self.unknown_id = unknown_id
 
     def within(self, part: PartReader, before: UnitCounts, name: str) -> PartReader | PartPrefix:
         """Return a part, or the beginning of it that is within the limits.
@@ -281,7 +282,7 @@ class LimitedParts:
                 self._compared(part.header, found[:most])
                 for found, most in zip(offsets_of, kept, strict=True)
             ],
-            unknown_id=self._unknown_id,
+            unknown_id=self.unknown_id,
         )
         return part if prefix.header == part.header else prefix
 

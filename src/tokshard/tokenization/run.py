@@ -450,7 +450,7 @@ def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...
         if in_text and job.options.append_eod:
             found.append(
                 f"{prefix}: the text of the corpus itself contains the EOD token "
-                f"{in_text} times; Megatron will see document ends there"
+                f"{counted(in_text, 'time')}; Megatron will see document ends there"
             )
         unrepresented = data.unrepresented
         if unrepresented is not None and unrepresented.share > _WARNED_SHARE:
@@ -464,8 +464,7 @@ def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...
 def _template_eods(job: TokenizeJob) -> int:
     """Return how often the tokenizer itself adds the EOD token to each text."""
     identity = job.tokenizer.identity
-    template = (*(identity.prefix_ids or ()), *(identity.suffix_ids or ()))
-    return template.count(identity.eod_id) if job.options.special_tokens else 0
+    return identity.template_ids.count(identity.eod_id) if job.options.special_tokens else 0
 
 
 def _doubled_eod(job: TokenizeJob) -> Iterator[str]:
