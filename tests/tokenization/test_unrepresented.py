@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from hypothesis import given
@@ -124,6 +125,17 @@ def test_a_merge_adds_what_its_inputs_counted(tmp_path):
     assert manifest["dataset"]["unrepresented"] == {"unit": "tokens", "checked": 4, "found": 2}
 
 
+def test_a_merge_with_a_dataset_that_counted_nothing_tells_nothing_of_all(tmp_path):
+    write(tmp_path, WORD_LEVEL, ["one three"])
+    tokenize(tmp_path, "--eod", "[EOD]")
+    for kind in ("bin", "idx"):
+        shutil.copy(tmp_path / f"out.{kind}", tmp_path / f"foreign.{kind}")
+    done = installed("merge", "out", "foreign", "-o", "both", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done
+    manifest = json.loads((tmp_path / "both.tokshard/manifest.json").read_text())
+    assert "unrepresented" not in manifest["dataset"]
+
+
 def test_work_of_other_units_is_counted_once(tmp_path):
     """A run that stopped at a bad record, and the one that goes on from its units, count as one run does."""
     write(tmp_path, WORD_LEVEL, ["one three"] * 50)
@@ -148,7 +160,7 @@ TWICE = (
     "warning: documents end with the EOD token [EOD] twice, because with --special-tokens the tokenizer adds "
     "it as well; pass --no-append-eod to write it once"
 )
-IN_TEXT = "warning: out: the text of the corpus itself contains the EOD token 1 times"
+IN_TEXT = "warning: out: the text of the corpus itself contains the EOD token 1 time;"
 
 
 @pytest.mark.parametrize("texts", [["one", "two two"], ["one", "two [EOD]", ""]], ids=["plain", "in-text"])
@@ -173,6 +185,17 @@ NAMES = [*"abcß <Ã", "##a", "##b", "a</w>", "##c</w>", "abc", "<0xC3>", "<0xA9
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
 ADDED = {"content": "<x>", "special": True, **dict.fromkeys(FLAGS, False)}
+
+
+@pytest.mark.parametrize("eod", ["[EOD]", "[UNK]"])
+def test_what_the_tokenizer_adds_is_no_text(tmp_path, eod):
+    named = {"[EOD]": {"id": "[EOD]", "ids": [WORDS.index(eod)], "tokens": [eod]}}
+    template = {**EOS_TEMPLATE, "special_tokens": named}
+    write(tmp_path, {**WORD_LEVEL, "post_processor": template}, ["one three", "two", "three"])
+    tokenize(tmp_path, "--eod", eod, "--special-tokens", "--no-append-eod")
+    assert recorded(tmp_path) == {"unit": "tokens", "checked": 4, "found": 2}
+    tokenize(tmp_path, "--eod", eod, "--special-tokens", "--limit", "2", "--force")
+    assert recorded(tmp_path) == {"unit": "tokens", "checked": 3, "found": 1}
 
 
 @needs_pieces

@@ -36,6 +36,7 @@ from tokshard.dataset.manifest import (
     Manifest,
     RecordCounts,
     TokenFileRecord,
+    UnrepresentedText,
     file_of,
 )
 from tokshard.dataset.merge.inputs import MergeInput, common
@@ -374,8 +375,6 @@ def _damaged(dataset: MergeInput, name: str) -> IntegrityError:
 def _dataset_record(inputs: Sequence[MergeInput], units: int, *, multimodal: bool) -> DatasetRecord:
     counts = [dataset.counts for dataset in inputs]
     records = [dataset.manifest.dataset for dataset in inputs if dataset.manifest]
-    unrepresented = [record.unrepresented for record in records if record.unrepresented is not None]
-    is_same_unit = len({found.unit for found in unrepresented}) == 1
     totals = {name: sum(count[name] for count in counts) for name in counts[0]}
     return DatasetRecord(
         dtype=inputs[0].header.dtype.name,
@@ -385,8 +384,19 @@ def _dataset_record(inputs: Sequence[MergeInput], units: int, *, multimodal: boo
         **{**totals, "longest_sequence": max(count["longest_sequence"] for count in counts)},
         split=common([dataset.manifest.dataset.split if dataset.manifest else None for dataset in inputs]),
         eod_in_text=sum(record.eod_in_text for record in records),
-        unrepresented=sum(unrepresented[1:], unrepresented[0]) if is_same_unit else None,
+        unrepresented=_unrepresented(inputs),
     )
+
+
+def _unrepresented(inputs: Sequence[MergeInput]) -> UnrepresentedText | None:
+    # That of all inputs; without a record of each of them it is unknown.
+    total: UnrepresentedText | None = None
+    for dataset in inputs:
+        found = dataset.manifest.dataset.unrepresented if dataset.manifest else None
+        if found is None or (total is not None and found.unit != total.unit):
+            return None
+        total = found if total is None else total + found
+    return total
 
 
 def _foreign_record(dataset: MergeInput, digest: str) -> InputRecord:
