@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.command_line import installed, json_of
-from tokshard.dataset.manifest import UnrepresentedText
 from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.tokenizer.dropped_characters import DroppedCharacters
 from tokshard.tokenizer.encoders import reference_encoder
 from tokshard.tokenizer.huggingface import byte_alphabet
 from tokshard.tokenizer.huggingface_library import is_version_1
 
-ADVICE = "use a tokenizer that can write all characters (as bytes), or one that was trained on such text"
+CANNOT = "warning: the tokenizer cannot represent all text of out: "
+ADVICE = "use one with byte fallback or a byte-level vocabulary, or one trained on such text"
 needs_pieces = pytest.mark.skipif(is_version_1(), reason="version 1 does not show the pieces of a text")
 WORDS = ["[UNK]", "[EOD]", "one", "two"]
 
@@ -68,22 +68,48 @@ def recorded(directory):
 def test_characters_that_are_dropped(tmp_path):
     write(tmp_path, definition(bpe("helo wrd")), ["héllo wörld", "hello"])
     done = tokenize(tmp_path, "--no-append-eod")
-    found = "2 of 16 characters (12.50%) of the documents checked are not in the vocabulary and were dropped"
-    assert f"not represented: {found}\n" in done.stdout
-    assert f"warning: out: {found}; {ADVICE}\n" in done.stderr
+    found = "2 of 16 checked (12.50%)"
+    assert f"dropped characters: {found}\n" in done.stdout
+    assert f"{CANNOT}dropped characters, {found}; {ADVICE}\n" in done.stderr
     assert recorded(tmp_path) == {"unit": "characters", "checked": 16, "found": 2}
     report = json_of(tokenize(tmp_path, "--no-append-eod", "--json"))
     assert report["outputs"][0]["unrepresented"] == recorded(tmp_path)
     assert len(report["warnings"]) == 1
+    assert f"dropped characters {found}" in " ".join(installed("inspect", "out", cwd=tmp_path).stdout.split())
+
+
+@needs_pieces
+def test_dropped_characters_of_documents_beyond_a_limit_do_not_count(tmp_path):
+    write(tmp_path, definition(bpe("helo wrd")), ["hello", *["wörld"] * 200, "hello"])
+    for limits, found in [
+        (("--limit", "1"), (5, 0)),
+        (("--limit", "3"), (15, 2)),
+        (("--max-tokens", "12"), (10, 1)),
+        (("--limit", "202"), (1010, 200)),
+    ]:
+        tokenize(tmp_path, "--no-append-eod", *limits, "--force")
+        assert recorded(tmp_path) == {"unit": "characters", "checked": found[0], "found": found[1]}
+
+
+@needs_pieces
+def test_each_output_names_what_its_text_lost(tmp_path):
+    """Of two fields, one a list of texts, and of documents within a limit."""
+    write(tmp_path, definition(bpe("helo wrd")), [])
+    rows = [{"a": "ö" * number, "b": ["hö", "ello"] * number} for number in range(1, 5)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = tokenize(tmp_path, "--no-append-eod", "--field", "a", "--field", "b", "--limit", "3")
+    assert "dropped characters: 6 of 6 checked (100.00%) in out_a_document\n" in done.stdout
+    assert "dropped characters: 6 of 36 checked (16.67%) in out_b_document\n" in done.stdout
 
 
 def test_unknown_tokens(tmp_path):
     write(tmp_path, WORD_LEVEL, ["one two three", "one [UNK]", "", "[EOD]"])
     done = tokenize(tmp_path, "--eod", "[EOD]")
     # Of "[UNK]" the brackets and the letters are a word each.
-    found = "7 of 10 tokens (70.00%) of the text are the unknown token"
-    assert f"not represented: {found}\n" in done.stdout
-    assert f"warning: out: {found}; {ADVICE}\n" in done.stderr
+    found = "7 of 10 (70.00%)"
+    assert f"unknown tokens: {found}\n" in done.stdout
+    assert f"{CANNOT}unknown tokens, {found}; {ADVICE}\n" in done.stderr
+    assert f"unknown tokens {found}" in " ".join(installed("inspect", "out", cwd=tmp_path).stdout.split())
     assert recorded(tmp_path) == {"unit": "tokens", "checked": 10, "found": 7}
 
 
@@ -98,14 +124,15 @@ def test_the_appended_token_is_not_text_even_if_it_is_the_unknown_token(tmp_path
 def test_a_small_share_is_counted_without_a_warning(tmp_path):
     write(tmp_path, WORD_LEVEL, ["one two " * 100 + "three"])
     done = tokenize(tmp_path, "--eod", "[EOD]")
-    assert "not represented: 1 of 201 tokens (0.50%) of the text are the unknown token\n" in done.stdout
+    assert "unknown tokens: 1 of 201 (0.50%)\n" in done.stdout
     assert "warning" not in done.stderr
 
 
 def test_a_vocabulary_with_everything_says_nothing(tmp_path):
     write(tmp_path, WORD_LEVEL, ["one two"])
     done = tokenize(tmp_path, "--eod", "[EOD]")
-    assert "represented" not in done.stdout + done.stderr
+    assert "unknown tokens" not in done.stdout
+    assert "warning" not in done.stderr
     assert recorded(tmp_path) == {"unit": "tokens", "checked": 2, "found": 0}
 
 
@@ -225,10 +252,10 @@ def test_each_character_is_a_token_or_dropped(tmp_path_factory, text, names, set
     path.write_text(json.dumps(parsed))
     tokenizer = load_tokenizer(str(path), need_eod=False)
     assert tokenizer.drops_characters
-    found = DroppedCharacters(tokenizer).count([text])
+    checked, dropped = DroppedCharacters(tokenizer).count(text)
     ids = reference_encoder(tokenizer, special_tokens=False).encode([text]).ids.tolist()
     kept = sum(_characters(names[index], settings) for index in ids if index < len(names))
-    assert found == UnrepresentedText("characters", found.checked, round(found.checked - kept))
+    assert dropped == round(checked - kept)
 
 
 def _characters(name, settings):

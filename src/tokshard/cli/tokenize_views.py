@@ -33,11 +33,10 @@ def show_report(report: TokenizeReport, rules: str | None = None) -> None:
         facts.append(("rejected", f"{_listed(report.rejected)} (listed in {first}.tokshard/rejected.jsonl)"))
     if report.excluded:
         facts.append(("excluded", _listed(report.excluded)))
-    facts += [
-        ("not represented", output.unrepresented.describe())
-        for output in report.outputs
-        if output.unrepresented is not None and output.unrepresented.found
-    ]
+    for output in report.outputs:
+        if (found := output.unrepresented) is not None and found.found:
+            of_output = f" in {output.prefix}" if len(report.outputs) > 1 else ""
+            facts.append((found.name, f"{found.describe()}{of_output}"))
     if rules is not None:
         facts.append(("preset", rules))
     facts.append(("encoder", _encoder(report)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from tokshard.core.codec import SHA256, XXH3_128, Document, Key, Tool
-from tokshard.core.formatting import count, counted, percent
+from tokshard.core.formatting import count, percent
 from tokshard.dataset.plan import (
     AdoptionParameters,
     BuildParameters,
@@ -98,12 +98,15 @@ class UnrepresentedText:
         """The share of what was found."""
         return self.found / max(self.checked, 1)
 
+    @property
+    def name(self) -> str:
+        """What is counted, in words."""
+        return "unknown tokens" if self.unit == "tokens" else "dropped characters"
+
     def describe(self) -> str:
-        """Return what was found, in words."""
-        found = f"{count(self.found)} of {counted(self.checked, self.unit[:-1])} ({percent(self.share)})"
-        if self.unit == "tokens":
-            return f"{found} of the text are the unknown token"
-        return f"{found} of the documents checked are not in the vocabulary and were dropped"
+        """Return the numbers, in words."""
+        checked = count(self.checked) + (" checked" if self.unit == "characters" else "")
+        return f"{count(self.found)} of {checked} ({percent(self.share)})"
 
 
 UNREPRESENTED = Key(

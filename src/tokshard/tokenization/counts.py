@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from tokshard.core.codec import Key
 from tokshard.dataset.manifest import UNREPRESENTED, UnrepresentedText
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,12 @@ class FieldCounts:
             max(self.longest_sequence, other.longest_sequence),
             _sum(self.unrepresented, other.unrepresented),
         )
+
+
+def dropped_characters(rows: NDArray[np.int64]) -> UnrepresentedText:
+    """Return the sum of rows of a stream ``characters.K`` of a part."""
+    _, checked, dropped = rows.sum(axis=0, dtype=int).tolist()
+    return UnrepresentedText("characters", checked, dropped)
 
 
 @dataclass(frozen=True, slots=True)

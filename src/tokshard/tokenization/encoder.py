@@ -24,7 +24,7 @@ from tokshard.corpus.selection import ALL_RECORDS, RecordSelection
 from tokshard.corpus.units import LineUnit, Unit, unit_from_json
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage import syscalls
-from tokshard.tokenization.counts import FieldCounts, SplitCounts, UnitCounts
+from tokshard.tokenization.counts import FieldCounts, SplitCounts, UnitCounts, dropped_characters
 from tokshard.tokenization.packing import PackedDocuments, pack_documents, pack_long_document
 from tokshard.tokenization.part import OutputLayout, PartHeader, PartWriter, UnitKey
 from tokshard.tokenizer import encoders, equivalence, libraries
@@ -282,7 +282,10 @@ class UnitEncoder:
         input_bytes = _InputBytes(unit)
         first_offset: int | None = None
         path = os.path.join(self.parts_directory, task.key.part_name)
-        with PartWriter(path, layout.streams) as part:
+        streams = [*layout.streams]
+        if spec.drops_characters:
+            streams += (f"characters.{k}" for k in range(layout.outputs))
+        with PartWriter(path, streams) as part:
             for batch in read_documents(
                 unit,
                 spec.fields,
@@ -301,8 +304,10 @@ class UnitEncoder:
                         _write_packed(part, k, packed)
                         outputs[k] += packed.counts
                     if spec.drops_characters:
-                        for field, counts_of_field in self._dropped(documents, task):
-                            outputs[layout.outputs_of(split)[field]] += counts_of_field
+                        for field, rows in self._dropped(documents, task):
+                            k = layout.outputs_of(split)[field]
+                            part.write(f"characters.{k}", rows.data)
+                            outputs[k] += FieldCounts(unrepresented=dropped_characters(rows))
                     part.write(f"offsets.{split}", documents.offsets.data)
                     if documents.ids is not None:
                         part.write_ids(split, documents.ids)
@@ -343,12 +348,18 @@ class UnitEncoder:
         for comparison in comparisons:
             comparison.finish()
 
-    def _dropped(self, batch: DocumentBatch, task: Task) -> Iterator[tuple[int, FieldCounts]]:
-        # Of the beginning of each document that an equivalence check would compare.
+    def _dropped(self, batch: DocumentBatch, task: Task) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        # Of the beginning of each text that an equivalence check would compare.
+        import numpy as np
+
         chosen = equivalence.sample(batch.offsets, task.unit.file, task.compare_below)
         for k, (texts, counts) in enumerate(zip(batch.texts, batch.sequences_per_document, strict=True)):
-            beginnings = (texts[index][:LONG_CHARACTERS] for index in _texts_of(chosen, counts))
-            yield k, FieldCounts(unrepresented=self._characters.count(beginnings))
+            offsets = np.repeat(batch.offsets[chosen], 1 if counts is None else counts[chosen])
+            rows = [
+                (offset, *self._characters.count(texts[index][:LONG_CHARACTERS]))
+                for offset, index in zip(offsets, _texts_of(chosen, counts), strict=True)
+            ]
+            yield k, np.array(rows, np.int64).reshape(-1, 3)
 
     @cached_property
     def _characters(self) -> DroppedCharacters:

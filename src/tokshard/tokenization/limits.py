@@ -17,7 +17,7 @@ from tokshard.core.formatting import count, counted
 from tokshard.dataset.manifest import UnrepresentedText
 from tokshard.dataset.plan import TokenizeParameters
 from tokshard.errors import UsageError
-from tokshard.tokenization.counts import FieldCounts, SplitCounts, UnitCounts
+from tokshard.tokenization.counts import FieldCounts, SplitCounts, UnitCounts, dropped_characters
 from tokshard.tokenization.part import OutputLayout, PartHeader, PartReader
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Limits:
 class PartPrefix:
     """The beginning of a part up to a limit, with the interface of :class:`PartReader`.
 
-    The counts of records and of checked characters and the digest of the content are those of the whole unit.
+    The counts of records and the digest of the content are those of the whole unit.
 
     Args:
         part: The part.
@@ -144,11 +144,11 @@ class PartPrefix:
                     empty_documents=empty,
                     eod_in_text=eods - appended,
                     longest_sequence=int(lengths.max(initial=0)),
-                    unrepresented=part.header.counts.fields[k].unrepresented
-                    if unknown_id is None
-                    else UnrepresentedText(
+                    unrepresented=UnrepresentedText(
                         "tokens", tokens - appended, unknown - appended * (unknown_id == eod_id)
-                    ),
+                    )
+                    if unknown_id is not None
+                    else self._dropped(k, end),
                 )
             )
         splits = []
@@ -185,15 +185,23 @@ class PartPrefix:
         import xxhash
 
         state = xxhash.xxh3_128()
-        found = [0] * len(ids)
+        totals = [0] * len(ids)
         for chunk in self.chunks(stream):
             state.update(chunk)
             tokens = np.frombuffer(chunk, dtype)
-            for place, wanted in enumerate(ids):
-                if wanted is not None:
-                    found[place] += int(np.count_nonzero(tokens == wanted))
+            for index, token in enumerate(ids):
+                if token is not None:
+                    totals[index] += int(np.count_nonzero(tokens == token))
         self._digests[stream] = state.hexdigest()
-        return found
+        return totals
+
+    def _dropped(self, k: int, end: int) -> UnrepresentedText | None:
+        import numpy as np
+
+        if self._part.header.counts.fields[k].unrepresented is None:
+            return None
+        rows = np.frombuffer(self._part.read(f"characters.{k}"), "<i8").reshape(-1, 3)
+        return dropped_characters(rows[rows[:, 0] < end])
 
     def _counts(
         self, counts: UnitCounts, splits: tuple[SplitCounts, ...], fields: tuple[FieldCounts, ...]

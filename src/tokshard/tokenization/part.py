@@ -1,13 +1,16 @@
 """Parts: the result of encoding one unit, as one file that is complete or absent.
 
 Layout (little endian): data, then a JSON footer, then the footer's length in bytes as ``u64``, its
-XXH3-128 (16 bytes), and the magic ``TOKPART4``. The data consists of named
+XXH3-128 (16 bytes), and the magic ``TOKPART5``. The data consists of named
 *streams*, each a list of extents in the order written:
 
 =================  =========================================================
 ``tokens.K``       token ids of output K, in the dataset's dtype
 ``lengths.K``      ``i32``, tokens of each sequence of output K
 ``sequences.K``    ``u32``, sequences of each document of output K
+``characters.K``   three ``i64`` for each text that was checked for dropped characters: where
+                   its document lies in the input, the characters checked, those dropped;
+                   only if the tokenizer drops characters
 ``offsets.S``      ``i64``, where the record of each document of split S lies in its input
 ``ids.S``          the documents' own ids as UTF-8, one after the other
 ``id_lengths.S``   ``u32``, bytes of each id
@@ -46,7 +49,7 @@ from tokshard.storage.reading import open_descriptor, read_at, read_into
 from tokshard.storage.syscalls import Buffer
 from tokshard.tokenization.counts import FieldCounts, SplitCounts, UnitCounts
 
-_MAGIC = b"TOKPART4"
+_MAGIC = b"TOKPART5"
 _TAIL = struct.Struct("<Q16s8s")
 _COPY_BYTES = 1 << 20
 _PART_NAME = re.compile(r"([0-9]{6,})-([0-9]{9,})\.part")
@@ -111,7 +114,7 @@ class OutputLayout:
 
     @property
     def streams(self) -> list[str]:
-        """The names of the streams of a part."""
+        """The names of the streams that are assembled."""
         of_output, of_split = (
             ("tokens", "lengths", "sequences"),
             ("offsets", *(ID_STREAMS if self.ids else ())),

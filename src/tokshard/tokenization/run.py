@@ -455,8 +455,9 @@ def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...
         unrepresented = data.unrepresented
         if unrepresented is not None and unrepresented.share > _WARNED_SHARE:
             found.append(
-                f"{prefix}: {unrepresented.describe()}; use a tokenizer that can write all "
-                "characters (as bytes), or one that was trained on such text"
+                f"the tokenizer cannot represent all text of {prefix}: {unrepresented.name}, "
+                f"{unrepresented.describe()}; use one with byte fallback or a byte-level vocabulary, or one "
+                "trained on such text"
             )
     return tuple(found)
 

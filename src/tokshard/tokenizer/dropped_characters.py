@@ -8,9 +8,8 @@ among them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from tokshard.dataset.manifest import UnrepresentedText
 from tokshard.tokenizer import libraries
 from tokshard.tokenizer.definition import Tokenizer
 from tokshard.tokenizer.files import parse_object
@@ -31,26 +30,23 @@ class DroppedCharacters:
         self._falls_back = bool(model.get("byte_fallback"))
         self._affixes = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
 
-    def count(self, texts: Iterable[str]) -> UnrepresentedText:
-        """Return how many normalized characters of the texts the model gets, and how many it drops."""
-        checked = 0
+    def count(self, text: str) -> tuple[int, int]:
+        """Return how many normalized characters of a text the model gets, and how many of them it drops."""
+        with libraries.panics_as_errors("encode a text"):
+            pieces = self._library.pieces(text)
         symbols: Counter[str] = Counter()
-        for text in texts:
-            with libraries.panics_as_errors("encode a text"):
-                pieces = self._library.pieces(text)
-            for piece in pieces:
-                checked += len(piece)
-                if not (self._ignores_merges and piece in self._vocabulary):
-                    symbols.update(self._symbols(piece))
+        for piece in pieces:
+            if not (self._ignores_merges and piece in self._vocabulary):
+                symbols.update(self._symbols(piece))
         dropped = sum(times for symbol, times in symbols.items() if not self._is_known(symbol))
-        return UnrepresentedText("characters", checked, dropped)
+        return sum(map(len, pieces)), dropped
 
     def _symbols(self, piece: str) -> Iterator[str]:
         # The name of each character in the vocabulary.
         prefix, suffix = self._affixes
         last = len(piece) - 1
-        for place, character in enumerate(piece):
-            yield prefix * (place > 0) + character + suffix * (place == last)
+        for index, character in enumerate(piece):
+            yield prefix * (index > 0) + character + suffix * (index == last)
 
     def _is_known(self, symbol: str) -> bool:
         if symbol in self._vocabulary:
