@@ -250,8 +250,10 @@ RENAMED_ERROR = (
     "the id of the text that they match, which their flags (lstrip, rstrip, normalized) change"
 )
 RENAMED_HINT = (
-    "let Megatron include special tokens; or, for the ids of AutoTokenizer, run tokshard tokenize with "
-    "--tokenizer instead of --preset megatron"
+    "pass --tokenizer-hf-include-special-tokens (0.16), or leave out "
+    "--tokenizer-hf-no-include-special-tokens (from 0.17), here and in the training job; or run tokshard "
+    "tokenize with --tokenizer instead of --preset megatron: it gives the same ids if no text contains these "
+    "tokens"
 )
 RENAMED = [
     (LLAMA, {"normalized": True}),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.command_line import installed, json_of
+from support.command_line import failure, installed, json_of
 from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.tokenizer.dropped_characters import DroppedCharacters
 from tokshard.tokenizer.encoders import reference_encoder
@@ -137,7 +137,7 @@ def test_a_vocabulary_with_everything_says_nothing(tmp_path):
 
 
 def test_nothing_is_counted_where_every_text_can_be_written(tmp_path):
-    substitutes = [f"<0x{byte:02X}>" for byte in range(256)]
+    substitutes = [f"<0x{byte:02X}>" for byte in {*range(256)} - {0xC0, 0xC1, *range(0xF5, 0x100)}]
     write(tmp_path, definition(bpe(["a", *substitutes], byte_fallback=True)), ["aé"])
     tokenize(tmp_path, "--no-append-eod")
     assert recorded(tmp_path) is None
@@ -206,6 +206,27 @@ def test_an_eod_token_that_the_tokenizer_adds_is_not_blamed_on_the_corpus(tmp_pa
     assert "warning" not in once.stderr
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        bpe("ab", unk_token="[UNK]"),
+        {**word_level(["a"]), "unk_token": "[UNK]"},
+        {"type": "Unigram", "vocab": [["a", -1.0]], "unk_id": None},
+    ],
+    ids=lambda model: model["type"],
+)
+def test_a_model_without_its_unknown_token(tmp_path, model):
+    write(tmp_path, definition(model), ["a"])
+    tokenize(tmp_path, "--no-append-eod")
+    write(tmp_path, definition(model), ["ac"])
+    arguments = ("in.jsonl", "-o", "out", "--tokenizer", "tokenizer.json", "--no-append-eod", "--force")
+    for workers in ("1", "2"):
+        code, error, hint = failure(installed("tokenize", *arguments, "--workers", workers, cwd=tmp_path))
+        assert code == 3
+        assert error.startswith("tokenizers cannot encode a text with tokenizer.json: ")
+        assert hint == "add its unknown token to the vocabulary, or fetch the file again if it is damaged"
+
+
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 TEXTS = st.text("abcéß <x>\u4e2d ", max_size=30)
 NAMES = [*"abcß <Ã", "##a", "##b", "a</w>", "##c</w>", "abc", "<0xC3>", "<0xA9>"]
@@ -223,6 +244,15 @@ def test_what_the_tokenizer_adds_is_no_text(tmp_path, eod):
     assert recorded(tmp_path) == {"unit": "tokens", "checked": 4, "found": 2}
     tokenize(tmp_path, "--eod", eod, "--special-tokens", "--limit", "2", "--force")
     assert recorded(tmp_path) == {"unit": "tokens", "checked": 3, "found": 1}
+
+
+@needs_pieces
+def test_a_token_of_the_model_that_is_also_added_is_text(tmp_path):
+    """An offset after a dropped character is wrong, so it must not tell what was an added token."""
+    added = {**ADDED, "id": 0, "content": "a", "single_word": True}
+    write(tmp_path, definition(bpe("ab"), added_tokens=[added]), ["éba a"])
+    tokenize(tmp_path, "--no-append-eod")
+    assert recorded(tmp_path) == {"unit": "characters", "checked": 4, "found": 2}
 
 
 @needs_pieces

@@ -119,7 +119,11 @@ class Progressed(Event):
     ]
     content_bytes: Annotated[
         int | None,
-        Key("content_bytes", "Decompressed text that this run encoded; null for other work.", minimum=0),
+        Key(
+            "content_bytes",
+            "Decompressed text that this run encoded; null before the first of it, and for other work.",
+            minimum=0,
+        ),
     ]
     documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
     tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0)]

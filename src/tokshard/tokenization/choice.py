@@ -88,8 +88,10 @@ def _refuse_renamed(tokenizer: Tokenizer) -> None:
             f"Megatron without special tokens gives other ids for added tokens of {tokenizer.path} "
             f"({names}): it looks up the id of the text that they match, which their flags (lstrip, rstrip, "
             "normalized) change",
-            hint="let Megatron include special tokens; or, for the ids of AutoTokenizer, run tokshard "
-            "tokenize with --tokenizer instead of --preset megatron",
+            hint="pass --tokenizer-hf-include-special-tokens (0.16), or leave out "
+            "--tokenizer-hf-no-include-special-tokens (from 0.17), here and in the training job; or run "
+            "tokshard tokenize with --tokenizer instead of --preset megatron: it gives the same ids if no "
+            "text contains these tokens",
         )
 
 

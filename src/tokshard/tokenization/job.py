@@ -35,6 +35,7 @@ from tokshard.tokenization.reuse import (
     keep_only,
 )
 from tokshard.tokenizer.definition import Tokenizer
+from tokshard.tokenizer.huggingface_library import is_version_1
 from tokshard.tokenizer.transformers_check import TransformersCheck
 
 # The manifest adds counts and a digest to each input's entry, and must stay readable (64 MiB).
@@ -220,7 +221,8 @@ class TokenizeJob:
             id_field=options.id_field,
             selection=RecordSelection.of(self.parameters),
             unknown_id=self.tokenizer.unknown_id,
-            drops_characters=self.tokenizer.drops_characters,
+            # Version 1 does not show what a model gets.
+            drops_characters=self.tokenizer.drops_characters and not is_version_1(),
         )
 
     @contextmanager

@@ -7,12 +7,14 @@ among them.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 
 from tokshard.tokenizer import libraries
 from tokshard.tokenizer.definition import Tokenizer
 from tokshard.tokenizer.files import parse_object
+from tokshard.tokenizer.huggingface import EMPTY_MODEL
 
 
 class DroppedCharacters:
@@ -23,8 +25,12 @@ class DroppedCharacters:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._library = libraries.huggingface(tokenizer)
-        model = parse_object(tokenizer.definition, str(tokenizer.path))["model"]
+        path = str(tokenizer.path)
+        definition = parse_object(tokenizer.definition, path)
+        model = definition["model"]
+        empty = {**definition, "model": EMPTY_MODEL, "post_processor": None}
+        # Without spaces: a key of tokshard is recognized at the beginning.
+        self._library = libraries.load_huggingface(json.dumps(empty, separators=(",", ":")).encode(), path)
         self._vocabulary = model["vocab"]
         self._ignores_merges = bool(model.get("ignore_merges"))
         self._falls_back = bool(model.get("byte_fallback"))

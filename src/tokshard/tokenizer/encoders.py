@@ -243,11 +243,20 @@ class _HuggingFaceEncoder:
 
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
         self._library = libraries.huggingface(tokenizer)
+        self._path = tokenizer.path
         self._special_tokens = special_tokens
 
     def encode(self, texts: list[str]) -> EncodedBatch:
         with libraries.panics_as_errors("encode a text"):
-            ids, lengths = self._library.encode(texts, special_tokens=self._special_tokens)
+            try:
+                ids, lengths = self._library.encode(texts, special_tokens=self._special_tokens)
+            except Exception as error:
+                if type(error) is not Exception:  # a text that cannot be encoded by any tokenizer
+                    raise
+                raise TokenizerError(
+                    f"tokenizers cannot encode a text with {self._path}: {error}",
+                    hint="add its unknown token to the vocabulary, or fetch the file again if it is damaged",
+                ) from error
         return EncodedBatch(ids, _offsets(lengths))
 
 

@@ -12,6 +12,11 @@ from tokshard.tokenizer.vocabulary import Vocabulary
 SPLITS_SPECIAL_TOKENS: Final = "encode_special_tokens"
 """First key of definitions, written by tokshard, that encode special tokens in texts as ordinary text."""
 
+EMPTY_MODEL: Final[Mapping[str, Any]] = {"type": "BPE", "vocab": {}, "merges": []}
+"""A model that drops all text: what is left are added tokens."""
+
+_UTF8_BYTES: Final = [*range(0xC0), *range(0xC2, 0xF5)]
+
 COMPONENT_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "BPE": {
         "dropout": None,
@@ -91,8 +96,9 @@ def has_all_bytes(parsed: Mapping[str, Any], ids: Mapping[str, int]) -> bool:
     # The others look up whole words, or need other names for the same characters.
     has_own_names = model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
     if "ByteLevel" in steps and model_type(model) in {"BPE", "Unigram"} and not has_own_names:
-        return all(character in ids for character in byte_alphabet())
-    return model.get("byte_fallback") is True and all(f"<0x{byte:02X}>" in ids for byte in range(256))
+        alphabet = byte_alphabet()
+        return all(alphabet[byte] in ids for byte in _UTF8_BYTES)
+    return model.get("byte_fallback") is True and all(f"<0x{byte:02X}>" in ids for byte in _UTF8_BYTES)
 
 
 def template_ids(post_processor: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

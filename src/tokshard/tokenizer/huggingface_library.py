@@ -48,7 +48,7 @@ class LoadedTokenizer(Protocol):
     def pieces(self, text: str) -> list[str]:
         """Return the normalized pieces of a text that the model gets, added tokens left out.
 
-        Version 1 does not show them: the list is empty.
+        Only for a tokenizer with :data:`~tokshard.tokenizer.huggingface.EMPTY_MODEL`.
         """
 
 
@@ -125,12 +125,10 @@ class _Version0:
 
     def _between_added_tokens(self, text: str) -> Iterator[str]:
         end = 0
-        if added := self._library.get_added_tokens_decoder():
-            encoding = self._library.encode(text, add_special_tokens=False)
-            for token, (begin, stop) in zip(encoding.ids, encoding.offsets, strict=True):
-                if token in added:
-                    yield text[end:begin]
-                    end = stop
+        # With a model, its tokens after a dropped character have wrong offsets.
+        for begin, stop in self._library.encode(text, add_special_tokens=False).offsets:
+            yield text[end:begin]
+            end = stop
         yield text[end:]
 
 
@@ -157,8 +155,8 @@ class _Version1:
         found: list[str] = self._library.decode_tokens([token_id])
         return found[0] if found else None
 
-    def pieces(self, text: str) -> list[str]:  # noqa: ARG002 - of the protocol
-        return []
+    def pieces(self, text: str) -> list[str]:
+        raise NotImplementedError("version 1 does not show them")
 
 
 @contextmanager
