@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from typing import BinaryIO
 
 from tokshard.core.background import Background
@@ -17,6 +18,8 @@ from tokshard.errors import InputError
 
 # Opening a named pipe waits for its writer, which another process may be about to start.
 PIPE_SECONDS = 5
+# Named pipes that were opened for reading.
+_pipes: list[BinaryIO] = []
 
 
 def open_descriptor(path: str, flags: int = 0) -> int:
@@ -54,12 +57,16 @@ def open_passed(path: str | int) -> BinaryIO:
     ``path`` can be a descriptor, which stays open when the file is closed.
 
     Raises:
-        InputError: It is a named pipe, and no process has opened it for writing in a few seconds.
+        InputError: It is a named pipe, and no process has opened it for writing in a few seconds, in which
+            no other pipe was open.
         OSError: It cannot be opened.
     """
-    if isinstance(path, str) and stat.S_ISFIFO(os.stat(path).st_mode):
-        return open(_open_pipe(path), "rb")
-    return open(path, "rb", closefd=isinstance(path, str))
+    is_pipe = isinstance(path, str) and stat.S_ISFIFO(os.stat(path).st_mode)
+    opened = _open_pipe(str(path)) if is_pipe else path
+    file = open(opened, "rb", closefd=isinstance(path, str))  # noqa: SIM115 - the caller closes it
+    if is_pipe:
+        _pipes[:] = [*(pipe for pipe in _pipes if not pipe.closed), file]
+    return file
 
 
 def _open_pipe(path: str) -> int:
@@ -70,11 +77,15 @@ def _open_pipe(path: str) -> int:
         OSError: It cannot be opened.
     """
     opened = Background(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-    if opened.done.wait(PIPE_SECONDS):
-        return opened.result()
-    # A writer ends the wait of the thread.
-    os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    os.close(opened.result())
+    is_waiting = True
+    while is_waiting:
+        if opened.done.wait(PIPE_SECONDS):
+            return opened.result()
+        # Its writer may be writing to another pipe first.
+        is_waiting = not all(pipe.closed for pipe in _pipes)
+    with suppress(OSError):  # without permission to write, the thread waits until the process exits
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))  # it ends the wait of the thread
+        os.close(opened.result())
     raise InputError(
         f"cannot read {path}: no process has opened the named pipe for writing",
         hint="start the process that writes to it first, or pipe its output into the command and pass -",
