@@ -151,6 +151,49 @@ def test_dry_run_reads_the_first_record(place, name):
     assert not Path("new/web.tokshard").exists()
 
 
+@pytest.mark.parametrize("seed", ["0", "1", "2", "3"])
+def test_dry_run_ends_as_a_run_on_a_sample_does(place, seed):
+    (place / "in/first.jsonl").write_bytes(b"{\n" + b'{"text": "a"}\n' * 20)
+    command = ("tokenize", "in/first.jsonl", *TOKENIZE, "--sample", "0.5", "--sample-seed", seed)
+    codes = tokshard(*command, "--dry-run").returncode, tokshard(*command).returncode
+    assert codes == ((3, 3) if seed in {"1", "3"} else (0, 0))
+
+
+def test_dry_run_checks_what_the_tokenizer_needs(place):
+    (place / "in/ids.jsonl").write_text('{"text": "1 9"}\n')
+    command = ("tokenize", "in/ids.jsonl", "-o", "new/web", "--tokenizer", "null:5", "--eod", "4")
+    errors = {failure(tokshard(*command, *options)) for options in ((), ("--dry-run",))}
+    assert len(errors) == 1
+    assert errors.pop()[0] == 3
+
+
+@pytest.mark.parametrize("output", ["in/a.jsonl/x", "/proc/tokshard/x"])
+def test_an_output_that_cannot_be_a_path_is_not_called_damaged(place, output):
+    command = ("tokenize", "in/a.jsonl", "--tokenizer", "tok/tokenizer.json", "-o", output)
+    code, _, hint = failure(installed(*command))
+    assert code == 7
+    assert hint == "choose another path for the output"
+
+
+def test_a_hint_names_a_file_with_the_words_of_its_template(place):
+    (place / "my PLAIN FILE.zip").write_bytes(b"PK\x03\x04" + bytes(30))
+    _, _, hint = failure(installed("tokenize", "my PLAIN FILE.zip", *TOKENIZE))
+    assert hint.endswith(": unzip 'my PLAIN FILE.zip'")
+    (place / "PLAIN.jsonl.gz").write_bytes(gzip.compress(gzip.compress(b"{}")))
+    _, _, hint = failure(installed("tokenize", "PLAIN.jsonl.gz", *TOKENIZE))
+    assert hint.endswith(": gunzip -c PLAIN.jsonl.gz > PLAIN.jsonl")
+
+
+def test_a_writer_fills_one_pipe_after_the_other(place):
+    """A pipe has no time limit while another one is being read."""
+    os.mkfifo("first")
+    os.mkfifo("second")
+    writer = subprocess.Popen(["sh", "-c", "(cat in/a.jsonl; sleep 7) > first; cat in/a.jsonl > second"])
+    done = installed("tokenize", "first", "second", *TOKENIZE, "--workers", "2", seconds=30)
+    assert done.returncode == 0, done
+    assert writer.wait() == 0
+
+
 STDIN = {
     "zip": (b"PK\x03\x04" + bytes(30), "standard input is a zip archive"),
     "Parquet": (None, "cannot read Parquet from a pipe: standard input"),

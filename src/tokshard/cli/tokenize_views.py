@@ -34,9 +34,9 @@ def show_report(report: TokenizeReport, rules: str | None = None) -> None:
     if report.excluded:
         facts.append(("excluded", _listed(report.excluded)))
     for output in report.outputs:
-        if (found := output.unrepresented) is not None and found.found:
+        if (lost := output.unrepresented) is not None and lost.count:
             of_output = f" in {output.prefix}" if len(report.outputs) > 1 else ""
-            facts.append((found.name, f"{found.describe()}{of_output}"))
+            facts.append((lost.name, f"{lost.describe()}{of_output}"))
     if rules is not None:
         facts.append(("preset", rules))
     facts.append(("encoder", _encoder(report)))
@@ -64,6 +64,8 @@ def show_dry_run(plan: TokenizeDryRun, rules: str | None) -> None:
         packed = "" if source.compression == "none" else f", {source.compression}"
         inputs.append(f"  {source.path} ({source.format}{packed}, {length})")
     rendering.lines(inputs, _SHOWN_INPUTS, "  and {rest} more")
+    for text in plan.messages:
+        rendering.line(text)
     rendering.line(f"outputs: {', '.join(plan.outputs)} ({plan.state})")
     if plan.local_dir is not None:
         rendering.line(f"built in: {plan.local_dir}, then uploaded")

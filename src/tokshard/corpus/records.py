@@ -103,11 +103,13 @@ def read_documents(
     return _read_lines(unit, paths, batch_bytes, max_document_bytes, check, selection)
 
 
-def rejected_line(line: bytes, fields: FieldNames, max_document_bytes: int) -> list[RejectedRecord]:
+def rejected_line(
+    line: bytes, fields: FieldNames, max_document_bytes: int, check: TextCheck | None
+) -> list[RejectedRecord]:
     """Return the first line of an input as a rejected record; none if it is a document or blank."""
     line = line.removeprefix(UTF8_BYTE_ORDER_MARK)
     batch = LineBatch(line, [line], np.zeros(1, np.int64), np.array([len(line)]), complete=True)
-    documents = _checked_documents(batch, FieldPaths.parse(fields), max_document_bytes, [1], None)
+    documents = _checked_documents(batch, FieldPaths.parse(fields), max_document_bytes, [1], check)
     return documents.rejected
 
 

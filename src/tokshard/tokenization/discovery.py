@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from tokshard.core.background import in_order
 from tokshard.corpus.dataset_selection import DatasetChoice, DatasetSelector
 from tokshard.corpus.files import CorpusFile, discover
 from tokshard.dataset.plan import HubDatasetRecord
@@ -13,6 +15,7 @@ from tokshard.tokenization.options import TokenizeOptions
 if TYPE_CHECKING:
     from tokshard.corpus.rejection import RejectedRecord
     from tokshard.dataset.manifest import Manifest
+    from tokshard.tokenization.job import TokenizeJob
 
 
 class DiscoveredInputs(NamedTuple):
@@ -43,7 +46,7 @@ def discover_inputs(options: TokenizeOptions, tell: Callable[[str], None]) -> Di
     return DiscoveredInputs(files, tuple(selector.records) or None)
 
 
-def first_problems(files: Sequence[CorpusFile], options: TokenizeOptions) -> Iterator[str]:
+def first_problems(job: TokenizeJob) -> Iterator[str]:
     """Yield what is wrong with the first record of each input, if bad records are skipped.
 
     Pipes are not read: a later run could not read the record again.
@@ -54,25 +57,45 @@ def first_problems(files: Sequence[CorpusFile], options: TokenizeOptions) -> Ite
     """
     from tokshard.tokenization.assembly import ErrorPolicy
 
-    for number, file in enumerate(files):
-        if file.size_bytes is None:
-            continue
-        for record in _first_rejected(number, file, options):
+    files = [(number, file) for number, file in enumerate(job.files) if file.size_bytes is not None]
+    # A thread that reads a table must not be left to the end of the process.
+    at_once = 16 if all(file.format == "jsonl" for _, file in files) else 1
+    records_of_files = in_order(
+        (partial(_first_rejected, job, number, file) for number, file in files), at_once
+    )
+    for (_, file), records in zip(files, records_of_files, strict=True):
+        for record in records:
             error = ErrorPolicy(skip=False, max_errors=None).refuse(file.path, record.line, record)
-            if options.on_error != "skip":
+            if job.options.on_error != "skip":
                 raise error
             yield f"the first record would be skipped: {error.message}"
 
 
-def _first_rejected(number: int, file: CorpusFile, options: TokenizeOptions) -> list[RejectedRecord]:
+def _first_rejected(job: TokenizeJob, number: int, file: CorpusFile) -> list[RejectedRecord]:
+    import numpy as np
+
     from tokshard.corpus.planning import first_line, plan_units
     from tokshard.corpus.records import read_documents, rejected_line
+    from tokshard.corpus.selection import RecordSelection
+    from tokshard.tokenization.encoder import text_check
 
-    limit, names = options.max_document_bytes, options.field_names
+    limit, names = job.options.max_document_bytes, job.options.field_names
+    selection, check = RecordSelection.of(job.parameters), text_check(job.tokenizer.identity)
+    sampled = selection.sampled(number, np.zeros(1, np.int64))
+    if sampled is not None and not sampled[0]:
+        return []
     if file.format == "jsonl":
-        return rejected_line(first_line(file, limit), names, limit)
+        return rejected_line(first_line(file, limit), names, limit, check)
     unit = next(plan_units(number, file, 1, names.texts, id_field=names.id, key_field=names.key))
-    batches = read_documents(unit, names.texts, batch_bytes=1, max_document_bytes=limit, id_field=names.id)
+    batches = read_documents(
+        unit,
+        names.texts,
+        batch_bytes=1,
+        max_document_bytes=limit,
+        check=check,
+        id_field=names.id,
+        selection=selection,
+    )
     return next((batch.rejected for batch in batches), [])
 
 

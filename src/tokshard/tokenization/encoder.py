@@ -50,7 +50,6 @@ class EncodingSpec:
         tokenizer_sha256: SHA-256 of that definition.
         fallback: Whether the reference encoder may serve if the fast one refuses the tokenizer.
         max_rejected: A unit stops after more rejected records than this; None for no limit.
-        offsets: Whether the position of each document's record is recorded.
         id_field: The field of the documents' own ids; None for none.
         unknown_id: The token to count as unknown; None for none.
         drops_characters: Whether to look for characters that the tokenizer drops.
@@ -290,7 +289,7 @@ class UnitEncoder:
                 unit,
                 spec.fields,
                 max_document_bytes=spec.max_document_bytes,
-                check=_text_check(spec),
+                check=text_check(spec.tokenizer_identity),
                 id_field=spec.id_field,
                 selection=spec.selection,
             ):
@@ -421,8 +420,8 @@ class UnitEncoder:
         return LongTextEncoder(self._tokenizer, self._encoder, self._reference, special_tokens=special_tokens)
 
 
-def _text_check(spec: EncodingSpec) -> TextCheck | None:
-    identity = spec.tokenizer_identity
+def text_check(identity: TokenizerIdentity) -> TextCheck | None:
+    """Return the check of texts that a tokenizer needs; None if it can encode every text."""
     if identity.kind != "null":
         return None
 

@@ -7,11 +7,7 @@ from typing import Annotated, Literal
 
 from tokshard.core.codec import XXH3_128, Document, Key
 from tokshard.dataset.build_run import OutputState
-from tokshard.dataset.manifest import (
-    UNREPRESENTED,
-    EncoderRecord,
-    UnrepresentedText,
-)
+from tokshard.dataset.manifest import UNREPRESENTED, EncoderRecord, UnrepresentedText
 from tokshard.dataset.plan import SplitName, TextInput, TokenizeParameters
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.tokenizer.transformers_check import TransformersCheck
@@ -124,6 +120,10 @@ class TokenizeDryRun(Document):
     local_dir: Annotated[
         str | None,
         Key("local_dir", "Where the output is built before its upload; null for local outputs."),
+    ]
+    messages: Annotated[
+        tuple[str, ...],
+        Key("messages", "What was chosen and left out of directories and datasets, one sentence each."),
     ]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings for the user, one sentence each.")]
 

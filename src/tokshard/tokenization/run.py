@@ -116,8 +116,9 @@ def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
     progress = SilentProgress()
     messages: list[str] = []
     inputs = discover_inputs(options, messages.append)
-    problems = tuple(first_problems(inputs.files, options))
-    job = checked(prepare_job(options, *inputs), progress)
+    job = prepare_job(options, *inputs)
+    problems = tuple(first_problems(job))
+    job = checked(job, progress)
     return TokenizeDryRun(
         inputs=tuple(file.plan_input() for file in job.files),
         outputs=job.build.destinations,
@@ -129,7 +130,8 @@ def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
         workers=job.workers,
         state=job.build.state(job.workspace),
         local_dir=job.delivery.directory if job.delivery else None,
-        warnings=(*messages, *job.tokenizer.warnings, *_doubled_eod(job), *problems),
+        messages=tuple(messages),
+        warnings=(*job.tokenizer.warnings, *_doubled_eod(job), *problems),
     )
 
 
@@ -206,7 +208,7 @@ def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -
         kept = job.workspace.units_of_other_plans()
         encoding = UnitEncoding(job, assembly, progress)
         if assembly.is_damaged:
-            progress.message("unfinished work is damaged: its units are encoded again")
+            progress.message("unfinished work is damaged or of an older version: its units are encoded again")
         for text in _reuse_messages(encoding.resumed, kept):
             progress.message(text)
         end = UnitKey(len(job.files), 0)
