@@ -46,6 +46,7 @@ EXTRA_PACKAGES = {
 """The packages of each extra, as in pyproject.toml."""
 
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE}
+_WRONG_PATH = {errno.EISDIR, errno.ENOENT, errno.EEXIST, errno.ENOTDIR}
 _NO_THREAD = "can't start new thread"  # as Python says it
 
 
@@ -366,8 +367,10 @@ def hint_of(error: TokshardError) -> str | None:
         return error.hint
     if isinstance(error, MissingFileError):
         return "check the path; relative paths start at the current directory"
-    if isinstance(error, StorageError) and error.errno in {errno.EISDIR, errno.ENOENT}:
-        return f"copy {error.path} again from its source, or build it again"
+    if isinstance(error, StorageError) and error.errno in _WRONG_PATH:
+        if error.action in {"open", "read"}:
+            return f"copy {error.path} again from its source, or build it again"
+        return "choose another path for the output"
     if isinstance(error, IntegrityError) and error.path is not None:
         return f"copy {error.path} again from its source, or build it again"
     return None

@@ -246,8 +246,8 @@ def run_preset(directory, version, *words):
 
 FLAGS = dict.fromkeys(("lstrip", "rstrip", "normalized"), False)
 RENAMED_ERROR = (
-    "Megatron without special tokens gives other ids for added tokens of tokenizer.json ('<s>'): it looks up "
-    "the id of the text that they match, which their flags (lstrip, rstrip, normalized) change"
+    "Megatron without special tokens gives other ids for '<s>' of tokenizer.json: with lstrip, rstrip or "
+    "normalized, it looks up the text that was matched, which is not in the vocabulary"
 )
 RENAMED_HINT = (
     "pass --tokenizer-hf-include-special-tokens (0.16), or leave out "

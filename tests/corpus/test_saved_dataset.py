@@ -100,7 +100,25 @@ def test_tokenize_glob_leaves_out_intermediate_results(here):
     save(here / "saved")
     done = run("saved/*.arrow")
     assert inputs() == ["saved/data-00000-of-00002.arrow", "saved/data-00001-of-00002.arrow"]
-    assert "left out of saved/*.arrow: 1 file in *.tokshard/, or cache-*.arrow" in done.stderr
+    assert "left out of saved/*.arrow: 1 file in *.tokshard/, or metadata and cache-*.arrow" in done.stderr
+
+
+def test_tokenize_glob_leaves_out_metadata(here):
+    save(here / "saved")
+    assert run("saved/*", command=installed).returncode == 0
+    assert inputs() == ["saved/data-00000-of-00002.arrow", "saved/data-00001-of-00002.arrow"]
+    (here / "saved/dataset_info.json").unlink()
+    (here / "saved/state.json").write_text('{"text": "a"}\n')  # of a corpus of states
+    assert run("saved/*.json", "--force").returncode == 0
+    assert inputs() == ["saved/state.json"]
+
+
+def test_tokenize_saved_dataset_with_a_split_that_is_no_name(here):
+    save(here / "saved")
+    state = json.loads((here / "saved/state.json").read_text())
+    (here / "saved/state.json").write_text(json.dumps({**state, "_split": []}))
+    code, error, _ = failure(run("saved", "--split", "train", command=installed))
+    assert (code, error) == (2, "--split must be a split of saved, got 'train'")
 
 
 def data_files(*entries):
@@ -182,7 +200,9 @@ def test_tokenize_directory_leaves_out_earlier_outputs_and_says_so(here):
     assert second.returncode == 0, second.stderr
     assert inputs() == ["in/a.jsonl", "in/b.jsonl"]
     assert "1 .bin, 1 .idx, 1 .txt, 1 .txt.gz, 1 _c.jsonl and 3 more; to read" in second.stderr
-    assert "warning: left out of in: 1 .TXT" in run("in", "--dry-run", "--force").stderr
+    dry = run("in", "--dry-run", "--force")
+    assert "\nleft out of in: 1 .TXT" in dry.stdout
+    assert "warning" not in dry.stderr
 
 
 def test_tokenize_directory_of_a_dataset_is_refused(here):

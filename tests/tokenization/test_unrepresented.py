@@ -71,7 +71,7 @@ def test_characters_that_are_dropped(tmp_path):
     found = "2 of 16 checked (12.50%)"
     assert f"dropped characters: {found}\n" in done.stdout
     assert f"{CANNOT}dropped characters, {found}; {ADVICE}\n" in done.stderr
-    assert recorded(tmp_path) == {"unit": "characters", "checked": 16, "found": 2}
+    assert recorded(tmp_path) == {"unit": "characters", "checked": 16, "count": 2}
     report = json_of(tokenize(tmp_path, "--no-append-eod", "--json"))
     assert report["outputs"][0]["unrepresented"] == recorded(tmp_path)
     assert len(report["warnings"]) == 1
@@ -88,7 +88,7 @@ def test_dropped_characters_of_documents_beyond_a_limit_do_not_count(tmp_path):
         (("--limit", "202"), (1010, 200)),
     ]:
         tokenize(tmp_path, "--no-append-eod", *limits, "--force")
-        assert recorded(tmp_path) == {"unit": "characters", "checked": found[0], "found": found[1]}
+        assert recorded(tmp_path) == {"unit": "characters", "checked": found[0], "count": found[1]}
 
 
 @needs_pieces
@@ -110,15 +110,15 @@ def test_unknown_tokens(tmp_path):
     assert f"unknown tokens: {found}\n" in done.stdout
     assert f"{CANNOT}unknown tokens, {found}; {ADVICE}\n" in done.stderr
     assert f"unknown tokens {found}" in " ".join(installed("inspect", "out", cwd=tmp_path).stdout.split())
-    assert recorded(tmp_path) == {"unit": "tokens", "checked": 10, "found": 7}
+    assert recorded(tmp_path) == {"unit": "tokens", "checked": 10, "count": 7}
 
 
 def test_the_appended_token_is_not_text_even_if_it_is_the_unknown_token(tmp_path):
     write(tmp_path, WORD_LEVEL, ["one two three", "one", "three", "two"])
     tokenize(tmp_path, "--eod", "[UNK]")
-    assert recorded(tmp_path) == {"unit": "tokens", "checked": 6, "found": 2}
+    assert recorded(tmp_path) == {"unit": "tokens", "checked": 6, "count": 2}
     tokenize(tmp_path, "--eod", "[UNK]", "--limit", "2", "--force")
-    assert recorded(tmp_path) == {"unit": "tokens", "checked": 4, "found": 1}
+    assert recorded(tmp_path) == {"unit": "tokens", "checked": 4, "count": 1}
 
 
 def test_a_small_share_is_counted_without_a_warning(tmp_path):
@@ -133,7 +133,7 @@ def test_a_vocabulary_with_everything_says_nothing(tmp_path):
     done = tokenize(tmp_path, "--eod", "[EOD]")
     assert "unknown tokens" not in done.stdout
     assert "warning" not in done.stderr
-    assert recorded(tmp_path) == {"unit": "tokens", "checked": 2, "found": 0}
+    assert recorded(tmp_path) == {"unit": "tokens", "checked": 2, "count": 0}
 
 
 def test_nothing_is_counted_where_every_text_can_be_written(tmp_path):
@@ -149,7 +149,7 @@ def test_a_merge_adds_what_its_inputs_counted(tmp_path):
     done = installed("merge", "out", "out", "-o", "both", "--json", cwd=tmp_path)
     assert done.returncode == 0, done
     manifest = json.loads((tmp_path / "both.tokshard/manifest.json").read_text())
-    assert manifest["dataset"]["unrepresented"] == {"unit": "tokens", "checked": 4, "found": 2}
+    assert manifest["dataset"]["unrepresented"] == {"unit": "tokens", "checked": 4, "count": 2}
 
 
 def test_a_merge_with_a_dataset_that_counted_nothing_tells_nothing_of_all(tmp_path):
@@ -174,7 +174,7 @@ def test_work_of_other_units_is_counted_once(tmp_path):
     done = installed(*arguments, "--on-error", "skip", cwd=tmp_path)
     assert done.returncode == 0, done
     assert "reused: " in done.stdout
-    assert recorded(tmp_path) == {"unit": "tokens", "checked": 100, "found": 50}
+    assert recorded(tmp_path) == {"unit": "tokens", "checked": 100, "count": 50}
 
 
 EOS_TEMPLATE = {
@@ -241,9 +241,9 @@ def test_what_the_tokenizer_adds_is_no_text(tmp_path, eod):
     template = {**EOS_TEMPLATE, "special_tokens": named}
     write(tmp_path, {**WORD_LEVEL, "post_processor": template}, ["one three", "two", "three"])
     tokenize(tmp_path, "--eod", eod, "--special-tokens", "--no-append-eod")
-    assert recorded(tmp_path) == {"unit": "tokens", "checked": 4, "found": 2}
+    assert recorded(tmp_path) == {"unit": "tokens", "checked": 4, "count": 2}
     tokenize(tmp_path, "--eod", eod, "--special-tokens", "--limit", "2", "--force")
-    assert recorded(tmp_path) == {"unit": "tokens", "checked": 3, "found": 1}
+    assert recorded(tmp_path) == {"unit": "tokens", "checked": 3, "count": 1}
 
 
 @needs_pieces
@@ -252,7 +252,7 @@ def test_a_token_of_the_model_that_is_also_added_is_text(tmp_path):
     added = {**ADDED, "id": 0, "content": "a", "single_word": True}
     write(tmp_path, definition(bpe("ab"), added_tokens=[added]), ["éba a"])
     tokenize(tmp_path, "--no-append-eod")
-    assert recorded(tmp_path) == {"unit": "characters", "checked": 4, "found": 2}
+    assert recorded(tmp_path) == {"unit": "characters", "checked": 4, "count": 2}
 
 
 @needs_pieces

@@ -20,7 +20,7 @@ class ProgressUpdate:
         documents: Documents processed.
         tokens: Tokens processed.
         rejected: Records rejected.
-        content_bytes: Bytes of text, of which the rate is shown; None to show that of ``bytes_done``.
+        content_bytes: Bytes of text; if None, the rate of ``bytes_done`` is shown.
     """
 
     bytes_done: int = 0

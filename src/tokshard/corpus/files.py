@@ -30,7 +30,7 @@ STDIN = "-"
 _DATA_NAME = re.compile(r"\.(jsonl|json|ndjson|parquet|arrow)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 _NAME_WITH_HEADER = re.compile(r"\.(gz|bz2|xz|zst|parquet|arrows?)$", re.IGNORECASE)
 # Files that Hugging Face's datasets library writes next to its data.
-_METADATA_NAMES = {"dataset_info.json", "dataset_infos.json"}
+_METADATA_NAMES = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json"}
 _SUFFIX = re.compile(r"(?<=.)\.[^.]+(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 _SHOWN_KINDS = 6
 _LOOKS_AT_ONCE = 16
@@ -190,18 +190,27 @@ def _is_marker(path: str) -> bool:
 
 def _without_results(paths: list[str], pattern: str, search: _Search) -> list[str]:
     """Return the paths that no program wrote as a result of data nearby, unless the pattern names these."""
+    existing = set(paths)
     kept = [
         path
         for path in paths
         if (SIDECAR_SUFFIX in pattern or f"{SIDECAR_SUFFIX}/" not in path)
         and ("cache-" in pattern or is_remote(path) or not is_intermediate(path))
+        and (path == pattern or not _is_metadata(path, existing))
     ]
     if len(kept) < len(paths):
         results = counted(len(paths) - len(kept), "file")
         search.tell(
-            f"left out of {pattern}: {results} in *{SIDECAR_SUFFIX}/, or cache-*.arrow of a saved dataset"
+            f"left out of {pattern}: {results} in *{SIDECAR_SUFFIX}/, or metadata and cache-*.arrow of a "
+            "saved dataset"
         )
     return kept
+
+
+def _is_metadata(path: str, existing: set[str]) -> bool:
+    directory, _, name = path.rpartition("/")
+    is_state = name == "state.json" and (f"{directory}/dataset_info.json" in existing)
+    return is_state or name in _METADATA_NAMES
 
 
 def _expand_directory(directory: str, search: _Search) -> list[str]:
@@ -253,15 +262,15 @@ def _tell_left_out(directory: str, left_out: Counter[str], search: _Search) -> N
 def _left_out_of(paths: Iterable[str]) -> Counter[str]:
     """Count the objects of a listing that are left out, as :func:`_walk` counts files."""
     files: Counter[str] = Counter()
-    directories: set[str] = set()
+    directories: set[tuple[str, ...]] = set()
     for path in paths:
         *parents, name = path.split("/")
-        skipped = next((part for part in parents if part.startswith(".") or _is_skipped(part)), None)
-        if skipped is not None:
-            directories.add(skipped)
+        skipped = [number for number, part in enumerate(parents) if part[0] == "." or _is_skipped(part)]
+        if skipped:
+            directories.add(tuple(parents[: skipped[0] + 1]))
         elif kind := _left_out_kind(name):
             files[kind] += 1
-    return files + Counter(f"{name}/" for name in directories if not name.startswith("."))
+    return files + Counter(f"{name}/" for *_, name in directories if not name.startswith("."))
 
 
 def _is_skipped(directory_name: str) -> bool:

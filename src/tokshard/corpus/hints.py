@@ -54,7 +54,8 @@ def _hint_for_file(path: str, record: RejectedRecord) -> str | None:
     start = record.excerpt.strip()
     unparsable = record.reason in {"invalid-json", "truncated-record", "not-object"}
     binary = record.reason in {"invalid-utf8", "nul-byte"} and _BINARY.search(start[:8]) is not None
-    separator = ", sep='\\t'" if ".tsv" in path.lower() else ""
+    table_name = _TABLE_NAME.search(path)
+    separator = ", sep='\\t'" if table_name and table_name[1].lower() == "tsv" else ""
     table = f"pandas.read_csv({path!r}{separator}).to_json({_output(path)!r}, orient='records', lines=True)"
     hints = (
         (record.reason not in {*_REPAIRED, "invalid-utf8"} and record.hint, record.hint),
@@ -65,7 +66,7 @@ def _hint_for_file(path: str, record: RejectedRecord) -> str | None:
         ),
         ("\r{" in start and record.reason == "too-long", _completed(path, REPAIR_OF_LINE_ENDS)),
         (not unparsable, None),
-        (_TABLE_NAME.search(path), f"convert the table to JSON lines, for example with {table}"),
+        (table_name, f"convert the table to JSON lines, for example with {table}"),
         (start == "{", f"write each record on one line: {conversion(path, 'jq -c .')}"),
         (start.startswith("{'"), "write the records with json.dumps: JSON strings need double quotes"),
         (start.startswith(("{", '"')) or record.reason == "not-object", None),
@@ -151,7 +152,8 @@ def with_names(hint: str, path: str) -> str:
     plain = (
         stem if suffix.lower() in _DECOMPRESSORS or suffix in {".lz4", ".sz", ".lz", ".Z"} else f"{path}.out"
     )
-    return hint.replace("FILE", shlex.quote(path)).replace("PLAIN", shlex.quote(plain))
+    names = {"FILE": shlex.quote(path), "PLAIN": shlex.quote(plain)}
+    return re.sub("FILE|PLAIN", lambda word: names[word[0]], hint)
 
 
 def _can_be_read(path: str) -> bool:

@@ -12,12 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from tokshard.corpus.compressed import (
-    CHUNK_BYTES,
-    ByteSource,
-    CorruptStreamError,
-    decompressed_chunks,
-)
+from tokshard.corpus.compressed import CHUNK_BYTES, ByteSource, CorruptStreamError, decompressed_chunks
 from tokshard.corpus.content import HEAD_BYTES, identify, refuse_inside
 from tokshard.corpus.fields import FieldNames
 from tokshard.corpus.files import STDIN, CorpusFile

@@ -100,7 +100,7 @@ class SavedDatasets:
             return None  # a file of another program
         files = _data_files(state, directory, existing)
         split = state.get("_split")
-        if self._split not in {None, split}:
+        if self._split not in (None, split):
             raise UsageError(
                 f"--split must be a split of {directory}, got {self._split!r}",
                 hint="leave out --split" if split is None else f"pass --split {split}",

@@ -88,15 +88,15 @@ class UnrepresentedText:
             minimum=0,
         ),
     ]
-    found: Annotated[int, Key("found", "Unknown tokens, or dropped characters, among them.", minimum=0)]
+    count: Annotated[int, Key("count", "Unknown tokens, or dropped characters, among them.", minimum=0)]
 
     def __add__(self, other: UnrepresentedText) -> UnrepresentedText:
-        return replace(self, checked=self.checked + other.checked, found=self.found + other.found)
+        return replace(self, checked=self.checked + other.checked, count=self.count + other.count)
 
     @property
     def share(self) -> float:
-        """The share of what was found."""
-        return self.found / max(self.checked, 1)
+        """The share that is not represented."""
+        return self.count / max(self.checked, 1)
 
     @property
     def name(self) -> str:
@@ -106,7 +106,7 @@ class UnrepresentedText:
     def describe(self) -> str:
         """Return the numbers, in words."""
         checked = count(self.checked) + (" checked" if self.unit == "characters" else "")
-        return f"{count(self.found)} of {checked} ({percent(self.share)})"
+        return f"{count(self.count)} of {checked} ({percent(self.share)})"
 
 
 UNREPRESENTED = Key(

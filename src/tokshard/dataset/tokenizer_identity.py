@@ -59,7 +59,6 @@ class TokenizerIdentity:
             omit_none=True,
         ),
     ] = None
-
     transformers: Annotated[
         Literal["4", "5"] | None,
         Key(

@@ -115,8 +115,8 @@ def _manifest_facts(manifest: Manifest) -> Facts:
         facts.append(("" if number else "inputs", f"{entry.path}: {content}{rejected}{excluded}{partial}"))
     if len(manifest.inputs) > _SHOWN_INPUTS:
         facts.append(("", f"and {len(manifest.inputs) - _SHOWN_INPUTS} more"))
-    if (found := manifest.dataset.unrepresented) is not None and found.found:
-        facts.append((found.name, found.describe()))
+    if (lost := manifest.dataset.unrepresented) is not None and lost.count:
+        facts.append((lost.name, lost.describe()))
     for number, (reason, records) in enumerate(sorted(manifest.counts.rejected.items())):
         facts.append(("" if number else "rejected", f"{count(records)} {reason}"))
     for number, (code, records) in enumerate(sorted((manifest.counts.excluded or {}).items())):

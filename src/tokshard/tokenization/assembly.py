@@ -129,7 +129,8 @@ class Assembly:
     Attributes:
         next: The next unit.
         is_full: Whether a limit is reached, so that no unit may follow.
-        is_damaged: Whether files differed from the journal, so that units are done again.
+        is_damaged: Whether files differed from the journal, or it is of an older version, so that units
+            are done again.
     """
 
     def __init__(
@@ -161,10 +162,11 @@ class Assembly:
         journal_bytes = 0
         self._digests = _StreamDigests(directory, self._streams.values())
         for units, checkpoint in read_assembled(directory, accepts):
-            before = self._digests.copy()
-            if not self._digests.read(sizes, checkpoint):
-                self._digests, self.is_damaged = before, True
+            digests = self._digests.at(checkpoint, sizes)
+            if digests is None:
+                self.is_damaged = True
                 break
+            self._digests = digests
             for unit in units:
                 self._advance(unit)
             sizes, journal_bytes = checkpoint.sizes, checkpoint.journal_bytes
@@ -284,14 +286,14 @@ class Assembly:
     ) -> UnrepresentedText | None:
         # Without the tokens that the tokenizer adds to each text.
         counts, identity = self.counts.fields[k], plan.tokenizer
-        found = counts.unrepresented
-        if found is None or found.unit != "tokens" or identity is None or not parameters.special_tokens:
-            return found
+        encoded = counts.unrepresented
+        if encoded is None or encoded.unit != "tokens" or identity is None or not parameters.special_tokens:
+            return encoded
         added = identity.template_ids
         return UnrepresentedText(
             "tokens",
-            found.checked - counts.sequences * len(added),
-            found.found - counts.sequences * added.count(self._parts.unknown_id),
+            encoded.checked - counts.sequences * len(added),
+            encoded.count - counts.sequences * added.count(self._parts.unknown_id),
         )
 
     def _stage_ids(self, split: int, k: int) -> StagedIds:
@@ -394,12 +396,6 @@ class _StreamDigests:
         self._names = tuple(names)
         self._digests = {name: xxh3_128() for name in self._names if not name.endswith(".bin")}
 
-    def copy(self) -> _StreamDigests:
-        """Return the digests as they are now."""
-        other = _StreamDigests(self._directory, self._names)
-        other._digests = {name: digest.copy() for name, digest in self._digests.items()}
-        return other
-
     def update(self, name: str, content: syscalls.Buffer) -> None:
         """Add what is appended to a stream."""
         if name in self._digests:
@@ -409,23 +405,28 @@ class _StreamDigests:
         """Return one digest of all streams."""
         return content_digest("".join(digest.hexdigest() for digest in self._digests.values()).encode())
 
-    def read(self, sizes: Mapping[str, int], checkpoint: Checkpoint) -> bool:
-        """Add what the files have between two checkpoints; return whether it is what was recorded."""
+    def at(self, checkpoint: Checkpoint, sizes: Mapping[str, int]) -> _StreamDigests | None:
+        """Return the digests at a checkpoint; None if the files are not what was recorded.
+
+        ``sizes``: the sizes of the files at the checkpoint before it, of which these are the digests.
+        """
+        following = _StreamDigests(self._directory, self._names)
+        following._digests = {name: digest.copy() for name, digest in self._digests.items()}
         for name in self._names:
             start, stop = sizes.get(name, 0), checkpoint.sizes.get(name, 0)
             path = os.path.join(self._directory, name)
             try:
                 with open_file(path) as file:
                     if os.fstat(file.fileno()).st_size < stop:
-                        return False
-                    if name in self._digests:
+                        return None
+                    if name in following._digests:
                         file.seek(start)
                         while start < stop and (block := file.read(min(_BLOCK_BYTES, stop - start))):
-                            self._digests[name].update(block)
+                            following.update(name, block)
                             start += len(block)
             except FileNotFoundError:
-                return False
-        return self.combined() == checkpoint.files_digest
+                return None
+        return following if following.combined() == checkpoint.files_digest else None
 
 
 def read_assembled(

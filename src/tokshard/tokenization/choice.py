@@ -85,9 +85,8 @@ def _refuse_renamed(tokenizer: Tokenizer) -> None:
     if renamed := renamed_tokens(tokenizer):
         names = listed([repr(token) for token in renamed], _SHOWN_TOKENS)
         raise TokenizerError(
-            f"Megatron without special tokens gives other ids for added tokens of {tokenizer.path} "
-            f"({names}): it looks up the id of the text that they match, which their flags (lstrip, rstrip, "
-            "normalized) change",
+            f"Megatron without special tokens gives other ids for {names} of {tokenizer.path}: with lstrip, "
+            "rstrip or normalized, it looks up the text that was matched, which is not in the vocabulary",
             hint="pass --tokenizer-hf-include-special-tokens (0.16), or leave out "
             "--tokenizer-hf-no-include-special-tokens (from 0.17), here and in the training job; or run "
             "tokshard tokenize with --tokenizer instead of --preset megatron: it gives the same ids if no "

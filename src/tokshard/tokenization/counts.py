@@ -144,10 +144,10 @@ class UnitCounts:
         return sum(field.tokens for field in self.fields)
 
 
-T = TypeVar("T", int, UnrepresentedText)
+_Addable = TypeVar("_Addable", int, UnrepresentedText)
 
 
-def _sum(first: T | None, second: T | None) -> T | None:
+def _sum(first: _Addable | None, second: _Addable | None) -> _Addable | None:
     return second if first is None else first if second is None else first + second
 
 

@@ -57,7 +57,7 @@ def huggingface_vocabulary(parsed: dict[str, Any], path: str) -> Vocabulary:
     # Not the number of names: Unigram models count pieces that repeat.
     size = model_size + len(added.keys() - model_ids.keys())
     prefix, suffix = template_ids(parsed.get("post_processor")) or (None, None)
-    unknown_id = _unknown_id(parsed, model_ids)
+    unknown_id = None if has_all_bytes(parsed, model_ids) else declared_unknown_id(parsed["model"], model_ids)
     return Vocabulary(
         {**model_ids, **added},
         added,
@@ -69,10 +69,8 @@ def huggingface_vocabulary(parsed: dict[str, Any], path: str) -> Vocabulary:
     )
 
 
-def _unknown_id(parsed: dict[str, Any], ids: Mapping[str, int]) -> int | None:
-    model = parsed["model"]
-    if has_all_bytes(parsed, ids):
-        return None
+def declared_unknown_id(model: dict[str, Any], ids: Mapping[str, int]) -> int | None:
+    """Return the id of the unknown token that a model names; None if it names none, or none of ``ids``."""
     if model_type(model) == "Unigram":
         return model["unk_id"] if type(model.get("unk_id")) is int else None
     unknown = model.get("unk_token", COMPONENT_DEFAULTS.get(model_type(model), {}).get("unk_token"))

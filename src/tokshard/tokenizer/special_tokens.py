@@ -10,7 +10,7 @@ from typing import Any
 from tokshard.tokenizer.added_tokens import Token
 from tokshard.tokenizer.definition import BYTES_EOD, BYTES_EOD_ID, Tokenizer
 from tokshard.tokenizer.files import parse_object
-from tokshard.tokenizer.huggingface import EMPTY_MODEL, added_token_ids
+from tokshard.tokenizer.huggingface import EMPTY_MODEL, added_token_ids, declared_unknown_id
 from tokshard.tokenizer.huggingface_library import is_version_1
 from tokshard.tokenizer.libraries import load_huggingface
 from tokshard.tokenizer.sentencepiece_files import sentencepiece_processor
@@ -102,7 +102,7 @@ def _of_huggingface(parsed: dict[str, Any]) -> SpecialTokens:
         ids = vocabulary
     added_ids = added_token_ids(ids, len(vocabulary), [token["content"] for token in added])
     names = {token["content"] for token in added if token.get("special") and token["content"]}
-    unknown = model.get("unk_id", {**ids, **added_ids}.get(model.get("unk_token")))
+    unknown = declared_unknown_id(model, {**ids, **added_ids})
     return SpecialTokens(_ascending({name: added_ids[name] for name in names}), unknown)
 
 

@@ -13,12 +13,7 @@ from typing import Any, Final
 from tokshard.errors import TokenizerError
 from tokshard.tokenizer import metaspace
 from tokshard.tokenizer.disputed import DISPUTED_CHARACTER
-from tokshard.tokenizer.huggingface import (
-    SPLITS_SPECIAL_TOKENS,
-    added_token_ids,
-    byte_alphabet,
-    components,
-)
+from tokshard.tokenizer.huggingface import SPLITS_SPECIAL_TOKENS, added_token_ids, byte_alphabet, components
 from tokshard.tokenizer.tiktoken_files import (
     CL100K_PATTERN,
     GPT2_PATTERN,

@@ -389,13 +389,13 @@ def _dataset_record(inputs: Sequence[MergeInput], units: int, *, multimodal: boo
 
 
 def _unrepresented(inputs: Sequence[MergeInput]) -> UnrepresentedText | None:
-    # That of all inputs; without a record of each of them it is unknown.
+    # Unknown unless every input has a record with the same unit.
     total: UnrepresentedText | None = None
     for dataset in inputs:
-        found = dataset.manifest.dataset.unrepresented if dataset.manifest else None
-        if found is None or (total is not None and found.unit != total.unit):
+        counted = dataset.manifest.dataset.unrepresented if dataset.manifest else None
+        if counted is None or (total is not None and counted.unit != total.unit):
             return None
-        total = found if total is None else total + found
+        total = counted if total is None else total + counted
     return total
 
 
