@@ -19,13 +19,18 @@ _REMOVE_MARKS = r"sed 's/^\xEF\xBB\xBF//'"
 _ITEMS = "jq -c '.[]'"
 _ONE = "jq -Rsc '{text: .}'"
 _PARTS = r"""jq -Rsc 'split("\n\n")[] | select(test("\\S")) | {text: .}'"""
-_WARC = (
-    "extract the text of the WARC records to JSON lines, for example with datatrove (WarcReader, Trafilatura)"
-)
-_WIKI = (
-    "extract the articles of the dump: wikiextractor --json FILE -o articles, and pass 'articles/*/wiki_*'"
-)
 _HTML = "extract the text of the pages to JSON lines, for example with trafilatura"
+# Hints by the beginning of the file, lowercase; the first that fits.
+_MARKUP = {
+    "warc/": "extract the text of the WARC records to JSON lines, for example with datatrove (WarcReader, "
+    "Trafilatura)",
+    "<mediawiki": "extract the articles of the dump: wikiextractor --json FILE -o articles, and pass "
+    "'articles/*/wiki_*'",
+    "<doc ": "run wikiextractor with --json",
+    "<html": _HTML,
+    "<!doctype html": _HTML,
+    "<": "parse the XML and write each document as a JSON line with its text",
+}
 # Reasons whose hint is a sentence and the command that repairs the file; of invalid-utf8, the encoding.
 _REPAIRED = {"invalid-json", "not-object"}
 # Characters that text files do not contain, and bytes that are not UTF-8.
@@ -52,38 +57,39 @@ def hint_for(path: str, line: int | None, record: RejectedRecord, *, skips: bool
 
 def _hint_for_file(path: str, record: RejectedRecord) -> str | None:
     start = record.excerpt.strip()
-    unparsable = record.reason in {"invalid-json", "truncated-record", "not-object"}
-    binary = record.reason in {"invalid-utf8", "nul-byte"} and _BINARY.search(start[:8]) is not None
-    table_name = _TABLE_NAME.search(path)
-    separator = ", sep='\\t'" if table_name and table_name[1].lower() == "tsv" else ""
-    table = f"pandas.read_csv({path!r}{separator}).to_json({_output(path)!r}, orient='records', lines=True)"
-    hints = (
-        (record.reason not in {*_REPAIRED, "invalid-utf8"} and record.hint, record.hint),
-        (binary, "name a file of JSON lines (also compressed), Parquet or Arrow"),
-        (
-            start.startswith("[") and (unparsable or record.reason == "too-long"),
-            f"convert the JSON array to JSON lines: {conversion(path, _ITEMS)}",
-        ),
-        ("\r{" in start and record.reason == "too-long", _completed(path, REPAIR_OF_LINE_ENDS)),
-        (not unparsable, None),
-        (table_name, f"convert the table to JSON lines, for example with {table}"),
-        (start == "{", f"write each record on one line: {conversion(path, 'jq -c .')}"),
-        (start.startswith("{'"), "write the records with json.dumps: JSON strings need double quotes"),
-        (start.startswith(("{", '"')) or record.reason == "not-object", None),
-        (start.startswith("WARC/"), _WARC),
-        (start.startswith("<mediawiki"), with_names(_WIKI, path)),
-        (start.startswith("<doc "), "run wikiextractor with --json"),
-        (start.lower().startswith(("<html", "<!doctype html")), _HTML),
-        (start.startswith("<"), "parse the XML and write each document as a JSON line with its text"),
-        (
-            True,
-            (
-                f"make the file one document: {conversion(path, _ONE)} (or each part between blank lines: "
-                f"{conversion(path, _PARTS)})"
-            ),
-        ),
+    is_unparsable = record.reason in {"invalid-json", "truncated-record", "not-object"}
+    if record.hint and record.reason not in {*_REPAIRED, "invalid-utf8"}:
+        return record.hint
+    if record.reason in {"invalid-utf8", "nul-byte"} and _BINARY.search(start[:8]):
+        return "name a file of JSON lines (also compressed), Parquet or Arrow"
+    if start.startswith("[") and (is_unparsable or record.reason == "too-long"):
+        return f"convert the JSON array to JSON lines: {conversion(path, _ITEMS)}"
+    if "\r{" in start and record.reason == "too-long":
+        return _completed(path, REPAIR_OF_LINE_ENDS)
+    return _hint_for_text(path, start, record.reason) if is_unparsable else None
+
+
+def _hint_for_text(path: str, start: str, reason: str) -> str | None:
+    """Return the hint for a file that does not begin with a JSON object; None if a record of it is bad."""
+    if table := _TABLE_NAME.search(path):
+        separator = ", sep='\\t'" if table[1].lower() == "tsv" else ""
+        convert = (
+            f"pandas.read_csv({path!r}{separator}).to_json({_output(path)!r}, orient='records', lines=True)"
+        )
+        return f"convert the table to JSON lines, for example with {convert}"
+    if start == "{":
+        return f"write each record on one line: {conversion(path, 'jq -c .')}"
+    if start.startswith("{'"):
+        return "write the records with json.dumps: JSON strings need double quotes"
+    if start.startswith(("{", '"')) or reason == "not-object":
+        return None
+    for beginning, hint in _MARKUP.items():
+        if start.lower().startswith(beginning):
+            return with_names(hint, path)
+    return (
+        f"make the file one document: {conversion(path, _ONE)} (or each part between blank lines: "
+        f"{conversion(path, _PARTS)})"
     )
-    return next(hint for applies, hint in hints if applies)
 
 
 def _hint_for_rest(path: str, record: RejectedRecord) -> str | None:
