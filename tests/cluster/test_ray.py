@@ -216,7 +216,7 @@ def test_what_is_wrong_on_a_node_is_said_with_its_name(nodes, tmp_path):
     there = nodes.executor(cpus_per_task=FOREIGN_CPUS)
     with pytest.raises(errors.InputError, match=f"not found on the node {HOST}"):
         tokenize(corpus(nodes.hidden / "unseen.jsonl", 9), tmp_path / "unseen", there)
-    big = corpus(tmp_path / "big.jsonl", 10, words=30_000)
+    big = corpus(tmp_path / "big.jsonl", 10, words=100_000)
     output = nodes.hidden / "big"
     with pytest.raises(errors.StorageError, match=f"on the node {HOST}: No space") as caught:
         tokenize(big, output, there, unit_bytes=1 << 30)

@@ -13,6 +13,7 @@ import pytest
 from support.command_line import installed, json_of, tokshard
 from support.tokenize_runs import documents, pair, write_jsonl
 from tokshard import TokenizeOptions, tokenize
+from tokshard.core.formatting import size
 from tokshard.core.progress import SilentProgress
 from tokshard.storage.lock import WriterLock
 
@@ -171,13 +172,14 @@ def test_the_rate_after_a_resume_is_that_of_this_run(corpus):
     reused, units = map(int, re.search(r"^reused: (\d+) of (\d+) units$", done.stdout, re.MULTILINE).groups())
     made = [json.loads(line) for line in Path("out.tokshard/units.jsonl").read_text().splitlines()][reused:]
     assert 0 < len(made) == units - reused
-    size = sum(unit["content_bytes"] for unit in made)
-    seconds, rate = re.search(
-        rf"^time: {size} B of text encoded by this run in (\S+) s \((\S+) B/s of text, ",
+    size_bytes = sum(unit["content_bytes"] for unit in made)
+    seconds, rate, unit = re.search(
+        rf"^time: {size(size_bytes)} of text encoded by this run in (\S+) s \((\S+) (k?B)/s of text, ",
         done.stdout,
         re.MULTILINE,
     ).groups()
-    assert float(rate) == pytest.approx(size / float(seconds), rel=0.02, abs=1)
+    of_unit = 1000 if unit == "kB" else 1
+    assert of_unit * float(rate) == pytest.approx(size_bytes / float(seconds), rel=0.02)
 
 
 def test_the_report_has_what_this_run_encoded(corpus):
