@@ -146,7 +146,10 @@ def test_nothing_is_counted_where_every_text_can_be_written(tmp_path):
 def test_a_merge_adds_what_its_inputs_counted(tmp_path):
     write(tmp_path, WORD_LEVEL, ["one three"])
     tokenize(tmp_path, "--eod", "[EOD]")
-    done = installed("merge", "out", "out", "-o", "both", "--json", cwd=tmp_path)
+    (tmp_path / "empty.jsonl").touch()
+    options = ("-o", "empty", "--tokenizer", "tokenizer.json", "--eod", "[EOD]")
+    assert installed("tokenize", "empty.jsonl", *options, cwd=tmp_path).returncode == 0
+    done = installed("merge", "out", "empty", "out", "-o", "both", "--json", cwd=tmp_path)
     assert done.returncode == 0, done
     manifest = json.loads((tmp_path / "both.tokshard/manifest.json").read_text())
     assert manifest["dataset"]["unrepresented"] == {"unit": "tokens", "checked": 4, "count": 2}

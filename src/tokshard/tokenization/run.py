@@ -413,7 +413,8 @@ def make_report(job: TokenizeJob, result: BuildResult, started: float) -> Tokeni
         encoder_reason=_encoder_reason(job, encoder),
         transformers_check=job.transformers_check,
         units=first.dataset.units,
-        units_reused=result.resumed,
+        # Of those that an earlier run finished, a limit can leave out some.
+        units_reused=min(result.resumed, first.dataset.units),
         encoded_bytes=result.encoded_bytes,
         encoded_tokens=result.encoded_tokens,
         units_of_other_options=result.kept_units,

@@ -389,9 +389,11 @@ def _dataset_record(inputs: Sequence[MergeInput], units: int, *, multimodal: boo
 
 
 def _unrepresented(inputs: Sequence[MergeInput]) -> UnrepresentedText | None:
-    # Unknown unless every input has a record with the same unit.
+    # Unknown unless every input with documents has a record with the same unit.
     total: UnrepresentedText | None = None
     for dataset in inputs:
+        if not dataset.header.document_count:
+            continue
         counted = dataset.manifest.dataset.unrepresented if dataset.manifest else None
         if counted is None or (total is not None and counted.unit != total.unit):
             return None
