@@ -47,6 +47,7 @@ EXTRA_PACKAGES = {
 
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE}
 _WRONG_PATH = {errno.EISDIR, errno.ENOENT, errno.EEXIST, errno.ENOTDIR}
+_WRITING = {"create", "create directory", "write", "lock", "rename"}
 _NO_THREAD = "can't start new thread"  # as Python says it
 
 
@@ -370,7 +371,8 @@ def hint_of(error: TokshardError) -> str | None:
     if isinstance(error, StorageError) and error.errno in _WRONG_PATH:
         if error.action in {"open", "read"}:
             return f"copy {error.path} again from its source, or build it again"
-        return "choose another path for the output"
+        if error.action in _WRITING:
+            return "choose another path for the output"
     if isinstance(error, IntegrityError) and error.path is not None:
         return f"copy {error.path} again from its source, or build it again"
     return None

@@ -167,6 +167,14 @@ def test_dry_run_checks_what_the_tokenizer_needs(place):
     assert errors.pop()[0] == 3
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_dry_run_checks_the_key_of_a_holdout(place, name):
+    command = ("tokenize", f"in/{name}", *TOKENIZE, "--holdout", "0.5", "--holdout-key", "absent")
+    errors = {failure(tokshard(*command, *options)) for options in ((), ("--dry-run",))}
+    assert len(errors) == 1
+    assert "absent" in errors.pop()[1]
+
+
 @pytest.mark.parametrize("output", ["in/a.jsonl/x", "/proc/tokshard/x"])
 def test_an_output_that_cannot_be_a_path_is_not_called_damaged(place, output):
     command = ("tokenize", "in/a.jsonl", "--tokenizer", "tok/tokenizer.json", "-o", output)

@@ -68,27 +68,27 @@ def recorded(directory):
 def test_characters_that_are_dropped(tmp_path):
     write(tmp_path, definition(bpe("helo wrd")), ["héllo wörld", "hello"])
     done = tokenize(tmp_path, "--no-append-eod")
-    found = "2 of 16 checked (12.50%)"
-    assert f"dropped characters: {found}\n" in done.stdout
-    assert f"{CANNOT}dropped characters, {found}; {ADVICE}\n" in done.stderr
+    share = "2 of 16 checked (12.50%)"
+    assert f"dropped characters: {share}\n" in done.stdout
+    assert f"{CANNOT}dropped characters, {share}; {ADVICE}\n" in done.stderr
     assert recorded(tmp_path) == {"unit": "characters", "checked": 16, "count": 2}
     report = json_of(tokenize(tmp_path, "--no-append-eod", "--json"))
     assert report["outputs"][0]["unrepresented"] == recorded(tmp_path)
     assert len(report["warnings"]) == 1
-    assert f"dropped characters {found}" in " ".join(installed("inspect", "out", cwd=tmp_path).stdout.split())
+    assert f"dropped characters {share}" in " ".join(installed("inspect", "out", cwd=tmp_path).stdout.split())
 
 
 @needs_pieces
 def test_dropped_characters_of_documents_beyond_a_limit_do_not_count(tmp_path):
     write(tmp_path, definition(bpe("helo wrd")), ["hello", *["wörld"] * 200, "hello"])
-    for limits, found in [
+    for limits, (checked, dropped) in [
         (("--limit", "1"), (5, 0)),
         (("--limit", "3"), (15, 2)),
         (("--max-tokens", "12"), (10, 1)),
         (("--limit", "202"), (1010, 200)),
     ]:
         tokenize(tmp_path, "--no-append-eod", *limits, "--force")
-        assert recorded(tmp_path) == {"unit": "characters", "checked": found[0], "count": found[1]}
+        assert recorded(tmp_path) == {"unit": "characters", "checked": checked, "count": dropped}
 
 
 @needs_pieces
@@ -106,10 +106,10 @@ def test_unknown_tokens(tmp_path):
     write(tmp_path, WORD_LEVEL, ["one two three", "one [UNK]", "", "[EOD]"])
     done = tokenize(tmp_path, "--eod", "[EOD]")
     # Of "[UNK]" the brackets and the letters are a word each.
-    found = "7 of 10 (70.00%)"
-    assert f"unknown tokens: {found}\n" in done.stdout
-    assert f"{CANNOT}unknown tokens, {found}; {ADVICE}\n" in done.stderr
-    assert f"unknown tokens {found}" in " ".join(installed("inspect", "out", cwd=tmp_path).stdout.split())
+    share = "7 of 10 (70.00%)"
+    assert f"unknown tokens: {share}\n" in done.stdout
+    assert f"{CANNOT}unknown tokens, {share}; {ADVICE}\n" in done.stderr
+    assert f"unknown tokens {share}" in " ".join(installed("inspect", "out", cwd=tmp_path).stdout.split())
     assert recorded(tmp_path) == {"unit": "tokens", "checked": 10, "count": 7}
 
 

@@ -121,7 +121,7 @@ class Progressed(Event):
         int | None,
         Key(
             "content_bytes",
-            "Decompressed text that this run encoded; null before the first of it, and for other work.",
+            "Bytes of decompressed text that this run encoded; null until then, and for other activities.",
             minimum=0,
         ),
     ]

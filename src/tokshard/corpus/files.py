@@ -33,7 +33,8 @@ _NAME_WITH_HEADER = re.compile(r"\.(gz|bz2|xz|zst|parquet|arrows?)$", re.IGNOREC
 _METADATA_NAMES = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json"}
 _SUFFIX = re.compile(r"(?<=.)\.[^.]+(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 _SHOWN_KINDS = 6
-_LOOKS_AT_ONCE = 16
+LOOKS_AT_ONCE = 16
+"""Inputs that are opened at the same time, to look at their beginnings."""
 _COMPRESSED_TO_PLAIN = 8
 _LARGE_BYTES = 1 << 62
 _HINT_NAMES = (
@@ -120,7 +121,7 @@ def discover(
     _refuse_twice(paths)
     # Requests to a store have a high latency, unlike those to a local disk.
     remote_ones = in_order(
-        (partial(_describe_object, url) for url in filter(is_remote, paths)), _LOOKS_AT_ONCE
+        (partial(_describe_object, url) for url in filter(is_remote, paths)), LOOKS_AT_ONCE
     )
     return tuple(next(remote_ones) if is_remote(path) else _describe(path) for path in paths)
 
@@ -196,7 +197,7 @@ def _without_results(paths: list[str], pattern: str, search: _Search) -> list[st
         for path in paths
         if (SIDECAR_SUFFIX in pattern or f"{SIDECAR_SUFFIX}/" not in path)
         and ("cache-" in pattern or is_remote(path) or not is_intermediate(path))
-        and (path == pattern or not _is_metadata(path, existing))
+        and (os.path.basename(path) in pattern or not _is_metadata(path, existing))
     ]
     if len(kept) < len(paths):
         results = counted(len(paths) - len(kept), "file")
@@ -209,7 +210,7 @@ def _without_results(paths: list[str], pattern: str, search: _Search) -> list[st
 
 def _is_metadata(path: str, existing: set[str]) -> bool:
     directory, _, name = path.rpartition("/")
-    is_state = name == "state.json" and (f"{directory}/dataset_info.json" in existing)
+    is_state = name == "state.json" and f"{directory}/dataset_info.json" in existing
     return is_state or name in _METADATA_NAMES
 
 
@@ -412,7 +413,7 @@ def check_unchanged(files: Sequence[CorpusFile]) -> None:
         if file.size_bytes is not None and not is_remote(file.path):
             _check_state(file)
     remote = (partial(_check_state, file) for file in files if is_remote(file.path))
-    for _ in in_order(remote, _LOOKS_AT_ONCE):
+    for _ in in_order(remote, LOOKS_AT_ONCE):
         pass
 
 

@@ -103,7 +103,7 @@ class SavedDatasets:
         if self._split not in (None, split):
             raise UsageError(
                 f"--split must be a split of {directory}, got {self._split!r}",
-                hint="leave out --split" if split is None else f"pass --split {split}",
+                hint=f"pass --split {split}" if isinstance(split, str) else "leave out --split",
             )
         self._tell(f"{directory}: a saved dataset, {counted(len(files), 'file')}")
         return files

@@ -100,11 +100,11 @@ class UnrepresentedText:
 
     @property
     def name(self) -> str:
-        """What is counted, in words."""
+        """The name of the unit for messages."""
         return "unknown tokens" if self.unit == "tokens" else "dropped characters"
 
     def describe(self) -> str:
-        """Return the numbers, in words."""
+        """Return count, checked amount and share for a message."""
         checked = count(self.checked) + (" checked" if self.unit == "characters" else "")
         return f"{count(self.count)} of {checked} ({percent(self.share)})"
 

@@ -77,19 +77,19 @@ def _open_pipe(path: str) -> int:
         OSError: It cannot be opened.
     """
     opened = Background(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-    is_waiting = True
-    while is_waiting:
-        if opened.done.wait(PIPE_SECONDS):
-            return opened.result()
+    while not opened.done.wait(PIPE_SECONDS):
         # Its writer may be writing to another pipe first.
-        is_waiting = not all(pipe.closed for pipe in _pipes)
-    with suppress(OSError):  # without permission to write, the thread waits until the process exits
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))  # it ends the wait of the thread
-        os.close(opened.result())
-    raise InputError(
-        f"cannot read {path}: no process has opened the named pipe for writing",
-        hint="start the process that writes to it first, or pipe its output into the command and pass -",
-    )
+        if all(pipe.closed for pipe in _pipes):
+            with suppress(OSError):  # without permission to write, the thread waits until the process exits
+                # A writer ends the wait of the thread.
+                os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+                os.close(opened.result())
+            raise InputError(
+                f"cannot read {path}: no process has opened the named pipe for writing",
+                hint="start the process that writes to it first, or pipe its output into the command and "
+                "pass -",
+            )
+    return opened.result()
 
 
 def irregular_kind(mode: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tokshard.core.background import in_order
 from tokshard.corpus.dataset_selection import DatasetChoice, DatasetSelector
-from tokshard.corpus.files import CorpusFile, discover
+from tokshard.corpus.files import LOOKS_AT_ONCE, CorpusFile, discover
 from tokshard.dataset.plan import HubDatasetRecord
 from tokshard.tokenization.options import TokenizeOptions
 
@@ -59,7 +59,7 @@ def first_problems(job: TokenizeJob) -> Iterator[str]:
 
     files = [(number, file) for number, file in enumerate(job.files) if file.size_bytes is not None]
     # A thread that reads a table must not be left to the end of the process.
-    at_once = 16 if all(file.format == "jsonl" for _, file in files) else 1
+    at_once = LOOKS_AT_ONCE if all(file.format == "jsonl" for _, file in files) else 1
     records_of_files = in_order(
         (partial(_first_rejected, job, number, file) for number, file in files), at_once
     )

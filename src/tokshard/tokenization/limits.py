@@ -102,7 +102,7 @@ class PartPrefix:
         end: Rejected records at this position of the input and after it are dropped.
         parameters: The parameters of the run.
         compared: The number of these documents of each split that both encoders encoded.
-        unknown_id: The token that is counted as unknown; None for none.
+        unknown_id: The token that is counted as unknown, or None.
     """
 
     def __init__(
@@ -137,6 +137,11 @@ class PartPrefix:
             empty = int(np.count_nonzero(per_document == 0))
             appended = kept - empty if parameters.append_eod and eod_id is not None else 0
             eods, unknown = self._scan(f"tokens.{k}", dtype, eod_id, unknown_id)
+            if unknown_id is None:
+                unrepresented = self._dropped(k, end)
+            else:
+                unknown -= appended * (unknown_id == eod_id)
+                unrepresented = UnrepresentedText("tokens", tokens - appended, unknown)
             fields.append(
                 FieldCounts(
                     tokens=tokens,
@@ -144,11 +149,7 @@ class PartPrefix:
                     empty_documents=empty,
                     eod_in_text=eods - appended,
                     longest_sequence=int(lengths.max(initial=0)),
-                    unrepresented=UnrepresentedText(
-                        "tokens", tokens - appended, unknown - appended * (unknown_id == eod_id)
-                    )
-                    if unknown_id is not None
-                    else self._dropped(k, end),
+                    unrepresented=unrepresented,
                 )
             )
         splits = []
@@ -231,12 +232,12 @@ class LimitedParts:
     Args:
         parameters: The parameters of the run.
         compared: Returns how many of some documents of a part both encoders encoded, by their positions.
-        unknown_id: The token that is counted as unknown; None for none.
+        unknown_id: The token that is counted as unknown, or None.
 
     Attributes:
         limits: The limits.
         layout: The outputs.
-        unknown_id: The same.
+        unknown_id: The token that is counted as unknown, or None.
     """
 
     def __init__(

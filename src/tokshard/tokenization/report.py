@@ -123,7 +123,7 @@ class TokenizeDryRun(Document):
     ]
     messages: Annotated[
         tuple[str, ...],
-        Key("messages", "What was chosen and left out of directories and datasets, one sentence each."),
+        Key("messages", "Files chosen or left out of directories and datasets, one sentence each."),
     ]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings for the user, one sentence each.")]
 

@@ -394,10 +394,10 @@ def _unrepresented(inputs: Sequence[MergeInput]) -> UnrepresentedText | None:
     for dataset in inputs:
         if not dataset.header.document_count:
             continue
-        counted = dataset.manifest.dataset.unrepresented if dataset.manifest else None
-        if counted is None or (total is not None and counted.unit != total.unit):
+        of_input = dataset.manifest.dataset.unrepresented if dataset.manifest else None
+        if of_input is None or (total is not None and of_input.unit != total.unit):
             return None
-        total = counted if total is None else total + counted
+        total = of_input if total is None else total + of_input
     return total
 
 
