@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from pathlib import Path
 
 from jsonschema import Draft202012Validator
 
-FOLDER = Path(__file__).parents[2] / "docs/schemas"
-
-
-def file_of(schema):
-    """Return the file name that belongs to a ``schema`` field.
-
-    Example:
-        >>> file_of("tokshard.error/1")
-        'error-1.json'
-    """
-    return schema.removeprefix("tokshard.").replace("/", "-") + ".json"
+from tokshard.core.json_schema import documents, json_schema
 
 
 @cache
 def published():
-    """Return the content of each file, by its name."""
-    return {path.name: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
+    """Return each published schema by its name."""
+    return {name: json_schema(cls) for name, cls in documents().items() if cls.IS_PUBLISHED}
 
 
 @cache
 def validator(name):
-    """Return the validator of a file."""
+    """Return the validator of a schema."""
     return Draft202012Validator(published()[name])
 
 
 def defects_of(document):
     """Return what a document has against the schema that it names."""
-    errors = validator(file_of(document["schema"])).iter_errors(document)
+    errors = validator(document["schema"]).iter_errors(document)
     return [f"{error.json_path}: {error.message[:300]}" for error in errors]

@@ -11,7 +11,7 @@ names, so that renaming an attribute cannot change a format:
         sha256: Annotated[str | None, Key("sha256", "Digest of the text.", pattern=SHA256, omit_none=True)]
 
 Decoding is strict: unknown, missing and mistyped fields are errors that name the path of the field.
-docs/schemas is generated from the same declarations (:mod:`tokshard.core.json_schema`).
+JSON Schemas are generated from the same declarations (:mod:`tokshard.core.json_schema`).
 
 Types of fields: ``int``, ``float``, ``str``, ``bool``, ``Literal``, ``X | None``, ``tuple[X, ...]``,
 ``tuple[X, Y]``, ``dict[str, X]``, dataclasses with keys, unions of dataclasses that differ in their ``TAG``
@@ -115,7 +115,7 @@ class Document:
 
     SCHEMA: ClassVar[str]
     IS_PUBLISHED: ClassVar[bool] = True
-    """False for private formats, which docs/schemas omits."""
+    """False for private formats, whose schemas are not published."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the document as a JSON object, the schema first.
