@@ -103,7 +103,6 @@ PUBLIC = [
     "VerifyOptions",
     "VerifyReport",
     "__version__",
-    "array_job_file",
     "blend",
     "build_blending_indices",
     "build_document_index",
@@ -207,8 +206,6 @@ def make_datasets(api):
     assert api.dry_run_tokenize(options("stories")).to_json()["schema"] == "tokshard.tokenize-dry-run/1"
     stories = api.tokenize(options("stories"))
     assert stories.to_json()["schema"] == "tokshard.tokenize-report/1"
-    array = api.ArrayOptions(emit="slurm", tasks=1)
-    assert api.array_job_file(options("manuals"), array, ["tokenize", "x.jsonl"]).startswith("#!")
     api.tokenize_array_task(options("manuals"), api.ArrayTask(0, 1), finish=False)
     manuals = api.finish_tokenize(options("manuals"))
     merge = api.MergeOptions(inputs=("stories", "manuals"), output="all")

@@ -93,7 +93,6 @@ if TYPE_CHECKING:
     from tokshard.storage.line_log import LineLog
     from tokshard.tokenization.discard import DiscardedWork, discard_work
     from tokshard.tokenization.job_array.job import finish_tokenize, tokenize_array_task
-    from tokshard.tokenization.job_array.job_files import array_job_file
     from tokshard.tokenization.job_array.options import ArrayOptions, ArrayTask
     from tokshard.tokenization.options import TokenizeOptions
     from tokshard.tokenization.report import ArrayTaskReport, TokenizeDryRun, TokenizeReport
@@ -211,7 +210,6 @@ __all__ = [
     "VerifyOptions",
     "VerifyReport",
     "__version__",
-    "array_job_file",
     "blend",
     "build_blending_indices",
     "build_document_index",
@@ -345,7 +343,6 @@ _HOMES = {
     "VerifiedProduct": "tokshard.verification.report",
     "VerifyOptions": "tokshard.verification.options",
     "VerifyReport": "tokshard.verification.report",
-    "array_job_file": "tokshard.tokenization.job_array.job_files",
     "blend": "tokshard.blending.job",
     "build_blending_indices": "tokshard.blending.order",
     "build_document_index": "tokshard.gpt_index.arrays",

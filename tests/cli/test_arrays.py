@@ -1,12 +1,10 @@
-"""``tokshard tokenize`` in job arrays, as a user types it: options, job files, messages and exit codes."""
+"""``tokshard tokenize`` in job arrays, as a user types it: options, messages and exit codes."""
 
 from __future__ import annotations
 
 import os
-import shlex
 
 import pytest
-import yaml
 
 from support.array_corpora import content
 from support.command_line import SAMPLE
@@ -68,8 +66,7 @@ def test_an_allocation_that_nobody_asks_for_changes_nothing(monkeypatch):
 
 def test_the_scheduler_is_asked(monkeypatch):
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
-    monkeypatch.setenv("TOKSHARD_ARRAY_TASKS", "2")
-    done = run(*COMMON, "--array-task", "auto", "--json")
+    done = run(*COMMON, "--array-task", "auto/2", "--json")
     assert (done.json["task"], done.json["tasks"], done.json["state"]) == (1, 2, "encoded")
 
 
@@ -87,26 +84,14 @@ def test_a_lock_of_others_is_respected():
         assert run(*COMMON, "--array-task", "0/2", "--dtype", "int32").returncode == 5
 
 
-EMIT = ["--tasks", "4", "--workers", "2"]
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--array-task", "0/2", "--finish"], "--array-task excludes --finish and --emit"),
-        (["--array-task", "0/2", "--emit", "slurm", *EMIT], "--array-task excludes --finish and --emit"),
-        (["--finish", "--emit", "k8s", *EMIT], "--emit and --finish exclude each other"),
-        (["--no-finish"], "--no-finish requires --array-task or --emit"),
-        (["--tasks", "3"], "--tasks requires --emit or --finish"),
-        (["--array-task", "0/3", "--tasks", "3"], "--tasks requires --emit or --finish"),
-        (["--emit", "slurm", "--workers", "2"], "--emit requires --tasks"),
-        (["--emit", "slurm", "--tasks", "2"], "--emit requires --workers"),
-        (["--emit", "slurm", *EMIT, "--image", "i"], "--image requires --emit k8s"),
-        (["--emit", "k8s", *EMIT, "--json"], "--emit and --json exclude each other"),
-        (
-            ["--emit", "k8s", *EMIT, "-o", "s3://bucket/data/x"],
-            "the tasks require a shared directory in which s3://",
-        ),
+        (["--array-task", "0/2", "--finish"], "--array-task cannot be used with --finish"),
+        (["--no-finish"], "--no-finish requires --array-task"),
+        (["--tasks", "3"], "--tasks requires --finish"),
+        (["--array-task", "0/3", "--tasks", "3"], "--tasks requires --finish"),
+        (["--finish", "--tasks", "0"], "--tasks must be at least 1, got 0"),
         (
             ["--array-task", "0/2", "-o", "s3://bucket/data/x"],
             "the tasks require a shared directory in which s3://",
@@ -127,55 +112,7 @@ def test_options_that_do_not_fit_are_refused_in_a_sentence(more, message):
     assert os.listdir() == []
 
 
-@pytest.mark.parametrize("options", [["--array-task", "0/2"], ["--emit", "slurm", *EMIT]])
-def test_standard_input_cannot_be_shared(options):
-    done = run("tokenize", "-", "-o", "x", *options, stdin='{"text": "a"}\n')
+def test_standard_input_cannot_be_shared():
+    done = run("tokenize", "-", "-o", "x", "--array-task", "0/2", stdin='{"text": "a"}\n')
     assert done.returncode == 2
     assert "can be read only once, by one process" in done.stderr
-
-
-def words_of_slurm(*more):
-    done = run(*COMMON, "--emit", "slurm", *EMIT, *more)
-    assert done.returncode == 0, done.stderr
-    return shlex.split(done.stdout.splitlines()[-1])
-
-
-def test_a_job_file_has_the_options_that_were_given_and_no_others():
-    more = ["--no-append-eod", "--field", "a", "--field=-b", "--on-error", "skip", "-q", "--no-finish"]
-    assert words_of_slurm(*more) == [
-        *["exec", "tokshard", "tokenize", "--array-task", "auto", STORIES],
-        *["--output", "x", "--field", "a", "--field=-b"],
-        *["--no-append-eod", "--tokenizer", TOKENIZER, "--on-error", "skip", "--workers", "2"],
-        *["--unit-size", "200000", "--no-finish", "--quiet"],
-    ]
-
-
-def test_inputs_that_look_like_options_stay_inputs():
-    with open("-a.jsonl", "w") as file:
-        file.write('{"text": "a"}\n')
-    done = run("tokenize", "-o", "x", "--emit", "slurm", *EMIT, "--", "-a.jsonl")
-    assert done.stdout.splitlines()[-1].endswith("--workers 2 -- -a.jsonl")
-
-
-def test_what_is_emitted_makes_the_same_bytes(monkeypatch):
-    """Each task by the words of the job file, as its scheduler would start it; the output by the last."""
-    value = yaml.safe_load(run(*COMMON, "--emit", "k8s", *EMIT, "--image", "example/i:1").stdout)
-    (container,) = value["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == "example/i:1"
-    assert container["workingDir"] == os.getcwd()
-    for entry in container["env"]:
-        monkeypatch.setenv(entry["name"], entry["value"])
-    states = []
-    for index in range(value["spec"]["completions"]):
-        monkeypatch.setenv("JOB_COMPLETION_INDEX", str(index))
-        done = run(*container["command"][1:], "--json")
-        states.append(done.json["state"])
-    assert states == ["encoded"] * 3 + ["published"]
-    assert run("tokenize", STORIES, "-o", "y", *COMMON[4:]).returncode == 0
-    assert content("x") == content("y")
-
-
-def test_nothing_is_read_or_written_for_a_job_file():
-    done = run("tokenize", "nothing.jsonl", "-o", "x", "--emit", "k8s", *EMIT)
-    assert done.returncode == 0
-    assert os.listdir() == []

@@ -47,18 +47,6 @@ def test_what_a_subset_prints(tmp_path):
     assert "other-split" in inspected
 
 
-def test_a_task_writes_its_subset_into_the_job_file(tmp_path):
-    words = ("tokenize", STORIES, "-o", "out", "--emit", "slurm", "--tasks", "2", "--workers", "1")
-    done = tokshard(*words, "--sample", "1%", "--holdout", "0.5", "--holdout-key", "title", cwd=tmp_path)
-    assert "--sample 1% --holdout 0.5 --holdout-key title" in done.stdout
-    refused = tokshard(*words, "--max-tokens", "10B", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert (
-        "hint: pass --no-finish and no --max-tokens to the tasks, then --max-tokens with --finish"
-        in refused.stderr
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -70,6 +58,10 @@ def test_a_task_writes_its_subset_into_the_job_file(tmp_path):
         (["--preset", "megatron", "--limit", "5"], "--preset megatron and --limit exclude each other"),
         (["--preset", "megatron", "--holdout", "1%"], "--preset megatron and --holdout exclude each other"),
         (["--array-task", "0/2", "--limit", "5"], "--limit cannot be applied by the tasks of a job array"),
+        (
+            ["--array-task", "0/2", "--max-tokens", "9"],
+            "--max-tokens cannot be applied by the tasks",
+        ),
         (["--max-tokens", "3"], "--max-tokens must be at least"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``tokshard tokenize``: options, one call; or the job file of an array of such calls."""
+"""``tokshard tokenize``: options and one call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import tokshard
 from tokshard import ArrayOptions, ArrayTask, TokenizeOptions
 from tokshard.cli import declarations, terminal, tokenize_views
 from tokshard.cli.command_run import command_run
-from tokshard.cli.command_words import command_words
 from tokshard.cli.corpus_options import TEXT, DatasetConfigName, DatasetSplit
 from tokshard.cli.declarations import choice, integer, switch, text
 from tokshard.cli.megatron_options import rules_of_preset
@@ -64,7 +63,6 @@ _ARRAYS = "Job arrays"
 
 OnError = Literal["fail", "skip"]
 Preset = Literal["megatron"]
-Scheduler = Literal["slurm", "k8s"]
 
 COMMON_OPTIONS = (
     "--output",
@@ -84,7 +82,6 @@ COMMON_OPTIONS = (
 
 
 def tokenize(
-    context: typer.Context,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -280,28 +277,9 @@ def tokenize(
             group=_ARRAYS,
         ),
     ] = None,
-    emit: Annotated[
-        Scheduler | None,
-        choice(
-            Scheduler,
-            "--emit",
-            help="Print a job file that runs this command in --tasks tasks, and stop.",
-            group=_ARRAYS,
-        ),
-    ] = None,
     tasks: Annotated[
         int | None,
-        integer("--tasks", help="With --emit or --finish: the job array has N tasks.", group=_ARRAYS),
-    ] = None,
-    image: Annotated[
-        str | None,
-        text(
-            "--image",
-            metavar="IMAGE",
-            help="With --emit k8s: run this container image.",
-            default="a placeholder",
-            group=_ARRAYS,
-        ),
+        integer("--tasks", help="With --finish: the job array has N tasks.", group=_ARRAYS),
     ] = None,
     executor: ExecutorChoice = "local",
     ray_address: RayAddress = None,
@@ -382,19 +360,13 @@ def tokenize(
         if discard_work:
             run.show(tokshard.discard_work(options), tokenize_views.show_discarded)
             return
-        array = ArrayOptions(array_task, finish, emit, tasks, image)
+        array = ArrayOptions(array_task, finish, tasks)
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
         if ray is not None and array != ArrayOptions():
             raise UsageError(
                 "--executor ray and the options of job arrays exclude each other",
                 hint="leave out one of them",
             )
-        if array.emit is not None:
-            if as_json:
-                raise UsageError("--emit and --json exclude each other", hint="leave out --json")
-            command = ("tokshard", *command_words(context))
-            terminal.say(tokshard.array_job_file(options, array, command).rstrip())
-            return
         if dry_run:
             plan = tokshard.dry_run_tokenize(options)
             run.warn(plan.warnings)

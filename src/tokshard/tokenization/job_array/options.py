@@ -5,22 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
 from tokshard.errors import UsageError
 from tokshard.tokenization.options import TokenizeOptions
 
-TASKS_VARIABLE = "TOKSHARD_ARRAY_TASKS"
-"""The number of tasks of a Kubernetes job: it tells its pods only their own number."""
-
-Scheduler = Literal["slurm", "k8s"]
-
 _AUTO = "auto"
 _EXAMPLE = "pass for example --array-task 0/8"
-# The number of a task, and the number of tasks, which not every scheduler tells.
+# Variables with the number of a task and the number of tasks, which Kubernetes does not set.
 _RANKS = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
-    ("JOB_COMPLETION_INDEX", TASKS_VARIABLE),
+    ("JOB_COMPLETION_INDEX", None),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
@@ -36,9 +31,7 @@ class ArrayOptions:
             that is no task.
         finish: True to only assemble and publish the output, False to leave that to a later run, None to
             let the last task do it.
-        emit: The scheduler of a job file to print, or None.
-        tasks: Number of tasks, for ``emit`` and ``finish``.
-        image: The container image, for ``emit="k8s"``.
+        tasks: Number of tasks, for ``finish``.
 
     Raises:
         UsageError: The options exclude each other.
@@ -46,30 +39,20 @@ class ArrayOptions:
 
     array_task: str | None = None
     finish: bool | None = None
-    emit: Scheduler | None = None
     tasks: int | None = None
-    image: str | None = None
 
     def __post_init__(self) -> None:
-        if self.array_task is not None and (self.finish or self.emit is not None):
+        if self.array_task is not None and self.finish:
             raise UsageError(
-                "--array-task excludes --finish and --emit",
-                hint="leave out one of them",
+                "--array-task cannot be used with --finish",
+                hint="run the tasks first, then the same command with --finish instead of --array-task",
             )
-        if self.finish and self.emit is not None:
-            raise UsageError("--emit and --finish exclude each other")
-        if self.finish is False and self.array_task is None and self.emit is None:
-            raise UsageError("--no-finish requires --array-task or --emit")
-        if self.emit is not None and self.tasks is None:
-            raise UsageError(
-                "--emit requires --tasks, the number of tasks", hint="for example, pass --tasks 64"
-            )
+        if self.finish is False and self.array_task is None:
+            raise UsageError("--no-finish requires --array-task", hint=_EXAMPLE)
         if self.tasks is not None and self.tasks < 1:
             raise UsageError(f"--tasks must be at least 1, got {self.tasks}")
-        if self.tasks is not None and self.emit is None and not self.finish:
-            raise UsageError("--tasks requires --emit or --finish; for one task, pass --array-task I/N")
-        if self.image is not None and self.emit != "k8s":
-            raise UsageError("--image requires --emit k8s")
+        if self.tasks is not None and not self.finish:
+            raise UsageError("--tasks requires --finish", hint="for one task, pass --array-task I/N")
 
 
 def refuse_limits(options: TokenizeOptions) -> None:
@@ -141,9 +124,17 @@ def _from_environment(environment: Mapping[str, str], count: int | None) -> tupl
     if _SLURM_ARRAY in environment:
         return _from_slurm_array(environment, count)
     for index_name, count_name in _RANKS:
-        if index_name in environment:
-            index = _number(environment, index_name)
-            return index, _number(environment, count_name) if count is None else count
+        if index_name not in environment:
+            continue
+        index = _number(environment, index_name)
+        if count is not None:
+            return index, count
+        if count_name is None:
+            raise UsageError(
+                "--array-task auto: Kubernetes does not set the number of tasks",
+                hint="pass --array-task auto/N, where N is the number of completions of the job",
+            )
+        return index, _number(environment, count_name)
     names = ", ".join([_SLURM_ARRAY, *(name for name, _ in _RANKS)])
     raise UsageError(
         f"--array-task auto: cannot determine the task number, because none of {names} is set",
