@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 from support.command_line import json_of, tokshard
-from support.index_caches import write_dataset
 from support.tokenize_runs import TOKENIZER, run_tokenize, write_jsonl
 from tokshard import errors
 from tokshard.cluster.connection import Connection
@@ -264,36 +263,6 @@ def test_a_stopped_run_is_resumed_without_ray(nodes, tmp_path):
     assert resumed["units_reused"] > 0
     assert tokshard("tokenize", source, "-o", tmp_path / "local/out", *options).returncode == 0
     assert files_of(tmp_path / "out") == files_of(tmp_path / "local/out")
-
-
-def test_indexes_of_many_sources_are_those_of_a_local_run(nodes, tmp_path):
-    sources = [write_dataset(str(tmp_path / f"data/s{n}"), [7 + n, 30, 5, 12 * n + 1, 9]) for n in range(4)]
-    names = ("--seq-length", "8", "--split", "3,1", "--megatron", "0.19", "--tokenizer-model", "/m")
-    reports = {}
-    for where, how in {"local": (), "ray": (*nodes.command(), "--ray-cpus-per-task", "1")}.items():
-        cache = tmp_path / where / "cache"
-        arguments = (*sources, *names, "--num-samples", "90,9", "--cache-dir", cache)
-        done = tokshard("build-indices", *arguments, *how, "--json")
-        assert done.returncode == 0, done.stderr
-        reports[where] = json.loads(done.stdout.replace(str(cache), "cache"))
-        assert reports[where].pop("seconds") > 0
-    assert reports["ray"] == reports["local"]
-    assert reports["ray"]["fresh"] is True
-    # The blend finds some of its indexes there, and lets the cluster build the others.
-    blended = ("0.7", sources[0], "0.3", sources[1], *names, "--num-samples", "80,8")
-    for where, how in {"local": (), "ray": nodes.command()}.items():
-        mix = tmp_path / where / "mix"
-        done = tokshard("blend", *blended, "-o", mix, "--cache-dir", tmp_path / where / "cache", *how, "-q")
-        assert done.returncode == 0, done.stderr
-    assert contents(tmp_path / "ray") == contents(tmp_path / "local")
-
-
-def contents(directory):
-    return {
-        path.relative_to(directory).as_posix(): path.read_bytes().replace(bytes(directory), b"")
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
 
 
 def test_work_that_is_lost_too_often_is_named(nodes, tmp_path, traffic):

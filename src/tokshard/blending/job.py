@@ -25,7 +25,6 @@ from tokshard.blending.options import CACHE_NAME, BlendOptions, BuilderConfig
 from tokshard.blending.order import blend_blocks, exhaustive_order, greedy_order
 from tokshard.blending.plan import KIND_NAMES, BlendPlan, Kind, SplitPlan, plan_blend
 from tokshard.blending.recipe import BlendRecipe
-from tokshard.cluster.options import RayOptions
 from tokshard.core.codec import Document, Key, NotStored
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.manifest import read_dataset_tokenizer
@@ -197,7 +196,6 @@ def blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendRe
             the job's, and ``allow_tokenizer_mismatch`` is not set.
         LockedError: Another process was not done in time.
         StorageError: The disk is full or broken. What was built is kept.
-        WorkerError: There is no such cluster, or it has lost the same work too often.
     """
     if options.output is None:
         raise UsageError(
@@ -254,8 +252,6 @@ def check_blend(options: BlendOptions, *, progress: Progress | None = None) -> B
     for name in ("rebuild", "force"):
         if getattr(options, name):
             raise _exclusive("--assert-hit", f"--{name}")
-    if options.workers is not None and not isinstance(options.workers, int):
-        raise _exclusive("--assert-hit", "--executor ray")
     with reporting(progress) as listener:
         listener.start("reading datasets")
         plan = plan_blend(*options.resolve())
@@ -280,7 +276,7 @@ def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is
     output: str | os.PathLike[str],
     *,
     cache_directory: str | os.PathLike[str] | None = None,
-    workers: int | RayOptions | None = None,
+    workers: int | None = None,
     rebuild: bool = False,
     force: bool = False,
     job: JobTokenizer | None = None,

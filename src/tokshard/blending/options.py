@@ -26,7 +26,6 @@ from tokshard.storage.lock import LockMode, check_lock_mode
 
 if TYPE_CHECKING:
     from tokshard.blending.recipe import BlendRecipe, Mixture, Unit
-    from tokshard.cluster.options import RayOptions
 
 CACHE_NAME = "cache"
 
@@ -151,8 +150,7 @@ class BlendOptions:
             writes the output at a time.
         allow_tokenizer_mismatch: Whether datasets of different tokenizers, or of another one than the job's,
             may be blended.
-        workers: Threads, None for one for each core; or a Ray cluster whose nodes see the datasets and the
-            cache.
+        workers: Threads; None for one for each core.
 
     Raises:
         UsageError: Options contradict each other, or a value is out of range.
@@ -189,7 +187,7 @@ class BlendOptions:
     force: bool = False
     lock: LockMode = "flock"
     allow_tokenizer_mismatch: bool = False
-    workers: int | RayOptions | None = None
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         check_lock_mode(self.lock)

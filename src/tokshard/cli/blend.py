@@ -16,14 +16,7 @@ from tokshard.cli import from_launch as launches
 from tokshard.cli import options, rendering, terminal
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import choice, number, switch, text
-from tokshard.cli.options import (
-    ExecutorChoice,
-    LogJson,
-    RayAddress,
-    RayCpusPerTask,
-    RayRetries,
-    ray_options,
-)
+from tokshard.cli.options import LogJson
 from tokshard.core.formatting import count, counted, duration, percent, shown_path, visible
 from tokshard.errors import UsageError
 
@@ -230,10 +223,6 @@ def blend(
     ] = BlendOptions.force,
     dry_run: options.DryRun = False,
     workers: options.Workers = None,
-    executor: ExecutorChoice = "local",
-    ray_address: RayAddress = None,
-    ray_cpus_per_task: RayCpusPerTask = None,
-    ray_retries: RayRetries = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
     no_progress: options.NoProgress = False,
@@ -257,7 +246,6 @@ def blend(
     with command_run(
         "blend", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
     ) as run:
-        ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
         indexes = launches.indexes_of(context, values)
         if indexes is not None:
             launches.check_packing(indexes, pack)
@@ -273,7 +261,7 @@ def blend(
                 lock=lock,
                 allow_tokenizer_mismatch=allow_tokenizer_mismatch,
                 force=force,
-                workers=ray or workers,
+                workers=workers,
             )
         else:
             chosen = BlendOptions(
@@ -326,7 +314,7 @@ def blend(
                 lock=lock,
                 allow_tokenizer_mismatch=allow_tokenizer_mismatch,
                 force=force,
-                workers=ray or workers,
+                workers=workers,
             )
         if assert_hit:
             _refuse_together("--assert-hit", {"--dry-run": dry_run, "--emit": emit is not None})

@@ -16,14 +16,7 @@ from tokshard.cli import from_launch as launches
 from tokshard.cli import options, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import integer, number, text
-from tokshard.cli.options import (
-    ExecutorChoice,
-    LogJson,
-    RayAddress,
-    RayCpusPerTask,
-    RayRetries,
-    ray_options,
-)
+from tokshard.cli.options import LogJson
 from tokshard.core import megatron_defaults
 from tokshard.core.formatting import count, counted, duration, listed, shown_path, size
 
@@ -112,10 +105,6 @@ def build_indices(
     lock: options.Lock = BuildIndicesOptions.lock,
     allow_tokenizer_mismatch: options.AllowTokenizerMismatch = BuildIndicesOptions.allow_tokenizer_mismatch,
     workers: options.Workers = None,
-    executor: ExecutorChoice = "local",
-    ray_address: RayAddress = None,
-    ray_cpus_per_task: RayCpusPerTask = None,
-    ray_retries: RayRetries = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
     no_progress: options.NoProgress = False,
@@ -141,7 +130,6 @@ def build_indices(
     with command_run(
         "build-indices", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
     ) as run:
-        ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)
         indexes = launches.indexes_of(context, values)
         if indexes is not None:
             launches.check_packing(indexes, pack)
@@ -155,7 +143,7 @@ def build_indices(
                 rebuild=rebuild,
                 lock=lock,
                 allow_tokenizer_mismatch=allow_tokenizer_mismatch,
-                workers=ray or workers,
+                workers=workers,
             )
         else:
             chosen = BuildIndicesOptions(
@@ -196,7 +184,7 @@ def build_indices(
                 rebuild=rebuild,
                 lock=lock,
                 allow_tokenizer_mismatch=allow_tokenizer_mismatch,
-                workers=ray or workers,
+                workers=workers,
             )
         early = chosen.early_warnings()
         if chosen.naming.are_given:

@@ -40,7 +40,7 @@ _TOGETHER = frozenset(
         *("tokenizer", "path_as"),
         *("output", "cache_dir", "assert_hit", "rebuild", "allow_tokenizer_mismatch", "force", "dry_run"),
         *("lock", "pack", "max_documents_per_sample", "pad_multiple"),
-        *("emit", "workers", "executor", "ray_address", "ray_cpus_per_task", "ray_retries"),
+        *("emit", "workers"),
         *("as_json", "quiet", "no_progress", "log_json"),
     }
 )

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from tokshard.cluster.options import RayOptions
 from tokshard.core import megatron_defaults
 from tokshard.core.codec import Document, Key
 from tokshard.core.path_mapping import PathMapping
@@ -136,7 +135,6 @@ def build_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
         IntegrityError: A dataset or an index is damaged.
         LockedError: Another process was not done in time.
         StorageError: The disk is full or broken. What was built is kept.
-        WorkerError: There is no such cluster, or it has lost the same work too often.
     """
     started = time.monotonic()
     planned, epoch_sizes = _plan(options, progress)
@@ -160,8 +158,6 @@ def check_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
     """
     if options.rebuild:
         raise UsageError("--assert-hit and --rebuild exclude each other")
-    if isinstance(options.workers, RayOptions):
-        raise UsageError("--assert-hit and --executor ray exclude each other")
     started = time.monotonic()
     planned, epoch_sizes = _plan(options, progress)
     return _report(options, planned, planned.examine(progress=progress), epoch_sizes, started)

@@ -6,10 +6,9 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from tokshard.core import megatron_defaults
-from tokshard.core.codec import Key
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.packing import Packing, PackMethod, packing_of
 from tokshard.gpt_index.seed import check_seed
@@ -18,7 +17,6 @@ from tokshard.gpt_index.splits import SPLITS, Split, parse_split
 from tokshard.storage.lock import LockMode, check_lock_mode
 
 if TYPE_CHECKING:
-    from tokshard.cluster.options import RayOptions
     from tokshard.dataset.layout import IndexTable
     from tokshard.dataset.tokenizer_agreement import JobTokenizer
     from tokshard.gpt_index.epochs import EpochPlan, SplitSize
@@ -275,8 +273,7 @@ class BuildIndicesOptions:
             writes the cache at a time.
         allow_tokenizer_mismatch: Whether datasets of different tokenizers, or of another one than the job's,
             may be used.
-        workers: Threads, None for one for each core; or a Ray cluster whose nodes see the datasets and the
-            cache.
+        workers: Threads; None for one for each core.
         requests: The indexes themselves, instead of datasets, lengths, sizes and what else decides about
             them; :func:`tokshard.indexes_of_launch` sets it.
 
@@ -304,7 +301,7 @@ class BuildIndicesOptions:
     rebuild: bool = False
     lock: LockMode = "flock"
     allow_tokenizer_mismatch: bool = False
-    workers: int | RayOptions | None = None
+    workers: int | None = None
     requests: tuple[IndexRequest, ...] = ()
 
     def __post_init__(self) -> None:
@@ -372,7 +369,12 @@ class IndexRequest:
     """One index to build or to find.
 
     Attributes:
+        prefix: The path prefix of the dataset.
         training_path: The path prefix as the training job will give it, which enters the hash.
+        split_name: train, valid or test.
+        num_samples: Samples asked for; None for one epoch.
+        sequence_length: Tokens of a sample.
+        tokenizer: Megatron's identifiers of the tokenizer; None if they are unknown.
         extra_token: Megatron's ``add_extra_token_to_sequence``. It does not enter the hash.
         drop_last_partial: Megatron's ``drop_last_partial_validation_sequence``, which has a meaning for
             validation only. It does not enter the hash.
@@ -383,21 +385,17 @@ class IndexRequest:
         UsageError: The split has no such name, or the seed cannot be one.
     """
 
-    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
-    training_path: Annotated[str, Key("training_path", "Path prefix as the job will name it.")]
-    split_name: Annotated[str, Key("split_name", "train, valid or test.")]
-    split: Annotated[Split, Key("split", "Shares of the splits.")]
-    num_samples: Annotated[int | None, Key("num_samples", "Samples asked for; null for one epoch.")]
-    sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.")]
-    seed: Annotated[int, Key("seed", "Seed of the shuffles.")] = megatron_defaults.SEED
-    tokenizer: Annotated[Any, Key("tokenizer", "Megatron's identifiers of the tokenizer.")]
-    extra_token: Annotated[bool, Key("extra_token", "Whether samples have one more token.")] = True
-    drop_last_partial: Annotated[
-        bool, Key("drop_last_partial", "Whether validation drops its last, partial sample.")
-    ] = True
-    packing: Annotated[
-        Packing | None, Key("packing", "Packing of whole documents; null for concatenation.")
-    ] = None
+    prefix: str
+    training_path: str
+    split_name: str
+    split: Split
+    num_samples: int | None
+    sequence_length: int
+    seed: int = megatron_defaults.SEED
+    tokenizer: Any
+    extra_token: bool = True
+    drop_last_partial: bool = True
+    packing: Packing | None = None
 
     def __post_init__(self) -> None:
         if self.split_name not in SPLITS:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tokshard.cluster.options import RayOptions
 from tokshard.core.progress import Progress
 from tokshard.core.thread_runner import ThreadRunner
 from tokshard.dataset.fingerprint import DatasetFingerprint
@@ -76,7 +75,7 @@ class PlannedIndexes:
     listed: Sequence[tuple[IndexRequest, CacheEntry]]
     tasks: Mapping[CacheEntry, IndexTask]
     datasets: Datasets
-    workers: int | RayOptions | None
+    workers: int | None
     agreement: TokenizerAgreement
 
     @property
@@ -136,9 +135,8 @@ class PlannedIndexes:
             IntegrityError: A dataset or an index is damaged.
             LockedError: Another process was not done in time.
             StorageError: The disk is full or broken. What was built is kept.
-            WorkerError: There is no such cluster, or it has lost the same work too often.
         """
-        threads = self._threads()
+        threads = ThreadRunner(self.workers)
         before = _examine_all(self.tasks, threads, progress, rebuild=rebuild, digests=digests or rebuild)
         # The largest first, so that no thread begins it when the others are done.
         needed = [
@@ -148,16 +146,9 @@ class PlannedIndexes:
         ]
         needed.sort(key=lambda task: task.target.content.file_bytes, reverse=True)
 
-        if isinstance(self.workers, RayOptions):
-            from tokshard.index_cache.ray import build_on_ray
-
-            built = build_on_ray(
-                needed, self.workers, rebuild=rebuild, wait_seconds=wait_seconds, listener=progress
-            )
-        else:
-            built = _build_here(
-                needed, threads, self.datasets, rebuild=rebuild, wait_seconds=wait_seconds, listener=progress
-            )
+        built = _build(
+            needed, threads, self.datasets, rebuild=rebuild, wait_seconds=wait_seconds, listener=progress
+        )
         done = {task.target.entry: action for task, action in zip(needed, built, strict=True)}
         return [
             _outcome(self.tasks[entry], request, before[entry], done.get(entry, "found"))
@@ -177,7 +168,7 @@ class PlannedIndexes:
             IntegrityError: A dataset is damaged; the condition of an index is no error.
             StorageError: A file cannot be read.
         """
-        threads = self._threads()
+        threads = ThreadRunner(self.workers)
 
         def examine(task: IndexTask) -> Examination:
             examination = task.target.examine(digests=digests)
@@ -197,15 +188,12 @@ class PlannedIndexes:
         found = dict(zip(self.tasks, states, strict=True))
         return [_outcome(self.tasks[entry], request, found[entry], None) for request, entry in self.listed]
 
-    def _threads(self) -> ThreadRunner:
-        return ThreadRunner(self.workers if isinstance(self.workers, int) else None)
-
 
 def plan_indexes(
     requests: Sequence[IndexRequest],
     *,
     cache_directory: str | None = None,
-    workers: int | RayOptions | None = None,
+    workers: int | None = None,
     progress: Progress | None = None,
 ) -> PlannedIndexes:
     """Open the datasets and plan their indexes.
@@ -215,8 +203,7 @@ def plan_indexes(
             mean the same files are one.
         cache_directory: Megatron's ``--data-cache-path``; None for Megatron's default, a directory of
             its own for each dataset.
-        workers: How many threads build, None for one for each core; or the Ray cluster that builds, whose
-            nodes must see the datasets and the cache directory.
+        workers: How many threads build; None for one for each core.
         progress: Receives the progress.
 
     Raises:
@@ -225,12 +212,12 @@ def plan_indexes(
         IntegrityError: A dataset is damaged.
         StorageError: A dataset cannot be read.
     """
-    threads, datasets = ThreadRunner(workers if isinstance(workers, int) else None), Datasets()
+    threads, datasets = ThreadRunner(workers), Datasets()
     listed, tasks = plan_tasks(requests, cache_directory, datasets, threads, progress)
     return PlannedIndexes(listed, tasks, datasets, workers, TokenizerAgreement())
 
 
-def _build_here(
+def _build(
     tasks: Sequence[IndexTask],
     threads: ThreadRunner,
     datasets: Datasets,

@@ -49,11 +49,6 @@ def lock_mode(mode: LockMode) -> Iterator[None]:
         _mode.reset(token)
 
 
-def current_lock_mode() -> LockMode:
-    """Return the mode of :func:`lock_mode`, ``"flock"`` outside of it."""
-    return _mode.get()
-
-
 def check_lock_mode(mode: str) -> None:
     """Raise UsageError if the value of ``--lock`` is not a mode."""
     if mode not in (modes := get_args(LockMode)):
