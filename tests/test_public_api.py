@@ -56,7 +56,6 @@ PUBLIC = [
     "InspectOptions",
     "JobDiagnosis",
     "LaunchIndexes",
-    "LineLog",
     "MegatronCache",
     "MergeDryRun",
     "MergeOptions",

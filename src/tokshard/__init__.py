@@ -90,7 +90,6 @@ if TYPE_CHECKING:
     from tokshard.sharding.replan.options import ReplanOptions
     from tokshard.sharding.simulation import SimulationReport, simulate_plan
     from tokshard.sharding.staging import StagingReport, stage_plan
-    from tokshard.storage.line_log import LineLog
     from tokshard.tokenization.discard import DiscardedWork, discard_work
     from tokshard.tokenization.job_array.job import finish_tokenize, tokenize_array_task
     from tokshard.tokenization.job_array.options import ArrayOptions, ArrayTask
@@ -163,7 +162,6 @@ __all__ = [
     "InspectOptions",
     "JobDiagnosis",
     "LaunchIndexes",
-    "LineLog",
     "MegatronCache",
     "MergeDryRun",
     "MergeOptions",
@@ -297,7 +295,6 @@ _HOMES = {
     "InspectOptions": "tokshard.inspection.options",
     "JobDiagnosis": "tokshard.preflight.job",
     "LaunchIndexes": "tokshard.preflight.from_launch",
-    "LineLog": "tokshard.storage.line_log",
     "MegatronCache": "tokshard.sharding.planning",
     "MergeDryRun": "tokshard.dataset.merge.job",
     "MergeOptions": "tokshard.dataset.merge.options",

@@ -37,7 +37,7 @@ JOB = (
 RUNS = [
     (f"tokenize corpus.jsonl -o data/web --tokenizer {TOKENIZER} --workers 2 --unit-size 1MB", "data"),
     (f"tokenize corpus.jsonl -o data/web --tokenizer {TOKENIZER} --unit-size 1MB", "data"),
-    ("tokenize corpus.jsonl -o data/web --force --log-json log/events.jsonl", "data log"),
+    ("tokenize corpus.jsonl -o data/web --force", "data"),
     (f"tokenize corpus.jsonl -o data/web --force --tokenizer {TOKENIZER}", "data"),
     (f"tokenize {SAMPLE}/manuals.jsonl.gz -o data/code --tokenizer {TOKENIZER}", "data"),
     (f"tokenize {SAMPLE}/hostile.jsonl -o data/no", "data"),
@@ -63,7 +63,7 @@ RUNS = [
     ("diff plan plan2", None),
     (f"doctor --path-as data=data {JOB}", None),
     ("verify plan --recursive", None),
-    (f"verify data/web --level deep --tokenizer {TOKENIZER} --log-json log/events.jsonl", "log"),
+    (f"verify data/web --level deep --tokenizer {TOKENIZER}", None),
     ("verify foreign --adopt", "foreign.tokshard"),
     (f"trace --plan plan --step 3 --tokenizer {TOKENIZER}", None),
     ("trace --plan plan --source corpus.jsonl:7 --consumed-samples 40", None),

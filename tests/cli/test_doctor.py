@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 
 from support.command_line import tokshard
 from support.mixture_data import JOB_TOKENIZER, NAMES, run, write_mixture
-from support.schemas import defects_of
 
 JOB = ("torchrun", "--nproc-per-node", 8, "pretrain_gpt.py", "--seq-length", 16, "--split", "9,1")
 JOB += ("--micro-batch-size", 1, "--global-batch-size", 8, "--train-iters", 10, "--eval-interval", 5)
@@ -104,17 +102,6 @@ def test_refusals_have_their_exit_codes(workshop, words, code, message):
     done = run("doctor", *words)
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr
-
-
-def test_findings_are_logged(workshop):
-    done = run("doctor", *JOB, *WEB, "--log-json", "log")
-    assert done.returncode == 1
-    events = [json.loads(line) for line in (workshop / "log").read_text().splitlines()]
-    assert [event for event in events if defects_of(event)] == []
-    assert [event["event"] for event in events] == ["started", "warning", "finished"]
-    assert (events[1]["command"], events[-1]["exit_code"]) == ("doctor", 1)
-    for event in events[1:-1]:
-        assert f"warning: {event['message']}" in done.stdout
 
 
 def test_what_a_pasted_script_is_given_later_is_a_note(workshop):

@@ -185,6 +185,12 @@ def test_what_went_well_is_0(workshop, name):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("name", [name for name in GOOD if name not in {"doctor", "trace", "inspect"}])
+def test_quiet_success_prints_nothing(workshop, name):
+    done = run(*GOOD[name], "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize(
     ("name", "code"), [(name, code) for name, codes in BAD.items() for code in sorted(codes)]
 )

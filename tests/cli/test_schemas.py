@@ -35,7 +35,6 @@ OPTIONAL = {
 
 TOKENIZER = SAMPLE / "tokenizer.json"
 BAD = SAMPLE / "hostile.jsonl"
-LOG = "--log-json events.jsonl"
 NAMES = "--megatron 0.19 --tokenizer-model /models/llama"
 SAMPLES = "--seq-length 64 --split 9,1 --num-samples 300,10"
 CONTIGUOUS = (
@@ -53,20 +52,20 @@ RUNS = [
     (f"tokenize {SAMPLE}/stories.jsonl - -o x --tokenizer {TOKENIZER} --dry-run", 0, "tokenize-dry-run"),
     ("tokenize -o nothing --discard-work", 0, "discarded-work"),
     (
-        f"tokenize {SAMPLE}/stories.jsonl {BAD} -o web --tokenizer {TOKENIZER} --on-error skip {LOG}",
+        f"tokenize {SAMPLE}/stories.jsonl {BAD} -o web --tokenizer {TOKENIZER} --on-error skip",
         0,
         "tokenize-report",
     ),
     (f"tokenize {SAMPLE}/manuals.jsonl.gz -o code --tokenizer {TOKENIZER}", 0, "tokenize-report"),
     (f"tokenize {SAMPLE}/manuals.jsonl.gz -o code --tokenizer {TOKENIZER}", 0, "tokenize-report"),
     (f"tokenize {SAMPLE}/stories.jsonl -o bytes --array-task 1/2 --unit-size 300kB", 0, "tokenize-array"),
-    (f"tokenize {SAMPLE}/stories.jsonl -o bytes --finish --tasks 2 --unit-size 300kB {LOG}", 1, "error"),
+    (f"tokenize {SAMPLE}/stories.jsonl -o bytes --finish --tasks 2 --unit-size 300kB", 1, "error"),
     (f"tokenize {SAMPLE}/stories.jsonl -o bytes --array-task 0/2 --unit-size 300kB", 0, "tokenize-array"),
     (f"tokenize {SAMPLE}/stories.jsonl -o bytes --finish --unit-size 300kB", 0, "tokenize-report"),
-    (f"tokenize {BAD} -o no {LOG}", 3, "error"),
+    (f"tokenize {BAD} -o no", 3, "error"),
     (f"tokenize {SAMPLE}/stories.jsonl -o code --field id", 4, "error"),
     ("merge web code -o all --dry-run", 0, "merge-dry-run"),
-    (f"merge web code -o all {LOG}", 0, "merge-report"),
+    ("merge web code -o all", 0, "merge-report"),
     ("merge web bytes -o mixed --allow-tokenizer-mismatch", 0, "merge-report"),
     ("merge web nothing -o no", 3, "error"),
     (
@@ -75,22 +74,22 @@ RUNS = [
         "convert-dry-run",
     ),
     (
-        f"convert web.bin --from olmo --source-dtype uint16 --tokenizer {TOKENIZER} -o back {LOG}",
+        f"convert web.bin --from olmo --source-dtype uint16 --tokenizer {TOKENIZER} -o back",
         0,
         "convert-report",
     ),
-    (f"build-indices web code {SAMPLES} {LOG}", 0, "build-indices"),
+    (f"build-indices web code {SAMPLES}", 0, "build-indices"),
     ("build-indices web --seq-length 64 --epochs 2 --split 1 --cache-dir cache", 0, "build-indices"),
     (f"build-indices web {SAMPLES} --cache-dir none --assert-hit", 1, "build-indices"),
     (f"build-indices code {SAMPLES} --cache-dir packed --pack best-fit", 0, "build-indices"),
     ("build-indices web --seq-length 64", 2, "error"),
     (f"blend {MIX} --dry-run", 0, "blend-dry-run"),
     ("blend web code --seq-length 64 --split 9,1 --dry-run", 0, "blend-dry-run"),
-    (f"blend {MIX} -o mix {NAMES} {LOG}", 0, "blend-report"),
+    (f"blend {MIX} -o mix {NAMES}", 0, "blend-report"),
     ("blend web code --seq-length 64 --split 1 -o whole", 0, "blend-report"),
     ("blend --train web --valid code --seq-length 64 --num-samples 9,9 -o own", 0, "blend-report"),
     (f"blend {MIX} -o mix {NAMES} --assert-hit", 0, "blend-hits"),
-    (f"blend {MIX} -o elsewhere {NAMES} --assert-hit {LOG}", 1, "blend-hits"),
+    (f"blend {MIX} -o elsewhere {NAMES} --assert-hit", 1, "blend-hits"),
     (f"blend {MIX} --seed 7 -o mix {NAMES}", 4, "error"),
     (f"doctor --megatron 0.19 {JOB} --data-path 0.7 web 0.3 code", 1, "doctor"),
     (f"doctor {JOB} --data-path nothing", 1, "doctor"),
@@ -131,7 +130,7 @@ RUNS = [
     ("diff mix/cache cache", 1, "diff"),
     ("diff plan mix", 2, "error"),
     ("export web --to nanogpt --bos-index -o exported --dry-run", 0, "export-dry-run"),
-    (f"export web --to nanogpt --bos-index -o exported {LOG}", 0, "export-report"),
+    ("export web --to nanogpt --bos-index -o exported", 0, "export-report"),
     ("export plan --samples --to datatrove -o samples", 0, "export-report"),
     ("verify exported", 0, "verify"),
     ("inspect plan", 0, "inspect-plan"),
@@ -140,7 +139,7 @@ RUNS = [
     ("inspect documents --rank 2", 0, "inspect-rank"),
     ("inspect plan --sample 7", 0, "inspect-plan-sample"),
     ("inspect documents --dataset-sample 0:3", 0, "inspect-plan-sample"),
-    (f"verify plan --level deep --recursive --tokenizer {TOKENIZER} {LOG}", 0, "verify"),
+    (f"verify plan --level deep --recursive --tokenizer {TOKENIZER}", 0, "verify"),
     ("verify web --subset 50%", 0, "verify"),
     ("verify nothing", 3, "error"),
     (f"trace --plan plan --step 3 --rank 1 --tokenizer {TOKENIZER}", 0, "trace-samples"),
@@ -174,10 +173,9 @@ def printed(workshop):
 
 @pytest.fixture(scope="module")
 def written(workshop, printed):
-    """What the runs have written, the event log, and the state of a loader."""
+    """What the runs have written, and the state of a loader."""
     paths = [path for path in workshop.rglob("*.json") if "work" not in path.parts]
     documents = [json.loads(path.read_text()) for path in sorted(paths)]
-    documents += [json.loads(line) for line in (workshop / "events.jsonl").read_text().splitlines()]
     loader = RankLoader.open(workshop / "plan", rank=1)
     next(iter(loader))
     return [*documents, json.loads(json.dumps(loader.state_dict()))]
@@ -271,8 +269,3 @@ def test_an_unknown_field_deep_inside_is_seen(printed):
     changed = copy.deepcopy(certificate)
     changed["entries"][0]["hash"] = "0"
     assert defects_of(changed)
-
-
-def test_the_events_of_all_kinds_are_seen(written):
-    events = {document["event"] for document in written if document["schema"] == "tokshard.event/1"}
-    assert events >= {"started", "progress", "warning", "finished", "failed"}

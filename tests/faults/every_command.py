@@ -24,8 +24,8 @@ SAMPLE = Path(__file__).parents[2] / "sample_data"
 MIX = ["--split", "1,0,0", "--seq-length", "32", "--num-samples", "100"]
 WEB = ["tokenize", "in/a.jsonl", "in/b.jsonl.gz", "-o", "web", "--tokenizer", "tok", "--unit-size", "16K"]
 COMMANDS = [
-    [*WEB, "--workers", "1", "--log-json", "events.jsonl"],  # a bad record ends it
-    [*WEB, "--workers", "1", "--log-json", "events.jsonl", "--on-error", "skip"],
+    [*WEB, "--workers", "1"],  # a bad record ends it
+    [*WEB, "--workers", "1", "--on-error", "skip"],
     [
         "tokenize",
         "in/b.jsonl.gz",

@@ -16,7 +16,6 @@ from tokshard.cli import from_launch as launches
 from tokshard.cli import options, rendering, terminal
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import choice, number, switch, text
-from tokshard.cli.options import LogJson
 from tokshard.core.formatting import count, counted, duration, percent, shown_path, visible
 from tokshard.errors import UsageError
 
@@ -226,7 +225,6 @@ def blend(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
     no_progress: options.NoProgress = False,
-    log_json: LogJson = None,
 ) -> None:
     r"""Mix datasets by weight: build their indexes and the order of the blend.
 
@@ -243,9 +241,7 @@ def blend(
         tokshard blend --from-launch 'launch.sh 7b' --megatron 0.19 -o mix
     """
     values = dict(locals())
-    with command_run(
-        "blend", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
-    ) as run:
+    with command_run(as_json=as_json, quiet=quiet, no_progress=no_progress) as run:
         indexes = launches.indexes_of(context, values)
         if indexes is not None:
             launches.check_packing(indexes, pack)

@@ -16,7 +16,6 @@ from tokshard.cli import from_launch as launches
 from tokshard.cli import options, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import integer, number, text
-from tokshard.cli.options import LogJson
 from tokshard.core import megatron_defaults
 from tokshard.core.formatting import count, counted, duration, listed, shown_path, size
 
@@ -108,7 +107,6 @@ def build_indices(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
     no_progress: options.NoProgress = False,
-    log_json: LogJson = None,
 ) -> None:
     r"""Build the sample indexes that a Megatron job would build when it starts.
 
@@ -127,9 +125,7 @@ def build_indices(
         tokshard build-indices --from-launch launch.sh --megatron 0.19
     """
     values = dict(locals())
-    with command_run(
-        "build-indices", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
-    ) as run:
+    with command_run(as_json=as_json, quiet=quiet, no_progress=no_progress) as run:
         indexes = launches.indexes_of(context, values)
         if indexes is not None:
             launches.check_packing(indexes, pack)

@@ -1,4 +1,4 @@
-"""One run of a command: errors become messages, progress is drawn, events are logged, the result is shown."""
+"""One run of a command: errors become messages, progress is drawn, the result is shown."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 import typer
 
-from tokshard.cli import events, failures, rendering, terminal
-from tokshard.cli.events import EventLog
+from tokshard.cli import failures, rendering, terminal
 from tokshard.cli.meters import make_meter
 from tokshard.core.progress import Progress
 
@@ -29,22 +28,20 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 
 class CommandRun:
-    """The common part of a command: its event log, progress, warnings and result."""
+    """The common part of a command: its progress, warnings and result."""
 
-    def __init__(self, log: EventLog, *, as_json: bool, quiet: bool, animated: bool) -> None:
-        self.log = log
+    def __init__(self, *, as_json: bool, quiet: bool, animated: bool) -> None:
         self.as_json = as_json
         self.quiet = quiet
         self._animated = animated
 
     @cached_property
     def progress(self) -> Progress:
-        """The listener to work that takes long: the terminal and the event log."""
-        return self.log.following(make_meter(quiet=self.quiet, animated=self._animated))
+        """The listener to work that takes long."""
+        return make_meter(quiet=self.quiet, animated=self._animated)
 
     def warn(self, warnings: Sequence[str], hint: str | None = None) -> None:
-        """Print warnings, with a hint to the last of them, on stderr and to the event log."""
-        self.log.warnings(warnings)
+        """Print warnings, with a hint to the last of them, on stderr."""
         if self.quiet or not warnings:
             return
         for warning in warnings:
@@ -66,13 +63,11 @@ class CommandRun:
 
 @contextmanager
 def command_run(
-    command: str,
     *,
     as_json: bool = False,
     quiet: bool = False,
     no_progress: bool = False,
-    log_json: str | None = None,
 ) -> Iterator[CommandRun]:
     """Run the block as a command: errors in it become messages and exit codes."""
-    with failures.reported(as_json=as_json), events.recorded(log_json, command) as log:
-        yield CommandRun(log, as_json=as_json, quiet=quiet, animated=not no_progress)
+    with failures.reported(as_json=as_json):
+        yield CommandRun(as_json=as_json, quiet=quiet, animated=not no_progress)

@@ -42,7 +42,7 @@ def completion(
     """
     from typer._completion_shared import get_completion_script
 
-    with command_run("completion"):
+    with command_run():
         if shell not in _SHELLS:
             raise UsageError(
                 f"the shell must be bash, zsh or fish, got {shell!r}", hint="run `tokshard completion bash`"

@@ -12,7 +12,7 @@ from tokshard import ConvertOptions
 from tokshard.cli import declarations, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import choice, count, switch, text
-from tokshard.cli.options import RUN, AsJson, DryRun, Force, Lock, LogJson, NoProgress, Quiet
+from tokshard.cli.options import RUN, AsJson, DryRun, Force, Lock, NoProgress, Quiet
 from tokshard.core.formatting import counted, size, throughput, tokenizer_name, written_dataset
 
 if TYPE_CHECKING:
@@ -126,7 +126,6 @@ def convert(
     as_json: AsJson = False,
     quiet: Quiet = False,
     no_progress: NoProgress = False,
-    log_json: LogJson = None,
 ) -> None:
     """Convert token files of nanogpt, OLMo-core or datatrove into an indexed dataset.
 
@@ -139,9 +138,7 @@ def convert(
         tokshard convert 'dolma/part-*.npy' --from olmo --tokenizer olmo2 -o out/dolma
         tokshard convert tokenized --from datatrove -o out/web
     """
-    with command_run(
-        "convert", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
-    ) as run:
+    with command_run(as_json=as_json, quiet=quiet, no_progress=no_progress) as run:
         options = ConvertOptions(
             sources=sources,
             format=from_format,

@@ -43,7 +43,7 @@ def diff(
         tokshard diff mix mix2 --json
         tokshard diff old-cache new-cache
     """
-    with command_run("diff", as_json=as_json, quiet=quiet) as run:
+    with command_run(as_json=as_json, quiet=quiet) as run:
         report = tokshard.diff(first, second, DiffOptions(steps, first_only), progress=run.progress)
         run.warn(report.warnings)
         run.show(report, _show)

@@ -15,7 +15,6 @@ from tokshard.cli import options, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import switch
 from tokshard.cli.from_launch import read_launch
-from tokshard.cli.options import LogJson
 from tokshard.core.formatting import count, counted
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ def doctor(
         ),
     ] = False,
     as_json: options.AsJson = False,
-    log_json: LogJson = None,
 ) -> None:
     """Check a Megatron launch script: what its data arguments will do, and which cached indexes it will find.
 
@@ -72,7 +70,7 @@ def doctor(
         tokshard doctor --megatron 0.19 torchrun pretrain_gpt.py --data-path web ...
         grep -A999 'arguments ---' job.log | tokshard doctor -
     """
-    with command_run("doctor", as_json=as_json, log_json=log_json) as run:
+    with command_run(as_json=as_json) as run:
         chosen = DoctorOptions(
             launch=tuple(launch) if len(launch) > 1 else read_launch(launch[0]),
             megatron=megatron,
@@ -83,7 +81,6 @@ def doctor(
             iteration=iteration,
         )
         report = tokshard.doctor(chosen)
-        run.log.warnings(f"{found.code}: {found.message}" for found in report.findings if found.is_problem)
         run.show(report, _show_commands if show_command else _show)
         if not show_command and not (report.is_healthy and (report.is_complete or not strict)):
             run.found_problems()

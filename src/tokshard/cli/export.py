@@ -12,7 +12,7 @@ from tokshard import ExportOptions
 from tokshard.cli import rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import choice, count, integer, size, switch, text
-from tokshard.cli.options import RUN, AsJson, DryRun, Force, Lock, LogJson, NoProgress, Quiet
+from tokshard.cli.options import RUN, AsJson, DryRun, Force, Lock, NoProgress, Quiet
 from tokshard.core import formatting
 from tokshard.core.formatting import counted, throughput
 
@@ -173,7 +173,6 @@ def export(
     as_json: AsJson = False,
     quiet: Quiet = False,
     no_progress: NoProgress = False,
-    log_json: LogJson = None,
 ) -> None:
     """Export a dataset or samples in the format of another trainer.
 
@@ -186,9 +185,7 @@ def export(
         tokshard export out/web --to nanogpt --shard-tokens 10M -o exports/web-nanogpt
         tokshard export mix --samples --to parquet -o exports/mix
     """
-    with command_run(
-        "export", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
-    ) as run:
+    with command_run(as_json=as_json, quiet=quiet, no_progress=no_progress) as run:
         options = ExportOptions(
             source,
             to,  # type: ignore[arg-type]

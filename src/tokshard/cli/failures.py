@@ -99,9 +99,9 @@ def _is_directory_deleted() -> bool:
 
 
 def _print_json(error: TokshardError) -> None:
-    from tokshard.cli.documents import ErrorReport, details_of
+    from tokshard.cli.documents import report_of
 
-    terminal.say_json(ErrorReport(**details_of(error)).to_json())
+    terminal.say_json(report_of(error).to_json())
 
 
 def _cancelled(number: int) -> Cancelled:

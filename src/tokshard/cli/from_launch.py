@@ -41,7 +41,7 @@ _TOGETHER = frozenset(
         *("output", "cache_dir", "assert_hit", "rebuild", "allow_tokenizer_mismatch", "force", "dry_run"),
         *("lock", "pack", "max_documents_per_sample", "pad_multiple"),
         *("emit", "workers"),
-        *("as_json", "quiet", "no_progress", "log_json"),
+        *("as_json", "quiet", "no_progress"),
     }
 )
 OptionsT = TypeVar("OptionsT", BlendOptions, BuildIndicesOptions)

@@ -111,7 +111,7 @@ def inspect(
         tokshard inspect plan --sample 123456
         tokshard inspect mix --html mix.html
     """
-    with command_run("inspect", as_json=as_json) as run:
+    with command_run(as_json=as_json) as run:
         options = InspectOptions(
             path, document, tokenizer, multimodal, rank, step, index, sample, dataset_sample, epoch, stream
         )

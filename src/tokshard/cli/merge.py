@@ -12,7 +12,7 @@ from tokshard import MergeOptions
 from tokshard.cli import declarations, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import integer, switch, text
-from tokshard.cli.options import RUN, AsJson, DryRun, Force, Lock, LogJson, NoProgress, Quiet
+from tokshard.cli.options import RUN, AsJson, DryRun, Force, Lock, NoProgress, Quiet
 from tokshard.core.formatting import count, counted, size, throughput, tokenizer_name, written_dataset
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ def merge(
     as_json: AsJson = False,
     quiet: Quiet = False,
     no_progress: NoProgress = False,
-    log_json: LogJson = None,
 ) -> None:
     """Concatenate indexed datasets, byte-identical to Megatron's merge, or shuffle their documents.
 
@@ -88,9 +87,7 @@ def merge(
         tokshard merge 'shards/part-*' -o out/all
         tokshard merge out/web out/books --shuffle 7 -o out/shuffled
     """
-    with command_run(
-        "merge", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
-    ) as run:
+    with command_run(as_json=as_json, quiet=quiet, no_progress=no_progress) as run:
         options = MergeOptions(
             inputs,
             output,

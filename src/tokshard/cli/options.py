@@ -332,15 +332,6 @@ Quiet = Annotated[bool, declarations.switch("--quiet", "-q", help="Print only er
 NoProgress = Annotated[
     bool, declarations.switch("--no-progress", help="Hide the progress bar.", group=MESSAGES)
 ]
-LogJson = Annotated[
-    str | None,
-    declarations.text(
-        "--log-json",
-        metavar="FILE",
-        help="Append events as JSON lines; - is stderr.",
-        group=MESSAGES,
-    ),
-]
 
 CLUSTER = "Ray cluster"
 

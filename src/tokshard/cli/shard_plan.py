@@ -19,7 +19,6 @@ from tokshard import (
 )
 from tokshard.cli import options, plan_options, rendering
 from tokshard.cli.command_run import command_run
-from tokshard.cli.options import LogJson
 from tokshard.cli.plan_views import show_megatron, show_proofs, show_simulation, show_staging
 from tokshard.core.formatting import counted, duration, size
 from tokshard.core.path_mapping import PathMapping
@@ -99,7 +98,6 @@ def shard_plan(
     dry_run: plan_options.DryRun = False,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
-    log_json: LogJson = None,
 ) -> None:
     r"""Plan which samples each rank of a training job reads at each step.
 
@@ -118,7 +116,7 @@ def shard_plan(
         tokshard shard-plan --from plan --consumed-samples 1M --data-parallel 16 \
             -o plan2
     """
-    with command_run("shard-plan", as_json=as_json, quiet=quiet, log_json=log_json) as run:
+    with command_run(as_json=as_json, quiet=quiet) as run:
         looking = look_ahead(
             simulate=simulate,
             stream=simulate_stream,

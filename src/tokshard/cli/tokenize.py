@@ -22,7 +22,6 @@ from tokshard.cli.options import (
     ExecutorChoice,
     Force,
     Lock,
-    LogJson,
     NoProgress,
     Quiet,
     RayAddress,
@@ -288,7 +287,6 @@ def tokenize(
     as_json: AsJson = False,
     quiet: Quiet = False,
     no_progress: NoProgress = False,
-    log_json: LogJson = None,
 ) -> None:
     """Tokenize text into a Megatron indexed dataset.
 
@@ -301,9 +299,7 @@ def tokenize(
         zstdcat corpus.jsonl.zst | tokshard tokenize - -o out/corpus --on-error skip
         tokshard tokenize corpus.jsonl --holdout 0.1%
     """
-    with command_run(
-        "tokenize", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
-    ) as run:
+    with command_run(as_json=as_json, quiet=quiet, no_progress=no_progress) as run:
         like_megatron = preset == "megatron"
         if like_megatron and split is not None:
             raise UsageError(

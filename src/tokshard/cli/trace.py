@@ -164,7 +164,7 @@ def trace(
         tokshard trace --plan plan --id 'urn:uuid:0a3c' --id 1234
         tokshard trace --plan plan --list removals.txt --csv > reads.csv
     """
-    with command_run("trace", as_json=as_json) as run:
+    with command_run(as_json=as_json) as run:
         trace_options = TraceOptions(
             plan=plan,
             blend=blend,

@@ -11,7 +11,7 @@ from tokshard import VerifyOptions
 from tokshard.cli import declarations, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import choice, switch, text
-from tokshard.cli.options import AsJson, Lock, LogJson, NoProgress, Quiet
+from tokshard.cli.options import AsJson, Lock, NoProgress, Quiet
 from tokshard.core.formatting import count, counted, duration, size
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ def verify(
     as_json: AsJson = False,
     quiet: Quiet = False,
     no_progress: NoProgress = False,
-    log_json: LogJson = None,
 ) -> None:
     """Verify a dataset, index cache, blend, plan or export against its recorded digests.
 
@@ -91,12 +90,9 @@ def verify(
         tokshard verify out/web --level deep --tokenizer tokenizer.json
         tokshard verify --recursive /data/v1
     """
-    with command_run(
-        "verify", as_json=as_json, quiet=quiet, no_progress=no_progress, log_json=log_json
-    ) as run:
+    with command_run(as_json=as_json, quiet=quiet, no_progress=no_progress) as run:
         options = VerifyOptions(path, level, subset, tokenizer, recursive, adopt, workers, lock)
         report = tokshard.verify(options, progress=run.progress)
-        run.log.warnings(f"{found.code}: {found.message}" for found in report.findings if found.is_problem)
         run.show(report, lambda report: _show(report, options))
         if not report.is_sound:
             run.found_problems()
