@@ -218,7 +218,7 @@ def main(arguments: list[str]) -> None:
             names = directory / f"list{size}.txt"
             names.write_text("".join(f"corpus.jsonl:{line}\n" for line in lines))
             command = [*TOKSHARD, "trace", "--plan", str(directory / "plan"), "--list", str(names)]
-            command += ["--consumed-samples", "1M", "--csv"]
+            command += ["--consumed-samples", "1M", "--json"]
             commands.append(Contender(f"{size:,} lines to their steps", command, is_watched=True))
         bench.compare(
             [base, *commands],

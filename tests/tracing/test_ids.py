@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 
@@ -127,18 +125,20 @@ def test_samples_and_documents_show_the_ids_of_their_records():
     assert all(piece.id in shown for piece in pieces)
 
 
-def test_a_list_of_ids_gives_rows_of_csv_with_the_id(tmp_path):
+def test_a_list_of_ids_gives_items_with_the_id(tmp_path):
     ids = tmp_path / "ids.txt"
     ids.write_bytes(b"shared\r\n\n c-0 \nc-0\n-17\n")
-    done = tokshard("trace", "--dataset", "c", "--id-list", str(ids), "--csv")
+    done = tokshard("trace", "--dataset", "c", "--id-list", str(ids), "--json")
     assert done.returncode == 1
-    rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    assert [(row["item"], row["status"], row["document"], row["id"]) for row in rows] == [
-        ("shared", "found", "4", "shared"),
-        ("shared", "found", "20", "shared"),
-        (" c-0 ", "not-found", "", ""),
-        ("c-0", "found", "0", "c-0"),
-        ("'-17", "not-found", "", ""),
+    documents = [
+        (item["item"], item["status"], [(found["document"], found["id"]) for found in item["documents"]])
+        for item in json.loads(done.stdout)["items"]
+    ]
+    assert documents == [
+        ("shared", "found", [(4, "shared"), (20, "shared")]),
+        (" c-0 ", "not-found", []),
+        ("c-0", "found", [(0, "c-0")]),
+        ("-17", "not-found", []),
     ]
 
 

@@ -1,21 +1,16 @@
-"""``tokshard trace``: options, one call, one rendering as text or CSV."""
+"""``tokshard trace``: options, one call, one rendering as text."""
 
 from __future__ import annotations
 
-import csv
-import io
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import tokshard
 from tokshard import TraceOptions
-from tokshard.cli import declarations, options, rendering, terminal
+from tokshard.cli import declarations, options, rendering
 from tokshard.cli.command_run import command_run
-from tokshard.cli.declarations import switch, text
-from tokshard.cli.help_page import MESSAGES
-from tokshard.core.formatting import count, counted, listed, shown_path, visible
+from tokshard.cli.declarations import text
+from tokshard.core.formatting import count, counted, listed, shown_path
 from tokshard.core.path_mapping import PathMapping
-from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
     from tokshard import (
@@ -40,10 +35,6 @@ _SHOWN_ITEMS = 50
 _SHOWN_RANKS = 8
 _SHOWN_ID = 12
 _SHOWN_TEXT = 48
-_CSV_BLOCK = 1000
-# Spreadsheets run such a text as a formula; the last four are the full-width forms. Tabs and line breaks,
-# which they may skip, are escaped.
-_FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def trace(
@@ -143,14 +134,6 @@ def trace(
             "--consumed-samples", help="Report which reads a job has done after N samples.", group=_READS
         ),
     ] = TraceOptions.consumed_samples,
-    as_csv: Annotated[
-        bool,
-        switch(
-            "--csv",
-            help="Print reads as CSV. Texts that a spreadsheet would run as formulas get an apostrophe.",
-            group=MESSAGES,
-        ),
-    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Trace a training step to its source files and lines, or a line to every step that reads it.
@@ -162,7 +145,7 @@ def trace(
         tokshard trace --blend mix --sample 17 --tokenizer tokenizer.json
         tokshard trace --plan plan --source web.jsonl:123 --consumed-samples 10M
         tokshard trace --plan plan --id 'urn:uuid:0a3c' --id 1234
-        tokshard trace --plan plan --list removals.txt --csv > reads.csv
+        tokshard trace --plan plan --list removals.txt --json > reads.json
     """
     with command_run(as_json=as_json) as run:
         trace_options = TraceOptions(
@@ -184,15 +167,8 @@ def trace(
             id_list=id_list,
             consumed_samples=consumed_samples,
         )
-        if as_csv and trace_options.query != "source":
-            raise UsageError("--csv requires --source, --id or a list of them")
-        if as_csv and as_json:
-            raise UsageError("--csv and --json exclude each other")
         report = tokshard.trace(trace_options, progress=run.progress)
-        if as_csv and isinstance(report, tokshard.TraceReadsReport):
-            _print_csv(report)
-        else:
-            run.show(report, _show)
+        run.show(report, _show)
         if isinstance(report, tokshard.TraceReadsReport) and not report.is_complete:
             run.found_problems()
 
@@ -278,7 +254,7 @@ def _show_reads(report: TraceReadsReport) -> None:
     for item in report.items[:_SHOWN_ITEMS]:
         _show_item(item, report)
     if len(report.items) > _SHOWN_ITEMS:
-        rendering.line(f"and {counted(len(report.items) - _SHOWN_ITEMS, 'more item')}: see --csv or --json")
+        rendering.line(f"and {counted(len(report.items) - _SHOWN_ITEMS, 'more item')}: see --json")
     for readers in report.ranks:
         rendering.line(f"data-parallel rank {readers.data_parallel_rank}: {_ranks(readers.ranks)}")
 
@@ -311,7 +287,7 @@ def _show_document_reads(document: DocumentReads) -> None:
     rendering.table(list(columns), list(zip(*columns.values(), strict=True)), left=(0, 3))
     if len(document.reads) > _SHOWN_READS:
         more = counted(len(document.reads) - _SHOWN_READS, "more read")
-        rendering.line(f"  and {more}: see --csv or --json")
+        rendering.line(f"  and {more}: see --json")
 
 
 def _columns(reads: tuple[DocumentRead, ...]) -> dict[str, list[str]]:
@@ -349,21 +325,3 @@ def _origin(origin: DocumentOrigin | None) -> str:
 
 def _ranks(ranks: tuple[int, ...]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(ranks, _SHOWN_RANKS)}"
-
-
-def _print_csv(report: TraceReadsReport) -> None:
-    rows = report.csv_rows()
-    terminal.say(",".join(report.CSV_COLUMNS))
-    while block := [[_cell(value) for value in row] for row in islice(rows, _CSV_BLOCK)]:
-        buffer = io.StringIO()
-        csv.writer(buffer, lineterminator="\n").writerows(block)
-        terminal.say(buffer.getvalue().rstrip("\n"))
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        text = value if value.isprintable() else visible(value)
-        return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
-    return str(value).lower()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 from tokshard.core.codec import SHA256, Document, Key
 
@@ -251,40 +249,11 @@ class RankReaders:
     ranks: Annotated[tuple[int, ...], Key("ranks", "Ranks of the job.", minimum=0)]
 
 
-_READ_FIELDS = (
-    "stream",
-    "sample",
-    "dataset_sample",
-    "sequence",
-    "first_token",
-    "stop_token",
-    "plan_id",
-    "epoch",
-    "step",
-    "data_parallel_rank",
-    "row",
-    "repeated",
-    "seen",
-    "label_only",
-)
-_values_of = attrgetter(*_READ_FIELDS)
-
-
 @dataclass(frozen=True, slots=True)
 class TraceReadsReport(Document):
     """The reads of some lines or documents."""
 
     SCHEMA = "tokshard.trace-reads/1"
-    CSV_COLUMNS: ClassVar[tuple[str, ...]] = (
-        "item",
-        "status",
-        "detail",
-        "dataset",
-        "document",
-        "document_tokens",
-        *_READ_FIELDS,
-        "id",
-    )
 
     kind: Kind
     path: Path
@@ -307,23 +276,6 @@ class TraceReadsReport(Document):
     def is_complete(self) -> bool:
         """True if every item is a document."""
         return all(item.status in {"read", "unread", "found"} for item in self.items)
-
-    def csv_rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield a row of :attr:`CSV_COLUMNS` for each read, and one for each document without reads.
-
-        Absent values are None.
-        """
-        unread = (None,) * len(_READ_FIELDS)
-        for item in self.items:
-            named = (item.item, item.status, item.detail)
-            for document in item.documents:
-                known = (*named, document.dataset, document.document, document.tokens)
-                for read in document.reads:
-                    yield (*known, *_values_of(read), document.id)
-                if not document.reads:
-                    yield (*known, *unread, document.id)
-            if not item.documents:
-                yield (*named, None, None, None, *unread, None)
 
 
 TraceReport = TraceDocumentReport | TraceSamplesReport | TraceReadsReport
