@@ -12,15 +12,6 @@ import json
 import sys
 
 
-def mistral_common(path, texts):
-    """Encode as a CompletionRequest is encoded."""
-    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
-
-    tokenizer = Tekkenizer.from_file(path)
-    facts = {"size": tokenizer.n_words, "eod_id": tokenizer.eos_id}
-    return facts, [[tokenizer.encode(text, bos=bos, eos=False) for text in texts] for bos in (False, True)]
-
-
 def megatron_core(path, texts, **settings):
     """Encode with the class that --tokenizer-type TikTokenizer selects; it adds no special tokens."""
     from megatron.core.tokenizers.text.libraries.tiktoken_tokenizer import TikTokenTokenizer
@@ -44,7 +35,7 @@ def transformers(path, texts, special_tokens):
     return facts, [ids, [[first, *one] for one in ids]]
 
 
-LIBRARIES = {one.__name__.replace("_", "-"): one for one in (mistral_common, megatron_core, transformers)}
+LIBRARIES = {one.__name__.replace("_", "-"): one for one in (megatron_core, transformers)}
 
 
 def answer(request):

@@ -73,7 +73,7 @@ def write_lines(path, tokens):
 
 
 def listed(tokens):
-    """Return tokens as the JSON of TikTokenizer and tekken.json list them."""
+    """Return tokens as the JSON of TikTokenizer lists them."""
     return [
         {"rank": n, "token_bytes": base64.b64encode(token).decode(), "token_str": None}
         for n, token in enumerate(tokens)
@@ -94,23 +94,6 @@ def split_in_two(directory, definition, names=("vocab.json", "merges.txt")):
     pairs = (merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"])
     merges.write_text("#version: 0.2\n" + "".join(f"{pair}\n" for pair in pairs), encoding="utf-8")
     return str(vocabulary), str(merges)
-
-
-def tekken(tokens, *, size, reserved, special=None, version="v3", pattern=MEGATRON_PATTERNS["v2"]):
-    """Return the content of a tekken.json."""
-    config = {
-        "pattern": pattern,
-        "num_vocab_tokens": len(tokens),
-        "default_vocab_size": size,
-        "default_num_special_tokens": reserved,
-        "version": version,
-    }
-    value = {"config": config, "vocab": listed(tokens), "version": 1, "type": "Tekken"}
-    if special is not None:
-        value["special_tokens"] = [
-            {"rank": n, "token_str": name, "is_control": True} for n, name in enumerate(special)
-        ]
-    return value
 
 
 def encoded_by_llama3(tokens, batch):
@@ -152,15 +135,3 @@ def encoded_by_tiktokenizer(tokens, batch, *, pattern="v2", num_special_tokens=1
         special_tokens={name: n for n, name in enumerate(names)},
     )
     return [model.encode(text, allowed_special="all") for text in batch]
-
-
-def encoded_by_tekken(content, batch):
-    """Encode as the Tekkenizer of mistral-common does, without BOS and EOS."""
-    import tiktoken
-
-    config = content["config"]
-    reserved = config["default_num_special_tokens"]
-    kept = content["vocab"][: config["default_vocab_size"] - reserved]
-    ranks = {base64.b64decode(item["token_bytes"]): item["rank"] for item in kept}
-    model = tiktoken.Encoding("x", pat_str=config["pattern"], mergeable_ranks=ranks, special_tokens={})
-    return [[token + reserved for token in model.encode(text)] for text in batch]

@@ -31,7 +31,7 @@ from support.tokenizer_definitions import (
     template,
     written,
 )
-from support.tokenizer_files import byte_tokens, tekken, write_json, write_lines
+from support.tokenizer_files import byte_tokens, write_lines
 from support.trained_models import (
     ENGLISH,
     byte_model,
@@ -125,9 +125,6 @@ FILES = {
     "o200k": lambda folder: write_lines(folder / "o200k_base.tiktoken", byte_tokens(3000)),
     "Qwen 1": lambda folder: write_lines(folder / "qwen.tiktoken", byte_tokens(3000)),
     "r50k": lambda folder: write_lines(folder / "r50k_base.tiktoken", byte_tokens(3000)),
-    "tekken": lambda folder: write_json(
-        folder / "tekken.json", tekken(byte_tokens(2000), size=2100, reserved=100)
-    ),
     "SentencePiece": lambda folder: write_model(folder, sentencepiece_model()[0]),
     "SentencePiece with NFKC": lambda folder: write_model(folder, normalizing_model(prefix=True)),
     "SentencePiece without prefix": lambda folder: write_model(folder, normalizing_model(prefix=False)),

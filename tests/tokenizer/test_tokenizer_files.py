@@ -25,11 +25,9 @@ from support.tokenizer_files import (
     byte_tokens,
     encoded_by_llama3,
     encoded_by_qwen,
-    encoded_by_tekken,
     encoded_by_tiktokenizer,
     listed,
     split_in_two,
-    tekken,
     tokens_of,
     write_json,
     write_lines,
@@ -206,63 +204,18 @@ def test_settings_require_the_file_of_a_tiktokenizer(tmp_path):
             run_tokenize(corpus, str(tmp_path / "o"), tokenizer=tokenizer, vocab_size=300)
 
 
-# Mistral's tekken.json
-
-TEKKEN = {
-    "old": {"size": 2000, "reserved": 1000},
-    "listed": {"size": 1500, "reserved": 30, "special": ["<unk>", "<s>", "</s>", "[X]"], "version": "v13"},
-}
+# Files of other forms
 
 
-@pytest.mark.parametrize("name", TEKKEN)
-def test_tekken(name, tmp_path):
-    pytest.importorskip("tiktoken")
-    content = tekken(TOKENS, **TEKKEN[name])
-    tokenizer = load_tokenizer(write_json(tmp_path / "tekken.json", content))
-    check(tokenizer, encoded_by_tekken(content, BATCH))
-    assert (tokenizer.kind, tokenizer.name, tokenizer.vocab_size) == (
-        "tiktoken",
-        "tekken",
-        TEKKEN[name]["size"],
-    )
-    assert (tokenizer.eod_id, tokenizer.eod_token) == (2, "</s>")
-    reserved = TEKKEN[name]["reserved"]
-    assert encoded(tokenizer, ["", "a"], special_tokens=True) == [[1], [1, reserved + ord("a")]]
-    assert load_tokenizer(str(tmp_path)).identity == tokenizer.identity
-
-
-@pytest.mark.parametrize("name", TEKKEN)
-def test_tekken_against_mistral_common(name, tmp_path):
-    tekken_module = pytest.importorskip("mistral_common.tokens.tokenizers.tekken")
-    path = write_json(tmp_path / "tekken.json", tekken(TOKENS, **TEKKEN[name]))
-    theirs = tekken_module.Tekkenizer.from_file(path)
-    ours = load_tokenizer(path)
-    assert encoded(ours) == [theirs.encode(text, bos=False, eos=False) for text in BATCH]
-    assert encoded(ours, special_tokens=True) == [theirs.encode(text, bos=True, eos=False) for text in BATCH]
-    assert (ours.vocab_size, ours.eod_id) == (theirs.n_words, theirs.eos_id)
-    assert [token_text(ours, n) for n in range(theirs.n_words)] == theirs.vocab()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"config": {}}, "config of .* must have pattern, default_vocab_size"),
-        ({"special_tokens": [{"rank": 1, "token_str": "<s>"}]}, "special token 0 of .* must have rank 0"),
-        ({"special_tokens": [{"rank": 0, "token_str": "<s>"}]}, "must be unique and have </s>"),
-        ({"special_tokens": []}, "has no special_tokens"),
-        ({"vocab": []}, "has 0 tokens, too few"),
-    ],
-)
-def test_bad_tekken_files(change, message, tmp_path):
-    content = {**tekken(TOKENS, **TEKKEN["old"]), **change}
-    with pytest.raises(TokenizerError, match=message):
-        load_tokenizer(write_json(tmp_path / "tekken.json", content))
-
-
-def test_a_new_tekken_file_must_list_its_special_tokens(tmp_path):
-    content = tekken(TOKENS, **{**TEKKEN["old"], "version": "v11"})
-    with pytest.raises(TokenizerError, match="has no special_tokens"):
-        load_tokenizer(write_json(tmp_path / "tekken.json", content))
+def test_tekken_json_is_refused_with_a_hint(tmp_path):
+    path = write_json(tmp_path / "tekken.json", {"config": {"pattern": "."}, "vocab": listed(TOKENS[:300])})
+    with pytest.raises(
+        TokenizerError, match=r"tekken.json has no model: it is not a tokenizer.json"
+    ) as caught:
+        load_tokenizer(path)
+    assert caught.value.hint.startswith("pass the tokenizer.json of the same model")
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json not found in the directory"):
+        load_tokenizer(str(tmp_path))
 
 
 # GPT-2's vocab.json and merges.txt
@@ -414,8 +367,8 @@ def test_inspect_recognizes_a_directory_by_the_names_of_its_files(tmp_path):
 
 
 def test_the_first_definition_of_a_directory_is_used(tmp_path):
-    write_json(tmp_path / "tekken.json", tekken(TOKENS, **TEKKEN["old"]))
-    assert load_tokenizer(str(tmp_path)).name == "tekken"
+    write_lines(tmp_path / "qwen.tiktoken", TOKENS)
+    assert load_tokenizer(str(tmp_path)).name == "qwen"
     split_in_two(tmp_path, gpt2_like())
     assert load_tokenizer(str(tmp_path)).path == str(tmp_path / "vocab.json")
     written(tmp_path, gpt2_like())

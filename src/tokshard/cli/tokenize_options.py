@@ -18,8 +18,8 @@ TokenizerPath = Annotated[
     text(
         "--tokenizer",
         metavar="PATH",
-        help="Use this tokenizer file (tokenizer.json, SentencePiece, tiktoken, tekken.json), a "
-        "directory with one, its URL, or hf:ORG/NAME. null:N reads text that is token ids below N.",
+        help="Use this tokenizer file (tokenizer.json, SentencePiece, tiktoken), a directory "
+        "with one, its URL, or hf:ORG/NAME. null:N reads text that is token ids below N.",
         default="built-in bytes",
         group=TOKENIZER,
     ),

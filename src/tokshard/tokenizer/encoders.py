@@ -55,9 +55,9 @@ def reference_encoder(tokenizer: Tokenizer, *, special_tokens: bool) -> Encoder:
 
     Text that spells a special token becomes that token with tokenizer.json files, as in the library and in
     Megatron. With tiktoken it depends on the encoding, see :attr:`TiktokenEncoding.special_text`: it stays
-    ordinary text with OpenAI's encodings (``encode_ordinary``), Llama 3 and tekken.json, as in the code of
-    their authors. SentencePiece decides by its model (control symbols are never found in text), and the
-    built-in tokenizer knows no special text.
+    ordinary text with OpenAI's encodings (``encode_ordinary``) and Llama 3, as in the code of their authors.
+    SentencePiece decides by its model (control symbols are never found in text), and the built-in tokenizer
+    knows no special text.
 
     ``special_tokens``: whether the post-processor of a tokenizer.json applies (BOS and so on), or the ids
     that the identity of another tokenizer names are added to each text.

@@ -16,7 +16,7 @@ from tokshard.errors import TokenizerError
 from tokshard.storage.reading import open_file
 
 ACCEPTED_FILES: Final = (
-    "a tokenizer.json, its directory, vocab.json with merges.txt, NAME.tiktoken, NAME.model, tekken.json or "
+    "a tokenizer.json, its directory, vocab.json with merges.txt, NAME.tiktoken, NAME.model or "
     "hf:ORGANIZATION/NAME"
 )
 """What a tokenizer can be loaded from, for hints; docs/reference/tokenizers.md has the details."""

@@ -185,7 +185,7 @@ def _model_vocabulary(parsed: dict[str, Any], path: str) -> tuple[dict[str, int]
             f"{path} has no model: it is not a tokenizer.json",
             hint="pass --vocab-file VOCAB --merge-file MERGES, or a directory with vocab.json and merges.txt"
             if path.endswith("vocab.json")
-            else "pass the directory that contains both tokenizer.json and this file",
+            else "pass the tokenizer.json of the same model, or the directory that contains it",
         )
     vocabulary = model.get("vocab")
     if isinstance(vocabulary, dict) and set(map(type, vocabulary.values())) <= {int}:

@@ -1,8 +1,8 @@
 """Encodings of the library `tiktoken`: their files, patterns and special tokens.
 
-Four forms of files define one: NAME.tiktoken and the tokenizer.model of Llama 3 (lines of bytes in base64
-and their rank), Mistral's tekken.json, and the JSON of Megatron's TikTokenizer (lists of ranks). Only
-tekken.json contains the pattern that splits text; for the others the name of the encoding selects it.
+Three forms of files define one: NAME.tiktoken and the tokenizer.model of Llama 3 (lines of bytes in base64
+and their rank), and the JSON of Megatron's TikTokenizer (lists of ranks). None contains the pattern that
+splits text: the name of the encoding selects it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import binascii
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Self
@@ -100,8 +100,6 @@ def encoding_of_json(
     match parsed:
         case [{"token_bytes": _}, *_]:
             return _megatron(parsed, settings or TikTokenizerSettings(), path)
-        case {"config": dict(), "vocab": list()}:
-            return _tekken(parsed, path)
         case _:
             return None
 
@@ -110,8 +108,6 @@ def encoding_of_name(definition: bytes, name: str, path: str) -> TiktokenEncodin
     """Return the encoding in a file for which an earlier reading recorded this name."""
     if settings := TikTokenizerSettings.of_encoding(name):
         return _megatron(parse_json(definition, path), settings, path)
-    if name == _TEKKEN:
-        return _tekken(parse_json(definition, path), path)
     return _encoding_of_lines(definition, name, path)
 
 
@@ -236,52 +232,6 @@ def _llama3(ranks: Mapping[bytes, int], path: str) -> TiktokenEncoding:
     )
 
 
-# Files tekken.json of Mistral
-
-_TEKKEN: Final = "tekken"
-# Special tokens of files before version 8, some of which do not list them.
-_OLD_TEKKEN_VERSIONS: Final = ("v1", "v2", "v3", "v7")
-_OLD_TEKKEN_SPECIAL: Final = (
-    *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
-    *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]"),
-    *("[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
-)
-
-
-def _tekken(parsed: dict[str, Any], path: str) -> TiktokenEncoding:
-    match parsed["config"]:
-        case {"pattern": str(pattern), "default_vocab_size": int(size), "default_num_special_tokens": int(n)}:
-            reserved = n
-        case _:
-            raise TokenizerError(
-                f"the field config of {path} must have pattern, default_vocab_size and "
-                "default_num_special_tokens",
-                hint="fetch the file again: it is damaged, or not a tekken.json",
-            )
-    special = _tekken_special(parsed, path)
-    encoding = TiktokenEncoding(_TEKKEN, pattern, {}, "</s>")
-    encoding = _special_first(encoding, parsed["vocab"], size, path, special=special, reserved=reserved)
-    # As CompletionRequest of mistral-common encodes a text; its special tokens are never found in text.
-    bos = encoding.special_tokens.get("<s>")
-    return replace(encoding, prefix_ids=None if bos is None else (bos,))
-
-
-def _tekken_special(parsed: dict[str, Any], path: str) -> Sequence[str]:
-    listed = parsed.get("special_tokens")
-    if listed is None and parsed["config"].get("version") in _OLD_TEKKEN_VERSIONS:
-        return _OLD_TEKKEN_SPECIAL
-    names = []
-    for index, item in enumerate(listed if isinstance(listed, list) else ()):
-        match item:
-            case {"rank": int(rank), "token_str": str(name)} if rank == index:
-                names.append(name)
-            case _:
-                raise TokenizerError(f"special token {index} of {path} must have rank {index} and a text")
-    if not names:
-        raise TokenizerError(f"{path} has no special_tokens", hint="fetch a newer version of the file")
-    return names
-
-
 # Files of Megatron's TikTokenizer
 
 TikTokenizerPattern = Literal["v1", "v2"]
@@ -328,47 +278,13 @@ class TikTokenizerSettings:
         return cls(found[1], int(found[2]), int(found[3]), special)  # type: ignore[arg-type]
 
 
-def _megatron(parsed: Any, settings: TikTokenizerSettings, path: str) -> TiktokenEncoding:
-    if missing := sorted(set(_MEGATRON_SPECIAL) - set(settings.special_tokens)):
+def _megatron(listed: Any, settings: TikTokenizerSettings, path: str) -> TiktokenEncoding:
+    special, reserved, size = settings.special_tokens, settings.num_special_tokens, settings.vocab_size
+    if missing := sorted(set(_MEGATRON_SPECIAL) - set(special)):
         raise TokenizerError(
             f"the special tokens of a TikTokenizer must include {missing[0]}",
             hint=f"pass all of {', '.join(_MEGATRON_SPECIAL)} and your own",
         )
-    # Its text_to_ids finds special tokens in text, and adds none.
-    encoding = TiktokenEncoding(
-        settings.encoding_name,
-        MEGATRON_PATTERNS[settings.pattern],
-        {},
-        "</s>",
-        prefix_ids=(),
-        special_text=True,
-    )
-    return _special_first(
-        encoding,
-        parsed,
-        settings.vocab_size,
-        path,
-        special=settings.special_tokens,
-        reserved=settings.num_special_tokens,
-    )
-
-
-# Both forms of JSON
-
-
-def _special_first(
-    encoding: TiktokenEncoding, listed: Any, size: int, path: str, *, special: Sequence[str], reserved: int
-) -> TiktokenEncoding:
-    """Return an encoding whose special tokens have the smallest ids.
-
-    Args:
-        encoding: Everything but the tokens.
-        listed: The ordinary tokens of the file.
-        size: Size of the vocabulary; further tokens of the file are left out.
-        path: The file, for messages.
-        special: The names of the first special tokens.
-        reserved: How many special tokens there are.
-    """
     if not len(special) <= reserved < size:
         raise TokenizerError(
             f"{path} must have at least {len(special)} special tokens and more tokens than those, "
@@ -380,12 +296,21 @@ def _special_first(
             f"{path} has {len(tokens):,} tokens, too few for a vocabulary of {size:,} with {reserved:,} "
             "special tokens"
         )
+    # Special tokens have the smallest ids; further tokens of the file are left out.
     names = [*special, *(f"<SPECIAL_{n}>" for n in range(len(special), reserved))]
     ids = {name: index for index, name in enumerate(names)}
-    if len(ids) != reserved or encoding.eod not in ids:
-        raise TokenizerError(f"the special tokens of {path} must be unique and have {encoding.eod}")
-    ranks = {token: reserved + n for n, token in enumerate(tokens[: size - reserved])}
-    return replace(encoding, special_tokens=ids, ranks=ranks)
+    if len(ids) != reserved:
+        raise TokenizerError(f"the special tokens of {path} must be unique")
+    # Its text_to_ids finds special tokens in text, and adds none.
+    return TiktokenEncoding(
+        settings.encoding_name,
+        MEGATRON_PATTERNS[settings.pattern],
+        ids,
+        "</s>",
+        ranks={token: reserved + n for n, token in enumerate(tokens[: size - reserved])},
+        prefix_ids=(),
+        special_text=True,
+    )
 
 
 def _listed_tokens(listed: Any, path: str) -> list[bytes]:
