@@ -3,7 +3,6 @@
 import base64
 import itertools
 import json
-import unicodedata
 from collections import Counter
 from functools import cache
 
@@ -38,7 +37,7 @@ LLAMA3_SPECIAL = [
 MEGATRON_SPECIAL = ["<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>"]
 SPELLED = [
     *("<s>a</s>", "x<unk> <mask>", "<SPECIAL_7><SPECIAL_999>", "[INST] hi [/INST]", "<|begin_of_text|>a"),
-    *("<|eot_id|>", "a<|im_start|>user\n<|im_end|>", "<|extra_204|>", "e\u0301<|endoftext|>e\u0301"),
+    *("<|eot_id|>", "a<|im_start|>user\n<|im_end|>", "e\u0301<|endoftext|>e\u0301"),
 ]
 
 
@@ -104,21 +103,6 @@ def encoded_by_llama3(tokens, batch):
     ranks = {token: n for n, token in enumerate(tokens)}
     model = tiktoken.Encoding("llama3", pat_str=LLAMA3_PATTERN, mergeable_ranks=ranks, special_tokens=special)
     return [model.encode(text, allowed_special=set(), disallowed_special=()) for text in batch]
-
-
-def encoded_by_qwen(tokens, batch):
-    """Encode as the class QWenTokenizer does."""
-    import tiktoken
-
-    names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{n}|>" for n in range(205))]
-    model = tiktoken.Encoding(
-        "Qwen",
-        pat_str=QWEN_PATTERN,
-        mergeable_ranks={token: n for n, token in enumerate(tokens)},
-        special_tokens={name: 151643 + n for n, name in enumerate(names)},
-    )
-    normal = [unicodedata.normalize("NFC", text) for text in batch]
-    return [model.encode(text, allowed_special="all", disallowed_special=()) for text in normal]
 
 
 def encoded_by_tiktokenizer(tokens, batch, *, pattern="v2", num_special_tokens=1000, vocab_size=131072):

@@ -31,7 +31,7 @@ from support.tokenizer_definitions import (
     template,
     written,
 )
-from support.tokenizer_files import byte_tokens, write_lines
+from support.tokenizer_files import byte_tokens, listed, write_json, write_lines
 from support.trained_models import (
     ENGLISH,
     byte_model,
@@ -123,7 +123,7 @@ DEFINITIONS = {
 FILES = {
     "cl100k": lambda folder: write_lines(folder / "cl100k_base.tiktoken", byte_tokens(3000)),
     "o200k": lambda folder: write_lines(folder / "o200k_base.tiktoken", byte_tokens(3000)),
-    "Qwen 1": lambda folder: write_lines(folder / "qwen.tiktoken", byte_tokens(3000)),
+    "TikTokenizer": lambda folder: write_json(folder / "v.json", listed(byte_tokens(131_072))),
     "r50k": lambda folder: write_lines(folder / "r50k_base.tiktoken", byte_tokens(3000)),
     "SentencePiece": lambda folder: write_model(folder, sentencepiece_model()[0]),
     "SentencePiece with NFKC": lambda folder: write_model(folder, normalizing_model(prefix=True)),
@@ -280,7 +280,7 @@ WRONG = {
     anywhere: [name for name in NAMES if name not in {"bytes", "pattern 7", *PUBLISHED}],
     with_prefix: ["Llama 2", "Metaspace always False", "SentencePiece"],
     with_space: ["Llama 2", "SentencePiece"],
-    through_added_tokens: ["added tokens", "Llama 2 with added tokens", "Qwen 1"],
+    through_added_tokens: ["added tokens", "Llama 2 with added tokens", "TikTokenizer"],
     without_vocabulary: ["Llama 2", "Metaspace never False", "SentencePiece", "trained on bytes"],
 }
 

@@ -11,7 +11,6 @@ import pytest
 from support.tokenize_runs import documents, manifest, run_tokenize, write_jsonl
 from support.tokenizer_definitions import (
     GPT2_BYTE_LEVEL,
-    IS_VERSION_1,
     added,
     lists_of,
     probe,
@@ -24,18 +23,15 @@ from support.tokenizer_files import (
     SPELLED,
     byte_tokens,
     encoded_by_llama3,
-    encoded_by_qwen,
     encoded_by_tiktokenizer,
     listed,
     split_in_two,
-    tokens_of,
     write_json,
     write_lines,
 )
 from tokshard.errors import InputError, TokenizerError, UsageError
 from tokshard.inspection.datasets import inspect_tokenizer, tokenizer_of
 from tokshard.tokenizer.definition import load_tokenizer, reopen_tokenizer
-from tokshard.tokenizer.disputed import disputed
 from tokshard.tokenizer.encoders import decode, fast_encoder, reference_encoder, token_text
 from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings
 from tokshard.verification.recognition import recognize
@@ -85,42 +81,14 @@ def test_another_model_file_of_lines_is_not_taken_for_llama_3(tmp_path):
         load_tokenizer(path)
 
 
-# Qwen
-
-
-def test_qwen(tmp_path):
-    pytest.importorskip("tiktoken")
-    path = write_lines(tmp_path / "qwen.tiktoken", TOKENS)
-    tokenizer = load_tokenizer(path)
-    expected = encoded_by_qwen(TOKENS, BATCH)
-    assert encoded(tokenizer) == expected
-    assert encoded(tokenizer, special_tokens=True) == expected  # its class adds none
-    assert (tokenizer.eod_id, tokenizer.eod_token) == (151643, "<|endoftext|>")
-    assert (tokenizer.vocab_size, tokenizer.max_token_id) == (151851, 151850)
-    assert decode(tokenizer, [151644, 151850]) == "<|im_start|><|extra_204|>"
-    assert load_tokenizer(str(tmp_path)).identity == tokenizer.identity
-
-
-def test_qwens_file_encodes_as_the_published_tokenizer_of_qwen_2(tmp_path):
-    pytest.importorskip("tiktoken")
-    theirs = load_tokenizer(str(published("qwen2")))
-    tokens = tokens_of(json.loads(theirs.definition))
-    assert len(tokens) == 151643
-    ours = load_tokenizer(write_lines(tmp_path / "qwen.tiktoken", tokens))
-    # U+07FD got its combining class in Unicode 11, which the normalizer of tokenizers does not know.
-    batch = [text for text in random_texts(52, 1500) if "\u07fd" not in text]
-    if IS_VERSION_1:  # it knows the marks of Unicode 17
-        is_disputed = disputed(json.loads(theirs.definition))
-        batch = [text for text in batch if not is_disputed(text)]
-    assert len(batch) > 1000
-    assert encoded(ours, batch) == encoded(theirs, batch)
+# Files NAME.tiktoken
 
 
 def test_an_id_that_is_a_special_token_is_named(tmp_path):
-    path = tmp_path / "qwen.tiktoken"
+    path = tmp_path / "r50k_base.tiktoken"
     write_lines(path, TOKENS[:256])
-    path.write_bytes(path.read_bytes() + b"YWI= 151643\n")
-    with pytest.raises(TokenizerError, match=r"the id 151643, which is a special token of qwen"):
+    path.write_bytes(path.read_bytes() + b"YWI= 50256\n")
+    with pytest.raises(TokenizerError, match=r"the id 50256, which is a special token of r50k_base"):
         load_tokenizer(str(path))
 
 
@@ -367,8 +335,8 @@ def test_inspect_recognizes_a_directory_by_the_names_of_its_files(tmp_path):
 
 
 def test_the_first_definition_of_a_directory_is_used(tmp_path):
-    write_lines(tmp_path / "qwen.tiktoken", TOKENS)
-    assert load_tokenizer(str(tmp_path)).name == "qwen"
+    write_lines(tmp_path / "tokenizer.model", byte_tokens(128_000))
+    assert load_tokenizer(str(tmp_path)).name == "llama3"
     split_in_two(tmp_path, gpt2_like())
     assert load_tokenizer(str(tmp_path)).path == str(tmp_path / "vocab.json")
     written(tmp_path, gpt2_like())

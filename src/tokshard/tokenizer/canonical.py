@@ -104,8 +104,6 @@ def tiktoken_digest(encoding: TiktokenEncoding) -> str:
     }
     if encoding.special_text:
         form["special_text"] = True
-    if encoding.normal_form is not None:
-        form["normal_form"] = encoding.normal_form
     return _digest(form)
 
 

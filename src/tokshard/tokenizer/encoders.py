@@ -6,7 +6,6 @@ batch); readers of a corpus reject them before.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -284,13 +283,10 @@ class _TiktokenEncoder:
         encoding = _encoding(tokenizer)
         self._library = libraries.tiktoken(encoding, str(tokenizer.path))
         self._allowed: Any = "all" if encoding.special_text else set()
-        self._normal_form = encoding.normal_form
         self._template = _Template(tokenizer, special_tokens=special_tokens)
 
     def encode(self, texts: list[str]) -> EncodedBatch:
         encode = self._library.encode_to_numpy
-        if self._normal_form is not None:
-            texts = [unicodedata.normalize(self._normal_form, text) for text in texts]
         with libraries.panics_as_errors("encode a text"):
             ids = [encode(text, allowed_special=self._allowed, disallowed_special=()) for text in texts]
         return _batch(self._template.applied(ids))

@@ -19,7 +19,7 @@ from tokshard.tokenizer.files import ACCEPTED_FILES, conversion_hint, read_setti
 _DEFINITION = "tokenizer.json"
 _VOCABULARY, _MERGES = "vocab.json", "merges.txt"
 # The definitions that a directory can have; the first that exists is used.
-_DEFINITIONS = (_DEFINITION, _VOCABULARY, "tokenizer.model", "qwen.tiktoken")
+_DEFINITIONS = (_DEFINITION, _VOCABULARY, "tokenizer.model")
 # Vocabularies that only classes of transformers read.
 _SLOW = ("vocab.txt", _VOCABULARY, "spiece.model", "sentencepiece.bpe.model", "source.spm")
 _CACHE_NAME = "tokenizers"

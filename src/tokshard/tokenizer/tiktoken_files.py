@@ -36,7 +36,6 @@ class TiktokenEncoding:
         ranks: The ids of all other tokens.
         prefix_ids: Ids before each text with ``--special-tokens``; None if its library defines none.
         special_text: Whether text that spells a special token becomes this token.
-        normal_form: The Unicode normal form to which text is converted, or None.
     """
 
     name: str
@@ -46,7 +45,6 @@ class TiktokenEncoding:
     ranks: Mapping[bytes, int] = field(default_factory=dict, repr=False)
     prefix_ids: tuple[int, ...] | None = None
     special_text: bool = False
-    normal_form: Literal["NFC"] | None = None
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -76,7 +74,7 @@ def encoding_of_lines(definition: bytes, path: str) -> TiktokenEncoding | None:
             raise TokenizerError(
                 f"unknown tiktoken encoding: {path}",
                 hint=f"rename the file to one of {', '.join(TIKTOKEN_ENCODINGS)} (.tiktoken): the name "
-                "selects the pattern that splits text",
+                "selects the pattern that splits text; or pass the tokenizer.json of the same model",
             )
         return _encoding_of_lines(definition, name, path)
     if is_model_file(path) and _RANK_LINE.match(definition):
@@ -169,7 +167,6 @@ TIKTOKEN_CL100K_PATTERN: Final = (
 
 # Files NAME.tiktoken
 
-_QWEN_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{n}|>" for n in range(205)))
 _R50K = TiktokenEncoding("r50k_base", GPT2_PATTERN, {"<|endoftext|>": 50256})
 TIKTOKEN_ENCODINGS: Final[Mapping[str, TiktokenEncoding]] = {
     encoding.name: encoding
@@ -189,15 +186,6 @@ TIKTOKEN_ENCODINGS: Final[Mapping[str, TiktokenEncoding]] = {
             },
         ),
         TiktokenEncoding("o200k_base", O200K_PATTERN, {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}),
-        # As the class QWenTokenizer of Qwen 1 reads it.
-        TiktokenEncoding(
-            "qwen",
-            QWEN_PATTERN,
-            {token: 151643 + n for n, token in enumerate(_QWEN_SPECIAL)},
-            prefix_ids=(),
-            special_text=True,
-            normal_form="NFC",
-        ),
     )
 }
 
