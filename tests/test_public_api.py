@@ -84,8 +84,6 @@ PUBLIC = [
     "SourceDifference",
     "SplitDifference",
     "SplitForecast",
-    "StagingOptions",
-    "StagingReport",
     "StreamDifference",
     "TokenizeDryRun",
     "TokenizeOptions",
@@ -133,7 +131,6 @@ PUBLIC = [
     "replan",
     "shard_plan",
     "simulate_plan",
-    "stage_plan",
     "tokenize",
     "tokenize_array_task",
     "tokenizer_identity",
@@ -262,7 +259,6 @@ def make_plans(api):
     assert api.dry_run_replan(replan).plan_id == api.replan(replan).plan.plan_id
     assert api.write_plan(api.read_plan("plan2"), "copied")
     assert api.simulate_plan("plan", api.SimulateOptions(steps=2)).to_json()["steps"]
-    assert api.stage_plan("plan", api.StagingOptions(directory="staged", steps=2)).to_json()["nodes"]
 
 
 def look_at_everything(api, blend):

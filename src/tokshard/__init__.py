@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from tokshard.preflight.lookups import CacheLookup
     from tokshard.preflight.options import DoctorOptions
     from tokshard.sharding.disk_reads import DiskReads, ReadSummary
-    from tokshard.sharding.options import BatchSizes, ShardPlanOptions, SimulateOptions, StagingOptions
+    from tokshard.sharding.options import BatchSizes, ShardPlanOptions, SimulateOptions
     from tokshard.sharding.plan import Plan, read_plan
     from tokshard.sharding.planning import (
         MegatronCache,
@@ -89,7 +89,6 @@ if TYPE_CHECKING:
     from tokshard.sharding.replan.job import dry_run_replan, replan
     from tokshard.sharding.replan.options import ReplanOptions
     from tokshard.sharding.simulation import SimulationReport, simulate_plan
-    from tokshard.sharding.staging import StagingReport, stage_plan
     from tokshard.tokenization.discard import DiscardedWork, discard_work
     from tokshard.tokenization.job_array.job import finish_tokenize, tokenize_array_task
     from tokshard.tokenization.job_array.options import ArrayOptions, ArrayTask
@@ -190,8 +189,6 @@ __all__ = [
     "SourceDifference",
     "SplitDifference",
     "SplitForecast",
-    "StagingOptions",
-    "StagingReport",
     "StreamDifference",
     "TokenizeDryRun",
     "TokenizeOptions",
@@ -239,7 +236,6 @@ __all__ = [
     "replan",
     "shard_plan",
     "simulate_plan",
-    "stage_plan",
     "tokenize",
     "tokenize_array_task",
     "tokenizer_identity",
@@ -323,8 +319,6 @@ _HOMES = {
     "SkippedCheck": "tokshard.preflight.launch.rules",
     "SplitDifference": "tokshard.comparison.report",
     "SplitForecast": "tokshard.blending.job",
-    "StagingOptions": "tokshard.sharding.options",
-    "StagingReport": "tokshard.sharding.staging",
     "StreamDifference": "tokshard.comparison.report",
     "TokenizeDryRun": "tokshard.tokenization.report",
     "TokenizeOptions": "tokshard.tokenization.options",
@@ -371,7 +365,6 @@ _HOMES = {
     "replan": "tokshard.sharding.replan.job",
     "shard_plan": "tokshard.sharding.planning",
     "simulate_plan": "tokshard.sharding.simulation",
-    "stage_plan": "tokshard.sharding.staging",
     "tokenize": "tokshard.tokenization.run",
     "tokenize_array_task": "tokshard.tokenization.job_array.job",
     "tokenizer_identity": "tokshard.tokenizer.definition",

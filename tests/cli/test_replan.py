@@ -1,4 +1,4 @@
-"""``tokshard shard-plan --from``, ``--simulate`` and ``--staging``: the real command."""
+"""``tokshard shard-plan --from`` and ``--simulate``: the real command."""
 
 from __future__ import annotations
 
@@ -124,22 +124,17 @@ def test_a_cache_that_no_job_would_find_is_refused(here):
     assert done.returncode == 0, done.stderr
 
 
-def test_disk_reads_are_counted_and_listed(here):
+def test_disk_reads_are_counted(here):
     options = ["--simulate", "--simulate-steps", 3, "--ranks-per-node", 2, "--bandwidth", "1MB"]
-    lists = ["--staging", "lists", "--staging-remote", "s3://bucket/x"]
     arguments = ["mix", "--data-parallel", 4, "--global-batch-size", 8, "-o", "plan"]
-    done = run("shard-plan", *arguments, *options, *lists, "--json")
+    done = run("shard-plan", *arguments, *options, "--json")
     assert done.returncode == 0, done.stderr
     assert len(done.json["simulation"]["steps"]) == 3
     assert done.json["simulation"]["rank"]["samples"]["most"] == 2
     assert done.json["simulation"]["steps"][0]["nodes"][1]["samples"] == 4
     assert done.json["simulation"]["steps"][0]["nodes"][1]["seconds"] > 0
-    assert [node["node"] for node in done.json["staging"]["nodes"]] == [0, 1]
-    listed = (here / "lists/node-0001.files").read_text().splitlines()
-    assert str(here / "data/web.bin") in listed
-    shown = run("shard-plan", *arguments, *options, *lists)
+    shown = run("shard-plan", *arguments, *options)
     assert "step of a node, max" in shown.stdout
-    assert "rsync -a --files-from=lists/node-0000.files" in shown.stdout
 
 
 @pytest.mark.parametrize(
@@ -160,13 +155,11 @@ def test_disk_reads_are_counted_and_listed(here):
             ["--consumed-samples", 40, "--emit-cache", "x", "-o", "plan2"],
             "--emit-cache requires --seq-length",
         ),
-        (["--consumed-samples", 40, "--staging", "x", "--dry-run", "-o", "plan2"], "--dry-run"),
         (["--consumed-samples", 40, "--bandwidth", "1GB", "-o", "plan2"], "--simulate"),
         (
             ["--consumed-samples", 40, "--simulate-steps", 3, "-o", "plan2"],
-            "--simulate-steps requires --simulate or --staging\nhint: leave out --simulate-steps",
+            "--simulate-steps requires --simulate\nhint: leave out --simulate-steps",
         ),
-        (["--consumed-samples", 40, "--staging-remote", "s3://b", "-o", "plan2"], "--staging"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(here, arguments, message):

@@ -107,7 +107,7 @@ def test_another_plan_is_replaced_only_by_force(mixture, tmp_path):
             2,
             "--mode must be single, cyclic, contiguous, sequential or chunked, got",
         ),
-        (["--data-parallel", 2, "--ranks-per-node", 4], 2, "requires --simulate or --staging"),
+        (["--data-parallel", 2, "--ranks-per-node", 4], 2, "requires --simulate"),
         (["--data-parallel", 2, "--simulate-window", 4], 2, "--simulate-window requires --simulate"),
         (["--data-parallel", 2, "--mtp-stages", "a"], 2, "--mtp-stages must be a list of numbers, got 'a'"),
         (["--data-parallel", 2, "--split", "none"], 2, "got 'none'"),

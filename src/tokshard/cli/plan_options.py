@@ -30,7 +30,6 @@ COMMON_OPTIONS = (
     "--from",
     "--seq-length",
     "--simulate",
-    "--staging",
     "--force",
     "--dry-run",
 )
@@ -41,7 +40,7 @@ _BATCHES = "Batches and steps"
 _ORDER = "Order"
 _EVALUATION = "Validation and testing"
 _CONTINUE = "Continue a plan"
-_LOOK_AHEAD = "Simulation and staging"
+_LOOK_AHEAD = "Simulation"
 
 Output = Annotated[str, text("--output", "-o", metavar="PLAN", help="Write the plan to this directory.")]
 Sources = Annotated[
@@ -408,17 +407,8 @@ Simulate = Annotated[
         group=_LOOK_AHEAD,
     ),
 ]
-Staging = Annotated[
-    str | None,
-    text(
-        "--staging",
-        metavar="DIR",
-        help="Write lists of the files that each node reads.",
-        group=_LOOK_AHEAD,
-    ),
-]
 SimulateSteps = Annotated[
-    int, count("--simulate-steps", help="Simulate or stage the first N steps.", group=_LOOK_AHEAD)
+    int, count("--simulate-steps", help="Simulate the first N steps.", group=_LOOK_AHEAD)
 ]
 SimulateWindow = Annotated[
     int | None,
@@ -431,7 +421,7 @@ SimulateWindow = Annotated[
 ]
 SimulateStream = Annotated[
     str,
-    text("--simulate-stream", metavar="STREAM", help="Simulate or stage this stream.", group=_LOOK_AHEAD),
+    text("--simulate-stream", metavar="STREAM", help="Simulate this stream.", group=_LOOK_AHEAD),
 ]
 RanksPerNode = Annotated[
     int, count("--ranks-per-node", help="Place N consecutive ranks on each node.", group=_LOOK_AHEAD)
@@ -441,16 +431,6 @@ Bandwidth = Annotated[
     size(
         "--bandwidth",
         help="With --simulate: also report times, for nodes that read SIZE per second, such as 2GB.",
-        group=_LOOK_AHEAD,
-    ),
-]
-StagingRemote = Annotated[
-    str | None,
-    text(
-        "--staging-remote",
-        metavar="URL",
-        help="With --staging: also write s5cmd commands; URL is where the store keeps the directory /, "
-        "such as s3://bucket/cluster.",
         group=_LOOK_AHEAD,
     ),
 ]

@@ -1,4 +1,4 @@
-"""Views of shard-plan besides the description of the plan: proofs, simulated reads, staging lists."""
+"""Views of shard-plan besides the description of the plan: proofs, simulated reads."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
         Plan,
         ReadSummary,
         SimulationReport,
-        StagingOptions,
-        StagingReport,
     )
 
 _SHOWN_NODES = 16
@@ -187,18 +185,3 @@ def _shown(name: str, number: float) -> str:
     if name == "seconds":
         return duration(number)
     return count(round(number))
-
-
-def show_staging(report: StagingReport, options: StagingOptions) -> None:
-    """Print which staging lists were written."""
-    directory = visible(report.directory)
-    steps = counted(options.steps, "step")
-    rendering.line(f"staging: {directory}, files that each node reads in the first {steps}")
-    rows = [
-        [f"  node {node.node}", count(node.files), size(node.size_bytes), size(node.read_bytes)]
-        for node in report.nodes[:_SHOWN_NODES]
-    ]
-    rendering.table(["", "files", "size of files", "bytes read"], rows)
-    if len(report.nodes) > _SHOWN_NODES:
-        rendering.line(f"  ... {counted(len(report.nodes), 'node')} in all")
-    rendering.line(f"  stage on node 0: rsync -a --files-from={directory}/node-0000.files STORAGE:/ /")

@@ -15,11 +15,10 @@ from tokshard import (
     ReplanOptions,
     ShardPlanOptions,
     SimulateOptions,
-    StagingOptions,
 )
 from tokshard.cli import options, plan_options, rendering
 from tokshard.cli.command_run import command_run
-from tokshard.cli.plan_views import show_megatron, show_proofs, show_simulation, show_staging
+from tokshard.cli.plan_views import show_megatron, show_proofs, show_simulation
 from tokshard.core.formatting import counted, duration, size
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
@@ -85,13 +84,11 @@ def shard_plan(
     emit_cache: plan_options.EmitCache = None,
     moved: plan_options.Moved = None,
     simulate: plan_options.Simulate = False,
-    staging: plan_options.Staging = None,
     simulate_steps: plan_options.SimulateSteps = SimulateOptions.steps,
     simulate_window: plan_options.SimulateWindow = SimulateOptions.window,
     simulate_stream: plan_options.SimulateStream = SimulateOptions.stream,
     ranks_per_node: plan_options.RanksPerNode = SimulateOptions.ranks_per_node,
     bandwidth: plan_options.Bandwidth = None,
-    staging_remote: plan_options.StagingRemote = None,
     packed: plan_options.Packed = ShardPlanOptions.packed,
     force: plan_options.Force = ShardPlanOptions.force,
     lock: options.Lock = ShardPlanOptions.lock,
@@ -124,13 +121,10 @@ def shard_plan(
             ranks_per_node=ranks_per_node,
             bandwidth=bandwidth,
             window=simulate_window,
-            directory=staging,
-            remote=staging_remote,
-            dry_run=dry_run,
         )
         given = Given(ctx)
-        if not simulate and staging is None:
-            given.refuse(_LOOK_AHEAD, "requires --simulate or --staging")
+        if not simulate:
+            given.refuse(_LOOK_AHEAD, "requires --simulate")
         if from_plan is not None:
             mapping = PathMapping.of(options.parse_moved(moved))
             replanning = replan_options(
@@ -144,7 +138,6 @@ def shard_plan(
                 report = tokshard.replan(
                     replanning,
                     simulation=looking.simulate,
-                    staging=looking.staging,
                     progress=run.progress,
                 )
         else:
@@ -206,14 +199,13 @@ def shard_plan(
                 report = tokshard.shard_plan(
                     planning,
                     simulation=looking.simulate,
-                    staging=looking.staging,
                     progress=run.progress,
                 )
         run.warn(report.plan.messages)
-        run.show(report, lambda report: _show(report, output, looking))
+        run.show(report, lambda report: _show(report, output))
 
 
-def _show(report: ShardPlanReport, output: str, looking: LookAhead) -> None:
+def _show(report: ShardPlanReport, output: str) -> None:
     plan, files = report.plan.opened_from(f"{output}/plan.json"), report.written
     rendering.show(tokshard.describe(plan, charts=False))
     show_proofs(plan)
@@ -221,8 +213,6 @@ def _show(report: ShardPlanReport, output: str, looking: LookAhead) -> None:
         show_megatron(report.megatron)
     if report.simulation is not None:
         show_simulation(report.simulation)
-    if report.staging is not None and looking.staging is not None:
-        show_staging(report.staging, looking.staging)
     if files is None:
         rendering.line("nothing was written (--dry-run)")
         return
@@ -237,10 +227,9 @@ def _show(report: ShardPlanReport, output: str, looking: LookAhead) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LookAhead:
-    """Options of the simulation and of the staging lists; None where one was not requested."""
+    """Options of the simulation, or None if it was not requested."""
 
     simulate: SimulateOptions | None
-    staging: StagingOptions | None
 
     def preview(self, plan: Plan, output: str, progress: Progress) -> ShardPlanReport:
         """Return the report of a plan that is not written."""
@@ -258,31 +247,19 @@ def look_ahead(
     ranks_per_node: int,
     bandwidth: float | None,
     window: int | None,
-    directory: str | None,
-    remote: str | None,
-    dry_run: bool,
 ) -> LookAhead:
-    """Return the options of a simulation and of staging lists.
+    """Return the options of a simulation.
 
     Raises:
         UsageError: An option requires, or excludes, another one.
     """
-    if dry_run and directory is not None:
-        raise UsageError("--dry-run and --staging exclude each other", hint="leave out one of them")
-    if remote is not None and directory is None:
-        raise UsageError("--staging-remote requires --staging", hint="pass --staging DIR")
     for option, value in (("--bandwidth", bandwidth), ("--simulate-window", window)):
         if value is not None and not simulate:
             raise UsageError(f"{option} requires --simulate")
     simulated = SimulateOptions(
         stream=stream, steps=steps, ranks_per_node=ranks_per_node, bandwidth=bandwidth, window=window
     )
-    staging = None
-    if directory is not None:
-        staging = StagingOptions(
-            directory=directory, remote=remote, stream=stream, steps=steps, ranks_per_node=ranks_per_node
-        )
-    return LookAhead(simulated if simulate else None, staging)
+    return LookAhead(simulated if simulate else None)
 
 
 _FIXED = (
@@ -335,7 +312,7 @@ _ONLY_FROM = ("blend", "seq_length", "emit_cache", "moved")
 """Options that require ``--from``."""
 
 _LOOK_AHEAD = ("simulate_steps", "simulate_stream", "ranks_per_node")
-"""Options that require ``--simulate`` or ``--staging``."""
+"""Options that require ``--simulate``."""
 
 
 class Given:

@@ -1,4 +1,4 @@
-"""Options of planning, simulation and staging."""
+"""Options of planning and simulation."""
 
 from __future__ import annotations
 
@@ -118,31 +118,6 @@ class SimulateOptions:
                 raise UsageError(f"{name.replace('_', ' ')} must be at least 1, got {number}")
         if self.bandwidth is not None and self.bandwidth <= 0:
             raise UsageError(f"--bandwidth must be positive, got {self.bandwidth}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class StagingOptions:
-    """Options of :func:`tokshard.stage_plan`.
-
-    Attributes:
-        directory: Where the lists go.
-        remote: The root directory in an object store, to write commands for ``s5cmd`` as well.
-        stream: The stream.
-        steps: The number of steps, from the first on.
-        ranks_per_node: The neighboring ranks on a node.
-
-    Raises:
-        UsageError: A number is below 1.
-    """
-
-    directory: str
-    remote: str | None = None
-    stream: str = SimulateOptions.stream
-    steps: int = SimulateOptions.steps
-    ranks_per_node: int = SimulateOptions.ranks_per_node
-
-    def __post_init__(self) -> None:
-        SimulateOptions(steps=self.steps, ranks_per_node=self.ranks_per_node)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
 from tokshard.sharding.discovery import RequestedSamples, open_sources, read_blends
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.modes import World, cyclic_order, layout_of, shuffle_links
-from tokshard.sharding.options import ShardPlanOptions, SimulateOptions, StagingOptions
+from tokshard.sharding.options import ShardPlanOptions, SimulateOptions
 from tokshard.sharding.order import Bucketing, SampleOrder
 from tokshard.sharding.plan import Plan, PlanWarning, Stream
 from tokshard.sharding.publication import PlanFiles, write_plan
@@ -22,7 +22,6 @@ from tokshard.sharding.requests import DEFAULT_WINDOW, PlanRequest, StreamReques
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.simulation import SimulationReport, simulate_plan
 from tokshard.sharding.sources import SampleSource
-from tokshard.sharding.staging import StagingReport, stage_plan
 from tokshard.sharding.summary import Coverage, check_partition, coverage_of
 from tokshard.sharding.tokenizers import PlanTokenizers, agree_on_tokenizers
 from tokshard.sharding.topology import Topology
@@ -52,9 +51,6 @@ class ShardPlanReport(Document):
     simulation: Annotated[
         SimulationReport | None, Key("simulation", "Disk reads of the first steps; null if not requested.")
     ] = None
-    staging: Annotated[
-        StagingReport | None, Key("staging", "Staging lists that were written; null if not requested.")
-    ] = None
     megatron: Annotated[
         MegatronCache | None,
         Key("megatron", "Index cache that was written for a Megatron job; absent if none.", omit_none=True),
@@ -68,18 +64,16 @@ class ShardPlanReport(Document):
         output: str,
         written: PlanFiles | None,
         simulation: SimulationReport | None = None,
-        staging: StagingReport | None = None,
     ) -> ShardPlanReport:
         """Return the report of a plan in a directory."""
         coverage = {name: coverage_of(stream.assignment) for name, stream in plan.streams.items()}
-        return cls(plan.stored_in(output), coverage, written, simulation, staging)
+        return cls(plan.stored_in(output), coverage, written, simulation)
 
 
 def shard_plan(
     options: ShardPlanOptions,
     *,
     simulation: SimulateOptions | None = None,
-    staging: StagingOptions | None = None,
     progress: Progress | None = None,
 ) -> ShardPlanReport:
     """Plan the samples of every rank and write the plan; see :func:`write_plan`.
@@ -87,7 +81,6 @@ def shard_plan(
     Args:
         options: What to plan.
         simulation: Steps whose disk reads the report counts; None for none.
-        staging: Staging lists to write; None for none.
         progress: Receives the activities.
 
     Raises:
@@ -109,7 +102,6 @@ def shard_plan(
             packed=options.packed,
             force=options.force,
             simulation=simulation,
-            staging=staging,
             progress=listener,
         )
         return replace(report, seconds=time.monotonic() - started)
@@ -122,18 +114,13 @@ def publish_plan(
     packed: bool,
     force: bool,
     simulation: SimulateOptions | None,
-    staging: StagingOptions | None,
     progress: Progress,
 ) -> ShardPlanReport:
-    """Simulate a plan, write it, and write its staging lists; return the report."""
+    """Simulate a plan and write it; return the report."""
     reads = None if simulation is None else simulate_plan(plan, simulation, progress=progress)
     progress.start("writing the plan")
     written = write_plan(plan, output, packed=packed, force=force)
-    lists = None
-    if staging is not None:
-        progress.start("listing files to stage")
-        lists = stage_plan(plan, staging)
-    return ShardPlanReport.of(plan, output, written, reads, lists)
+    return ShardPlanReport.of(plan, output, written, reads)
 
 
 def dry_run_shard_plan(options: ShardPlanOptions, *, progress: Progress | None = None) -> Plan:

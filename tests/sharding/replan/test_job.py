@@ -368,5 +368,5 @@ def test_a_dry_run_writes_nothing_and_is_the_plan_that_is_written(tmp_path, weig
     assert read_plan(options.output) == dry
     assert report.plan == dry.stored_in(options.output)
     assert report.coverage.keys() == dry.streams.keys()
-    assert (len(report.written.names), len(report.simulation.steps), report.staging) == (3, 2, None)
+    assert (len(report.written.names), len(report.simulation.steps)) == (3, 2)
     assert verify_replan(dry, parent=read_plan(options.plan), deep=True) == []

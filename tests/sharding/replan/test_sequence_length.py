@@ -27,7 +27,6 @@ from tokshard.gpt_index.sizes import Sizes
 from tokshard.loader import RankLoader
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.history import StoppedPlan
-from tokshard.sharding.options import StagingOptions
 from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
@@ -38,7 +37,6 @@ from tokshard.sharding.replan.sequence_length import check_source
 from tokshard.sharding.requests import PlanRequest, ReplanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import FileFingerprint
-from tokshard.sharding.staging import stage_plan
 from tokshard.sharding.topology import Topology
 
 MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
@@ -378,22 +376,3 @@ def test_paths_of_the_history_move_with_the_plan(tmp_path):
     after = read_plan(tmp_path / "moved")
     assert after.history[0].streams["train"].length_change.source.datasets[0].prefix == f"{tmp_path}/d0"
     assert verify_replan(after, deep=True) == []
-
-
-def test_the_files_of_views_are_staged_with_the_tokens_they_show(tmp_path):
-    after = changed(first_plan(tmp_path), tmp_path / "plan2", 6, 8)
-    options = StagingOptions(directory=str(tmp_path / "lists"), remote="s3://bucket", steps=2)
-    stage_plan(after, options)
-    listed = (tmp_path / "lists/node-0000.files").read_text().split()
-    views = [dataset.prefix for dataset in after.streams["train"].source.datasets]
-    for view, dataset in zip(views, ("d0", "d1"), strict=True):
-        assert {f"{view}.idx", f"{view}.bin", f"{view}.tokshard/view.json"} < set(listed)
-        assert f"{tmp_path}/{dataset}.bin" in listed
-    stored = (tmp_path / "lists/node-0000.s5cmd").read_text()
-    assert f'"{tmp_path}/d0.bin"' in stored
-    assert f'"{views[0]}.bin"' not in stored
-    files = {
-        file["path"]: file for file in json.loads((tmp_path / "lists/node-0000.json").read_text())["files"]
-    }
-    assert files[f"{views[0]}.bin"]["bytes"] == 0
-    assert 0 < files[f"{tmp_path}/d0.bin"]["read_bytes"] <= files[f"{tmp_path}/d0.bin"]["bytes"]

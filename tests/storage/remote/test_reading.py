@@ -248,18 +248,6 @@ def test_a_plan_of_remote_data_is_planned_again(here, there):
     assert_same(found[1], found[0])
 
 
-def test_staging_lists_name_no_urls(here, there):
-    plan = mixed(here, there, "remote")
-    done = run(
-        *("shard-plan", here / "mix-remote", *WORLD, "-o", here / "again", "--simulate", "--ranks-per-node"),
-        *("2", "--staging", here / "lists"),
-    )
-    assert done.returncode == 0, done.stderr
-    assert plan != here / "again"
-    assert there not in (here / "lists/node-0000.files").read_text()
-    assert there in (here / "lists/node-0000.json").read_text()
-
-
 def test_the_second_time_only_tokens_are_read(there, bucket):
     assert run("inspect", f"{there}/web").returncode == 0
     assert outside_of(bucket, ".bin")

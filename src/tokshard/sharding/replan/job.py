@@ -33,7 +33,7 @@ from tokshard.sharding.history import (
 from tokshard.sharding.layouts import Blocked
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.modes import World
-from tokshard.sharding.options import SimulateOptions, StagingOptions
+from tokshard.sharding.options import SimulateOptions
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import Plan, PlanWarning, Stream, read_plan
 from tokshard.sharding.planning import ShardPlanReport, publish_plan, world_of
@@ -75,7 +75,6 @@ def replan(
     options: ReplanOptions,
     *,
     simulation: SimulateOptions | None = None,
-    staging: StagingOptions | None = None,
     progress: Progress | None = None,
 ) -> ShardPlanReport:
     """Continue a plan for a new world size, with new weights or another sequence length, and write it.
@@ -83,7 +82,6 @@ def replan(
     Args:
         options: How it continues.
         simulation: Steps of the new plan whose disk reads the report counts; None for none.
-        staging: Staging lists of the new plan to write; None for none.
         progress: Receives the activities.
 
     Raises:
@@ -112,7 +110,6 @@ def replan(
             packed=options.packed,
             force=options.force,
             simulation=simulation,
-            staging=staging,
             progress=listener,
         )
         cache = options.emit_cache
