@@ -56,7 +56,6 @@ PUBLIC = [
     "InspectOptions",
     "JobDiagnosis",
     "LaunchIndexes",
-    "MegatronCache",
     "MergeDryRun",
     "MergeOptions",
     "MergeReport",

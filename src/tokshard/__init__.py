@@ -79,12 +79,7 @@ if TYPE_CHECKING:
     from tokshard.sharding.disk_reads import DiskReads, ReadSummary
     from tokshard.sharding.options import BatchSizes, ShardPlanOptions, SimulateOptions
     from tokshard.sharding.plan import Plan, read_plan
-    from tokshard.sharding.planning import (
-        MegatronCache,
-        ShardPlanReport,
-        dry_run_shard_plan,
-        shard_plan,
-    )
+    from tokshard.sharding.planning import ShardPlanReport, dry_run_shard_plan, shard_plan
     from tokshard.sharding.publication import PlanFiles, write_plan
     from tokshard.sharding.replan.job import dry_run_replan, replan
     from tokshard.sharding.replan.options import ReplanOptions
@@ -161,7 +156,6 @@ __all__ = [
     "InspectOptions",
     "JobDiagnosis",
     "LaunchIndexes",
-    "MegatronCache",
     "MergeDryRun",
     "MergeOptions",
     "MergeReport",
@@ -291,7 +285,6 @@ _HOMES = {
     "InspectOptions": "tokshard.inspection.options",
     "JobDiagnosis": "tokshard.preflight.job",
     "LaunchIndexes": "tokshard.preflight.from_launch",
-    "MegatronCache": "tokshard.sharding.planning",
     "MergeDryRun": "tokshard.dataset.merge.job",
     "MergeOptions": "tokshard.dataset.merge.options",
     "MergeReport": "tokshard.dataset.merge.job",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from support.mixture_data import run, write_mixture
@@ -71,59 +69,6 @@ def test_a_plan_continues_with_other_weights(here):
     assert (web["removed"] > 0, web["added"], code["added"] > 0) == (True, 0, True)
 
 
-def test_a_plan_continues_with_another_sequence_length(here):
-    done = replan("--consumed-samples", 40, "--seq-length", 16, "--emit-cache", "long", "-o", "plan2")
-    assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
-    assert ["data/web", "560", "224", "320", "16", "20"] in lines
-    assert ["total", "800", "320", "448", "32", "28"] in lines
-    (job,) = [line.strip() for line in done.stdout.splitlines() if "--train-data-path" in line]
-    views = re.findall(r"plan2/views-\w{16}/train/\w+", job)
-    assert job == (
-        f"--train-data-path {' '.join(views)} --seq-length 16 --seed 1234 --train-samples 68 "
-        "--data-cache-path long --global-batch-size 8 --phase-transition-iterations 5"
-    )
-    assert "resume from the checkpoint of iteration 5, with Megatron 0.16 or later" in done.stdout
-    assert run("verify", "plan2", "--level", "deep", "--recursive").returncode == 0
-    inspected = run("inspect", "plan2").stdout
-    assert "8 -> 16 tokens after 40 consumed samples" in inspected
-    assert "800: 320 read before, 448 planned, 32 left over" in inspected
-    launch = (
-        "torchrun pretrain_gpt.py --micro-batch-size 1 --eval-iters 0 --eval-interval 100 --tokenizer-type "
-        f"HuggingFaceTokenizer --tokenizer-model /models/llama {job}"
-    )
-    assert "check the launch script with `tokshard doctor --iteration 5`" in done.stdout
-    known = ("doctor", "--megatron", "0.19", "--json")
-    checked = run(*known, "--iteration", 5, *launch.split())
-    codes = {finding["code"] for finding in checked.json["jobs"][0]["findings"]}
-    assert codes == {"tokenizer-unchecked"}
-    assert checked.json["jobs"][0]["sizes"]["train"] == 28
-    assert [lookup["condition"] for lookup in checked.json["jobs"][0]["lookups"]] == ["fresh"] * 3
-    # From the beginning, it would read 5 steps of 8 samples in this phase.
-    found = run(*known, *launch.split()).json["jobs"][0]["findings"]
-    assert {finding["code"] for finding in found} == codes | {"too-few-samples"}
-
-
-def test_a_job_whose_batch_size_changes_starts_anew(here):
-    words = ("--seq-length", 16, "--emit-cache", "long", "--global-batch-size", 4, "-o", "plan2", "--json")
-    done = replan("--consumed-samples", 40, *words)
-    assert done.returncode == 0, done.stderr
-    assert "--phase-transition-iterations" not in done.json["megatron"]["arguments"]
-    assert "the job must start with 0 consumed samples" in done.json["megatron"]["notes"][0]
-
-
-def test_a_cache_that_no_job_would_find_is_refused(here):
-    sizes = ("--seq-length", 8, "--split", 1, "--num-samples", 100)
-    assert run("blend", 0.7, "data/web", 0.3, "data/code", *sizes, "-o", "neutral").returncode == 0
-    assert run("shard-plan", "neutral", "--data-parallel", 4, "-o", "plan", "--force").returncode == 0
-    done = replan("--consumed-samples", 40, "--seq-length", 16, "--emit-cache", "long", "-o", "plan2")
-    assert done.returncode == 2
-    assert "--emit-cache requires the tokenizer of the Megatron job: the index of" in done.stderr
-    assert not (here / "plan2").exists()
-    done = replan("--consumed-samples", 40, "--seq-length", 16, "-o", "plan2")
-    assert done.returncode == 0, done.stderr
-
-
 def test_disk_reads_are_counted(here):
     options = ["--simulate", "--simulate-steps", 3, "--ranks-per-node", 2, "--bandwidth", "1MB"]
     arguments = ["mix", "--data-parallel", 4, "--global-batch-size", 8, "-o", "plan"]
@@ -149,12 +94,6 @@ def test_disk_reads_are_counted(here):
         (["--consumed-samples", 40, "--data-parallel", 3, "-o", "plan2"], "must be divisible by"),
         (["--consumed-samples", 40, "--blend", "1 data/books", "-o", "plan2"], "does not read data/books"),
         (["--consumed-samples", 40, "--blend", "mix", "--dry-run", "-o", "plan2"], "--dry-run"),
-        (["--consumed-samples", 40, "--seq-length", 16, "--dry-run", "-o", "plan2"], "--dry-run"),
-        (["--consumed-samples", 40, "--seq-length", 8, "-o", "plan2"], "already have 8 tokens"),
-        (
-            ["--consumed-samples", 40, "--emit-cache", "x", "-o", "plan2"],
-            "--emit-cache requires --seq-length",
-        ),
         (["--consumed-samples", 40, "--bandwidth", "1GB", "-o", "plan2"], "--simulate"),
         (
             ["--consumed-samples", 40, "--simulate-steps", 3, "-o", "plan2"],
@@ -170,7 +109,7 @@ def test_what_cannot_be_is_one_sentence(here, arguments, message):
 
 
 def test_options_of_replanning_require_a_plan(here):
-    for option in (["--blend", "mix"], ["--moved", "a=b"], ["--seq-length", 16], ["--emit-cache", "x"]):
+    for option in (["--blend", "mix"], ["--moved", "a=b"]):
         done = run("shard-plan", "mix", "--data-parallel", 2, *option, "-o", "plan2")
         assert (done.returncode, f"{option[0]} requires --from" in done.stderr) == (2, True)
 

@@ -22,14 +22,13 @@ from tokshard.loader import RankLoader
 SOURCE = Path(tokshard.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs/reference/json.md"
 IN_WORK_DIRECTORIES = {name for name, cls in documents().items() if not cls.IS_PUBLISHED}
-HASHED = {"tokshard.reweighted/1", "tokshard.views/1"}
+HASHED = {"tokshard.reweighted/1"}
 OWN = IN_WORK_DIRECTORIES | HASHED
 """Schemas of what nobody else reads: it is for the run that goes on, or for a digest."""
 
 OPTIONAL = {
     *("path", "line", "offset", "reason", "field", "differences", "missing", "tasks", "seal"),
     *("tokenizer_path", "tokenizer", "tokenizers", "job_tokenizer", "tokenizer_mismatches"),
-    *("view", "viewed", "megatron"),
 }
 """What not every document of its schema has: details of errors, and what old versions did not write."""
 
@@ -113,12 +112,6 @@ RUNS = [
     ("shard-plan mix --data-parallel 2 -o simulated --simulate --bandwidth 2GB", 0, "shard-plan"),
     ("shard-plan --from plan --consumed-samples 40 --data-parallel 1 -o plan2", 0, "shard-plan"),
     ("shard-plan --from plan --consumed-samples 40 --blend '0.5 web 0.5 code' -o plan3", 0, "shard-plan"),
-    (
-        "shard-plan --from plan --consumed-samples 40 --seq-length 128 --emit-cache long -o plan4",
-        0,
-        "shard-plan",
-    ),
-    ("inspect plan4/views-*/train/web.idx", 0, "inspect-dataset"),
     ("diff plan plan", 0, "diff"),
     ("diff plan plan2", 0, "diff"),
     ("diff plan plan3", 1, "diff"),

@@ -163,8 +163,6 @@ EXAMPLES = [
     _structure(bad_products.plan_file_missing, "plan-file-missing"),
     _structure(bad_products.plan_file_changed, "plan-file-changed"),
     _deep(bad_products.plan_proof, "plan-proof"),
-    _deep(bad_products.plan_token_proof, "plan-proof"),
-    _deep(bad_products.plan_alone, notes=["plan-proof-unchecked"]),
     _deep(bad_products.plan_coverage, "plan-coverage"),
     # Exports
     _structure(bad_exports.damaged, "export-damaged"),

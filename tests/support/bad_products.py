@@ -302,33 +302,6 @@ def goes_on(directory):
     return str(directory / "plan2")
 
 
-def another_length(directory):
-    """Plan, stop after two steps, and go on with longer samples; return the directory of the new plan."""
-    before = read_plan(sound_plan(directory))
-    request = ReplanRequest(consumed_samples=16, sequence_length=12)
-    write_plan(continue_plan(before, request, directory / "plan2"), directory / "plan2")
-    return str(directory / "plan2")
-
-
-def plan_token_proof(directory):
-    path = another_length(directory)
-
-    def more(value):
-        change = value["history"][0]["streams"]["train"]["sequence_length_change"]
-        change["tokens"][0]["read"] += 1
-        change["tokens"][0]["remainder"] -= 1
-
-    edit_json(f"{path}/plan.json", more)
-    return path
-
-
-def plan_alone(directory):
-    path = another_length(directory)
-    for array in (directory / "mix/cache").iterdir():
-        array.unlink()
-    return path
-
-
 def plan_damaged(directory):
     path = sound_plan(directory)
     edit_json(f"{path}/plan.json", lambda value: value.update(plan_id="0" * 64))

@@ -111,7 +111,7 @@ def data_of(source, stream=None, topology=None, stages=None):
         return TracedData(source.kind, "here", {"train": TracedStream("train", source)}, datasets)
     plan = Plan(topology, {"train": stream}, PlanRequest(train=StreamRequest()))
     stages = stages or (PlanStage(plan.plan_id, stream.assignment, stream.assignment.steps),)
-    traced = TracedStream("train", source, stages, stream.sort_key, stream)
+    traced = TracedStream("train", source, stages, stream)
     return TracedData("plan", "here", {"train": traced}, datasets, plan)
 
 

@@ -146,8 +146,7 @@ def test_a_plan_is_traced_through_those_that_it_continues(lengths, seed, data):
             consumed_samples=4 * stop, topology=Topology(4), schedule=BatchSchedule.constant(8)
         )
         second = continue_plan(first, asked, f"{directory}/second")
-        (found,), others = stages_of(second, "train")
-        stages = found.stages
+        stages, others = stages_of(second, "train")
         assert ([stage.plan_id for stage in stages], others) == ([first.plan_id, second.plan_id], 0)
         through = support.data_of(source, second.streams["train"], Topology(4), stages)
         items, consumed = everything(lengths, source), 4 * stop + 8

@@ -55,7 +55,6 @@ def test_every_code_has_an_example():
         bad_products.sound_blend,
         bad_products.sound_plan,
         bad_products.goes_on,
-        bad_products.another_length,
         bad_exports.sound_export,
     ],
     ids=lambda build: build.__name__,

@@ -28,7 +28,6 @@ COMMON_OPTIONS = (
     "--tail",
     "--seed",
     "--from",
-    "--seq-length",
     "--simulate",
     "--force",
     "--dry-run",
@@ -68,25 +67,6 @@ Blend = Annotated[
         metavar="NEW",
         help="Continue with a new blend: a directory, a recipe or words such as '0.7 data/web 0.3 "
         "data/code'.",
-        group=_CONTINUE,
-    ),
-]
-SeqLength = Annotated[
-    int | None,
-    count(
-        "--seq-length",
-        help="Continue with samples of N tokens, made of the unread tokens.",
-        group=_CONTINUE,
-        default="as before",
-    ),
-]
-EmitCache = Annotated[
-    str | None,
-    text(
-        "--emit-cache",
-        metavar="DIR",
-        help="With --seq-length: write the new indexes to this index cache of a Megatron job, and print its "
-        "arguments.",
         group=_CONTINUE,
     ),
 ]

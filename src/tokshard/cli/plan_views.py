@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from tokshard.core.formatting import (
     number_ranges,
     shown_path,
     size,
-    visible,
 )
 
 if TYPE_CHECKING:
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
     from tokshard import (
         DiskReads,
-        MegatronCache,
         Plan,
         ReadSummary,
         SimulationReport,
@@ -38,9 +35,6 @@ def show_proofs(plan: Plan) -> None:
     if not history:
         return
     for name, stopped in history[-1].streams.items():
-        if stopped.length_change is not None:
-            _show_tokens(plan, name)
-            continue
         proof = stopped.proof
         of = "in the open epochs of its datasets" if proof.epoch is None else f"of epoch {count(proof.epoch)}"
         consumed = counted(stopped.assignment.consumed_after(stopped.step), "consumed sample")
@@ -55,43 +49,6 @@ def show_proofs(plan: Plan) -> None:
             numbers = (source.samples, read, source.planned, source.unread, source.planned_later)
             rows.append([f"  {shown_path(prefix)}", *map(count, numbers)])
         rendering.table(["  dataset", "samples", "read", "planned", "unread", "in new epochs"], rows)
-
-
-def _show_tokens(plan: Plan, name: str) -> None:
-    stopped = plan.history[-1].streams[name]
-    change = stopped.length_change
-    if change is None:
-        return
-    consumed = counted(stopped.consumed_samples, "consumed sample")
-    lengths = f"{count(change.sequence_length)} tokens instead of {count(change.source.sequence_length or 0)}"
-    of = f"of epoch {count(stopped.proof.epoch or 0)}"
-    if change.epochs_left:
-        of += f" and the {counted(change.epochs_left, 'epoch')} after it"
-    rendering.line(f"{name} continues after {consumed} with samples of {lengths}; tokens {of}:")
-    rows = []
-    for dataset, tokens in zip(change.source.datasets, change.tokens, strict=True):
-        samples = 0 if tokens.view is None else tokens.view.samples
-        numbers = (
-            tokens.tokens,
-            tokens.read_earlier + tokens.read,
-            tokens.planned,
-            tokens.remainder,
-            samples,
-        )
-        rows.append((shown_path(dataset.prefix), numbers))
-    if len(rows) > 1:
-        columns = zip(*(numbers for _, numbers in rows), strict=True)
-        rows.append(("total", tuple(sum(column) for column in columns)))
-    cells = [[f"  {label}", *map(count, numbers)] for label, numbers in rows]
-    rendering.table(["  dataset", "tokens", "read", "planned", "remainder", "new samples"], cells)
-
-
-def show_megatron(cache: MegatronCache) -> None:
-    """Print the arguments with which a Megatron job reads the rest, and what else it must do."""
-    rendering.line(f"Megatron job with the indexes in {visible(cache.directory)}:")
-    rendering.line(f"  {shlex.join(cache.arguments)}")
-    for note in cache.notes:
-        rendering.line(f"  - {note}")
 
 
 def show_simulation(report: SimulationReport) -> None:

@@ -18,7 +18,7 @@ from tokshard import (
 )
 from tokshard.cli import options, plan_options, rendering
 from tokshard.cli.command_run import command_run
-from tokshard.cli.plan_views import show_megatron, show_proofs, show_simulation
+from tokshard.cli.plan_views import show_proofs, show_simulation
 from tokshard.core.formatting import counted, duration, size
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
@@ -80,8 +80,6 @@ def shard_plan(
     consumed_valid_samples: plan_options.ConsumedValidSamples = None,
     from_plan: plan_options.FromPlan = None,
     blend: plan_options.Blend = None,
-    seq_length: plan_options.SeqLength = None,
-    emit_cache: plan_options.EmitCache = None,
     moved: plan_options.Moved = None,
     simulate: plan_options.Simulate = False,
     simulate_steps: plan_options.SimulateSteps = SimulateOptions.steps,
@@ -127,9 +125,7 @@ def shard_plan(
             given.refuse(_LOOK_AHEAD, "requires --simulate")
         if from_plan is not None:
             mapping = PathMapping.of(options.parse_moved(moved))
-            replanning = replan_options(
-                from_plan, given, mapping, blend=blend, sequence_length=seq_length, emit_cache=emit_cache
-            )
+            replanning = replan_options(from_plan, given, mapping, blend=blend)
             if dry_run:
                 report = looking.preview(
                     tokshard.dry_run_replan(replanning, progress=run.progress), output, run.progress
@@ -209,8 +205,6 @@ def _show(report: ShardPlanReport, output: str) -> None:
     plan, files = report.plan.opened_from(f"{output}/plan.json"), report.written
     rendering.show(tokshard.describe(plan, charts=False))
     show_proofs(plan)
-    if report.megatron is not None:
-        show_megatron(report.megatron)
     if report.simulation is not None:
         show_simulation(report.simulation)
     if files is None:
@@ -308,7 +302,7 @@ _SAME_NAME = (
 )
 """Options that are called the same here and in :class:`tokshard.ReplanOptions`."""
 
-_ONLY_FROM = ("blend", "seq_length", "emit_cache", "moved")
+_ONLY_FROM = ("blend", "moved")
 """Options that require ``--from``."""
 
 _LOOK_AHEAD = ("simulate_steps", "simulate_stream", "ranks_per_node")
@@ -350,8 +344,6 @@ def replan_options(
     moved: PathMapping,
     *,
     blend: str | None,
-    sequence_length: int | None,
-    emit_cache: str | None,
 ) -> ReplanOptions:
     """Return the options of a plan that continues another one; options not passed keep its values.
 
@@ -361,9 +353,8 @@ def replan_options(
     given.refuse(_FIXED, "cannot be changed with --from: the continued plan determines it")
     if blend is None and given.value("seed") is not None:
         raise UsageError("--seed has no effect with --from unless --blend begins new source epochs")
-    for option, value in (("--blend", blend), ("--seq-length", sequence_length)):
-        if value is not None and given.value("dry_run"):
-            raise UsageError(f"--dry-run and {option} exclude each other", hint="leave out --dry-run")
+    if blend is not None and given.value("dry_run"):
+        raise UsageError("--dry-run and --blend exclude each other", hint="leave out --dry-run")
     consumed = given.value("consumed_samples")
     if consumed is None:
         raise UsageError(
@@ -384,8 +375,6 @@ def replan_options(
             decrease_if_needed=bool(given.value("decrease_batch_size_if_needed")),
         ),
         blend=blend,
-        sequence_length=sequence_length,
-        emit_cache=emit_cache,
         moved=moved,
         **named,
     )

@@ -32,7 +32,6 @@ from tokshard.inspection.axes import SHARES, linear_axis
 from tokshard.inspection.facts import SUMMARY_TITLE, Facts
 from tokshard.inspection.planned import PlannedSamples, count_planned
 from tokshard.inspection.plans import RankSummary, ReadGrid, SamplePlace, parents_of, read_grid
-from tokshard.sharding.history import StoppedStream, stops_of
 from tokshard.sharding.layouts import Striped
 from tokshard.sharding.plan import Plan, Stream
 from tokshard.sharding.ranks import SampleRange, ranges_of
@@ -64,12 +63,11 @@ def describe_plan(plan: Plan, *, charts: bool = True) -> list[Section]:
         facts.append(("tokenizer", f"{tokenizer_name(identity)}, {counted(identity.vocab_size, 'token')}"))
     facts += [("warning", warning) for warning in plan.messages]
     sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
-    sections += [_describe_stream(name, plan, charts=charts) for name in plan.streams]
+    sections += [_describe_stream(name, plan.streams[name], charts=charts) for name in plan.streams]
     return [*sections, _ranks_section(plan)]
 
 
-def _describe_stream(name: str, plan: Plan, *, charts: bool) -> Section:
-    stream = plan.streams[name]
+def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
     assignment = stream.assignment
     sizes = [batch for first, _, batch in assignment.timeline.pieces if first < max(1, assignment.steps)]
     reads = assignment.samples_per_rank * assignment.ranks
@@ -89,7 +87,6 @@ def _describe_stream(name: str, plan: Plan, *, charts: bool) -> Section:
     ]
     if assignment.consumed_samples:
         facts.append(("consumed", f"{counted(assignment.consumed_samples, 'sample')} before step 0"))
-    facts += _length_facts(plan, name)
     facts += _tail_facts(coverage_of(assignment))
     if not charts:
         return Section(title, [FactList(facts)])
@@ -116,25 +113,6 @@ def _describe_stream(name: str, plan: Plan, *, charts: bool) -> Section:
         mixed = ranges_of(assignment, stream.source, 0) is None
         (blocks if mixed else page_only).append(_grid_chart(stream, grid, grid.datasets))
     return Section(title, blocks, page_only)
-
-
-def _length_facts(plan: Plan, name: str) -> Facts:
-    facts: Facts = []
-    for stop in stops_of(plan.history, name):
-        if (change := stop.length_change) is not None:
-            old, new = change.source.sequence_length or 0, change.sequence_length
-            facts.append(("length", f"{count(old)} -> {count(new)} tokens after {_consumed(stop)}"))
-            read = sum(tokens.read_earlier + tokens.read for tokens in change.tokens)
-            planned = sum(tokens.planned for tokens in change.tokens)
-            left = sum(tokens.remainder for tokens in change.tokens)
-            total = sum(tokens.tokens for tokens in change.tokens)
-            parts = f"{count(read)} read before, {count(planned)} planned, {count(left)} left over"
-            facts.append(("tokens", f"{count(total)}: {parts}"))
-    return facts
-
-
-def _consumed(stop: StoppedStream) -> str:
-    return counted(stop.consumed_samples, "consumed sample")
 
 
 def _blocks_for(error: TokshardError, blocks: list[Block], page_only: list[Block]) -> list[Block]:

@@ -6,14 +6,14 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
-from typing import Annotated, Literal, Self
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal
 
 from tokshard.core.codec import SHA256, Key
 from tokshard.errors import UsageError
 from tokshard.sharding.assignment import Assignment
-from tokshard.sharding.sources import DatasetReference, FileFingerprint, SampleSource
+from tokshard.sharding.sources import FileFingerprint
 
 SourceEpochAlgorithm = Literal["tokshard.feistel/1:lap"]
 SOURCE_EPOCH_ALGORITHM: SourceEpochAlgorithm = "tokshard.feistel/1:lap"
@@ -132,75 +132,6 @@ class Reweighting:
 
 
 @dataclass(frozen=True, slots=True)
-class InputTokenCount:
-    """Counts of the input tokens of one dataset, in the epoch under way at the stop and those after it."""
-
-    tokens: Annotated[int, Key("tokens", "All tokens.", minimum=0)]
-    read_earlier: Annotated[
-        int, Key("read_earlier", "Tokens read by plans before the stopped one.", minimum=0)
-    ]
-    read: Annotated[int, Key("read", "Tokens read by the stopped plan.", minimum=0)]
-    planned: Annotated[int, Key("planned", "Tokens in the samples of the view.", minimum=0)]
-    remainder: Annotated[
-        int,
-        Key("remainder", "Tokens in no sample of the view: fewer than a sample and its label.", minimum=0),
-    ]
-    view: Annotated[
-        DatasetReference | None,
-        Key("view", "View of the unread tokens, and its index; null if they are fewer than a sample."),
-    ]
-
-    @property
-    def adds_up(self) -> bool:
-        """True if the tokens read, planned and left over are all tokens."""
-        return self.tokens == self.read_earlier + self.read + self.planned + self.remainder
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceLengthChange:
-    """Record of a change of the sequence length: what the stopped plan read, and views of what it did not.
-
-    Raises:
-        UsageError: There is not one count for each dataset.
-    """
-
-    sequence_length: Annotated[
-        int, Key("sequence_length", "Tokens of a sample from now on, without the extra one.", minimum=1)
-    ]
-    source: Annotated[SampleSource, Key("source", "Datasets of the stopped plan's stream.")]
-    epochs_left: Annotated[
-        int,
-        Key(
-            "epochs_left",
-            "Epochs after the one under way at the stop, whose tokens are in the views, too.",
-            minimum=0,
-        ),
-    ]
-    tokens: Annotated[
-        tuple[InputTokenCount, ...],
-        Key("tokens", "Counts of each dataset of the stopped plan's stream, in order."),
-    ]
-    sort_key: Annotated[
-        str | None,
-        Key("sort_key", "Key that the stopped plan sorted samples by; absent for none.", omit_none=True),
-    ] = None
-
-    def __post_init__(self) -> None:
-        if len(self.tokens) != len(self.source.datasets):
-            raise UsageError(
-                f"tokens must have {len(self.source.datasets)} items like source, got {len(self.tokens)}"
-            )
-
-    def with_paths(self, path: Callable[[str], str]) -> Self:
-        """Return the record with a function applied to all of its paths."""
-        tokens = tuple(
-            replace(count, view=None if count.view is None else count.view.with_paths(path))
-            for count in self.tokens
-        )
-        return replace(self, source=self.source.with_paths(path), tokens=tokens)
-
-
-@dataclass(frozen=True, slots=True)
 class StoppedStream:
     """A stream of a plan that was stopped.
 
@@ -218,14 +149,6 @@ class StoppedStream:
         Reweighting | None,
         Key("reweighting", "Weights of the next plan's new blend; null if it reads the same samples."),
     ] = None
-    length_change: Annotated[
-        SequenceLengthChange | None,
-        Key(
-            "sequence_length_change",
-            "The next plan's sequence length; absent if it reads the same samples.",
-            omit_none=True,
-        ),
-    ] = None
 
     def __post_init__(self) -> None:
         if self.step > self.assignment.steps:
@@ -236,16 +159,6 @@ class StoppedStream:
                 f"{self.assignment.consumed_after(self.step)}, got {self.consumed_samples}"
             )
 
-    @property
-    def changes_source(self) -> bool:
-        """True if the next plan has sample ids of its own."""
-        return self.reweighting is not None or self.length_change is not None
-
-    def with_paths(self, path: Callable[[str], str]) -> Self:
-        """Return the record with a function applied to all of its paths."""
-        change = self.length_change
-        return self if change is None else replace(self, length_change=change.with_paths(path))
-
 
 @dataclass(frozen=True, slots=True)
 class StoppedPlan:
@@ -253,11 +166,6 @@ class StoppedPlan:
 
     plan_id: Annotated[str, Key("plan_id", "Id of the plan.", pattern=SHA256)]
     streams: Annotated[dict[str, StoppedStream], Key("streams", "Its streams that continue, by name.")]
-
-    def with_paths(self, path: Callable[[str], str]) -> Self:
-        """Return the record with a function applied to all of its paths."""
-        streams = {name: stream.with_paths(path) for name, stream in self.streams.items()}
-        return replace(self, streams=streams)
 
 
 def stops_of(history: Iterable[StoppedPlan], stream: str) -> tuple[StoppedStream, ...]:
@@ -269,6 +177,6 @@ def reweighting_of(stops: Iterable[StoppedStream]) -> Reweighting | None:
     """Return how the blend that a stream reads now was made; None if it was not re-weighted."""
     found = None
     for stop in stops:
-        if stop.changes_source:
+        if stop.reweighting is not None:
             found = stop.reweighting
     return found

@@ -102,30 +102,24 @@ class PlanWarning:
     Attributes:
         code: Its kind: documents need padding for context parallelism; a dataset has changed since the plan
             that this one continues, and is read from its start; a new blend is read without bucketing;
-            the unread tokens of a dataset, or of a whole stream, are fewer than a sample of the new length;
             tokenizers were not compared, or documents of some datasets end or begin differently.
         stream: The stream; None for all of them.
-        path_prefix: The dataset that has changed, or that has too few tokens.
+        path_prefix: The dataset that has changed.
         multiple: Documents must be padded to a multiple of so many tokens.
-        tokens: The unread tokens, where they are too few.
         detail: The sentence of a warning about tokenizers.
     """
 
     code: Annotated[
-        Literal["document-padding", "changed-dataset", "no-bucketing", "too-few-tokens", "tokenizer"],
+        Literal["document-padding", "changed-dataset", "no-bucketing", "tokenizer"],
         Key("code", "Kind of the warning."),
     ]
     stream: Annotated[str | None, Key("stream", "Stream; absent for all.", omit_none=True)] = None
     path_prefix: Annotated[
-        str | None, Key("path_prefix", "Dataset that the warning is about.", omit_none=True)
+        str | None, Key("path_prefix", "Dataset that is read from its start.", omit_none=True)
     ] = None
     multiple: Annotated[
         int | None,
         Key("multiple", "Tokens: documents must be padded to a multiple.", minimum=1, omit_none=True),
-    ] = None
-    tokens: Annotated[
-        int | None,
-        Key("tokens", "Unread tokens, fewer than a sample has.", minimum=0, omit_none=True),
     ] = None
     detail: Annotated[str | None, Key("detail", "The warning about tokenizers.", omit_none=True)] = None
 
@@ -140,12 +134,6 @@ class PlanWarning:
             )
         if self.code == "no-bucketing":
             return "the new blend is read in blend order, without bucketing"
-        if self.code == "too-few-tokens":
-            what = f"the stream {self.stream}" if self.path_prefix is None else self.path_prefix
-            return (
-                f"{what} is not continued: its {self.tokens:,} unread tokens are fewer than a sample of the "
-                "new length"
-            )
         return self.detail or ""
 
 
@@ -276,7 +264,6 @@ class Plan(Document):
         }
         plan = copy(self)  # paths are no part of plan_id, which takes time to compute
         object.__setattr__(plan, "streams", streams)
-        object.__setattr__(plan, "history", tuple(stopped.with_paths(path) for stopped in self.history))
         return plan
 
 

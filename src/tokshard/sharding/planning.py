@@ -29,17 +29,6 @@ from tokshard.storage.lock import lock_mode
 
 
 @dataclass(frozen=True, slots=True)
-class MegatronCache:
-    """An index cache for a Megatron job, and what the job needs to read it."""
-
-    directory: Annotated[str, Key("directory", "Directory of the cache.")]
-    arguments: Annotated[
-        tuple[str, ...], Key("arguments", "Arguments of the job, instead of its own with these names.")
-    ]
-    notes: Annotated[tuple[str, ...], Key("notes", "What else the job must do, one sentence each.")]
-
-
-@dataclass(frozen=True, slots=True)
 class ShardPlanReport(Document):
     """A plan that was made."""
 
@@ -50,10 +39,6 @@ class ShardPlanReport(Document):
     written: Annotated[PlanFiles | None, Key("written", "Files of the plan; null for a dry run.")]
     simulation: Annotated[
         SimulationReport | None, Key("simulation", "Disk reads of the first steps; null if not requested.")
-    ] = None
-    megatron: Annotated[
-        MegatronCache | None,
-        Key("megatron", "Index cache that was written for a Megatron job; absent if none.", omit_none=True),
     ] = None
     seconds: Annotated[float, Key("seconds", "Duration of the run; 0 for a dry run.", minimum=0)] = 0.0
 

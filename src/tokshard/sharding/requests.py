@@ -273,23 +273,11 @@ class ReplanRequest:
     seed: Annotated[int, Key("seed", "Seed of source epochs that begin after the stop.", minimum=0)] = (
         megatron_defaults.SEED
     )
-    sequence_length: Annotated[
-        int | None,
-        Key("sequence_length", "Tokens of a sample; absent as before.", minimum=1, omit_none=True),
-    ] = None
 
     def __post_init__(self) -> None:
         _check_numbers(
-            self,
-            1,
-            *("steps", "micro_batch_size", "eval_micro_batch_size", "eval_global_batch_size"),
-            "sequence_length",
+            self, 1, "steps", "micro_batch_size", "eval_micro_batch_size", "eval_global_batch_size"
         )
-        if self.sequence_length is not None and self.blend is not None:
-            raise UsageError(
-                "--seq-length and --blend exclude each other",
-                hint="change one of them, and the other in a second plan that continues the first",
-            )
         _check_numbers(self, 0, "consumed_samples", "consumed_valid_samples", "seed")
 
 

@@ -219,7 +219,7 @@ def trace_items(
     targets = sorted({target for item in resolved for target in item.targets})
     found: dict[DocumentId, list[DocumentRead]] = {target: [] for target in targets}
     limited = names[0] if streams is not None and len(names) == 1 else TRAIN
-    for stream in [each for named in searched for each in (*named.earlier, named)]:
+    for stream in searched:
         for target, read in find_reads(
             stream.source,
             stream.name,

@@ -98,44 +98,24 @@ class _DocumentParts:
         return cls(*(np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in names))
 
 
-@dataclass(frozen=True, slots=True)
-class SourceStages:
-    """Plans that read the same sample ids of a stream.
-
-    Attributes:
-        source: The samples.
-        stages: The plans, oldest first.
-        sort_key: The key that they sort samples by; None for none.
-    """
-
-    source: SampleSource
-    stages: tuple[PlanStage, ...]
-    sort_key: str | None = None
-
-
-def stages_of(plan: Plan, stream: str) -> tuple[tuple[SourceStages, ...], int]:
-    """Return the plans that read a stream, by the samples that they read, oldest first, the plan itself last.
+def stages_of(plan: Plan, stream: str) -> tuple[tuple[PlanStage, ...], int]:
+    """Return the plans that read the samples of a stream, oldest first, the plan itself last.
 
     Returns:
-        The stages, and how many plans read another blend, of which the plan does not know the samples.
+        The stages, and how many plans before them read another blend, of which the plan does not know the
+        samples.
     """
-    found: list[SourceStages] = []
     stages: list[PlanStage] = []
     unknown = 0
     for entry in plan.history:
         if stream in entry.streams:
             stopped = entry.streams[stream]
             stages.append(PlanStage(entry.plan_id, stopped.assignment, stopped.step))
-            if stopped.length_change is not None:
-                change = stopped.length_change
-                found.append(SourceStages(change.source, tuple(stages), change.sort_key))
-            elif stopped.reweighting is not None:
+            if stopped.reweighting is not None:
                 unknown += len(stages)
-            if stopped.changes_source:
                 stages = []
-    last = plan.streams[stream]
-    stages.append(PlanStage(plan.plan_id, last.assignment, last.assignment.steps))
-    return (*found, SourceStages(last.source, tuple(stages), last.sort_key)), unknown
+    last = plan.streams[stream].assignment
+    return (*stages, PlanStage(plan.plan_id, last, last.steps)), unknown
 
 
 def find_reads(

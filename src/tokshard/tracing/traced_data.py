@@ -15,7 +15,6 @@ from tokshard.dataset.tokenizer_agreement import allowed_warnings
 from tokshard.dataset.view import data_prefix, refuse_view
 from tokshard.errors import UsageError
 from tokshard.sharding.discovery import RequestedSamples, open_sources, read_blends
-from tokshard.sharding.locator import open_sort_key
 from tokshard.sharding.plan import Plan, Stream, read_plan
 from tokshard.sharding.sources import SampleSource
 from tokshard.storage.paths import strip_data_suffix
@@ -32,21 +31,17 @@ class TracedStream:
 
     Attributes:
         stages: The plans that read them, oldest first; none where there is no plan.
-        sort_key: The key that these sort samples by; None for none.
-        earlier: What plans before them read: samples of another sequence length, oldest first.
     """
 
     name: str
     source: SampleSource
     stages: tuple[PlanStage, ...] = ()
-    sort_key: str | None = None
     stream: Stream | None = None
-    earlier: tuple[TracedStream, ...] = ()
 
     @cached_property
     def key_of(self) -> KeyOf | None:
         """The sort keys of its samples, where the plan sorts them."""
-        return None if self.sort_key is None else open_sort_key(self.source, self.sort_key)
+        return None if self.stream is None else self.stream.open_sort_key()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +110,12 @@ def open_plan(path: str, moved: PathMapping | None = None) -> TracedData:
     plan = read_plan(path, roots=dict(moved or ()))
     streams, warnings = {}, []
     for name, stream in plan.streams.items():
-        (*before, last), others = stages_of(plan, name)
-        earlier = tuple(TracedStream(name, each.source, each.stages, each.sort_key) for each in before)
-        streams[name] = TracedStream(name, last.source, last.stages, last.sort_key, stream, earlier)
+        stages, others = stages_of(plan, name)
+        streams[name] = TracedStream(name, stream.source, stages, stream)
         if others:
-            first = (*before, last)[0].stages[0].assignment.consumed_samples
-            which = f" before {first} consumed samples" if not before else ""
             warnings.append(
-                f"{'some ' if before else ''}reads of {name}{which} were not searched: "
-                f"{counted(others, 'earlier plan')} read a different blend; trace "
+                f"reads of {name} before {stages[0].assignment.consumed_samples} consumed samples were not "
+                f"searched: {counted(others, 'earlier plan')} read a different blend; trace "
                 f"{'that plan' if others == 1 else 'those plans'} separately"
             )
     return TracedData("plan", path, streams, _datasets(streams), plan, tuple(warnings))
@@ -177,10 +169,9 @@ def open_dataset(path: str) -> TracedData:
 def _datasets(streams: Mapping[str, TracedStream]) -> dict[str, bool]:
     found = {}
     for stream in streams.values():
-        for each in (*stream.earlier, stream):
-            for reference in each.source.datasets:
-                # Of a view, the dataset that it shows: its documents have records.
-                prefix = data_prefix(reference.prefix)
-                is_view = prefix != reference.prefix
-                found[prefix] = is_multimodal(prefix) if is_view else reference.multimodal
+        for reference in stream.source.datasets:
+            # Of a view, the dataset that it shows: its documents have records.
+            prefix = data_prefix(reference.prefix)
+            is_view = prefix != reference.prefix
+            found[prefix] = is_multimodal(prefix) if is_view else reference.multimodal
     return found

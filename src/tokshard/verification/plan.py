@@ -117,8 +117,7 @@ def _examine_reads(plan: Plan, findings: ProductFindings, context: VerifyContext
 
 def _examine_samples(plan: Plan, findings: ProductFindings) -> None:
     for problem in verify_replan(plan, deep=True):
-        code = "plan-proof-unchecked" if problem.code == "unchecked" else "plan-proof"
-        findings.find(code, f"{findings.path}: {problem.field}: {problem.message}")
+        findings.find("plan-proof", f"{findings.path}: {problem.field}: {problem.message}")
     for name in plan.streams:
         with unreadable_found(findings, findings.path):
             for text in count_reads(plan, name):

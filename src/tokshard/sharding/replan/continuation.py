@@ -69,7 +69,7 @@ def continue_assignment(
     available = available_steps(passes, world.micro_batch_size, schedule, consumed, steps=steps)
     if steps is None:
         steps = available
-        if not reads_all(stopped):
+        if not _reads_all(stopped):
             group = world.group
             left = stopped.consumed_after(stopped.steps) - consumed
             timeline = schedule.timeline(group, consumed, stop=consumed + left)
@@ -121,8 +121,7 @@ def _rest(order: SampleOrder, epoch: int, world: World, policy: ShardingPolicy) 
     return EpochRange(order, layout, epoch)
 
 
-def reads_all(assignment: Assignment) -> bool:
-    """Return whether an assignment has as many steps as its samples fill."""
+def _reads_all(assignment: Assignment) -> bool:
     return assignment.steps == available_steps(
         assignment.epoch_ranges,
         assignment.micro_batch_size,

@@ -1,4 +1,4 @@
-"""Replanning: continue a plan for a new world size, with new weights or with another sequence length.
+"""Replanning: continue a plan for a new world size or with new weights.
 
 Nothing is lost or repeated.
 """
@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tokshard.blending.document import DOCUMENT_NAME
-from tokshard.blending.plan import BlendPlan
 from tokshard.core.codec import encode
 from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
 from tokshard.gpt_index.splits import TRAIN
-from tokshard.sharding.assignment import Assignment, available_steps
+from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.discovery import read_blends
 from tokshard.sharding.history import (
     Reweighting,
-    SequenceLengthChange,
     StoppedPlan,
     StoppedStream,
     StreamProof,
@@ -40,10 +38,8 @@ from tokshard.sharding.planning import ShardPlanReport, publish_plan, world_of
 from tokshard.sharding.replan.continuation import (
     ShardingPolicy,
     continue_assignment,
-    reads_all,
     whole_epochs,
 )
-from tokshard.sharding.replan.emission import check_emission, megatron_cache
 from tokshard.sharding.replan.options import ReplanOptions
 from tokshard.sharding.replan.proof import continuation_problems, count_before, prove_draws, prove_remainder
 from tokshard.sharding.replan.reweighting import (
@@ -54,17 +50,11 @@ from tokshard.sharding.replan.reweighting import (
     reweight,
     source_progress_of,
 )
-from tokshard.sharding.replan.sequence_length import (
-    ChangedStream,
-    ViewSettings,
-    change_stream,
-    check_source,
-)
 from tokshard.sharding.requests import ReplanRequest, consumed_valid_samples
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.tokenizers import PlanTokenizers, agree_on_tokenizers
-from tokshard.sharding.topology import Topology, context_slices
+from tokshard.sharding.topology import Topology
 from tokshard.storage.lock import lock_mode
 
 FULL_VALIDATION = "full-validation"
@@ -77,7 +67,7 @@ def replan(
     simulation: SimulateOptions | None = None,
     progress: Progress | None = None,
 ) -> ShardPlanReport:
-    """Continue a plan for a new world size, with new weights or another sequence length, and write it.
+    """Continue a plan for a new world size or with new weights, and write it.
 
     Args:
         options: How it continues.
@@ -100,7 +90,7 @@ def replan(
     started = time.monotonic()
     with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("planning and checking")
-        found = _plan_of(options, listener)
+        found = _plan_of(options)
         if found.files is not None:
             listener.start("writing the order")
             found.files.write()
@@ -112,39 +102,25 @@ def replan(
             simulation=simulation,
             progress=listener,
         )
-        cache = options.emit_cache
-        megatron = None if cache is None else megatron_cache(found.plan, found.blends, cache)
-        return replace(report, megatron=megatron, seconds=time.monotonic() - started)
+        return replace(report, seconds=time.monotonic() - started)
 
 
 def dry_run_replan(options: ReplanOptions, *, progress: Progress | None = None) -> Plan:
     """Return the plan that :func:`replan` would write; nothing is written.
 
     The samples of a plan with new weights cannot be read from it: their order would be in files beside it.
-
-    Raises:
-        UsageError: It has another sequence length, which requires files.
     """
-    if options.sequence_length is not None:
-        raise UsageError("--dry-run and --seq-length exclude each other", hint="leave out --dry-run")
     with reporting(progress) as listener:
         listener.start("planning and checking")
-        return _plan_of(options, listener).plan
+        return _plan_of(options).plan
 
 
-def _plan_of(options: ReplanOptions, progress: Progress) -> _Continuation:
+def _plan_of(options: ReplanOptions) -> _Continuation:
     plan = read_plan(options.plan, roots=dict(options.moved))
     source = next(iter(plan.streams.values())).source
-    schedule = options.batch_sizes.schedule(options.sequence_length or source.sequence_length)
+    schedule = options.batch_sizes.schedule(source.sequence_length)
     request = options.request(options.topology(plan.topology), schedule)
-    return _continuation(
-        plan,
-        request,
-        options.output,
-        allowed=options.allow_tokenizer_mismatch,
-        cache_directory=options.emit_cache,
-        progress=progress,
-    )
+    return _continuation(plan, request, options.output, allowed=options.allow_tokenizer_mismatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +133,10 @@ class _Stop:
     schedule: BatchSchedule
     policy: ShardingPolicy
 
-    def stopped(
-        self,
-        proof: StreamProof,
-        reweighting: Reweighting | None = None,
-        change: SequenceLengthChange | None = None,
-    ) -> StoppedStream:
+    def stopped(self, proof: StreamProof, reweighting: Reweighting | None = None) -> StoppedStream:
         assignment = self.stream.assignment
         consumed = assignment.consumed_after(self.step)
-        return StoppedStream(assignment, self.step, consumed, proof, reweighting, change)
+        return StoppedStream(assignment, self.step, consumed, proof, reweighting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +145,13 @@ class _Continued:
     stopped: StoppedStream
     warnings: tuple[PlanWarning, ...] = ()
     files: OrderFiles | None = None
-    blend: BlendPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Continuation:
-    # ``files`` are written before the plan; ``blends`` are those of views, by stream.
+    # ``files`` are written before the plan.
     plan: Plan
     files: OrderFiles | None = None
-    blends: Mapping[str, BlendPlan] = field(default_factory=dict)
 
 
 def continue_plan(
@@ -194,10 +163,9 @@ def continue_plan(
 ) -> Plan:
     """Plan the samples that are read after a stop.
 
-    Without another blend or sequence length this opens no data, except the arrays of a blend to count its
-    datasets. With another blend it looks at each sample that was planned, and writes the new order into the
-    directory: 10 bytes a sample. With another length it writes views of the unread tokens there, and their
-    indexes.
+    Without another blend this opens no data, except the arrays of a blend to count its datasets. With
+    another blend it looks at each sample that was planned, and writes the new order into the directory: 10
+    bytes a sample.
 
     Raises:
         UsageError: The consumed samples are not at the end of a step, nothing is left, or sizes do not
@@ -223,8 +191,6 @@ def _continuation(
     directory: str | os.PathLike[str],
     *,
     allowed: bool,
-    cache_directory: str | None = None,
-    progress: Progress | None = None,
 ) -> _Continuation:
     topology = request.topology or plan.topology
     consumed_valid_samples(TRAIN, tuple(plan.streams), request.consumed_valid_samples)  # raises
@@ -232,43 +198,20 @@ def _continuation(
     for name, stream in plan.streams.items():
         with _named(name):
             stops[name] = _stop_of(name, stream, plan, topology, request)
-    views = None
-    if cache_directory is not None:
-        if TRAIN not in stops:
-            raise UsageError("--emit-cache requires a plan with a training stream")
-        check_emission(stops[TRAIN].stream.source)
-    if request.sequence_length is not None:
-        steps = {name: stop.step for name, stop in stops.items()}
-        views = ViewSettings.of(
-            plan,
-            steps,
-            request.sequence_length,
-            os.fspath(directory),
-            cache_directory=cache_directory,
-            progress=progress,
-        )
     continued: dict[str, _Continued] = {}
-    warnings: list[PlanWarning] = []
     for name, stop in stops.items():
         with _named(name):
-            steps_of_stream = request.steps if name == TRAIN else None
-            if views is not None:
-                changed = change_stream(name, stop.stream, stop.step, views)
-                if isinstance(changed, ChangedStream):
-                    continued[name] = _changed(stop, changed, steps_of_stream)
-                else:
-                    warnings.append(_too_few(name, changed, views))
-            elif name == TRAIN and request.blend is not None:
+            if name == TRAIN and request.blend is not None:
                 continued[name] = _reweighted(stop, plan, request, os.path.abspath(directory))
             else:
-                continued[name] = _continued(stop, steps_of_stream)
+                continued[name] = _continued(stop, request.steps if name == TRAIN else None)
     if request.blend is not None and TRAIN not in plan.streams:
         raise UsageError("the plan has no training stream to re-weight")
     entry = StoppedPlan(
         plan.plan_id, {name: continuation.stopped for name, continuation in continued.items()}
     )
     tokenizers = _tokenizers(plan, request, [each.stream.source for each in continued.values()], allowed)
-    warnings += [warning for continuation in continued.values() for warning in continuation.warnings]
+    warnings = [warning for continuation in continued.values() for warning in continuation.warnings]
     after = Plan(
         topology=topology,
         streams={name: continuation.stream for name, continuation in continued.items()},
@@ -279,8 +222,7 @@ def _continuation(
         tokenizer_mismatches=tokenizers.mismatches,
     )
     files = continued[TRAIN].files if TRAIN in continued else None
-    blends = {name: each.blend for name, each in continued.items() if each.blend is not None}
-    return _Continuation(after, files, blends)
+    return _Continuation(after, files)
 
 
 @contextmanager
@@ -289,15 +231,6 @@ def _named(stream: str) -> Iterator[None]:
         yield
     except UsageError as error:
         raise UsageError(f"{stream}: {error.message}", hint=error.hint) from error
-
-
-def _too_few(name: str, tokens: int, views: ViewSettings) -> PlanWarning:
-    if name == TRAIN:
-        raise UsageError(
-            f"no dataset has a sample of {views.sequence_length:,} tokens left: {tokens:,} tokens are unread",
-            hint="pass a smaller --seq-length",
-        )
-    return PlanWarning("too-few-tokens", name, tokens=tokens)
 
 
 def _tokenizers(
@@ -319,9 +252,6 @@ def _stop_of(name: str, stream: Stream, plan: Plan, topology: Topology, request:
     step = _stop_step(stream.assignment, _consumed(name, plan, request))
     world, schedule = _world(name, stream, topology, request)
     policy = _policy(name, stream, request)
-    if request.sequence_length is not None:
-        check_source(stream.source, request.sequence_length)
-        context_slices(request.sequence_length, topology.context, 0)  # raises
     return _Stop(name, stream, stops_of(plan.history, name), step, world, schedule, policy)
 
 
@@ -336,32 +266,6 @@ def _continued(stop: _Stop, steps: int | None) -> _Continued:
     proof = prove_remainder(stopped, step, after, Locator(stream.source), before, key_of)
     changed = replace(stream, assignment=after, mode=stop.policy.mode, tail=stop.policy.tail)
     return _Continued(changed, stop.stopped(proof))
-
-
-def _changed(stop: _Stop, changed: ChangedStream, steps: int | None) -> _Continued:
-    stream, stopped, source = stop.stream, stop.stream.assignment, changed.source
-    consumed = stopped.consumed_after(stop.step)
-    whole = whole_epochs(SampleOrder(source.total), 0, 1, stop.world, stop.policy)
-    available = available_steps((whole,), stop.world.micro_batch_size, stop.schedule, consumed, steps=steps)
-    if steps is None:
-        steps = available
-        if not reads_all(stopped):
-            left = changed.samples_of(stopped.consumed_after(stopped.steps) - consumed)
-            timeline = stop.schedule.timeline(stop.world.group, consumed, stop=consumed + left)
-            steps = min(available, timeline.steps_within(left))
-    if not steps or steps > available:
-        raise UsageError(
-            f"steps must be from 1 to {available:,}, which {source.total:,} samples of "
-            f"{source.sequence_length:,} tokens fill, got {steps:,}",
-            hint="pass fewer --steps, or a smaller --global-batch-size",
-        )
-    after = Assignment((whole,), stop.world.micro_batch_size, stop.schedule, steps, consumed)
-    warnings = changed.warnings
-    if stream.sort_key is not None:
-        warnings = (*warnings, PlanWarning("no-bucketing", stop.name))
-    new = Stream(source, after, stop.policy.mode, stop.policy.tail, boundaries=stream.boundaries)
-    stopped_stream = stop.stopped(changed.proof, change=changed.change)
-    return _Continued(new, stopped_stream, warnings, blend=changed.blend)
 
 
 def _reweighted(stop: _Stop, plan: Plan, request: ReplanRequest, directory: str) -> _Continued:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from tokshard.core import megatron_defaults
 from tokshard.core.path_mapping import PathMapping
-from tokshard.errors import UsageError
 from tokshard.sharding.options import BatchSizes, world_size_of
 from tokshard.sharding.requests import ReplanRequest
 from tokshard.storage.lock import LockMode, check_lock_mode
@@ -50,9 +49,6 @@ class ReplanOptions:
         blend: A blend with new weights: its directory, its ``blend.json``, a recipe, or words such as
             ``"0.7 data/web 0.3 data/code"``.
         seed: The seed of source epochs that begin after the stop.
-        sequence_length: The tokens of a sample from now on: what is unread becomes samples of this length.
-        emit_cache: The directory of the index cache for a Megatron job that continues with
-            ``sequence_length``; None for a directory inside ``output``.
         allow_tokenizer_mismatch: Whether to continue with data of another tokenizer, and record it.
         moved: Where data of the plan has moved: old and new beginnings of paths.
         packed: Whether to put the ranks' manifests into one file.
@@ -88,8 +84,6 @@ class ReplanOptions:
     steps: int | None = None
     blend: str | None = None
     seed: int = megatron_defaults.SEED
-    sequence_length: int | None = None
-    emit_cache: str | None = None
     allow_tokenizer_mismatch: bool = False
     moved: PathMapping = field(default_factory=PathMapping)
     packed: bool = False
@@ -98,11 +92,6 @@ class ReplanOptions:
 
     def __post_init__(self) -> None:
         check_lock_mode(self.lock)
-        if self.emit_cache is not None and self.sequence_length is None:
-            raise UsageError(
-                "--emit-cache requires --seq-length",
-                hint="pass --seq-length N: an unchanged plan continues with the cache that the job has",
-            )
         self.request(None, None)
 
     def topology(self, old: Topology) -> Topology:
@@ -147,5 +136,4 @@ class ReplanOptions:
             steps=self.steps,
             blend=self.blend,
             seed=self.seed,
-            sequence_length=self.sequence_length,
         )

@@ -1,8 +1,7 @@
 """The proof that a plan continues the one before it: no sample lost, none read twice.
 
 It is made when a plan is replanned (:func:`prove_remainder`, :func:`prove_draws`), stored in the plan's
-history, and verified by counting everything again (:func:`verify_replan`). Where the sequence length changes,
-tokens are counted, too: see :mod:`tokshard.sharding.replan.token_proof`.
+history, and verified by counting everything again (:func:`verify_replan`).
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
+from tokshard.errors import IntegrityError, TokshardError, UsageError
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.history import (
-    SequenceLengthChange,
     SourceCount,
     StoppedStream,
     StreamProof,
@@ -29,7 +27,6 @@ from tokshard.sharding.plan import Plan, Stream
 from tokshard.sharding.replan.remainder import Remainder
 from tokshard.sharding.replan.reweighting import open_start, source_progress_of
 from tokshard.sharding.replan.source_progress import SourceEpochTable, SourceProgress, by_source_epoch
-from tokshard.sharding.replan.token_proof import token_problems
 from tokshard.sharding.sources import SampleSource
 
 if TYPE_CHECKING:
@@ -40,9 +37,7 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-ProblemCode = Literal[
-    "unreadable", "unchecked", "not-continued", "read-twice", "wrong-count", "wrong-progress"
-]
+ProblemCode = Literal["unreadable", "not-continued", "read-twice", "wrong-count", "wrong-progress"]
 Problem = tuple[ProblemCode, str]
 
 
@@ -199,9 +194,7 @@ def verify_replan(plan: Plan, *, parent: Plan | None = None, deep: bool = False)
     """Verify the proofs that a plan carries against the plan itself.
 
     The samples read by each plan of the history, planned now, and unread must be disjoint and together
-    everything, by arithmetic with intervals; the counts of each dataset are counted again. Where the sequence
-    length changed, so must the tokens; the datasets and indexes of the stopped plan are read for this, and
-    where they are not there any more, these counts are reported as unchecked.
+    everything, by arithmetic with intervals; the counts of each dataset are counted again.
 
     Args:
         plan: The plan; one that continues no other has nothing to verify.
@@ -234,42 +227,15 @@ def _stream_problems(
         return
     assignments = [*(stop.assignment for stop in stops[1:]), stream.assignment]
     for place, (stop, after) in enumerate(zip(stops, assignments, strict=True)):
-        if not stop.changes_source:
+        if stop.reweighting is None:
             for problem in continuation_problems(stop.assignment, stop.step, after):
                 yield place, problem
-        if stop.length_change is not None:
-            for problem in _token_problems(stop, stop.length_change, after):
-                yield place, problem
-    if not stops[-1].changes_source:
+    if stops[-1].reweighting is None:
         problems = _remainder_problems(stream, stops, deep=deep)
-    elif stops[-1].reweighting is not None:
-        problems = _draw_problems(stream, stops, parent)
     else:
-        problems = _source_problems(stream, stops[-1].length_change)
+        problems = _draw_problems(stream, stops, parent)
     for problem in problems:
         yield len(stops) - 1, problem
-
-
-def _token_problems(
-    stop: StoppedStream, change: SequenceLengthChange, after: Assignment
-) -> Iterator[Problem]:
-    if after.consumed_samples != stop.consumed_samples:
-        text = f"{after.consumed_samples} consumed samples instead of {stop.consumed_samples}"
-        yield "not-continued", f"it starts at {text}"
-    try:
-        for is_lost, message in token_problems(stop, change):
-            yield "read-twice" if is_lost else "wrong-count", message
-    except MissingFileError as error:
-        yield "unchecked", f"the tokens were not counted again: {error.message}"
-
-
-def _source_problems(stream: Stream, change: SequenceLengthChange | None) -> Iterator[Problem]:
-    counts = () if change is None else change.tokens
-    views = [count.view for count in counts if count.view is not None]
-    if [data_identity_of(view) for view in views] != [
-        data_identity_of(dataset) for dataset in stream.source.datasets
-    ]:
-        yield "not-continued", "the datasets of the stream are not the views of the history"
 
 
 def continuation_problems(stopped: Assignment, step: int, after: Assignment) -> Iterator[Problem]:
