@@ -206,7 +206,7 @@ def ranks(bench: Stages, size: int) -> None:
     bench.run(command)
     plain = ["shard-plan", blend, "--world-size", size, "-o", plan]
     bench.measure("plan_ranks", "rank", size, tokshard(*plain), plan)
-    command = tokshard(*plain, "--packed", "--simulate", "--simulate-steps", 10)
+    command = tokshard(*plain, "--simulate", "--simulate-steps", 10)
     bench.measure("simulate", "rank", size, command, plan)
 
 

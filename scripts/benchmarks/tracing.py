@@ -199,7 +199,7 @@ def write_world(directory: Path, count: int, sequence_length: int = SEQUENCE_LEN
     order = cached(directory, 99, "BlendedDataset", dict(zip(names, arrays, strict=True)))
     source = SampleSource("blend", "train", len(arrays[0]), references, order)
     request = PlanRequest(train=StreamRequest(micro_batch_size=1, shuffle="samples"))
-    write_plan(plan_shards({"train": source}, Topology(RANKS), request), directory / "plan", packed=True)
+    write_plan(plan_shards({"train": source}, Topology(RANKS), request), directory / "plan")
 
 
 def main(arguments: list[str]) -> None:

@@ -25,7 +25,7 @@ ROOM = 1.06
 BLEND = """tokshard blend @words.txt --seq-length {length} --split 1,0,0 --num-samples {samples} \\
     --cache-dir cache -o mix"""
 PLAN = """tokshard shard-plan mix --world-size 10000 --tensor-parallel 8 --pipeline-parallel 5 \\
-    --micro-batch-size 1 --global-batch-size 2000 --packed --simulate --ranks-per-node 8 -o plan"""
+    --micro-batch-size 1 --global-batch-size 2000 --simulate --ranks-per-node 8 -o plan"""
 NO_SIMULATION = PLAN.replace(" --simulate --ranks-per-node 8", "")
 
 

@@ -106,7 +106,7 @@ RUNS = [
     ("inspect mix", 0, "inspect-blend"),
     ("shard-plan mix --data-parallel 2 -o none --dry-run", 0, "shard-plan"),
     ("shard-plan mix --data-parallel 2 --micro-batch-size 2 -o plan", 0, "shard-plan"),
-    (f"shard-plan web code --documents {CONTIGUOUS} -o documents --packed", 0, "shard-plan"),
+    (f"shard-plan web code --documents {CONTIGUOUS} -o documents", 0, "shard-plan"),
     ("shard-plan web --documents --data-parallel 3 --mode cyclic --epochs 2 -o cyclic", 0, "shard-plan"),
     ("shard-plan mix --data-parallel 3 -o plan", 4, "error"),
     ("shard-plan mix --data-parallel 2 -o simulated --simulate --bandwidth 2GB", 0, "shard-plan"),

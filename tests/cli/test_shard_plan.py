@@ -88,8 +88,8 @@ def test_another_plan_is_replaced_only_by_force(mixture, tmp_path):
     refused = run("shard-plan", mixture / "mix", "-o", tmp_path / "plan", "--data-parallel", 1)
     assert refused.returncode == 4
     assert "pass --force to replace it" in refused.stderr
-    plan(mixture, tmp_path / "plan", "--data-parallel", 1, "--force", "--packed")
-    assert sorted(path.name for path in (tmp_path / "plan").iterdir()) == ["plan.json", "ranks.json"]
+    plan(mixture, tmp_path / "plan", "--data-parallel", 1, "--force")
+    assert sorted(path.name for path in (tmp_path / "plan").iterdir()) == ["plan.json", "rank-00000.json"]
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_a_damaged_plan_is_an_integrity_error(mixture, tmp_path):
     [
         ("rank-00000.json", b'{"theirs": 1}\n'),
         ("rank-00007.json", b'{"theirs": 1}\n'),
-        ("ranks.json", b"not JSON"),
+        ("rank-00000.json", b"not JSON"),
         ("rank-00001.json", None),
     ],
 )

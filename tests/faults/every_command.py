@@ -46,7 +46,6 @@ COMMANDS = [
     ["blend", "recipe.toml", *MIX, "-o", "mix"],
     ["blend", "recipe.toml", *MIX, "-o", "mix"],  # everything is up to date
     ["shard-plan", "mix", "--data-parallel", "2", "-o", "plan"],
-    ["shard-plan", "mix", "--data-parallel", "2", "-o", "packed", "--packed"],
     ["shard-plan", "--from", "plan", "--consumed-samples", "20", "--data-parallel", "1", "-o", "next"],
     ["verify", "--recursive", ".", "--level", "deep"],
     ["inspect", "web", "--document", "2"],

@@ -52,7 +52,6 @@ class PlanJob:
         workdir: Where to make the directories.
         mode: As in :class:`campaign.Job`.
         kind: ``"plan"``; ``"replan"``, in another world; or ``"reweighted"``, with another blend.
-        packed: Whether the ranks' manifests are in one file.
         replacing: Whether an older plan of more ranks is there, to be replaced.
         control: ``module:function`` that breaks the implementation before it runs, or None.
         only: Calls that count; all by default.
@@ -63,7 +62,6 @@ class PlanJob:
     workdir: str
     mode: str = "kill"
     kind: str = "plan"
-    packed: bool = False
     replacing: bool = False
     control: str | None = None
     only: list[str] = field(default_factory=lambda: list(campaign.WRITING_CALLS))
@@ -88,7 +86,7 @@ def make(job: PlanJob) -> None:
         blend = "0.2 ../web 0.8 ../code" if job.kind == "reweighted" else None
         request = ReplanRequest(consumed_samples=40, topology=Topology(RANKS // 2), blend=blend)
         plan = continue_plan(read_plan("../old"), request, OUTPUT)
-    write_plan(plan, OUTPUT, packed=job.packed, force=job.replacing)
+    write_plan(plan, OUTPUT, force=job.replacing)
 
 
 Child = Callable[[Callable[[], int]], int]

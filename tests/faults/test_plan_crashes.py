@@ -16,7 +16,7 @@ def workdir(tmp_path):
 
 CAMPAIGNS = {
     "new": ({}, 2),
-    "replacing": ({"replacing": True, "packed": True}, 2),
+    "replacing": ({"replacing": True}, 2),
     "in another world": ({"kind": "replan", "replacing": True}, 3),
     "with other weights": ({"kind": "reweighted"}, 3),
     "killed in the middle of a write": ({"mode": "half", "only": ["write"], "kind": "reweighted"}, 2),

@@ -51,7 +51,6 @@ def products(tmp_path_factory):
         ["tokenize", "in/b.jsonl", "-o", "code", "--tokenizer", "tok", "--workers", "1"],
         [*BLEND, "-o", "mix"],
         [*PLAN, "-o", "plan"],
-        [*PLAN, "-o", "packed", "--packed"],
     ):
         done = tokshard(*arguments, cwd=directory)
         assert done.returncode == 0, done.stderr
@@ -136,9 +135,7 @@ READERS = {
     ("trace", "--blend", "mix", "--sample", "3", "mix/cache/*-dataset_index.npy"): (3, NOT_REGULAR),
     # A plan.
     ("verify", "plan", "plan/rank-00001.json"): (1, NOT_REGULAR),
-    ("verify", "packed", "packed/ranks.json"): (1, NOT_REGULAR),
     ("inspect", "plan", "--rank", "1", "plan/rank-00001.json"): (3, NOT_REGULAR),
-    ("inspect", "packed", "--rank", "1", "packed/ranks.json"): (3, NOT_REGULAR),
     ("trace", "--plan", "plan", "--step", "1", "plan/plan.json"): (3, NOT_REGULAR),
     (*PLAN, "-o", "plan", "plan/plan.json"): (4, "another plan exists: plan/plan.json"),
     (*PLAN, "-o", "plan", "plan/rank-00001.json"): (3, NOT_REGULAR),

@@ -2,15 +2,12 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 import pytest
 
-from support.interleaving import interleaved
 from support.mixture_data import write_mixture
 from support.sample_sources import blend_sources, document_source, everything, index_source
-from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, LockedError, MissingFileError, OutputExistsError, UsageError
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.locator import Locator
@@ -18,8 +15,7 @@ from tokshard.sharding.plan import PLAN_NAME, read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import LOCK_NAME, write_plan
 from tokshard.sharding.ranks import (
-    PACKED_NAME,
-    RankEntry,
+    RankManifest,
     RankPositions,
     check_ranks,
     is_plan,
@@ -53,43 +49,20 @@ def edit(path, change):
     path.write_text(json.dumps(value))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_plan_that_is_written_in_another_form_is_there_all_the_while(tmp_path, packed):
-    plan = plan_of({"train": index_source(20)}, Topology(2))  # small: it is written at every line
-    prepare, rewrite = (
-        partial(write_plan, plan, tmp_path, packed=is_packed) for is_packed in (packed, not packed)
-    )
-    found = []
-    assert all(
-        interleaved(
-            rewrite, lambda: found.append(read_rank(tmp_path, 1)), inside=("publication.py",), prepare=prepare
-        )
-    )
-    assert len(found) > 30
-    found += interleaved(
-        lambda: read_rank(tmp_path, 1), rewrite, inside=("sharding/ranks.py",), prepare=prepare
-    )
-    assert all(result == (plan, 1) for result in found)
-    assert (tmp_path / PACKED_NAME).exists() is packed
-    assert (tmp_path / rank_name(1)).exists() is not packed
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_each_rank_reads_its_manifest(tmp_path, packed):
+def test_each_rank_reads_its_manifest(tmp_path):
     plan = a_plan()
-    files = write_plan(plan, tmp_path, packed=packed)
-    ranks = [PACKED_NAME] if packed else [rank_name(rank) for rank in range(8)]
+    files = write_plan(plan, tmp_path)
+    ranks = [rank_name(rank) for rank in range(8)]
     assert sorted(files.names) == names_in(tmp_path) == sorted([PLAN_NAME, *ranks])
     assert files.size_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
     for rank in range(8):
-        for path in (tmp_path, tmp_path / PLAN_NAME, tmp_path / ranks[0 if packed else rank]):
+        for path in (tmp_path, tmp_path / PLAN_NAME, tmp_path / ranks[rank]):
             assert read_rank(path, rank) == (plan, rank)
-        entry = RankEntry.of(plan, rank)
-        assert entry.coordinates == plan.topology.coordinates(rank)
-        assert entry.streams["train"].needs == plan.topology.needs(rank)
-        assert entry.streams["train"].data_parallel_rank == entry.coordinates.dp
-    if not packed:
-        assert read_rank(tmp_path / rank_name(3))[1] == 3
+        manifest = RankManifest.of(plan, rank)
+        assert manifest.coordinates == plan.topology.coordinates(rank)
+        assert manifest.streams["train"].needs == plan.topology.needs(rank)
+        assert manifest.streams["train"].data_parallel_rank == manifest.coordinates.dp
+    assert read_rank(tmp_path / rank_name(3))[1] == 3
 
 
 def test_ranks_that_read_nothing_say_so(tmp_path):
@@ -103,15 +76,14 @@ def test_ranks_that_read_nothing_say_so(tmp_path):
 def test_boundaries_are_read_by_every_stage(tmp_path):
     write_plan(a_plan(boundaries=True), tmp_path)
     for rank in (0, 4):
-        entry = RankEntry.of(*read_rank(tmp_path, rank))
-        assert "cu_seqlens" in entry.streams["train"].needs
-        assert "cu_seqlens" in entry.streams["valid"].needs
+        manifest = RankManifest.of(*read_rank(tmp_path, rank))
+        assert "cu_seqlens" in manifest.streams["train"].needs
+        assert "cu_seqlens" in manifest.streams["valid"].needs
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_rank_is_read_from_the_plan_alone(tmp_path, packed):
+def test_a_rank_is_read_from_the_plan_alone(tmp_path):
     plan = a_plan()
-    write_plan(plan, tmp_path, packed=packed)
+    write_plan(plan, tmp_path)
     for path in tmp_path.iterdir():
         if path.name != PLAN_NAME:
             path.unlink()
@@ -154,17 +126,10 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_a_manifest_that_does_not_follow_from_the_plan_is_refused(tmp_path, change):
-    write_plan(a_plan(), tmp_path / "plain")
-    write_plan(a_plan(), tmp_path / "packed", packed=True)
-    edit(tmp_path / "plain" / rank_name(0), change)
+    write_plan(a_plan(), tmp_path)
+    edit(tmp_path / rank_name(0), change)
     with pytest.raises(IntegrityError, match=r"rank-00000\.json"):
-        read_rank(tmp_path / "plain", 0)
-    if change in [CHANGES[name] for name in ("plan_id", "plan", "schema", "more")]:
-        edit(tmp_path / "packed" / PACKED_NAME, change)
-    else:
-        edit(tmp_path / "packed" / PACKED_NAME, lambda value: change(value["ranks"][0]))
-    with pytest.raises(IntegrityError, match=r"ranks\.json"):
-        read_rank(tmp_path / "packed", 0)
+        read_rank(tmp_path, 0)
 
 
 def test_the_manifest_of_another_plan_is_refused(tmp_path):
@@ -178,7 +143,7 @@ def test_the_manifest_of_another_plan_is_refused(tmp_path):
 @pytest.mark.parametrize("mode", ["contiguous", "chunked"])
 @pytest.mark.parametrize("shuffle", ["none", "shards"])
 @pytest.mark.parametrize("split", [None, "10,85,5"])
-def test_byte_ranges_hold_exactly_the_documents_that_a_rank_reads(tmp_path, mode, shuffle, split):
+def test_ranges_hold_exactly_the_documents_that_a_rank_reads(tmp_path, mode, shuffle, split):
     write_mixture(tmp_path / "src")
     prefixes = [str(tmp_path / "src/data/web"), str(tmp_path / "src/data/code")]
     name = "train" if split is None else "valid"
@@ -186,17 +151,15 @@ def test_byte_ranges_hold_exactly_the_documents_that_a_rank_reads(tmp_path, mode
     request = StreamRequest(mode=mode, shuffle=shuffle)
     plan = plan_shards({"train": sources[name]}, Topology(5), PlanRequest(train=request))
     write_plan(plan, tmp_path / "plan")
-    datasets = [IndexedDataset(prefix) for prefix in prefixes]
     locator = Locator(sources[name])
     for rank, ids in enumerate(everything(plan.streams["train"])):
-        where = zip(*map(np.ndarray.tolist, locator.locate(ids)), strict=True)
-        slow = b"".join(datasets[dataset].document_tokens(document).tobytes() for dataset, document in where)
         manifest = json.loads((tmp_path / "plan" / rank_name(rank)).read_text())
-        fast = b""
-        for read in manifest["streams"]["train"]["reads"]:
-            with open(f"{prefixes[read['dataset']]}.bin", "rb") as file:
-                fast += file.read()[slice(*read["bytes"])]
-        assert fast == slow
+        ranges = [
+            (read["dataset"], document)
+            for read in manifest["streams"]["train"]["reads"]
+            for document in range(read["first"], read["stop"])
+        ]
+        assert ranges == list(zip(*map(np.ndarray.tolist, locator.locate(ids)), strict=True))
 
 
 @pytest.mark.parametrize("mode", ["single", "sequential", "contiguous", "chunked"])
@@ -234,12 +197,11 @@ def test_a_thousand_ranks_over_a_billion_samples_are_small(tmp_path):
     source = index_source(250_000_000, datasets=4, blended=True)
     topology = Topology(1024, tensor=8, pipeline=4, context=2)
     schedule = BatchSchedule.constant(1024)
-    for packed in (False, True):
-        plan = plan_of({"train": source}, topology, micro_batch_size=2, schedule=schedule)
-        files = write_plan(plan, tmp_path / str(packed), packed=packed)
-        assert len(files.names) == (2 if packed else 1025)
-        assert files.size_bytes < 2_000_000
-        assert read_rank(tmp_path / str(packed), 1023)[0].plan_id == plan.plan_id
+    plan = plan_of({"train": source}, topology, micro_batch_size=2, schedule=schedule)
+    files = write_plan(plan, tmp_path)
+    assert len(files.names) == 1025
+    assert files.size_bytes < 2_000_000
+    assert read_rank(tmp_path, 1023)[0].plan_id == plan.plan_id
     assert plan.streams["train"].assignment.steps == 10**9 // 1024
 
 
@@ -254,8 +216,6 @@ def test_another_plan_is_replaced_only_when_asked(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     write_plan(other, tmp_path, force=True)
     assert names_in(tmp_path) == [PLAN_NAME, rank_name(0), rank_name(1)]
-    write_plan(other, tmp_path, packed=True)
-    assert names_in(tmp_path) == [PLAN_NAME, PACKED_NAME]
     (tmp_path / PLAN_NAME).write_text("{")
     with pytest.raises(OutputExistsError, match="another plan"):
         write_plan(other, tmp_path)
@@ -265,7 +225,7 @@ def test_another_plan_is_replaced_only_when_asked(tmp_path):
 
 def test_strangers_stay_and_what_a_killed_run_left_goes(tmp_path):
     strangers = ["rank-1.json", "rank-00001.json.bak", "notes.txt", ".rank-00001.json.swp", "order.npy"]
-    left = [f".{name}.77-3.tokshard-tmp" for name in (rank_name(1), PLAN_NAME, PACKED_NAME)]
+    left = [f".{name}.77-3.tokshard-tmp" for name in (rank_name(1), PLAN_NAME)]
     for name in [*strangers, *left]:
         (tmp_path / name).write_text(name)
     write_plan(a_plan(), tmp_path)

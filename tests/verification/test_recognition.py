@@ -37,7 +37,6 @@ def touch(tmp_path, *names):
         (["m/blend.json"], "m/blend.json", "blend", "m/blend.json"),
         (["p/plan.json"], "p", "plan", "p"),
         (["p/plan.json"], "p/plan.json", "plan", "p/plan.json"),
-        (["p/ranks.json"], "p/ranks.json", "plan", "p/ranks.json"),
         (["p/rank-00007.json"], "p/rank-00007.json", "rank", "p/rank-00007.json"),
         (["e/part-0-00000.npy", "e/.tokshard/export.json"], "e", "export", "e"),
         ([f"c/{STEM}-description.txt"], "c", "cache", "c"),

@@ -414,8 +414,5 @@ Bandwidth = Annotated[
         group=_LOOK_AHEAD,
     ),
 ]
-Packed = Annotated[
-    bool, switch("--packed", help="Write the manifests of all ranks to one file.", group=options.RUN)
-]
 Force = Annotated[bool, switch("--force", help="Replace another plan at PLAN.", group=options.RUN)]
 DryRun = Annotated[bool, switch("--dry-run", help="Plan and check, but write nothing.", group=options.RUN)]

@@ -87,7 +87,6 @@ def shard_plan(
     simulate_stream: plan_options.SimulateStream = SimulateOptions.stream,
     ranks_per_node: plan_options.RanksPerNode = SimulateOptions.ranks_per_node,
     bandwidth: plan_options.Bandwidth = None,
-    packed: plan_options.Packed = ShardPlanOptions.packed,
     force: plan_options.Force = ShardPlanOptions.force,
     lock: options.Lock = ShardPlanOptions.lock,
     dry_run: plan_options.DryRun = False,
@@ -183,7 +182,6 @@ def shard_plan(
                 eval_micro_batch_size=eval_micro_batch_size,
                 full_validation=full_validation,
                 consumed_valid_samples=tuple(consumed_valid_samples or ()),
-                packed=packed,
                 force=force,
                 lock=lock,
             )
@@ -296,7 +294,6 @@ _SAME_NAME = (
     "steps",
     "seed",
     "allow_tokenizer_mismatch",
-    "packed",
     "force",
     "lock",
 )

@@ -13,7 +13,7 @@ from tokshard.inspection.planned import count_planned
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import Plan, Stream, read_plan
-from tokshard.sharding.ranks import RankEntry, RankStream, read_rank
+from tokshard.sharding.ranks import RankManifest, RankStream, read_rank
 from tokshard.sharding.requests import PlanRequest, ReplanRequest
 from tokshard.sharding.summary import Composition, Coverage, coverage_of
 from tokshard.sharding.topology import Coordinates, Topology
@@ -170,16 +170,16 @@ def inspect_rank(
         if not 0 <= index < assignment.samples_per_rank:
             raise UsageError(f"the index must be 0 to {assignment.samples_per_rank - 1}, got {index}")
         local = np.array([index], dtype=np.int64)
-    entry = RankEntry.of(plan, rank)
+    manifest = RankManifest.of(plan, rank)
     return RankSummary(
         plan_id=plan.plan_id,
         rank=rank,
         world_size=plan.topology.world_size,
-        coordinates=entry.coordinates,
-        streams=entry.streams,
+        coordinates=manifest.coordinates,
+        streams=manifest.streams,
         stream=stream,
         step=step,
-        places=_places_of_rank(found, entry.coordinates.dp, local),
+        places=_places_of_rank(found, manifest.coordinates.dp, local),
     )
 
 

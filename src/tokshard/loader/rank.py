@@ -138,7 +138,7 @@ class RankLoader:
         """Open a plan for a rank.
 
         Args:
-            path: The directory of a plan, its ``plan.json`` or ``ranks.json``, or the manifest of a rank.
+            path: The directory of a plan, its ``plan.json``, or the manifest of a rank.
             rank: The rank in the whole job; may be left out where ``path`` is a rank's manifest.
             roots: Where data has moved, see :func:`~tokshard.sharding.plan.read_plan`.
             tokenizer: The tokenizer of the job, which must be that of the data: its identity

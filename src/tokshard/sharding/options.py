@@ -167,7 +167,6 @@ class ShardPlanOptions:
         eval_micro_batch_size: See :class:`~tokshard.sharding.requests.PlanRequest`.
         full_validation: See :class:`~tokshard.sharding.requests.PlanRequest`.
         consumed_valid_samples: Consumed samples of each validation set; one number counts for all.
-        packed: Whether to write the manifests of all ranks into one file.
         force: Whether to replace another plan.
         lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
             writes the output at a time.
@@ -215,7 +214,6 @@ class ShardPlanOptions:
     eval_micro_batch_size: int | None = None
     full_validation: bool = False
     consumed_valid_samples: tuple[int, ...] = ()
-    packed: bool = False
     force: bool = False
     lock: LockMode = "flock"
 

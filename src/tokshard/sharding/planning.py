@@ -84,7 +84,6 @@ def shard_plan(
         report = publish_plan(
             dry_run_shard_plan(options, progress=listener),
             options.output,
-            packed=options.packed,
             force=options.force,
             simulation=simulation,
             progress=listener,
@@ -96,7 +95,6 @@ def publish_plan(
     plan: Plan,
     output: str,
     *,
-    packed: bool,
     force: bool,
     simulation: SimulateOptions | None,
     progress: Progress,
@@ -104,7 +102,7 @@ def publish_plan(
     """Simulate a plan and write it; return the report."""
     reads = None if simulation is None else simulate_plan(plan, simulation, progress=progress)
     progress.start("writing the plan")
-    written = write_plan(plan, output, packed=packed, force=force)
+    written = write_plan(plan, output, force=force)
     return ShardPlanReport.of(plan, output, written, reads)
 
 

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 from tokshard.core.codec import Key, NotStored
 from tokshard.dataset.source import InputFile
 from tokshard.errors import OutputExistsError, TokshardError
 from tokshard.sharding.plan import PLAN_NAME, Plan, read_plan
-from tokshard.sharding.ranks import (
-    PACKED_NAME,
-    RANK_NAME,
-    PackedManifests,
-    RankEntry,
-    RankManifest,
-    RankStream,
-    rank_name,
-)
-from tokshard.sharding.sources import DatasetReference
+from tokshard.sharding.ranks import RANK_NAME, RankManifest, rank_name
 from tokshard.storage import fs, syscalls
 from tokshard.storage.files import AtomicFile, is_temporary, write_atomically
 from tokshard.storage.lock import WriterLock
@@ -34,7 +24,7 @@ LOCK_NAME = ".plan.lock"
 _WRITERS = 8
 _OUR_SCHEMA = b'"schema": "tokshard.'
 _BEGINNING_BYTES = 200
-_LEFT_BEHIND = re.compile(r"\.(plan|ranks|rank-[0-9]+)\.json\.")
+_LEFT_BEHIND = re.compile(r"\.(plan|rank-[0-9]+)\.json\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +44,12 @@ class PlanFiles:
     names: Annotated[tuple[str, ...], NotStored()] = ()
 
 
-def write_plan(
-    plan: Plan, directory: str | os.PathLike[str], *, packed: bool = False, force: bool = False
-) -> PlanFiles:
+def write_plan(plan: Plan, directory: str | os.PathLike[str], *, force: bool = False) -> PlanFiles:
     """Write a plan: the ranks' manifests, and ``plan.json`` last. Every file appears whole or not at all.
 
     Args:
         plan: The plan.
         directory: The directory of the plan, created if missing; files of other programs in it are kept.
-        packed: Whether to put the ranks' manifests into one file.
         force: Whether to replace another plan.
 
     Raises:
@@ -82,28 +69,16 @@ def write_plan(
         replaced = _refuse_other(plan, place, force=force)
         if not force:
             _refuse_foreign(place)
-        entries = _entries(plan)
-        contents: dict[str, bytes]
-        if packed:
-            manifests = PackedManifests(plan.plan_id, "plan.json", entries)
-            hint = "omit --packed to write one manifest file per rank"
-            contents = {PACKED_NAME: dump_readable_json(manifests.to_json(), PACKED_NAME, hint=hint)}
-        else:
-            contents = {
-                rank_name(entry.rank): RankManifest(
-                    entry.rank, entry.coordinates, entry.streams, plan.plan_id, "plan.json"
-                ).to_bytes()
-                for entry in entries
-            }
+        ranks = range(plan.topology.world_size)
+        contents = {rank_name(rank): RankManifest.of(plan, rank).to_bytes() for rank in ranks}
         hint = "merge some of the datasets with tokshard merge"
         whole = dump_readable_json(plan.stored_in(place).to_json(), PLAN_NAME, hint=hint)
         if replaced:
             # Nothing that a reader could take for a plan while its ranks' manifests change.
             syscalls.unlink(os.path.join(place, PLAN_NAME))
             syscalls.fsync_directory(place)
-            _sweep(place, contents)
+        _sweep(place, contents)
         _write_together(place, contents)
-        _sweep(place, contents)  # not before: the same plan may be there in another form
         contents[PLAN_NAME] = whole
         write_atomically(os.path.join(place, PLAN_NAME), contents[PLAN_NAME], replace=force or exists)
     return PlanFiles(place, len(contents), sum(map(len, contents.values())), tuple(contents))
@@ -146,27 +121,6 @@ def _force(path: str) -> None:
     syscalls.fsync(file.descriptor, path)
 
 
-def _entries(plan: Plan) -> tuple[RankEntry, ...]:
-    tables: dict[tuple[str, int], Callable[[int, int], tuple[int, int]]] = {}
-
-    def with_bytes(name: str, stream: RankStream) -> RankStream:
-        if not stream.reads:
-            return stream
-        datasets = plan.streams[name].source.datasets
-        reads = []
-        for read in stream.reads:
-            if (name, read.dataset) not in tables:
-                tables[name, read.dataset] = _bytes_of(datasets[read.dataset])
-            reads.append(replace(read, bytes=tables[name, read.dataset](read.first, read.stop)))
-        return replace(stream, reads=tuple(reads))
-
-    entries = [RankEntry.of(plan, rank) for rank in range(plan.topology.world_size)]
-    return tuple(
-        replace(entry, streams={name: with_bytes(name, stream) for name, stream in entry.streams.items()})
-        for entry in entries
-    )
-
-
 def _refuse_other(plan: Plan, directory: str, *, force: bool) -> bool:
     path = os.path.join(directory, PLAN_NAME)
     if not fs.lexists(path):
@@ -182,12 +136,8 @@ def _refuse_other(plan: Plan, directory: str, *, force: bool) -> bool:
     return not same
 
 
-def _is_manifest_name(name: str) -> bool:
-    return name == PACKED_NAME or RANK_NAME.fullmatch(name) is not None
-
-
 def _refuse_foreign(directory: str) -> None:
-    for name in sorted(filter(_is_manifest_name, os.listdir(directory))):
+    for name in sorted(filter(RANK_NAME.fullmatch, os.listdir(directory))):
         path = os.path.join(directory, name)
         if not _is_ours(path):
             raise OutputExistsError(
@@ -208,21 +158,7 @@ def _is_ours(path: str) -> bool:
 def _sweep(directory: str, kept: dict[str, bytes]) -> None:
     # Manifests of other plans and leftovers of a killed run go; all other files stay.
     for name in os.listdir(directory):
-        if (_is_manifest_name(name) and name not in kept) or (
+        if (RANK_NAME.fullmatch(name) and name not in kept) or (
             is_temporary(name) and _LEFT_BEHIND.match(name)
         ):
             syscalls.unlink(os.path.join(directory, name))
-
-
-def _bytes_of(reference: DatasetReference) -> Callable[[int, int], tuple[int, int]]:
-    # Samples of an index may be anywhere in the file, so theirs are all bytes.
-    if reference.index is not None:
-        return lambda _first, _stop: (0, reference.bin.size_bytes)
-    table = reference.open_dataset().index
-    itemsize = table.dtype.itemsize
-
-    def found(first: int, stop: int) -> tuple[int, int]:
-        edges = (int(table.document_indices[first]), int(table.document_indices[stop]))
-        return table.first_token(edges[0]) * itemsize, table.first_token(edges[1]) * itemsize
-
-    return found

@@ -1,4 +1,4 @@
-"""Rank manifests: what one rank reads of a plan, alone in a file or with all others in one.
+"""Rank manifests: what one rank reads of a plan.
 
 A manifest follows from the plan and is checked against it, so it can say nothing else; it is there for the
 people and programs that move data to the rank's node. Reading a rank needs ``plan.json`` alone.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
 from tokshard.core.codec import SHA256, Document, Key, encode
 from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
@@ -22,31 +22,16 @@ from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.topology import Coordinates
 from tokshard.storage.small_files import read_json_object
 
-PACKED_NAME = "ranks.json"
 RANK_NAME = re.compile(r"rank-([0-9]{5,9})\.json")
-
-_PLAN_ID = Key("plan_id", "Plan that the manifest follows from.", pattern=SHA256)
-_PLAN = Key("plan", "File of the plan, in the same directory.")
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRange:
-    """Neighboring samples of a dataset.
-
-    Attributes:
-        dataset: The number of the dataset.
-        first: The first sample.
-        stop: One past the last sample.
-        bytes: The first byte in the ``.bin`` file and one past the last; None where the data was not read.
-    """
+    """Neighboring samples of a dataset."""
 
     dataset: Annotated[int, Key("dataset", "Number of the dataset.", minimum=0)]
     first: Annotated[int, Key("first", "First sample.", minimum=0)]
     stop: Annotated[int, Key("stop", "One past the last sample.", minimum=0)]
-    bytes: Annotated[
-        tuple[int, int] | None,
-        Key("bytes", "First byte in the .bin file and one past the last.", minimum=0, omit_none=True),
-    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +93,20 @@ class RankStream:
 
 
 @dataclass(frozen=True, slots=True)
-class RankEntry:
-    """Samples that one rank reads."""
+class RankManifest(Document):
+    """Manifest of one rank: the samples that it reads."""
+
+    SCHEMA = "tokshard.rank/1"
 
     rank: Annotated[int, Key("rank", "Rank in the whole job.", minimum=0)]
     coordinates: Annotated[Coordinates, Key("coordinates", "Place in the grid of parallel dimensions.")]
     streams: Annotated[dict[str, RankStream], Key("streams", "Streams, by name.")]
+    plan_id: Annotated[str, Key("plan_id", "Plan that the manifest follows from.", pattern=SHA256)]
+    plan: Annotated[Literal["plan.json"], Key("plan", "File of the plan, in the same directory.")]
 
     @classmethod
-    def of(cls, plan: Plan, rank: int) -> RankEntry:
-        """Return what a rank reads of a plan, without byte ranges, which only the data tells.
+    def of(cls, plan: Plan, rank: int) -> Self:
+        """Return what a rank reads of a plan.
 
         Raises:
             UsageError: The rank does not exist.
@@ -137,41 +126,7 @@ class RankEntry:
                 ),
                 reads=ranges_of(stream.assignment, stream.source, place.dp) if needs else (),
             )
-        return cls(rank, place, streams)
-
-    def without_bytes(self) -> RankEntry:
-        """Return the entry without byte ranges."""
-        streams = {
-            name: replace(
-                stream,
-                reads=None
-                if stream.reads is None
-                else tuple(replace(read, bytes=None) for read in stream.reads),
-            )
-            for name, stream in self.streams.items()
-        }
-        return RankEntry(self.rank, self.coordinates, streams)
-
-
-@dataclass(frozen=True, slots=True)
-class RankManifest(RankEntry, Document):
-    """The manifest of one rank in a file of its own."""
-
-    SCHEMA = "tokshard.rank/1"
-
-    plan_id: Annotated[str, _PLAN_ID]
-    plan: Annotated[Literal["plan.json"], _PLAN]
-
-
-@dataclass(frozen=True, slots=True)
-class PackedManifests(Document):
-    """The manifests of all ranks in one file."""
-
-    SCHEMA = "tokshard.ranks/1"
-
-    plan_id: Annotated[str, _PLAN_ID]
-    plan: Annotated[Literal["plan.json"], _PLAN]
-    ranks: Annotated[tuple[RankEntry, ...], Key("ranks", "Samples that each rank reads, by rank.")]
+        return cls(rank, place, streams, plan.plan_id, "plan.json")
 
 
 def rank_name(rank: int) -> str:
@@ -189,7 +144,7 @@ def is_plan(path: str) -> bool:
     if os.path.isdir(path):
         return os.path.isfile(os.path.join(path, PLAN_NAME))
     name = os.path.basename(path)
-    known = name in {PLAN_NAME, PACKED_NAME} or RANK_NAME.fullmatch(name) is not None
+    known = name == PLAN_NAME or RANK_NAME.fullmatch(name) is not None
     return known and os.path.isfile(path)
 
 
@@ -209,7 +164,7 @@ def read_rank(
     """Read a plan for one rank, strictly, and check the rank's manifest if there is one.
 
     Args:
-        path: The directory of a plan, its ``plan.json`` or ``ranks.json``, or the manifest of a rank.
+        path: The directory of a plan, its ``plan.json``, or the manifest of a rank.
         rank: The rank; may be left out where ``path`` is a rank's manifest.
         roots: See :func:`~tokshard.sharding.plan.read_plan`.
 
@@ -225,7 +180,7 @@ def read_rank(
     named = None if os.path.isdir(given) else RANK_NAME.fullmatch(os.path.basename(given))
     if named is not None:
         rank = _same_rank(given, int(named[1]), rank)
-    if named is not None or os.path.basename(given) in {PLAN_NAME, PACKED_NAME}:
+    if named is not None or os.path.basename(given) == PLAN_NAME:
         directory = os.path.dirname(given)
     if rank is None:
         raise UsageError(
@@ -235,7 +190,7 @@ def read_rank(
     plan = read_plan(os.path.join(directory, PLAN_NAME), roots=roots)
     check_rank(plan, rank)
     try:
-        _check_manifest(plan, rank, directory, _read_packed(directory))
+        _check_manifest(plan, rank, directory)
     except MissingFileError:
         if named is not None:
             raise
@@ -243,7 +198,7 @@ def read_rank(
 
 
 def check_ranks(plan: Plan, directory: str) -> Iterator[tuple[int, TokshardError]]:
-    """Check the manifests of all ranks against their plan; a packed file is read once.
+    """Check the manifests of all ranks against their plan.
 
     Args:
         plan: The plan.
@@ -251,16 +206,10 @@ def check_ranks(plan: Plan, directory: str) -> Iterator[tuple[int, TokshardError
 
     Yields:
         For each manifest that is missing, damaged, or does not follow from the plan: the rank and the error.
-        Where a packed file cannot be read, that is all.
     """
-    try:
-        packed = _read_packed(directory)
-    except TokshardError as error:
-        yield 0, error
-        return
     for rank in range(plan.topology.world_size):
         try:
-            _check_manifest(plan, rank, directory, packed)
+            _check_manifest(plan, rank, directory)
         except TokshardError as error:
             yield rank, error
 
@@ -271,45 +220,24 @@ def _same_rank(path: str, named: int, asked: int | None) -> int:
     return named
 
 
-def _read_packed(directory: str) -> PackedManifests | None:
-    path = os.path.join(directory, PACKED_NAME)
-    try:
-        return PackedManifests.from_json(read_json_object(path), path)
-    except FileNotFoundError:
-        return None
-
-
-def _check_manifest(plan: Plan, rank: int, directory: str, packed: PackedManifests | None) -> None:
+def _check_manifest(plan: Plan, rank: int, directory: str) -> None:
     path = os.path.join(directory, rank_name(rank))
-    if packed is None:
-        try:
-            manifest = RankManifest.from_json(read_json_object(path), path)
-        except FileNotFoundError:
-            if (packed := _read_packed(directory)) is None:
-                raise MissingFileError(
-                    f"rank manifest not found: {path} (rank {rank} of the plan)",
-                    path=path,
-                    hint="copy the complete directory of the plan, or run tokshard shard-plan again",
-                ) from None
-            # The plan has just been written in this form.
-        else:
-            _check_entry(plan, rank, manifest.plan_id, manifest, path)
-            return
-    path = os.path.join(directory, PACKED_NAME)
-    if rank >= len(packed.ranks):
-        raise IntegrityError(f"{path} has no manifest of rank {rank}", path=path, field="ranks")
-    _check_entry(plan, rank, packed.plan_id, packed.ranks[rank], path)
-
-
-def _check_entry(plan: Plan, rank: int, plan_id: str, found: RankEntry, path: str) -> None:
-    if plan_id != plan.plan_id:
+    try:
+        manifest = RankManifest.from_json(read_json_object(path), path)
+    except FileNotFoundError:
+        raise MissingFileError(
+            f"rank manifest not found: {path} (rank {rank} of the plan)",
+            path=path,
+            hint="copy the complete directory of the plan, or run tokshard shard-plan again",
+        ) from None
+    if manifest.plan_id != plan.plan_id:
         raise IntegrityError(
             f"{path}: the manifest belongs to another plan than {PLAN_NAME} in its directory",
             path=path,
             field="plan_id",
         )
-    expected, stated = encode(RankEntry.of(plan, rank)), encode(found.without_bytes())
-    for name, value in stated.items():
+    expected = encode(RankManifest.of(plan, rank))
+    for name, value in encode(manifest).items():
         if value != expected[name]:
             raise IntegrityError(
                 f"{path}: {name} contradicts {PLAN_NAME} in its directory",

@@ -17,7 +17,7 @@ from tokshard.errors import InputError, IntegrityError, StorageError, TokshardEr
 from tokshard.exchange.directory import is_export
 from tokshard.index_cache.entry import CacheEntry
 from tokshard.sharding.plan import PLAN_NAME
-from tokshard.sharding.ranks import PACKED_NAME, RANK_NAME
+from tokshard.sharding.ranks import RANK_NAME
 from tokshard.storage import fs
 from tokshard.storage.lock import lock_mode
 from tokshard.storage.paths import (
@@ -350,7 +350,7 @@ def _walk(found: FoundProducts, top: str) -> None:
             found.add_dataset(prefix)
         if BLEND_NAME in names:
             found.add_blend(os.path.join(directory, BLEND_NAME), sources=True)
-        if {PLAN_NAME, PACKED_NAME} & set(names) or any(RANK_NAME.fullmatch(name) for name in names):
+        if PLAN_NAME in names or any(RANK_NAME.fullmatch(name) for name in names):
             found.add_plan(directory, sources=True)
         for entry in entries_of(directory, names):
             found.add_entry(EntryToVerify(entry))

@@ -17,7 +17,7 @@ from tokshard.errors import InputError, UsageError
 from tokshard.exchange.directory import is_export
 from tokshard.index_cache.entry import CacheEntry
 from tokshard.sharding.plan import PLAN_NAME
-from tokshard.sharding.ranks import PACKED_NAME, RANK_NAME
+from tokshard.sharding.ranks import RANK_NAME
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
 from tokshard.tokenizer.location import holds_definition
@@ -155,6 +155,6 @@ def _file(path: str) -> Recognized:
     name = os.path.basename(path)
     if RANK_NAME.fullmatch(name):
         return Recognized("rank", path)
-    if name in {PLAN_NAME, PACKED_NAME}:
+    if name == PLAN_NAME:
         return Recognized("plan", path)
     return Recognized("blend" if name == BLEND_NAME else "tokenizer", path)

@@ -97,7 +97,6 @@ def replan(
         report = publish_plan(
             found.plan,
             options.output,
-            packed=options.packed,
             force=options.force,
             simulation=simulation,
             progress=listener,

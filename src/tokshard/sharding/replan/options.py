@@ -51,7 +51,6 @@ class ReplanOptions:
         seed: The seed of source epochs that begin after the stop.
         allow_tokenizer_mismatch: Whether to continue with data of another tokenizer, and record it.
         moved: Where data of the plan has moved: old and new beginnings of paths.
-        packed: Whether to put the ranks' manifests into one file.
         force: Whether to replace another plan in ``output``.
         lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
             writes the output at a time.
@@ -86,7 +85,6 @@ class ReplanOptions:
     seed: int = megatron_defaults.SEED
     allow_tokenizer_mismatch: bool = False
     moved: PathMapping = field(default_factory=PathMapping)
-    packed: bool = False
     force: bool = False
     lock: LockMode = "flock"
 
