@@ -126,7 +126,7 @@ def test_the_choices_are_those_of_the_library():
 
 def test_a_narrow_terminal_cuts_nothing():
     shown = page("shard-plan", "--help-all", 20)
-    assert "--virtual-pipeline-model-parallel-size" in shown
+    assert "--pipeline-model-parallel-size" in shown
     assert max(map(len, shown.splitlines())) < 100
 
 

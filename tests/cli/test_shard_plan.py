@@ -227,17 +227,8 @@ def test_every_option_reaches_the_plan(mixture, tmp_path):
         "--order",
         "tp-cp-ep-dp-pp",
     ]
-    options += ["--world-size", 12, "--tensor-parallel", 2, "--pipeline-parallel", 2, "--virtual-pipeline", 2]
-    options += [
-        "--order",
-        "tp-cp-ep-dp-pp",
-        "--mtp-stages",
-        "0,1",
-        "--expert-parallel",
-        3,
-        "--expert-tensor-parallel",
-        1,
-    ]
+    options += ["--world-size", 12, "--tensor-parallel", 2, "--pipeline-parallel", 2]
+    options += ["--order", "tp-cp-ep-dp-pp", "--mtp-stages", "0,1"]
     options += ["--document-boundaries", "--consumed-samples", 6, "--no-digests", "--full-validation"]
     options += ["--consumed-valid-samples", 3]
     plan(mixture, tmp_path / "plan", *options, source=documents(mixture))
@@ -256,7 +247,7 @@ def test_every_option_reaches_the_plan(mixture, tmp_path):
     assert shards.sizes == tuple(reference.samples for reference in train.source.datasets)
     assert (epoch_range.epochs, train.assignment.consumed_samples) == (3, 6)
     topology = found.topology
-    assert (topology.virtual_pipeline, topology.mtp_stages, topology.expert) == (2, (0, 1), 3)
+    assert (topology.order, topology.mtp_stages) == ("tp-cp-ep-dp-pp", (0, 1))
     assert (train.boundaries, valid.boundaries) == (True, True)
     assert (valid.mode, valid.assignment.consumed_samples) == ("full-validation", 3)
     windows = ["--shuffle", "windows", "--shuffle-block", 4, "--shuffle-window", 3, "--data-parallel", 2]

@@ -32,39 +32,25 @@ def parallel_state():
 
 def random_sizes(generator):
     """Return sizes, not all of which make a grid, and an order, from which a dimension may be missing."""
-    tensor, context, data, pipeline, expert = (generator.choice([1, 1, 2, 3, 4]) for _ in range(5))
+    tensor, context, data, pipeline = (generator.choice([1, 1, 2, 3, 4]) for _ in range(4))
     return SimpleNamespace(
         world=tensor * context * data * pipeline,
         tensor=tensor,
         context=context,
         data=data,
         pipeline=pipeline,
-        expert=expert,
-        expert_tensor=generator.choice([None, 1, 2, tensor]),
         order=generator.choice(ORDERS if generator.random() < 0.3 else FULL_ORDERS),
     )
 
 
-def generators(parallel_state, sizes):
-    """Do what ``initialize_model_parallel`` does before it makes groups: two generators, checked alike.
-
-    Returns:
-        The generators of dense and of expert layers, or None where Megatron stops.
-    """
-    expert_tensor = sizes.expert_tensor or sizes.tensor
-    expert_model = expert_tensor * sizes.expert * sizes.pipeline
-    if sizes.world % expert_model:
-        return None
-    expert_data = sizes.world // expert_model
-    if not sizes.order.endswith("pp") and sizes.pipeline > 1 and expert_data != sizes.data:
-        return None
-    make, order = parallel_state.RankGenerator, sizes.order
+def rank_generator(parallel_state, sizes):
+    """Return the generator that ``initialize_model_parallel`` makes, or None where Megatron stops."""
     try:
-        dense = make(tp=sizes.tensor, ep=1, dp=sizes.data, pp=sizes.pipeline, cp=sizes.context, order=order)
-        expert = make(tp=expert_tensor, ep=sizes.expert, dp=expert_data, pp=sizes.pipeline, cp=1, order=order)
+        return parallel_state.RankGenerator(
+            tp=sizes.tensor, ep=1, dp=sizes.data, pp=sizes.pipeline, cp=sizes.context, order=sizes.order
+        )
     except RuntimeError:
         return None
-    return (dense, expert) if dense.get_ranks("pp") == expert.get_ranks("pp") else None
 
 
 def places_in(groups):
@@ -78,26 +64,21 @@ def test_coordinates_are_the_places_in_the_groups_of_the_rank_generator(parallel
         sizes = random_sizes(generator)
         if sizes.world > WORLD_LIMIT:
             continue
-        expected = generators(parallel_state, sizes)
-        options = {"expert": sizes.expert, "expert_tensor": sizes.expert_tensor}
+        expected = rank_generator(parallel_state, sizes)
         arguments = (sizes.world, sizes.tensor, sizes.pipeline, sizes.context, sizes.order)
         if expected is None:
             with pytest.raises(UsageError):
-                Topology(*arguments, **options)
+                Topology(*arguments)
             refused += 1
             continue
-        topology = Topology(*arguments, **options)
+        topology = Topology(*arguments)
         assert topology.data_parallel == sizes.data
         ranks = range(sizes.world)
-        dense, expert = expected
         for name in ("tp", "cp", "dp", "pp"):
             found = {rank: getattr(topology.coordinates(rank), name) for rank in ranks}
-            assert found == places_in(dense.get_ranks(name))
-        for name in ("tp", "ep", "dp", "pp"):
-            found = {rank: getattr(topology.expert_coordinates(rank), name) for rank in ranks}
-            assert found == places_in(expert.get_ranks(name))
+            assert found == places_in(expected.get_ranks(name))
         made += 1
-    assert refused > 100
+    assert refused > 50
 
 
 class Group:

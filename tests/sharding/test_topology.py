@@ -24,33 +24,29 @@ def random_topologies(count):
     orders = ["-".join(names) for names in itertools.permutations(["tp", "cp", "ep", "dp", "pp"])]
     found = []
     while len(found) < count:
-        tensor, context, data, pipeline, expert = (generator.choice([1, 1, 2, 3, 4]) for _ in range(5))
-        try:
-            found.append(
-                Topology(
-                    tensor * context * data * pipeline, tensor, pipeline, context, generator.choice(orders),
-                    expert=expert, expert_tensor=generator.choice([None, 1, tensor]),
-                )
-            )  # fmt: skip
-        except UsageError:
-            continue
+        tensor, context, data, pipeline = (generator.choice([1, 1, 2, 3, 4]) for _ in range(4))
+        ranks = tensor * context * data * pipeline
+        found.append(Topology(ranks, tensor, pipeline, context, generator.choice(orders)))
     return found
 
 
 def test_coordinates_are_the_places_in_the_groups_of_each_dimension():
     for topology in random_topologies(200):
-        tensor = topology.tensor if topology.expert_tensor is None else topology.expert_tensor
-        dense = {"tp": topology.tensor, "cp": topology.context, "ep": 1, "dp": topology.data_parallel}
-        expert = {"tp": tensor, "cp": 1, "ep": topology.expert}
-        expert["dp"] = topology.world_size // (tensor * topology.expert * topology.pipeline)
-        for sizes, coordinates, names in [
-            (dense, topology.coordinates, ("tp", "cp", "dp", "pp")),
-            (expert, topology.expert_coordinates, ("tp", "ep", "dp", "pp")),
-        ]:
-            sizes["pp"] = topology.pipeline
-            for name in names:
-                for group in plain_groups(sizes, topology.order, name):
-                    assert [getattr(coordinates(rank), name) for rank in group] == list(range(len(group)))
+        sizes = {"tp": topology.tensor, "cp": topology.context, "ep": 1, "dp": topology.data_parallel}
+        sizes["pp"] = topology.pipeline
+        for name in ("tp", "cp", "dp", "pp"):
+            for group in plain_groups(sizes, topology.order, name):
+                places = [getattr(topology.coordinates(rank), name) for rank in group]
+                assert places == list(range(len(group)))
+
+
+def test_expert_parallelism_in_the_order_changes_no_coordinates():
+    plain = Topology(16, tensor=2, pipeline=2, context=2, order="tp-cp-dp-pp")
+    for order in ("tp-cp-ep-dp-pp", "ep-tp-cp-dp-pp", "tp-cp-dp-pp-ep"):
+        topology = Topology(16, tensor=2, pipeline=2, context=2, order=order)
+        assert [topology.coordinates(rank) for rank in range(16)] == [
+            plain.coordinates(rank) for rank in range(16)
+        ]
 
 
 def test_only_the_first_tensor_rank_of_the_outer_stages_reads():
@@ -80,21 +76,11 @@ def test_one_stage_or_multi_token_prediction_needs_every_field():
             {"world_size": 12, "tensor": 5},
             "the world size must be divisible by tensor x pipeline x context = 5",
         ),
-        ({"world_size": 8, "expert": 3}, "expert tensor x expert x pipeline"),
         ({"world_size": 0}, "the world size must be at least 1, got 0"),
         ({"world_size": 8, "context": -2}, "context-parallel size must be at least 1, got -2"),
         ({"world_size": 8, "order": "tp-dp-xx"}, "'tp-dp-xx'"),
         ({"world_size": 8, "order": "tp-dp-tp"}, "at most once"),
         ({"world_size": 8, "context": 2, "order": "tp-dp-pp"}, "must contain cp, whose size is 2"),
-        (
-            {"world_size": 8, "tensor": 2, "pipeline": 2, "expert": 2, "order": "tp-cp-ep-pp-dp"},
-            "got 2 and 1",
-        ),
-        ({"world_size": 8, "pipeline": 1, "virtual_pipeline": 2}, "2 pipeline stages, got 2 and 1"),
-        (
-            {"world_size": 8, "pipeline": 2, "virtual_pipeline": 0},
-            "requires at least 1 chunk and 2 pipeline stages, got 0",
-        ),
         ({"world_size": 8, "pipeline": 2, "mtp_stages": (2,)}, "from 0 to 1, got 2"),
     ],
 )
@@ -129,7 +115,7 @@ def test_sequences_that_cannot_be_cut_are_usage_errors(length, context, cp):
 
 
 def test_topologies_survive_json():
-    topology = Topology(16, 2, 2, 2, "tp-cp-ep-dp-pp", 3, (0, 1), 2, 1)
+    topology = Topology(16, 2, 2, 2, "tp-cp-ep-dp-pp", (0, 1))
     assert decode(Topology, encode(topology), "plan.json") == topology
 
 
@@ -142,8 +128,8 @@ def test_topologies_survive_json():
         {"mtp_stages": 1},
         {"mtp_stages": ["a"]},
         {"more": 1},
-        {"virtual_pipeline": 1.0},
-        {"expert_parallel": None},
+        {"pipeline_parallel": 1.0},
+        {"tensor_parallel": None},
         {"context_parallel": True},
     ],
 )

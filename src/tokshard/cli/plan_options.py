@@ -149,34 +149,6 @@ ContextParallel = Annotated[
         "--context-parallel", "--context-parallel-size", help="Set the context-parallel size.", group=_RANKS
     ),
 ]
-ExpertParallel = Annotated[
-    int,
-    count(
-        "--expert-parallel",
-        "--expert-model-parallel-size",
-        help="Set the expert-parallel size.",
-        group=_RANKS,
-    ),
-]
-ExpertTensorParallel = Annotated[
-    int | None,
-    count(
-        "--expert-tensor-parallel",
-        "--expert-tensor-parallel-size",
-        help="Set the tensor-parallel size of expert layers.",
-        group=_RANKS,
-        default="as --tensor-parallel",
-    ),
-]
-VirtualPipeline = Annotated[
-    int | None,
-    count(
-        "--virtual-pipeline",
-        "--virtual-pipeline-model-parallel-size",
-        help="Set the number of model chunks per pipeline stage.",
-        group=_RANKS,
-    ),
-]
 MtpStages = Annotated[
     str | None,
     text(

@@ -139,9 +139,6 @@ class ShardPlanOptions:
         tensor_parallel: The tensor-parallel size.
         pipeline_parallel: The number of pipeline stages.
         context_parallel: The context-parallel size.
-        expert_parallel: The expert-parallel size.
-        expert_tensor_parallel: The tensor-parallel size of expert layers; None for that of dense ones.
-        virtual_pipeline: The model chunks of each rank, or None.
         mtp_stages: The pipeline stages with multi-token prediction.
         order: The dimensions from the fastest to the slowest, joined by hyphens.
         micro_batch_size: The samples of a micro-batch of one rank.
@@ -187,9 +184,6 @@ class ShardPlanOptions:
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     context_parallel: int = 1
-    expert_parallel: int = 1
-    expert_tensor_parallel: int | None = None
-    virtual_pipeline: int | None = None
     mtp_stages: tuple[int, ...] = ()
     order: str = DEFAULT_ORDER
     micro_batch_size: int = 1
@@ -235,10 +229,7 @@ class ShardPlanOptions:
             pipeline=self.pipeline_parallel,
             context=self.context_parallel,
             order=self.order,
-            virtual_pipeline=self.virtual_pipeline,
             mtp_stages=self.mtp_stages,
-            expert=self.expert_parallel,
-            expert_tensor=self.expert_tensor_parallel,
         )
 
     def request(self, schedule: BatchSchedule | None) -> PlanRequest:

@@ -1,8 +1,8 @@
-"""Coordinates of a rank in the grid of tensor, pipeline, context, expert and data parallelism.
+"""Coordinates of a rank in the grid of tensor, pipeline, context and data parallelism.
 
 Ranks are numbered as in megatron-core's ``RankGenerator``: the order names the dimensions from the fastest
-to the slowest, ``tp-cp-ep-dp-pp`` by default. Dense layers use the grid tp x cp x dp x pp; expert layers lay
-a second grid tp x ep x dp x pp of their own sizes over the same ranks, which changes nothing about data.
+to the slowest, ``tp-cp-ep-dp-pp`` by default. Expert parallelism (``ep``) divides the same ranks once more,
+which changes nothing about data.
 """
 
 from __future__ import annotations
@@ -25,22 +25,12 @@ _LAST_STAGE = frozenset({"labels", "loss_mask", "attention_mask"})
 
 @dataclass(frozen=True, slots=True)
 class Coordinates:
-    """A rank's place in the grid of dense layers."""
+    """A rank's place in the grid."""
 
     tp: Annotated[int, Key("tp", "Tensor-parallel rank.", minimum=0)]
     cp: Annotated[int, Key("cp", "Context-parallel rank.", minimum=0)]
     dp: Annotated[int, Key("dp", "Data-parallel rank.", minimum=0)]
     pp: Annotated[int, Key("pp", "Pipeline-parallel rank.", minimum=0)]
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertCoordinates:
-    """A rank's place in the grid of expert layers."""
-
-    tp: int
-    ep: int
-    dp: int
-    pp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +43,8 @@ class Topology:
         pipeline: The number of pipeline stages.
         context: The context-parallel size.
         order: The dimensions from the fastest to the slowest, joined by ``-``. One that is left out has
-            size 1.
-        virtual_pipeline: The number of model chunks of each rank, or None. Each has its own iterator, and
-            all of them stand at the same position.
+            size 1; ``ep`` is ignored.
         mtp_stages: The pipeline stages that hold multi-token prediction, and so need every field.
-        expert: The expert-parallel size.
-        expert_tensor: The tensor-parallel size of expert layers; None for that of dense ones.
 
     Raises:
         UsageError: The sizes do not divide the world, or the order is none.
@@ -76,21 +62,9 @@ class Topology:
     pipeline: Annotated[int, Key("pipeline_parallel", "Number of pipeline stages.", minimum=1)] = 1
     context: Annotated[int, Key("context_parallel", "Context-parallel size.", minimum=1)] = 1
     order: Annotated[str, Key("rank_order", "Dimensions from the fastest to the slowest.")] = DEFAULT_ORDER
-    virtual_pipeline: Annotated[
-        int | None, Key("virtual_pipeline", "Model chunks of each rank; null for none.", minimum=1)
-    ] = None
     mtp_stages: Annotated[
         tuple[int, ...], Key("mtp_stages", "Pipeline stages with multi-token prediction.", minimum=0)
     ] = ()
-    expert: Annotated[int, Key("expert_parallel", "Expert-parallel size.", minimum=1)] = 1
-    expert_tensor: Annotated[
-        int | None,
-        Key(
-            "expert_tensor_parallel",
-            "Tensor-parallel size of expert layers; null for that of dense ones.",
-            minimum=1,
-        ),
-    ] = None
 
     def __post_init__(self) -> None:
         sizes = {
@@ -98,8 +72,6 @@ class Topology:
             "tensor-parallel": self.tensor,
             "pipeline-parallel": self.pipeline,
             "context-parallel": self.context,
-            "expert-parallel": self.expert,
-            "expert-tensor-parallel": 1 if self.expert_tensor is None else self.expert_tensor,
         }
         for name, size in sizes.items():
             if size < 1:
@@ -116,14 +88,6 @@ class Topology:
                 f"{self.tensor} x {self.pipeline} x {self.context} = {model}, got {self.world_size}",
                 hint=f"pass a multiple of {model} to --world-size, or change the parallel sizes",
             )
-        expert_model = self._expert_tensor * self.expert * self.pipeline
-        if self.world_size % expert_model:
-            raise UsageError(
-                "the world size must be divisible by expert tensor x expert x pipeline "
-                f"= {self._expert_tensor} x {self.expert} x {self.pipeline} = {expert_model}, "
-                f"got {self.world_size}",
-                hint=f"pass a multiple of {expert_model} to --world-size, or change the parallel sizes",
-            )
 
     def _check_order(self) -> None:
         names = self.order.lower().split("-")
@@ -132,25 +96,11 @@ class Topology:
                 f"the order must consist of {', '.join(DIMENSIONS)}, each at most once, got {self.order!r}",
                 hint=f"pass for example --order {DEFAULT_ORDER}",
             )
-        for name, size in [*self._sizes().items(), *self._expert_sizes().items()]:
+        for name, size in self._sizes().items():
             if size > 1 and name not in names:
                 raise UsageError(f"the order must contain {name}, whose size is {size}, got {self.order!r}")
-        last = names[-1] == "pp" or self.pipeline == 1
-        if not last and self._expert_data_parallel != self.data_parallel:
-            raise UsageError(
-                f"with the order {self.order!r}, dense and expert layers need the same data-parallel size, "
-                f"got {self.data_parallel} and {self._expert_data_parallel}",
-                hint="pass an --order that ends with pp",
-            )
-        if self._pipeline_stride(self._sizes()) != self._pipeline_stride(self._expert_sizes()):
-            raise UsageError(f"with the order {self.order!r} expert layers would have other pipeline groups")
 
     def _check_stages(self) -> None:
-        if self.virtual_pipeline is not None and (self.virtual_pipeline < 1 or self.pipeline < 2):
-            raise UsageError(
-                f"a virtual pipeline requires at least 1 chunk and 2 pipeline stages, "
-                f"got {self.virtual_pipeline} and {self.pipeline}"
-            )
         for stage in self.mtp_stages:
             if not 0 <= stage < self.pipeline:
                 raise UsageError(
@@ -162,31 +112,19 @@ class Topology:
         """The data-parallel size: ranks that read different samples."""
         return self.world_size // (self.tensor * self.pipeline * self.context)
 
-    @property
-    def _expert_tensor(self) -> int:
-        return self.tensor if self.expert_tensor is None else self.expert_tensor
-
-    @property
-    def _expert_data_parallel(self) -> int:
-        return self.world_size // (self._expert_tensor * self.expert * self.pipeline)
-
     def coordinates(self, rank: int) -> Coordinates:
         """Return a rank's place in the grid.
 
         Raises:
             IndexError: The rank does not exist.
         """
-        places = self._places(rank, self._sizes())
+        if not 0 <= rank < self.world_size:
+            raise IndexError(f"rank must be from 0 to {self.world_size - 1}, got {rank}")
+        sizes = self._sizes()
+        places = dict.fromkeys(DIMENSIONS, 0)
+        for name in self.order.lower().split("-"):
+            rank, places[name] = divmod(rank, sizes[name])
         return Coordinates(places["tp"], places["cp"], places["dp"], places["pp"])
-
-    def expert_coordinates(self, rank: int) -> ExpertCoordinates:
-        """Return a rank's place in the grid of expert layers.
-
-        Raises:
-            IndexError: The rank does not exist.
-        """
-        places = self._places(rank, self._expert_sizes())
-        return ExpertCoordinates(places["tp"], places["ep"], places["dp"], places["pp"])
 
     def needs(self, rank: int, *, boundaries: bool = False) -> tuple[str, ...]:
         """Return the fields that a rank reads itself, of :data:`FIELDS`; often none.
@@ -221,32 +159,6 @@ class Topology:
             "dp": self.data_parallel,
             "pp": self.pipeline,
         }
-
-    def _expert_sizes(self) -> dict[str, int]:
-        return {
-            "tp": self._expert_tensor,
-            "cp": 1,
-            "ep": self.expert,
-            "dp": self._expert_data_parallel,
-            "pp": self.pipeline,
-        }
-
-    def _pipeline_stride(self, sizes: dict[str, int]) -> int:
-        # The distance of two ranks of one pipeline group; 0 if it has one rank.
-        stride = 1
-        for name in self.order.lower().split("-"):
-            if name == "pp":
-                return stride if self.pipeline > 1 else 0
-            stride *= sizes[name]
-        return 0
-
-    def _places(self, rank: int, sizes: dict[str, int]) -> dict[str, int]:
-        if not 0 <= rank < self.world_size:
-            raise IndexError(f"rank must be from 0 to {self.world_size - 1}, got {rank}")
-        places = dict.fromkeys(DIMENSIONS, 0)
-        for name in self.order.lower().split("-"):
-            rank, places[name] = divmod(rank, sizes[name])
-        return places
 
 
 def context_slices(sequence_length: int, context: int, cp: int) -> tuple[slice, ...]:

@@ -32,9 +32,6 @@ class ReplanOptions:
         pipeline_parallel: The pipeline-parallel size.
         context_parallel: The context-parallel size.
         order: The order of the dimensions of parallelism.
-        virtual_pipeline: The virtual stages of each pipeline rank.
-        expert_parallel: The expert-parallel size.
-        expert_tensor_parallel: The expert tensor-parallel size.
         mtp_stages: The pipeline stages with layers of multi-token prediction.
         micro_batch_size: The samples of a micro-batch of one rank.
         batch_sizes: The global batch size over time, by the consumed samples of the whole run.
@@ -69,9 +66,6 @@ class ReplanOptions:
     pipeline_parallel: int | None = None
     context_parallel: int | None = None
     order: str | None = None
-    virtual_pipeline: int | None = None
-    expert_parallel: int | None = None
-    expert_tensor_parallel: int | None = None
     mtp_stages: tuple[int, ...] | None = None
     micro_batch_size: int | None = None
     batch_sizes: BatchSizes = field(default_factory=BatchSizes)
@@ -103,9 +97,6 @@ class ReplanOptions:
             "pipeline": self.pipeline_parallel,
             "context": self.context_parallel,
             "order": self.order,
-            "virtual_pipeline": self.virtual_pipeline,
-            "expert": self.expert_parallel,
-            "expert_tensor": self.expert_tensor_parallel,
             "mtp_stages": self.mtp_stages,
         }
         changes = {name: value for name, value in given.items() if value is not None}
