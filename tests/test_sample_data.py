@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from support.tokenizer_definitions import IS_VERSION_1
-
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "sample_data"
 SOURCES = ("stories", "manuals")
@@ -42,8 +40,6 @@ def records(source):
 
 @pytest.fixture(scope="module")
 def regenerated(tmp_path_factory):
-    if IS_VERSION_1:
-        pytest.skip("tokenizers 1.0 has no trainers")
     directory = tmp_path_factory.mktemp("regenerated")
     subprocess.run(
         [sys.executable, ROOT / "scripts" / "make_sample_data", directory],

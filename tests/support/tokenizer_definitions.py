@@ -7,7 +7,6 @@ import os
 import random
 import tempfile
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +20,6 @@ from tokshard.tokenizer.huggingface import byte_alphabet
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 GPT2_BYTE_LEVEL = {**BYTE_LEVEL, "use_regex": True}
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": False}
-
-IS_VERSION_1 = int(version("tokenizers").split(".")[0]) >= 1
-"""Whether the library has the interface of 1.0: without trainers, vocabularies and other components."""
-
-needs_version_0 = pytest.mark.skipif(IS_VERSION_1, reason="tokenizers 1.0 cannot do this any more")
 
 # What splits, joins, normalizes or looks like an added token; each pattern's alternatives occur.
 ATOMS = [
@@ -86,7 +80,7 @@ def probe(pre_tokenizer=GPT2_BYTE_LEVEL, **parts):
 
 @cache
 def _trained_characters():
-    # Trained by tokenizers 0.23 (1.0 has no trainers) on random_texts(1, 3000) with spaces as U+2581: BPE of
+    # Trained by tokenizers 0.23 on random_texts(1, 3000) with spaces as U+2581: BPE of
     # 1,500 tokens, 200 characters, at most 8 in a token; without the merges of <unk> and <0x..>.
     path = Path(__file__).parents[1] / "golden" / "characters_tokenizer.json"
     return json.loads(path.read_text(encoding="utf-8"))
@@ -166,21 +160,9 @@ def plain_library(definition):
         json.dump(definition, file)
         file.flush()
         library = tokenizers.Tokenizer.from_file(file.name)
-    if IS_VERSION_1:
-        library.padding = library.truncation = None
-    else:
-        library.no_truncation()
-        library.no_padding()
+    library.no_truncation()
+    library.no_padding()
     return library
-
-
-def skip_if_refused(definition):
-    """Skip the test if tokenizers 1.0 refuses a definition that earlier versions load."""
-    if IS_VERSION_1:
-        try:
-            plain_library(definition).encode("a")
-        except ValueError as error:
-            pytest.skip(f"tokenizers 1.0 refuses this definition: {error}")
 
 
 def encode_plainly(definition, batch, *, special_tokens=False):

@@ -7,7 +7,6 @@ import pytest
 
 from support import directory_cases
 from support.command_line import tokshard as command
-from support.tokenizer_definitions import needs_version_0
 from tokshard import IndexedDataset, InspectOptions, TokenizeOptions, inspect, tokenize
 from tokshard.dataset.manifest import read_manifest
 from tokshard.errors import TokenizerError, UsageError
@@ -59,7 +58,6 @@ def test_a_difference_of_the_versions_is_a_warning_once_and_recorded(tmp_path):
     assert read_manifest(chosen.output).tokenizer.transformers == "5"
 
 
-@needs_version_0  # 1.0 refuses add_prefix_space
 def test_a_run_with_a_version_records_it_and_is_read_with_it(tmp_path):
     chosen = options(tmp_path, "add_prefix_space", transformers="4", strict_tokenizer=True)
     report = tokenize(chosen)
@@ -69,7 +67,6 @@ def test_a_run_with_a_version_records_it_and_is_read_with_it(tmp_path):
     assert tokenize(chosen).up_to_date
 
 
-@needs_version_0
 def test_the_preset_refuses_a_difference_of_the_versions(tmp_path):
     write(tmp_path / "tokenizer", "add_prefix_space")
     arguments = ["tokenize", "corpus.jsonl", "--tokenizer", "tokenizer", "-o", "out", "--preset", "megatron"]

@@ -14,11 +14,9 @@ from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.tokenizer.dropped_characters import DroppedCharacters
 from tokshard.tokenizer.encoders import reference_encoder
 from tokshard.tokenizer.huggingface import byte_alphabet
-from tokshard.tokenizer.huggingface_library import is_version_1
 
 CANNOT = "warning: the tokenizer cannot represent all text of out: "
 ADVICE = "use one with byte fallback or a byte-level vocabulary, or one trained on such text"
-needs_pieces = pytest.mark.skipif(is_version_1(), reason="version 1 does not show the pieces of a text")
 WORDS = ["[UNK]", "[EOD]", "one", "two"]
 
 
@@ -64,7 +62,6 @@ def recorded(directory):
     return manifest["dataset"].get("unrepresented")
 
 
-@needs_pieces
 def test_characters_that_are_dropped(tmp_path):
     write(tmp_path, definition(bpe("helo wrd")), ["héllo wörld", "hello"])
     done = tokenize(tmp_path, "--no-append-eod")
@@ -78,7 +75,6 @@ def test_characters_that_are_dropped(tmp_path):
     assert f"dropped characters {share}" in " ".join(installed("inspect", "out", cwd=tmp_path).stdout.split())
 
 
-@needs_pieces
 def test_dropped_characters_of_documents_beyond_a_limit_do_not_count(tmp_path):
     write(tmp_path, definition(bpe("helo wrd")), ["hello", *["wörld"] * 200, "hello"])
     for limits, (checked, dropped) in [
@@ -91,7 +87,6 @@ def test_dropped_characters_of_documents_beyond_a_limit_do_not_count(tmp_path):
         assert recorded(tmp_path) == {"unit": "characters", "checked": checked, "count": dropped}
 
 
-@needs_pieces
 def test_each_output_names_what_its_text_lost(tmp_path):
     """Of two fields, one a list of texts, and of documents within a limit."""
     write(tmp_path, definition(bpe("helo wrd")), [])
@@ -249,7 +244,6 @@ def test_what_the_tokenizer_adds_is_no_text(tmp_path, eod):
     assert recorded(tmp_path) == {"unit": "tokens", "checked": 3, "count": 1}
 
 
-@needs_pieces
 def test_a_token_of_the_model_that_is_also_added_is_text(tmp_path):
     """An offset after a dropped character is wrong, so it must not tell what was an added token."""
     added = {**ADDED, "id": 0, "content": "a", "single_word": True}
@@ -258,7 +252,6 @@ def test_a_token_of_the_model_that_is_also_added_is_text(tmp_path):
     assert recorded(tmp_path) == {"unit": "characters", "checked": 4, "count": 2}
 
 
-@needs_pieces
 @given(
     text=TEXTS,
     names=st.sets(st.sampled_from(NAMES), min_size=1),

@@ -15,10 +15,8 @@ from support.tokenizer_definitions import (
     encode_plainly,
     merges_as_strings,
     metaspace,
-    needs_version_0,
     probe,
     sequence,
-    skip_if_refused,
     split,
     template,
     without_model_type,
@@ -50,7 +48,6 @@ DEFINITIONS = {
 }
 
 
-@needs_version_0
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_a_file_that_is_saved_again_has_the_same_digest(name):
     definition = DEFINITIONS[name]
@@ -127,7 +124,6 @@ def test_ids_that_a_post_processor_adds(processor, expected):
     assert template_ids(processor) == expected
     if expected:
         definition = characters(post_processor=processor)
-        skip_if_refused(definition)
         ids = encode_plainly(definition, ["ab"], special_tokens=True)[0]
         prefix, suffix = map(list, expected)
         assert ids[: len(prefix)] == prefix

@@ -13,7 +13,6 @@ from support.tokenizer_definitions import (
     added,
     characters,
     definition_of,
-    needs_version_0,
     probe,
     published,
     written,
@@ -72,7 +71,6 @@ MODELS = {
 NAMES = st.sampled_from(["a", "b", "c", "<x>", "<y>", "<z>", "é", "日本"])
 
 
-@needs_version_0
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 @settings(deadline=None, max_examples=60)
 @given(
@@ -98,7 +96,6 @@ def test_ids_and_sizes_are_those_of_the_library(model, words, gap, contents, tmp
             assert load_tokenizer(tokenizer.path, eod=content).eod_id == library.token_to_id(content)
 
 
-@needs_version_0
 def test_a_repeated_unigram_piece_counts_once_but_takes_two_ids(tmp_path):
     import tokenizers
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support import directory_cases
-from support.tokenizer_definitions import IS_VERSION_1, lists_of, needs_version_0
+from support.tokenizer_definitions import lists_of
 from support.tokenizer_families import gpt2
 from tokshard.errors import TokenizerError
 from tokshard.tokenizer.definition import load_tokenizer, reopen_tokenizer
@@ -38,12 +38,7 @@ def write(directory, name):
 
 
 def ids(tokenizer, *, special_tokens):
-    try:
-        encoder = reference_encoder(tokenizer, special_tokens=special_tokens)
-    except TokenizerError as error:
-        if IS_VERSION_1:
-            pytest.skip(f"tokenizers 1.0 refuses this definition: {error}")
-        raise
+    encoder = reference_encoder(tokenizer, special_tokens=special_tokens)
     return lists_of(encoder.encode(directory_cases.TEXTS))
 
 
@@ -197,7 +192,6 @@ def test_a_broken_file_beside_is_named(content, tmp_path):
     assert caught.value.hint.startswith("correct the file")
 
 
-@needs_version_0
 def test_flags_without_effect_are_no_difference_of_the_versions(tmp_path):
     # GPT-2: version 5 adds the EOD token once more, not normalized; but there is no normalizer.
     files = gpt2()

@@ -16,7 +16,6 @@ from support.tokenizer_definitions import (
     encode_plainly,
     lists_of,
     metaspace,
-    needs_version_0,
     probe,
     published,
     random_texts,
@@ -174,7 +173,6 @@ def test_a_lone_surrogate_is_an_error_and_harms_no_later_batch(probe_tokenizer):
         assert lists_of(encoder.encode(["before"])) == expected
 
 
-@needs_version_0  # it refuses the file when it loads it
 def test_a_crash_of_the_library_is_an_error(tmp_path, capfd):
     tokenizer = written(tmp_path, probe(post_processor=template("z", "A", ids={"a": [97]})))
     encoder = reference_encoder(tokenizer, special_tokens=True)

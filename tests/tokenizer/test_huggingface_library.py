@@ -1,4 +1,4 @@
-"""The adapter of the library `tokenizers`, against the library itself; the installed version runs."""
+"""The adapter of the library `tokenizers`, against the library itself."""
 
 import ast
 import json
@@ -13,7 +13,6 @@ import pytest
 import tokshard
 from support.tokenizer_definitions import (
     BYTE_LEVEL,
-    IS_VERSION_1,
     added,
     characters,
     encode_plainly,
@@ -25,9 +24,8 @@ from support.tokenizer_definitions import (
     template,
     written,
 )
-from tokshard.errors import TokenizerError
 from tokshard.tokenizer import huggingface_library
-from tokshard.tokenizer.disputed import _SINCE_VERSION_1, DISPUTED_CHARACTER, disputed
+from tokshard.tokenizer.disputed import DISPUTED_CHARACTER, disputed
 from tokshard.tokenizer.encoders import fast_encoder, reference_encoder
 
 ROOT = Path(tokshard.__file__).parent
@@ -103,22 +101,6 @@ def test_texts_and_names_of_ids_against_the_library(name):
     assert loaded.token(max(vocabulary.values()) + 1) is None
 
 
-def test_without_memory_files_the_ids_are_the_same(monkeypatch, tmp_path):
-    monkeypatch.delattr(os, "memfd_create", raising=False)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with huggingface_library._file_with(b"content") as path:
-        assert Path(path).read_bytes() == b"content"
-    assert not Path(path).exists()
-
-
-def test_a_file_in_memory_holds_the_content_and_is_closed():
-    content = os.urandom(3_000_000)
-    before = os.listdir("/proc/self/fd")
-    with huggingface_library._file_with(content) as path:
-        assert Path(path).read_bytes() == content
-    assert os.listdir("/proc/self/fd") == before
-
-
 def test_encoding_starts_no_threads(tmp_path):
     path = written(tmp_path, probe()).path
     program = (
@@ -132,38 +114,39 @@ def test_encoding_starts_no_threads(tmp_path):
     subprocess.run([sys.executable, "-c", program, path], env=environment, check=True)
 
 
-@pytest.mark.skipif(not IS_VERSION_1, reason="earlier versions have a library of regular expressions")
-def test_a_pattern_without_an_implementation_is_refused_when_it_is_loaded(tmp_path):
-    tokenizer = written(tmp_path, probe(sequence(split(r"\p{N}"), BYTE_LEVEL)))
-    with pytest.raises(TokenizerError, match=r"tokenizers cannot load .*pattern") as caught:
-        reference_encoder(tokenizer, special_tokens=False)
-    assert "below 1" in caught.value.hint
-
-
-def test_the_version_decides_which_texts_are_disputed():
-    assert huggingface_library.is_version_1() == IS_VERSION_1
+def test_disputed_texts_depend_on_the_patterns():
     by_pattern = disputed(probe(sequence(split(r"\s+"), BYTE_LEVEL)))
     assert [by_pattern(text) for text in ("", "a", "é", f"é{DISPUTED_CHARACTER}")] == [False] * 3 + [True]
-    assert by_pattern("a \u07fd") == IS_VERSION_1
-    assert (disputed(probe()) is None) != IS_VERSION_1
+    assert disputed(probe()) is None
+
+
+# Characters that Unicode added with version 17, and combining marks that it added since version 9, as ranges.
+NEW_CHARACTERS = (
+    "\u07fd\u088f\u0897-\u089f\u08ca-\u08d3\u09fe\u0c3c\u0c5c\u0cdc\u0d3b\u0d3c\u0eba\u1715\u180e"
+    "\u1abf-\u1add\u1ae0-\u1aeb\u1df6-\u1dfa\ua7ce\ua7cf\ua7d2\ua7d4\ua7f1\ua82c\U00010940-\U00010959"
+    "\U00010d24-\U00010d27\U00010d69-\U00010d6d\U00010eab\U00010eac\U00010ec5-\U00010ec7"
+    "\U00010efa\U00010efb\U00010efd-\U00010eff\U00010f46-\U00010f50\U00010f82-\U00010f85\U00011070"
+    "\U0001133b\U000113ce-\U000113d0\U0001145e\U00011839\U0001183a\U0001193d\U0001193e\U00011943"
+    "\U000119e0\U00011a34\U00011a47\U00011a99\U00011b60-\U00011b67\U00011d42\U00011d44\U00011d45"
+    "\U00011d97\U00011db0-\U00011ddb\U00011de0-\U00011de9\U00011f41\U00011f42\U0001612f"
+    "\U00016ea0-\U00016eb8\U00016ebb-\U00016ed3\U00016ff0-\U00016ff6\U000187f8-\U000187ff"
+    "\U00018d09-\U00018d1e\U00018d80-\U00018df2\U0001e08f\U0001e130-\U0001e136\U0001e2ae"
+    "\U0001e2ec-\U0001e2ef\U0001e4ec-\U0001e4ef\U0001e5ee\U0001e5ef\U0001e6c0-\U0001e6de"
+    "\U0001e6e0-\U0001e6f5\U0001e6fe\U0001e6ff\U0002b73a-\U0002b73f\U0002cea2-\U0002cead"
+    "\U000323b0-\U00033479"
+)
 
 
 @pytest.mark.parametrize("normalizer", [None, {"type": "NFC"}], ids=["as is", "NFC"])
-def test_characters_whose_properties_the_versions_know_otherwise(normalizer, tmp_path):
-    """On 0.x both encoders agree on them; on 1.0 the fast encoder leaves them to the reference."""
-    expression = disputed_characters()
+def test_both_encoders_agree_on_new_characters(normalizer, tmp_path):
+    ends = NEW_CHARACTERS.replace("-", "")
     marks = "\u0334\u094d\u05b0\u0323\u0301\u0345\u3099"
-    texts = [f"a{c}{mark}{c} {c}1" for c in expression for mark in marks[:: 1 + (c > "\uffff")]]
+    texts = [f"a{c}{mark}{c} {c}1" for c in ends for mark in marks[:: 1 + (c > "\uffff")]]
     tokenizer = written(tmp_path, probe(normalizer=normalizer))
     fast = fast_encoder(tokenizer, special_tokens=False).encode(texts)
     reference = reference_encoder(tokenizer, special_tokens=False).encode(texts)
     assert np.array_equal(fast.ids, reference.ids)
     assert np.array_equal(fast.offsets, reference.offsets)
-
-
-def disputed_characters():
-    """The first and last character of each range of the table."""
-    return [character for character in _SINCE_VERSION_1 if character != "-"]
 
 
 def test_one_module_imports_the_library():

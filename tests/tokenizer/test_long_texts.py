@@ -21,12 +21,10 @@ from support.tokenizer_definitions import (
     characters,
     definition_of,
     metaspace,
-    needs_version_0,
     probe,
     published,
     random_texts,
     sequence,
-    skip_if_refused,
     split,
     template,
     written,
@@ -176,7 +174,6 @@ def load(tmp_path_factory):
             pytest.importorskip("tiktoken")
             return load_tokenizer(FILES[name](folder), need_eod=False)
         definition = DEFINITIONS[name]()
-        skip_if_refused(definition)
         return written(folder, definition)
 
     return load
@@ -215,7 +212,6 @@ def in_pieces(encoder, text, *, compare=False):
 NAMES = ["bytes", *DEFINITIONS, *FILES, *PUBLISHED]
 
 
-@needs_version_0
 @pytest.mark.parametrize("name", NAMES)
 def test_the_tokens_of_pieces_are_those_of_the_text(name, load, monkeypatch):
     tokenizer = load(name)
@@ -285,7 +281,6 @@ WRONG = {
 }
 
 
-@needs_version_0
 @pytest.mark.parametrize(("wrong", "name"), [(wrong, name) for wrong in WRONG for name in WRONG[wrong]])
 def test_wrong_boundaries_are_caught(wrong, name, load, monkeypatch):
     tokenizer = load(name)
@@ -301,7 +296,6 @@ def test_wrong_boundaries_are_caught(wrong, name, load, monkeypatch):
 # Special tokens, the comparison with the reference, and texts without boundaries
 
 
-@needs_version_0
 @pytest.mark.parametrize("make", [encoders.fast_encoder, encoders.reference_encoder])
 @pytest.mark.parametrize("name", ["Llama 2", "GPT-2", "Metaspace always True"])
 def test_special_tokens_are_added_to_the_whole_text(name, make, tmp_path, monkeypatch):
@@ -387,7 +381,6 @@ def test_tokenizers_with_unknown_parts_have_no_boundaries(name, tmp_path):
     assert boundaries_of(written(tmp_path, UNKNOWN[name]())) is None
 
 
-@needs_version_0
 def test_a_unigram_model_has_no_boundaries_but_those_of_its_pre_tokenizer(tmp_path):
     definition = unigram()
     definition["pre_tokenizer"]["split"] = False

@@ -15,12 +15,10 @@ from support.tokenizer_definitions import (
     lists_of,
     merges_as_strings,
     metaspace,
-    needs_version_0,
     probe,
     published,
     random_texts,
     sequence,
-    skip_if_refused,
     split,
     template,
     without_model_type,
@@ -262,7 +260,6 @@ REFUSED = {
 def test_a_known_part_gives_equal_tokens(name, special_tokens, tmp_path):
     definition = KNOWN[name]
     assert refusal(definition, special_tokens=special_tokens) is None
-    skip_if_refused(definition)
     tokenizer = written(tmp_path, definition)
     fast = fast_encoder(tokenizer, special_tokens=special_tokens)
     reference = reference_encoder(tokenizer, special_tokens=special_tokens)
@@ -290,7 +287,6 @@ def test_a_known_pattern_is_equal_on_every_kind_of_character(pattern, tmp_path):
     ]
     batch += random_texts(0, 400)
     definition = probe(sequence(split(pattern), BYTE_LEVEL))
-    skip_if_refused(definition)
     tokenizer = written(tmp_path, definition)
 
     fast = fast_encoder(tokenizer, special_tokens=False).encode(batch)
@@ -320,7 +316,6 @@ def test_what_is_not_known_is_refused(name, tmp_path):
     assert reason in str(caught.value)
 
 
-@needs_version_0
 @pytest.mark.parametrize("name", [name for name, (_, witness) in REFUSED.items() if witness is not None])
 def test_the_gate_is_needed(name):
     if version("fastokens") != "0.3.5":
@@ -341,7 +336,6 @@ def test_the_disputed_character_needs_the_reference(tmp_path):
     assert lists_of(fast.encode(batch)) == encode_plainly(definition, batch)
 
 
-@needs_version_0
 def test_a_long_s_after_an_apostrophe_needs_the_reference(tmp_path):
     """It is another case of s, which only the reference knows in patterns that ignore case."""
     definition = probe(sequence(split(O200K_PATTERN), BYTE_LEVEL))
@@ -354,7 +348,6 @@ def test_a_long_s_after_an_apostrophe_needs_the_reference(tmp_path):
     assert lists_of(fast.encode(batch)) == encode_plainly(definition, batch)
 
 
-@needs_version_0
 @pytest.mark.parametrize("make", [characters, metaspace])
 def test_text_that_spells_the_token_of_a_byte_needs_the_reference(make, tmp_path):
     definition = make()
@@ -368,7 +361,6 @@ def test_text_that_spells_the_token_of_a_byte_needs_the_reference(make, tmp_path
     assert lists_of(fast.encode(batch)) == encode_plainly(definition, batch)
 
 
-@needs_version_0
 def test_text_that_spells_a_token_of_unknown_characters_needs_the_reference(tmp_path):
     definition = metaspace()
     vocabulary = definition["model"]["vocab"]
@@ -396,7 +388,6 @@ def test_a_post_processor_matters_only_where_it_applies(processor, tmp_path):
     assert lists_of(fast.encode(batch)) == encode_plainly(definition, batch)
 
 
-@needs_version_0
 def test_two_templates_differ():
     processor = template("a", "A", ids={"a": [97]})
     definition = probe(post_processor=sequence(processor, processor, key="processors"))
@@ -478,7 +469,6 @@ def encoders_of(tmp_path_factory):
 
     def encoders(name):
         if name not in made:
-            skip_if_refused(KNOWN[name])
             tokenizer = written(tmp_path_factory.mktemp("known"), KNOWN[name])
             made[name] = (
                 fast_encoder(tokenizer, special_tokens=False),

@@ -248,15 +248,14 @@ class UnitEncoder:
         else:
             yield
 
-    def load(self, *, reference: bool) -> None:
-        """Load the encoder now, and if ``reference`` the reference encoder, to compare the fast one with.
+    def load(self) -> None:
+        """Load the encoder now, and the reference encoder, to compare the fast one with.
 
         Raises:
             TokenizerError: The fast encoder refuses the tokenizer.
         """
         self._encoder  # noqa: B018 - made on first use
-        if reference:
-            self._reference.load()
+        self._reference.load()
 
     def encode(self, task: Task) -> Iterator[BatchProgress | Outcome]:
         """Encode a unit and commit its part.
@@ -402,7 +401,7 @@ class UnitEncoder:
         self, texts: list[str], counts: NDArray[np.uint32] | None, chosen: NDArray[np.int64], where: str
     ) -> Iterator[PackedDocuments]:
         remaining = iter(texts)
-        self.load(reference=False)
+        self._encoder  # noqa: B018 - it decides whether texts are compared
         compared = set(chosen.tolist()) if self._compares else set()
         for number, count in enumerate(repeat(1, len(texts)) if counts is None else counts.tolist()):
             encode = partial(self._long.encode, compare=number in compared, where=where)

@@ -35,7 +35,6 @@ from tokshard.tokenization.reuse import (
     keep_only,
 )
 from tokshard.tokenizer.definition import Tokenizer
-from tokshard.tokenizer.huggingface_library import is_version_1
 from tokshard.tokenizer.transformers_check import TransformersCheck
 
 # The manifest adds counts and a digest to each input's entry, and must stay readable (64 MiB).
@@ -221,8 +220,7 @@ class TokenizeJob:
             id_field=options.id_field,
             selection=RecordSelection.of(self.parameters),
             unknown_id=self.tokenizer.unknown_id,
-            # Version 1 does not show what a model gets.
-            drops_characters=self.tokenizer.drops_characters and not is_version_1(),
+            drops_characters=self.tokenizer.drops_characters,
         )
 
     @contextmanager

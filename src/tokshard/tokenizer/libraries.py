@@ -80,8 +80,7 @@ def load_ahead(argument: str, *, special_tokens: bool = False, **settings: Any) 
         thread = Thread(target=load_fast)
         thread.start()
         try:
-            if not huggingface_library.is_version_1():  # its threads would not exist in forked workers
-                _reference_ahead[tokenizer.sha256] = huggingface(tokenizer)
+            _reference_ahead[tokenizer.sha256] = huggingface(tokenizer)
         finally:
             thread.join()
 

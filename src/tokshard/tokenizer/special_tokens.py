@@ -11,7 +11,6 @@ from tokshard.tokenizer.added_tokens import Token
 from tokshard.tokenizer.definition import BYTES_EOD, BYTES_EOD_ID, Tokenizer
 from tokshard.tokenizer.files import parse_object
 from tokshard.tokenizer.huggingface import EMPTY_MODEL, added_token_ids, declared_unknown_id
-from tokshard.tokenizer.huggingface_library import is_version_1
 from tokshard.tokenizer.libraries import load_huggingface
 from tokshard.tokenizer.sentencepiece_files import sentencepiece_processor
 from tokshard.tokenizer.tiktoken_files import encoding_of_name
@@ -85,11 +84,7 @@ def renamed_tokens(tokenizer: Tokenizer) -> list[str]:
         for token in tokens
         if token.lstrip
         or token.rstrip
-        or (
-            token.is_normalized
-            and library is not None
-            and (is_version_1() or library.pieces(token.content) != [token.content])
-        )
+        or (token.is_normalized and library is not None and library.pieces(token.content) != [token.content])
     ]
 
 

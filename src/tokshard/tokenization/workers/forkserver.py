@@ -31,7 +31,6 @@ from tokshard.errors import reason_of
 from tokshard.tokenization.encoder import EncodingSpec, Outcome, Task, UnitEncoder, progress_each
 from tokshard.tokenization.workers.pool import MESSAGE_BYTES, Message, to_line
 from tokshard.tokenizer import libraries
-from tokshard.tokenizer.huggingface_library import is_version_1
 
 HEARTBEAT_SECONDS = 1.0
 _PROGRESS_SECONDS = 0.2
@@ -102,8 +101,7 @@ class _ForkServer:
             with self._signs_of_life():
                 spec = EncodingSpec.from_json(message["spec"])
                 self._encoder = UnitEncoder(spec, message["parts_directory"])
-                # Threads of version 1 would not exist in forked workers.
-                self._encoder.load(reference=not is_version_1())
+                self._encoder.load()
             release_free_memory()  # definitions were parsed: workers would begin with that much more
             gc.freeze()
         elif "fork" in message:
