@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import shutil
@@ -441,15 +440,6 @@ def rejected_count(directory):
 def input_missing(directory):
     prefix = sound(directory)
     os.unlink(directory / "a.jsonl")
-    return prefix
-
-
-def input_size_only(directory):
-    """A compressed input with a line that was too long to be read whole."""
-    lines = [json.dumps({"text": word}) for word in (*WORDS, "long" * 500)]
-    (directory / "a.jsonl.gz").write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
-    inputs, prefix = [str(directory / "a.jsonl.gz")], str(directory / "web")
-    run_tokenize(inputs, prefix, on_error="skip", workers=1, max_document_bytes=1000)
     return prefix
 
 

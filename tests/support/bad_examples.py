@@ -113,7 +113,6 @@ EXAMPLES = [
     _structure(bad_datasets.piece_count, "units-count", "units-index", notes=["shuffled"]),
     _deep(bad_datasets.rejected_count, "rejected-count", "file-digest", "file-size"),
     _deep(bad_datasets.input_missing, notes=["input-missing"]),
-    _deep(bad_datasets.input_size_only, notes=["input-size-only"]),
     _deep(bad_datasets.input_changed, "input-changed"),
     _deep(bad_datasets.input_longer, "input-changed"),
     # Views

@@ -64,7 +64,7 @@ class TableGroup(NamedTuple):
     size_bytes: int
 
 
-def table_groups(path: str, table_format: Format, fields: FieldNames | None = None) -> list[TableGroup]:
+def table_groups(path: str, table_format: Format, fields: FieldNames) -> list[TableGroup]:
     """Return the row groups (Parquet) or record batches (Arrow) of a table, in order.
 
     Raises:
@@ -72,7 +72,7 @@ def table_groups(path: str, table_format: Format, fields: FieldNames | None = No
             ``id_field`` as a column of strings or integers.
         MissingExtraError: pyarrow is not installed.
     """
-    paths = FieldPaths.parse(fields or FieldNames())
+    paths = FieldPaths.parse(fields)
     with _reading(path), ExitStack() as stack:
         if table_format == "arrow":
             schema, batches = _open_arrow(path, 0, stack)

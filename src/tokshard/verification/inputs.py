@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import xxhash
 
-from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
-from tokshard.corpus.content import Format
-from tokshard.corpus.selection import RecordSelection
-from tokshard.corpus.tables import read_rows, table_groups
-from tokshard.corpus.units import RowUnit
 from tokshard.dataset.manifest import UNITS_NAME, InputRecord, Manifest, file_of
-from tokshard.dataset.plan import BuildParameters, TokenizeParameters
 from tokshard.dataset.records import UnitRecord, parse_line
 from tokshard.dataset.source import InputFile
-from tokshard.errors import InputError, IntegrityError, MissingExtraError, raise_exhaustion
+from tokshard.errors import IntegrityError
 from tokshard.storage import fs
 from tokshard.storage.digest import piecewise_digest
-from tokshard.storage.reading import open_file
-from tokshard.verification.context import VerifyContext
+from tokshard.storage.paths import is_remote
 from tokshard.verification.report import ProductFindings
 
 if TYPE_CHECKING:
@@ -160,230 +152,31 @@ def _input_problems(
             yield f"its {name} of input {number} must sum to {recorded} by the manifest, got {value}"
 
 
-# Records that were skipped during decompression: their bytes are in no digest.
-_NOT_DIGESTED = frozenset({"too-long", "corrupt-stream"})
-
-
-def examine_inputs(
-    manifest: Manifest, units: Units, findings: ProductFindings, context: VerifyContext
-) -> None:
-    """Compare the available inputs with the recorded ones: sizes, and the bytes of their records.
+def examine_inputs(manifest: Manifest, findings: ProductFindings) -> None:
+    """Compare the sizes and modification times of the available inputs with the recorded ones.
 
     Paths are those of the run that built the dataset; relative ones start at the current directory.
+
+    Raises:
+        OSError: The status of an input cannot be read.
     """
-    here = []
-    for number, source in enumerate(manifest.inputs):
-        if source.size_bytes is not None and fs.isfile(source.path):
-            here.append(number)
-    missing = [source.path for number, source in enumerate(manifest.inputs) if number not in set(here)]
-    if missing:
-        text = f"{len(missing)} of {len(manifest.inputs)} inputs not found, the first is {missing[0]}"
-        findings.find("input-missing", text)
-    partly = []
-    for number in here:
-        path = manifest.inputs[number].path
-        try:
-            change = _change(manifest, units, number, context)
-        except _SizeOnlyError:
-            partly.append(path)
+    missing: list[str] = []
+    for source in manifest.inputs:
+        path = source.path
+        if source.size_bytes is None or is_remote(path) or not fs.isfile(path):
+            missing.append(path)
             continue
-        if change is not None:
-            findings.find("input-changed", f"{path}: {change}", path=path)
-    if partly:
-        text = (
-            f"{len(partly)} of {len(manifest.inputs)} inputs were compared by their sizes only, the first is "
-        )
-        findings.find("input-size-only", text + partly[0])
-    findings.counts |= {"inputs": len(manifest.inputs), "inputs_compared": len(here)}
-
-
-class _SizeOnlyError(Exception):
-    pass
-
-
-def _change(manifest: Manifest, units: Units, number: int, context: VerifyContext) -> str | None:
-    entry = manifest.inputs[number]
-    path, own = entry.path, np.flatnonzero(units.column("input") == number).tolist()
-    try:
-        size = os.stat(path).st_size
-        if size != entry.size_bytes:
-            return f"its size was {entry.size_bytes} bytes and is now {size}"
-        if entry.format == "parquet" or entry.format == "arrow":  # noqa: PLR1714 - narrows the type
-            return _change_of_table(path, entry.format, manifest, units, number, context)
-        if entry.compression == "none":
-            return _change_of_plain(InputFile(path), entry, units, own, context)
-        counts = manifest.counts
-        codes = counts.rejected.keys() | (counts.excluded or {}).keys()
-        if (entry.rejected or entry.excluded) and not _NOT_DIGESTED.isdisjoint(codes):
-            raise _SizeOnlyError
-        return _change_of_stream(path, entry, units, own, context)
-    except (InputError, OSError, CorruptStreamError) as error:
-        raise_exhaustion(error)
-        return f"it cannot be read: {error}"
-
-
-def _change_of_table(
-    path: str,
-    table_format: Format,
-    manifest: Manifest,
-    units: Units,
-    number: int,
-    context: VerifyContext,
-) -> str | None:
-    entry, own = manifest.inputs[number], np.flatnonzero(units.column("input") == number).tolist()
-    how = _how_tables_were_read(manifest.options)
-    if how is None or entry.compression != "none":
-        raise _SizeOnlyError
-    rows = units.column("lines")
-    try:
-        wanted = [(int(rows[unit]), units.content[unit]) for unit in own]
-        table = RowUnit(number, 0, True, path, table_format, 0, 0, 0, 0)
-        return _change_of_rows(table, wanted, how, context, is_partial=bool(entry.is_partial))
-    except MissingExtraError:
-        raise _SizeOnlyError from None
-
-
-def _change_of_plain(
-    file: InputFile, entry: InputRecord, units: Units, own: list[int], context: VerifyContext
-) -> str | None:
-    sizes = units.column("content_bytes")
-    starts, begin = {}, 0
-    for unit in own:
-        starts[unit], begin = begin, begin + int(sizes[unit])
-    if begin != file.size_bytes and not (entry.is_partial and begin < file.size_bytes):
-        return f"{begin} bytes were tokenized, but it now has {file.size_bytes}"
-    some = [own[place] for place in context.selected(len(own))]
-    good = context.runner.run(
-        lambda unit: context.digest(file, starts[unit], int(sizes[unit])) == units.content[unit],
-        some,
-        sum(int(sizes[unit]) for unit in some),
-    )
-    for unit, same in zip(some, good, strict=True):
-        if not same:
-            return f"its bytes {starts[unit]} to {starts[unit] + int(sizes[unit])} have changed"
-    return None
-
-
-def _change_of_stream(
-    path: str, entry: InputRecord, units: Units, own: list[int], context: VerifyContext
-) -> str | None:
-    sizes = units.column("content_bytes")
-    cut = _Cut(
-        [(int(sizes[unit]), units.content[unit]) for unit in own], may_be_longer=bool(entry.is_partial)
-    )
-    with open_file(path) as file:
-        for chunk in decompressed_chunks(ByteSource(file, path), entry.compression):
-            context.runner.count_bytes(len(chunk))
-            cut.feed(chunk)
-            if cut.problem is not None or (entry.is_partial and cut.is_complete):
-                return cut.problem
-    return cut.problem if cut.is_complete else "its content is shorter than it was"
-
-
-class _Cut:
-    def __init__(self, wanted: list[tuple[int, str]], *, may_be_longer: bool) -> None:
-        import xxhash
-
-        self._wanted = wanted
-        self._may_be_longer = may_be_longer
-        self._place = self._held = 0
-        self._new = xxhash.xxh3_128
-        self._state = self._new()
-        self.problem: str | None = None
-        self._settle()
-
-    @property
-    def is_complete(self) -> bool:
-        return self._place == len(self._wanted)
-
-    def feed(self, chunk: bytes) -> None:
-        view = memoryview(chunk)
-        while view and self.problem is None:
-            if self.is_complete:
-                self.problem = None if self._may_be_longer else "its content is longer than it was"
-                return
-            left = self._wanted[self._place][0] - self._held
-            piece, view = view[:left], view[left:]
-            self._state.update(piece)
-            self._held += len(piece)
-            self._settle()
-
-    def _settle(self) -> None:
-        while not self.is_complete and self._held == self._wanted[self._place][0]:
-            if self._state.hexdigest() != self._wanted[self._place][1]:
-                self.problem = f"its unit {self._place} has changed"
-                return
-            self._state, self._held, self._place = self._new(), 0, self._place + 1
-
-
-_BATCH_BYTES = 4 << 20
-
-
-def _how_tables_were_read(options: BuildParameters) -> TokenizeParameters | None:
-    # None if the digests of tables do not follow from the options: with several columns the texts of all are
-    # mixed, a batch at a time; a merge records no column.
-    return options if isinstance(options, TokenizeParameters) and len(options.fields) == 1 else None
-
-
-def _change_of_rows(
-    table: RowUnit,
-    wanted: Sequence[tuple[int, str]],
-    how: TokenizeParameters,
-    context: VerifyContext,
-    *,
-    is_partial: bool,
-) -> str | None:
-    units = list(_row_units(table, [rows for rows, _ in wanted], is_partial=is_partial))
-    if len(units) != len(wanted):
-        return "its row groups have changed"
-    selection = RecordSelection.of(how)
-
-    def same(number: int) -> bool:
-        state = xxhash.xxh3_128()
-        for batch in read_rows(
-            units[number],
-            how.fields,
-            batch_bytes=_BATCH_BYTES,
-            max_document_bytes=how.max_document_bytes,
-            id_field=how.id_field,
-            selection=selection,
-        ):
-            state.update(batch.raw)
-            context.runner.count_bytes(len(batch.raw))
-        return state.hexdigest() == wanted[number][1]
-
-    some = list(context.selected(len(units)))
-    size = sum(units[number].input_bytes for number in some)
-    for number, good in zip(some, context.runner.run(same, some, size), strict=True):
-        if not good:
-            first = units[number].first_row
-            return f"its rows {first} to {first + units[number].row_count} have changed"
-    return None
-
-
-def _row_units(table: RowUnit, rows: Sequence[int], *, is_partial: bool) -> Iterator[RowUnit]:
-    # One unit more or fewer than there should be where the row groups do not fit.
-    groups = table_groups(table.path, table.format)
-    first_group = first_row = 0
-    for number, wanted in enumerate(rows):
-        count = gathered = size = 0
-        while gathered < wanted and first_group + count < len(groups):
-            gathered += groups[first_group + count].row_count
-            size += groups[first_group + count].size_bytes
-            count += 1
-        if gathered != wanted:
-            return
-        yield replace(
-            table,
-            index=number,
-            last=number == len(rows) - 1,
-            first_group=first_group,
-            group_count=count,
-            first_row=first_row,
-            row_count=wanted,
-            input_bytes=size,
-        )
-        first_group, first_row = first_group + count, first_row + wanted
-    left = sum(group.row_count for group in groups[first_group:])
-    if left and not is_partial:
-        yield replace(table, index=len(rows), first_group=first_group, first_row=first_row, row_count=left)
+        status = os.stat(path)
+        if status.st_size != source.size_bytes:
+            text = f"its size was {source.size_bytes} bytes and is now {status.st_size}"
+            findings.find("input-changed", f"{path}: {text}", path=path)
+        elif source.mtime_ns is not None and status.st_mtime_ns != source.mtime_ns:
+            text = (
+                f"{path}: its size is still {source.size_bytes} bytes, but its modification time has changed"
+            )
+            findings.find("input-changed", text, path=path)
+    count = len(manifest.inputs)
+    if missing:
+        text = f"{len(missing)} of {count} inputs not found, the first is {missing[0]}"
+        findings.find("input-missing", text)
+    findings.counts |= {"inputs": count, "inputs_compared": count - len(missing)}

@@ -140,12 +140,9 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
         "order-incomplete": _error("order.bin does not have the number of each document once", _REMAKE),
         "rejected-count": _error("the number of records in rejected.jsonl contradicts the manifest", _REMAKE),
         "input-missing": _note("inputs were not found and not compared"),
-        "input-size-only": _note(
-            "only the sizes of some inputs were compared: tables with several text columns, of merged "
-            "datasets or without pyarrow, and compressed inputs with too long lines or a damaged end"
-        ),
         "input-changed": _warning(
-            "an input has changed since it was tokenized", "tokenize again, or restore the input"
+            "the size or the modification time of an input has changed since it was tokenized",
+            "tokenize again, or restore the input",
         ),
         # Index caches
         "cache-incomplete": _error(
