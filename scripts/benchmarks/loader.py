@@ -101,17 +101,6 @@ TOKSHARD_BATCH = f"""
 def made():
     return iter(opened({BATCH}, readahead=0))
 """
-TOKSHARD_FIRST_USE = f"""
-def made():
-    return iter(opened({BATCH}, readahead=0, verify="blocks"))
-"""
-TOKSHARD_VERIFIED = f"""
-def made():
-    loader = opened({BATCH}, readahead=0, verify="blocks")
-    for _ in loader:
-        pass
-    return iter(loader)
-"""
 TOKSHARD_EIGHT = f"""
 def made():
     loader = opened(1, readahead=0)
@@ -168,11 +157,6 @@ def groups() -> dict[str, list[Side]]:
             Side("tokshard, one call", TOKSHARD + TOKSHARD_BATCH),
             Side("tokshard, one call, reading ahead", TOKSHARD + TOKSHARD_AHEAD),
         ],
-        "verified blocks": [
-            Side("tokshard, one call", TOKSHARD + TOKSHARD_BATCH),
-            Side("tokshard, verified at first use", TOKSHARD + TOKSHARD_FIRST_USE),
-            Side("tokshard, verified before", TOKSHARD + TOKSHARD_VERIFIED),
-        ],
     }
     bounds, padded = "cu_seqlens=True", f"cu_seqlens=True, pad_to_multiple={MULTIPLE}"
     found[BOUNDARIES] = [
@@ -204,7 +188,6 @@ def prepare(directory: Path, documents: int, longest: int) -> int:
         builder.add_item(draw.randint(0, VOCABULARY, length).astype(np.uint16))
         builder.end_document()
     builder.finalize(prefix + ".idx")
-    run([*COMMAND, "verify", prefix, "--adopt", "--quiet"])
     index = ["build-indices", prefix, "--seq-length", str(LENGTH), "--split", "1,0,0", "--epochs", "1"]
     run([*COMMAND, *index, "--seed", str(SEED), "--cache-dir", str(directory / "index")])
     packing = ["--pack", "best-fit", "--pad-multiple", str(MULTIPLE)]

@@ -439,6 +439,30 @@ def test_files_that_changed_under_the_plan_are_told(tmp_path, mmap):
         list(open_plan(path, mmap=mmap))
 
 
+def test_files_are_compared_again_when_a_state_is_loaded(tmp_path):
+    loader = open_plan(fresh_plan(tmp_path))
+    assert len(list(loader)) == len(loader)
+    state = loader.state_dict(3)
+    path = tmp_path / "data1.bin"
+    content = path.read_bytes()
+    path.write_bytes(bytes(len(content)))
+    loader.load_state_dict(state)
+    with pytest.raises(IntegrityError, match=r"data1\.bin has changed since the plan was built"):
+        list(loader)
+    path.write_bytes(content)
+    loader.load_state_dict(state)
+    assert len(list(loader)) == len(loader) - 3
+
+
+def test_a_file_that_is_replaced_while_it_is_open_is_read_as_it_was(tmp_path):
+    loader = open_plan(fresh_plan(tmp_path))
+    expected = [loader[number] for number in range(len(loader))]
+    other = tmp_path / "other.bin"
+    other.write_bytes(bytes((tmp_path / "data0.bin").stat().st_size))
+    other.replace(tmp_path / "data0.bin")
+    assert all(same(loader[number], batch) for number, batch in enumerate(expected))
+
+
 def test_data_that_moved_is_found_by_its_roots(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     (here / "data").mkdir(parents=True)

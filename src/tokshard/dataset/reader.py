@@ -85,7 +85,6 @@ class IndexedDataset:
             is_view=view is not None,
         )
         self.bin_state = bin_file.state()
-        self.idx_state = index_file.state()
         self.mmap = mmap and isinstance(bin_file, InputFile)
         self._tokens: TokenSource = FileTokens(bin_file, self.index.dtype)
         if mmap and isinstance(bin_file, InputFile):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import UsageError
@@ -42,10 +42,6 @@ class RankLoader:
         readahead: How many micro-batches a thread asks the kernel for ahead; 0 for none, which is faster
             where all data is in memory already.
         mmap: Whether to map datasets, see :class:`~tokshard.dataset.reader.IndexedDataset`.
-        verify: ``"blocks"`` to compare each block of tokens with its recorded digest before its first use in
-            this process: an IntegrityError names a damaged block. A block is what a unit of work wrote, about
-            16 MiB of text. Datasets must have a manifest. None to compare only files that are written to
-            while they are open.
 
     Raises:
         UsageError: There is no such stream, or the options do not fit it.
@@ -68,7 +64,6 @@ class RankLoader:
         max_open_files: int = DEFAULT_OPEN_FILES,
         readahead: int = DEFAULT_READAHEAD,
         mmap: bool = True,
-        verify: Literal["blocks"] | None = None,
     ) -> None:
         check_rank(plan, rank)
         if stream not in plan.streams:
@@ -77,8 +72,6 @@ class RankLoader:
             raise UsageError(
                 f"max_open_files must be at least 1, readahead at least 0, got {max_open_files}, {readahead}"
             )
-        if verify not in {None, "blocks"}:
-            raise UsageError(f'verify must be "blocks" or None, got {verify!r}')
         self.plan = plan
         self.rank = rank
         self.stream = stream
@@ -87,7 +80,6 @@ class RankLoader:
             "max_open_files": max_open_files,
             "readahead": readahead,
             "mmap": mmap,
-            "verify": verify,
         }
         self._origin: dict[str, Any] | None = None
         self._order = consumption_order(plan.streams[stream].source.id, plan.streams[stream].assignment)
@@ -104,11 +96,7 @@ class RankLoader:
         fields = topology.needs(self.rank, boundaries=planned.boundaries or options.cu_seqlens)
         assembly = make_assembly(source, fields, options, topology, place)
         shards = open_shards(
-            source,
-            options,
-            max_open_files=settings["max_open_files"],
-            mmap=settings["mmap"],
-            verify=settings["verify"] is not None,
+            source, options, max_open_files=settings["max_open_files"], mmap=settings["mmap"]
         )
         return MicroBatchReader(source, self._schedule, assembly, shards)
 
@@ -380,13 +368,16 @@ class RankLoader:
         """Restore the position of a loader: any rank of this plan, or of a plan that it continues.
 
         That is the plan that this one was made from by ``shard-plan --from``, at the samples consumed then;
-        or, in mode ``single``, one of another world size that reads the same samples.
+        or, in mode ``single``, one of another world size that reads the same samples. All files are opened
+        again when they are next read, and compared with the plan.
 
         Raises:
             ResumeMismatchError: The state is that of another plan or stream.
             UsageError: The state is invalid, or no step of this plan starts there.
         """
-        self._stand(self.position_of(state))
+        position = self.position_of(state)
+        self._reader = self._new_reader()
+        self._stand(position)
 
     def close(self) -> None:
         """Close the files; the next read opens them again."""

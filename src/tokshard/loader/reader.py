@@ -19,7 +19,6 @@ from tokshard.gpt_index.packing import pack_words
 from tokshard.gpt_index.samples import GPTSamples, Sample
 from tokshard.gpt_index.spans import document_extents
 from tokshard.loader.assembly import BatchOptions, DocumentAssembly, MicroBatch, RawSamples, SampleAssembly
-from tokshard.loader.guard import DatasetGuard
 from tokshard.loader.memory import Memory
 from tokshard.loader.padding import PaddedSampleAssembly
 from tokshard.loader.ranges import ChunkRanges
@@ -43,18 +42,12 @@ class Shard:
     Args:
         dataset: Its tokens.
         samples: Its samples; None where they are its documents.
-        guard: The checks of its files; None for none.
     """
 
-    def __init__(
-        self, dataset: IndexedDataset, samples: GPTSamples | None, guard: DatasetGuard | None = None
-    ) -> None:
+    def __init__(self, dataset: IndexedDataset, samples: GPTSamples | None) -> None:
         self.dataset = dataset
         self.samples = samples
         self._file = open_data(bin_path(dataset.path_prefix))
-        self._guard = guard
-        if guard is not None:
-            guard.watch(dataset, self._file)
         self._is_remote = is_remote(dataset.path_prefix)
 
     def read_ahead(self, samples: NDArray[np.int64]) -> None:
@@ -64,13 +57,7 @@ class Shard:
             self._file.prefetch(first_byte, size_bytes)
 
     def expect(self, samples: NDArray[np.int64]) -> None:
-        """Check the tokens of samples, and start fetching them concurrently if the dataset is remote.
-
-        Raises:
-            IntegrityError: The file has changed since it was opened, or a block of it is damaged.
-        """
-        if self._guard is not None:
-            self._guard.check(self._file, lambda: self.extents(samples))
+        """Start fetching the tokens of samples concurrently if the dataset is remote."""
         if self._is_remote:
             self.read_ahead(samples)
 
@@ -394,22 +381,15 @@ def _check_room(source: SampleSource, fields: tuple[str, ...], multiple: int) ->
 
 
 def open_shards(
-    source: SampleSource, options: BatchOptions, *, max_open_files: int, mmap: bool, verify: bool
+    source: SampleSource, options: BatchOptions, *, max_open_files: int, mmap: bool
 ) -> OpenShards:
     """Return the datasets of a source, none of them open yet."""
-    opener = _opener(source, options.pad_id, mmap=mmap, verify=verify)
-    return OpenShards(opener, affordable(max_open_files // FILES_PER_SHARD, FILES_PER_SHARD))
-
-
-def _opener(source: SampleSource, pad_id: int, *, mmap: bool, verify: bool) -> Callable[[int], Shard]:
-    guards: dict[int, DatasetGuard] = {}
 
     def opened(number: int) -> Shard:
         reference = source.datasets[number]
         dataset = reference.open_dataset(mmap=mmap)
-        guard = guards.setdefault(number, DatasetGuard(reference, verify=verify))
         if reference.index is None:
-            return Shard(dataset, None, guard)
-        return Shard(dataset, GPTSamples(dataset, reference.open_index(), pad_id=pad_id), guard)
+            return Shard(dataset, None)
+        return Shard(dataset, GPTSamples(dataset, reference.open_index(), pad_id=options.pad_id))
 
-    return opened
+    return OpenShards(opened, affordable(max_open_files // FILES_PER_SHARD, FILES_PER_SHARD))

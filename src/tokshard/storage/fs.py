@@ -93,14 +93,6 @@ def state(path: str) -> tuple[int | str, ...] | None:
         if is_remote(path):
             now = _objects().status(path)
             return now.size_bytes, now.version
-    except OSError:
-        return None
-    return local_state(path)
-
-
-def local_state(path: str) -> tuple[int | str, ...] | None:
-    """Return what :func:`state` returns for a path that is no URL; faster."""
-    try:
         status = os.stat(path)
     except OSError:
         return None

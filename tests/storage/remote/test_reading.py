@@ -205,7 +205,7 @@ def test_blends_and_plans_are_the_same_and_loaders_read_the_same(here, there, bu
     assert outside_of(bucket, ".bin") == [], "indexes and manifests are on the disk already"
     ranges = sorted(read.range for read in bucket.proxy.reads("web.bin"))
     assert all(before[1] <= after[0] for before, after in pairwise(ranges)), "nothing is fetched twice"
-    for options in ({"readahead": 0}, {"mmap": False}, {"max_open_files": 6}, {"verify": "blocks"}):
+    for options in ({"readahead": 0}, {"mmap": False}, {"max_open_files": 6}):
         forget()
         assert_same(batches(remote, **options), expected)
 
