@@ -157,7 +157,6 @@ def test_a_document_changed_by_hand_is_refused(made, tmp_path):
         (("splits", "train", "order", "index"), "/etc/passwd"),
         (("splits", "train", "order"), None),
         (("splits", "train", "certificate", "tokens"), "many"),
-        (("splits", "train", "certificate", "weight_error_curve"), [None]),
         (("splits", "train", "certificate", "sources", 0, "epochs"), "2"),
     ],
 )

@@ -67,11 +67,3 @@ def test_a_bar_is_as_long_as_its_share_to_an_eighth(share, cells):
     drawn = rendering.bar(share, cells)
     eighths = 8 * drawn.count("█") + sum(" ▏▎▍▌▋▊▉".index(char) for char in drawn if char != "█")
     assert eighths == max(round(share * cells * 8), 1 if share else 0)
-
-
-def test_a_curve_keeps_its_largest_values(lines):
-    values = [0.0] * 640
-    values[333] = 8.0
-    (found,) = lines(60, rendering.curve, "off by", values, 8.0, "at most 8")
-    assert found.count("█") == 1
-    assert cell_len(found) <= 60

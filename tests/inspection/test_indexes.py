@@ -43,7 +43,7 @@ def test_an_index_is_counted(index):
     for bucket in pieces.bins:
         assert bucket.count == sum(twin[size] for size in range(bucket.low, bucket.high + 1))
     assert (found.dataset_condition, found.detail) == ("unchanged", None)
-    assert found.order is None
+    assert found.sources is None
     assert [array.shape for array in found.entry.arrays] == [documents.shape, rows.shape, shuffle.shape]
 
 
@@ -131,20 +131,17 @@ def test_a_cache_lists_all_its_indexes(tmp_path, monkeypatch):
     assert found.size_bytes == sum(path.stat().st_size for path in Path("mix/cache").glob("*.npy"))
     assert found.to_json()["schema"] == "tokshard.inspect-cache/1"
     blend = found.entries[4]
-    order = inspect_index(f"mix/cache/{blend.hash}-BlendedDataset-train-description.txt").order
+    sources = inspect_index(f"mix/cache/{blend.hash}-BlendedDataset-train-description.txt").sources
     drawn = Counter(np.load(f"mix/cache/{blend.hash}-BlendedDataset-train-dataset_index.npy").tolist())
-    assert [(source.dataset_path, source.draws) for source in order.sources] == [
+    assert [(source.dataset_path, source.draws) for source in sources] == [
         ("data/web", drawn[0]),
         ("data/code", drawn[1]),
     ]
-    assert [source.share for source in order.sources] == [drawn[0] / 40, drawn[1] / 40]
+    assert [source.share for source in sources] == [drawn[0] / 40, drawn[1] / 40]
     lines = list(np.load(f"mix/cache/{blend.hash}-BlendedDataset-train-dataset_index.npy"))
-    for number, source in enumerate(order.sources):
+    for number, source in enumerate(sources):
         worst = max(abs(source.weight * step - lines[:step].count(number)) for step in range(len(lines) + 1))
         assert source.weight_error == pytest.approx(worst)
-    assert max(order.weight_error_curve) == pytest.approx(
-        max(source.weight_error for source in order.sources)
-    )
 
 
 def test_an_index_of_no_samples_is_shown(tmp_path):

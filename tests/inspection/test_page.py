@@ -18,6 +18,7 @@ from tokshard.core.findings import Finding
 from tokshard.core.formatting import Table, visible
 from tokshard.core.lengths import LengthSummary
 from tokshard.core.presentation import (
+    Axis,
     Bar,
     BarChart,
     CurveChart,
@@ -135,7 +136,7 @@ def test_no_figure_draws_outside_its_picture(values):
     spans = [Span(0.0, 1.0, "x", shade=first) for first, _ in values]
     charts = [
         BarChart("a", rows),
-        CurveChart("b", values, left=("", ""), below=("", "", ""), steps=True),
+        CurveChart("b", values, across=Axis("", []), up=Axis("", []), steps=True),
         LaneChart("c", [Lane("r", spans)], below=("", "", "")),
     ]
     whole = page("x", "y", [Section("s", charts)])
@@ -373,17 +374,6 @@ def test_logarithmic_axes_have_ticks_at_powers_of_ten(products, tmp_path):
     side = figure.partition('class="side"')[2].partition("</svg>")[0]
     assert re.findall(r"<text [^>]*>([^<]*)</text>", side) == ["1", "10", "100", "1,000"]
     assert "rank of the token by frequency" in figure
-
-
-def test_the_weight_error_is_a_curve_with_its_bound(products, tmp_path):
-    found = page_of(products["blend"], tmp_path).content
-    certificate = BlendDocument.read(products["blend"]).splits["train"].certificate
-    figure = found.partition("Weight error over the run")[2].partition("</figure>")[0]
-    bound = re.search(r'<line x1="0" x2="1000" y1="([0-9.]+)" y2="\1" class="bound"/>', figure)
-    assert float(bound[1]) == pytest.approx(240 * (1 - certificate.weight_error), abs=0.01)
-    heights = [float(y) for y in re.findall(r"[0-9.]+,([0-9.]+)", figure.partition('class="stroke"')[0])]
-    assert min(heights) == pytest.approx(float(bound[1]), abs=0.01)
-    assert f"<span>max. deviation {certificate.weight_error:.2f} samples</span>" in figure
 
 
 @pytest.mark.parametrize("kind", ["plan", "runs"])

@@ -23,7 +23,6 @@ ARITHMETIC = "rounded-product"
 """The lag is computed with the product rounded before the difference, as by Megatron on x86-64. Its builds
 for ARM fuse the two operations, which orders ties otherwise."""
 
-CURVE_POINTS = 64
 _DRAWS_AT_ONCE = 1 << 18
 
 
@@ -70,10 +69,6 @@ class Certificate:
     weight_error: Annotated[
         float,
         Key("weight_error", "Largest distance of any source from its weight at any prefix, in samples."),
-    ]
-    weight_error_curve: Annotated[
-        tuple[float, ...],
-        Key("weight_error_curve", "Largest weight error in each of up to 64 equal parts of the split."),
     ]
     draws_out_of_range: Annotated[
         int, Key("draws_out_of_range", "Draws of samples that a source does not have.", minimum=0)
@@ -132,7 +127,6 @@ def measure(
         samples=int(errors.draws.sum()),
         tokens=sum(certificate.tokens for certificate in certificates),
         weight_error=max(certificate.weight_error for certificate in certificates),
-        weight_error_curve=errors.curve,
         draws_out_of_range=errors.out_of_range,
         arithmetic=ARITHMETIC,
         sources=certificates,
@@ -183,20 +177,18 @@ class WeightErrors:
         draws: How often each source is drawn: int64 of shape (sources,).
         lag: The largest distance of each source behind its weight: float64 of shape (sources,).
         lead: The largest distance ahead of it, likewise.
-        curve: The largest distance of any source in each of up to 64 equal parts of the blend.
         out_of_range: Draws of a sample that the source does not have.
     """
 
     draws: NDArray[np.int64]
     lag: NDArray[np.float64]
     lead: NDArray[np.float64]
-    curve: tuple[float, ...]
     out_of_range: int
 
     @classmethod
     def of_one_source(cls, samples: int) -> WeightErrors:
         """Return those of a split that is one source whole: there are none."""
-        return cls(np.array([samples]), np.zeros(1), np.zeros(1), (0.0,), 0)
+        return cls(np.array([samples]), np.zeros(1), np.zeros(1), 0)
 
 
 def measure_weight_errors(
@@ -227,8 +219,7 @@ def measure_weight_errors(
     """
     size, sources = len(dataset_index), len(weights)
     weight, limits = np.array(weights, np.float64), np.array(available, np.int64)
-    draws, curve = np.zeros(sources, np.int64), np.zeros(min(CURVE_POINTS, max(size, 1)))
-    lag, lead = np.zeros(sources), np.zeros(sources)
+    draws, lag, lead = np.zeros(sources, np.int64), np.zeros(sources), np.zeros(sources)
     out_of_range = 0
     for first in range(0, size, _DRAWS_AT_ONCE):
         source = dataset_index[first : first + _DRAWS_AT_ONCE].astype(np.int64)
@@ -236,15 +227,8 @@ def measure_weight_errors(
         if source.min() < 0 or source.max() >= sources:
             raise IntegrityError(f"dataset_index must hold source numbers below {sources}")
         step = np.arange(first, first + len(source), dtype=np.float64)
-        behind = weight[source] * step - sample
-        ahead = (sample + 1) - weight[source] * (step + 1)
-        np.maximum.at(lag, source, behind)
-        np.maximum.at(lead, source, ahead)
-        part = np.arange(first, first + len(source)) * len(curve) // size
-        np.maximum.at(curve, part, np.maximum(behind, ahead))
+        np.maximum.at(lag, source, weight[source] * step - sample)
+        np.maximum.at(lead, source, (sample + 1) - weight[source] * (step + 1))
         out_of_range += int(np.count_nonzero((sample < 0) | (sample >= limits[source])))
         draws += np.bincount(source, minlength=sources)
-    at_end = weight * size - draws
-    lag = np.maximum(lag, at_end)
-    curve[-1] = max(curve[-1], float(np.abs(at_end).max()))
-    return WeightErrors(draws, lag, lead, tuple(curve.tolist()), out_of_range)
+    return WeightErrors(draws, np.maximum(lag, weight * size - draws), lead, out_of_range)

@@ -1,4 +1,4 @@
-"""The one renderer of the commands: lines, facts, tables, bars, curves and strips, as wide as the terminal.
+"""The one renderer of the commands: lines, facts, tables, bars and strips, as wide as the terminal.
 
 All text is made harmless here, so views pass what they have; numbers, sizes, times and paths are formatted by
 :mod:`tokshard.core.formatting`. rich sets colors, measures characters that are two cells wide, and leaves out
@@ -20,7 +20,6 @@ from tokshard.core.formatting import Facts, Table, count, visible
 from tokshard.core.presentation import (
     BarChart,
     Block,
-    CurveChart,
     FactList,
     Lane,
     LaneChart,
@@ -39,7 +38,6 @@ _STRIP_LABEL_CELLS = 14
 _BAR_CELLS = 40
 _SMALLEST_BAR = 10
 _SEVERITIES = ("error", "warning", "note")
-_LEVELS = " ▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -186,27 +184,6 @@ def bar(share: float, cells: int) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def curve(label: str, values: Sequence[float], most: float, note: str) -> None:
-    """Print a curve in one line, each value as a block character; of many, the largest of neighbours."""
-    room = max(_SMALLEST_BAR, width() - len(label) - len(note) - 4)
-    step = -(-len(values) // room) or 1
-    coarse = [max(values[first : first + step]) for first in range(0, len(values), step)]
-    _say(_text(f"{label} │"), _text(levels(coarse, most), "green"), _text(f"│ {note}"))
-
-
-def levels(values: Sequence[float], most: float) -> str:
-    """Return one block character for each value, from empty (0) to full (``most``).
-
-    Example:
-        >>> levels([0, 1, 4, 8], 8)
-        ' ▁▄█'
-    """
-    top = len(_LEVELS) - 1
-    if most <= 0:
-        return _LEVELS[0] * len(values)
-    return "".join(_LEVELS[min(top, max(0, round(top * value / most)))] for value in values)
-
-
 def _text(value: object, style: str = "") -> Text:
     from rich.text import Text
 
@@ -271,9 +248,6 @@ def _show_block(block: Block) -> None:
         case BarChart():
             line(block.caption)
             bars([(bar.label, bar.value, bar.note) for bar in block.bars], block.full)
-        case CurveChart():
-            line(block.caption)
-            curve(block.left[0], [value for _, value in block.points], 1.0, block.below[2])
         case LaneChart():
             _show_lanes(block)
         case Paragraph():

@@ -77,27 +77,21 @@ class BarChart:
 
 @dataclass(frozen=True, slots=True)
 class CurveChart:
-    """A curve with the area below it.
+    """A curve with the area below it, which only a page shows.
 
     Attributes:
         caption: What it shows.
         points: Pairs from 0 to 1: from left to right, and from bottom to top.
-        left: Labels at the top and at the bottom of the left side.
-        below: Labels at the left, in the middle and at the right below.
+        across: The horizontal axis.
+        up: The vertical axis.
         steps: Whether each point holds until the next one, as values of equal parts do.
-        across: The horizontal axis of a page's chart, instead of ``below``.
-        up: The vertical axis of a page's chart, instead of ``left``.
-        bound: The height of a dashed line, from 0 to 1, and its label.
     """
 
     caption: str
     points: Sequence[tuple[float, float]]
-    left: tuple[str, str]
-    below: tuple[str, str, str]
+    across: Axis
+    up: Axis
     steps: bool = False
-    across: Axis | None = None
-    up: Axis | None = None
-    bound: Tick | None = None
 
 
 @dataclass(frozen=True, slots=True)

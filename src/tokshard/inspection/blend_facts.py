@@ -12,11 +12,9 @@ from tokshard.core.presentation import (
     Bar,
     BarChart,
     Block,
-    CurveChart,
     FactList,
     Paragraph,
     Section,
-    Tick,
 )
 from tokshard.gpt_index.packing_report import PackingReport
 from tokshard.index_cache.entry import CacheEntry
@@ -65,7 +63,7 @@ def _tokenizer_facts(document: BlendDocument) -> Facts:
 
 
 def describe_split(split: BlendSplit) -> Section:
-    """Return the description of a split: its certificate, and its weight error over the run."""
+    """Return the description of a split: its certificate."""
     certificate = split.certificate
     if not certificate.samples:
         title = f"{split.name}: {KIND_NAMES[split.kind]}, no samples; built anyway, as Megatron does"
@@ -94,9 +92,7 @@ def describe_split(split: BlendSplit) -> Section:
     )
     blocks: list[Block] = [Table(header, rows)]
     if split.kind != "single":
-        blocks.append(
-            weight_error_chart(certificate.weight_error_curve, certificate.weight_error, certificate.samples)
-        )
+        blocks.append(weight_error_line(certificate.weight_error))
     shown = certificate.sources[:SHOWN_SOURCES]
     shares = [Bar(source.prefix, source.share, percent(source.share), mark=source.weight) for source in shown]
     notes = [] if split.kind == "single" else [WEIGHT_ERROR_NOTE]
@@ -106,7 +102,7 @@ def describe_split(split: BlendSplit) -> Section:
 
 WEIGHT_ERROR_NOTE = Paragraph(
     "Weight error: the samples drawn from a source so far, compared with its weight times all samples drawn "
-    "so far. The curve is the largest difference of any source.",
+    "so far.",
     soft=True,
 )
 
@@ -141,19 +137,9 @@ def _times(least: int, most: int) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def weight_error_chart(curve: Sequence[float], largest: float, samples: int) -> CurveChart:
-    """Return the chart of the largest weight error over the run."""
-    most = max(1.0, largest)
-    return CurveChart(
-        f"Weight error over the run: max. deviation {largest:.2f} samples",
-        [(place / len(curve), value / most) for place, value in enumerate(curve)],
-        left=(f"{most:.2f}", "0"),
-        below=("first sample", "", f"{count(samples)}th"),
-        steps=True,
-        across=linear_axis("samples drawn so far", max(samples, 1)),
-        up=linear_axis("largest weight error of any source (samples)", most, whole=False),
-        bound=Tick(largest / most, f"max. deviation {largest:.2f} samples"),
-    )
+def weight_error_line(largest: float) -> Paragraph:
+    """Return the line with the largest weight error of any source."""
+    return Paragraph(f"Weight error over the run: max. deviation {largest:.2f} samples")
 
 
 def more_sources(sources: int) -> list[Paragraph]:

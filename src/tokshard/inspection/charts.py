@@ -53,7 +53,8 @@ def bars(chart: BarChart) -> Markup:
         tag("tbody", *body),
         class_="bars long" if long else "bars",
     )
-    return join(table, _keys([(_line_icon("mark"), chart.mark)]) if chart.mark else None)
+    mark = _icon(tag("line", x1=5, x2=5, y1=0, y2=10, class_="mark"))
+    return join(table, _keys([(mark, chart.mark)]) if chart.mark else None)
 
 
 def _bar(bar: Bar, most: float, ticks: Sequence[Tick]) -> Markup:
@@ -73,8 +74,7 @@ def _bar(bar: Bar, most: float, ticks: Sequence[Tick]) -> Markup:
 
 def curve(chart: CurveChart) -> Markup:
     """Return a figure of a curve with its axes."""
-    across = chart.across or Axis("", [Tick(place / 2, label) for place, label in enumerate(chart.below)])
-    up = chart.up or Axis("", [Tick(1.0, chart.left[0]), Tick(0.0, chart.left[1])])
+    across, up = chart.across, chart.up
     placed = [(_WIDTH * _clipped(x), _HEIGHT * (1 - _clipped(y))) for x, y in chart.points]
     if chart.steps and placed:
         placed = _stairs(placed)
@@ -85,11 +85,6 @@ def curve(chart: CurveChart) -> Markup:
         area = f"M{first},{_HEIGHT} L{drawn} L{last},{_HEIGHT} Z"
         shapes.append(tag("path", d=area, class_="area"))
         shapes.append(tag("path", d=f"M{drawn}", class_="stroke", fill="none"))
-    keys = None
-    if chart.bound is not None:
-        y = _number(_HEIGHT * (1 - _clipped(chart.bound.position)))
-        shapes.append(tag("line", x1=0, x2=_WIDTH, y1=y, y2=y, class_="bound"))
-        keys = _keys([(_line_icon("bound", across=True), chart.bound.label)])
     return tag(
         "figure",
         tag("figcaption", chart.caption),
@@ -102,7 +97,6 @@ def curve(chart: CurveChart) -> Markup:
             tag("p", across.title, class_="across"),
             class_="curve",
         ),
-        keys,
     )
 
 
@@ -183,11 +177,6 @@ def _keys(items: Sequence[tuple[Markup, str]]) -> Markup:
 
 def _square(number: int) -> Markup:
     return _icon(tag("rect", width=10, height=10, class_=_color(number)))
-
-
-def _line_icon(kind: str, *, across: bool = False) -> Markup:
-    ends = {"x1": 0, "x2": 10, "y1": 5, "y2": 5} if across else {"x1": 5, "x2": 5, "y1": 0, "y2": 10}
-    return _icon(tag("line", class_=kind, **ends))
 
 
 def _icon(shape: Markup) -> Markup:

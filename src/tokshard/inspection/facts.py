@@ -205,8 +205,6 @@ def _rank_curve(found: TokenFrequencies) -> CurveChart:
     return CurveChart(
         "Occurrences of each token, from the most to the least frequent (logarithmic axes)",
         [(log_position(rank, found.distinct), log_position(times, most)) for rank, times in found.curve],
-        left=(count(most), "1"),
-        below=("1st", "", f"{count(found.distinct)}th token"),
         across=log_axis("rank of the token by frequency", found.distinct),
         up=log_axis("occurrences", most),
     )

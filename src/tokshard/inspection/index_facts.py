@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tokshard.core.formatting import Table, count, counted, percent, size
@@ -17,15 +18,15 @@ from tokshard.inspection.blend_facts import (
     WEIGHT_ERROR_NOTE,
     more_sources,
     shares_chart,
-    weight_error_chart,
+    weight_error_line,
 )
 from tokshard.inspection.facts import SUMMARY_TITLE, Facts, lengths_chart, mismatch_facts, range_of
 from tokshard.inspection.indexes import (
     CacheSummary,
     EntrySummary,
     IndexSummary,
-    OrderStatistics,
     SampleStatistics,
+    SourceStatistics,
 )
 from tokshard.inspection.packing_facts import describe_cached, describe_job_options, describe_packing
 
@@ -135,8 +136,8 @@ def describe_index(summary: IndexSummary) -> list[Section]:
         sections.append(
             Section("Sequences per sample", [Paragraph(range_of(lengths, "sequences per sample")), chart])
         )
-    if summary.order is not None:
-        sections.append(_describe_order(summary.order))
+    if summary.sources is not None:
+        sections.append(_describe_order(summary.sources))
     return sections
 
 
@@ -170,7 +171,7 @@ def _description_facts(described: dict[str, Any]) -> Facts:
     return [*facts, ("", others)] if others else facts
 
 
-def _describe_order(order: OrderStatistics) -> Section:
+def _describe_order(sources: Sequence[SourceStatistics]) -> Section:
     rows = [
         (
             source.dataset_path,
@@ -179,17 +180,16 @@ def _describe_order(order: OrderStatistics) -> Section:
             count(source.draws),
             f"{source.weight_error:.2f}",
         )
-        for source in order.sources
+        for source in sources
     ]
     shares = [
         Bar(source.dataset_path, source.share, percent(source.share), mark=source.weight)
-        for source in order.sources[:SHOWN_SOURCES]
+        for source in sources[:SHOWN_SOURCES]
     ]
-    largest = max(order.weight_error_curve, default=0.0)
-    samples = sum(source.draws for source in order.sources)
+    largest = max(source.weight_error for source in sources)
     header = ("source", "weight", "share", "samples", "error (samples)")
     return Section(
         "Order",
-        [Table(header, rows), weight_error_chart(order.weight_error_curve, largest, samples)],
+        [Table(header, rows), weight_error_line(largest)],
         [WEIGHT_ERROR_NOTE, shares_chart(shares), *more_sources(len(rows))],
     )

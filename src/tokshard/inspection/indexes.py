@@ -152,17 +152,6 @@ class SourceStatistics:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class OrderStatistics:
-    """Statistics of a blend, counted in its arrays."""
-
-    sources: Annotated[tuple[SourceStatistics, ...], Key("sources", "The datasets in their order.")]
-    weight_error_curve: Annotated[
-        tuple[float, ...],
-        Key("weight_error_curve", "Largest weight error in each of up to 64 equal parts.", minimum=0),
-    ]
-
-
 DatasetCondition = Literal["unchanged", "changed", "unknown", "unreadable"]
 
 
@@ -186,7 +175,10 @@ class IndexSummary(Document):
     statistics: Annotated[
         SampleStatistics | None, Key("statistics", "Null for a blend, and if the index is not complete.")
     ]
-    order: Annotated[OrderStatistics | None, Key("order", "Null unless it is a complete blend.")]
+    sources: Annotated[
+        tuple[SourceStatistics, ...] | None,
+        Key("sources", "Draws from the datasets, in their order; null unless it is a complete blend."),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +272,7 @@ def inspect_index(path: str) -> IndexSummary:
         dataset_condition=condition,
         detail=detail,
         statistics=_sample_statistics(found, condition) if whole and not entry.is_blend else None,
-        order=_order_statistics(entry, found.description) if whole and entry.is_blend else None,
+        sources=_source_statistics(entry, found.description) if whole and entry.is_blend else None,
     )
 
 
@@ -399,7 +391,9 @@ def _sequences_per_sample(rows: NDArray[Any], *, packed: bool) -> Iterator[NDArr
         yield np.maximum(after, 1) if packed else np.maximum(after, 0) + 1
 
 
-def _order_statistics(entry: CacheEntry, description: Description | None) -> OrderStatistics | None:
+def _source_statistics(
+    entry: CacheEntry, description: Description | None
+) -> tuple[SourceStatistics, ...] | None:
     if not isinstance(description, BlendedDescription) or not description.datasets:
         return None
     total = sum(description.weights)
@@ -411,7 +405,7 @@ def _order_statistics(entry: CacheEntry, description: Description | None) -> Ord
         [_ENDLESS] * len(weights),
     )
     size = int(drift.draws.sum())
-    sources = tuple(
+    return tuple(
         SourceStatistics(
             dataset_path=dataset.dataset_path,
             weight=weight,
@@ -423,4 +417,3 @@ def _order_statistics(entry: CacheEntry, description: Description | None) -> Ord
             description.datasets, weights, drift.draws, drift.lag, drift.lead, strict=True
         )
     )
-    return OrderStatistics(sources, tuple(float(error) for error in drift.curve))

@@ -123,8 +123,6 @@ text { fill: var(--soft); font-size: .75rem; }
 .area { fill: var(--c0); fill-opacity: .15; }
 .grid { stroke: var(--rule); stroke-width: 1; vector-effect: non-scaling-stroke; }
 .mark { stroke: var(--ink); stroke-width: 3; vector-effect: non-scaling-stroke; }
-.bound { stroke: var(--c1); stroke-width: 2; stroke-dasharray: 6 4; vector-effect: non-scaling-stroke; }
-.key .bound { stroke-dasharray: 3 2; }
 .c0 { fill: var(--c0); } .c1 { fill: var(--c1); } .c2 { fill: var(--c2); } .c3 { fill: var(--c3); }
 .c4 { fill: var(--c4); } .c5 { fill: var(--c5); } .c6 { fill: var(--c6); } .c7 { fill: var(--c7); }
 .other, .spread { fill: var(--spread); }

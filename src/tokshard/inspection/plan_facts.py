@@ -194,11 +194,9 @@ def _batch_size_chart(stream: Stream) -> list[Block]:
     chart = CurveChart(
         "Global batch size at each step",
         points,
-        left=(count(most), "0"),
-        below=("step 0", "", count(steps)),
-        steps=True,
         across=linear_axis("step", steps),
         up=linear_axis("samples in a global batch", most),
+        steps=True,
     )
     return [chart]
 
