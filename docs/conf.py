@@ -43,7 +43,6 @@ NAVIGATION = {
         "docs/reference/json",
         "docs/reference/formats/indexed-dataset",
         "docs/reference/formats/manifest",
-        "docs/reference/formats/view",
         "docs/reference/formats/index-cache",
         "docs/reference/formats/blend",
         "docs/reference/formats/plan",

@@ -13,7 +13,6 @@ from tokshard.dataset.merge.shuffle import ShuffleEntry
 from tokshard.dataset.merge.staging import CopiedInput
 from tokshard.dataset.plan import BuildPlan
 from tokshard.dataset.records import PieceRecord, RejectionRecord, UnitRecord, read_records, to_line
-from tokshard.dataset.view import View
 from tokshard.dataset.workdir import PublicationRecord
 from tokshard.errors import IntegrityError
 from tokshard.exchange.conversion.conversion import ConvertedUnit
@@ -35,7 +34,6 @@ DOCUMENTS = {
     "build-plan-merge-1-shuffled.json": BuildPlan,
     "build-plan-convert-1.json": BuildPlan,
     "publication-1.json": PublicationRecord,
-    "view-1.json": View,
 }
 
 

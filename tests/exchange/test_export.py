@@ -1,4 +1,4 @@
-"""The command's rules: what is up to date, replaced and refused; dtypes, views, ids, and the manifest."""
+"""The command's rules: what is up to date, replaced and refused; dtypes, ids, and the manifest."""
 
 import gzip
 import json
@@ -11,7 +11,6 @@ import pytest
 import tokshard
 from support import slow_exports
 from support.plain_datasets import Plain
-from support.views import view_of
 from tokshard.errors import InputError, IntegrityError, MissingFileError, OutputExistsError, UsageError
 from tokshard.exchange.manifest import ExportManifest
 
@@ -170,16 +169,6 @@ def test_sources_that_cannot_be_exported_are_refused(place):
     tokshard.verify(tokshard.VerifyOptions("d", adopt=True))
     with pytest.raises(MissingFileError, match="no blend, index or index cache found: d"):
         export("parquet", samples=True)
-
-
-def test_a_view_is_exported(place):
-    view = view_of("d", "v", [(7, 4), (0, 3), (5, 1), (11, 1)])
-    pieces = [[3, 3, 3, 3], [5, 6, 7], [8], [9]]
-    export(source=view, shard_tokens=8)
-    assert slow_exports.written("out") == slow_exports.olmo(pieces, dtype="uint16", limit=8, source="v")
-    export("nanogpt", "nano", view, bos_id=2, eod_id=9, shard_tokens=3)
-    expected = slow_exports.nanogpt(pieces, dtype="uint16", limit=3, name="v", bos=2, eod=9)
-    assert slow_exports.written("nano") == expected
 
 
 def test_recorded_ids_are_exported(place):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support import bad_datasets, bad_exports, bad_products, bad_views
+from support import bad_datasets, bad_exports, bad_products
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,6 @@ EXAMPLES = [
     _deep(bad_datasets.input_missing, notes=["input-missing"]),
     _deep(bad_datasets.input_changed, "input-changed"),
     _deep(bad_datasets.input_longer, "input-changed"),
-    # Views
-    _structure(bad_views.view_damaged, "view-damaged"),
-    _structure(bad_views.view_of_other_files, "view-damaged"),
-    _structure(bad_views.view_pointer, "idx-pointer"),
-    _structure(bad_views.view_of_nothing, "bin-missing"),
-    _digest(bad_views.view_digest, "idx-digest"),
-    _digest(bad_views.view_changed, "view-changed"),
-    _digest(bad_views.view_alone, notes=["view-alone"]),
     # Index caches
     _structure(bad_products.incomplete_cache, "cache-incomplete"),
     _structure(bad_products.unknown_description, "cache-description"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support import bad_datasets, bad_exports, bad_products, bad_views
+from support import bad_datasets, bad_exports, bad_products
 from support.bad_examples import EXAMPLES
 from tokshard import preflight
 from tokshard.verification.job import verify
@@ -50,7 +50,6 @@ def test_every_code_has_an_example():
     "build",
     [
         bad_datasets.sound,
-        bad_views.sound_view,
         bad_products.sound_cache,
         bad_products.sound_blend,
         bad_products.sound_plan,

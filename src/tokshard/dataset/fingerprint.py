@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 from tokshard.core.codec import SHA256, XXH3_128, Key
 from tokshard.dataset.layout import IndexTable, require_integers
 from tokshard.dataset.reader import open_pair
-from tokshard.dataset.view import REMEDY, open_view
 from tokshard.errors import InputError, IntegrityError
 from tokshard.storage import fs
 from tokshard.storage.digest import content_digest
@@ -93,25 +92,21 @@ class FingerprintedIndex:
         Raises:
             MissingFileError: One or both files do not exist.
             InputError: Its tokens are no integers.
-            IntegrityError: The index is inconsistent, or contradicts the size of the ``.bin`` file; or the
-                record of a view is damaged, or not that of its files.
+            IntegrityError: The index is inconsistent, or contradicts the size of the ``.bin`` file.
             StorageError: A file cannot be read.
         """
-        from tokshard.dataset.manifest import read_manifest, view_tokenizer  # the loader does without
+        from tokshard.dataset.manifest import read_manifest  # the loader does without
         from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 
         bin_file, file = open_pair(path_prefix)
         manifest = read_manifest(path_prefix)
         multimodal = manifest is not None and manifest.dataset.multimodal
         bin_bytes = bin_file.size_bytes
-        view = open_view(path_prefix, idx_bytes=file.size_bytes, bin_bytes=bin_bytes)
         buffer = file.map()
-        table = IndexTable.from_buffer(
-            buffer, bin_bytes=bin_bytes, multimodal=multimodal, path=file.path, is_view=view is not None
-        )
+        table = IndexTable.from_buffer(buffer, bin_bytes=bin_bytes, multimodal=multimodal, path=file.path)
         require_integers(table.dtype, path_prefix)
         idx_digest = content_digest(memoryview(buffer))
-        known: dict[str, str | None] = {}
+        known = {}
         tokenizer = DatasetTokenizer()
         # Another tool may have written new files next to an old manifest.
         if (
@@ -124,15 +119,6 @@ class FingerprintedIndex:
                 "bin_pieces_xxh3_128": manifest.files.bin.pieces_xxh3_128,
             }
             tokenizer = manifest.dataset_tokenizer
-        if view is not None:
-            if view.idx.xxh3_128 != idx_digest:
-                raise IntegrityError(
-                    f"{file.path} contradicts the digest in the record of the view",
-                    path=file.path,
-                    hint=REMEDY,
-                )
-            known = {"bin_pieces_xxh3_128": view.dataset.bin_pieces_xxh3_128}
-            tokenizer = view_tokenizer(path_prefix, view)
         fingerprint = DatasetFingerprint(
             bin_bytes=bin_bytes, idx_bytes=file.size_bytes, idx_xxh3_128=idx_digest, **known
         )

@@ -16,9 +16,6 @@ All numbers are little endian and packed, so the arrays after the 34-byte header
 
 The ``.bin`` file consists of the tokens of all sequences in order, and nothing else. The format is
 Megatron Core's; its own reader checks the magic, the version and the last document index.
-
-A *view* (:mod:`tokshard.dataset.view`) has the same format, and its sequences are pieces of the sequences of
-another dataset, anywhere in that dataset's ``.bin``: each is a document.
 """
 
 from __future__ import annotations
@@ -81,7 +78,6 @@ class Column(Protocol):
 
 
 _INDEX_HINT = "copy the .bin and .idx again from their source, or rebuild the dataset: the .idx is damaged"
-_VIEW_HINT = "restore the .idx and .bin of the view, or run tokshard shard-plan --from again, which writes it"
 _PAIR_HINT = "copy both files again, or rebuild the dataset: the .bin is truncated or belongs to another .idx"
 
 
@@ -213,13 +209,11 @@ class IndexTable:
 
     Attributes:
         sequence_lengths: int32 of shape (S,): tokens of each sequence, none negative.
-        sequence_pointers: int64 of shape (S,): the running sum of lengths times the item size, from 0; of a
-            view any positions of whole tokens.
+        sequence_pointers: int64 of shape (S,): the running sum of lengths times the item size, from 0.
         document_indices: int64 of shape (documents + 1,): from 0 to S, never decreasing. Document ``i``
             consists of the sequences ``document_indices[i]`` up to ``document_indices[i + 1]``.
         sequence_modes: int8 of shape (S,), or None if the dataset is not multimodal.
         token_count: The number of tokens of all sequences.
-        is_view: Whether it is the index of a view.
     """
 
     dtype: np.dtype[Any]
@@ -228,19 +222,16 @@ class IndexTable:
     document_indices: NDArray[np.int64]
     sequence_modes: NDArray[np.int8] | None
     token_count: int
-    is_view: bool = False
 
     @classmethod
-    def from_buffer(
-        cls, buffer: Buffer, *, bin_bytes: int, multimodal: bool, path: str, is_view: bool = False
-    ) -> Self:
+    def from_buffer(cls, buffer: Buffer, *, bin_bytes: int, multimodal: bool, path: str) -> Self:
         """Check a whole ``.idx`` file and return its table.
 
         One pass over the file; the extra memory is that of one chunk (about 10 MB), whatever the file's
         size and counts. The checks cannot detect changes that result in another well-formed dataset: a
         moved boundary between documents, a changed mode, a dtype code exchanged for one of the same width
         (or any, if there are no tokens). Only a digest detects these. The file does not record whether it
-        is multimodal, or a view.
+        is multimodal.
 
         Raises:
             IntegrityError: The data is inconsistent; names the field and the byte offset of the first wrong
@@ -255,14 +246,10 @@ class IndexTable:
         lengths = _array(buffer, np.dtype("<i4"), sequences, HEADER_BYTES)
         pointers = _array(buffer, np.dtype("<i8"), sequences, header.pointers_offset)
         indices = _array(buffer, np.dtype("<i8"), documents + 1, header.documents_offset)
-        if is_view:
-            tokens = check_pieces(header, lengths, pointers, bin_bytes, path)
-            check_single_sequences(header, indices, path)
-        else:
-            check_sequences(header, lengths, pointers, bin_bytes, path)
-            check_documents(header, indices, path)
-            tokens = bin_bytes // header.dtype.itemsize
-        return cls(header.dtype, lengths, pointers, indices, modes, tokens, is_view)
+        check_sequences(header, lengths, pointers, bin_bytes, path)
+        check_documents(header, indices, path)
+        tokens = bin_bytes // header.dtype.itemsize
+        return cls(header.dtype, lengths, pointers, indices, modes, tokens)
 
     @property
     def sequence_count(self) -> int:
@@ -275,10 +262,7 @@ class IndexTable:
         return len(self.document_indices) - 1
 
     def first_token(self, sequence: int) -> int:
-        """Return the number of tokens in the ``.bin`` before a sequence.
-
-        For ``sequence == S`` it is the end of the tokens, which those of a view do not have.
-        """
+        """Return the number of tokens before a sequence; for ``sequence == S`` the total."""
         if sequence < self.sequence_count:
             return int(self.sequence_pointers[sequence]) // self.dtype.itemsize
         return self.token_count
@@ -367,50 +351,6 @@ def _sequence_error(
     return IntegrityError(
         f"{path} at byte {offset}: {text}", path=path, field=field, offset=offset, hint=hint
     )
-
-
-def check_pieces(header: IndexHeader, lengths: Column, pointers: Column, bin_bytes: int, path: str) -> int:
-    """Check that each sequence of a view is a piece of the ``.bin``; return the tokens of all of them."""
-    total, itemsize = 0, header.dtype.itemsize
-    for first in range(0, header.sequence_count, CHUNK_ENTRIES):
-        piece = lengths[first : first + CHUNK_ENTRIES].astype(np.int64)
-        begins = pointers[first : first + CHUNK_ENTRIES]
-        empty = piece < 1
-        # Compared without a sum: a pointer near 2**63 would wrap.
-        wrong = (begins < 0) | (begins % itemsize != 0) | (begins > bin_bytes - piece * itemsize)
-        if (empty | wrong).any():
-            at = int((empty | wrong).argmax())
-            raise _piece_error(header, first + at, int(piece[at]), int(begins[at]), bin_bytes, path)
-        total += int(piece.sum())
-    return total
-
-
-def _piece_error(
-    header: IndexHeader, sequence: int, length: int, pointer: int, bin_bytes: int, path: str
-) -> IntegrityError:
-    if length < 1:
-        field, offset = "sequence_lengths", HEADER_BYTES + 4 * sequence
-        text = f"sequence {sequence} of a view must have at least 1 token, got {length}"
-    else:
-        field, offset = "sequence_pointers", header.pointers_offset + 8 * sequence
-        text = (
-            f"sequence {sequence} of a view ({length} tokens from byte {pointer}) must be whole tokens of "
-            f"the .bin, which has {bin_bytes} bytes"
-        )
-    return IntegrityError(
-        f"{path} at byte {offset}: {text}", path=path, field=field, offset=offset, hint=_VIEW_HINT
-    )
-
-
-def check_single_sequences(header: IndexHeader, indices: Column, path: str) -> None:
-    """Check that each document of a view has one sequence."""
-    check_documents(header, indices, path)
-    for first in range(0, header.document_count, CHUNK_ENTRIES):
-        counts = np.diff(indices[first : first + CHUNK_ENTRIES + 1])
-        if (counts != 1).any():
-            at = first + int((counts != 1).argmax())
-            text = f"document {at} of a view must have 1 sequence, got {counts[at - first]}"
-            raise _document_error(path, header, at + 1, text)
 
 
 def check_documents(header: IndexHeader, indices: Column, path: str) -> None:

@@ -25,7 +25,6 @@ from tokshard.dataset.plan import (
 )
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
-from tokshard.dataset.view import View, read_view, viewed_prefix
 from tokshard.errors import IntegrityError
 from tokshard.storage import fs, paths
 from tokshard.storage.digest import FileRecord, identity_digest
@@ -413,25 +412,13 @@ def read_dataset_tokenizer(path_prefix: str) -> DatasetTokenizer:
     """Return the tokenizer of a dataset; all unknown without a manifest of these files.
 
     Raises:
-        IntegrityError: The manifest, or the record of a view, is damaged.
+        IntegrityError: The manifest is damaged.
     """
-    view = read_view(path_prefix)
-    if view is not None:
-        return view_tokenizer(path_prefix, view)
     manifest = read_manifest(path_prefix)
     # Another tool may have written new files next to an old manifest.
     if manifest is None or not _has_sizes(path_prefix, manifest):
         return DatasetTokenizer()
     return manifest.dataset_tokenizer
-
-
-def view_tokenizer(path_prefix: str, view: View) -> DatasetTokenizer:
-    """Return the tokenizer of a view: the recorded one, or that of a dataset that was adopted since."""
-    if view.tokenizer == DatasetTokenizer():
-        manifest = read_manifest(viewed_prefix(path_prefix, view))
-        if manifest is not None and manifest.files.idx == view.dataset.idx:
-            return manifest.dataset_tokenizer
-    return view.tokenizer
 
 
 def _has_sizes(path_prefix: str, manifest: Manifest) -> bool:

@@ -20,7 +20,6 @@ from tokshard.dataset.source import (
     TokenSource,
     open_data,
 )
-from tokshard.dataset.view import open_view
 from tokshard.errors import MissingFileError, StorageError, UsageError
 from tokshard.storage.fs import exists, pair_status
 from tokshard.storage.paths import bin_path, idx_path, strip_data_suffix
@@ -38,8 +37,7 @@ class IndexedDataset:
 
     It behaves like Megatron Core's class of this name for valid data. If the files are inconsistent, opening
     raises instead of reading wrong tokens later. Opening makes one pass over the ``.idx`` file (20 bytes per
-    sequence and document, mapped, not copied). A view (:mod:`tokshard.dataset.view`) is read like any other
-    dataset.
+    sequence and document, mapped, not copied).
 
     Args:
         path_prefix: The path of the pair of files without ``.bin`` and ``.idx``, or its URL: then the
@@ -54,8 +52,7 @@ class IndexedDataset:
     Raises:
         MissingFileError: One or both files do not exist.
         InputError: One of them is not a regular file.
-        IntegrityError: See :meth:`tokshard.dataset.layout.IndexTable.from_buffer`; or the record of a view
-            is damaged, or not that of its files.
+        IntegrityError: See :meth:`tokshard.dataset.layout.IndexTable.from_buffer`.
         StorageError: A file cannot be read.
 
     Example::
@@ -75,14 +72,8 @@ class IndexedDataset:
         self.path_prefix = os.fspath(path_prefix)
         self.multimodal = multimodal
         bin_file, index_file = open_pair(self.path_prefix)
-        self._bin_bytes = bin_file.size_bytes
-        view = open_view(self.path_prefix, idx_bytes=index_file.size_bytes, bin_bytes=self._bin_bytes)
         self.index = IndexTable.from_buffer(
-            index_file.map(),
-            bin_bytes=self._bin_bytes,
-            multimodal=multimodal,
-            path=index_file.path,
-            is_view=view is not None,
+            index_file.map(), bin_bytes=bin_file.size_bytes, multimodal=multimodal, path=index_file.path
         )
         self.bin_state = bin_file.state()
         self.mmap = mmap and isinstance(bin_file, InputFile)
@@ -164,40 +155,23 @@ class IndexedDataset:
         position = _position(document, self.document_count, "document")
         first, last = (int(self.document_indices[position + side]) for side in (0, 1))
         begin = self.index.first_token(first)
-        if self.index.is_view:
-            return self._tokens.read(begin, int(self.index.sequence_lengths[first]))
         return self._tokens.read(begin, self.index.first_token(last) - begin)
 
     def token_blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[Tokens]:
         """Yield all tokens in order, in pieces of about ``block_bytes``, for copies and scans."""
         block_tokens = max(1, block_bytes // self.dtype.itemsize)
-        if self.index.is_view:
-            return self._blocks_of_view(block_tokens)
         total = self.index.token_count
         return (
             self._tokens.read(first, min(block_tokens, total - first))
             for first in range(0, total, block_tokens)
         )
 
-    def _blocks_of_view(self, block_tokens: int) -> Iterator[Tokens]:
-        ends = np.cumsum(self.sequence_lengths, dtype=np.int64)
-        for first in range(0, self.index.token_count, block_tokens):
-            stop = min(first + block_tokens, self.index.token_count)
-            block = np.empty(stop - first, self.dtype)
-            low, high = np.searchsorted(ends, (first, stop - 1), side="right").tolist()
-            for sequence in range(low, high + 1):
-                begin = int(ends[sequence]) - int(self.sequence_lengths[sequence])
-                left, right = max(begin, first), min(int(ends[sequence]), stop)
-                tokens = self._tokens.read(self.index.first_token(sequence) + left - begin, right - left)
-                block[left - first : right - first] = tokens
-            yield block
-
     @property
     def mapped_tokens(self) -> Tokens | None:
         """All tokens of the ``.bin`` file as a view of its map; None if it is not mapped."""
         if not isinstance(self._tokens, MappedTokens):
             return None
-        return self._tokens.read(0, self._bin_bytes // self.dtype.itemsize)
+        return self._tokens.read(0, self.index.token_count)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -235,8 +209,6 @@ class IndexedDataset:
         if step != 1:
             raise UsageError(f"{self.path_prefix}: the step of a slice must be 1, got {step}")
         stop = max(start, stop)
-        if self.index.is_view:
-            return [self[sequence] for sequence in range(start, stop)]
         begin = self.index.first_token(start)
         tokens = self._tokens.read(begin, self.index.first_token(stop) - begin)
         ends = np.cumsum(self.sequence_lengths[start:stop], dtype=np.int64)

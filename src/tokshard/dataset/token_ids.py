@@ -11,7 +11,6 @@ from tokshard.dataset.index_file import read_header
 from tokshard.dataset.layout import require_integers
 from tokshard.dataset.reader import IndexedDataset, open_pair
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
-from tokshard.dataset.view import data_prefix
 from tokshard.errors import InputError
 
 BLOCK_BYTES = 64 * 1024
@@ -77,9 +76,8 @@ def find_beyond(path_prefix: str, vocabulary_size: int, *, blocks: int = BLOCKS)
     """Look for a token id that is negative or beyond a vocabulary in a sample of the tokens of a dataset.
 
     The sample has up to ``blocks`` blocks of :data:`BLOCK_BYTES`, spread over the file, the same in each run.
-    Datasets that are not larger are read whole. For a view, this is a sample of all tokens of its dataset.
+    Datasets that are not larger are read whole.
     """
-    path_prefix = data_prefix(path_prefix)
     file, index = open_pair(path_prefix)
     header = read_header(index)
     dtype = header.dtype

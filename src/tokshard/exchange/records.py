@@ -65,7 +65,7 @@ class DatasetRecords:
     """The documents of a dataset.
 
     Args:
-        prefix: The path prefix or URL of the dataset; a view is read like any other dataset.
+        prefix: The path prefix or URL of the dataset.
         with_ids: Whether to read the recorded ids of its documents, if it has any.
 
     Raises:
@@ -78,43 +78,29 @@ class DatasetRecords:
     def __init__(self, prefix: str, *, with_ids: bool = False) -> None:
         self.name = prefix
         self._ids = DocumentIds.open(prefix) if with_ids else None
-        self._dataset = IndexedDataset(prefix, mmap=False)
+        dataset = IndexedDataset(prefix, mmap=False)
         self._file = open_data(bin_path(prefix))
-        if self._file.state() != self._dataset.bin_state:
+        if self._file.state() != dataset.bin_state:
             raise InputError(
                 f"{prefix} changed while it was opened", hint="run again when no process writes the dataset"
             )
-        self._table = self._dataset.index
-        self.dtype = self.token_dtype = self._dataset.dtype
-        self.count = self._dataset.document_count
+        self._table = dataset.index
+        self.dtype = self.token_dtype = dataset.dtype
+        self.count = dataset.document_count
         self.tokens = self._table.token_count
-        # A view's positions do not follow from its lengths: the tokens before each chunk of its pieces.
         self.listener: Callable[[int], None] = lambda _: None
         self._buffer = np.empty(0, self.dtype)
-        self._before = _sums(self._table.sequence_lengths) if self._table.is_view else np.zeros(1, np.int64)
 
     def ends(self, first: int, stop: int) -> Integers:
         """Return the tokens before the end of each document: int64 of shape (stop - first,)."""
-        if self._table.is_view:
-            return self._ends_of_view(first, stop)
         sequences = self._table.document_indices[first + 1 : stop + 1]
         pointers, result = self._table.sequence_pointers, np.full(len(sequences), self.tokens, np.int64)
         inside = sequences < len(pointers)
         result[inside] = pointers[sequences[inside]] // self.dtype.itemsize
         return result
 
-    def _ends_of_view(self, first: int, stop: int) -> Integers:
-        chunk = first // CHUNK_RECORDS
-        begin = chunk * CHUNK_RECORDS
-        lengths = self._table.sequence_lengths[begin:stop]
-        ends: Integers = np.cumsum(lengths, dtype=np.int64) + self._before[chunk]
-        return ends[first - begin :]
-
     def blocks(self, begin: int, end: int) -> Iterator[NDArray[Any]]:
         """Yield the tokens of a range in pieces of about 1 MiB, each valid until another is requested."""
-        if self._table.is_view:
-            yield from self._blocks_of_view(begin, end)
-            return
         itemsize = self.dtype.itemsize
         step = BLOCK_BYTES // itemsize
         if len(self._buffer) < min(step, end - begin):
@@ -128,36 +114,12 @@ class DatasetRecords:
 
     def fill(self, target: NDArray[Any], begin: int) -> None:
         """Read the tokens from ``begin`` on into an array of the records' dtype."""
-        if self._table.is_view:
-            fill_from_blocks(target, self.blocks(begin, begin + len(target)))
-        elif len(target):
+        if len(target):
             self._file.read_into(target.data.cast("B"), begin * self.dtype.itemsize)
-
-    def _blocks_of_view(self, begin: int, end: int) -> Iterator[NDArray[Any]]:
-        first = begin
-        while first < end:
-            record = first_end_above(self, first)
-            stop = min(record + CHUNK_RECORDS // 16, self.count)
-            ends = self.ends(record, stop)
-            pieces = []
-            for number, piece_end in enumerate(ends.tolist(), start=record):
-                if first >= end:
-                    break
-                length = int(self._table.sequence_lengths[number])
-                offset = first - (piece_end - length)
-                pieces.append(self._dataset.get(number, offset, min(piece_end, end) - first))
-                first = min(piece_end, end)
-            yield np.concatenate(pieces)
 
     def ids(self, first: int, stop: int) -> list[str] | None:
         """Return the recorded ids of documents; None if there are none."""
         return None if self._ids is None else self._ids.slice(first, stop)
-
-
-def _sums(lengths: NDArray[np.int32]) -> Integers:
-    firsts = range(0, len(lengths), CHUNK_RECORDS)
-    sums = [int(lengths[first : first + CHUNK_RECORDS].sum(dtype=np.int64)) for first in firsts]
-    return np.concatenate([[0], np.cumsum(sums, dtype=np.int64)]).astype(np.int64)
 
 
 def fill_from_blocks(target: NDArray[Any], blocks: Iterator[NDArray[Any]]) -> None:

@@ -9,7 +9,6 @@ from tokshard.dataset.manifest import is_multimodal, read_dataset_tokenizer, rea
 from tokshard.dataset.products import sampled_kind
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
-from tokshard.dataset.view import data_prefix
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.exchange.manifest import ExportSource, SourceDataset, SourceKind
 from tokshard.exchange.options import ExportOptions
@@ -138,7 +137,7 @@ def _source_dataset(reference: DatasetReference) -> SourceDataset:
 
 def _refuse_modes(prefixes: Iterable[str]) -> None:
     for prefix in prefixes:
-        if is_multimodal(data_prefix(prefix)):
+        if is_multimodal(prefix):
             raise UsageError(
                 f"cannot export {prefix}: it is multimodal, and no format has modes",
                 hint="export a text dataset",
@@ -154,5 +153,5 @@ def _common_tokenizer(prefixes: Iterable[str]) -> DatasetTokenizer:
 
 
 def _tokenizer_path(prefix: str) -> str | None:
-    manifest = read_manifest(data_prefix(prefix))
+    manifest = read_manifest(prefix)
     return None if manifest is None else manifest.tokenizer_path

@@ -13,7 +13,6 @@ from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
-from tokshard.dataset.view import View, data_prefix, read_view, viewed_prefix
 from tokshard.errors import TokenizerMismatchError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
@@ -61,18 +60,6 @@ class DatasetSummary(Document):
         Manifest | None,
         Key("manifest", "The manifest (tokshard.dataset/1); null for datasets of other programs."),
     ]
-    view: Annotated[
-        View | None,
-        Key("view", "The record of a view (tokshard.view/1); absent for other datasets.", omit_none=True),
-    ] = None
-    viewed: Annotated[
-        str | None,
-        Key(
-            "viewed",
-            "Path prefix of the dataset that the view shows; absent for other datasets.",
-            omit_none=True,
-        ),
-    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +116,7 @@ def inspect_dataset(path_prefix: str, *, multimodal: bool = False) -> DatasetSum
 
 def _summary(path_prefix: str, *, multimodal: bool) -> DatasetSummary:
     dataset = IndexedDataset(path_prefix, multimodal=multimodal)
-    view, manifest = read_view(path_prefix), read_manifest(path_prefix)
+    manifest = read_manifest(path_prefix)
     if manifest is not None:
         check_sizes(path_prefix, manifest)
     eod_id = manifest.options.eod_id if manifest else None
@@ -149,8 +136,6 @@ def _summary(path_prefix: str, *, multimodal: bool) -> DatasetSummary:
         ends_with_eod=ends,
         eod_documents_checked=checked,
         manifest=manifest,
-        view=view,
-        viewed=None if view is None else viewed_prefix(path_prefix, view),
     )
 
 
@@ -250,7 +235,7 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
         TokenizerMismatchError: The dataset was made with another one.
         TokenizerError: It cannot be read.
     """
-    manifest = read_manifest(data_prefix(path_prefix))
+    manifest = read_manifest(path_prefix)
     recorded = manifest.tokenizer if manifest is not None else None
     if argument is None:
         return recorded_tokenizer(manifest)

@@ -56,9 +56,7 @@ def describe_dataset(summary: DatasetSummary, frequencies: TokenFrequencies | No
     ]
     if summary.ends_with_eod is not None:
         facts.append(("EOD", _eod(summary, summary.ends_with_eod)))
-    if summary.view is not None:
-        facts.append(("view of", f"{summary.viewed} (.bin is a link to its .bin, and no token is copied)"))
-    elif summary.manifest is None:
+    if summary.manifest is None:
         facts.append(("manifest", "none: the structure is sound, but the content is unverified"))
     else:
         facts += _manifest_facts(summary.manifest)

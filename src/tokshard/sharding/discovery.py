@@ -18,7 +18,6 @@ from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_identity import compare
-from tokshard.dataset.view import refuse_view
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
 from tokshard.gpt_index.splits import SPLITS, Split, parse_split, whole_split
@@ -493,7 +492,6 @@ def _document_sources(
     for name, split in _document_splits(requested).items():
         references = []
         for prefix in prefixes:
-            refuse_view(prefix, "read the documents of")
             snapshot = snapshots.of(prefix)
             part = split.ranges(snapshot.documents)[SPLITS.index(name)] or range(0)
             references.append(

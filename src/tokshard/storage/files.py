@@ -205,19 +205,6 @@ def write_atomically(path: str, content: syscalls.Buffer, *, replace: bool = Tru
         file.write(content)
 
 
-def link_atomically(target: str, path: str) -> None:
-    """Create a symbolic link, or replace what has its name, and fsync the directory."""
-    temporary = temporary_path(path)
-    syscalls.unlink(temporary)
-    syscalls.symlink(target, temporary)
-    try:
-        syscalls.replace(temporary, path)
-    except BaseException:
-        syscalls.unlink(temporary)
-        raise
-    syscalls.fsync_directory(os.path.dirname(path))
-
-
 class AppendFile:
     """An append-only file that can be truncated to a known good size.
 

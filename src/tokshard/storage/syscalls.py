@@ -150,13 +150,6 @@ def link(source: str, target: str) -> None:
         os.link(source, target, follow_symlinks=False)
 
 
-def symlink(target: str, path: str) -> None:
-    """Create a symbolic link to ``target``; fails if a file or link exists."""
-    _refuse_url(target)
-    with _translated("create", path):
-        os.symlink(target, path)
-
-
 def make_directory(path: str) -> None:
     """Create a directory and its parents and fsync the new names; existing ones are fine."""
     _refuse_url(path)

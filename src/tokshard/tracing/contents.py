@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokshard.dataset.manifest import is_multimodal
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.dataset.view import data_prefix
 from tokshard.gpt_index.spans import SampleSpans, Spans
 from tokshard.inspection.datasets import tokenizer_of
 from tokshard.sharding.locator import Locator
@@ -17,7 +15,6 @@ from tokshard.tokenizer.encoders import decode
 from tokshard.tracing.provenance import NO_MANIFEST, Provenance
 from tokshard.tracing.report import DocumentOrigin, SampleContents, SamplePiece
 from tokshard.tracing.sequence_table import SequenceTable, spread
-from tokshard.tracing.viewed_sequences import ViewedSequences
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,7 +110,6 @@ class StreamContents:
         self._locator = Locator(source)
         self._tokenizer = tokenizer
         self._open: dict[int, tuple[DatasetContents, SampleSpans | None]] = {}
-        self._views: dict[int, ViewedSequences] = {}
 
     def samples(
         self, ids: Integers, *, data_parallel_rank: int | None = None, micro_batch_size: int | None = None
@@ -129,9 +125,6 @@ class StreamContents:
                 spans = dataset.spans_of_document(dataset_sample)
             else:
                 spans = index.of_samples(np.array([dataset_sample], np.int64)).nonempty()
-            view = self._views.get(number)
-            if view is not None:
-                spans = view.in_dataset(spans)
             found.append(
                 SampleContents(
                     sample=sample,
@@ -142,7 +135,6 @@ class StreamContents:
                     data_parallel_rank=data_parallel_rank,
                     row=None if micro_batch_size is None else place % micro_batch_size,
                     micro_batch=None if micro_batch_size is None else place // micro_batch_size,
-                    view=None if view is None else self._source.datasets[number].prefix,
                 )
             )
         return found
@@ -151,15 +143,12 @@ class StreamContents:
         if number not in self._open:
             reference = self._source.datasets[number]
             reference.check()
-            prefix = data_prefix(reference.prefix)
-            is_view = prefix != reference.prefix
-            multimodal = is_multimodal(prefix) if is_view else reference.multimodal
-            dataset = DatasetContents(prefix, multimodal=multimodal, tokenizer=self._tokenizer)
-            index, table = None, dataset.table
-            if is_view:
-                self._views[number] = ViewedSequences(reference.prefix, table)
-                table = self._views[number].table
+            dataset = DatasetContents(
+                reference.prefix, multimodal=reference.multimodal, tokenizer=self._tokenizer
+            )
+            index = None
             if reference.index is not None:
+                table = dataset.table
                 index = SampleSpans(reference.open_index(), table.sequence_lengths, path=table.path)
             self._open[number] = (dataset, index)
         return self._open[number]

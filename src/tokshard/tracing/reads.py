@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tokshard.dataset.view import data_prefix
 from tokshard.errors import IntegrityError
 from tokshard.gpt_index.spans import SampleSpans, Spans
 from tokshard.sharding.layouts import repeats
 from tokshard.storage.paths import idx_path
 from tokshard.tracing.report import DocumentRead
 from tokshard.tracing.sequence_table import find, find_in_blocks, pairs, spread
-from tokshard.tracing.viewed_sequences import ViewedSequences
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -205,12 +203,11 @@ def _parts_of(source: SampleSource, targets: Sequence[DocumentId], table_of: Tab
         by_prefix.setdefault(prefix, []).append(number)
     found = []
     for number, reference in enumerate(source.datasets):
-        prefix = data_prefix(reference.prefix)
-        mine = np.array(by_prefix.get(prefix, ()), np.int64)
+        mine = np.array(by_prefix.get(reference.prefix, ()), np.int64)
         if mine.size:
             reference.idx.check(idx_path(reference.prefix))
             documents = np.array([targets[target][1] for target in mine.tolist()], np.int64)
-            table = table_of(prefix)
+            table = table_of(reference.prefix)
             owner, spans = _spans_of(reference, table, documents)
             firsts = spans.firsts + table.tokens_before(spans.sequences, documents[owner])
             found.append(
@@ -234,11 +231,7 @@ def _spans_of(
     firsts, stops = table.sequences_of(documents)
     # Ascending and each once, because the documents are.
     owners, sequences = spread(firsts, stops - firsts)
-    if reference.index is not None and data_prefix(reference.prefix) != reference.prefix:
-        view = ViewedSequences(reference.prefix, table)
-        parts = view.of_dataset(sequences)
-        found = view.in_dataset(_spans_in_samples(reference.open_index(), view.table, parts))
-    elif reference.index is not None:
+    if reference.index is not None:
         found = _spans_in_samples(reference.open_index(), table, sequences)
     else:
         found = Spans.whole(documents[owners], sequences, table.lengths(sequences))

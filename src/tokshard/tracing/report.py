@@ -133,14 +133,6 @@ class SampleContents:
     ] = None
     row: Row = None
     micro_batch: MicroBatch = None
-    view: Annotated[
-        str | None,
-        Key(
-            "view",
-            "Path prefix of the view of the dataset whose sample it is; absent if it is the dataset's.",
-            omit_none=True,
-        ),
-    ] = None
 
 
 @dataclass(frozen=True, slots=True)

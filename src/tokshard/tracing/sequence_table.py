@@ -149,7 +149,6 @@ class SequenceTable:
 
     Attributes:
         path: The ``.idx`` file.
-        itemsize: The bytes of a token.
         sequence_lengths: The tokens of each sequence: int32 of shape (sequences,), a view of the file.
         sequence_count: The number of sequences.
         document_count: The number of documents.
@@ -164,7 +163,7 @@ class SequenceTable:
         buffer = InputFile(self.path).map()
         header = read_header(buffer, path=self.path)
         check_size(header, len(buffer), multimodal=multimodal, path=self.path)
-        self.itemsize = header.dtype.itemsize
+        self._itemsize = header.dtype.itemsize
         self.sequence_count = header.sequence_count
         self.document_count = header.document_count
 
@@ -205,25 +204,6 @@ class SequenceTable:
             raise self._damaged("document_indices")
         return documents
 
-    def pointers(self, sequences: Integers) -> Integers:
-        """Return the first byte of each sequence in the ``.bin``.
-
-        Raises:
-            IntegrityError: There is no such sequence.
-        """
-        self._check(sequences)
-        return self._pointers[sequences].astype(np.int64)
-
-    def at_bytes(self, places: Integers) -> Integers:
-        """Return the sequence that each byte of the ``.bin`` belongs to, of a dataset that is no view."""
-        low = np.zeros(places.shape, np.int64)
-        high = np.full(places.shape, self.sequence_count, np.int64)
-        while (low < high).any():
-            middle = (low + high) // 2
-            beyond = self._pointers[np.minimum(middle, self.sequence_count - 1)] > places
-            low, high = np.where(beyond | (low >= high), low, middle + 1), np.where(beyond, middle, high)
-        return low - 1
-
     def lengths(self, sequences: Integers) -> Integers:
         """Return the tokens of each sequence.
 
@@ -240,7 +220,7 @@ class SequenceTable:
         """Return the number of tokens of its document before each sequence."""
         firsts, _ = self.sequences_of(documents)
         begins = self._pointers[np.minimum(firsts, self.sequence_count - 1)]
-        tokens: Integers = (self._pointers[sequences] - begins) // self.itemsize
+        tokens: Integers = (self._pointers[sequences] - begins) // self._itemsize
         return tokens
 
     def tokens_of(self, documents: Integers) -> Integers:

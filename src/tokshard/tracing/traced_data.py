@@ -12,7 +12,6 @@ from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.manifest import is_multimodal, read_dataset_tokenizer
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.tokenizer_agreement import allowed_warnings
-from tokshard.dataset.view import data_prefix, refuse_view
 from tokshard.errors import UsageError
 from tokshard.sharding.discovery import RequestedSamples, open_sources, read_blends
 from tokshard.sharding.plan import Plan, Stream, read_plan
@@ -162,16 +161,9 @@ def open_dataset(path: str) -> TracedData:
     """
     prefix = strip_data_suffix(path)
     require_files(prefix)
-    refuse_view(prefix, "trace the documents of")
     return TracedData("dataset", path, {}, {prefix: is_multimodal(prefix)})
 
 
 def _datasets(streams: Mapping[str, TracedStream]) -> dict[str, bool]:
-    found = {}
-    for stream in streams.values():
-        for reference in stream.source.datasets:
-            # Of a view, the dataset that it shows: its documents have records.
-            prefix = data_prefix(reference.prefix)
-            is_view = prefix != reference.prefix
-            found[prefix] = is_multimodal(prefix) if is_view else reference.multimodal
-    return found
+    references = [reference for stream in streams.values() for reference in stream.source.datasets]
+    return {reference.prefix: reference.multimodal for reference in references}

@@ -29,7 +29,6 @@ from tokshard.dataset.manifest import (
 )
 from tokshard.dataset.pieces import shuffle_text
 from tokshard.dataset.source import InputFile, open_data
-from tokshard.dataset.view import view_path
 from tokshard.errors import InputError, IntegrityError, StorageError
 from tokshard.storage import fs
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
@@ -41,7 +40,6 @@ from tokshard.verification.inputs import Units, examine_units, read_units
 from tokshard.verification.pieces import PieceTable, examine_pieces
 from tokshard.verification.report import ProductFindings, VerifiedProduct
 from tokshard.verification.tokenizers import find_allowed
-from tokshard.verification.view import verify_view
 
 _SUMMED = ("records", "documents", "blank_lines", "content_bytes")
 
@@ -170,8 +168,6 @@ class DatasetFacts:
 
 def verify_dataset(prefix: str, context: VerifyContext) -> VerifiedProduct:
     """Verify a dataset."""
-    if fs.lexists(view_path(prefix)):
-        return verify_view(prefix, context)
     findings = ProductFindings("dataset", prefix)
     before = dataset_state(prefix)
     facts = examine_structure(prefix, findings, context)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tokshard.blending.document import DOCUMENT_NAME as BLEND_NAME
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.layout import MAGIC
 from tokshard.dataset.manifest import manifest_path
-from tokshard.dataset.view import data_prefix, refuse_view, view_path
-from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError, UsageError
+from tokshard.errors import InputError, StorageError, TokshardError, UsageError
 from tokshard.exchange.directory import is_export
 from tokshard.index_cache.entry import CacheEntry
 from tokshard.sharding.plan import PLAN_NAME
@@ -76,8 +74,6 @@ def verify(
         found = find_products(path, recursive=options.recursive)
         if options.adopt and not found.datasets:
             raise UsageError(f"--adopt requires a dataset, got {path}")
-        if options.adopt and len(found.datasets) == 1:
-            refuse_view(next(iter(found.datasets.values())), "adopt")
         tokenizer = None
         if options.tokenizer is not None:
             listener.start("loading the tokenizer")
@@ -253,12 +249,6 @@ class FoundProducts:
             if prefix is not None:
                 self._add_existing([prefix])
 
-    def add_datasets_of_views(self) -> None:
-        """Add the datasets that views show pieces of."""
-        for prefix in list(self.datasets.values()):
-            with suppress(IntegrityError, StorageError):  # found again when the view is verified
-                self._add_existing([data_prefix(prefix)])
-
     def _add_existing(self, prefixes: list[str]) -> None:
         # A dataset with no file at all is reported as missing where it is named.
         for prefix in prefixes:
@@ -280,8 +270,7 @@ def find_products(thing: str, *, recursive: bool) -> FoundProducts:
     """
     found = FoundProducts()
     prefix = strip_data_suffix(thing)
-    sidecars = (manifest_path(prefix), view_path(prefix), os.path.join(sidecar_directory(prefix), "work"))
-    if any(map(fs.lexists, sidecars)):
+    if fs.lexists(manifest_path(prefix)) or fs.lexists(os.path.join(sidecar_directory(prefix), "work")):
         found.add_dataset(prefix)
     elif not (recursive and os.path.isdir(thing)):
         _add(found, _recognised(thing), recursive=recursive)
@@ -291,7 +280,6 @@ def find_products(thing: str, *, recursive: bool) -> FoundProducts:
             raise InputError(f"nothing to verify below {thing}", hint=_HINT)
     if recursive:
         found.add_datasets_of_entries()
-        found.add_datasets_of_views()
     return found
 
 

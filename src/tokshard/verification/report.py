@@ -83,14 +83,6 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
         "units-count": _error("the sums of the units or pieces contradict the manifest", _COPY),
         "units-index": _error("the units or pieces do not end where documents end in the index", _COPY),
         "units-digest": _error("the digests of the units or pieces contradict the manifest", _COPY),
-        # Views of datasets
-        "view-damaged": _error("the record of a view cannot be read, or contradicts its files", _REPLAN),
-        "view-changed": _error(
-            "the dataset that a view shows pieces of has changed since the view was written", _REPLAN
-        ),
-        "view-alone": _note(
-            "the index of the dataset that a view shows pieces of was not found and not compared"
-        ),
         # Digests of datasets
         "bin-digest": _error("a piece of the .bin does not match its digest", _COPY),
         "idx-digest": _error("the .idx does not match its digest", _COPY),

@@ -16,7 +16,6 @@ from tokshard.dataset.plan import DatasetInput
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
-from tokshard.dataset.view import refuse_view
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import bin_path, idx_path
@@ -161,12 +160,11 @@ def read_input(prefix: str, *, multimodal: bool) -> MergeInput:
 
     Raises:
         MissingFileError: One of its files does not exist.
-        InputError: ``multimodal`` does not match the dataset, the dataset is a view, or it changed.
+        InputError: ``multimodal`` does not match the dataset, or the dataset changed.
         IntegrityError: It is damaged, truncated, or contradicts its manifest.
         StorageError: It cannot be read.
     """
     require_files(prefix)
-    refuse_view(prefix, "merge")
     with unchanged([prefix]):
         manifest = read_manifest(prefix)
         source = _source(prefix, manifest)
