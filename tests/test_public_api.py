@@ -33,7 +33,6 @@ PUBLIC = [
     "DiffOptions",
     "DiffReport",
     "DiscardedWork",
-    "DiskReads",
     "DoctorOptions",
     "DoctorReport",
     "DocumentOrigin",
@@ -69,15 +68,12 @@ PUBLIC = [
     "RankSummary",
     "RayExecutor",
     "RayOptions",
-    "ReadSummary",
     "ReplanOptions",
     "SampleContents",
     "SamplePiece",
     "ShardPlanOptions",
     "ShardPlanReport",
     "ShuffleForecast",
-    "SimulateOptions",
-    "SimulationReport",
     "Sizes",
     "SkippedCheck",
     "SourceDifference",
@@ -129,7 +125,6 @@ PUBLIC = [
     "read_plan",
     "replan",
     "shard_plan",
-    "simulate_plan",
     "tokenize",
     "tokenize_array_task",
     "tokenizer_identity",
@@ -257,7 +252,6 @@ def make_plans(api):
     replan = api.ReplanOptions(plan="plan", output="plan2", consumed_samples=80, data_parallel=4)
     assert api.dry_run_replan(replan).plan_id == api.replan(replan).plan.plan_id
     assert api.write_plan(api.read_plan("plan2"), "copied")
-    assert api.simulate_plan("plan", api.SimulateOptions(steps=2)).to_json()["steps"]
 
 
 def look_at_everything(api, blend):

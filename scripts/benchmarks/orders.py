@@ -2,24 +2,45 @@
 
 Synthetic datasets of documents are written to a temporary directory: two files of which the others are hard
 links under other names, with sparse .bin files. Plans with each shuffle, and with other sizes of blocks and
-windows, are simulated; so is one over a blend, whose documents Megatron's index has shuffled. The results
-are exact, and nothing is timed: there are no rounds.
+windows, are followed through the byte ranges of a window and the mixing of steps; so is one over a blend,
+whose documents Megatron's index has shuffled. The results are exact, and nothing is timed: there are no
+rounds.
+
+Byte ranges are distinct, with gaps of up to 64 KiB filled. The mixing is the design effect of survey sampling
+(Kish, Survey Sampling, 1965): the variance of the groups' shares of a step, relative to that of a full
+shuffle. It is Pearson's chi-squared of the table of steps and groups, divided by its mean over all ways to
+distribute the same samples to the same steps (Haldane, Biometrika 31, 1940). Groups are the datasets, and
+hundredths of all .bin files by the first byte of a sample.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from measure import TOKSHARD, parser, session, show_table
 from scaledata import spread_lengths
 
 from tracing import write_pair
 
-RANKS, WINDOW = 64, 1 << 20
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tokshard.gpt_index.spans import SampleSpans
+    from tokshard.sharding.plan import Stream
+
+    Integers = NDArray[np.int64]
+
+RANKS, RANKS_PER_NODE, WINDOW = 64, 8, 1 << 20
+MIXING_SAMPLES, MIXING_STEPS = 1 << 18, 4096
+GAP_BYTES = 1 << 16
+# Larger than any .bin file here; 2**15 files of this size fit into int64.
+BYTES_OF_A_FILE = 1 << 48
 SIZES = [
     (64, 4096),
     (128, 8192),
@@ -45,26 +66,144 @@ def write_documents(directory: Path, documents: int) -> None:
                 os.link(directory / f"{name}00{suffix}", directory / f"{name}{number:02}{suffix}")
 
 
-def simulate(directory: Path, *options: str, batch: int, window: int = WINDOW) -> dict[str, Any]:
-    """Return the simulation of a plan."""
-    steps = window // batch
-    command = [*TOKSHARD, "shard-plan", *options, "--data-parallel", str(RANKS)]
-    command += ["--global-batch-size", str(batch), "--no-digests", "--dry-run", "--json", "--quiet"]
-    command += ["--simulate", "--simulate-steps", "1", "--simulate-window", str(steps), "-o", "plan"]
-    done = subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)["simulation"]
-    return found
+@dataclass(frozen=True)
+class Ranges:
+    """Byte ranges, and how many a full shuffle of as many samples reads."""
+
+    count: int
+    size_bytes: int
+    of_full_shuffle: int
+
+    @property
+    def cells(self) -> list[str]:
+        """Cells of a table: the number, the share that a full shuffle reads more, and the size."""
+        return [
+            f"{self.count:,}",
+            f"{1 - self.count / self.of_full_shuffle:.1%}",
+            f"{self.size_bytes / 1e9:.1f}",
+        ]
 
 
-def row(name: str, found: dict[str, Any]) -> list[str]:
+@dataclass(frozen=True)
+class Followed:
+    """Byte ranges of the window of a plan, and the design effects of its steps."""
+
+    all_nodes: Ranges
+    node: Ranges
+    datasets: float
+    hundredths: float
+
+
+class Reads:
+    """Finder of the bytes that the steps of a stream read, each of ``batch`` samples."""
+
+    def __init__(self, stream: Stream, batch: int) -> None:
+        from tokshard.sharding.locator import Locator
+
+        self.steps, self.samples = stream.assignment.steps, stream.source.total
+        self._stream, self._batch = stream, batch
+        self._locator = Locator(stream.source)
+        sizes = [dataset.bin.size_bytes for dataset in stream.source.datasets]
+        self._starts, self._size = np.cumsum([0, *sizes[:-1]]), sum(sizes)
+        self._dataset = cache(self._open)
+
+    def _open(self, number: int) -> tuple[Any, SampleSpans | None]:
+        from tokshard.gpt_index.spans import SampleSpans
+
+        reference = self._stream.source.datasets[number]
+        table = reference.open_dataset().index
+        if reference.index is None:
+            return table, None
+        return table, SampleSpans(reference.open_index(), table.sequence_lengths)
+
+    def ids(self, ranks: range, steps: Integers) -> Integers:
+        """Return the ids that some ranks read in some steps, of shape (ranks, steps, samples)."""
+        each = self._batch // RANKS
+        shape = (len(ranks), steps.size, each)
+        local = np.broadcast_to(steps[:, None] * each + np.arange(each), shape)
+        return self._stream.assignment.at(np.repeat(ranks, steps.size * each), local.ravel()).reshape(shape)
+
+    def full_shuffle(self, count: int) -> Integers:
+        """Return the first ids of a full shuffle of all samples."""
+        from tokshard.sharding.shuffles import Shuffle
+
+        return Shuffle(self.samples, self.samples, seed=0).forward(np.arange(count, dtype=np.int64), 0)
+
+    def extents(self, ids: Integers) -> tuple[Integers, Integers, Integers, Integers]:
+        """Return the index in ``ids``, the dataset, the first byte and the size of each piece of a sample."""
+        from tokshard.gpt_index.spans import document_extents
+
+        datasets, samples = self._locator.locate(ids)
+        found = []
+        for number in np.unique(datasets).tolist():
+            owners = np.flatnonzero(datasets == number)
+            table, spans = self._dataset(number)
+            if spans is None:
+                first, size = document_extents(table, samples[owners])
+            else:
+                pieces = spans.of_samples(samples[owners])
+                owners = owners[pieces.owners]
+                first, size = pieces.extents(table)
+            found.append((owners, np.full(first.size, number), first, size))
+        return tuple(np.concatenate(column) for column in zip(*found, strict=True))  # type: ignore[return-value]
+
+    def ranges(self, ids: Integers) -> tuple[int, int]:
+        """Return the number of byte ranges that hold some samples, and their bytes."""
+        _, dataset, first, size = self.extents(ids)
+        first, size = (dataset * BYTES_OF_A_FILE + first)[size > 0], size[size > 0]
+        order = np.argsort(first, kind="stable")
+        starts, stops = first[order], np.maximum.accumulate((first + size)[order])
+        apart = np.flatnonzero(starts[1:] > stops[:-1] + GAP_BYTES)
+        sizes = np.append(stops[apart], stops[-1]) - np.insert(starts[apart + 1], 0, starts[0])
+        return sizes.size, int(sizes.sum())
+
+    def design_effects(self, ids: Integers) -> tuple[float, float]:
+        """Return the design effects of the steps (columns of ``ids``) on datasets and on hundredths."""
+        steps = np.broadcast_to(np.arange(ids.shape[1])[:, None], ids.shape).ravel()
+        sample, dataset, first, _ = self.extents(ids.ravel())
+        _, piece = np.unique(sample, return_index=True)
+        hundredths = (self._starts[dataset[piece]] + first[piece]) * 100 // self._size
+        return design_effect(steps, dataset[piece]), design_effect(steps, hundredths)
+
+
+def design_effect(steps: Integers, groups: Integers) -> float:
+    """Return the design effect of the steps of samples on the shares of their groups."""
+    _, step, of_step = np.unique(steps, return_inverse=True, return_counts=True)
+    _, group, of_group = np.unique(groups, return_inverse=True, return_counts=True)
+    cells, counts = np.unique(step * of_group.size + group, return_counts=True)
+    row, column = np.divmod(cells, of_group.size)
+    chi_squared = steps.size * (
+        float((counts.astype(float) ** 2 / of_step[row] / of_group[column]).sum()) - 1
+    )
+    return chi_squared / ((of_step.size - 1) * (of_group.size - 1) * steps.size / (steps.size - 1))
+
+
+def follow(sources: str, *, batch: int, window: int = WINDOW, **options: Any) -> Followed:
+    """Plan samples of the current directory, and follow the plan through a window and through its steps."""
+    import tokshard
+
+    sizes = tokshard.BatchSizes(global_batch_size=batch)
+    planning = tokshard.ShardPlanOptions(
+        sources=(sources,), output="plan", data_parallel=RANKS, batch_sizes=sizes, digests=False, **options
+    )
+    reads = Reads(tokshard.dry_run_shard_plan(planning).streams["train"], batch)
+    steps = np.arange(min(window // batch, reads.steps))
+
+    def ranges(ids: Integers) -> Ranges:
+        return Ranges(*reads.ranges(ids), reads.ranges(reads.full_shuffle(ids.size))[0])
+
+    everything = reads.ids(range(RANKS), steps)
+    nodes = [everything[first : first + RANKS_PER_NODE].ravel() for first in range(0, RANKS, RANKS_PER_NODE)]
+    node = max(nodes, key=lambda ids: reads.ranges(ids)[0])
+    chosen = min(reads.steps, max(2, MIXING_SAMPLES // batch), MIXING_STEPS)
+    effects = reads.design_effects(reads.ids(range(RANKS), np.arange(chosen) * reads.steps // chosen))
+    return Followed(ranges(everything.ravel()), ranges(node), *effects)
+
+
+def row(name: str, found: Followed) -> list[str]:
     """Return the line of a table."""
-    cells = [name]
-    for which in ("all_nodes", "node"):
-        ranges = found["window"][which]
-        fewer = 1 - ranges["plan"]["ranges"] / ranges["full_shuffle"]["ranges"]
-        cells += [f"{ranges['plan']['ranges']:,}", f"{fewer:.1%}", f"{ranges['plan']['bytes'] / 1e9:.1f}"]
-    mixing = found["mixing"]
-    return cells + [f"{mixing[name]['design_effect']:.2f}" for name in ("datasets", "hundredths")]
+    effects = [f"{effect:.2f}" for effect in (found.datasets, found.hundredths)]
+    return [name, *found.all_nodes.cells, *found.node.cells, *effects]
 
 
 def main(arguments: list[str]) -> None:
@@ -77,35 +216,38 @@ def main(arguments: list[str]) -> None:
     with session(options, arguments, "tokshard", "numpy") as bench:
         directory, batch = bench.directory, bench.options.batch
         write_documents(directory, bench.options.documents)
-        documents = ["[ab]*", "--documents"]
+        os.chdir(directory)
         print(f"48 datasets, {RANKS} ranks, windows of {WINDOW:,} samples")
-        contiguous = f"windows --mode contiguous --shuffle-window {4096 // RANKS}"
         rows = []
-        for shuffle in ("none", "shards", "samples", "blocks", "windows", contiguous):
-            found = simulate(directory, *documents, "--shuffle", *shuffle.split(), batch=batch)
+        for shuffle in ("none", "shards", "samples", "blocks", "windows"):
+            found = follow("[ab]*", documents=True, shuffle=shuffle, batch=batch)
             rows.append(row(f"`{shuffle}`", found))
+        contiguous: dict[str, Any] = {"mode": "contiguous", "shuffle_window": 4096 // RANKS}
+        found = follow("[ab]*", documents=True, shuffle="windows", batch=batch, **contiguous)
+        rows.append(row("`windows --mode contiguous --shuffle-window 64`", found))
         blend(directory)
         for shuffle in ("none", "windows"):
             # A whole window would read all of this small blend.
-            found = simulate(directory, "mix", "--shuffle", shuffle, batch=batch, window=16 * batch)
+            found = follow("mix", shuffle=shuffle, batch=batch, window=16 * batch)
             rows.append(row(f"`{shuffle}`, 16 steps of a blend of Megatron's indexes", found))
         show_table(HEADER, rows)
         header = ["block", "window", "samples", "fewer ranges", "size, GB", *map(str, BATCHES)]
-        show_table(header, [sizes_row(directory, block, window) for block, window in SIZES])
+        show_table(header, [sizes_row(block, window) for block, window in SIZES])
 
 
-def sizes_row(directory: Path, block: int, window: int) -> list[str]:
+def sizes_row(block: int, window: int) -> list[str]:
     """Return the line of a table of sizes: byte ranges, and the design effect for global batch sizes."""
+    sizes: dict[str, Any] = {"shuffle_block": block, "shuffle_window": window}
     effects = []
     for batch in BATCHES:
-        options = ["[ab]*", "--documents", "--shuffle", "windows"]
-        options += ["--shuffle-block", str(block), "--shuffle-window", str(window)]
-        found = simulate(directory, *options, batch=batch, window=max(block * window, batch))
-        effects.append(f"{found['mixing']['datasets']['design_effect']:.2f}")
-    ranges = found["window"]["all_nodes"]
-    fewer = 1 - ranges["plan"]["ranges"] / ranges["full_shuffle"]["ranges"]
-    sizes = [f"{number:,}" for number in (block, window, block * window)]
-    return [*sizes, f"{fewer:.1%}", f"{ranges['plan']['bytes'] / 1e9:.1f}", *effects]
+        samples = max(block * window, batch)
+        found = follow("[ab]*", documents=True, shuffle="windows", batch=batch, window=samples, **sizes)
+        effects.append(f"{found.datasets:.2f}")
+    return [
+        *(f"{number:,}" for number in (block, window, block * window)),
+        *found.all_nodes.cells[1:],
+        *effects,
+    ]
 
 
 def blend(directory: Path) -> None:

@@ -198,16 +198,14 @@ def sources(bench: Stages, size: int) -> None:
 
 
 def ranks(bench: Stages, size: int) -> None:
-    """Planning for many ranks, and following what they read in a step."""
+    """Planning for many ranks."""
     place = bench.make("sources", 100_000)
     words = json.loads((place / "words.json").read_text())
     blend, plan = place / "blend", place / "plan"
     command = tokshard("blend", *words, *LENGTH, *WHOLE, "--num-samples", 100_000, "-o", blend)
     bench.run(command)
-    plain = ["shard-plan", blend, "--world-size", size, "-o", plan]
-    bench.measure("plan_ranks", "rank", size, tokshard(*plain), plan)
-    command = tokshard(*plain, "--simulate", "--simulate-steps", 10)
-    bench.measure("simulate", "rank", size, command, plan)
+    command = tokshard("shard-plan", blend, "--world-size", size, "-o", plan)
+    bench.measure("plan_ranks", "rank", size, command, plan)
 
 
 def reading(bench: Stages, size: int) -> None:
@@ -253,7 +251,7 @@ GROUPS = (
     ),
     Group(samples, 10**8, 1000, ("blend_exhaustive", "blend", "plan_blend", "replan")),
     Group(sources, 10**3, 2, ("blend_sources", "plan_sources")),
-    Group(ranks, 10**4, 1, ("plan_ranks", "simulate")),
+    Group(ranks, 10**4, 1, ("plan_ranks",)),
     Group(reading, 10**5, 10, ("read",)),
 )  # fmt: skip
 STAGES = tuple(stage for group in GROUPS for stage in group.stages)

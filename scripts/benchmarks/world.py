@@ -25,8 +25,7 @@ ROOM = 1.06
 BLEND = """tokshard blend @words.txt --seq-length {length} --split 1,0,0 --num-samples {samples} \\
     --cache-dir cache -o mix"""
 PLAN = """tokshard shard-plan mix --world-size 10000 --tensor-parallel 8 --pipeline-parallel 5 \\
-    --micro-batch-size 1 --global-batch-size 2000 --simulate --ranks-per-node 8 -o plan"""
-NO_SIMULATION = PLAN.replace(" --simulate --ranks-per-node 8", "")
+    --micro-batch-size 1 --global-batch-size 2000 -o plan"""
 
 
 def names(count: int) -> list[str]:
@@ -101,9 +100,8 @@ def run(bench: Session, blend: str) -> None:
     base = yardstick()
     commands = {
         "blend": blend,
-        "plan and simulate": PLAN,
-        "plan --no-digests and simulate": f"{PLAN} --no-digests",
-        "plan --no-digests": f"{NO_SIMULATION} --no-digests",
+        "plan": PLAN,
+        "plan --no-digests": f"{PLAN} --no-digests",
     }
     contenders = [
         Contender(

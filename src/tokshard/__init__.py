@@ -76,14 +76,12 @@ if TYPE_CHECKING:
     from tokshard.preflight.launch.rules import SkippedCheck
     from tokshard.preflight.lookups import CacheLookup
     from tokshard.preflight.options import DoctorOptions
-    from tokshard.sharding.disk_reads import DiskReads, ReadSummary
-    from tokshard.sharding.options import BatchSizes, ShardPlanOptions, SimulateOptions
+    from tokshard.sharding.options import BatchSizes, ShardPlanOptions
     from tokshard.sharding.plan import Plan, read_plan
     from tokshard.sharding.planning import ShardPlanReport, dry_run_shard_plan, shard_plan
     from tokshard.sharding.publication import PlanFiles, write_plan
     from tokshard.sharding.replan.job import dry_run_replan, replan
     from tokshard.sharding.replan.options import ReplanOptions
-    from tokshard.sharding.simulation import SimulationReport, simulate_plan
     from tokshard.tokenization.discard import DiscardedWork, discard_work
     from tokshard.tokenization.job_array.job import finish_tokenize, tokenize_array_task
     from tokshard.tokenization.job_array.options import ArrayOptions, ArrayTask
@@ -133,7 +131,6 @@ __all__ = [
     "DiffOptions",
     "DiffReport",
     "DiscardedWork",
-    "DiskReads",
     "DoctorOptions",
     "DoctorReport",
     "DocumentOrigin",
@@ -169,15 +166,12 @@ __all__ = [
     "RankSummary",
     "RayExecutor",
     "RayOptions",
-    "ReadSummary",
     "ReplanOptions",
     "SampleContents",
     "SamplePiece",
     "ShardPlanOptions",
     "ShardPlanReport",
     "ShuffleForecast",
-    "SimulateOptions",
-    "SimulationReport",
     "Sizes",
     "SkippedCheck",
     "SourceDifference",
@@ -229,7 +223,6 @@ __all__ = [
     "read_plan",
     "replan",
     "shard_plan",
-    "simulate_plan",
     "tokenize",
     "tokenize_array_task",
     "tokenizer_identity",
@@ -262,7 +255,6 @@ _HOMES = {
     "DiffOptions": "tokshard.comparison.options",
     "DiffReport": "tokshard.comparison.report",
     "DiscardedWork": "tokshard.tokenization.discard",
-    "DiskReads": "tokshard.sharding.disk_reads",
     "DoctorOptions": "tokshard.preflight.options",
     "DoctorReport": "tokshard.preflight.job",
     "DocumentOrigin": "tokshard.tracing.report",
@@ -298,15 +290,12 @@ _HOMES = {
     "RankSummary": "tokshard.inspection.plans",
     "RayExecutor": "tokshard.tokenization.workers.ray",
     "RayOptions": "tokshard.cluster.options",
-    "ReadSummary": "tokshard.sharding.disk_reads",
     "ReplanOptions": "tokshard.sharding.replan.options",
     "SampleContents": "tokshard.tracing.report",
     "SamplePiece": "tokshard.tracing.report",
     "ShardPlanOptions": "tokshard.sharding.options",
     "ShardPlanReport": "tokshard.sharding.planning",
     "ShuffleForecast": "tokshard.dataset.merge.job",
-    "SimulateOptions": "tokshard.sharding.options",
-    "SimulationReport": "tokshard.sharding.simulation",
     "Sizes": "tokshard.gpt_index.sizes",
     "SourceDifference": "tokshard.comparison.report",
     "SkippedCheck": "tokshard.preflight.launch.rules",
@@ -357,7 +346,6 @@ _HOMES = {
     "read_plan": "tokshard.sharding.plan",
     "replan": "tokshard.sharding.replan.job",
     "shard_plan": "tokshard.sharding.planning",
-    "simulate_plan": "tokshard.sharding.simulation",
     "tokenize": "tokshard.tokenization.run",
     "tokenize_array_task": "tokshard.tokenization.job_array.job",
     "tokenizer_identity": "tokshard.tokenizer.definition",

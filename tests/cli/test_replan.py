@@ -1,4 +1,4 @@
-"""``tokshard shard-plan --from`` and ``--simulate``: the real command."""
+"""``tokshard shard-plan --from``: the real command."""
 
 from __future__ import annotations
 
@@ -69,19 +69,6 @@ def test_a_plan_continues_with_other_weights(here):
     assert (web["removed"] > 0, web["added"], code["added"] > 0) == (True, 0, True)
 
 
-def test_disk_reads_are_counted(here):
-    options = ["--simulate", "--simulate-steps", 3, "--ranks-per-node", 2, "--bandwidth", "1MB"]
-    arguments = ["mix", "--data-parallel", 4, "--global-batch-size", 8, "-o", "plan"]
-    done = run("shard-plan", *arguments, *options, "--json")
-    assert done.returncode == 0, done.stderr
-    assert len(done.json["simulation"]["steps"]) == 3
-    assert done.json["simulation"]["rank"]["samples"]["most"] == 2
-    assert done.json["simulation"]["steps"][0]["nodes"][1]["samples"] == 4
-    assert done.json["simulation"]["steps"][0]["nodes"][1]["seconds"] > 0
-    shown = run("shard-plan", *arguments, *options)
-    assert "step of a node, max" in shown.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -94,11 +81,6 @@ def test_disk_reads_are_counted(here):
         (["--consumed-samples", 40, "--data-parallel", 3, "-o", "plan2"], "must be divisible by"),
         (["--consumed-samples", 40, "--blend", "1 data/books", "-o", "plan2"], "does not read data/books"),
         (["--consumed-samples", 40, "--blend", "mix", "--dry-run", "-o", "plan2"], "--dry-run"),
-        (["--consumed-samples", 40, "--bandwidth", "1GB", "-o", "plan2"], "--simulate"),
-        (
-            ["--consumed-samples", 40, "--simulate-steps", 3, "-o", "plan2"],
-            "--simulate-steps requires --simulate\nhint: leave out --simulate-steps",
-        ),
     ],
 )
 def test_what_cannot_be_is_one_sentence(here, arguments, message):

@@ -109,7 +109,6 @@ RUNS = [
     (f"shard-plan web code --documents {CONTIGUOUS} -o documents", 0, "shard-plan"),
     ("shard-plan web --documents --data-parallel 3 --mode cyclic --epochs 2 -o cyclic", 0, "shard-plan"),
     ("shard-plan mix --data-parallel 3 -o plan", 4, "error"),
-    ("shard-plan mix --data-parallel 2 -o simulated --simulate --bandwidth 2GB", 0, "shard-plan"),
     ("shard-plan --from plan --consumed-samples 40 --data-parallel 1 -o plan2", 0, "shard-plan"),
     ("shard-plan --from plan --consumed-samples 40 --blend '0.5 web 0.5 code' -o plan3", 0, "shard-plan"),
     ("diff plan plan", 0, "diff"),

@@ -107,8 +107,6 @@ def test_another_plan_is_replaced_only_by_force(mixture, tmp_path):
             2,
             "--mode must be single, cyclic, contiguous, sequential or chunked, got",
         ),
-        (["--data-parallel", 2, "--ranks-per-node", 4], 2, "requires --simulate"),
-        (["--data-parallel", 2, "--simulate-window", 4], 2, "--simulate-window requires --simulate"),
         (["--data-parallel", 2, "--mtp-stages", "a"], 2, "--mtp-stages must be a list of numbers, got 'a'"),
         (["--data-parallel", 2, "--split", "none"], 2, "got 'none'"),
         (["--data-parallel", 2, "--rampup-batch-size", 2, 2, 20], 2, "requires --global-batch-size"),
@@ -161,41 +159,6 @@ def test_ranks_that_read_alike_share_a_line(mixture, tmp_path):
         "ranks 1, 3, 5 and 1 more 1 0-1 0-1 nothing: other ranks send it",
         "ranks 4, 6 0 0-1 1 labels, loss_mask, attention_mask",
     ]
-
-
-def test_a_simulation_names_its_units_and_folds_equal_nodes(mixture, tmp_path):
-    options = ["--documents", "--data-parallel", 4, "--simulate", "--ranks-per-node", 1]
-    shown = plan(mixture, tmp_path / "plan", *options, source=documents(mixture)).stdout
-    header = next(line for line in shown.splitlines() if line.startswith("disk reads"))
-    assert re.split("  +", header) == [
-        *("disk reads", "samples", "pieces", "tokens (bytes)", "4 KiB pages", "open files")
-    ]
-    assert re.search(r"^  step of a rank, mean +\S+ +\S+ +[\d.]+ k?B ", shown, re.MULTILINE)
-    assert re.search(r"^  nodes? [-\d]+, total ", shown, re.MULTILINE)
-
-
-def test_a_simulation_shows_byte_ranges_and_mixing(mixture, tmp_path):
-    options = ["--documents", "--data-parallel", 2, "--shuffle", "windows", "--shuffle-block", 2]
-    options += ["--shuffle-window", 5, "--simulate", "--simulate-steps", 1]
-    shown = plan(mixture, tmp_path / "plan", *options, source=documents(mixture)).stdout
-    lines = [re.split("  +", line) for line in shown.splitlines()]
-    ranges = next(number for number, words in enumerate(lines) if words[0] == "byte ranges of 5 steps")
-    assert lines[ranges][1:] == ["samples", "ranges", "size", "full shuffle", "size", "fewer"]
-    assert [words[1:3] for words in lines[ranges + 1 : ranges + 3]] == [
-        ["all nodes", "10"],
-        ["node with most ranges", "10"],
-    ]
-    mixing = next(number for number, words in enumerate(lines) if words[0].startswith("mixing of "))
-    assert lines[mixing][1:] == ["groups", "design effect", "full shuffle"]
-    assert [words[1] for words in lines[mixing + 1 : mixing + 3]] == ["datasets", "hundredths of the data"]
-    value = json.loads(
-        run(
-            *("shard-plan", documents(mixture), *options, "--simulate-window", 3),
-            *("--force", "--json", "-o", tmp_path / "plan"),
-        ).stdout
-    )["simulation"]
-    assert (value["window"]["steps"], value["window"]["all_nodes"]["samples"]) == (3, 6)
-    assert value["mixing"]["datasets"]["groups"] == 2
 
 
 def test_a_schedule_is_in_tokens_and_shown(mixture, tmp_path):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from tokshard.cli import options
-from tokshard.cli.declarations import choice, count, parse_count, size, switch, text
+from tokshard.cli.declarations import choice, count, parse_count, switch, text
 
 COMMON_OPTIONS = (
     "--output",
@@ -28,7 +28,6 @@ COMMON_OPTIONS = (
     "--tail",
     "--seed",
     "--from",
-    "--simulate",
     "--force",
     "--dry-run",
 )
@@ -39,7 +38,6 @@ _BATCHES = "Batches and steps"
 _ORDER = "Order"
 _EVALUATION = "Validation and testing"
 _CONTINUE = "Continue a plan"
-_LOOK_AHEAD = "Simulation"
 
 Output = Annotated[str, text("--output", "-o", metavar="PLAN", help="Write the plan to this directory.")]
 Sources = Annotated[
@@ -349,41 +347,6 @@ ConsumedValidSamples = Annotated[
         help="Start validation after N consumed samples, for all validation sets or once for each set.",
         group=_EVALUATION,
         default="0",
-    ),
-]
-Simulate = Annotated[
-    bool,
-    switch(
-        "--simulate",
-        help="Report the disk reads per step, rank and node, byte ranges, and how well steps are mixed.",
-        group=_LOOK_AHEAD,
-    ),
-]
-SimulateSteps = Annotated[
-    int, count("--simulate-steps", help="Simulate the first N steps.", group=_LOOK_AHEAD)
-]
-SimulateWindow = Annotated[
-    int | None,
-    count(
-        "--simulate-window",
-        help="With --simulate: count the byte ranges of the first N steps together.",
-        group=_LOOK_AHEAD,
-        default="a window of the shuffle",
-    ),
-]
-SimulateStream = Annotated[
-    str,
-    text("--simulate-stream", metavar="STREAM", help="Simulate this stream.", group=_LOOK_AHEAD),
-]
-RanksPerNode = Annotated[
-    int, count("--ranks-per-node", help="Place N consecutive ranks on each node.", group=_LOOK_AHEAD)
-]
-Bandwidth = Annotated[
-    int | None,
-    size(
-        "--bandwidth",
-        help="With --simulate: also report times, for nodes that read SIZE per second, such as 2GB.",
-        group=_LOOK_AHEAD,
     ),
 ]
 Force = Annotated[bool, switch("--force", help="Replace another plan at PLAN.", group=options.RUN)]

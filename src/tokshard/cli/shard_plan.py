@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer  # noqa: TC002 - typer itself reads the annotation of the context
 
 import tokshard
-from tokshard import (
-    BatchSizes,
-    ReplanOptions,
-    ShardPlanOptions,
-    SimulateOptions,
-)
+from tokshard import BatchSizes, ReplanOptions, ShardPlanOptions
 from tokshard.cli import options, plan_options, rendering
 from tokshard.cli.command_run import command_run
-from tokshard.cli.plan_views import show_proofs, show_simulation
+from tokshard.cli.plan_views import show_proofs
 from tokshard.core.formatting import counted, duration, size
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokshard import (
-        Plan,
-        ShardPlanReport,
-    )
-    from tokshard.core.progress import Progress
+    from tokshard import ShardPlanReport
 
 
 COMMON_OPTIONS = plan_options.COMMON_OPTIONS
@@ -78,12 +68,6 @@ def shard_plan(
     from_plan: plan_options.FromPlan = None,
     blend: plan_options.Blend = None,
     moved: plan_options.Moved = None,
-    simulate: plan_options.Simulate = False,
-    simulate_steps: plan_options.SimulateSteps = SimulateOptions.steps,
-    simulate_window: plan_options.SimulateWindow = SimulateOptions.window,
-    simulate_stream: plan_options.SimulateStream = SimulateOptions.stream,
-    ranks_per_node: plan_options.RanksPerNode = SimulateOptions.ranks_per_node,
-    bandwidth: plan_options.Bandwidth = None,
     force: plan_options.Force = ShardPlanOptions.force,
     lock: options.Lock = ShardPlanOptions.lock,
     dry_run: plan_options.DryRun = False,
@@ -108,30 +92,15 @@ def shard_plan(
             -o plan2
     """
     with command_run(as_json=as_json, quiet=quiet) as run:
-        looking = look_ahead(
-            simulate=simulate,
-            stream=simulate_stream,
-            steps=simulate_steps,
-            ranks_per_node=ranks_per_node,
-            bandwidth=bandwidth,
-            window=simulate_window,
-        )
         given = Given(ctx)
-        if not simulate:
-            given.refuse(_LOOK_AHEAD, "requires --simulate")
         if from_plan is not None:
             mapping = PathMapping.of(options.parse_moved(moved))
             replanning = replan_options(from_plan, given, mapping, blend=blend)
             if dry_run:
-                report = looking.preview(
-                    tokshard.dry_run_replan(replanning, progress=run.progress), output, run.progress
-                )
+                plan = tokshard.dry_run_replan(replanning, progress=run.progress)
+                report = tokshard.ShardPlanReport.of(plan, output, None)
             else:
-                report = tokshard.replan(
-                    replanning,
-                    simulation=looking.simulate,
-                    progress=run.progress,
-                )
+                report = tokshard.replan(replanning, progress=run.progress)
         else:
             given.refuse(_ONLY_FROM, "requires --from")
             planning = ShardPlanOptions(
@@ -180,15 +149,10 @@ def shard_plan(
                 lock=lock,
             )
             if dry_run:
-                report = looking.preview(
-                    tokshard.dry_run_shard_plan(planning, progress=run.progress), output, run.progress
-                )
+                plan = tokshard.dry_run_shard_plan(planning, progress=run.progress)
+                report = tokshard.ShardPlanReport.of(plan, output, None)
             else:
-                report = tokshard.shard_plan(
-                    planning,
-                    simulation=looking.simulate,
-                    progress=run.progress,
-                )
+                report = tokshard.shard_plan(planning, progress=run.progress)
         run.warn(report.plan.messages)
         run.show(report, lambda report: _show(report, output))
 
@@ -197,8 +161,6 @@ def _show(report: ShardPlanReport, output: str) -> None:
     plan, files = report.plan.opened_from(f"{output}/plan.json"), report.written
     rendering.show(tokshard.describe(plan, charts=False))
     show_proofs(plan)
-    if report.simulation is not None:
-        show_simulation(report.simulation)
     if files is None:
         rendering.line("nothing was written (--dry-run)")
         return
@@ -209,43 +171,6 @@ def _show(report: ShardPlanReport, output: str) -> None:
             ("next", f"tokshard inspect {shlex.quote(output)}"),
         ]
     )
-
-
-@dataclass(frozen=True, slots=True)
-class LookAhead:
-    """Options of the simulation, or None if it was not requested."""
-
-    simulate: SimulateOptions | None
-
-    def preview(self, plan: Plan, output: str, progress: Progress) -> ShardPlanReport:
-        """Return the report of a plan that is not written."""
-        reads = None
-        if self.simulate is not None:
-            reads = tokshard.simulate_plan(plan, self.simulate, progress=progress)
-        return tokshard.ShardPlanReport.of(plan, output, None, reads)
-
-
-def look_ahead(
-    *,
-    simulate: bool,
-    stream: str,
-    steps: int,
-    ranks_per_node: int,
-    bandwidth: float | None,
-    window: int | None,
-) -> LookAhead:
-    """Return the options of a simulation.
-
-    Raises:
-        UsageError: An option requires, or excludes, another one.
-    """
-    for option, value in (("--bandwidth", bandwidth), ("--simulate-window", window)):
-        if value is not None and not simulate:
-            raise UsageError(f"{option} requires --simulate")
-    simulated = SimulateOptions(
-        stream=stream, steps=steps, ranks_per_node=ranks_per_node, bandwidth=bandwidth, window=window
-    )
-    return LookAhead(simulated if simulate else None)
 
 
 _FIXED = (
@@ -292,9 +217,6 @@ _SAME_NAME = (
 
 _ONLY_FROM = ("blend", "moved")
 """Options that require ``--from``."""
-
-_LOOK_AHEAD = ("simulate_steps", "simulate_stream", "ranks_per_node")
-"""Options that require ``--simulate``."""
 
 
 class Given:

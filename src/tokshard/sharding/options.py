@@ -1,4 +1,4 @@
-"""Options of planning and simulation."""
+"""Options of planning."""
 
 from __future__ import annotations
 
@@ -87,37 +87,6 @@ def world_size_of(world_size: int | None, data_parallel: int | None, model: int)
             hint="pass only one of them",
         )
     return data_parallel * model
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimulateOptions:
-    """Options of :func:`tokshard.simulate_plan`.
-
-    Attributes:
-        stream: The stream.
-        steps: The number of steps, from the first on.
-        ranks_per_node: The neighboring ranks on a node.
-        bandwidth: Bytes per second that a node, or a rank by itself, gets from storage; None for no times.
-        window: The number of steps whose byte ranges are counted, from the first on; None for the steps that
-            read a window of the shuffle.
-
-    Raises:
-        UsageError: A number is out of range.
-    """
-
-    stream: str = "train"
-    steps: int = 10
-    ranks_per_node: int = 8
-    bandwidth: float | None = None
-    window: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "ranks_per_node", "window"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise UsageError(f"{name.replace('_', ' ')} must be at least 1, got {number}")
-        if self.bandwidth is not None and self.bandwidth <= 0:
-            raise UsageError(f"--bandwidth must be positive, got {self.bandwidth}")
 
 
 @dataclass(frozen=True, kw_only=True)

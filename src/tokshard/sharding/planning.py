@@ -14,13 +14,12 @@ from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
 from tokshard.sharding.discovery import RequestedSamples, open_sources, read_blends
 from tokshard.sharding.intervals import Intervals
 from tokshard.sharding.modes import World, cyclic_order, layout_of, shuffle_links
-from tokshard.sharding.options import ShardPlanOptions, SimulateOptions
+from tokshard.sharding.options import ShardPlanOptions
 from tokshard.sharding.order import Bucketing, SampleOrder
 from tokshard.sharding.plan import Plan, PlanWarning, Stream
 from tokshard.sharding.publication import PlanFiles, write_plan
 from tokshard.sharding.requests import DEFAULT_WINDOW, PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.simulation import SimulationReport, simulate_plan
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.summary import Coverage, check_partition, coverage_of
 from tokshard.sharding.tokenizers import PlanTokenizers, agree_on_tokenizers
@@ -37,35 +36,20 @@ class ShardPlanReport(Document):
     plan: Annotated[Plan, Key("plan", "The plan, as its file has it.")]
     coverage: Annotated[dict[str, Coverage], Key("coverage", "Samples that each stream reads.")]
     written: Annotated[PlanFiles | None, Key("written", "Files of the plan; null for a dry run.")]
-    simulation: Annotated[
-        SimulationReport | None, Key("simulation", "Disk reads of the first steps; null if not requested.")
-    ] = None
     seconds: Annotated[float, Key("seconds", "Duration of the run; 0 for a dry run.", minimum=0)] = 0.0
 
     @classmethod
-    def of(
-        cls,
-        plan: Plan,
-        output: str,
-        written: PlanFiles | None,
-        simulation: SimulationReport | None = None,
-    ) -> ShardPlanReport:
+    def of(cls, plan: Plan, output: str, written: PlanFiles | None) -> ShardPlanReport:
         """Return the report of a plan in a directory."""
         coverage = {name: coverage_of(stream.assignment) for name, stream in plan.streams.items()}
-        return cls(plan.stored_in(output), coverage, written, simulation)
+        return cls(plan.stored_in(output), coverage, written)
 
 
-def shard_plan(
-    options: ShardPlanOptions,
-    *,
-    simulation: SimulateOptions | None = None,
-    progress: Progress | None = None,
-) -> ShardPlanReport:
+def shard_plan(options: ShardPlanOptions, *, progress: Progress | None = None) -> ShardPlanReport:
     """Plan the samples of every rank and write the plan; see :func:`write_plan`.
 
     Args:
         options: What to plan.
-        simulation: Steps whose disk reads the report counts; None for none.
         progress: Receives the activities.
 
     Raises:
@@ -85,7 +69,6 @@ def shard_plan(
             dry_run_shard_plan(options, progress=listener),
             options.output,
             force=options.force,
-            simulation=simulation,
             progress=listener,
         )
         return replace(report, seconds=time.monotonic() - started)
@@ -96,14 +79,12 @@ def publish_plan(
     output: str,
     *,
     force: bool,
-    simulation: SimulateOptions | None,
     progress: Progress,
 ) -> ShardPlanReport:
-    """Simulate a plan and write it; return the report."""
-    reads = None if simulation is None else simulate_plan(plan, simulation, progress=progress)
+    """Write a plan; return the report."""
     progress.start("writing the plan")
     written = write_plan(plan, output, force=force)
-    return ShardPlanReport.of(plan, output, written, reads)
+    return ShardPlanReport.of(plan, output, written)
 
 
 def dry_run_shard_plan(options: ShardPlanOptions, *, progress: Progress | None = None) -> Plan:

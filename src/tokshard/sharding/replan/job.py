@@ -31,7 +31,6 @@ from tokshard.sharding.history import (
 from tokshard.sharding.layouts import Blocked
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.modes import World
-from tokshard.sharding.options import SimulateOptions
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import Plan, PlanWarning, Stream, read_plan
 from tokshard.sharding.planning import ShardPlanReport, publish_plan, world_of
@@ -61,17 +60,11 @@ FULL_VALIDATION = "full-validation"
 STRIPED_MODES = ("single", "sequential")
 
 
-def replan(
-    options: ReplanOptions,
-    *,
-    simulation: SimulateOptions | None = None,
-    progress: Progress | None = None,
-) -> ShardPlanReport:
+def replan(options: ReplanOptions, *, progress: Progress | None = None) -> ShardPlanReport:
     """Continue a plan for a new world size or with new weights, and write it.
 
     Args:
         options: How it continues.
-        simulation: Steps of the new plan whose disk reads the report counts; None for none.
         progress: Receives the activities.
 
     Raises:
@@ -98,7 +91,6 @@ def replan(
             found.plan,
             options.output,
             force=options.force,
-            simulation=simulation,
             progress=listener,
         )
         return replace(report, seconds=time.monotonic() - started)
