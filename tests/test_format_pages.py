@@ -44,7 +44,7 @@ def test_id_of_a_blend():
             "sources": [
                 {
                     "hash": source["index"][:32],
-                    **{key: source[key] for key in ("samples", "draws", "seed", "fingerprint")},
+                    **{key: source[key] for key in ("samples", "draws", "fingerprint")},
                 }
                 for source in split["sources"]
             ],

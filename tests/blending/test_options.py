@@ -2,13 +2,10 @@ import pytest
 
 from support.blends import write_sources
 from tokshard.blending.options import BlendOptions
-from tokshard.blending.recipe import BlendRecipe, Mixture, Source
 from tokshard.errors import UsageError
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.index_cache.description import GPTDatasetDescription
 from tokshard.index_cache.options import NamingOptions, TrainingOptions
-
-TWICE = BlendRecipe(Mixture((Source("data/web", 1), Source("data/web", 1))))
 
 
 @pytest.fixture
@@ -19,18 +16,13 @@ def like(tmp_path):
     return NamingOptions(like=tmp_path / "x-description.txt")
 
 
-def seeds(options):
-    recipe, config = options.resolve()
-    return [config.seed if source.seed is None else source.seed for source in recipe.mixture.sources]
-
-
-def test_own_seeds_follow_the_seed_of_the_run_wherever_it_comes_from(like, tmp_path):
-    assert seeds(BlendOptions(TWICE, own_seeds=True, sequence_length=8)) == [1234, 1235]
-    assert seeds(BlendOptions(TWICE, own_seeds=True, naming=like)) == [4321, 4322]
-    assert seeds(BlendOptions(TWICE, own_seeds=True, naming=like, seed=7)) == [7, 8]
-    (tmp_path / "recipe.toml").write_text("seed = 9\n" + 2 * "[[source]]\nprefix = 'data/web'\nweight = 1\n")
-    recipe = BlendOptions((str(tmp_path / "recipe.toml"),), own_seeds=True, naming=like)
-    assert seeds(recipe) == [9, 10]
+def test_the_seed_is_that_of_an_option_of_the_recipe_or_of_like(like, tmp_path):
+    (tmp_path / "recipe.toml").write_text("seed = 9\n[[source]]\nprefix = 'data/web'\n")
+    sources = (str(tmp_path / "recipe.toml"),)
+    assert BlendOptions(("data/web",), sequence_length=8).resolve()[1].seed == 1234
+    assert BlendOptions(("data/web",), naming=like).resolve()[1].seed == 4321
+    assert BlendOptions(sources, naming=like).resolve()[1].seed == 9
+    assert BlendOptions(sources, naming=like, seed=7).resolve()[1].seed == 7
 
 
 def test_what_no_option_gives_is_that_of_like(like):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from support.blends import config_for, greedy, write_dataset, write_sources
-from tokshard.blending.emission import emit_megatron_args
 from tokshard.blending.plan import _proportional_draws, plan_blend, plan_requests
-from tokshard.blending.recipe import BlendRecipe, Mixture, Source, with_own_seeds
+from tokshard.blending.recipe import BlendRecipe, Mixture, Source
 from tokshard.blending.recipe_files import parse_per_split_words, parse_words
 from tokshard.errors import InputError, UsageError
 from tokshard.gpt_index.sizes import Sizes
@@ -119,17 +118,11 @@ def test_weights_need_every_size_even_of_splits_without_a_share(sources, sizes):
         plan_blend(parse_words(["1", sources[0], "2", sources[1]]), config_for(*sizes, split="100"))
 
 
-def test_a_dataset_named_twice_is_refused_or_gets_its_own_seed(sources, tmp_path):
+def test_a_dataset_named_twice_is_refused(sources, tmp_path):
     other = f"{sources[0][: -len('source0')]}./source0"
     for words in ([sources[0], sources[0]], ["1", sources[0], "2", other], [sources[1], sources[0], other]):
         with pytest.raises(UsageError, match="twice"):
             plan_blend(parse_words(words), config_for(20))
-    recipe = with_own_seeds(parse_words(["1", sources[0], "2", sources[0]]), 1234)
-    plan = plan_blend(recipe, config_for(20))
-    assert [source.request.seed for source in plan.splits[0].sources] == [1234, 1235]
-    for emit in (emit_megatron_args,):
-        with pytest.raises(UsageError, match="has its own seed"):
-            emit(plan)
 
 
 def test_an_overrun_is_refused_with_the_smallest_surplus_that_works(tmp_path):

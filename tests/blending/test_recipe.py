@@ -1,6 +1,6 @@
 import pytest
 
-from tokshard.blending.recipe import BlendRecipe, Mixture, Source, with_own_seeds
+from tokshard.blending.recipe import BlendRecipe, Mixture, Source
 from tokshard.blending.recipe_files import (
     parse_recipe,
 )
@@ -15,7 +15,6 @@ from tokshard.errors import UsageError
         "[[source]]\nprefix = 'a'\nweight = inf",
         "[[source]]\nprefix = '7'",
         "[[source]]\nprefix = ''",
-        "[[source]]\nprefix = 'a'\nseed = -1",
         "[[source]]\nprefix = 'a'\nepochs = 0",
         "[[source]]\nprefix = 'a'\nepochs = 1\nweight = 1",
         "[[source]]\nprefix = 'a'\nepochs = 1\nmax_epochs = 2",
@@ -48,16 +47,3 @@ def test_a_recipe_has_one_mixture_or_one_for_each_split():
     ):
         with pytest.raises(UsageError):
             BlendRecipe(**arguments)
-
-
-def test_repetitions_get_seeds_of_their_own_in_each_split():
-    twice = Mixture((Source("a", 1), Source("b", 1), Source("a", 2), Source("a", 3, seed=5)))
-    recipe = with_own_seeds(BlendRecipe(per_split=(twice, None, twice)), 10)
-    for mixture in (recipe.per_split[0], recipe.per_split[2]):
-        assert [source.seed for source in mixture.sources] == [None, None, 11, 5]
-
-
-def test_a_repetition_is_one_in_whatever_spelling():
-    spelled = Mixture((Source("data/a", 1), Source("./data/a", 1), Source("data/x/../a", 1)))
-    recipe = with_own_seeds(BlendRecipe(spelled), 10)
-    assert [source.seed for source in recipe.mixture.sources] == [None, 11, 12]

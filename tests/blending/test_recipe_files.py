@@ -124,14 +124,13 @@ weight = "300B"
 prefix = "data/code"
 weight = 1.5e9
 max_epochs = 4
-seed = 9
 """
 
 
 def test_a_recipe_file_says_all():
     recipe = parse_recipe(FULL)
     assert recipe.mixture == Mixture(
-        (Source("data/web", 300_000_000_000), Source("data/code", 1.5e9, max_epochs=4, seed=9)), "tokens", 2
+        (Source("data/web", 300_000_000_000), Source("data/code", 1.5e9, max_epochs=4)), "tokens", 2
     )
     options = recipe.defaults
     assert (options.sequence_length, options.num_samples, options.split) == (

@@ -186,7 +186,7 @@ def test_assert_hit_covers_indexes_and_blends(workshop):
     assert run(*options, "--assert-hit", "--quiet").returncode == 0
 
 
-def test_a_dataset_twice_needs_seeds_of_its_own(workshop):
+def test_a_dataset_twice_is_refused(workshop):
     twice = (
         "blend",
         1,
@@ -203,10 +203,6 @@ def test_a_dataset_twice_needs_seeds_of_its_own(workshop):
     )
     refused = run(*twice, *NAMES)
     assert (refused.returncode, "is in the mixture twice" in refused.stderr) == (2, True)
-    done = run(*twice, *NAMES, "--own-seeds")
-    assert (done.returncode, "next: tokshard shard-plan mix " in done.stdout) == (0, True)
-    emitted = run(*twice[:-2], "--own-seeds", "--emit", "megatron-args")
-    assert (emitted.returncode, "Megatron cannot read this blend" in emitted.stderr) == (2, True)
 
 
 def test_an_overrun_is_refused_with_what_works(workshop):

@@ -73,7 +73,6 @@ class BlendSource(CacheEntryNames):
     ]
     samples: Annotated[int, Key("samples", "Samples of the index.", minimum=0)]
     draws: Annotated[int, Key("draws", "Samples that the split reads: 0 to draws - 1.", minimum=0)]
-    seed: Annotated[int, Key("seed", "Seed of its shuffles.", minimum=0)]
     fingerprint: Annotated[
         DatasetFingerprint, Key("fingerprint", "Fingerprint of the dataset when its index was built.")
     ]
@@ -351,7 +350,7 @@ class BlendDocument(Document):
 
     @property
     def seed(self) -> int:
-        """The seed of all shuffles whose source has no separate seed."""
+        """The seed of all shuffles."""
         return self.builder.seed
 
     @property
@@ -460,7 +459,6 @@ def _identity(builder: BuilderConfig, splits: Mapping[str, BlendSplit]) -> str:
                     "hash": source.hash,
                     "samples": source.samples,
                     "draws": source.draws,
-                    "seed": source.seed,
                     "fingerprint": encode(source.fingerprint),
                     **({} if source.packing is None else {"packing": encode(source.packing)}),
                 }

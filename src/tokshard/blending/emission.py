@@ -29,8 +29,8 @@ def emit_megatron(plan: BlendPlan, options: BlendOptions, form: Form = "megatron
             ``--per-split-data-args-path``. ``"megatron-words"``: a file for ``--data-args-path``.
 
     Raises:
-        UsageError: There is no such form of this blend, or Megatron cannot be given it: a source has a seed
-            of its own, or a prefix that would be misread, or it is packed and has no cache.
+        UsageError: There is no such form of this blend, Megatron would misread a prefix, or the blend is
+            packed and has no cache.
     """
     if form == "megatron-json":
         return emit_megatron_json(plan).rstrip("\n")
@@ -59,8 +59,7 @@ def emit_megatron_args(
         size_arguments: The run's own arguments that the sizes come from; ``--train-samples`` without.
 
     Raises:
-        UsageError: Megatron cannot read it: a source has its own seed, or a prefix that would be
-            misread.
+        UsageError: Megatron would misread a prefix.
     """
     config = plan.config
     words: list[str] = []
@@ -141,11 +140,6 @@ def _checked_words(plan: BlendPlan, mixture: Mixture, resolved: BlendWeights | N
 def _words(plan: BlendPlan, mixture: Mixture, resolved: BlendWeights | None) -> list[str]:
     prefixes = []
     for source in mixture.sources:
-        if source.seed is not None and source.seed != plan.config.seed:
-            raise UsageError(
-                f"Megatron cannot read this blend: {source.prefix!r} has its own seed ({source.seed})",
-                hint="read it with tokshard.loader",
-            )
         prefixes.append(plan.config.training_path(source.prefix))
         check_prefix(prefixes[-1])
     weights = resolved.weights if resolved is not None else None

@@ -423,7 +423,6 @@ def _describe(
             index=os.path.join(report.entry.directory, report.entry.stem),
             samples=report.plan.samples,
             draws=source.draws,
-            seed=source.request.seed,
             fingerprint=report.dataset,
             tokenizer=tokenizers[report.tokenizer],
             packing=source.request.packing,

@@ -128,7 +128,6 @@ class BlendOptions:
         epochs: The epochs to read of each source that the recipe gives none.
         max_epochs: The limit on the epochs of each source that the recipe gives none.
         temperature: Weights (or sizes) are taken to the power of 1/temperature.
-        own_seeds: Whether a dataset that is named twice gets a seed for each; Megatron cannot be given that.
         sequence_length: The tokens of a sample.
         split: The split string.
         seed: The seed of all shuffles.
@@ -168,7 +167,6 @@ class BlendOptions:
     epochs: float | None = None
     max_epochs: float | None = None
     temperature: float | None = None
-    own_seeds: bool = False
     sequence_length: int | None = None
     split: str | None = None
     seed: int | None = None
@@ -235,7 +233,7 @@ class BlendOptions:
             UsageError: The sequence length is missing, or a value is invalid or has no effect.
             InputError: A file cannot be read.
         """
-        from tokshard.blending.recipe import prefixes, with_own_seeds
+        from tokshard.blending.recipe import prefixes
 
         recipe = self._adjusted_recipe()
         defaults, like = recipe.defaults, self.naming.settings()
@@ -257,7 +255,6 @@ class BlendOptions:
         )
         named = prefixes((recipe.mixture, *(recipe.per_split or ())))
         check_path_as(self.path_as, (*named, self.cache or ""))
-        seed = _first(self.seed, defaults.seed, like and like.random_seed, megatron_defaults.SEED)
         identifiers = self.naming.identifiers()
         sizes = _first(self.num_samples, self._training_sizes, defaults.num_samples, Sizes(None, 0, 0))
         config = BuilderConfig(
@@ -265,14 +262,14 @@ class BlendOptions:
             sizes=sizes,
             tokenizer=neutral_identifiers(named[0]) if identifiers is None else identifiers,
             split=_first(split, like and like.split, megatron_defaults.SPLIT),
-            seed=seed,
+            seed=_first(self.seed, defaults.seed, like and like.random_seed, megatron_defaults.SEED),
             surplus=_first(self.surplus, defaults.surplus, megatron_defaults.SURPLUS),
             path_as=self.path_as,
             extra_token=self.extra_token,
             drop_last_partial=self.drop_last_partial,
             packing=packing,
         )
-        return (with_own_seeds(recipe, seed) if self.own_seeds else recipe), config
+        return recipe, config
 
     def early_warnings(self) -> tuple[str, ...]:
         """Return the warnings that do not need the datasets: they can be shown before the work begins.

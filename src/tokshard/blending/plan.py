@@ -14,7 +14,7 @@ import numpy as np
 
 from tokshard.blending.options import BuilderConfig
 from tokshard.blending.order import blend_blocks, count_draws, exhaustive_order, greedy_order, normalize
-from tokshard.blending.recipe import BlendRecipe, Mixture, Source, data_identity
+from tokshard.blending.recipe import BlendRecipe, Mixture, Source
 from tokshard.blending.weights import (
     BlendWeights,
     SourceTokens,
@@ -31,6 +31,8 @@ from tokshard.gpt_index.packing import Packing
 from tokshard.gpt_index.splits import SPLITS, whole_split
 from tokshard.index_cache.description import BlendedDescription
 from tokshard.index_cache.options import IndexRequest
+from tokshard.storage.fs import realpath
+from tokshard.storage.paths import idx_path
 
 PackingOf = Callable[[IndexRequest], Packing | None]
 Kind = Literal["single", "weighted", "proportional", "exhaustive"]
@@ -144,11 +146,6 @@ class BlendPlan:
     def requests(self) -> tuple[IndexRequest, ...]:
         """All indexes that are needed."""
         return tuple(request for split in self.splits for request in split.requests)
-
-    @property
-    def has_own_seeds(self) -> bool:
-        """True if a source has its own seed, which Megatron cannot reproduce."""
-        return any(request.seed != self.config.seed for request in self.requests)
 
 
 def plan_blend(
@@ -287,7 +284,7 @@ def _request(
         split=whole_split(split) if own else config.shares,
         num_samples=num_samples,
         sequence_length=config.sequence_length,
-        seed=config.seed if source.seed is None else source.seed,
+        seed=config.seed,
         tokenizer=config.tokenizer,
         extra_token=config.extra_token,
         drop_last_partial=config.drop_last_partial,
@@ -311,7 +308,7 @@ class _Planner:
         names = SPLITS if self._only is None else (self._only,)
         for mixture in dict.fromkeys(recipe.for_split(name) for name in names):
             if mixture is not None:
-                _refuse_duplicates(mixture.sources, self._config.seed)
+                _refuse_duplicates(mixture.sources)
         if "valid" in names:
             self._check_validation_sets()
         if recipe.mixture is not None:
@@ -480,21 +477,18 @@ def _named(error: TokshardError, request: IndexRequest) -> TokshardError:
     return type(error)(f"{request.prefix}, {request.split_name}: {error.message}", hint=error.hint)
 
 
-def _refuse_duplicates(sources: Iterable[Source], seed: int) -> None:
-    # Two uses of a dataset with the same seed would give the same samples.
-    seen: dict[tuple[str, int], Source] = {}
+def _refuse_duplicates(sources: Iterable[Source]) -> None:
+    # Two uses of a dataset would give the same samples.
+    seen: dict[str, Source] = {}
     for source in sources:
-        own = seed if source.seed is None else source.seed
-        key = data_identity(source.prefix), own
+        key = realpath(idx_path(source.prefix))  # the same for all spellings of a dataset
         if key in seen:
             first = seen[key]
             also = "" if first.prefix == source.prefix else f" (also as {first.prefix!r})"
             same_pack = (first.pack or "concat") == (source.pack or "concat")
             same = "samples in the same order" if same_pack else "file names, whatever their packing is"
             raise UsageError(
-                f"{source.prefix!r} is in the mixture twice{also} with the same seed {own}: "
-                f"both would have the same {same}",
-                hint="name it once with the total weight, or use different seeds (--own-seeds, or seed in "
-                "a recipe), which Megatron does not support",
+                f"{source.prefix!r} is in the mixture twice{also}: both would have the same {same}",
+                hint="name it once with the total weight",
             )
         seen[key] = source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from tokshard.core.codec import Key, NotStored
@@ -12,8 +12,6 @@ from tokshard.errors import UsageError
 from tokshard.gpt_index.packing import PACK_METHODS, PackMethod
 from tokshard.gpt_index.sizes import Sizes
 from tokshard.gpt_index.splits import SPLITS
-from tokshard.storage.fs import realpath
-from tokshard.storage.paths import idx_path
 
 Unit = Literal["samples", "tokens"]
 UNITS: tuple[Unit, ...] = ("samples", "tokens")
@@ -32,7 +30,6 @@ class Source:
         epochs: Epochs to read, instead of a weight.
         max_epochs: The limit on the epochs; what the weight would give the source beyond them goes to
             the other sources.
-        seed: The seed of its shuffles; None for that of the run. Megatron has no seed per source.
         pack: ``"concat"`` or ``"best-fit"``; None for that of the run, in a resolved recipe for ``"concat"``.
 
     Raises:
@@ -46,7 +43,6 @@ class Source:
     )
     epochs: Annotated[float | None, Key("epochs", "Epochs to read.", omit_none=True)] = None
     max_epochs: Annotated[float | None, Key("max_epochs", "Limit on the epochs.", omit_none=True)] = None
-    seed: Annotated[int | None, Key("seed", "Seed of its shuffles.", minimum=0, omit_none=True)] = None
     pack: Annotated[
         PackMethod | None,
         Key("pack", "concat, or best-fit for whole documents packed into samples.", omit_none=True),
@@ -66,10 +62,6 @@ class Source:
             raise UsageError(
                 f"the source {self.prefix!r} has epochs and a {'weight' if self.weight else 'max_epochs'}",
                 hint="keep one of them",
-            )
-        if self.seed is not None and not 0 <= self.seed < 2**32:
-            raise UsageError(
-                f"the seed of the source {self.prefix!r} must be from 0 to 2^32 - 1, got {self.seed}"
             )
 
     def _check_positive(self, name: str) -> None:
@@ -228,43 +220,6 @@ class BlendRecipe:
     def for_split(self, name: str) -> Mixture | None:
         """Return the mixture that a split is drawn from, or None where it has none."""
         return self.mixture if self.per_split is None else self.per_split[SPLITS.index(name)]
-
-
-def with_own_seeds(recipe: BlendRecipe, seed: int) -> BlendRecipe:
-    """Return the recipe with a separate seed for each repetition of a dataset: seed + 1, seed + 2, ...
-
-    Args:
-        recipe: A recipe in which a mixture may name a dataset several times, in whatever spelling.
-        seed: The seed of the run, which the first of them keeps.
-
-    Example:
-        >>> twice = BlendRecipe(Mixture((Source("a", 1), Source("a", 1))))
-        >>> [source.seed for source in with_own_seeds(twice, 1234).mixture.sources]
-        [None, 1235]
-    """
-    if recipe.per_split is None:
-        return replace(recipe, mixture=_seeded(recipe.mixture, seed))
-    train, valid, test = (_seeded(mixture, seed) for mixture in recipe.per_split)
-    return replace(recipe, per_split=(train, valid, test))
-
-
-def _seeded(mixture: Mixture | None, seed: int) -> Mixture | None:
-    if mixture is None:
-        return None
-    times: dict[str, int] = {}
-    sources = []
-    for source in mixture.sources:
-        data = data_identity(source.prefix)
-        repetition = times.get(data, 0)
-        times[data] = repetition + 1
-        needs_one = repetition > 0 and source.seed is None
-        sources.append(replace(source, seed=seed + repetition) if needs_one else source)
-    return replace(mixture, sources=tuple(sources))
-
-
-def data_identity(prefix: str) -> str:
-    """Return a path that is the same for all spellings of a dataset, links included."""
-    return realpath(idx_path(prefix))
 
 
 def reads_as_number(word: str) -> bool:

@@ -26,7 +26,7 @@ from tokshard.storage.small_files import read_text
 _MAX_RECIPE_BYTES = 8 << 20
 _EXAMPLE = "pass alternating weights and path prefixes (0.7 data/web 0.3 data/code), or only path prefixes"
 _MIXTURE_KEYS = ("unit", "temperature", "source")
-_SOURCE_KEYS = ("prefix", "weight", "epochs", "max_epochs", "seed", "pack")
+_SOURCE_KEYS = ("prefix", "weight", "epochs", "max_epochs", "pack")
 _OPTION_KEYS = ("sequence_length", "num_samples", "split", "seed", "surplus", "pack")
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _AMOUNT = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)([kmbt]?)", re.IGNORECASE)
@@ -276,7 +276,6 @@ def _source(entry: dict[str, Any], where: str, path: str) -> Source:
         weight=_number(entry, "weight", where, path),
         epochs=_number(entry, "epochs", where, path),
         max_epochs=_number(entry, "max_epochs", where, path),
-        seed=_value(entry, "seed", int, where, path),
         pack=_value(entry, "pack", str, where, path),
     )
 

@@ -153,14 +153,6 @@ def blend(
             group=_MIXTURE,
         ),
     ] = None,
-    own_seeds: Annotated[
-        bool,
-        switch(
-            "--own-seeds",
-            help="Give each occurrence of a dataset its own seed; Megatron cannot read the result.",
-            group=_MIXTURE,
-        ),
-    ] = BlendOptions.own_seeds,
     seq_length: options.SequenceLength = None,
     split: options.SplitText = None,
     seed: options.Seed = None,
@@ -273,7 +265,6 @@ def blend(
                 epochs=epochs,
                 max_epochs=max_epochs,
                 temperature=temperature,
-                own_seeds=own_seeds,
                 sequence_length=seq_length,
                 split=split,
                 seed=seed,
@@ -396,7 +387,7 @@ def _show_report(report: BlendReport, options: BlendOptions, following: str | No
 
 
 def _next(report: BlendReport, options: BlendOptions) -> str:
-    if options.naming.are_given and not report.plan.has_own_seeds:
+    if options.naming.are_given:
         arguments = tokshard.emit_megatron(report.plan, options)
         splits = report.document.splits.values()
         if any(source.packing is not None for split in splits for source in split.sources):
