@@ -101,7 +101,7 @@ def test_another_plan_is_replaced_only_by_force(mixture, tmp_path):
         (["--data-parallel", 2, "--global-batch-size", 5], 2, "the global batch size must be divisible by"),
         (["--data-parallel", 1, "--context-parallel", 3], 2, "sequence length must be divisible by"),
         (["--data-parallel", 2, "--steps", 31], 2, "30 steps are left in an epoch of 60 samples"),
-        (["--data-parallel", 2, "--tail", "cut"], 2, "--tail must be drop, pad or error, got 'cut'"),
+        (["--data-parallel", 2, "--tail", "cut"], 2, "--tail must be drop or pad, got 'cut'"),
         (
             ["--data-parallel", 2, "--mode", "random"],
             2,

@@ -130,7 +130,6 @@ def test_parts_that_do_not_fit_are_usage_errors():
         ),
         lambda: Assignment((good,), 4, schedule, -1),
         lambda: EpochRange(order, Striped(99, 2, 4, 48)),
-        lambda: EpochRange(order, Striped(100, 2, 4, None)),
         lambda: EpochRange(order, good.layout, 0, 0),
     ]
     for make in wrong:

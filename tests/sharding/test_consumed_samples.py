@@ -59,12 +59,6 @@ def test_a_later_epoch_that_starts_within_a_batch_loses_no_step():
         assert everything(stream)[0, 0] == consumed % per_epoch
 
 
-def test_a_tail_that_is_an_error_is_measured_from_the_consumed_samples():
-    assert planned(120, 4, 5, 3, 60, tail="error").assignment.steps == 1
-    with pytest.raises(UsageError, match="100 samples are not divisible by 60: 40 remain"):
-        planned(120, 4, 5, 3, 20, tail="error")
-
-
 def test_nothing_is_left_after_the_last_whole_batch():
     for consumed in (300, 320, 340):
         with pytest.raises(UsageError, match="0 steps are left"):

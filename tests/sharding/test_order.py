@@ -96,7 +96,6 @@ def test_the_rest_of_a_rest_is_one_selection():
         lambda: TorchPermutation(10, 0, 2),
         lambda: ConsumptionOrder(Blocked(10, 3, 4, 4), 2),
         lambda: ConsumptionOrder(Blocked(10, 3, 3, 3), 2),
-        lambda: ConsumptionOrder(Blocked(10, 3, 4, None), 1),
         lambda: SampleOrder(10).rest(Intervals.of([])),
     ],
 )

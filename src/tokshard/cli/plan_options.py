@@ -275,9 +275,9 @@ ShufflePerEpoch = Annotated[
 Tail = Annotated[
     str,
     choice(
-        Literal["drop", "pad", "error"],
+        Literal["drop", "pad"],
         "--tail",
-        help="Drop the incomplete final batch, pad it with repeated samples, or refuse it.",
+        help="Drop the incomplete final batch, or pad it with repeated samples.",
         group=_ORDER,
     ),
 ]

@@ -52,8 +52,6 @@ class EpochRange:
             raise UsageError(
                 f"the layout must have {self.order.samples} positions, got {self.layout.samples}"
             )
-        if self.layout.samples_per_rank is None:
-            raise UsageError("all ranks must read the same number of samples")
         if self.first_epoch < 0 or (self.epochs is not None and self.epochs < 1):
             raise UsageError(
                 f"epochs must be at least 1 and first_epoch at least 0, got {self.epochs}, {self.first_epoch}"
@@ -62,7 +60,7 @@ class EpochRange:
     @property
     def per_epoch(self) -> int:
         """The samples that each rank reads in an epoch."""
-        return self.layout.samples_per_rank or 0
+        return self.layout.samples_per_rank
 
     @property
     def per_rank(self) -> int:

@@ -9,8 +9,7 @@ what it reads with local indices from 0 on, and micro-batch ``m`` is its local i
     Blocked(run=4)      0 1 2 3    | 4 5 6 7    | 8 9 10 11       contiguous, chunked
 
 Every rank reads ``samples_per_rank`` of them. Positions beyond these are dropped; a rank that has fewer
-reads some again. With ``samples_per_rank=None`` each rank reads exactly its own, which need not be equally
-many: right for views of a dataset, never for training, where collectives would hang.
+reads some again.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Striped:
         samples: The number of positions, 1 or more.
         ranks: The data-parallel size.
         width: The positions of a stripe.
-        samples_per_rank: What every rank reads, a multiple of the width; None for what it has.
+        samples_per_rank: What every rank reads, a multiple of the width.
         repeat: See :data:`Repeat`.
 
     Example:
@@ -57,13 +56,13 @@ class Striped:
     ranks: Annotated[int, Key("data_parallel", "Data-parallel size.", minimum=1)]
     width: Annotated[int, Key("width", "Positions of a stripe.", minimum=1)]
     samples_per_rank: Annotated[
-        int | None, Key("samples_per_rank", "Samples that every rank reads in an epoch.", minimum=1)
+        int, Key("samples_per_rank", "Samples that every rank reads in an epoch.", minimum=1)
     ]
     repeat: Annotated[Repeat, Key("repeat", "Samples that fill up a rank that has too few.")] = "last"
 
     def __post_init__(self) -> None:
         _check_sizes(self)
-        if self.width < 1 or (self.samples_per_rank or 0) % self.width:
+        if self.width < 1 or self.samples_per_rank % self.width:
             raise UsageError(
                 f"samples per rank must be a multiple of width {self.width}, got {self.samples_per_rank}"
             )
@@ -73,12 +72,7 @@ class Striped:
         _check_rank(self, rank)
         rounds, rest = divmod(self.samples, self.ranks * self.width)
         own = rounds * self.width + min(max(rest - rank * self.width, 0), self.width)
-        return own if self.samples_per_rank is None else min(own, self.samples_per_rank)
-
-    def length(self, rank: int) -> int:
-        """Return how many local indices a rank has."""
-        _check_rank(self, rank)
-        return self.owned(rank) if self.samples_per_rank is None else self.samples_per_rank
+        return min(own, self.samples_per_rank)
 
     def positions(self, rank: int, first: int, count: int) -> Integers:
         """Return the positions of ``count`` local indices from ``first`` on: int64 of shape ``(count,)``.
@@ -127,8 +121,6 @@ class Striped:
 
     def dropped(self) -> Intervals:
         """Return the positions that no rank reads."""
-        if self.samples_per_rank is None:
-            return Intervals.of([])
         return Intervals.of([(min(self.samples, self.samples_per_rank * self.ranks), self.samples)])
 
 
@@ -140,13 +132,13 @@ class Blocked:
         samples: The number of positions, 1 or more.
         ranks: The data-parallel size.
         run: The positions of a block; the blocks at the end may be shorter or empty.
-        samples_per_rank: What every rank reads; None for its block.
+        samples_per_rank: What every rank reads.
         repeat: See :data:`Repeat`; only ``last`` for blocks.
 
     Example:
-        >>> layout = Blocked(5, ranks=4, run=2, samples_per_rank=None)
-        >>> [layout.positions(rank, 0, layout.length(rank)).tolist() for rank in range(4)]
-        [[0, 1], [2, 3], [4], []]
+        >>> layout = Blocked(5, ranks=3, run=2, samples_per_rank=2)
+        >>> [layout.positions(rank, 0, 2).tolist() for rank in range(3)]
+        [[0, 1], [2, 3], [4, 4]]
     """
 
     TAG: ClassVar[tuple[str, str]] = ("layout", "blocked")
@@ -155,7 +147,7 @@ class Blocked:
     ranks: Annotated[int, Key("data_parallel", "Data-parallel size.", minimum=1)]
     run: Annotated[int, Key("run", "Positions of a block.", minimum=1)]
     samples_per_rank: Annotated[
-        int | None, Key("samples_per_rank", "Samples that every rank reads in an epoch.", minimum=1)
+        int, Key("samples_per_rank", "Samples that every rank reads in an epoch.", minimum=1)
     ]
     repeat: Annotated[Repeat, Key("repeat", "Samples that fill up a rank that has too few.")] = "last"
 
@@ -168,12 +160,7 @@ class Blocked:
         """Return how many of its positions a rank reads for the first time."""
         _check_rank(self, rank)
         own = min(self.samples, (rank + 1) * self.run) - min(self.samples, rank * self.run)
-        return own if self.samples_per_rank is None else min(own, self.samples_per_rank)
-
-    def length(self, rank: int) -> int:
-        """Return how many local indices a rank has."""
-        _check_rank(self, rank)
-        return self.owned(rank) if self.samples_per_rank is None else self.samples_per_rank
+        return min(own, self.samples_per_rank)
 
     def positions(self, rank: int, first: int, count: int) -> Integers:
         """Return the positions of ``count`` local indices from ``first`` on: int64 of shape ``(count,)``.
@@ -201,8 +188,6 @@ class Blocked:
 
     def dropped(self) -> Intervals:
         """Return the positions that no rank reads."""
-        if self.samples_per_rank is None:
-            return self.consumed(self.run).complement(self.samples)
         return self.consumed(self.samples_per_rank).complement(self.samples)
 
     def _bounds(self) -> tuple[Integers, Integers]:
@@ -215,12 +200,12 @@ Layout = Striped | Blocked
 
 def repeats_any(layout: Layout) -> bool:
     """Tell whether a rank reads something again; if so, the last one does, which has the fewest positions."""
-    return layout.samples_per_rank is not None and layout.owned(layout.ranks - 1) < layout.samples_per_rank
+    return layout.owned(layout.ranks - 1) < layout.samples_per_rank
 
 
 def repeats(layout: Layout) -> list[tuple[int, int, int]]:
     """Return what ranks read again: triples (rank, first local index, count), only of ranks that do."""
-    if layout.samples_per_rank is None or not repeats_any(layout):
+    if not repeats_any(layout):
         return []
     own = [(rank, layout.owned(rank)) for rank in range(layout.ranks)]
     return [
@@ -231,7 +216,8 @@ def repeats(layout: Layout) -> list[tuple[int, int, int]]:
 
 
 def _positions(layout: Layout, rank: int, first: int, count: int) -> Integers:
-    length = layout.length(rank)
+    _check_rank(layout, rank)
+    length = layout.samples_per_rank
     if first < 0 or count < 0 or first + count > length:
         raise IndexError(
             f"local indices of rank {rank} must be from 0 to {length - 1}, got {first} to {first + count - 1}"
@@ -241,16 +227,14 @@ def _positions(layout: Layout, rank: int, first: int, count: int) -> Integers:
 
 
 def _if_read(layout: Layout, ranks: Integers, local: Integers) -> tuple[Integers, Integers]:
-    read = ranks < layout.ranks
-    if layout.samples_per_rank is not None:
-        read &= local < layout.samples_per_rank
+    read = (ranks < layout.ranks) & (local < layout.samples_per_rank)
     return np.where(read, ranks, -1), np.where(read, local, -1)
 
 
 def _check_sizes(layout: Layout) -> None:
     if layout.samples < 1 or layout.ranks < 1:
         raise UsageError(f"cannot distribute {layout.samples} samples to {layout.ranks} ranks")
-    if layout.samples_per_rank is not None and layout.samples_per_rank < 1:
+    if layout.samples_per_rank < 1:
         raise UsageError(f"samples per rank must be at least 1, got {layout.samples_per_rank}")
     if layout.repeat not in get_args(Repeat):
         raise UsageError(f"repeat must be one of {', '.join(get_args(Repeat))}, got {layout.repeat!r}")

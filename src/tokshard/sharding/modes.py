@@ -14,9 +14,8 @@ mode                    rank ``r`` of ``R`` reads
                         ``MegatronFullValidationSampler``
 ======================  ======================================================================
 
-The tail is the incomplete final batch of all ranks. ``drop`` leaves it out, ``pad`` fills it by reading
-samples again, ``error`` refuses it, and ``keep`` gives every rank exactly its own (also unequal) part, for
-views of a dataset. With ``drop``, chunks are as contiguous runs: blocks of the larger size would leave the
+The tail is the incomplete final batch of all ranks. ``drop`` leaves it out, and ``pad`` fills it by reading
+samples again. With ``drop``, chunks are as contiguous runs: blocks of the larger size would leave the
 last rank, and so all ranks, with less.
 """
 
@@ -193,21 +192,14 @@ def layout_of(
         return Striped(samples, ranks, world.micro_batch_size, per_rank)
     if mode == "sequential" or (mode == "cyclic" and not sharded):
         return Striped(samples, ranks, 1, per_rank)
-    if mode == "cyclic" and per_rank is not None:
+    if mode == "cyclic":
         return Blocked(samples, ranks, per_rank, per_rank)
-    run = samples // ranks if tail in {"drop", "error"} else -(-samples // ranks)
+    run = samples // ranks if tail == "drop" else -(-samples // ranks)
     return Blocked(samples, ranks, run, per_rank)
 
 
-def _samples_per_rank(samples: int, world: World, tail: str, skipped: int) -> int | None:
-    if tail == "keep":
-        return None
+def _samples_per_rank(samples: int, world: World, tail: str, skipped: int) -> int:
     left = samples - skipped * world.ranks
-    if tail == "error" and left % world.whole:
-        raise UsageError(
-            f"{left:,} samples are not divisible by {world.whole:,}: {left % world.whole:,} remain",
-            hint="pass --tail drop to drop the incomplete last batch, or --tail pad to fill it",
-        )
     batches = -(-left // world.whole) if tail == "pad" else _rounds(left, world.whole, world)
     return skipped + batches * world.whole // world.ranks
 

@@ -123,7 +123,7 @@ class ShardPlanOptions:
             for 256).
         shuffle_window: Blocks per window of the shuffle ``windows``; None for 4,096.
         shuffle_per_epoch: Whether each epoch is shuffled differently.
-        tail: ``"drop"``, ``"pad"`` or ``"error"``.
+        tail: ``"drop"`` or ``"pad"``.
         seed: The seed of shuffles and bucketing.
         bucket_buffer: The samples of a bucketing window; None for no bucketing.
         bucket_pack: The similar samples that stay together; None for one micro-batch of each rank.

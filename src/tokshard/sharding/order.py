@@ -92,7 +92,7 @@ class ConsumptionOrder:
 
     def __post_init__(self) -> None:
         per_rank = self.layout.samples_per_rank
-        if per_rank is None or per_rank % self.micro_batch_size:
+        if per_rank % self.micro_batch_size:
             raise UsageError(
                 f"samples per rank must be divisible by {self.micro_batch_size} (micro batch), got {per_rank}"
             )
@@ -109,7 +109,7 @@ class ConsumptionOrder:
 
     @property
     def _read(self) -> int:
-        return (self.layout.samples_per_rank or 0) * self.layout.ranks
+        return self.layout.samples_per_rank * self.layout.ranks
 
     def forward(self, positions: Integers, epoch: int) -> Integers:  # noqa: ARG002 - as the other transforms
         """Return the position before this transform of each position after it."""

@@ -36,7 +36,7 @@ PLAN_NAME = products.PLAN_NAME
 
 MODES = ("single", "cyclic", "contiguous", "sequential", "chunked", "full-validation")
 SHUFFLES = ("none", "shards", "samples", "blocks", "windows")
-TAILS = ("drop", "pad", "error", "keep")
+TAILS = ("drop", "pad")
 
 MAX_WORLD_SIZE = 1_000_000
 """Ranks are looked at one by one where a plan is made: more of them are a mistake."""

@@ -28,7 +28,7 @@ class StreamRequest:
 
     Attributes:
         mode: One of :data:`~tokshard.sharding.plan.MODES`.
-        tail: ``"drop"``, ``"pad"`` or ``"error"``.
+        tail: ``"drop"`` or ``"pad"``.
         shuffle: One of :data:`~tokshard.sharding.plan.SHUFFLES`.
         seed: The seed of shuffles and bucketing; mode ``cyclic`` has none, as in Megatron.
         block: The samples of a block of the shuffles ``blocks`` and ``windows``.

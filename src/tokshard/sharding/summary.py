@@ -134,7 +134,7 @@ def _seeded(transform: Bucketing | Shuffle | BlockShuffle | ShardShuffle) -> str
 
 def _layout(layout: Layout) -> str:
     runs = f"{count(layout.width)} in turn" if isinstance(layout, Striped) else f"runs of {count(layout.run)}"
-    samples, each = counted(layout.samples, "sample"), count(layout.samples_per_rank or 0)
+    samples, each = counted(layout.samples, "sample"), count(layout.samples_per_rank)
     return f"{samples} over {counted(layout.ranks, 'data-parallel rank')}, {runs}, {each} per rank"
 
 
