@@ -10,13 +10,13 @@ import random
 from collections.abc import Iterator
 
 from campaigns.tally import Place, Result
-from sharding.replan.test_job import MODES, continued, with_epochs
-from support.replanned_plans import plan_of, source_of
+from sharding.replan.test_job import MODES, with_epochs
+from support.replanned_plans import continued, plan_of, source_of
 from tokshard.core.formatting import counted
 from tokshard.errors import UsageError
+from tokshard.sharding.options import BatchSizes
 from tokshard.sharding.plan import Plan
 from tokshard.sharding.replan.proof import verify_replan
-from tokshard.sharding.schedule import BatchSchedule
 
 _DEALT = (None, "single", "contiguous", "sequential", "chunked")
 
@@ -73,8 +73,8 @@ class PlanCampaign:
         """Continue a plan in another world; None if it has no whole batch left."""
         consumed = plan.streams["train"].assignment.consumed_after(max(0, step - self._skew))
         ranks, size = chance.randint(1, 6), chance.randint(1, 3)
-        schedule = BatchSchedule.constant(ranks * size * chance.randint(1, 3))
-        changes = {"micro_batch_size": size, "schedule": schedule, "mode": chance.choice(_DEALT)}
+        batch_sizes = BatchSizes(global_batch_size=ranks * size * chance.randint(1, 3))
+        changes = {"micro_batch_size": size, "batch_sizes": batch_sizes, "mode": chance.choice(_DEALT)}
         try:
             return continued(plan, consumed, ranks, **changes)
         except UsageError as error:

@@ -8,6 +8,7 @@ import pytest
 from support.command_line import failure, installed, json_of, tokshard
 from support.mixture_data import run, write_mixture
 from support.plain_datasets import Plain
+from tokshard.sharding.options import ShardPlanOptions
 from tokshard.sharding.plan import read_plan
 
 
@@ -226,10 +227,11 @@ def test_every_option_reaches_the_plan(mixture, tmp_path):
 
 
 def test_the_windowed_shuffle_is_described_and_has_its_own_block(mixture, tmp_path):
+    defaults = ShardPlanOptions(sources=("data",), output="plan", data_parallel=1, shuffle="windows")
+    train = defaults.request(None).train
+    assert (train.block, train.window) == (256, 4096)
     options = [*SMALL, "--documents", "--shuffle", "windows"]
     plan(mixture, tmp_path / "plan", *options, source=documents(mixture))
-    train = read_plan(tmp_path / "plan").options.train
-    assert (train.block, train.window) == (256, 4096)
     options += ["--shuffle-block", 3, "--shuffle-window", 2, "--force"]
     shown = plan(mixture, tmp_path / "plan", *options, source=documents(mixture)).stdout
     assert "blocks of 3 samples in random order by tokshard.feistel/1, seed 1234" in shown

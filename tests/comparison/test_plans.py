@@ -4,16 +4,13 @@ import random
 
 import pytest
 
-from support.replanned_plans import plan_of, samples_of, source_of, write_blend
+from support.replanned_plans import continued, plan_of, samples_of, source_of, write_blend
 from tokshard.comparison.options import DiffOptions
 from tokshard.comparison.plans import StraightRun, diff_plans
 from tokshard.comparison.report import FieldDifference, StepDifference
 from tokshard.sharding.discovery import RequestedSamples, open_sources
+from tokshard.sharding.options import BatchSizes
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.replan.job import continue_plan
-from tokshard.sharding.requests import ReplanRequest
-from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.topology import Topology
 
 MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
 
@@ -114,7 +111,7 @@ def test_a_dataset_that_has_changed_is_another_one():
 
 def test_a_replanned_plan_differs_in_nothing_but_the_world_size():
     plan = plan_of(source_of(300), 4, batch=24)
-    after = continue_plan(plan, ReplanRequest(consumed_samples=96, topology=Topology(6)), "/nowhere")
+    after = continued(plan, 96, 6)
     stream = check(plan, after)
     assert (stream.first_step, stream.compared) == (None, (288, 288))
     assert stream.sources[0].same == 192
@@ -123,9 +120,7 @@ def test_a_replanned_plan_differs_in_nothing_but_the_world_size():
         "steps": (12, 8),
         "consumed_samples": (0, 96),
     }
-    smaller = continue_plan(
-        plan, ReplanRequest(consumed_samples=96, schedule=BatchSchedule.constant(12)), "/nowhere"
-    )
+    smaller = continued(plan, 96, batch_sizes=BatchSizes(global_batch_size=12))
     stream = check(plan, smaller)
     assert stream.first_step == StepDifference(4, 0, 96)
     assert stream.sources[0].same == 192
@@ -163,7 +158,7 @@ def test_plans_are_straight_where_consumed_samples_are_places_of_one_order():
     for other in ({"mode": "contiguous"}, {"mode": "cyclic"}, {"epochs": 2}):
         assert straight(**other) is None
     plan = plan_of(source_of(400), 2, batch=8)
-    after = continue_plan(plan, ReplanRequest(consumed_samples=80, topology=Topology(4)), "/nowhere")
+    after = continued(plan, 80, 4)
     assert StraightRun.of(after.streams["train"]) == straight()
 
 
@@ -180,8 +175,8 @@ def test_other_weights_add_and_remove_samples_by_source(tmp_path):
     tokens = {"web": 700, "code": 350}
     path = write_blend(tmp_path, {"web": 0.7, "code": 0.3}, 120, tokens=tokens)
     plan = plan_of(open_sources([str(path)], RequestedSamples())["train"], 4, batch=8)
-    request = ReplanRequest(consumed_samples=40, blend=f"0.2 {tmp_path}/web 0.8 {tmp_path}/code")
-    after = continue_plan(plan, request, tmp_path / "plan2")
+    blend = f"0.2 {tmp_path}/web 0.8 {tmp_path}/code"
+    after = continued(plan, 40, output=tmp_path / "plan2", blend=blend)
     write_plan(after, tmp_path / "plan2")
     epochs = {}
     sizes = {each.prefix: each.samples for each in after.streams["train"].source.datasets}

@@ -26,15 +26,14 @@ import campaign
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from support.replanned_plans import write_blend
+from support.replanned_plans import continued, write_blend
 from tokshard.errors import MissingFileError, TokshardError
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import LOCK_NAME, write_plan
 from tokshard.sharding.ranks import read_rank
-from tokshard.sharding.replan.job import continue_plan
-from tokshard.sharding.requests import PlanRequest, ReplanRequest, StreamRequest
+from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 from tokshard.verification.job import verify
@@ -84,8 +83,7 @@ def make(job: PlanJob) -> None:
         plan = planned(RANKS)
     else:
         blend = "0.2 ../web 0.8 ../code" if job.kind == "reweighted" else None
-        request = ReplanRequest(consumed_samples=40, topology=Topology(RANKS // 2), blend=blend)
-        plan = continue_plan(read_plan("../old"), request, OUTPUT)
+        plan = continued(read_plan("../old"), 40, RANKS // 2, output=OUTPUT, blend=blend)
     write_plan(plan, OUTPUT, force=job.replacing)
 
 

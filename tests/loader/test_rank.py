@@ -21,6 +21,7 @@ from support.loader_plans import (
     write_documents,
     write_streams,
 )
+from support.replanned_plans import continued
 from tokshard.errors import IntegrityError, MissingFileError, ResumeMismatchError, UsageError
 from tokshard.gpt_index.samples import GPTSamples
 from tokshard.loader import BatchOptions, RankLoader
@@ -29,8 +30,6 @@ from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import read_plan
 from tokshard.sharding.publication import write_plan
 from tokshard.sharding.ranks import read_rank
-from tokshard.sharding.replan.job import continue_plan
-from tokshard.sharding.requests import ReplanRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 from tokshard.testing import assert_same_after_restore
@@ -322,8 +321,7 @@ def test_a_state_resumes_in_the_plan_that_was_made_for_it(long_blend, mode):
     for ranks, steps in ((6, 3), (4, 2), (12, 3)):
         if state is not None:
             target = os.path.join(directory, f"{mode}-{ranks}")
-            request = ReplanRequest(consumed_samples=consumed, topology=Topology(ranks))
-            write_plan(continue_plan(read_plan(path), request, target), target)
+            write_plan(continued(read_plan(path), consumed, ranks), target)
             with pytest.raises(ResumeMismatchError, match="starts at"):
                 open_plan(target, 0).load_state_dict(state | {"consumed_samples": consumed - 24})
             path = target

@@ -14,13 +14,13 @@ from tokshard.sharding.history import StoppedPlan
 from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.requests import PlanRequest, ReplanRequest, StreamRequest
+from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.summary import Composition
 from tokshard.sharding.topology import Topology
 
 PATH = "/runs/plan/plan.json"
-NOT_READ = {"tool", "options", "history", "warnings", "fingerprint", "path_prefix", "directory"}
+NOT_READ = {"tool", "history", "warnings", "fingerprint", "path_prefix", "directory"}
 """Fields that do not determine what is read: any value of their kind is accepted."""
 
 requests = st.builds(
@@ -129,7 +129,7 @@ def test_every_changed_field_is_refused_unless_nothing_depends_on_it(kind):
                 continue
             assert NOT_READ & set(path), path
             assert found.plan_id == plan.plan_id
-    assert tried > 2000
+    assert tried > 1500
 
 
 def test_every_missing_and_every_additional_field_is_refused():
@@ -169,7 +169,7 @@ def test_a_stream_taken_away_changes_the_plan():
 def test_streams_have_known_names(name):
     plan = small_plan()
     with pytest.raises(UsageError, match="invalid stream name"):
-        Plan(plan.topology, {name: plan.streams["train"]}, plan.options)
+        Plan(plan.topology, {name: plan.streams["train"]})
 
 
 @pytest.mark.parametrize(
@@ -218,17 +218,11 @@ def test_the_plan_id_depends_on_what_is_read_and_on_nothing_else():
         small_plan(boundaries=True),
         small_plan(consumed_samples=2),
         small_plan(steps=3),
-        Plan(Topology(8, tensor=4), first.streams, first.options),
-        Plan(first.topology, {"train": first.streams["train"]}, first.options),
+        Plan(Topology(8, tensor=4), first.streams),
+        Plan(first.topology, {"train": first.streams["train"]}),
     ]
     assert len({plan.plan_id for plan in [first, *different]}) == len(different) + 1
-    same = Plan(
-        first.topology,
-        first.streams,
-        ReplanRequest(consumed_samples=7),
-        (StoppedPlan("a" * 64, {}),),
-        ("careful",),
-    )
+    same = Plan(first.topology, first.streams, (StoppedPlan("a" * 64, {}),), ("careful",))
     assert same.plan_id == first.plan_id
 
 
@@ -259,9 +253,9 @@ def test_a_stream_whose_parts_do_not_fit_is_refused():
     with pytest.raises(UsageError, match="requires a sort key"):
         Stream(stream.source, stream.assignment)
     with pytest.raises(UsageError, match="data-parallel size 4"):
-        Plan(Topology(4), {"train": stream}, plan.options)
+        Plan(Topology(4), {"train": stream})
     with pytest.raises(UsageError, match="at least 1 stream"):
-        Plan(Topology(4), {}, plan.options)
+        Plan(Topology(4), {})
 
 
 @given(st.binary(max_size=300))

@@ -14,6 +14,7 @@ from support.blends import config_for, write_dataset
 from support.file_changes import cut, edit_json, edit_manifest, flip
 from support.index_caches import build_requests
 from support.mixture_data import run
+from support.replanned_plans import continued
 from support.two_tokenizers import write_two_tokenizers
 from tokshard.blending.document import BlendDocument
 from tokshard.blending.job import build_blend
@@ -25,8 +26,7 @@ from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.replan.job import continue_plan
-from tokshard.sharding.requests import PlanRequest, ReplanRequest, StreamRequest
+from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 from tokshard.storage.digest import content_digest
@@ -296,9 +296,7 @@ def sound_plan(directory, source=None):
 def goes_on(directory):
     """Plan, stop after two steps, and go on with another world; return the directory of the new plan."""
     before = read_plan(sound_plan(directory))
-    request = ReplanRequest(consumed_samples=16, topology=Topology(2))
-    after = continue_plan(before, request, directory / "plan2")
-    write_plan(after, directory / "plan2")
+    write_plan(continued(before, 16, 2), directory / "plan2")
     return str(directory / "plan2")
 
 
@@ -346,7 +344,7 @@ def plan_proof(directory):
     proof = replace(train.proof, sources=(replace(first, read=first.read + 1), *others))
     streams = {**stopped.streams, "train": replace(train, proof=proof)}
     history = (replace(stopped, streams=streams),)
-    write_plan(Plan(plan.topology, plan.streams, plan.options, history), path, force=True)
+    write_plan(Plan(plan.topology, plan.streams, history), path, force=True)
     return path
 
 

@@ -15,7 +15,6 @@ from tokshard.sharding.modes import World, cyclic_order, layout_of, shuffle_link
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import Plan, Stream
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import (
     CachedArrays,
@@ -133,7 +132,7 @@ def stream_of(source, topology, *, mode="single", micro=2, batch=0, **options):
 
 def write_streams(directory, topology, *, history=(), **streams):
     """Write a plan; return its directory."""
-    plan = Plan(topology, streams, PlanRequest(train=StreamRequest()), history)
+    plan = Plan(topology, streams, history)
     place = os.path.join(directory, f"plan-{plan.plan_id[:12]}")
     write_plan(plan, place)
     return place

@@ -14,6 +14,8 @@ from tokshard.gpt_index.sizes import Sizes
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import Plan
 from tokshard.sharding.planning import plan_shards
+from tokshard.sharding.replan.job import continue_plan
+from tokshard.sharding.replan.options import ReplanOptions
 from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import (
@@ -53,6 +55,17 @@ def plan_of(source, ranks, *, batch, size=1, tensor=1, **options) -> Plan:
     """Plan training alone."""
     train = StreamRequest(micro_batch_size=size, schedule=BatchSchedule.constant(batch), **options)
     return plan_shards({"train": source}, Topology(ranks * tensor, tensor=tensor), PlanRequest(train=train))
+
+
+def continued(plan, consumed, ranks=None, *, output="/nowhere", **changes) -> Plan:
+    """Continue a plan; a new order is written into the directory ``output``, and the plan is not."""
+    options = ReplanOptions(
+        plan="stopped", output=str(output), consumed_samples=consumed, data_parallel=ranks, **changes
+    )
+    found = continue_plan(plan, options)
+    if found.files is not None:
+        found.files.write()
+    return found.plan
 
 
 def reads_of(plan, name="train", steps=None):

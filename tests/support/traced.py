@@ -19,7 +19,7 @@ from tokshard.index_cache.npy import write_npy
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import Plan
 from tokshard.sharding.planning import plan_stream
-from tokshard.sharding.requests import PlanRequest, StreamRequest
+from tokshard.sharding.requests import StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import (
     CachedArrays,
@@ -109,7 +109,7 @@ def data_of(source, stream=None, topology=None, stages=None):
     datasets = {dataset.prefix: False for dataset in source.datasets}
     if stream is None:
         return TracedData(source.kind, "here", {"train": TracedStream("train", source)}, datasets)
-    plan = Plan(topology, {"train": stream}, PlanRequest(train=StreamRequest()))
+    plan = Plan(topology, {"train": stream})
     stages = stages or (PlanStage(plan.plan_id, stream.assignment, stream.assignment.steps),)
     traced = TracedStream("train", source, stages, stream)
     return TracedData("plan", "here", {"train": traced}, datasets, plan)

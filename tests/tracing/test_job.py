@@ -6,11 +6,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support import traced as support
+from support.replanned_plans import continued
 from tokshard.gpt_index.packing import Packing
+from tokshard.sharding.options import BatchSizes
 from tokshard.sharding.plan import Plan
-from tokshard.sharding.replan.job import continue_plan
-from tokshard.sharding.requests import PlanRequest, ReplanRequest, StreamRequest
-from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 from tokshard.tracing.job import trace_items, trace_sample, trace_step
 from tokshard.tracing.options import TraceItem
@@ -140,12 +139,9 @@ def test_a_plan_is_traced_through_those_that_it_continues(lengths, seed, data):
         )
         request = {"mode": "single", "epochs": 2, "shuffle": "samples", "tail": "drop", "per_epoch": True}
         stream = support.stream_of(source, 2, 2, 1, request)
-        first = Plan(Topology(2), {"train": stream}, PlanRequest(train=StreamRequest()))
+        first = Plan(Topology(2), {"train": stream})
         stop = data.draw(st.integers(1, stream.assignment.steps - 4))
-        asked = ReplanRequest(
-            consumed_samples=4 * stop, topology=Topology(4), schedule=BatchSchedule.constant(8)
-        )
-        second = continue_plan(first, asked, f"{directory}/second")
+        second = continued(first, 4 * stop, 4, batch_sizes=BatchSizes(global_batch_size=8))
         stages, others = stages_of(second, "train")
         assert ([stage.plan_id for stage in stages], others) == ([first.plan_id, second.plan_id], 0)
         through = support.data_of(source, second.streams["train"], Topology(4), stages)

@@ -14,7 +14,6 @@ from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import Plan, Stream, read_plan
 from tokshard.sharding.ranks import RankManifest, RankStream, read_rank
-from tokshard.sharding.requests import PlanRequest, ReplanRequest
 from tokshard.sharding.summary import Composition, Coverage, coverage_of
 from tokshard.sharding.topology import Coordinates, Topology
 
@@ -77,7 +76,6 @@ class PlanSummary(Document):
     plan_id: Annotated[str, Key("plan_id", "Id of the plan.")]
     topology: Annotated[Topology, Key("topology", "The ranks of the job.")]
     data_parallel: Annotated[int, Key("data_parallel", "Data-parallel size.", minimum=1)]
-    options: Annotated[PlanRequest | ReplanRequest, Key("options", "Options that the plan was made with.")]
     continues: Annotated[tuple[str, ...], Key("continues", "Ids of the plans that it continues, in order.")]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
     streams: Annotated[dict[str, StreamSummary], Key("streams", "Streams by name: train, valid, test.")]
@@ -89,7 +87,6 @@ class PlanSummary(Document):
             plan_id=plan.plan_id,
             topology=plan.topology,
             data_parallel=plan.topology.data_parallel,
-            options=plan.options,
             continues=parents_of(plan),
             warnings=plan.messages,
             streams={name: _stream_summary(stream) for name, stream in plan.streams.items()},

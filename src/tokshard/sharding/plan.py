@@ -22,7 +22,6 @@ from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.history import StoppedPlan
 from tokshard.sharding.locator import open_sort_key
 from tokshard.sharding.order import Bucketing
-from tokshard.sharding.requests import PlanRequest, ReplanRequest
 from tokshard.sharding.sources import PathResolver, SampleSource
 from tokshard.sharding.topology import Topology, context_slices
 from tokshard.storage.digest import identity_digest
@@ -147,7 +146,6 @@ class Plan(Document):
             computed where it is not given.
         topology: The ranks.
         streams: By name: ``"train"``, ``"valid"`` or ``"valid.0"``, ``"valid.1"``, ..., ``"test"``.
-        options: The requested options, for information.
         history: The plans that this one continues, oldest first.
         warnings: Warnings about the plan.
         tokenizer: The tokenizer of all datasets, and how they were encoded; None if it is unknown or mixed.
@@ -165,7 +163,6 @@ class Plan(Document):
     ] = field(default="", kw_only=True)
     topology: Annotated[Topology, Key("topology", "Ranks of the job.")]
     streams: Annotated[dict[str, Stream], Key("streams", "Streams, by name.")]
-    options: Annotated[PlanRequest | ReplanRequest, Key("options", "Options that were given, for people.")]
     history: Annotated[
         tuple[StoppedPlan, ...], Key("history", "Plans that this one continues, oldest first.")
     ] = ()

@@ -140,7 +140,7 @@ def plan_shards(
         except UsageError as error:
             raise UsageError(f"{name}: {error.message}", hint=error.hint) from error
     warnings = (*_warnings(sources, topology), *tokenizers.warnings)
-    return Plan(topology, streams, request, (), warnings, tokenizers.common, tokenizers.mismatches)
+    return Plan(topology, streams, (), warnings, tokenizers.common, tokenizers.mismatches)
 
 
 def plan_stream(source: SampleSource, ranks: int, request: StreamRequest) -> Stream:

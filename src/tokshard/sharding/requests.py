@@ -1,19 +1,15 @@
-"""Requests that plans are made from: options with a topology and a schedule, as ``plan.json`` records them.
-
-:mod:`tokshard.loader` reads plans, so this module imports only what the loader needs anyway.
-"""
+"""Requests that plans are made from: options with a schedule of the global batch size."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 from tokshard.core import megatron_defaults
-from tokshard.core.codec import INTEGER_LIMIT, Key
+from tokshard.core.codec import INTEGER_LIMIT
 from tokshard.errors import UsageError
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.topology import Topology
 
 DEFAULT_BLOCK = 65536
 """Samples of a block of the shuffle ``blocks``."""
@@ -52,66 +48,32 @@ class StreamRequest:
         UsageError: A number is out of range, or options exclude each other.
     """
 
-    mode: Annotated[str, Key("mode", "Mode.")] = "single"
-    tail: Annotated[str, Key("tail", "Treatment of an incomplete final batch.")] = "drop"
-    shuffle: Annotated[str, Key("shuffle", "Shuffle.")] = "none"
-    seed: Annotated[int, Key("seed", "Seed of shuffles and bucketing.", minimum=0)] = megatron_defaults.SEED
-    block: Annotated[
-        int, Key("shuffle_block", "Samples of a block of the shuffles blocks and windows.", minimum=1)
-    ] = DEFAULT_BLOCK
-    window: Annotated[
-        int | None,
-        Key(
-            "shuffle_window",
-            "Blocks of a window of the shuffle windows; absent for other shuffles.",
-            minimum=1,
-            omit_none=True,
-        ),
-    ] = None
-    per_epoch: Annotated[bool, Key("shuffle_per_epoch", "Whether each epoch is shuffled differently.")] = (
-        False
-    )
-    sharded: Annotated[
-        bool, Key("data_sharding", "Whether each rank has its own block of the samples in mode cyclic.")
-    ] = True
-    equal_counts: Annotated[
-        bool, Key("equal_counts", "Whether a ragged end is cut in mode cyclic without sharding.")
-    ] = False
-    micro_batch_size: Annotated[
-        int, Key("micro_batch_size", "Samples of a micro-batch of one rank.", minimum=1)
-    ] = 1
-    schedule: Annotated[
-        BatchSchedule | None,
-        Key("batch_schedule", "Global batch size over time; null for one micro-batch of each rank."),
-    ] = None
-    steps: Annotated[int | None, Key("steps", "Steps; null for all that the samples fill.", minimum=1)] = None
-    epochs: Annotated[
-        int | None, Key("epochs", "Epochs; null for one, or as many as the steps need.", minimum=1)
-    ] = None
-    consumed_samples: Annotated[
-        int, Key("consumed_samples", "Samples that all ranks had consumed before step 0.", minimum=0)
-    ] = 0
-    bucket_buffer: Annotated[
-        int | None, Key("bucket_buffer", "Samples of a bucketing window; null for no bucketing.", minimum=1)
-    ] = None
-    bucket_pack: Annotated[
-        int | None,
-        Key("bucket_pack", "Similar samples that stay together; null for the default.", minimum=1),
-    ] = None
-    sort_key: Annotated[str | None, Key("sort_key", "Key that bucketing sorts by; null for the default.")] = (
-        None
-    )
-    boundaries: Annotated[
-        bool, Key("document_boundaries", "Whether every pipeline stage reads document boundaries.")
-    ] = False
+    mode: str = "single"
+    tail: str = "drop"
+    shuffle: str = "none"
+    seed: int = megatron_defaults.SEED
+    block: int = DEFAULT_BLOCK
+    window: int | None = None
+    per_epoch: bool = False
+    sharded: bool = True
+    equal_counts: bool = False
+    micro_batch_size: int = 1
+    schedule: BatchSchedule | None = None
+    steps: int | None = None
+    epochs: int | None = None
+    consumed_samples: int = 0
+    bucket_buffer: int | None = None
+    bucket_pack: int | None = None
+    sort_key: str | None = None
+    boundaries: bool = False
 
     def __post_init__(self) -> None:
-        _check_numbers(
+        check_numbers(
             self,
             1,
             *("steps", "epochs", "block", "window", "micro_batch_size", "bucket_buffer", "bucket_pack"),
         )
-        _check_numbers(self, 0, "seed", "consumed_samples")
+        check_numbers(self, 0, "seed", "consumed_samples")
         if self.bucket_buffer is None and (self.bucket_pack, self.sort_key) != (None, None):
             raise UsageError(
                 "bucketing requires --bucket-buffer, the number of samples sorted at a time",
@@ -149,36 +111,15 @@ class PlanRequest:
         UsageError: A number is out of range.
     """
 
-    TAG: ClassVar[tuple[str, str]] = ("request", "shard-plan")
-
-    train: Annotated[StreamRequest, Key("train", "Training; validation and testing follow it.")]
-    eval_global_batch_size: Annotated[
-        int | None,
-        Key(
-            "eval_global_batch_size",
-            "Global batch size of validation and testing; null for the last one of training.",
-            minimum=1,
-        ),
-    ] = None
-    eval_micro_batch_size: Annotated[
-        int | None,
-        Key(
-            "eval_micro_batch_size",
-            "Micro batch size of validation and testing; null for that of training.",
-            minimum=1,
-        ),
-    ] = None
-    full_validation: Annotated[
-        bool, Key("full_validation", "Whether ranks read validation sample by sample, all of it.")
-    ] = False
-    consumed_valid_samples: Annotated[
-        tuple[int, ...],
-        Key("consumed_valid_samples", "Consumed samples of each validation set, or one for all.", minimum=0),
-    ] = ()
+    train: StreamRequest
+    eval_global_batch_size: int | None = None
+    eval_micro_batch_size: int | None = None
+    full_validation: bool = False
+    consumed_valid_samples: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_numbers(self, 1, "eval_global_batch_size", "eval_micro_batch_size")
-        _check_numbers(self, 0, "consumed_valid_samples")
+        check_numbers(self, 1, "eval_global_batch_size", "eval_micro_batch_size")
+        check_numbers(self, 0, "consumed_valid_samples")
 
     def of_stream(self, name: str, names: Sequence[str], ranks: int) -> StreamRequest:
         """Return how one of several streams is read.
@@ -217,73 +158,14 @@ class PlanRequest:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplanRequest:
-    """Request for a plan that continues another one; what is None stays as it is.
-
-    The attributes are those of :class:`~tokshard.sharding.replan.options.ReplanOptions`, with the topology
-    and the batch schedule that follow from them.
+def check_numbers(options: Any, minimum: int, *names: str) -> None:
+    """Check that some options are at least ``minimum``, and numbers that a plan can store.
 
     Raises:
-        UsageError: A number is out of range.
+        UsageError: An option is out of range.
     """
-
-    TAG: ClassVar[tuple[str, str]] = ("request", "replan")
-
-    consumed_samples: Annotated[
-        int, Key("consumed_samples", "Training samples that all ranks had consumed.", minimum=0)
-    ]
-    consumed_valid_samples: Annotated[
-        tuple[int, ...],
-        Key("consumed_valid_samples", "Consumed samples of each validation set, or one for all.", minimum=0),
-    ] = ()
-    topology: Annotated[Topology | None, Key("topology", "Ranks of the job; null as before.")] = None
-    micro_batch_size: Annotated[
-        int | None, Key("micro_batch_size", "Samples of a micro-batch; null as before.", minimum=1)
-    ] = None
-    schedule: Annotated[
-        BatchSchedule | None, Key("batch_schedule", "Global batch size over time; null as before.")
-    ] = None
-    eval_micro_batch_size: Annotated[
-        int | None,
-        Key(
-            "eval_micro_batch_size",
-            "Micro batch size of validation and testing; null as in training, or as before.",
-            minimum=1,
-        ),
-    ] = None
-    eval_global_batch_size: Annotated[
-        int | None,
-        Key(
-            "eval_global_batch_size",
-            "Global batch size of validation and testing; null as in training, or as before.",
-            minimum=1,
-        ),
-    ] = None
-    mode: Annotated[str | None, Key("mode", "Mode; null as before.")] = None
-    tail: Annotated[str | None, Key("tail", "Treatment of an incomplete final batch; null as before.")] = None
-    sharded: Annotated[
-        bool | None,
-        Key("data_sharding", "Whether each rank has its own block in mode cyclic; null as before."),
-    ] = None
-    steps: Annotated[
-        int | None, Key("steps", "Steps of training; null for as many as were left.", minimum=1)
-    ] = None
-    blend: Annotated[str | None, Key("blend", "Blend with new weights; null as before.")] = None
-    seed: Annotated[int, Key("seed", "Seed of source epochs that begin after the stop.", minimum=0)] = (
-        megatron_defaults.SEED
-    )
-
-    def __post_init__(self) -> None:
-        _check_numbers(
-            self, 1, "steps", "micro_batch_size", "eval_micro_batch_size", "eval_global_batch_size"
-        )
-        _check_numbers(self, 0, "consumed_samples", "consumed_valid_samples", "seed")
-
-
-def _check_numbers(request: Any, minimum: int, *names: str) -> None:
     for name in names:
-        value = getattr(request, name)
+        value = getattr(options, name)
         for number in value if isinstance(value, tuple) else (value,):
             if number is not None and number < minimum:
                 raise UsageError(f"{name.replace('_', ' ')} must be at least {minimum}, got {number}")

@@ -8,27 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.replanned_plans import flat, plan_of, reads_of, samples_of, source_of, write_blend
+from support.replanned_plans import continued, flat, plan_of, reads_of, samples_of, source_of, write_blend
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.sharding.discovery import RequestedSamples, open_sources
+from tokshard.sharding.options import BatchSizes
 from tokshard.sharding.plan import PlanWarning, read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import LOCK_NAME, write_plan
-from tokshard.sharding.replan.job import continue_plan, dry_run_replan, replan
+from tokshard.sharding.replan.job import dry_run_replan, replan
 from tokshard.sharding.replan.options import ReplanOptions
 from tokshard.sharding.replan.proof import verify_replan
-from tokshard.sharding.requests import PlanRequest, ReplanRequest, StreamRequest
+from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
 
 MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
 WORLDS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 48]
-NOWHERE = "/nowhere"
-
-
-def continued(plan, consumed, ranks, **changes):
-    request = ReplanRequest(consumed_samples=consumed, topology=Topology(ranks), **changes)
-    return continue_plan(plan, request, NOWHERE)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -97,8 +92,8 @@ def test_seen_and_planned_are_disjoint_and_with_the_rest_everything(data):
         step = draw(0, assignment.steps)
         chain.append((plan, step))
         ranks, size = draw(1, 5), draw(1, 3)
-        schedule = BatchSchedule.constant(ranks * size * draw(1, 3))
-        changes = {"micro_batch_size": size, "schedule": schedule}
+        sizes_of_batches = BatchSizes(global_batch_size=ranks * size * draw(1, 3))
+        changes = {"micro_batch_size": size, "batch_sizes": sizes_of_batches}
         dealt = data.draw(st.sampled_from([None, "single", "contiguous", "sequential", "chunked"]))
         consumed = assignment.consumed_after(step)
         try:
@@ -158,7 +153,7 @@ def test_steps_that_were_asked_for_are_not_exceeded():
     plan = plan_of(source_of(1000), 4, batch=8, steps=20)
     assert continued(plan, 80, 2).streams["train"].assignment.steps == 10
     assert continued(plan, 80, 2, steps=50).streams["train"].assignment.steps == 50
-    bigger = continued(plan, 80, 2, schedule=BatchSchedule.constant(32))
+    bigger = continued(plan, 80, 2, batch_sizes=BatchSizes(global_batch_size=32))
     assert bigger.streams["train"].assignment.steps == 2
     with pytest.raises(UsageError, match="500"):
         continued(plan, 80, 2, steps=500)
@@ -188,7 +183,8 @@ def test_validation_continues_from_its_own_count():
     assert flat(reads_of(continued(plan, 40, 4), "valid"))[0] == 0
     assert verify_replan(after, deep=True) == []
     full = plan_shards(sources, Topology(8), PlanRequest(train=train, full_validation=True))
-    after = continued(full, 40, 3, schedule=BatchSchedule.constant(9), eval_global_batch_size=9)
+    nines = BatchSizes(global_batch_size=9)
+    after = continued(full, 40, 3, batch_sizes=nines, eval_global_batch_size=9)
     assert sorted(set(flat(reads_of(after, "valid")))) == list(range(50))
     assert after.streams["valid"].assignment.steps == 17
 
@@ -203,8 +199,7 @@ def blended_plan(directory, weights, samples, ranks, **options):
 
 
 def reweighted(plan, directory, consumed, blend, ranks=2, **changes):
-    request = ReplanRequest(consumed_samples=consumed, topology=Topology(ranks), blend=str(blend), **changes)
-    after = continue_plan(plan, request, directory)
+    after = continued(plan, consumed, ranks, output=directory, blend=str(blend), **changes)
     write_plan(after, directory)
     return read_plan(directory)
 
@@ -255,9 +250,7 @@ def test_new_weights_take_new_sources_drop_others_and_take_them_up_again(tmp_pat
     assert set(last) == {"books", "code"}
     assert last["code"][0] == 24
     assert last["books"][0] == len(now["books"])
-    fourth = continue_plan(
-        third, ReplanRequest(consumed_samples=80, topology=Topology(8)), tmp_path / "plan4"
-    )
+    fourth = continued(third, 80, 8)
     assert samples_of(fourth)[0] == samples_of(third)[1]
     for child, parent in ((second, plan), (third, second), (fourth, third)):
         assert verify_replan(child, parent=parent, deep=True) == []

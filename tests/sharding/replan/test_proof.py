@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from support.replanned_plans import plan_of, source_of, write_blend
+from support.replanned_plans import continued, plan_of, source_of, write_blend
 from tokshard.core.codec import decode, encode
 from tokshard.errors import IntegrityError
 from tokshard.sharding.assignment import Assignment, EpochRange
@@ -17,13 +17,10 @@ from tokshard.sharding.layouts import Striped
 from tokshard.sharding.order import SampleOrder, Selection
 from tokshard.sharding.plan import Plan, read_plan
 from tokshard.sharding.publication import write_plan
-from tokshard.sharding.replan.job import continue_plan
 from tokshard.sharding.replan.proof import verify_replan
 from tokshard.sharding.replan.reweighting import OrderFiles, ReweightedOrder
 from tokshard.sharding.replan.source_progress import SourceEpochTable, progress_of_rows
-from tokshard.sharding.requests import ReplanRequest
 from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.topology import Topology
 
 
 @pytest.fixture
@@ -33,19 +30,19 @@ def stopped():
 
 @pytest.fixture
 def after(stopped):
-    return continue_plan(stopped, ReplanRequest(consumed_samples=96, topology=Topology(2)), "/nowhere")
+    return continued(stopped, 96, 2)
 
 
 def with_train(plan, assignment):
     streams = {"train": replace(plan.streams["train"], assignment=assignment)}
-    return Plan(plan.topology, streams, plan.options, plan.history)
+    return Plan(plan.topology, streams, plan.history)
 
 
 def with_history(plan, change):
     value = json.loads(json.dumps(encode(plan.history[-1])))
     change(value["streams"]["train"])
     last = decode(StoppedPlan, value, "plan.json")
-    return Plan(plan.topology, plan.streams, plan.options, (*plan.history[:-1], last))
+    return Plan(plan.topology, plan.streams, (*plan.history[:-1], last))
 
 
 def codes(plan, **options):
@@ -77,7 +74,7 @@ def test_a_right_proof_has_no_findings(stopped, after):
 )
 def test_other_samples_than_the_unread_ones_are_found(assignment, expected):
     stopped = plan_of(source_of(300, 100), 4, batch=8)
-    after = continue_plan(stopped, ReplanRequest(consumed_samples=96, topology=Topology(2)), "/nowhere")
+    after = continued(stopped, 96, 2)
     found = with_train(after, assignment)
     assert codes(found) == expected
     if assignment.epoch_ranges[0].order.ids(np.array([0]), 0)[0] < 96:
@@ -118,8 +115,8 @@ def test_a_history_that_was_damaged_is_found(after):
 def mixed(tmp_path):
     path = write_blend(tmp_path, {"web": 0.5, "code": 0.5}, 60, tokens={"web": 350, "code": 280})
     plan = plan_of(open_sources([str(path)], RequestedSamples())["train"], 2, batch=4)
-    request = ReplanRequest(consumed_samples=24, blend=f"1 {tmp_path}/web 3 {tmp_path}/code")
-    after = continue_plan(plan, request, tmp_path / "plan2")
+    blend = f"1 {tmp_path}/web 3 {tmp_path}/code"
+    after = continued(plan, 24, output=tmp_path / "plan2", blend=blend)
     write_plan(after, tmp_path / "plan2")
     return plan, after, tmp_path
 
@@ -151,7 +148,7 @@ def rewritten(mixed, change):
     made.write()
     history = replace(continued, streams={"train": replace(stopped, reweighting=made.record)})
     source = replace(stream.source, order=made.blend)
-    return Plan(after.topology, {"train": replace(stream, source=source)}, after.options, (history,))
+    return Plan(after.topology, {"train": replace(stream, source=source)}, (history,))
 
 
 def test_a_right_mixture_has_no_findings(mixed):

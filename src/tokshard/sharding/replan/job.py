@@ -49,11 +49,10 @@ from tokshard.sharding.replan.reweighting import (
     reweight,
     source_progress_of,
 )
-from tokshard.sharding.requests import ReplanRequest, consumed_valid_samples
+from tokshard.sharding.requests import consumed_valid_samples
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.tokenizers import PlanTokenizers, agree_on_tokenizers
-from tokshard.sharding.topology import Topology
 from tokshard.storage.lock import lock_mode
 
 FULL_VALIDATION = "full-validation"
@@ -83,7 +82,7 @@ def replan(options: ReplanOptions, *, progress: Progress | None = None) -> Shard
     started = time.monotonic()
     with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("planning and checking")
-        found = _plan_of(options)
+        found = continue_plan(read_plan(options.plan, roots=dict(options.moved)), options)
         if found.files is not None:
             listener.start("writing the order")
             found.files.write()
@@ -103,15 +102,7 @@ def dry_run_replan(options: ReplanOptions, *, progress: Progress | None = None) 
     """
     with reporting(progress) as listener:
         listener.start("planning and checking")
-        return _plan_of(options).plan
-
-
-def _plan_of(options: ReplanOptions) -> _Continuation:
-    plan = read_plan(options.plan, roots=dict(options.moved))
-    source = next(iter(plan.streams.values())).source
-    schedule = options.batch_sizes.schedule(source.sequence_length)
-    request = options.request(options.topology(plan.topology), schedule)
-    return _continuation(plan, request, options.output, allowed=options.allow_tokenizer_mismatch)
+        return continue_plan(read_plan(options.plan, roots=dict(options.moved)), options).plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,81 +130,66 @@ class _Continued:
 
 
 @dataclass(frozen=True, slots=True)
-class _Continuation:
-    # ``files`` are written before the plan.
+class Continuation:
+    """A plan that continues another one.
+
+    Attributes:
+        plan: The plan.
+        files: Its new order, to be written before the plan; None without new weights.
+    """
+
     plan: Plan
     files: OrderFiles | None = None
 
 
-def continue_plan(
-    plan: Plan,
-    request: ReplanRequest,
-    directory: str | os.PathLike[str],
-    *,
-    allow_tokenizer_mismatch: bool = False,
-) -> Plan:
-    """Plan the samples that are read after a stop.
+def continue_plan(plan: Plan, options: ReplanOptions) -> Continuation:
+    """Plan the samples that are read after a stop; nothing is written.
 
     Without another blend this opens no data, except the arrays of a blend to count its datasets. With
-    another blend it looks at each sample that was planned, and writes the new order into the directory: 10
-    bytes a sample.
+    another blend it looks at each sample that was planned, and its new order takes 10 bytes a sample.
+
+    Args:
+        plan: The plan that was stopped.
+        options: How it continues; ``options.plan`` is not opened.
 
     Raises:
         UsageError: The consumed samples are not at the end of a step, nothing is left, or sizes do not
             fit, with the numbers.
         MissingFileError, IntegrityError: A file that is needed is not there or has changed, or the plan
             is damaged.
-        StorageError: The new order cannot be written.
-
-    Example::
-
-        request = ReplanRequest(consumed_samples=4096, topology=Topology(16))
-        write_plan(continue_plan(read_plan("plan"), request, "plan2"), "plan2")
     """
-    found = _continuation(plan, request, directory, allowed=allow_tokenizer_mismatch)
-    if found.files is not None:
-        found.files.write()
-    return found.plan
-
-
-def _continuation(
-    plan: Plan,
-    request: ReplanRequest,
-    directory: str | os.PathLike[str],
-    *,
-    allowed: bool,
-) -> _Continuation:
-    topology = request.topology or plan.topology
-    consumed_valid_samples(TRAIN, tuple(plan.streams), request.consumed_valid_samples)  # raises
+    topology = options.topology(plan.topology)
+    source = next(iter(plan.streams.values())).source
+    schedule = options.batch_sizes.schedule(source.sequence_length)
+    consumed_valid_samples(TRAIN, tuple(plan.streams), options.consumed_valid_samples)  # raises
     stops = {}
     for name, stream in plan.streams.items():
         with _named(name):
-            stops[name] = _stop_of(name, stream, plan, topology, request)
+            stops[name] = _stop_of(name, stream, plan, topology.data_parallel, schedule, options)
     continued: dict[str, _Continued] = {}
     for name, stop in stops.items():
         with _named(name):
-            if name == TRAIN and request.blend is not None:
-                continued[name] = _reweighted(stop, plan, request, os.path.abspath(directory))
+            if name == TRAIN and options.blend is not None:
+                continued[name] = _reweighted(stop, plan, options)
             else:
-                continued[name] = _continued(stop, request.steps if name == TRAIN else None)
-    if request.blend is not None and TRAIN not in plan.streams:
+                continued[name] = _continued(stop, options.steps if name == TRAIN else None)
+    if options.blend is not None and TRAIN not in plan.streams:
         raise UsageError("the plan has no training stream to re-weight")
     entry = StoppedPlan(
         plan.plan_id, {name: continuation.stopped for name, continuation in continued.items()}
     )
-    tokenizers = _tokenizers(plan, request, [each.stream.source for each in continued.values()], allowed)
+    tokenizers = _tokenizers(plan, options, [each.stream.source for each in continued.values()])
     warnings = [warning for continuation in continued.values() for warning in continuation.warnings]
     after = Plan(
         topology=topology,
         streams={name: continuation.stream for name, continuation in continued.items()},
-        options=request,
         history=(*plan.history, entry),
         warnings=(*warnings, *tokenizers.warnings),
         tokenizer=tokenizers.common,
         tokenizer_mismatches=tokenizers.mismatches,
     )
     files = continued[TRAIN].files if TRAIN in continued else None
-    return _Continuation(after, files)
+    return Continuation(after, files)
 
 
 @contextmanager
@@ -224,25 +200,30 @@ def _named(stream: str) -> Iterator[None]:
         raise UsageError(f"{stream}: {error.message}", hint=error.hint) from error
 
 
-def _tokenizers(
-    plan: Plan,
-    request: ReplanRequest,
-    sources: Sequence[SampleSource],
-    allowed: bool,  # noqa: FBT001 - private
-) -> PlanTokenizers:
-    if request.blend is None:
+def _tokenizers(plan: Plan, options: ReplanOptions, sources: Sequence[SampleSource]) -> PlanTokenizers:
+    if options.blend is None:
         return PlanTokenizers.of(plan)
-    path = request.blend
+    path = options.blend
     is_blend = os.path.isdir(path) or os.path.basename(path) == DOCUMENT_NAME  # else a recipe, or its words
     return agree_on_tokenizers(
-        sources, read_blends([path] if is_blend else ()), continued=plan, allowed=allowed
+        sources,
+        read_blends([path] if is_blend else ()),
+        continued=plan,
+        allowed=options.allow_tokenizer_mismatch,
     )
 
 
-def _stop_of(name: str, stream: Stream, plan: Plan, topology: Topology, request: ReplanRequest) -> _Stop:
-    step = _stop_step(stream.assignment, _consumed(name, plan, request))
-    world, schedule = _world(name, stream, topology, request)
-    policy = _policy(name, stream, request)
+def _stop_of(
+    name: str,
+    stream: Stream,
+    plan: Plan,
+    ranks: int,
+    schedule: BatchSchedule | None,
+    options: ReplanOptions,
+) -> _Stop:
+    step = _stop_step(stream.assignment, _consumed(name, plan, options))
+    world, schedule = _world(name, stream, ranks, schedule, options)
+    policy = _policy(name, stream, options)
     return _Stop(name, stream, stops_of(plan.history, name), step, world, schedule, policy)
 
 
@@ -259,20 +240,21 @@ def _continued(stop: _Stop, steps: int | None) -> _Continued:
     return _Continued(changed, stop.stopped(proof))
 
 
-def _reweighted(stop: _Stop, plan: Plan, request: ReplanRequest, directory: str) -> _Continued:
+def _reweighted(stop: _Stop, plan: Plan, options: ReplanOptions) -> _Continued:
     name, stream, step, world, schedule = stop.name, stop.stream, stop.step, stop.world, stop.schedule
     stopped = stream.assignment
     consumed = stopped.consumed_after(step)
     left = stopped.consumed_after(stopped.steps) - consumed
-    steps = request.steps or schedule.timeline(world.group, consumed, stop=consumed + left).steps_within(left)
+    steps = options.steps or schedule.timeline(world.group, consumed, stop=consumed + left).steps_within(left)
     if not steps:
         raise UsageError(f"the plan has no steps after {consumed:,} consumed samples", hint="pass --steps")
     timeline = schedule.timeline(world.group, consumed, steps=steps)
     samples = int(timeline.consumed(np.array([steps]))[0]) - consumed
-    pairs, warnings = read_weights(request.blend or "", stream.source, name)
+    pairs, warnings = read_weights(options.blend or "", stream.source, name)
     components = match_components(pairs, stream.source, source_progress_of(stream, step, stop.earlier))
+    directory = os.path.abspath(options.output)
     identity = {"plan_id": plan.plan_id, "stream": name, "step": step, "samples": samples}
-    source, files, proof = _blended(components, samples, request.seed, directory, name, identity)
+    source, files, proof = _blended(components, samples, options.seed, directory, name, identity)
     whole = whole_epochs(SampleOrder(samples), 0, 1, world, stop.policy)
     after = Assignment((whole,), world.micro_batch_size, schedule, steps, consumed)
     if stream.sort_key is not None:
@@ -304,46 +286,42 @@ def _blended(
 
 
 def _world(
-    name: str, stream: Stream, topology: Topology, request: ReplanRequest
+    name: str, stream: Stream, ranks: int, given: BatchSchedule | None, options: ReplanOptions
 ) -> tuple[World, BatchSchedule]:
-    ranks, size, schedule = (
-        topology.data_parallel,
-        stream.assignment.micro_batch_size,
-        stream.assignment.schedule,
-    )
+    size, schedule = stream.assignment.micro_batch_size, stream.assignment.schedule
     if stream.mode == FULL_VALIDATION:
         return World(ranks, 1), BatchSchedule.constant(ranks)
     if name == TRAIN:
-        size, schedule = request.micro_batch_size or size, request.schedule or schedule
-        mode = request.mode or stream.mode
+        size, schedule = options.micro_batch_size or size, given or schedule
+        mode = options.mode or stream.mode
     else:
-        size, mode = request.eval_micro_batch_size or request.micro_batch_size or size, stream.mode
-        batch = request.eval_global_batch_size
-        if batch is None and request.schedule is not None:
-            batch = request.schedule.segments[-1][1]
+        size, mode = options.eval_micro_batch_size or options.micro_batch_size or size, stream.mode
+        batch = options.eval_global_batch_size
+        if batch is None and given is not None:
+            batch = given.segments[-1][1]
         if batch is not None:
             schedule = BatchSchedule.constant(batch)
     return world_of(ranks, size, mode, schedule), schedule
 
 
-def _policy(name: str, stream: Stream, request: ReplanRequest) -> ShardingPolicy:
+def _policy(name: str, stream: Stream, options: ReplanOptions) -> ShardingPolicy:
     layout = stream.assignment.epoch_ranges[-1].layout
     sharded = isinstance(layout, Blocked)
     if name != TRAIN:
         return ShardingPolicy(stream.mode, stream.tail, sharded)
     return ShardingPolicy(
-        mode=request.mode or stream.mode,
-        tail=request.tail or stream.tail,
-        sharded=sharded if request.sharded is None else request.sharded,
-        keep_order=request.mode is None or request.mode in STRIPED_MODES,
+        mode=options.mode or stream.mode,
+        tail=options.tail or stream.tail,
+        sharded=sharded if options.data_sharding is None else options.data_sharding,
+        keep_order=options.mode is None or options.mode in STRIPED_MODES,
     )
 
 
-def _consumed(name: str, plan: Plan, request: ReplanRequest) -> int:
+def _consumed(name: str, plan: Plan, options: ReplanOptions) -> int:
     # Without a count, those it began with.
     if name == TRAIN:
-        return request.consumed_samples
-    counted = consumed_valid_samples(name, tuple(plan.streams), request.consumed_valid_samples)
+        return options.consumed_samples
+    counted = consumed_valid_samples(name, tuple(plan.streams), options.consumed_valid_samples)
     return plan.streams[name].assignment.consumed_samples if counted is None else counted
 
 

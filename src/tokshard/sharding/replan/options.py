@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from tokshard.core import megatron_defaults
 from tokshard.core.path_mapping import PathMapping
 from tokshard.sharding.options import BatchSizes, world_size_of
-from tokshard.sharding.requests import ReplanRequest
+from tokshard.sharding.requests import check_numbers
 from tokshard.storage.lock import LockMode, check_lock_mode
 
 if TYPE_CHECKING:
-    from tokshard.sharding.schedule import BatchSchedule
     from tokshard.sharding.topology import Topology
 
 
@@ -84,7 +83,8 @@ class ReplanOptions:
 
     def __post_init__(self) -> None:
         check_lock_mode(self.lock)
-        self.request(None, None)
+        check_numbers(self, 1, "steps", "micro_batch_size", "eval_micro_batch_size", "eval_global_batch_size")
+        check_numbers(self, 0, "consumed_samples", "consumed_valid_samples", "seed")
 
     def topology(self, old: Topology) -> Topology:
         """Return the topology of the plan with the sizes that are given.
@@ -108,21 +108,3 @@ class ReplanOptions:
             data_parallel = old.data_parallel
         world_size = world_size_of(self.world_size, data_parallel, model)
         return replace(old, world_size=world_size, **changes)  # type: ignore[arg-type]
-
-    def request(self, topology: Topology | None, schedule: BatchSchedule | None) -> ReplanRequest:
-        """Return how the plan continues, with the ranks and a schedule of the global batch size."""
-        return ReplanRequest(
-            consumed_samples=self.consumed_samples,
-            consumed_valid_samples=self.consumed_valid_samples,
-            topology=topology,
-            micro_batch_size=self.micro_batch_size,
-            schedule=schedule,
-            eval_micro_batch_size=self.eval_micro_batch_size,
-            eval_global_batch_size=self.eval_global_batch_size,
-            mode=self.mode,
-            tail=self.tail,
-            sharded=self.data_sharding,
-            steps=self.steps,
-            blend=self.blend,
-            seed=self.seed,
-        )
