@@ -188,7 +188,7 @@ def test_a_plan_is_traced_whose_data_has_moved(tmp_path):
         (("--plan", "plan", "--sample", "1", "--rank", "0"), "requires --step"),
         (
             ("--plan", "plan", "--sample", "1", "--consumed-samples", "1"),
-            "requires --source, --id or a list of them",
+            "requires --source or --list",
         ),
         (("--plan", "plan", "--source", "a:1", "--tokenizer", "x"), "shows no text"),
         (("--plan", "plan", "--source", "a"), "is not a line, byte or document"),

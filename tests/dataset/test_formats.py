@@ -21,13 +21,11 @@ from tokshard.storage.journal import JournalLine
 GOLDEN = Path(__file__).parents[1] / "golden/formats"
 DOCUMENTS = {
     "dataset-1.json": Manifest,
-    "dataset-1-ids.json": Manifest,
     "dataset-1-hub.json": Manifest,
     "dataset-1-subset.json": Manifest,
     "dataset-1-shuffled.json": Manifest,
     "dataset-1-unrepresented.json": Manifest,
     "build-plan-tokenize-1.json": BuildPlan,
-    "build-plan-tokenize-1-ids.json": BuildPlan,
     "build-plan-tokenize-1-hub.json": BuildPlan,
     "build-plan-tokenize-1-subset.json": BuildPlan,
     "build-plan-merge-1.json": BuildPlan,

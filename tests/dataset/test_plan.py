@@ -36,7 +36,6 @@ OPTIONS = {
     "max_document_bytes": (9, "--max-document-bytes was 64000000 and is now 9"),
     "unit_bytes": (300, "--unit-size was 16777216 and is now 300"),
     "provenance": (False, "--provenance was on and is now off"),
-    "id_field": ("url", "--id-field was not set and is now 'url'"),
     "sample": (0.5, "--sample was not set and is now 0.5"),
     "sample_seed": (7, "--sample-seed was not set and is now 7"),
     "limit": (9, "--limit was not set and is now 9"),

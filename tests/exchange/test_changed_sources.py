@@ -1,7 +1,5 @@
 """P58: exports of sources that change or are in the way, and numbers that no file can hold."""
 
-import gzip
-import json
 import os
 
 import pytest
@@ -57,21 +55,6 @@ def test_a_source_that_changes_during_the_export_is_not_published(tmp_path):
     assert not list(tmp_path.glob("x/*.npy"))
     assert tokshard.export(options).shards_resumed == 0  # as the hint says: run the same command again
     assert b"".join(path.read_bytes() for path in sorted(tmp_path.glob("x/*.npy"))) == NEW.bin_bytes()
-
-
-def test_an_interrupted_export_is_not_continued_with_other_ids(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with open("in.jsonl", "w") as file:
-        file.writelines(json.dumps({"text": "abc", "a": f"a{n}", "b": f"b{n}"}) + "\n" for n in range(50))
-    options = ExportOptions("d", "olmo", "x", shard_tokens=30)
-    tokshard.tokenize(TokenizeOptions("in.jsonl", "d", id_field="a", workers=1))
-    with pytest.raises(StopError):
-        tokshard.export(options, progress=Listener(4, stop))
-    tokshard.tokenize(TokenizeOptions("in.jsonl", "d", id_field="b", workers=1, force=True))
-    assert tokshard.export(options).shards_resumed == 0
-    lines = b"".join(gzip.decompress(path.read_bytes()) for path in sorted(tmp_path.glob("x/*.gz")))
-    assert [line.split(b",")[2] for line in lines.splitlines()] == [b"b%d" % n for n in range(50)]
-    assert tokshard.verify(VerifyOptions("x", level="deep")).is_sound
 
 
 def test_no_file_of_the_source_is_replaced(tmp_path):

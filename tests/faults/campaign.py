@@ -49,8 +49,6 @@ SIDECARS = (
     "manifest.json",
     "units.jsonl",
     "provenance.bin",
-    "ids.bin",
-    "ids-index.bin",
     "rejected.jsonl",
     "order.bin",
     "pieces.jsonl",

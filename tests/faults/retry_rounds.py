@@ -70,7 +70,6 @@ def arguments(chance: random.Random) -> list[str]:
         ["--no-append-eod"],
         ["--field", "title"],
         ["--no-provenance"],
-        ["--id-field", "title"],
         ["--field", "text", "--field", "title"],
     ]
     return [
@@ -90,7 +89,7 @@ def run(words: list[str], output: str, kill: int | None = None) -> int:
 
 def files(prefix: str) -> dict[str, bytes]:
     """Return the published files of an output, without the manifest, which has the times of the inputs."""
-    names = ("units.jsonl", "provenance.bin", "ids.bin", "ids-index.bin", "rejected.jsonl")
+    names = ("units.jsonl", "provenance.bin", "rejected.jsonl")
     paths = {name: Path(f"{prefix}.tokshard", name) for name in names}
     paths |= {name: Path(f"{prefix}.{name}") for name in ("bin", "idx")}
     return {name: path.read_bytes() for name, path in paths.items() if path.exists()}

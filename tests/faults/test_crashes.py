@@ -52,12 +52,10 @@ TWO_FIELDS = [
     "text",
     "--field",
     "title",
-    "--id-field",
-    "title",
 ]
 SUBSET = [*PLAIN, "--holdout", "40%", "--sample", "80%", "--limit", "17"]
 REPLACING = [*PLAIN, "--force"]
-OLDER = ["tokenize", "{in}/b.jsonl", "-o", "out/x", "--id-field", "title", "--quiet"]
+OLDER = ["tokenize", "{in}/b.jsonl", "-o", "out/x", "--quiet"]
 
 
 def run(program: str, description: dict, **variables: str) -> dict:

@@ -417,18 +417,6 @@ def provenance_order(directory):
     return prefix
 
 
-def ids_index(directory):
-    prefix = sound(directory)
-    for name in ("a", "b"):
-        lines = (directory / f"{name}.jsonl").read_text().splitlines()
-        records = [{**json.loads(line), "id": number} for number, line in enumerate(lines)]
-        (directory / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    inputs = [str(directory / "a.jsonl"), str(directory / "b.jsonl")]
-    run_tokenize(inputs, prefix, on_error="skip", workers=1, id_field="id", force=True)
-    flip(f"{prefix}.tokshard/ids-index.bin", -20)
-    return prefix
-
-
 def rejected_count(directory):
     prefix = sound(directory)
     path = Path(f"{prefix}.tokshard/rejected.jsonl")

@@ -106,7 +106,6 @@ EXAMPLES = [
     _deep(bad_datasets.sound, "tokenizer-other", tokenizer=bad_datasets.TOKENIZER),
     _deep(bad_datasets.foreign, notes=["unverified", "vocabulary-unknown"]),
     _deep(bad_datasets.provenance_order, "provenance-order", "file-digest"),
-    _deep(bad_datasets.ids_index, "ids-index", "file-digest"),
     _deep(bad_datasets.shuffled, notes=["shuffled"]),
     _deep(bad_datasets.order_incomplete, "order-incomplete", "file-digest", notes=["shuffled"]),
     _digest(bad_datasets.piece_tokens, "bin-digest", notes=["shuffled"]),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.tokenize_runs import manifest, pair, run_tokenize, write_jsonl
+from support.tokenize_runs import pair, run_tokenize, write_jsonl
 
 CURATION = Path(__file__).parents[1] / "golden/curation"
 
@@ -34,6 +34,5 @@ def test_the_files_are_tokenized_as_their_documents_are(tmp_path, package, kind)
     if kind == "parquet":
         pytest.importorskip("pyarrow")
     run_tokenize(write_jsonl(tmp_path / "plain.jsonl", RECORDER.DOCUMENTS), str(tmp_path / "plain"))
-    run_tokenize(str(CURATION / package / kind), str(tmp_path / "out"), id_field="id")
+    run_tokenize(str(CURATION / package / kind), str(tmp_path / "out"))
     assert pair(tmp_path / "out") == pair(tmp_path / "plain")
-    assert manifest(tmp_path / "out")["options"]["id_field"] == "id"

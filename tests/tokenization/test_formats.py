@@ -22,13 +22,6 @@ def test_the_footer_of_a_part():
     assert footer.streams["lengths.0"].extents == ((0, 12),)
 
 
-def test_the_footer_of_a_part_with_ids():
-    content = (GOLDEN / "part-1-ids.json").read_bytes()
-    footer = PartFooter.from_bytes(content, "part-1-ids.json")
-    assert footer.to_bytes() == content
-    assert footer.header.counts.id_bytes == footer.streams["ids.0"].extents[0][1] == 31
-
-
 def test_the_footer_of_a_part_of_a_subset():
     content = (GOLDEN / "part-1-subset.json").read_bytes()
     counts = PartFooter.from_bytes(content, "part-1-subset.json").header.counts

@@ -55,7 +55,7 @@ def test_copies_are_in_one_split_and_the_share_is_kept(tmp_path):
 def test_several_fields_are_hashed_together_and_have_outputs_of_each_split(tmp_path):
     records = [{"text": f"t{n % 7}", "title": [f"a{n % 3}", "b"]} for n in range(42)]
     path = write_jsonl(tmp_path / "a.jsonl", records)
-    report = tokenize(path, str(tmp_path / "out"), fields=("text", "title"), holdout=0.4, id_field="text")
+    report = tokenize(path, str(tmp_path / "out"), fields=("text", "title"), holdout=0.4)
     names = [f"{tmp_path}/out{split}_{field}_document" for split in SPLITS for field in ("text", "title")]
     assert [output.prefix for output in report.outputs] == names
     assert [(output.split, output.field) for output in report.outputs] == [

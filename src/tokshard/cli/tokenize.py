@@ -228,16 +228,6 @@ def tokenize(
             group=RUN,
         ),
     ] = TokenizeOptions.provenance,
-    id_field: Annotated[
-        str | None,
-        text(
-            "--id-field",
-            metavar="NAME",
-            help="Record each document's own id, a string or an integer in this field, for `tokshard trace`.",
-            default="no ids",
-            group=RUN,
-        ),
-    ] = TokenizeOptions.id_field,
     preset: Annotated[
         Preset | None,
         choice(
@@ -339,7 +329,6 @@ def tokenize(
             max_document_bytes=max_document_bytes,
             unit_bytes=unit_size,
             provenance=provenance,
-            id_field=id_field,
             resume=resume,
             force=force,
             lock=lock,

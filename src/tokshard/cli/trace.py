@@ -63,7 +63,7 @@ def trace(
             "--split",
             metavar="NAME",
             help="Trace this split: train, valid, test, or valid.0 and so on.",
-            default="train; all with --source, --id and lists",
+            default="train; all with --source and --list",
             group=_THROUGH,
         ),
     ] = TraceOptions.split,
@@ -113,21 +113,6 @@ def trace(
             "--list", metavar="FILE", help="Find the reads of the items in FILE, one per line.", group=_READS
         ),
     ] = TraceOptions.item_list,
-    own_id: Annotated[
-        list[str] | None,
-        text(
-            "--id",
-            metavar="ID",
-            help="Find the reads of the documents with this id, which tokenize --id-field has recorded.",
-            group=_READS,
-        ),
-    ] = None,
-    id_list: Annotated[
-        str | None,
-        text(
-            "--id-list", metavar="FILE", help="Find the reads of the ids in FILE, one per line.", group=_READS
-        ),
-    ] = TraceOptions.id_list,
     consumed_samples: Annotated[
         int | None,
         declarations.count(
@@ -138,13 +123,12 @@ def trace(
 ) -> None:
     """Trace a training step to its source files and lines, or a line to every step that reads it.
 
-    With --source, --id or a list of them, the exit code is 1 if an item is not a document of the data.
+    With --source or --list, the exit code is 1 if an item is not a document of the data.
 
     Examples:
         tokshard trace --plan plan --step 41200 --rank 7
         tokshard trace --blend mix --sample 17 --tokenizer tokenizer.json
         tokshard trace --plan plan --source web.jsonl:123 --consumed-samples 10M
-        tokshard trace --plan plan --id 'urn:uuid:0a3c' --id 1234
         tokshard trace --plan plan --list removals.txt --json > reads.json
     """
     with command_run(as_json=as_json) as run:
@@ -163,8 +147,6 @@ def trace(
             tokenizer=tokenizer,
             items=tuple(source or ()),
             item_list=list_file,
-            ids=tuple(own_id or ()),
-            id_list=id_list,
             consumed_samples=consumed_samples,
         )
         report = tokshard.trace(trace_options, progress=run.progress)
@@ -189,7 +171,6 @@ def _show_document(report: TraceDocumentReport) -> None:
     shown = [
         ("document", f"{count(report.document)} of {shown_path(report.dataset)}"),
         ("tokens", f"{count(report.tokens)} in {counted(report.sequences, 'sequence')}"),
-        *([("id", report.id)] if report.id is not None else []),
         ("origin", _origin(report.origin)),
         *([("", detail)] if detail else []),
         ("text", "pass --tokenizer to see it" if report.text is None else ""),
@@ -228,26 +209,23 @@ def _show_sample(sample: SampleContents, stream: str) -> None:
         f"{shown_path(sample.dataset)}, {counted(sample.tokens, 'token')}"
     )
     with_text = any(piece.text is not None for piece in sample.pieces)
-    with_ids = any(piece.id is not None for piece in sample.pieces)
-    header = ["at", "document", "its tokens", "from", *["id"] * with_ids, *["text"] * with_text]
-    rows = [_piece_row(piece, with_ids=with_ids, with_text=with_text) for piece in sample.pieces]
-    rendering.table(header, rows, left=(2, 3, 4, 5))
+    header = ["at", "document", "its tokens", "from", *["text"] * with_text]
+    rows = [_piece_row(piece, with_text=with_text) for piece in sample.pieces]
+    rendering.table(header, rows, left=(2, 3, 4))
     rendering.line()
 
 
-def _piece_row(piece: SamplePiece, *, with_ids: bool, with_text: bool) -> list[str]:
+def _piece_row(piece: SamplePiece, *, with_text: bool) -> list[str]:
     row = [
         count(piece.position),
         count(piece.document),
         _range(piece),
         _origin(piece.origin),
     ]
-    texts = [piece.id] * with_ids + [piece.text] * with_text
-    return [*row, *(_shortened(text or "") for text in texts)]
-
-
-def _shortened(text: str) -> str:
-    return text[:_SHOWN_TEXT] + ("..." if len(text) > _SHOWN_TEXT else "")
+    if with_text:
+        text = piece.text or ""
+        row.append(text[:_SHOWN_TEXT] + ("..." if len(text) > _SHOWN_TEXT else ""))
+    return row
 
 
 def _show_reads(report: TraceReadsReport) -> None:
@@ -277,8 +255,6 @@ def _show_document_reads(document: DocumentReads) -> None:
     rendering.line(
         f"  document {count(document.document)} of {shown_path(document.dataset)}, "
         f"{counted(document.tokens, 'token')}"
-        + (f", id {_shortened(document.id)}" if document.id is not None else "")
-        + (f", from {document.origin.item}" if document.origin is not None else "")
     )
     if not document.reads:
         return

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
-from types import MappingProxyType
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from tokshard.corpus.fields import FieldPaths, ScalarKind
+from tokshard.corpus.fields import FieldPaths
 from tokshard.corpus.rejection import RejectedRecord, UnusableRecordError
 
 
@@ -34,7 +33,6 @@ class DocumentBatch:
         blank_lines: Lines of whitespace, which are not records.
         raw: Bytes consumed, for digests: the bytes of all lines; of a table, the UTF-8 of each sequence of
             its documents and a newline. A line over the length limit is split over several batches.
-        ids: For each document, its own id as UTF-8; None if ids were not asked for.
         keys: For each document, its key of the holdout as UTF-8; None if there is none.
         splits: For each document, the number of its split, uint8 [documents]; None without a holdout.
         excluded: Numbers of records that are not in the sample, by code
@@ -49,7 +47,6 @@ class DocumentBatch:
     lines: int
     blank_lines: int
     raw: bytes | memoryview
-    ids: list[bytes] | None = None
     keys: list[bytes] | None = None
     splits: npt.NDArray[np.uint8] | None = None
     excluded: dict[str, int] = field(default_factory=dict)
@@ -61,7 +58,6 @@ class DocumentBatch:
         offsets: npt.NDArray[np.int64],
         raw: bytes | memoryview | None = None,
         *,
-        ids: list[bytes] | None = None,
         keys: list[bytes] | None = None,
     ) -> Self:
         """Return a batch in which every record is a document and every field one text."""
@@ -75,7 +71,6 @@ class DocumentBatch:
             lines=document_count,
             blank_lines=0,
             raw=raw_of_texts(columns) if raw is None else raw,
-            ids=ids,
             keys=keys,
         )
 
@@ -99,7 +94,6 @@ class DocumentBatch:
                 None if counts is None else counts[chosen] for counts in self.sequences_per_document
             ),
             offsets=self.offsets[chosen],
-            ids=None if self.ids is None else [*compress(self.ids, chosen)],
             splits=self.splits[chosen],
         )
 
@@ -118,31 +112,23 @@ class DocumentBatch:
 class BatchBuilder:
     """Builder of a batch from single documents and rejected records."""
 
-    def __init__(self, field_count: int, kinds: Collection[ScalarKind] = ()) -> None:
+    def __init__(self, field_count: int, *, with_keys: bool = False) -> None:
         self._texts: tuple[list[str], ...] = tuple([] for _ in range(field_count))
         self._counts: tuple[list[int], ...] = tuple([] for _ in range(field_count))
         self._offsets: list[int] = []
-        self._ids: list[bytes] | None = [] if "id" in kinds else None
-        self._keys: list[bytes] | None = [] if "key" in kinds else None
+        self._keys: list[bytes] | None = [] if with_keys else None
         self._rejected: list[RejectedRecord] = []
 
     @classmethod
     def of(cls, paths: FieldPaths) -> Self:
         """Return the builder of batches of documents with these fields."""
-        return cls(len(paths.texts), [kind for kind, _ in paths.scalars])
+        return cls(len(paths.texts), with_keys=paths.key is not None)
 
-    def add(
-        self,
-        values: Sequence[str | list[str]],
-        offset: int,
-        scalars: Mapping[ScalarKind, bytes] = MappingProxyType({}),
-    ) -> None:
-        """Add a document: for each field, its sequence or list of sequences; and its own id, and its key."""
+    def add(self, values: Sequence[str | list[str]], offset: int, key: bytes | None = None) -> None:
+        """Add a document: for each field, its sequence or list of sequences; and its key, if it has one."""
         self._offsets.append(offset)
-        if self._ids is not None:
-            self._ids.append(scalars["id"])
-        if self._keys is not None:
-            self._keys.append(scalars["key"])
+        if self._keys is not None and key is not None:
+            self._keys.append(key)
         for value, texts, counts in zip(values, self._texts, self._counts, strict=True):
             if isinstance(value, str):
                 texts.append(value)
@@ -170,7 +156,6 @@ class BatchBuilder:
             lines=lines,
             blank_lines=blank_lines,
             raw=raw_of_texts(self._texts) if raw is None else raw,
-            ids=self._ids,
             keys=self._keys,
         )
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from tokshard.core.formatting import counted, visible
 from tokshard.corpus.rejection import UnusableRecordError
@@ -27,7 +27,7 @@ _SHOWN_CHARACTERS = 60
 _DEEPEST = 4
 # A record with more fields than this gets its suggestion from the first ones.
 _CONSIDERED_FIELDS = 1000
-_COMMON_IDS = ("id", "uuid", "doc_id", "document_id", "_id", "url")
+_COMMON_KEYS = ("id", "uuid", "doc_id", "document_id", "_id", "url")
 _COMMON_NAMES = ("text", "content", "body", "raw_content", "page_content", "document", "article", "passage")
 _CHAT_KEYS = (frozenset({"role", "content"}), frozenset({"from", "value"}))
 
@@ -101,24 +101,15 @@ class FieldPath:
         )
 
 
-ScalarKind = Literal["id", "key"]
-"""The kinds of fields that hold a string or an integer: the record's own id, and the key of the holdout."""
-
-SCALAR_OPTIONS: dict[ScalarKind, str] = {"id": "--id-field", "key": "--holdout-key"}
-"""The option that names a field of each kind."""
-
-
 class FieldNames(NamedTuple):
     """The fields of a record that are read.
 
     Attributes:
         texts: The fields of text.
-        id: The field of the record's own id; None for none.
         key: The field of the key of the holdout; None for none.
     """
 
     texts: Sequence[str] = ()
-    id: str | None = None
     key: str | None = None
 
 
@@ -126,29 +117,20 @@ class FieldPaths(NamedTuple):
     """The paths of the fields of a record that are read; see :class:`FieldNames`."""
 
     texts: tuple[FieldPath, ...]
-    id: FieldPath | None
     key: FieldPath | None
 
     @classmethod
     def parse(cls, names: FieldNames) -> FieldPaths:
         """Return the paths that names describe."""
-        _, identifier, key = names
         return cls(
             tuple(map(FieldPath.parse, names.texts)),
-            None if identifier is None else FieldPath.parse(identifier),
-            None if key is None else FieldPath.parse(key),
+            None if names.key is None else FieldPath.parse(names.key),
         )
-
-    @property
-    def scalars(self) -> tuple[tuple[ScalarKind, FieldPath], ...]:
-        """The kinds and paths of the fields that are no text."""
-        found: tuple[tuple[ScalarKind, FieldPath | None], ...] = (("id", self.id), ("key", self.key))
-        return tuple((kind, path) for kind, path in found if path is not None)
 
     @property
     def all(self) -> tuple[FieldPath, ...]:
         """All paths, those of texts first."""
-        return (*self.texts, *(path for _, path in self.scalars))
+        return self.texts if self.key is None else (*self.texts, self.key)
 
 
 def values_of(paths: Sequence[FieldPath], records: Iterator[Any]) -> tuple[list[Any], ...]:
@@ -304,22 +286,22 @@ class TextField(NamedTuple):
 
 
 def missing_column(
-    path: FieldPath, names: Sequence[str], usable: Sequence[str], *, kind: ScalarKind | None = None
+    path: FieldPath, names: Sequence[str], usable: Sequence[str], *, is_key: bool = False
 ) -> tuple[str, str]:
     """Return the sentence and the hint for a column that is missing from a table.
 
-    ``names``: all columns. ``usable``: those that hold text; with a ``kind``, strings or integers.
+    ``names``: all columns. ``usable``: those that hold text; for a key, strings or integers.
     """
     found = f"columns: {_listed(iter(names))}" if names else "the table has no columns"
     candidates = [name for name in usable if _can_be_typed(name)]
-    best = _best(path, candidates, _COMMON_NAMES if kind is None else _COMMON_IDS)
+    best = _best(path, candidates, _COMMON_KEYS if is_key else _COMMON_NAMES)
     if best is not None:
-        hint = _pass(best, kind)
+        hint = _pass(best, is_key=is_key)
     elif candidates:
-        option = "text column with --field" if kind is None else f"column with {SCALAR_OPTIONS[kind]}"
+        option = "column with --holdout-key" if is_key else "text column with --field"
         hint = f"choose a {option}: {_listed(iter(candidates))}"
     else:
-        hint = f"add a column of {'strings' if kind is None else f'{kind}s'} to the table"
+        hint = f"add a column of {'keys' if is_key else 'strings'} to the table"
     return f"column {quoted(path.name)} not found ({found})", hint
 
 
@@ -339,15 +321,15 @@ def _hint_for_record(path: FieldPath, record: dict[str, Any]) -> str:
     return PRETOKENIZED_HINT if any(_is_token_ids(value) for _, value in fields) else ""
 
 
-def hint_for_scalar(path: FieldPath, record: dict[str, Any], kind: ScalarKind) -> str:
-    """Return the hint for a record that does not have the field of its id or key; empty if there is none."""
+def hint_for_key(path: FieldPath, record: dict[str, Any]) -> str:
+    """Return the hint for a record that does not have the field of its key; empty if there is none."""
     names = [
         name
         for name, value in islice(_fields_of(record), _CONSIDERED_FIELDS)
         if type(value) in {str, int} and _can_be_typed(name)
     ]
-    best = _best(path, names, _COMMON_IDS)
-    return "" if best is None else _pass(best, kind)
+    best = _best(path, names, _COMMON_KEYS)
+    return "" if best is None else _pass(best, is_key=True)
 
 
 def _best(path: FieldPath, names: Sequence[str], common: Sequence[str]) -> str | None:
@@ -373,5 +355,5 @@ def _can_be_typed(name: str) -> bool:
     return 0 < len(name) <= 200 and visible(name) == name and all(FieldPath.parse(name).keys)
 
 
-def _pass(name: str, kind: ScalarKind | None = None) -> str:
-    return f"pass {'--field' if kind is None else SCALAR_OPTIONS[kind]} {shlex.quote(name)}"
+def _pass(name: str, *, is_key: bool = False) -> str:
+    return f"pass {'--holdout-key' if is_key else '--field'} {shlex.quote(name)}"

@@ -31,7 +31,6 @@ def plan_units(
     unit_bytes: int,
     fields: Sequence[str] = (),
     *,
-    id_field: str | None = None,
     key_field: str | None = None,
 ) -> Iterator[Unit]:
     """Yield the units of a seekable input: plain JSON lines, or a table.
@@ -39,7 +38,7 @@ def plan_units(
     For streams (``file.is_stream``) see :func:`tokshard.corpus.planning.stream_units`.
 
     ``unit_bytes``: the nominal size of a unit. Consecutive row groups form a unit when they reach it.
-    ``fields``, ``id_field``, ``key_field``: columns that a table must have.
+    ``fields``, ``key_field``: columns that a table must have.
 
     Raises:
         InputError: The table cannot be read, or does not have one of the columns.
@@ -49,7 +48,7 @@ def plan_units(
         raise ValueError(f"{file.path} can only be read as a stream")
     if file.format == "jsonl":
         return _line_units(file_number, file.path, file.size_bytes, unit_bytes)
-    groups = table_groups(file.path, file.format, FieldNames(fields, id_field, key_field))
+    groups = table_groups(file.path, file.format, FieldNames(fields, key_field))
     return _row_units(file_number, file, unit_bytes, groups)
 
 

@@ -20,8 +20,8 @@ from tokshard.core.formatting import counted
 from tokshard.core.json_limits import JsonLimits
 from tokshard.corpus.batch import BatchBuilder, DocumentBatch
 from tokshard.corpus.content import UTF8_BYTE_ORDER_MARK, looks_like_utf16
-from tokshard.corpus.fields import FieldNames, FieldPaths, ScalarKind, json_type, quoted, values_of
-from tokshard.corpus.identifiers import MAX_INTEGER, MIN_INTEGER, scalar_columns, scalar_in
+from tokshard.corpus.fields import FieldNames, FieldPaths, json_type, quoted, values_of
+from tokshard.corpus.holdout_keys import MAX_INTEGER, MIN_INTEGER, key_in, plain_keys
 from tokshard.corpus.lines import LineBatch, line_batches
 from tokshard.corpus.rejection import (
     MAX_RECORD_VALUES,
@@ -48,7 +48,7 @@ _LONG_LINE_BYTES = 2 * min(_LIMITS.containers, _LIMITS.values)
 
 
 def _integer(digits: str) -> int | float:
-    # As orjson does: ids are integers of 64 bits, all others are never used, but must parse.
+    # As orjson does: keys are integers of 64 bits, all others are never used, but must parse.
     value = int(digits) if len(digits) <= _MOST_DIGITS else MAX_INTEGER + 1
     return value if MIN_INTEGER <= value <= MAX_INTEGER else 0.0
 
@@ -68,7 +68,6 @@ def read_documents(
     batch_bytes: int = BATCH_BYTES,
     max_document_bytes: int = MAX_DOCUMENT_BYTES,
     check: TextCheck | None = None,
-    id_field: str | None = None,
     selection: RecordSelection = ALL_RECORDS,
 ) -> Iterator[DocumentBatch]:
     """Yield a unit's documents in batches, in order.
@@ -79,8 +78,6 @@ def read_documents(
     one. A value is a string, or a list of strings: a document of several sequences, or of none.
     ``max_document_bytes``: larger lines (in a table: larger texts) are rejected.
     ``check``: raises UnusableRecordError for texts that the tokenizer cannot encode.
-    ``id_field``: the name of the field with the document's own id; a record without a usable one is
-    rejected.
     ``selection``: the records to read; others are not parsed.
 
     Raises:
@@ -96,10 +93,9 @@ def read_documents(
             batch_bytes=batch_bytes,
             max_document_bytes=max_document_bytes,
             check=check,
-            id_field=id_field,
             selection=selection,
         )
-    paths = FieldPaths.parse(FieldNames(fields, id_field, selection.holdout_key))
+    paths = FieldPaths.parse(FieldNames(fields, selection.holdout_key))
     return _read_lines(unit, paths, batch_bytes, max_document_bytes, check, selection)
 
 
@@ -161,8 +157,10 @@ def _plain_documents(batch: LineBatch, paths: FieldPaths, max_document_bytes: in
     texts = columns[: len(paths.texts)]
     if not all({str}.issuperset(map(type, column)) for column in texts):
         return None
-    scalars = scalar_columns(paths, columns)
-    return None if scalars is None else DocumentBatch.plain(texts, batch.offsets, batch.raw, **scalars)
+    keys = None
+    if paths.key is not None and (keys := plain_keys(columns[-1])) is None:
+        return None
+    return DocumentBatch.plain(texts, batch.offsets, batch.raw, keys=keys)
 
 
 def _checked_documents(
@@ -183,9 +181,9 @@ def _checked_documents(
             if not line or line.isspace():
                 blank_lines += 1
             else:
-                values, scalars = _field_values(line, paths, is_cut=is_cut)
+                values, key = _field_values(line, paths, is_cut=is_cut)
                 check_texts(values, check)
-                builder.add(values, offset, scalars)
+                builder.add(values, offset, key)
         except UnusableRecordError as error:
             builder.reject(offset, number, error, excerpt_of(line))
     return builder.batch(batch.raw, lines=len(batch.lines), blank_lines=blank_lines)
@@ -201,7 +199,7 @@ def _end_of_corrupt_stream(unit: LineUnit, paths: FieldPaths, line: int) -> Docu
 
 def _field_values(
     line: bytes, paths: FieldPaths, *, is_cut: bool
-) -> tuple[list[str | list[str]], dict[ScalarKind, bytes]]:
+) -> tuple[list[str | list[str]], bytes | None]:
     import orjson
 
     if len(line) > _LONG_LINE_BYTES:
@@ -220,7 +218,7 @@ def _field_values(
     if not is_strict:
         for path, value in zip(paths.texts, values, strict=True):
             _refuse_surrogates(value, path.name)
-    return values, {kind: scalar_in(record, path, kind) for kind, path in paths.scalars}
+    return values, None if paths.key is None else key_in(record, paths.key)
 
 
 def _check_structure(line: bytes, limits: JsonLimits) -> None:

@@ -19,11 +19,9 @@ from tokshard.corpus.content import Format
 from tokshard.corpus.fields import (
     CHAT_HINT,
     PRETOKENIZED_HINT,
-    SCALAR_OPTIONS,
     FieldNames,
     FieldPath,
     FieldPaths,
-    ScalarKind,
     index_of,
     is_chat_message,
     missing_column,
@@ -32,7 +30,7 @@ from tokshard.corpus.fields import (
     quoted,
     usable_value,
 )
-from tokshard.corpus.identifiers import encoded_scalar, scalar_columns
+from tokshard.corpus.holdout_keys import encoded_key, plain_keys
 from tokshard.corpus.rejection import (
     MAX_RECORD_VALUES,
     TextCheck,
@@ -68,8 +66,8 @@ def table_groups(path: str, table_format: Format, fields: FieldNames) -> list[Ta
     """Return the row groups (Parquet) or record batches (Arrow) of a table, in order.
 
     Raises:
-        InputError: The table cannot be read, or does not have one of the ``fields`` as a text column, or the
-            ``id_field`` as a column of strings or integers.
+        InputError: The table cannot be read, or does not have one of the ``fields`` as a text column, or
+            that of keys as a column of strings or integers.
         MissingExtraError: pyarrow is not installed.
     """
     paths = FieldPaths.parse(fields)
@@ -93,7 +91,6 @@ def read_rows(
     batch_bytes: int,
     max_document_bytes: int,
     check: TextCheck | None = None,
-    id_field: str | None = None,
     selection: RecordSelection = ALL_RECORDS,
 ) -> Iterator[DocumentBatch]:
     """Yield the documents of a unit of a table; see :func:`tokshard.corpus.records.read_documents`.
@@ -102,7 +99,7 @@ def read_rows(
         InputError: The table cannot be read or has no such column.
         MissingExtraError: pyarrow is not installed.
     """
-    paths = FieldPaths.parse(FieldNames(fields, id_field, selection.holdout_key))
+    paths = FieldPaths.parse(FieldNames(fields, selection.holdout_key))
     read = _parquet_batches if unit.format == "parquet" else _arrow_batches
     done = 0
     with _reading(unit.path), ExitStack() as stack:
@@ -200,12 +197,12 @@ def _batch_rows(row_count: int, size_bytes: int, batch_bytes: int) -> int:
 
 
 def _check_columns(schema: Any, paths: FieldPaths, table: str) -> None:
-    for scalar, path in paths.scalars:
-        kind = _type_at(schema, path, table, scalar)
+    if paths.key is not None:
+        kind = _type_at(schema, paths.key, table, is_key=True)
         if not (str(kind) == "null" or _is_scalar(kind)):
             raise InputError(
-                f"{table}: column {quoted(path.name)} must contain strings or integers, got {kind}",
-                hint=f"pass a column of {scalar}s with {SCALAR_OPTIONS[scalar]}",
+                f"{table}: column {quoted(paths.key.name)} must contain strings or integers, got {kind}",
+                hint="pass a column of keys with --holdout-key",
             )
     for path in paths.texts:
         kind = _type_at(schema, path, table)
@@ -251,7 +248,7 @@ def _is_scalar(kind: Any) -> bool:
     return _binary_twin(kind) is not None and not _is_list(kind)
 
 
-def _type_at(schema: Any, path: FieldPath, table: str, scalar: ScalarKind | None = None) -> Any:
+def _type_at(schema: Any, path: FieldPath, table: str, *, is_key: bool = False) -> Any:
     # A schema and a struct type both have `field` and `get_field_index`, which is -1 also for two of a name.
     import pyarrow as pa
 
@@ -266,9 +263,9 @@ def _type_at(schema: Any, path: FieldPath, table: str, scalar: ScalarKind | None
         else:
             columns = list(_columns_of(schema))
             names = [name for name, _ in columns]
-            if scalar is not None:
+            if is_key:
                 usable = [name for name, column in columns if _is_scalar(column)]
-                detail, hint = missing_column(path, names, usable, kind=scalar)
+                detail, hint = missing_column(path, names, usable, is_key=True)
                 raise InputError(f"{table}: {detail}", hint=hint)
             texts = [name for name, column in columns if _binary_twin(column) is not None]
             detail, hint = missing_column(path, names, texts)
@@ -436,9 +433,10 @@ def _documents(
         and 4 * max(map(len, column), default=0) * len(paths.texts) <= max_document_bytes
         for column in text_columns
     )
-    scalars = scalar_columns(paths, columns) if is_plain else None
-    if scalars is not None:
-        return DocumentBatch.plain(tuple(text_columns), numbers, **scalars)
+    key_column = None if paths.key is None else columns[-1]
+    keys = plain_keys(key_column) if is_plain and key_column is not None else None
+    if is_plain and (key_column is None or keys is not None):
+        return DocumentBatch.plain(tuple(text_columns), numbers, keys=keys)
     builder = BatchBuilder.of(paths)
     for place, values in enumerate(zip(*text_columns, strict=True)):
         row = int(numbers[place])
@@ -448,11 +446,8 @@ def _documents(
             size = sum(len(text.encode("utf-8")) for text in texts)
             check_length(size, max_document_bytes, what="the text of the row")
             check_texts(usable, check)
-            others = {
-                kind: encoded_scalar(column[place], path.name, kind)
-                for (kind, path), column in zip(paths.scalars, columns[len(paths.texts) :], strict=True)
-            }
-            builder.add(usable, row, others)
+            key = None if paths.key is None else encoded_key(columns[-1][place], paths.key.name)
+            builder.add(usable, row, key)
         except UnusableRecordError as error:
             builder.reject(row, row - first_row + 1, error, _excerpt(values))
     return builder.batch(None, lines=count)

@@ -1,7 +1,7 @@
 """Order of the documents of a shuffled dataset, from ``PREFIX.tokshard/order.bin``.
 
 The file has, for each document, its number in the order of the units (``i64``). Everything that is recorded
-for documents, such as their positions in the inputs and their own ids, is in the order of the units.
+for documents, such as their positions in the inputs, is in the order of the units.
 """
 
 from __future__ import annotations

@@ -35,8 +35,6 @@ FileName = Literal[
     "idx",
     "units.jsonl",
     "provenance.bin",
-    "ids.bin",
-    "ids-index.bin",
     "rejected.jsonl",
     "order.bin",
     "pieces.jsonl",
@@ -44,15 +42,11 @@ FileName = Literal[
 MANIFEST_NAME = "manifest.json"
 UNITS_NAME: Literal["units.jsonl"] = "units.jsonl"
 PROVENANCE_NAME: Literal["provenance.bin"] = "provenance.bin"
-IDS_NAME: Literal["ids.bin"] = "ids.bin"
-IDS_INDEX_NAME: Literal["ids-index.bin"] = "ids-index.bin"
 REJECTED_NAME: Literal["rejected.jsonl"] = "rejected.jsonl"
 ORDER_NAME: Literal["order.bin"] = "order.bin"
 PIECES_NAME: Literal["pieces.jsonl"] = "pieces.jsonl"
 OPTIONAL_NAMES: tuple[FileName, ...] = (
     PROVENANCE_NAME,
-    IDS_NAME,
-    IDS_INDEX_NAME,
     REJECTED_NAME,
     ORDER_NAME,
     PIECES_NAME,
@@ -161,14 +155,6 @@ class DatasetFiles:
     rejected: Annotated[
         FileRecord | None, Key(REJECTED_NAME, "Rejected records, if any.", omit_none=True)
     ] = None
-    ids: Annotated[
-        FileRecord | None,
-        Key(IDS_NAME, "The documents' own ids; absent unless --id-field recorded them.", omit_none=True),
-    ] = None
-    ids_index: Annotated[
-        FileRecord | None,
-        Key(IDS_INDEX_NAME, "Where each id ends, and the documents sorted by id.", omit_none=True),
-    ] = None
     order: Annotated[
         FileRecord | None,
         Key(
@@ -192,8 +178,6 @@ class DatasetFiles:
             "idx": self.idx,
             UNITS_NAME: self.units,
             PROVENANCE_NAME: self.provenance,
-            IDS_NAME: self.ids,
-            IDS_INDEX_NAME: self.ids_index,
             REJECTED_NAME: self.rejected,
             ORDER_NAME: self.order,
             PIECES_NAME: self.pieces,
@@ -344,11 +328,6 @@ class Manifest(Document):
     def __post_init__(self) -> None:
         if not self.seal:
             object.__setattr__(self, "seal", seal_of(self.to_json()))
-
-    @property
-    def has_ids(self) -> bool:
-        """True if the documents' own ids are recorded."""
-        return self.files.ids is not None and self.files.ids_index is not None
 
     @property
     def _ends_with_eod(self) -> bool | None:

@@ -46,10 +46,6 @@ class TokenizeParameters:
     provenance: Annotated[
         bool, Key("provenance", "Whether the position of each document's record is stored.")
     ]
-    id_field: Annotated[
-        str | None,
-        Key("id_field", "Field of the documents' own ids; absent if none are recorded.", omit_none=True),
-    ] = None
     sample: Annotated[
         float | None,
         Key("sample", "Share of the records that are read.", minimum=0, maximum=1, omit_none=True),

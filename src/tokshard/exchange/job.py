@@ -185,7 +185,6 @@ def _parameters(options: ExportOptions, source: OpenSource, dtype: ChosenDtype) 
         dtype=dtype.dtype.name,
         name=name,
         shard_tokens=limit,
-        document_ids=None if source.records.ids(0, 0) is None else True,
         last_label=source.last_label,
         pad_id=options.pad_id,
     )

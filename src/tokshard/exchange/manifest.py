@@ -51,10 +51,6 @@ class ExportParameters:
     bos_index: Annotated[
         bool | None, Key("bos_index", "Whether positions of BOS tokens are written.", omit_none=True)
     ] = None
-    document_ids: Annotated[
-        Literal[True] | None,
-        Key("document_ids", "Recorded ids of documents are written.", omit_none=True),
-    ] = None
     tokenizer_name: Annotated[
         str | None, Key("tokenizer_name", "Name of the tokenizer in the metadata.", omit_none=True)
     ] = None
@@ -93,20 +89,13 @@ class ExportSource:
         ),
     ] = None
 
-    def content(self, *, with_ids: bool) -> ExportSource:
-        """Return the source without paths and without digests that need not be known.
-
-        Recorded ids are in neither ``.bin`` nor ``.idx``, so with ids the manifests count, too.
-        """
+    def content(self) -> ExportSource:
+        """Return the source without paths and without digests that need not be known."""
         datasets = tuple(
             replace(
                 dataset,
                 path_prefix="",
-                fingerprint=replace(
-                    _UNKNOWN,
-                    idx_xxh3_128=dataset.fingerprint.idx_xxh3_128,
-                    manifest_fingerprint=dataset.fingerprint.manifest_fingerprint if with_ids else None,
-                ),
+                fingerprint=replace(_UNKNOWN, idx_xxh3_128=dataset.fingerprint.idx_xxh3_128),
             )
             for dataset in self.datasets
         )
@@ -143,8 +132,7 @@ class ExportPlan(Document):
     @property
     def fingerprint(self) -> str:
         """The SHA-256 of the parameters and of the content of the source, wherever it is stored."""
-        source = self.source.content(with_ids=self.parameters.document_ids is True)
-        return identity_digest(encode(replace(self, source=source)))
+        return identity_digest(encode(replace(self, source=self.source.content())))
 
     def differences(self, parameters: ExportParameters, source: ExportSource) -> tuple[str, ...]:
         """Return the differences from an earlier export, one phrase each."""

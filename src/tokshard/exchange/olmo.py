@@ -111,35 +111,20 @@ class OlmoFormat:
 def boundary_lines(records: Records, shard: ShardRange) -> Iterator[bytes]:
     """Yield the lines about the records of a shard that have tokens.
 
-    The columns are ``start``, ``end``, ``id`` (the recorded id, else the number of the record), ``src`` (the
-    file name of the dataset) and ``loc`` (the number of the record, from 1).
+    The columns are ``start``, ``end``, ``id`` (the number of the record), ``src`` (the file name of the
+    dataset) and ``loc`` (the number of the record, from 1).
     """
-    source = os.path.basename(records.name).translate(_LINE_BREAKS)
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="").writerow([os.path.basename(records.name).translate(_LINE_BREAKS), ""])
+    source = text.getvalue().encode()
     for first, tokens in boundaries(records, shard.first, shard.stop):
         edges = tokens - shard.begin
         numbers = np.arange(first, first + len(edges) - 1)
         filled = np.flatnonzero(edges[1:] > edges[:-1])
-        starts, ends, numbers = edges[:-1][filled], edges[1:][filled], numbers[filled]
-        ids = records.ids(first, first + len(edges) - 1)
-        if ids is None and _is_simple(source):
-            yield _numbered_lines(starts, ends, numbers, source)
-            continue
-        names = [str(number) for number in numbers.tolist()]
-        if ids is not None:
-            names = [ids[place].translate(_LINE_BREAKS) for place in filled.tolist()]
-        text = io.StringIO(newline="")
-        rows = zip(starts.tolist(), ends.tolist(), names, numbers.tolist(), strict=True)
-        csv.writer(text).writerows(
-            [start, end, name, source, number + 1] for start, end, name, number in rows
-        )
-        yield text.getvalue().encode()
+        yield _numbered_lines(edges[:-1][filled], edges[1:][filled], numbers[filled], source)
 
 
-def _is_simple(field: str) -> bool:
-    return bool(field) and field.isascii() and not any(character in field for character in ',"')
-
-
-def _numbered_lines(starts: Integers, ends: Integers, numbers: Integers, source: str) -> bytes:
+def _numbered_lines(starts: Integers, ends: Integers, numbers: Integers, source: bytes) -> bytes:
     # Formatting in numpy takes a fifth of the time of a loop over the rows.
     if not len(starts):
         return b""
@@ -149,7 +134,7 @@ def _numbered_lines(starts: Integers, ends: Integers, numbers: Integers, source:
         *_decimal(ends),
         *_constant(b",", len(starts)),
         *_decimal(numbers),
-        *_constant(f",{source},".encode(), len(starts)),
+        *_constant(b"," + source, len(starts)),
         *_decimal(numbers + 1),
         *_constant(b"\r\n", len(starts)),
     ]

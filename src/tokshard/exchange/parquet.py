@@ -1,9 +1,8 @@
 """Parquet files with one row per document or sample.
 
 ``NAME-00000-of-00003.parquet`` has two columns: ``input_ids``, a list of the token ids, and ``document_id``
-(its recorded id as a string, else its number as int64) or, for samples, ``sample`` (its place in the training
-order). Documents are not cut. A row group has at most 65,536 rows and, unless a row alone has more, 4,194,304
-tokens.
+(its number in the dataset) or, for samples, ``sample`` (its place in the training order). Documents are not
+cut. A row group has at most 65,536 rows and, unless a row alone has more, 4,194,304 tokens.
 
 Offered to readers of the format: the names of the columns.
 """
@@ -63,13 +62,9 @@ class ParquetFormat:
         self._name = name
         self._limit = limit
         self._shards = count_shards(self)
-        key: tuple[str, Any] = (DOCUMENT_COLUMN, pa.int64())
-        if records.noun == "sample":
-            key = (SAMPLE_COLUMN, pa.int64())
-        if records.ids(0, 0) is not None:
-            key = (DOCUMENT_COLUMN, pa.string())
         tokens = (TOKENS_COLUMN, pa.list_(pa.from_numpy_dtype(dtype.newbyteorder("="))))
-        self._schema = pa.schema([tokens, key])
+        number_column = SAMPLE_COLUMN if records.noun == "sample" else DOCUMENT_COLUMN
+        self._schema = pa.schema([tokens, (number_column, pa.int64())])
 
     def next_shard(self, number: int, position: Position) -> ShardRange | None:
         """Return the shard that begins at a position; without any record there is one empty shard."""
@@ -116,9 +111,7 @@ class ParquetFormat:
         tokens = np.empty(int(edges[-1]), self._dtype)
         self._conversion.fill(tokens, begin)
         lists = pa.ListArray.from_arrays(pa.array(edges.astype(np.int32)), pa.array(tokens))
-        ids = self._records.ids(first, stop)
-        keys = pa.array(np.arange(first, stop) if ids is None else ids)
-        return pa.table([lists, keys], schema=self._schema)
+        return pa.table([lists, pa.array(np.arange(first, stop))], schema=self._schema)
 
 
 class _Sink(io.RawIOBase):

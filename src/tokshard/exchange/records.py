@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tokshard.dataset.document_ids import DocumentIds
 from tokshard.dataset.layout import require_integers
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import InputFile, open_data
@@ -57,16 +56,12 @@ class Records(Protocol):
     def fill(self, target: NDArray[Any], begin: int) -> None:
         """Read the tokens from ``begin`` on into an array of the records' dtype."""
 
-    def ids(self, first: int, stop: int) -> list[str] | None:
-        """Return the recorded ids of records; None if there are none."""
-
 
 class DatasetRecords:
     """The documents of a dataset.
 
     Args:
         prefix: The path prefix or URL of the dataset.
-        with_ids: Whether to read the recorded ids of its documents, if it has any.
 
     Raises:
         InputError: It changed meanwhile.
@@ -75,9 +70,8 @@ class DatasetRecords:
 
     noun = "document"
 
-    def __init__(self, prefix: str, *, with_ids: bool = False) -> None:
+    def __init__(self, prefix: str) -> None:
         self.name = prefix
-        self._ids = DocumentIds.open(prefix) if with_ids else None
         dataset = IndexedDataset(prefix, mmap=False)
         self._file = open_data(bin_path(prefix))
         if self._file.state() != dataset.bin_state:
@@ -116,10 +110,6 @@ class DatasetRecords:
         """Read the tokens from ``begin`` on into an array of the records' dtype."""
         if len(target):
             self._file.read_into(target.data.cast("B"), begin * self.dtype.itemsize)
-
-    def ids(self, first: int, stop: int) -> list[str] | None:
-        """Return the recorded ids of documents; None if there are none."""
-        return None if self._ids is None else self._ids.slice(first, stop)
 
 
 def fill_from_blocks(target: NDArray[Any], blocks: Iterator[NDArray[Any]]) -> None:

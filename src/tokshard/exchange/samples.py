@@ -90,10 +90,6 @@ class SampleRecords:
         """Return the tokens before the end of each sample: int64 of shape (stop - first,)."""
         return np.arange(first + 1, stop + 1, dtype=np.int64) * self.width
 
-    def ids(self, first: int, stop: int) -> list[str] | None:  # noqa: ARG002 - samples have no ids
-        """Return None: samples have no recorded ids."""
-        return None
-
     def blocks(self, begin: int, end: int) -> Iterator[NDArray[Any]]:
         """Yield the tokens of whole samples in pieces of about 1 MiB, as int64."""
         rows = max(1, BLOCK_BYTES // self.dtype.itemsize // self.width)

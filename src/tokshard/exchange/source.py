@@ -21,7 +21,6 @@ from tokshard.storage.fs import abspath
 from tokshard.storage.paths import strip_data_suffix
 
 _DEFAULT_SPLIT = "train"
-_WITH_IDS = frozenset({"olmo", "parquet"})
 _LABELED = frozenset({"datatrove", "parquet"})
 
 
@@ -74,10 +73,8 @@ def _dataset(options: ExportOptions) -> OpenSource:
         raise MissingFileError(error.message, path=prefix, hint=hint) from None
     _refuse_modes([prefix])
     dataset = SourceDataset(path_prefix=abspath(prefix), fingerprint=snapshot.fingerprint, bin=snapshot.bin)
-    # A manifest of other files than these says nothing about their documents.
-    is_described = snapshot.fingerprint.manifest_fingerprint is not None
     return OpenSource(
-        DatasetRecords(prefix, with_ids=is_described and options.to in _WITH_IDS),
+        DatasetRecords(prefix),
         ExportSource(kind="dataset", path=abspath(prefix), datasets=(dataset,)),
         (prefix,),
         read_dataset_tokenizer(prefix),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from tokshard.core.codec import Document, Key
 from tokshard.core.lengths import LengthSummary
-from tokshard.dataset.document_ids import DocumentIds
 from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
 from tokshard.dataset.reader import IndexedDataset
@@ -75,10 +74,6 @@ class DocumentSummary(Document):
     ]
     tokens: Annotated[tuple[int, ...], Key("tokens", "Token ids.")]
     text: Annotated[str | None, Key("text", "The decoded text; null without a tokenizer.")]
-    id: Annotated[
-        str | None,
-        Key("id", "The document's own id; absent if it was not recorded (--id-field).", omit_none=True),
-    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +185,12 @@ def inspect_document(
     tokens = tuple(int(token) for token in dataset.document_tokens(number))
     first, stop = (int(edge) for edge in dataset.document_indices[number : number + 2])
     decoder = tokenizer_of(path_prefix, tokenizer)
-    ids = DocumentIds.open(path_prefix)
     return DocumentSummary(
         path_prefix=path_prefix,
         document=number,
         sequence_lengths=tuple(int(length) for length in dataset.sequence_lengths[first:stop]),
         tokens=tokens,
         text=decode(decoder, tokens) if decoder is not None else None,
-        id=ids[number] if ids is not None and len(ids) == count else None,
     )
 
 

@@ -96,7 +96,6 @@ def _manifest_facts(manifest: Manifest) -> Facts:
         ("encoder", f"{encoded}{checked}"),
         ("made by", f"{manifest.tool.name} {manifest.tool.version}"),
         *_subset_facts(manifest),
-        *([("ids", _ids(manifest))] if manifest.has_ids else []),
         *mismatch_facts(manifest.tokenizer_mismatches),
     ]
     if (shuffled := shuffle_text(manifest)) is not None:
@@ -120,11 +119,6 @@ def _manifest_facts(manifest: Manifest) -> Facts:
     for number, (code, records) in enumerate(sorted((manifest.counts.excluded or {}).items())):
         facts.append(("" if number else "excluded", f"{count(records)} {code}"))
     return facts
-
-
-def _ids(manifest: Manifest) -> str:
-    field = manifest.options.id_field if isinstance(manifest.options, TokenizeParameters) else None
-    return "recorded" if field is None else f"recorded from the field {field}"
 
 
 def _subset_facts(manifest: Manifest) -> Facts:
@@ -220,7 +214,6 @@ def describe_document(summary: DocumentSummary) -> list[Section]:
         ("document", f"{count(summary.document)} of {summary.path_prefix}"),
         ("sequences", f"{count(len(summary.sequence_lengths))} of {lengths or 'no'}{more} tokens"),
         ("tokens", f"{shown}{rest}" if shown else "none"),
-        *([("id", summary.id)] if summary.id is not None else []),
     ]
     if summary.text is None:
         return [Section(SUMMARY_TITLE, [FactList([*facts, ("text", "pass --tokenizer to see it")])])]

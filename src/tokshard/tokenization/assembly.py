@@ -1,10 +1,9 @@
 """The assembly: parts appended, in unit order, to the streams that become the output files.
 
 The work directory of a run holds, for each output ``K``, the append-only files ``K.bin`` (tokens),
-``K.lengths`` (i32) and ``K.sequences`` (u32), for each split ``S`` ``S.offsets`` (i64), with ``--id-field``
-also ``S.ids``, ``S.id_lengths`` (u32) and ``S.id_hashes`` (u64), and for all outputs together
-``rejected.jsonl`` and the journal ``units.jsonl``. The journal has one line for each assembled unit, and
-a *checkpoint* line from time to time, which says how long each file was when everything before it had
+``K.lengths`` (i32) and ``K.sequences`` (u32), for each split ``S`` ``S.offsets`` (i64), and for all outputs
+together ``rejected.jsonl`` and the journal ``units.jsonl``. The journal has one line for each assembled unit,
+and a *checkpoint* line from time to time, which says how long each file was when everything before it had
 been forced to the disk, and has a digest of all of them but ``K.bin``, whose digests are in the manifest. A
 run continues from the last checkpoint that the files agree with; the parts of later units are still there,
 because a part is removed only after the checkpoint that covers it. Each line holds its own digest: a run
@@ -22,7 +21,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tokshard.core.codec import XXH3_128, Key, Tool, decode, encode
 from tokshard.corpus.hints import hint_for
 from tokshard.corpus.rejection import RejectedRecord, top_reasons
-from tokshard.dataset.id_staging import HashFile, StagedIds, copy_staged_ids, stage_ids
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
@@ -53,7 +51,7 @@ from tokshard.storage.journal import Checkpoint, Journal, read_checkpoints, read
 from tokshard.storage.reading import open_file
 from tokshard.tokenization.counts import UnitCounts
 from tokshard.tokenization.limits import LimitedParts, PartPrefix
-from tokshard.tokenization.part import ID_STREAMS, PartHeader, PartReader, UnitKey
+from tokshard.tokenization.part import PartHeader, PartReader, UnitKey
 
 if TYPE_CHECKING:
     import numpy as np
@@ -238,13 +236,9 @@ class Assembly:
         manifests = []
         for k, (split_name, field) in enumerate(parameters.outputs):
             split = self._layout.split_of(k)
-            first = self._layout.outputs_of(split).start
             counts = self.counts.of_split(split)
             provenance: FileRecord | None = None
             rejected: FileRecord | None = None
-            staged_ids: StagedIds | None = None
-            if parameters.id_field is not None:
-                staged_ids = copy_staged_ids(directory, first, k) if k > first else self._stage_ids(split, k)
             if parameters.provenance:
                 chunks = file_chunks(os.path.join(directory, f"{split}.offsets"))
                 provenance = stage_chunks(directory, k, PROVENANCE_NAME, chunks)
@@ -259,8 +253,6 @@ class Assembly:
                 units=stage_chunks(directory, k, UNITS_NAME, _unit_lines(self, k, split)),
                 provenance=provenance,
                 rejected=rejected,
-                ids=staged_ids and staged_ids.ids,
-                ids_index=staged_ids and staged_ids.ids_index,
             )
             manifest = Manifest(
                 tool=Tool(),
@@ -294,19 +286,6 @@ class Assembly:
             "tokens",
             encoded.checked - counts.sequences * len(added),
             encoded.count - counts.sequences * added.count(self._parts.unknown_id),
-        )
-
-    def _stage_ids(self, split: int, k: int) -> StagedIds:
-        import numpy as np
-
-        directory = self._directory
-        ids, lengths, hashes = (os.path.join(directory, f"{split}.{kind}") for kind in ID_STREAMS)
-        return stage_ids(
-            directory,
-            k,
-            file_chunks(ids),
-            (np.frombuffer(chunk, "<u4") for chunk in file_chunks(lengths)),
-            HashFile(hashes, self.counts.split(split).documents),
         )
 
     def _check_documents(self) -> None:

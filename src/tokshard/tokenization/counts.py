@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 from tokshard.core.codec import Key
 from tokshard.dataset.manifest import UNREPRESENTED, UnrepresentedText
@@ -49,16 +49,9 @@ class SplitCounts:
 
     documents: Annotated[int, Key("documents", "Documents.", minimum=0)] = 0
     compared: Annotated[int, Key("compared", "Documents that both encoders encoded.", minimum=0)] = 0
-    id_bytes: Annotated[
-        int | None, Key("id_bytes", "Bytes of their own ids; absent without ids.", minimum=0, omit_none=True)
-    ] = None
 
     def __add__(self, other: SplitCounts) -> SplitCounts:
-        return SplitCounts(
-            self.documents + other.documents,
-            self.compared + other.compared,
-            _sum(self.id_bytes, other.id_bytes),
-        )
+        return SplitCounts(self.documents + other.documents, self.compared + other.compared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +71,6 @@ class UnitCounts:
         default_factory=dict
     )
     fields: Annotated[tuple[FieldCounts, ...], Key("fields", "The counts of each output.")] = ()
-    id_bytes: Annotated[
-        int | None,
-        Key("id_bytes", "Bytes of the documents' own ids; absent without ids.", minimum=0, omit_none=True),
-    ] = None
     excluded: Annotated[
         dict[str, int] | None,
         Key(
@@ -108,7 +97,6 @@ class UnitCounts:
             self.compared + other.compared,
             _sums(self.rejected, other.rejected),
             tuple(mine + theirs for mine, theirs in zip(self.fields, other.fields, strict=True)),
-            _sum(self.id_bytes, other.id_bytes),
             excluded or None,
             None
             if self.splits is None or other.splits is None
@@ -119,7 +107,7 @@ class UnitCounts:
         """Return the counts of a split."""
         if self.splits is not None:
             return self.splits[number]
-        return SplitCounts(self.documents, self.compared, self.id_bytes)
+        return SplitCounts(self.documents, self.compared)
 
     def of_split(self, number: int) -> UnitCounts:
         """Return the counts for the outputs of a split: the documents of others are excluded records."""
@@ -144,10 +132,7 @@ class UnitCounts:
         return sum(field.tokens for field in self.fields)
 
 
-_Addable = TypeVar("_Addable", int, UnrepresentedText)
-
-
-def _sum(first: _Addable | None, second: _Addable | None) -> _Addable | None:
+def _sum(first: UnrepresentedText | None, second: UnrepresentedText | None) -> UnrepresentedText | None:
     return second if first is None else first if second is None else first + second
 
 

@@ -86,14 +86,13 @@ def _first_rejected(job: TokenizeJob, number: int, file: CorpusFile) -> list[Rej
         return []
     if file.format == "jsonl":
         return rejected_line(first_line(file, limit), names, limit, check)
-    unit = next(plan_units(number, file, 1, names.texts, id_field=names.id, key_field=names.key))
+    unit = next(plan_units(number, file, 1, names.texts, key_field=names.key))
     batches = read_documents(
         unit,
         names.texts,
         batch_bytes=1,
         max_document_bytes=limit,
         check=check,
-        id_field=names.id,
         selection=selection,
     )
     return next((batch.rejected for batch in batches), [])

@@ -50,7 +50,6 @@ class EncodingSpec:
         tokenizer_sha256: SHA-256 of that definition.
         fallback: Whether the reference encoder may serve if the fast one refuses the tokenizer.
         max_rejected: A unit stops after more rejected records than this; None for no limit.
-        id_field: The field of the documents' own ids; None for none.
         unknown_id: The token to count as unknown; None for none.
         drops_characters: Whether to look for characters that the tokenizer drops.
     """
@@ -67,7 +66,6 @@ class EncodingSpec:
     fallback: bool
     max_document_bytes: int
     max_rejected: int | None
-    id_field: str | None = None
     selection: RecordSelection = ALL_RECORDS
     unknown_id: int | None = None
     drops_characters: bool = False
@@ -76,7 +74,7 @@ class EncodingSpec:
     def layout(self) -> OutputLayout:
         """The outputs."""
         splits = 1 if self.selection.holdout is None else 2
-        return OutputLayout(len(self.fields), splits, self.id_field is not None)
+        return OutputLayout(len(self.fields), splits)
 
     def to_json(self) -> dict[str, Any]:
         """Return the specification as a message between processes."""
@@ -289,7 +287,6 @@ class UnitEncoder:
                 spec.fields,
                 max_document_bytes=spec.max_document_bytes,
                 check=text_check(spec.tokenizer_identity),
-                id_field=spec.id_field,
                 selection=spec.selection,
             ):
                 outputs = [FieldCounts()] * layout.outputs
@@ -307,9 +304,7 @@ class UnitEncoder:
                             part.write(f"characters.{k}", rows.data)
                             outputs[k] += FieldCounts(unrepresented=dropped_characters(rows))
                     part.write(f"offsets.{split}", documents.offsets.data)
-                    if documents.ids is not None:
-                        part.write_ids(split, documents.ids)
-                    splits.append(_split_counts(documents, len(chosen) if self._compares else 0))
+                    splits.append(SplitCounts(documents.documents, len(chosen) if self._compares else 0))
                 added = _counts_of(batch, outputs, splits)
                 counts += added
                 if spec.max_rejected is not None and counts.rejected_total > spec.max_rejected:
@@ -433,10 +428,6 @@ def text_check(identity: TokenizerIdentity) -> TextCheck | None:
     return check
 
 
-def _split_counts(batch: DocumentBatch, compared: int) -> SplitCounts:
-    return SplitCounts(batch.documents, compared, None if batch.ids is None else sum(map(len, batch.ids)))
-
-
 def _counts_of(
     batch: DocumentBatch, outputs: Sequence[FieldCounts], splits: Sequence[SplitCounts]
 ) -> UnitCounts:
@@ -450,7 +441,6 @@ def _counts_of(
         compared=total.compared,
         rejected=dict(Counter(record.reason for record in batch.rejected)),
         fields=tuple(outputs),
-        id_bytes=total.id_bytes,
         excluded=batch.excluded or None,
         splits=tuple(splits) if len(splits) > 1 else None,
     )

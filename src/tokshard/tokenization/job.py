@@ -217,7 +217,6 @@ class TokenizeJob:
             max_document_bytes=options.max_document_bytes,
             # With a limit, the assembly decides which bad records count.
             max_rejected=None if options.has_limits else self.error_policy.limit,
-            id_field=options.id_field,
             selection=RecordSelection.of(self.parameters),
             unknown_id=self.tokenizer.unknown_id,
             drops_characters=self.tokenizer.drops_characters,
@@ -280,7 +279,6 @@ def prepare_job(
         max_document_bytes=options.max_document_bytes,
         unit_bytes=options.unit_bytes,
         provenance=options.provenance,
-        id_field=options.id_field,
         sample=options.sample_share,
         sample_seed=None if options.sample is None else options.sample_seed,
         limit=options.limit,

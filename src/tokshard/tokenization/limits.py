@@ -155,13 +155,7 @@ class PartPrefix:
         splits = []
         for split, kept in enumerate(documents):
             self._bytes[f"offsets.{split}"] = 8 * kept
-            id_bytes = None
-            if layout.ids:
-                lengths = np.frombuffer(part.read(f"id_lengths.{split}"), "<u4")[:kept]
-                id_bytes = int(lengths.sum(dtype=np.int64))
-                sizes = {"ids": id_bytes, "id_lengths": 4 * kept, "id_hashes": 8 * kept}
-                self._bytes |= {f"{kind}.{split}": size for kind, size in sizes.items()}
-            splits.append(SplitCounts(kept, compared[split], id_bytes))
+            splits.append(SplitCounts(kept, compared[split]))
         counts = self._counts(part.header.counts, tuple(splits), tuple(fields))
         self.header: PartHeader = replace(part.header, counts=counts)
 
@@ -220,7 +214,6 @@ class PartPrefix:
             compared=total.compared,
             rejected=dict(rejected),
             fields=fields,
-            id_bytes=total.id_bytes,
             excluded=dict(+excluded) or None,
             splits=splits if len(splits) > 1 else None,
         )

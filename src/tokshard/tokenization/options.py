@@ -70,8 +70,6 @@ class TokenizeOptions:
             integer; None for the texts.
         holdout_seed: The seed of that hash.
         provenance: Whether the position of each document's record in its input is recorded.
-        id_field: The JSON field or column with each document's own id, a string or an integer, which is
-            recorded; None for none.
         resume: Whether an unfinished run of the same plan is resumed.
         force: Whether an existing output is replaced.
         lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
@@ -125,7 +123,6 @@ class TokenizeOptions:
     holdout_key: str | None = None
     holdout_seed: int = SEED
     provenance: bool = True
-    id_field: str | None = None
     resume: bool = True
     force: bool = False
     lock: LockMode = "flock"
@@ -256,12 +253,11 @@ class TokenizeOptions:
             raise UsageError("--field must name at least one field")
         if len({path.keys for path in paths}) != len(paths):
             raise UsageError(f"--field must name different fields, got {', '.join(self.fields)}")
-        for option, name in (("--id-field", self.id_field), ("--holdout-key", self.holdout_key)):
-            if name is not None and not all(FieldPath.parse(name).keys):
-                raise UsageError(
-                    f"{option} must name keys that are not empty, got {name!r}",
-                    hint=rf"escape a dot that is part of a key with a backslash: {option} 'meta\.id'",
-                )
+        if self.holdout_key is not None and not all(FieldPath.parse(self.holdout_key).keys):
+            raise UsageError(
+                f"--holdout-key must name keys that are not empty, got {self.holdout_key!r}",
+                hint=r"escape a dot that is part of a key with a backslash: --holdout-key 'meta\.id'",
+            )
         if not self._field_names_in_output:
             return
         names = [path.file_name for path in paths]
@@ -279,7 +275,7 @@ class TokenizeOptions:
     @property
     def field_names(self) -> FieldNames:
         """The fields that are read."""
-        return FieldNames(self.fields, self.id_field, self.holdout_key)
+        return FieldNames(self.fields, self.holdout_key)
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -12,9 +12,6 @@ XXH3-128 (16 bytes), and the magic ``TOKPART5``. The data consists of named
                    its document lies in the input, the characters checked, those dropped;
                    only if the tokenizer drops characters
 ``offsets.S``      ``i64``, where the record of each document of split S lies in its input
-``ids.S``          the documents' own ids as UTF-8, one after the other
-``id_lengths.S``   ``u32``, bytes of each id
-``id_hashes.S``    ``u64``, XXH3-64 of each id
 ``rejected``       JSON lines, one for each rejected record, with its offset
 =================  =========================================================
 
@@ -31,7 +28,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -40,7 +37,6 @@ from typing import Annotated, Self
 from tokshard.core.codec import XXH3_128, Document, Key
 from tokshard.corpus.rejection import RejectedRecord
 from tokshard.corpus.units import Unit
-from tokshard.dataset.document_ids import id_hash
 from tokshard.dataset.plan import TokenizeParameters
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import content_digest
@@ -83,21 +79,17 @@ class UnitKey:
         return UnitKey(self.file + 1, 0) if last else UnitKey(self.file, self.index + 1)
 
 
-ID_STREAMS = ("ids", "id_lengths", "id_hashes")
-
-
 @dataclass(frozen=True, slots=True)
 class OutputLayout:
     """The outputs of a run: one for each field of each split."""
 
     fields: int
     splits: int
-    ids: bool
 
     @classmethod
     def of(cls, parameters: TokenizeParameters) -> Self:
         """Return the outputs of a run with these parameters."""
-        return cls(len(parameters.fields), len(parameters.splits), parameters.id_field is not None)
+        return cls(len(parameters.fields), len(parameters.splits))
 
     @property
     def outputs(self) -> int:
@@ -115,23 +107,18 @@ class OutputLayout:
     @property
     def streams(self) -> list[str]:
         """The names of the streams that are assembled."""
-        of_output, of_split = (
-            ("tokens", "lengths", "sequences"),
-            ("offsets", *(ID_STREAMS if self.ids else ())),
-        )
+        of_output = ("tokens", "lengths", "sequences")
         return [
             *(f"{kind}.{k}" for k in range(self.outputs) for kind in of_output),
-            *(f"{kind}.{split}" for split in range(self.splits) for kind in of_split),
+            *(f"offsets.{split}" for split in range(self.splits)),
             "rejected",
         ]
 
     def no_counts(self) -> UnitCounts:
         """Return the counts of no unit."""
-        id_bytes = 0 if self.ids else None
         return UnitCounts(
             fields=(FieldCounts(),) * self.outputs,
-            id_bytes=id_bytes,
-            splits=(SplitCounts(id_bytes=id_bytes),) * self.splits if self.splits > 1 else None,
+            splits=(SplitCounts(),) * self.splits if self.splits > 1 else None,
         )
 
 
@@ -206,14 +193,6 @@ class PartWriter:
             self._digests[stream].update(buffer)
             self._extents[stream].append((self._file.size_bytes, size))
             self._file.write(buffer)
-
-    def write_ids(self, split: int, ids: Sequence[bytes]) -> None:
-        """Append the ids of documents of a split."""
-        import numpy as np
-
-        self.write(f"ids.{split}", b"".join(ids))
-        self.write(f"id_lengths.{split}", np.fromiter(map(len, ids), "<u4", len(ids)).tobytes())
-        self.write(f"id_hashes.{split}", np.fromiter(map(id_hash, ids), "<u8", len(ids)).tobytes())
 
     def write_rejected(self, records: Iterable[RejectedRecord]) -> None:
         """Append rejected records."""

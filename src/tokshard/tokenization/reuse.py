@@ -194,7 +194,6 @@ def _content_of(unit: Unit, options: TokenizeParameters) -> _Content:
         unit,
         options.fields,
         max_document_bytes=options.max_document_bytes,
-        id_field=options.id_field,
         selection=RecordSelection.of(options),
     ):
         state.update(batch.raw)
@@ -288,11 +287,9 @@ def _stream_bytes(stream: str, counts: UnitCounts, layout: OutputLayout, itemsiz
         return 0  # written from its records
     of_output = kind in {"tokens", "lengths", "sequences"}
     split = counts.split(layout.split_of(int(k)) if of_output else int(k))
-    if kind == "ids":
-        return split.id_bytes or 0
-    if kind in {"offsets", "id_hashes"}:
+    if kind == "offsets":
         return 8 * split.documents
-    if kind in {"sequences", "id_lengths"}:
+    if kind == "sequences":
         return 4 * split.documents
     field = counts.fields[int(k)]
     return 4 * field.sequences if kind == "lengths" else itemsize * field.tokens

@@ -57,7 +57,6 @@ def first_texts(job: TokenizeJob) -> list[str]:
                 unit,
                 job.options.fields,
                 max_document_bytes=job.options.max_document_bytes,
-                id_field=job.options.id_field,
                 selection=RecordSelection.of(job.parameters),
             )
             for batch in documents:
@@ -85,14 +84,7 @@ def _units(job: TokenizeJob, directory: str) -> Generator[Unit]:
 def _units_of(job: TokenizeJob, number: int, file: CorpusFile, directory: str) -> Iterator[Unit]:
     options = job.options
     if not file.is_stream:
-        return plan_units(
-            number,
-            file,
-            FIRST_BYTES,
-            options.fields,
-            id_field=options.id_field,
-            key_field=options.holdout_key,
-        )
+        return plan_units(number, file, FIRST_BYTES, options.fields, key_field=options.holdout_key)
     return stream_units(
         number, file, FIRST_BYTES, options.max_document_bytes, directory, skip=lambda _index: False
     )

@@ -57,10 +57,6 @@ class DatasetContents:
         """Return the record of a document, or the reason why it is unknown."""
         return self._origins(np.array([document], np.int64))[0]
 
-    def id_of(self, document: int) -> str | None:
-        """Return the own id of a document; None if it was not recorded."""
-        return self._ids(np.array([document], np.int64))[0]
-
     def pieces(self, spans: Spans) -> tuple[SamplePiece, ...]:
         """Return the parts of documents that spans without empty ones are, in order."""
         documents = self.table.documents_of(spans.sequences)
@@ -79,10 +75,9 @@ class DatasetContents:
                 origin=origin,
                 detail=detail,
                 text=self._text(sequence, first, count),
-                id=own_id,
             )
-            for (sequence, first, count, document, shift, position, label), (origin, detail), own_id in zip(
-                rows.T.tolist(), self._origins(documents), self._ids(documents), strict=True
+            for (sequence, first, count, document, shift, position, label), (origin, detail) in zip(
+                rows.T.tolist(), self._origins(documents), strict=True
             )
         )
 
@@ -90,9 +85,6 @@ class DatasetContents:
         if self._provenance is None:
             return [(None, NO_MANIFEST)] * documents.size
         return [(origin, None) for origin in self._provenance.origins(documents)]
-
-    def _ids(self, documents: Integers) -> list[str | None]:
-        return [None] * documents.size if self._provenance is None else self._provenance.ids_of(documents)
 
     def _text(self, sequence: int, first: int, count: int) -> str | None:
         if self._tokenizer is None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, wraps
-from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 
-from tokshard.core.formatting import counted, listed
+from tokshard.core.formatting import counted
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.fingerprint import unchanged
-from tokshard.errors import InputError, MissingFileError, UsageError
+from tokshard.errors import MissingFileError, UsageError
 from tokshard.gpt_index.splits import TRAIN
 from tokshard.storage.fs import exists, realpath
 from tokshard.storage.paths import idx_path
@@ -21,7 +21,6 @@ from tokshard.tracing.options import TraceItem, TraceOptions
 from tokshard.tracing.provenance import Provenance
 from tokshard.tracing.reads import DocumentId, find_reads
 from tokshard.tracing.report import (
-    DocumentOrigin,
     DocumentRead,
     DocumentReads,
     SampleContents,
@@ -34,14 +33,8 @@ from tokshard.tracing.report import (
 from tokshard.tracing.sequence_table import SequenceTable
 from tokshard.tracing.traced_data import TracedData, open_dataset, open_plan, open_samples
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 Arguments = ParamSpec("Arguments")
 Report = TypeVar("Report")
-Value = TypeVar("Value")
-
-_SHOWN_NAMES = 3
 
 
 def trace(options: TraceOptions, *, progress: Progress | None = None) -> TraceReport:
@@ -125,7 +118,6 @@ def trace_document(data: TracedData, document: int, *, tokenizer: str | None = N
         detail=detail,
         text="".join(piece.text or "" for piece in pieces) if dataset.has_text else None,
         warnings=data.allowed_mismatches or None,
-        id=dataset.id_of(document),
     )
 
 
@@ -198,7 +190,7 @@ def trace_items(
     streams: Sequence[str] | None = None,
     consumed_samples: int | None = None,
 ) -> TraceReadsReport:
-    """Return every read of some lines, documents or ids.
+    """Return every read of some lines or documents.
 
     Memory grows with the items and the reads, not with the data. The time is that of one pass over the
     indexes of the datasets that hold the documents, and over the order of the blend: about 2 ns an entry.
@@ -208,7 +200,7 @@ def trace_items(
 
     Raises:
         UsageError: The stream does not exist.
-        InputError: A dataset was changed meanwhile, or an item is an id and no dataset has recorded ids.
+        InputError: A dataset was changed meanwhile.
         MissingFileError: A file of a dataset or of an index is not there.
         IntegrityError: An index does not fit its dataset, or something has changed since the plan was made.
     """
@@ -230,12 +222,8 @@ def trace_items(
             consumed_samples=consumed_samples if stream.name == limited else None,
         ):
             found[target].append(read)
-    with_origin = {target for each in resolved if each.item.kind == "id" for target in each.targets}
-    ids, origins = resolver.ids_of(targets), resolver.origins_of(sorted(with_origin))
     documents = {
-        target: DocumentReads(
-            *target, tokens, tuple(found[target]), id=ids.get(target), origin=origins.get(target)
-        )
+        target: DocumentReads(*target, tokens, tuple(found[target]))
         for target, tokens in resolver.tokens_of(targets).items()
     }
     readers = {read.data_parallel_rank for reads in found.values() for read in reads}
@@ -316,32 +304,11 @@ class _Resolver:
         return _ResolvedItem(item, (), self._unknown(item))
 
     def tokens_of(self, targets: Sequence[DocumentId]) -> dict[DocumentId, int]:
-        return self._of_each(
-            targets, lambda prefix, documents: self.table(prefix).tokens_of(documents).tolist()
-        )
-
-    def ids_of(self, targets: Sequence[DocumentId]) -> dict[DocumentId, str | None]:
-        def ids(prefix: str, documents: NDArray[np.int64]) -> list[str | None]:
-            provenance = self._provenance_of(prefix)
-            return [None] * documents.size if provenance is None else provenance.ids_of(documents)
-
-        return self._of_each(targets, ids)
-
-    def origins_of(self, targets: Sequence[DocumentId]) -> dict[DocumentId, DocumentOrigin | None]:
-        def origins(prefix: str, documents: NDArray[np.int64]) -> list[DocumentOrigin | None]:
-            provenance = self._provenance_of(prefix)
-            return [None] * documents.size if provenance is None else [*provenance.origins(documents)]
-
-        return self._of_each(targets, origins)
-
-    def _of_each(
-        self, targets: Sequence[DocumentId], values_of: Callable[[str, NDArray[np.int64]], list[Value]]
-    ) -> dict[DocumentId, Value]:
-        found: dict[DocumentId, Value] = {}
+        found: dict[DocumentId, int] = {}
         for prefix in {prefix for prefix, _ in targets}:
             mine = [target for target in targets if target[0] == prefix]
             documents = np.array([document for _, document in mine], np.int64)
-            found |= dict(zip(mine, values_of(prefix, documents), strict=True))
+            found |= dict(zip(mine, self.table(prefix).tokens_of(documents).tolist(), strict=True))
         return found
 
     def table(self, prefix: str) -> SequenceTable:
@@ -363,24 +330,7 @@ class _Resolver:
             self._provenance[prefix] = Provenance.open(prefix)
         return self._provenance[prefix]
 
-    def _unknown_id(self) -> str:
-        without = [prefix for prefix in self._datasets if not self._has_ids(prefix)]
-        if len(without) == len(self._datasets):
-            names = listed(without, _SHOWN_NAMES)
-            raise InputError(
-                f"--id requires recorded ids, but {names} {'has' if len(without) == 1 else 'have'} none",
-                hint="tokenize with --id-field NAME to record ids; without them, pass --source FILE:LINE",
-            )
-        detail = f"no document has this id in {counted(len(self._datasets) - len(without), 'dataset')}"
-        return detail + (f"; no recorded ids: {listed(without, _SHOWN_NAMES)}" if without else "")
-
-    def _has_ids(self, prefix: str) -> bool:
-        provenance = self._provenance_of(prefix)
-        return provenance is not None and provenance.ids is not None
-
     def _unknown(self, item: TraceItem) -> str:
-        if item.kind == "id":
-            return self._unknown_id()
         if item.kind == "document":
             searched = counted(len(self._datasets), "dataset")
             return f"{item.path} is not in the {searched} searched, and was not merged into any of them"

@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import InputError, UsageError
@@ -17,7 +17,7 @@ from tokshard.storage.reading import open_passed
 if TYPE_CHECKING:
     from tokshard.tracing.report import TraceKind
 
-ItemKind = Literal["line", "offset", "document", "id"]
+ItemKind = Literal["line", "offset", "document"]
 TraceQuery = Literal["step", "sample", "document", "source"]
 
 _FORM = re.compile(r"(.+)([:@#])([0-9]{1,18})", re.DOTALL)
@@ -52,8 +52,6 @@ class TraceOptions:
         items: Find the reads of these lines and documents; see :func:`parse_item`.
         item_list: A file with such an item on each line; blank lines and lines that begin with ``# `` are
             skipped.
-        ids: Find the reads of the documents with these ids, which ``tokenize --id-field`` has recorded.
-        id_list: A file with such an id on each line; empty lines are skipped.
         consumed_samples: Report which reads were seen when all ranks had consumed so many samples of
             training, or of the given split. Without a plan, samples are taken to be consumed in their order.
 
@@ -75,15 +73,13 @@ class TraceOptions:
     tokenizer: str | None = None
     items: tuple[str, ...] = ()
     item_list: str | None = None
-    ids: tuple[str, ...] = ()
-    id_list: str | None = None
     consumed_samples: int | None = None
 
     def __post_init__(self) -> None:
         backwards = self.query == "source"
         inapplicable = {
             "--rank requires --step": self.rank is not None and self.query != "step",
-            "--consumed-samples requires --source, --id or a list of them": self.consumed_samples is not None
+            "--consumed-samples requires --source or --list": self.consumed_samples is not None
             and not backwards,
             f"--tokenizer has no effect with {self._items_option}, which shows no text": self.tokenizer
             is not None
@@ -116,9 +112,9 @@ class TraceOptions:
         given = [(query, option) for query, option in queries.items() if option is not None]
         if not given:
             raise UsageError(
-                "one of --step, --sample, --document, --source, --id, --list and --id-list is required",
-                hint="pass --step, --sample or --document to see contents, or --source ITEM, --id ID or "
-                "--list FILE to find reads",
+                "one of --step, --sample, --document, --source and --list is required",
+                hint="pass --step, --sample or --document to see contents, or --source ITEM or --list FILE "
+                "to find reads",
             )
         if len(given) > 1:
             raise UsageError(f"{given[0][1]} and {given[1][1]} exclude each other")
@@ -127,13 +123,9 @@ class TraceOptions:
     @property
     def _items_option(self) -> str | None:
         # The first of the options that name items; None if there is none.
-        options = {
-            "--source": bool(self.items),
-            "--id": bool(self.ids),
-            "--list": self.item_list is not None,
-            "--id-list": self.id_list is not None,
-        }
-        return next((name for name, is_given in options.items() if is_given), None)
+        if self.items:
+            return "--source"
+        return None if self.item_list is None else "--list"
 
     @property
     def through(self) -> tuple[TraceKind, str]:
@@ -155,37 +147,30 @@ class TraceOptions:
         return given[0]
 
     def parsed_items(self) -> list[TraceItem]:
-        """Return all items, those of the lists last.
+        """Return all items, those of the list last.
 
         Raises:
-            InputError: A list cannot be read, or holds nothing.
+            InputError: The list cannot be read, or holds nothing.
             UsageError: An item is invalid.
         """
-        items = [*map(parse_item, self.items), *map(TraceItem.of_id, self.ids)]
-        items += [] if self.item_list is None else read_items(self.item_list)
-        return items + ([] if self.id_list is None else read_ids(self.id_list))
+        return [*map(parse_item, self.items), *([] if self.item_list is None else read_items(self.item_list))]
 
 
 @dataclass(frozen=True, slots=True)
 class TraceItem:
-    """A line, a byte position, a document or an id to look for.
+    """A line, a byte position or a document to look for.
 
     Attributes:
         text: As the user wrote it.
         kind: What the number counts: lines from 1; bytes of the decompressed file, or rows of a table,
             from 0; documents of a dataset from 0.
-        path: The file, or the path prefix of the dataset; empty for an id, which is the text.
+        path: The file, or the path prefix of the dataset.
     """
 
     text: str
     kind: ItemKind
     path: str
     number: int
-
-    @classmethod
-    def of_id(cls, text: str) -> Self:
-        """Return the item of an id."""
-        return cls(text, "id", "", 0)
 
 
 def parse_item(text: str) -> TraceItem:
@@ -215,31 +200,15 @@ def read_items(path: str) -> list[TraceItem]:
         InputError: It cannot be read, or holds nothing.
         UsageError: A line is not an item.
     """
-    items = list(_items_of([line.strip() for line in _lines_of(path)], path))
+    try:
+        with io.TextIOWrapper(open_passed(path), "utf-8-sig", "surrogateescape", newline="\n") as file:
+            lines = [line.strip() for line in file]
+    except OSError as error:
+        raise InputError(f"cannot read the list {path}: {error.strerror}") from error
+    items = list(_items_of(lines, path))
     if not items:
         raise InputError(f"the list {path} is empty", hint=_HINT)
     return items
-
-
-def read_ids(path: str) -> list[TraceItem]:
-    """Read a list of ids, one a line as it is; empty lines are skipped.
-
-    Raises:
-        InputError: It cannot be read, or holds nothing.
-    """
-    lines = [line.removesuffix("\n").removesuffix("\r") for line in _lines_of(path)]
-    items = [TraceItem.of_id(line) for line in lines if line]
-    if not items:
-        raise InputError(f"the list {path} is empty", hint="write one id on each line")
-    return items
-
-
-def _lines_of(path: str) -> list[str]:
-    try:
-        with io.TextIOWrapper(open_passed(path), "utf-8-sig", "surrogateescape", newline="\n") as file:
-            return list(file)
-    except OSError as error:
-        raise InputError(f"cannot read the list {path}: {error.strerror}") from error
 
 
 def _items_of(lines: list[str], path: str) -> Iterator[TraceItem]:

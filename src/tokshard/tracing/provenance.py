@@ -16,7 +16,6 @@ import numpy as np
 
 from tokshard.core.formatting import counted
 from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
-from tokshard.dataset.document_ids import DocumentIds
 from tokshard.dataset.document_order import DocumentOrder
 from tokshard.dataset.manifest import (
     INDEXED,
@@ -79,8 +78,6 @@ class Provenance:
         self._units = UnitTable.read(path_prefix, manifest)
         self._begins = self._map_begins()
         self._order = DocumentOrder.open(path_prefix, manifest)
-        self.ids = DocumentIds.open(path_prefix, manifest)
-        """The documents' own ids; None if they were not recorded."""
         # For lists, whose items are often neighbours.
         self._starts = lru_cache(maxsize=4)(_line_starts)
         self._real_path = lru_cache(maxsize=1024)(_real_path)
@@ -102,20 +99,12 @@ class Provenance:
         units = self._units.of_documents(numbers).tolist()
         return [self._origin(number, unit) for number, unit in zip(numbers.tolist(), units, strict=True)]
 
-    def ids_of(self, documents: Integers) -> list[str | None]:
-        """Return the own ids of documents; None for each if they were not recorded."""
-        ids = self.ids
-        return [None if ids is None else ids[document] for document in documents.tolist()]
-
     def matches(self, item: TraceItem) -> list[ItemMatch]:
         """Return the matches of a line or a byte of a file; none if the file is no input of the dataset.
 
         An item that names a document matches where that dataset was merged into this one without a
-        manifest; an id matches all documents that have it.
+        manifest.
         """
-        if item.kind == "id":
-            found = [] if self.ids is None else self.ids.find(item.text).tolist()
-            return [ItemMatch(document) for document in found]
         path = bin_path(item.path) if item.kind == "document" else item.path
         return [self._shown(self._match(item, number)) for number in self._inputs_at(path, item.kind)]
 

@@ -78,10 +78,6 @@ AllowedMismatches = Annotated[
     tuple[str, ...] | None,
     Key("warnings", "Mismatches of tokenizers that were allowed; absent if there are none.", omit_none=True),
 ]
-OwnId = Annotated[
-    str | None,
-    Key("id", "The document's own id; absent if it was not recorded (--id-field).", omit_none=True),
-]
 OriginDetail = Annotated[str | None, Key("detail", "Reason why the origin is unknown.")]
 
 
@@ -99,7 +95,6 @@ class TraceDocumentReport(Document):
     detail: OriginDetail
     text: Annotated[str | None, Key("text", "Its text; null where the tokenizer is unknown.")]
     warnings: AllowedMismatches = None
-    id: OwnId = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +110,6 @@ class SamplePiece:
     origin: KnownOrigin
     detail: OriginDetail
     text: Annotated[str | None, Key("text", "Text of the part; null where the tokenizer is unknown.")]
-    id: OwnId = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,20 +189,11 @@ class DocumentReads:
     reads: Annotated[
         tuple[DocumentRead, ...], Key("reads", "Every read of a part of it, in the order of time.")
     ]
-    id: OwnId = None
-    origin: Annotated[
-        DocumentOrigin | None,
-        Key(
-            "origin",
-            "The record that it was made from; absent if the item is a record or a document.",
-            omit_none=True,
-        ),
-    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class TracedItem:
-    """A requested line, document or id, and the samples that read it."""
+    """A requested line or document, and the samples that read it."""
 
     item: Annotated[str, Key("item", "The item as the user wrote it.")]
     status: Annotated[
@@ -227,10 +212,7 @@ class TracedItem:
             "Whether any of its reads as input was seen; null if no consumed samples were given.",
         ),
     ]
-    documents: Annotated[
-        tuple[DocumentReads, ...],
-        Key("documents", "The documents that were made of it, or that have the id."),
-    ]
+    documents: Annotated[tuple[DocumentReads, ...], Key("documents", "The documents that were made of it.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from tokshard.tokenizer.definition import Tokenizer
 from tokshard.tokenizer.recorded import recorded_tokenizer
 from tokshard.tokenizer.special_tokens import SpecialTokens, special_tokens_of
 from tokshard.verification.context import VerifyContext
-from tokshard.verification.ids import examine_ids
 from tokshard.verification.index import IndexFacts
 from tokshard.verification.inputs import Units, examine_inputs
 from tokshard.verification.pieces import examine_order
@@ -214,7 +213,6 @@ def examine_meaning(
         _examine_provenance(prefix, manifest, units, findings, context)
         examine_order(prefix, manifest, findings, context)
         _examine_rejected(prefix, manifest, findings)
-        examine_ids(prefix, manifest, findings, context)
         # The input of an adopted dataset is its own .bin, whose digests were compared.
         if not isinstance(manifest.options, AdoptionParameters):
             examine_inputs(manifest, findings)

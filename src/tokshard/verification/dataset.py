@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 
 from tokshard.core.strict_json import MAX_JSON_BYTES, parse_json_object
-from tokshard.dataset.document_ids import INDEX_BYTES_OF_DOCUMENT
 from tokshard.dataset.fingerprint import dataset_state
 from tokshard.dataset.layout import DTYPE_CODE_OFFSET, require_integers
 from tokshard.dataset.manifest import (
-    IDS_INDEX_NAME,
-    IDS_NAME,
     OPTIONAL_NAMES,
     ORDER_NAME,
     PIECES_NAME,
@@ -133,16 +130,10 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         if total != value:
             yield f"{name} of all inputs must sum to {value}, got {total}"
     files = manifest.files
-    for name, record, wanted in (
-        (PROVENANCE_NAME, files.provenance, 8),
-        (ORDER_NAME, files.order, 8),
-        (IDS_INDEX_NAME, files.ids_index, INDEX_BYTES_OF_DOCUMENT),
-    ):
-        if record is not None and record.size_bytes != wanted * data.documents:
+    for name, record in ((PROVENANCE_NAME, files.provenance), (ORDER_NAME, files.order)):
+        if record is not None and record.size_bytes != 8 * data.documents:
             size = record.size_bytes
-            yield f"{name} must have {wanted} bytes for each of {data.documents} documents, got {size}"
-    if (files.ids is None) != (files.ids_index is None):
-        yield f"files must list both {IDS_NAME} and {IDS_INDEX_NAME}, or neither"
+            yield f"{name} must have 8 bytes for each of {data.documents} documents, got {size}"
     if (files.order is None) != (files.pieces is None):
         yield f"files must list both {ORDER_NAME} and {PIECES_NAME}, or neither"
 

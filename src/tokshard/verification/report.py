@@ -128,7 +128,6 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
             "a document cannot be decoded", "check that --tokenizer is the tokenizer of the dataset"
         ),
         "provenance-order": _error("the positions of documents in their inputs do not ascend", _REMAKE),
-        "ids-index": _error("the ids of documents contradict the index in which they are searched", _REMAKE),
         "order-incomplete": _error("order.bin does not have the number of each document once", _REMAKE),
         "rejected-count": _error("the number of records in rejected.jsonl contradicts the manifest", _REMAKE),
         "input-missing": _note("inputs were not found and not compared"),

@@ -16,7 +16,6 @@ from support.tokenize_runs import run_tokenize, write_jsonl
 from tokshard import MergeOptions, VerifyOptions, dry_run_merge, merge, verify
 from tokshard.core.keyed_orders import derive_key, mix, sorted_order
 from tokshard.dataset import source
-from tokshard.dataset.document_ids import DocumentIds
 from tokshard.dataset.manifest import read_manifest
 from tokshard.dataset.merge import (
     documents,
@@ -31,7 +30,7 @@ from tokshard.dataset.pieces import read_pieces
 from tokshard.errors import IntegrityError, OutputExistsError, StorageError, UsageError
 from tokshard.storage import files, syscalls
 from tokshard.storage.digest import content_digest
-from tokshard.tracing.options import TraceItem, parse_item
+from tokshard.tracing.options import parse_item
 from tokshard.tracing.provenance import Provenance
 
 PIECE_BYTES = 12
@@ -143,15 +142,15 @@ def test_a_shuffle_is_the_documented_order(plains, seed, limits):
 
 
 def write_corpora() -> list[str]:
-    """Tokenize two inputs with ids and rejected records in several units; the third has no manifest."""
+    """Tokenize two inputs with rejected records in several units; the third has no manifest."""
     for name, count in (("a", 30), ("b", 17)):
-        records = [{"id": f"{name}-{i // 2}", "text": "word " * (i % 5)} for i in range(count)]
+        records = [{"text": "word " * (i % 5)} for i in range(count)]
         write_jsonl(Path(f"{name}.jsonl"), [*records[:7], {"text": 7}, *records[7:]])
-        run_tokenize(f"{name}.jsonl", name, id_field="id", on_error="skip", workers=1, unit_bytes=400)
+        run_tokenize(f"{name}.jsonl", name, on_error="skip", workers=1, unit_bytes=300)
     return ["a", "b"]
 
 
-def test_documents_keep_their_lines_and_ids():
+def test_documents_keep_their_lines():
     names = write_corpora()
     plain = MergeOptions(names, "plain")
     merge(plain)
@@ -168,15 +167,12 @@ def test_documents_keep_their_lines_and_ids():
         found, expected = Provenance.open(prefix), Provenance.open(unshuffled)
         everything = np.arange(len(order))
         assert found.origins(everything) == expected.origins(order)
-        assert found.ids_of(everything) == expected.ids_of(order)
-        for item in (parse_item("a.jsonl:5"), parse_item("b.jsonl@0"), TraceItem.of_id("b-3")):
+        for item in (parse_item("a.jsonl:5"), parse_item("b.jsonl@0")):
             matched = [match.document for match in found.matches(item)]
             lines = sorted(match.document for match in expected.matches(item))
             assert sorted(order[matched].tolist()) == lines
             assert lines
         assert found.matches(parse_item("a.jsonl:8"))[0].rejected
-        ids = DocumentIds.open(prefix)
-        assert ids.slice(3, 9) == [ids[number] for number in range(3, 9)]
         report = verify(VerifyOptions(prefix, level="deep"))
         assert {finding.code for product in report.products for finding in product.findings} <= {
             "shuffled",

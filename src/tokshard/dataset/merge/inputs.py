@@ -133,11 +133,6 @@ class MergeInput:
         return self.manifest is not None and self.manifest.files.provenance is not None
 
     @property
-    def has_ids(self) -> bool:
-        """True if the own ids of its documents are recorded; also without any document."""
-        return self.manifest is not None and (self.manifest.has_ids or not self.manifest.dataset.documents)
-
-    @property
     def is_shuffled(self) -> bool:
         """True if its documents are in another order than its units."""
         return self.manifest is not None and self.manifest.files.order is not None

@@ -321,9 +321,6 @@ def _warnings(inputs: Sequence[MergeInput], agreement: TokenizerAgreement) -> tu
     without = [dataset.prefix for dataset in inputs if not dataset.has_provenance]
     if without and len(without) < len(inputs):
         found.append(f"{listed(without, _SHOWN_NAMES)}: no provenance, so the output has none")
-    without = [dataset.prefix for dataset in inputs if not dataset.has_ids]
-    if without and any(dataset.manifest and dataset.manifest.has_ids for dataset in inputs):
-        found.append(f"{listed(without, _SHOWN_NAMES)}: no recorded ids, so the output has none")
     if not any(dataset.tokens for dataset in inputs):
         found.append("no input has tokens: Megatron cannot train on the output")
     return tuple(found)

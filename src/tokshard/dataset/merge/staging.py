@@ -18,11 +18,7 @@ import xxhash
 from tokshard.core.codec import XXH3_128, Key, Tool, decode, encode
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json
-from tokshard.dataset.document_ids import DocumentIds
-from tokshard.dataset.id_staging import ConcatenatedIds, StagedIds, stage_ids
 from tokshard.dataset.manifest import (
-    IDS_INDEX_NAME,
-    IDS_NAME,
     INDEXED,
     PROVENANCE_NAME,
     REJECTED_NAME,
@@ -215,7 +211,6 @@ def stage(
         provenance = stage_chunks(directory, 0, PROVENANCE_NAME, _concatenated(inputs, PROVENANCE_NAME))
     if any(dataset.manifest and dataset.manifest.files.rejected for dataset in inputs):
         rejected = stage_chunks(directory, 0, REJECTED_NAME, _concatenated(inputs, REJECTED_NAME))
-    ids = _stage_ids(directory, inputs)
     order = stage_order(directory, inputs, digests, pieces)
     tokens = TokenFileRecord(
         sum(dataset.bin_bytes for dataset in inputs),
@@ -231,8 +226,6 @@ def stage(
             units,
             provenance,
             rejected,
-            ids and ids.ids,
-            ids and ids.ids_index,
             order=order.order if order else None,
             pieces=order.pieces if order else None,
         ),
@@ -284,30 +277,6 @@ def check_manifest_size(inputs: Sequence[MergeInput]) -> None:
         )
 
 
-def _stage_ids(directory: str, inputs: Sequence[MergeInput]) -> StagedIds | None:
-    if not all(dataset.has_ids for dataset in inputs):
-        return None
-    for dataset in inputs:
-        _check_digest(dataset, IDS_INDEX_NAME)
-    opened = (DocumentIds.open(dataset.prefix, dataset.manifest) for dataset in inputs)
-    found = [ids for ids in opened if ids is not None]
-    if not found:
-        return None
-    return stage_ids(
-        directory,
-        0,
-        _concatenated(inputs, IDS_NAME),
-        (lengths for ids in found for _, lengths in ids.pieces()),
-        ConcatenatedIds(found),
-    )
-
-
-def _check_digest(dataset: MergeInput, name: FileName) -> None:
-    record = dataset.manifest.files.digested().get(name) if dataset.manifest else None
-    if record is not None and file_digest(file_of(dataset.prefix, name)) != record.xxh3_128:
-        raise _damaged(dataset, name)
-
-
 def _unit_lines(
     inputs: Sequence[MergeInput], digests: Mapping[int, str], found: list[str]
 ) -> Iterator[bytes]:
@@ -346,8 +315,10 @@ def _units(dataset: MergeInput, digest: str) -> Iterator[UnitRecord]:
             encoder=UNKNOWN_ENCODER,
         )
         return
-    _check_digest(dataset, UNITS_NAME)
-    yield from read_records(UnitRecord, file_of(dataset.prefix, UNITS_NAME))
+    path = file_of(dataset.prefix, UNITS_NAME)
+    if file_digest(path) != dataset.manifest.files.units.xxh3_128:
+        raise _damaged(dataset, UNITS_NAME)
+    yield from read_records(UnitRecord, path)
 
 
 def _concatenated(inputs: Sequence[MergeInput], name: FileName) -> Iterator[bytes]:

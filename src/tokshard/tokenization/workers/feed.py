@@ -153,8 +153,8 @@ class Feed:
             return False
         file = self.files[number]
         if not file.is_stream:
-            texts, identifier, key = self._fields
-            planned = plan_units(number, file, self._unit_bytes, texts, id_field=identifier, key_field=key)
+            texts, key = self._fields
+            planned = plan_units(number, file, self._unit_bytes, texts, key_field=key)
             self._active.append(_PlannedSource(planned, self.is_done))
         elif self._leaves_streams:
             self._left = StreamInput(
