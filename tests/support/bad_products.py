@@ -268,6 +268,16 @@ def blend_order(directory):
     return path
 
 
+def blend_weights(directory):
+    """A document with other weights than the description of its order."""
+    path = sound_blend(directory)
+    edit_json(
+        f"{path}/blend.json",
+        lambda value: value["splits"]["train"]["order"].update(weights=[0.6, 0.4]),
+    )
+    return path
+
+
 def blend_certificate(directory):
     path = sound_blend(directory)
     edit_json(

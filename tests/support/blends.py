@@ -8,6 +8,8 @@ import numpy as np
 
 from tokshard.blending.options import BuilderConfig
 from tokshard.gpt_index.sizes import Sizes
+from tokshard.verification.job import verify
+from tokshard.verification.options import VerifyOptions
 
 TOKENIZER = {"class": "a.Tokenizer", "tokenizer_path": "/models/x"}
 
@@ -118,3 +120,9 @@ def snapshot(directory):
     """Return the bytes and the times of all files below a directory."""
     files = [path for path in sorted(Path(directory).rglob("*")) if path.is_file()]
     return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def problems_of(document):
+    """Return the codes of all problems that a deep verification of a blend and its indexes finds."""
+    report = verify(VerifyOptions(document.path, level="deep"))
+    return {finding.code for finding in report.findings if finding.severity != "note"}

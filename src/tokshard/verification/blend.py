@@ -1,26 +1,20 @@
-"""Verification of a blend: its document, sources, order and certificate.
-
-The deepest level measures every claim of the document again from the files (:func:`recheck`).
-"""
+"""Verification of a blend: its document, sources and certificate. Its indexes are separate products."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tokshard.blending.certificate import Certificate, SourceArrays, measure
-from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendOrderFiles, BlendSource, BlendSplit
-from tokshard.blending.order import blend_blocks, exhaustive_order, greedy_order
-from tokshard.dataset.fingerprint import DatasetFingerprint, dataset_fingerprint
+from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
+from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
-from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError, raise_exhaustion
-from tokshard.index_cache.description import BlendedDescription, GPTDatasetDescription, read_description
+from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
+from tokshard.index_cache.description import BlendedDescription, read_description
 from tokshard.index_cache.entry import CacheEntry
 from tokshard.index_cache.npy import map_npy, read_spec
 from tokshard.storage.fs import getsize, isfile
@@ -31,6 +25,7 @@ from tokshard.verification.report import ProductFindings, VerifiedProduct
 from tokshard.verification.tokenizers import examine_tokenizers
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -42,8 +37,15 @@ def read_document(path: str) -> BlendDocument | TokshardError:
         return error
 
 
-def verify_blend(path: str, context: VerifyContext) -> VerifiedProduct:
-    """Verify a blend; the files of its indexes are separate products."""
+def verify_blend(path: str, context: VerifyContext, sound_entries: Collection[str]) -> VerifiedProduct:
+    """Verify a blend.
+
+    Args:
+        path: The document or its directory.
+        context: The context.
+        sound_entries: The real paths of the descriptions of indexes without problems: a certificate is
+            measured again only from such.
+    """
     document = read_document(path)
     findings = ProductFindings("blend", os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path)
     if isinstance(document, TokshardError):
@@ -60,9 +62,12 @@ def verify_blend(path: str, context: VerifyContext) -> VerifiedProduct:
             findings.find("blend-certificate", text)
     examine_tokenizers(_recorded(document), document.tokenizer_mismatches, findings, context, document)
     if context.reaches("deep") and not missing:
-        for problem in recheck(document):
-            if problem.code in {"blend-order", "blend-certificate"} or not findings.has(problem.code):
-                findings.find(problem.code, problem.message, path=problem.path)
+        for split in document.splits.values():
+            files = [*split.sources, *([] if split.order is None else [split.order])]
+            if all(os.path.realpath(names.description) in sound_entries for names in files):
+                with unreadable_found(findings, findings.path):
+                    _examine_order(split, findings)
+                    _examine_certificate(split, document.sequence_length, findings)
     return findings.close()
 
 
@@ -129,96 +134,19 @@ def _examine_source(
         findings.find("blend-source-changed", text, path=prefix)
 
 
-@dataclass(frozen=True, slots=True)
-class BlendProblem:
-    """A wrong statement of a blend document."""
-
-    code: str
-    path: str
-    field: str
-    message: str
-
-
-def recheck(document: BlendDocument) -> list[BlendProblem]:
-    """Check every statement of a blend document against the files; return the wrong ones.
-
-    The sources must be unchanged, and the order must follow from the weights; all figures of the certificate
-    are measured again. Memory does not depend on the size of the blend, except for one byte per sample of one
-    source.
-    """
-    problems: list[BlendProblem] = []
-    for split in document.splits.values():
-        problems += _check_split(document, split)
-    return problems
+def _examine_order(split: BlendSplit, findings: ProductFindings) -> None:
+    # The arrays were compared with the order that follows from the description.
+    if split.order is None:
+        return
+    path = split.order.description
+    description = read_description(path)
+    recorded = split.order.weights, split.order.size
+    if not isinstance(description, BlendedDescription) or recorded != (description.weights, description.size):
+        text = f"the weights and the size of {split.name} contradict {path}"
+        findings.find("blend-order", text, path=path)
 
 
-def _check_split(document: BlendDocument, split: BlendSplit) -> list[BlendProblem]:
-    where = f"splits.{split.name}"
-    findings: list[BlendProblem] = []
-    for place, source in enumerate(split.sources):
-        findings += _attempt(document, f"{where}.sources[{place}]", _check_source, source)
-    if split.order is not None:
-        findings += _attempt(document, f"{where}.order", _check_order, split.order)
-    if not findings:
-        findings += _attempt(
-            document, f"{where}.certificate", _check_certificate, split, document.sequence_length
-        )
-    return findings
-
-
-def _attempt(document: BlendDocument, where: str, check: Any, *arguments: Any) -> list[BlendProblem]:
-    try:
-        return [BlendProblem(code, path, where, message) for code, path, message in check(*arguments)]
-    except TokshardError as error:
-        raise_exhaustion(error)
-        path = getattr(error, "path", None) or getattr(error, "filename", None) or document.path
-        return [BlendProblem("unreadable", str(path), where, error.message)]
-
-
-Problem = tuple[str, str, str]
-
-
-def _check_source(source: BlendSource) -> Iterator[Problem]:
-    changes = dataset_fingerprint(source.prefix).changes_since(source.fingerprint)
-    if changes:
-        message = f"{source.prefix} has changed since it was blended: {', '.join(changes)}"
-        yield "blend-source-changed", source.prefix, message
-    description = read_description(source.description)
-    if not isinstance(description, GPTDatasetDescription) or description.hash() != source.hash:
-        yield "blend-hash", source.description, f"{source.description} contradicts the hash in its name"
-    count = len(map_npy(source.shuffle_index))
-    if count != source.samples:
-        message = f"{source.shuffle_index} must have {source.samples} samples for the blend, got {count}"
-        yield "blend-order", source.shuffle_index, message
-
-
-def _check_order(blend: BlendOrderFiles) -> Iterator[Problem]:
-    description = read_description(blend.description)
-    if not isinstance(description, BlendedDescription) or description.hash() != blend.hash:
-        yield "blend-hash", blend.description, f"{blend.description} contradicts the hash in its name"
-    if blend.size is None:
-        order, size = exhaustive_order([int(weight) for weight in blend.weights])
-    else:
-        order, size = greedy_order(blend.weights, blend.size), blend.size
-    paths = (blend.dataset_index, blend.dataset_sample_index)
-    arrays: list[tuple[NDArray[Any], str]] = [(map_npy(path), path) for path in paths]
-    for array, path in arrays:
-        if array.shape != (size,):
-            yield "blend-order", path, f"{path} must have {size} samples, got {len(array)}"
-            return
-    done = 0
-    for block in blend_blocks(order, size):
-        for number, (array, path) in enumerate(arrays):
-            right: NDArray[Any] = block[number]
-            wrong = np.flatnonzero(array[done : done + len(right)] != right)
-            if len(wrong):
-                place = done + int(wrong[0])
-                yield "blend-order", path, f"{path} does not follow from the weights at sample {place}"
-                return
-        done += len(block[0])
-
-
-def _check_certificate(split: BlendSplit, sequence_length: int) -> Iterator[Problem]:
+def _examine_certificate(split: BlendSplit, sequence_length: int, findings: ProductFindings) -> None:
     order: tuple[NDArray[np.int16], NDArray[np.int64]] | None = None
     if split.order is not None:
         order = map_npy(split.order.dataset_index), map_npy(split.order.dataset_sample_index)
@@ -239,11 +167,8 @@ def _check_certificate(split: BlendSplit, sequence_length: int) -> Iterator[Prob
         sequence_length,
     )
     for name, claimed, found in _differing(split.certificate, measured):
-        yield (
-            "blend-certificate",
-            os.path.dirname(split.sources[0].description),
-            f"the certificate of {split.name} records {name} {claimed}, but it is {found}",
-        )
+        text = f"the certificate of {split.name} records {name} {claimed}, but it is {found}"
+        findings.find("blend-certificate", text)
 
 
 def _differing(claimed: Certificate, found: Certificate) -> Iterator[tuple[str, Any, Any]]:

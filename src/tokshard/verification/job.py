@@ -101,10 +101,14 @@ def verify(
 def _verified(found: FoundProducts, context: VerifyContext) -> Iterator[VerifiedProduct]:
     for prefix in found.datasets.values():
         yield verify_dataset(prefix, context)
-    for entry in found.entries.values():
-        yield verify_entry(entry, context)
+    sound_entries: set[str] = set()
+    for path, entry in found.entries.items():
+        product = verify_entry(entry, context)
+        if product.is_sound:
+            sound_entries.add(path)
+        yield product
     for document in found.blends.values():
-        yield _unread("blend", document, found) or verify_blend(document, context)
+        yield _unread("blend", document, found) or verify_blend(document, context, sound_entries)
     for directory in found.plans.values():
         path = os.path.join(directory, PLAN_NAME)
         yield _unread("plan", path, found) or verify_plan(directory, context)

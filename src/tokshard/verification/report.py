@@ -150,7 +150,6 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
         "cache-content": _error(
             "an array or its sidecar differs from the one built from the dataset", _REBUILD
         ),
-        "cache-packing": _error("packed samples do not keep a guarantee of packing", _REBUILD),
         "cache-foreign": _note(
             "an index was not built by tokshard: its content is unverified",
             "pass --level deep to build and compare it",
@@ -167,8 +166,7 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
         ),
         "blend-source-changed": _error("a dataset has changed since it was blended", _REBLEND),
         "blend-samples": _error("the samples of a source in the blend contradict its index", _REBLEND),
-        "blend-hash": _error("the file names of a blend contradict the hash in its document", _REBLEND),
-        "blend-order": _error("the order of a blend contradicts its weights", _REBLEND),
+        "blend-order": _error("the weights of a blend contradict the description of its order", _REBLEND),
         "blend-certificate": _error("a figure of the certificate is wrong", _REBLEND),
         # Plans
         "plan-damaged": _error("the plan.json cannot be read, or was changed", _REPLAN),
