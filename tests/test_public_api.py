@@ -16,7 +16,6 @@ PUBLIC = [
     "ArrayTaskReport",
     "BatchSizes",
     "BlendDryRun",
-    "BlendHits",
     "BlendOptions",
     "BlendRecipe",
     "BlendReport",
@@ -102,8 +101,6 @@ PUBLIC = [
     "build_indices",
     "build_sample_index",
     "build_shuffle_index",
-    "check_blend",
-    "check_indices",
     "convert",
     "describe",
     "diff",
@@ -227,7 +224,6 @@ def make_indexes_and_blends(api):
         prefixes=("stories",), sequence_lengths=(64,), split="1", epochs=(1,), cache_directory="cache"
     )
     assert api.build_indices(indices).to_json()["schema"] == "tokshard.build-indices/1"
-    assert api.check_indices(indices).to_json()["schema"] == "tokshard.build-indices/1"
     blend = api.BlendOptions(
         sources=("0.7", "stories", "0.3", "manuals"),
         output="mix",
@@ -238,7 +234,6 @@ def make_indexes_and_blends(api):
     assert api.dry_run_blend(blend).to_json()["schema"] == "tokshard.blend-dry-run/1"
     report = api.blend(blend)
     assert report.to_json()["schema"] == "tokshard.blend-report/1"
-    assert api.check_blend(blend).to_json()["schema"] == "tokshard.blend-hits/1"
     return blend
 
 

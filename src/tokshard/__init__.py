@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from tokshard.blending.emission import emit_megatron
     from tokshard.blending.job import (
         BlendDryRun,
-        BlendHits,
         BlendReport,
         SplitForecast,
         blend,
-        check_blend,
         dry_run_blend,
     )
     from tokshard.blending.options import BlendOptions
@@ -62,7 +60,6 @@ if TYPE_CHECKING:
         EpochSize,
         IndexReport,
         build_indices,
-        check_indices,
     )
     from tokshard.index_cache.options import BuildIndicesOptions, NamingOptions, TrainingOptions
     from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, TokenizerSummary
@@ -114,7 +111,6 @@ __all__ = [
     "ArrayTaskReport",
     "BatchSizes",
     "BlendDryRun",
-    "BlendHits",
     "BlendOptions",
     "BlendRecipe",
     "BlendReport",
@@ -200,8 +196,6 @@ __all__ = [
     "build_indices",
     "build_sample_index",
     "build_shuffle_index",
-    "check_blend",
-    "check_indices",
     "convert",
     "describe",
     "diff",
@@ -238,7 +232,6 @@ _HOMES = {
     "ArrayTaskReport": "tokshard.tokenization.report",
     "BatchSizes": "tokshard.sharding.options",
     "BlendDryRun": "tokshard.blending.job",
-    "BlendHits": "tokshard.blending.job",
     "BlendOptions": "tokshard.blending.options",
     "BlendRecipe": "tokshard.blending.recipe",
     "BlendReport": "tokshard.blending.job",
@@ -323,8 +316,6 @@ _HOMES = {
     "build_indices": "tokshard.index_cache.job",
     "build_sample_index": "tokshard.gpt_index.arrays",
     "build_shuffle_index": "tokshard.gpt_index.arrays",
-    "check_blend": "tokshard.blending.job",
-    "check_indices": "tokshard.index_cache.job",
     "convert": "tokshard.exchange.conversion.job",
     "describe": "tokshard.inspection.description",
     "diff": "tokshard.comparison.job",

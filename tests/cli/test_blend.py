@@ -168,22 +168,23 @@ def test_a_dry_run_writes_nothing(workshop):
     assert not (workshop / "mix").exists()
 
 
-def test_assert_hit_covers_indexes_and_blends(workshop):
+def test_a_damaged_order_is_refused_and_rebuilt_on_request(workshop):
     options = (*BLEND, *SPLIT, "--num-samples", 200, "-o", "mix", *NAMES)
-    missing = run(*options, "--assert-hit")
-    assert (missing.returncode, (workshop / "mix").exists()) == (1, False)
-    assert "fresh: 0 of 6 indexes" in missing.stdout
     assert run(*options).returncode == 0
-    hit = run(*options, "--assert-hit")
-    assert (hit.returncode, "fresh: 6 of 6 indexes" in hit.stdout) == (0, True)
     victim = next((workshop / "mix/cache").glob("*-BlendedDataset-train-dataset_index.npy"))
     victim.write_bytes(victim.read_bytes()[:-2] + b"\1\0")
-    damaged = run(*options, "--assert-hit", "--json")
-    assert (damaged.returncode, damaged.json["schema"]) == (1, "tokshard.blend-hits/1")
-    assert [entry["prefix"] for entry in damaged.json["entries"] if entry["condition"] != "fresh"] == [None]
+    damaged = run("verify", "mix", "--json")
+    assert damaged.returncode == 1
+    (finding,) = [
+        finding
+        for product in damaged.json["products"]
+        for finding in product["findings"]
+        if finding["severity"] == "error"
+    ]
+    assert (finding["code"], finding["path"]) == ("cache-digest", str(victim.relative_to(workshop)))
     assert run(*options).returncode == 6
     assert run(*options, "--rebuild").returncode == 0
-    assert run(*options, "--assert-hit", "--quiet").returncode == 0
+    assert run("verify", "mix", "--quiet").returncode == 0
 
 
 def test_a_dataset_twice_is_refused(workshop):
@@ -240,9 +241,6 @@ def test_an_overrun_is_refused_with_what_works(workshop):
         (["data/web", "--num-samples", "1"], 2, "the sequence length is required"),
         (["data/web", "--seq-length", "16", "--num-samples", "1"], 2, "--output is required"),
         (["data/web", "--seq-length", "16", "--cache-dir", "c"], 2, "--output is required"),
-        (["data/web", "--seq-length", "16", "--assert-hit"], 2, "--output is required"),
-        (["data/web", "--assert-hit", "--rebuild"], 2, "--assert-hit and --rebuild exclude each other"),
-        (["data/web", "--assert-hit", "--dry-run"], 2, "--assert-hit and --dry-run exclude each other"),
         (
             ["--train", "data/web", "--seq-length", "16", "--split", "9,1"],
             2,

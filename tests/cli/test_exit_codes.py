@@ -71,13 +71,11 @@ BAD = {
         6: ("convert", "web.idx", "--from", "nanogpt", "-o", "new"),
     },
     "build-indices": {
-        1: ("build-indices", "web", *SIZES, "--cache-dir", "new", "--assert-hit"),
         3: ("build-indices", "nothing", *SIZES, "--cache-dir", "new"),
         4: ("build-indices", "web", *SIZES, "--cache-dir", "stale"),
         6: ("build-indices", "cut", *SIZES, "--cache-dir", "new"),
     },
     "blend": {
-        1: ("blend", "web", "code", *SIZES, "-o", "new", "--assert-hit"),
         3: ("blend", 1, "web", 1, "nothing", *SIZES, "-o", "new"),
         4: ("blend", 0.7, "web", 0.3, "code", *SIZES, "-o", "mix", "--seed", 7),
         6: ("blend", 1, "web", 1, "cut", *SIZES, "-o", "new"),

@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from support.index_caches import (
     LENGTHS,
     build_requests,
+    conditions,
     contents,
     entry_for,
-    examine_requests,
     request_for,
     write_dataset,
 )
@@ -116,9 +116,7 @@ def judge(job: IndexJob, new: dict[str, bytes], old: dict[str, bytes]) -> str | 
             if {name: found[name] for name in files} not in whole:
                 return f"{request.split_name}: all of Megatron's files are there and do not belong together"
     allowed = {"fresh", "missing"} | ({"stale"} if job.replacing else set())
-    states = [
-        report.before.condition for report in examine_requests(requests(), cache_directory=CACHE, workers=1)
-    ]
+    states = list(conditions(requests(), cache_directory=CACHE).values())
     return None if set(states) <= allowed else f"the states are {states}"
 
 

@@ -17,9 +17,9 @@ from support.index_caches import (
     LENGTHS,
     TOKENIZER,
     build_requests,
+    conditions,
     contents,
     entry_for,
-    examine_requests,
     request_for,
     saved,
     slow_arrays,
@@ -38,7 +38,6 @@ from tokshard.errors import (
 )
 from tokshard.gpt_index.splits import parse_split, whole_split
 from tokshard.index_cache import build_or_reuse, planned_indexes
-from tokshard.index_cache.job import report_of
 from tokshard.storage import syscalls
 from tokshard.storage.lock import WriterLock
 
@@ -64,7 +63,7 @@ def actions(reports):
 
 
 def states(requests, directory):
-    return [report.before.condition for report in examine_requests(requests, cache_directory=directory)]
+    return list(conditions(requests, cache_directory=directory).values())
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -155,7 +154,7 @@ def test_splits_without_a_share_are_left_out(prefix, directory):
     reports = build_requests(requests, cache_directory=directory)
     assert [report.request.split_name for report in reports] == ["train", "test"]
     per_split = splits_of(prefix, split=whole_split("valid"))
-    assert [report.request.split_name for report in examine_requests(per_split)] == ["valid"]
+    assert [entry.stem.rpartition("-")[2] for entry in conditions(per_split)] == ["valid"]
 
 
 def test_a_share_that_rounds_to_nothing_is_refused_before_anything_is_built(prefix, directory):
@@ -253,8 +252,8 @@ def test_a_flipped_bit_is_seen_by_digests_and_only_by_them(prefix, directory):
     content[-1] ^= 1
     path.write_bytes(content)
     for digests, state in ((False, "fresh"), (True, "damaged")):
-        (checked,) = examine_requests([request_for(prefix)], cache_directory=directory, digests=digests)
-        assert (checked.before.condition, report_of(checked).is_fresh) == (state, not digests)
+        found = conditions([request_for(prefix)], cache_directory=directory, digests=digests)
+        assert list(found.values()) == [state]
 
 
 def test_a_rebuild_repairs_damage_that_only_digests_detect(prefix, directory):
@@ -334,17 +333,14 @@ class Listener(SilentProgress):
 def test_progress_ends_at_its_total_and_comes_from_the_calling_thread(prefix, directory):
     requests = splits_of(prefix)
     entry = write_as_megatron(requests[0], LENGTHS, directory)
-    for work in (build_requests, examine_requests):
-        listener = Listener()
-        reports = work(requests, cache_directory=directory, progress=listener)
-        size = sum(
-            os.path.getsize(report.entry.array_path(name)) for report in reports for name in entry.arrays
-        )
-        assert [total for total in listener.totals if total is not None] == [size]
-        assert listener.updates[-1].bytes_done == size
-        assert listener.updates[-1].documents == sum(report.plan.documents for report in reports)
-        assert listener.threads == {threading.get_ident()}
-        assert listener.finished == len(listener.totals)
+    listener = Listener()
+    reports = build_requests(requests, cache_directory=directory, progress=listener)
+    size = sum(os.path.getsize(report.entry.array_path(name)) for report in reports for name in entry.arrays)
+    assert [total for total in listener.totals if total is not None] == [size]
+    assert listener.updates[-1].bytes_done == size
+    assert listener.updates[-1].documents == sum(report.plan.documents for report in reports)
+    assert listener.threads == {threading.get_ident()}
+    assert listener.finished == len(listener.totals)
 
 
 def test_fingerprints_know_the_manifest_only_if_it_is_of_these_files(tmp_path):

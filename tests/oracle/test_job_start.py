@@ -166,23 +166,20 @@ def test_the_start_of_a_job_with_one_dataset_and_no_cache_directory_writes_nothi
     assert all(len(dataset) >= size for dataset, size in zip(datasets, SIZES, strict=True))
 
 
-def test_assert_hit_foretells_it(prepared):
-    assert tokshard(*blend_command(), "--assert-hit", cwd=prepared).returncode == 0
-    missing = min((prepared / "mix/cache").glob("*-GPTDataset-test-shuffle_index.npy"))
-    content = missing.read_bytes()
-    missing.unlink()
-    assert tokshard(*blend_command(), "--assert-hit", cwd=prepared).returncode == 1
-    missing.write_bytes(content)
-    assert tokshard(*blend_command(), "--assert-hit", cwd=prepared).returncode == 0
-
-
-def test_doctor_finds_it_healthy(prepared):
+def test_doctor_foretells_it(prepared):
     words = [str(word) for prefix, weight in WEIGHTS.items() for word in (weight, prefix)]
     training = [str(word) for pair in TRAINING.items() for word in pair]
     launch = ["torchrun", "--nproc-per-node", "8", "pretrain_gpt.py", "--data-path", *words, "--split", SPLIT]
     launch += ["--seq-length", str(SEQUENCE_LENGTH), *training, "--data-cache-path", "mix/cache"]
-    done = tokshard("doctor", "--tokenizer-identifiers", "identifiers.json", *launch, cwd=prepared)
+    command = ("doctor", "--tokenizer-identifiers", "identifiers.json", *launch)
+    done = tokshard(*command, cwd=prepared)
     assert done.returncode == 0, done.stdout + done.stderr
+    missing = min((prepared / "mix/cache").glob("*-GPTDataset-test-shuffle_index.npy"))
+    content = missing.read_bytes()
+    missing.unlink()
+    assert tokshard(*command, cwd=prepared).returncode == 1
+    missing.write_bytes(content)
+    assert tokshard(*command, cwd=prepared).returncode == 0
 
 
 @pytest.mark.parametrize("weights", [{"data/manuals": 1}, WEIGHTS], ids=["one-dataset", "weights"])

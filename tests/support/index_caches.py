@@ -59,9 +59,10 @@ def build_requests(requests, *, cache_directory=None, workers=None, progress=Non
     return planned.build(progress=progress, **how)
 
 
-def examine_requests(requests, *, cache_directory=None, workers=None, progress=None, **how):
-    planned = plan_indexes(requests, cache_directory=cache_directory, workers=workers, progress=progress)
-    return planned.examine(progress=progress, **how)
+def conditions(requests, *, cache_directory=None, digests=True):
+    """Return the condition of each index, by its entry."""
+    found = plan_indexes(requests, cache_directory=cache_directory).examine(digests=digests)
+    return {entry: examined.condition for entry, examined in found.items()}
 
 
 def entry_for(request, directory):

@@ -33,7 +33,6 @@ from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer
 from tokshard.errors import IntegrityError, OutputExistsError, UsageError
 from tokshard.index_cache.build_or_reuse import Action, CacheTarget, Datasets, build_or_reuse
 from tokshard.index_cache.entry import CacheEntry
-from tokshard.index_cache.examination import Condition
 from tokshard.index_cache.npy import Blocks
 from tokshard.index_cache.planned_indexes import IndexOutcome, PlannedIndexes, plan_indexes
 from tokshard.index_cache.tokenizer_check import check_tokenizers
@@ -58,7 +57,7 @@ class EntryOutcome:
     ]
     hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern=HASH)]
     action: Annotated[
-        Action | None,
+        Action,
         Key("action", "found: it was fresh; verified: Megatron's own, and right; built; rebuilt."),
     ]
 
@@ -150,35 +149,6 @@ class BlendDryRun(Document):
     plan: Annotated[BlendPlan, NotStored()] = None  # type: ignore[assignment] # of decoded reports alone
 
 
-@dataclass(frozen=True, slots=True)
-class EntryState:
-    """The condition of one entry of the cache."""
-
-    split: Annotated[str, Key("split", "train, valid, test, or valid.0 and so on.")]
-    prefix: Annotated[
-        str | None, Key("prefix", "Path prefix of the dataset; null for the order of the blend.")
-    ]
-    hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern=HASH)]
-    condition: Annotated[
-        Condition,
-        Key(
-            "condition", "fresh, stale, damaged, missing, or foreign: Megatron's own, not known to be right."
-        ),
-    ]
-    detail: Annotated[str, Key("detail", "Why.")]
-
-
-@dataclass(frozen=True, slots=True)
-class BlendHits(Document):
-    """The conditions of all entries of a cache that a blend needs."""
-
-    SCHEMA = "tokshard.blend-hits/1"
-
-    is_fresh: Annotated[bool, Key("fresh", "Whether all of them are fresh.")]
-    entries: Annotated[tuple[EntryState, ...], Key("entries", "Entries of the cache.")]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
-
-
 def blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendReport:
     """Build everything that a training run needs for a mixture, and certify it.
 
@@ -235,39 +205,6 @@ def dry_run_blend(options: BlendOptions) -> BlendDryRun:
     )
     warnings = (*plan.warnings, *agreement.warnings)
     return BlendDryRun(warnings, tuple(map(SplitForecast.of, plan.splits)), plan)
-
-
-def check_blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendHits:
-    """Examine everything that a blend needs in its cache, without building anything; arrays are read whole.
-
-    Raises:
-        UsageError: Neither the output nor the cache is given, or an option only makes sense for building.
-        InputError, IntegrityError, TokenizerMismatchError, StorageError: See :func:`blend`; the condition of
-            an entry is no error.
-    """
-    if options.cache is None:
-        raise UsageError(
-            "--output is required", hint="pass for example -o mix, or the --cache-dir that it was built in"
-        )
-    for name in ("rebuild", "force"):
-        if getattr(options, name):
-            raise _exclusive("--assert-hit", f"--{name}")
-    with reporting(progress) as listener:
-        listener.start("reading datasets")
-        plan = plan_blend(*options.resolve())
-        planned = plan_indexes(
-            plan.requests, cache_directory=options.cache, workers=options.workers, progress=listener
-        )
-        planned = planned.agreeing(
-            options.naming.job_tokenizer(options.path_as),
-            allowed=options.allow_tokenizer_mismatch,
-            shares=_shares(plan),
-        )
-        return _check_plan(plan, planned, options.cache, listener)
-
-
-def _exclusive(option: str, other: str) -> UsageError:
-    return UsageError(f"{option} and {other} exclude each other", hint="pass only one of them")
 
 
 def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is built
@@ -358,32 +295,6 @@ def _build(
         progress.start(f"measuring {split.name}")
         built.splits.append(_describe(split, own, entry, numbers, datasets))
     return built
-
-
-def _check_plan(plan: BlendPlan, planned: PlannedIndexes, cache: str, progress: Progress) -> BlendHits:
-    outcomes = planned.examine(progress=progress)
-    reports = iter(outcomes)
-    entries = []
-    for split in plan.splits:
-        for request in split.requests:
-            report = next(reports)
-            entries.append(
-                EntryState(
-                    split.name,
-                    request.prefix,
-                    report.entry.hash,
-                    report.before.condition,
-                    report.before.detail,
-                )
-            )
-        if (description := split.description()) is not None:
-            target = CacheTarget.of_blend(description, cache, f"the {split.name} blend")
-            progress.start(f"checking the order of {split.name}")
-            found = target.examine(digests=True)
-            entries.append(EntryState(split.name, None, target.entry.hash, found.condition, found.detail))
-    warnings = dict.fromkeys(planned.tokenizer_warnings(outcomes))
-    is_fresh = all(entry.condition == "fresh" for entry in entries)
-    return BlendHits(is_fresh, tuple(entries), tuple(warnings))
 
 
 def order_of(split: SplitPlan) -> Iterator[tuple[NDArray[np.int16], NDArray[np.int64]]]:

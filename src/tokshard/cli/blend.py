@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -16,11 +15,11 @@ from tokshard.cli import from_launch as launches
 from tokshard.cli import options, rendering, terminal
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import choice, number, switch, text
-from tokshard.core.formatting import count, counted, duration, percent, shown_path, visible
+from tokshard.core.formatting import count, duration, percent, shown_path, visible
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokshard import BlendDryRun, BlendHits, BlendReport, SplitForecast
+    from tokshard import BlendDryRun, BlendReport, SplitForecast
 
 
 _MIXTURE = "Mixture"
@@ -205,7 +204,6 @@ def blend(
             group=options.RUN,
         ),
     ] = None,
-    assert_hit: options.AssertHit = False,
     rebuild: options.Rebuild = BlendOptions.rebuild,
     lock: options.Lock = BlendOptions.lock,
     allow_tokenizer_mismatch: options.AllowTokenizerMismatch = BlendOptions.allow_tokenizer_mismatch,
@@ -303,19 +301,11 @@ def blend(
                 force=force,
                 workers=workers,
             )
-        if assert_hit:
-            _refuse_together("--assert-hit", {"--dry-run": dry_run, "--emit": emit is not None})
-        _refuse_together("--emit", {"--json": as_json and emit is not None})
+        if as_json and emit is not None:
+            raise UsageError("--emit and --json exclude each other", hint="leave out one of them")
         run.warn(chosen.early_warnings())
         if not chosen.naming.are_given and not dry_run and emit is None:
             run.warn((options.NEUTRAL_NOTE,), options.NEUTRAL_HINT)
-        if assert_hit:
-            hits = tokshard.check_blend(chosen, progress=run.progress)
-            run.warn(hits.warnings)
-            run.show(hits, _show_hits)
-            if not hits.is_fresh:
-                run.found_problems()
-            return
         made: BlendDryRun | BlendReport
         if dry_run or (emit is not None and output is None):
             made = tokshard.dry_run_blend(chosen)
@@ -328,12 +318,6 @@ def blend(
         else:
             following = None if indexes is None else launches.following(indexes, chosen.cache, values)
             run.show(made, lambda made: _show(made, chosen, following))
-
-
-def _refuse_together(option: str, others: Mapping[str, bool]) -> None:
-    for name, is_given in others.items():
-        if is_given:
-            raise UsageError(f"{option} and {name} exclude each other", hint="leave out one of them")
 
 
 def _show(made: BlendDryRun | BlendReport, options: BlendOptions, following: str | None) -> None:
@@ -361,23 +345,12 @@ def _show_forecast(split: SplitForecast) -> None:
     rendering.line()
 
 
-def _show_hits(hits: BlendHits) -> None:
-    for entry in hits.entries:
-        reason = "" if entry.condition == "fresh" else f": it {entry.detail}"
-        name = "the blend" if entry.prefix is None else entry.prefix
-        rendering.line(f"{entry.condition:<8} {entry.hash} {entry.split} of {name}{reason}")
-    fresh = sum(entry.condition == "fresh" for entry in hits.entries)
-    rendering.outcome([("fresh", f"{count(fresh)} of {counted(len(hits.entries), 'index', 'indexes')}")])
-
-
 def _show_report(report: BlendReport, options: BlendOptions, following: str | None) -> None:
     rendering.show(tokshard.describe(report.document))
     rendering.line()
     actions = Counter(entry.action for entry in report.entries)
     words = {"found": "reused"}
-    done = ", ".join(
-        f"{count(number)} {words.get(action, action)}" for action, number in actions.items() if action
-    )
+    done = ", ".join(f"{count(number)} {words.get(action, action)}" for action, number in actions.items())
     facts: list[tuple[str, object]] = [
         ("written", shown_path(report.path)),
         ("indexes", f"{done} in {shown_path(report.document.cache_directory)}"),

@@ -32,7 +32,6 @@ COMMON_OPTIONS = (
     "--from-launch",
     *options.INDEXING_OPTIONS,
     "--epochs",
-    "--assert-hit",
     "--rebuild",
     "--workers",
 )
@@ -99,7 +98,6 @@ def build_indices(
             group=options.RUN,
         ),
     ] = None,
-    assert_hit: options.AssertHit = False,
     rebuild: options.Rebuild = BuildIndicesOptions.rebuild,
     lock: options.Lock = BuildIndicesOptions.lock,
     allow_tokenizer_mismatch: options.AllowTokenizerMismatch = BuildIndicesOptions.allow_tokenizer_mismatch,
@@ -187,15 +185,12 @@ def build_indices(
             run.warn(early)
         else:
             run.warn((*early, options.NEUTRAL_NOTE), options.NEUTRAL_HINT)
-        build_or_check = tokshard.check_indices if assert_hit else tokshard.build_indices
-        report = build_or_check(chosen, progress=run.progress)
+        report = tokshard.build_indices(chosen, progress=run.progress)
         run.warn(report.warnings)
         following = None
         if indexes is not None:
             following = launches.following(indexes, chosen.cache_directory, values)
         run.show(report, lambda report: _show(report, following))
-        if not report.is_fresh:
-            run.found_problems()
 
 
 def _show(report: BuildIndicesReport, following: str | None) -> None:
@@ -206,13 +201,10 @@ def _show(report: BuildIndicesReport, following: str | None) -> None:
         row = [
             *(shown_path(index.prefix), index.split, count(index.samples), count(index.epochs)),
             *(count(index.documents), count(index.tokens_per_epoch * index.epochs)),
-            *(_WORDS.get(index.action or "", index.action) or index.condition, size(index.size_bytes)),
+            *(_WORDS.get(index.action, index.action), size(index.size_bytes)),
         ]
         rows.append([*row, count(index.sequence_length)] if several_lengths else row)
     rendering.table([*header, "sequence length"] if several_lengths else header, rows, left=(0, 1, 6))
-    for index in report.indices:
-        if not index.is_fresh:
-            rendering.line(f"{index.split} of {index.prefix} is {index.condition}: it {index.detail}")
     _show_epochs(report.epoch_sizes)
     packing = tokshard.describe(report)
     rendering.show(packing, continued=True)
@@ -222,12 +214,7 @@ def _show(report: BuildIndicesReport, following: str | None) -> None:
 
 
 def _outcome(report: BuildIndicesReport, following: str | None) -> Iterator[tuple[str, object]]:
-    total = len(report.indices)
-    if not report.is_fresh:
-        fresh = sum(index.is_fresh for index in report.indices)
-        yield "fresh", f"{count(fresh)} of {counted(total, 'index', 'indexes')}"
-        return
-    actions = Counter(index.action or "fresh" for index in report.indices)
+    actions = Counter(index.action for index in report.indices)
     done = ", ".join(f"{count(number)} {_WORDS.get(action, action)}" for action, number in actions.items())
     directories = dict.fromkeys(shown_path(os.path.dirname(index.files[0])) for index in report.indices)
     written = sum(index.size_bytes for index in report.indices)

@@ -38,7 +38,7 @@ _TOGETHER = frozenset(
     {
         *("from_launch", "variables", "iteration", "megatron", "like", "tokenizer_identifiers"),
         *("tokenizer", "path_as"),
-        *("output", "cache_dir", "assert_hit", "rebuild", "allow_tokenizer_mismatch", "force", "dry_run"),
+        *("output", "cache_dir", "rebuild", "allow_tokenizer_mismatch", "force", "dry_run"),
         *("lock", "pack", "max_documents_per_sample", "pad_multiple"),
         *("emit", "workers"),
         *("as_json", "quiet", "no_progress"),

@@ -294,14 +294,6 @@ Iteration = Annotated[
         group=NAMES,
     ),
 ]
-AssertHit = Annotated[
-    bool,
-    declarations.switch(
-        "--assert-hit",
-        help="Build nothing; exit with code 1 unless all files are present and up to date.",
-        group=RUN,
-    ),
-]
 Rebuild = Annotated[
     bool,
     declarations.switch(

@@ -1,4 +1,4 @@
-"""The jobs build-indices and its check: the indexes that options ask for, built or examined, and reported."""
+"""The job build-indices: the indexes that options ask for, built or found, and reported."""
 
 from __future__ import annotations
 
@@ -77,26 +77,20 @@ class IndexReport:
         ),
     ]
     detail: Annotated[str, Key("detail", "The reason of the condition.")]
-    action: Annotated[Action | None, Key("action", "What was done; null if it was only checked.")]
+    action: Annotated[Action, Key("action", "What was done.")]
     warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
     packing_report: Annotated[
         PackingReport | None,
         Key("packing_report", "Report of an epoch of packed samples; absent for all others.", omit_none=True),
     ] = None
 
-    @property
-    def is_fresh(self) -> bool:
-        """True if the index is fresh now."""
-        return self.action is not None or self.condition == "fresh"
-
 
 @dataclass(frozen=True, slots=True)
 class BuildIndicesReport(Document):
-    """The indexes that were built, found or checked."""
+    """The indexes that were built or found."""
 
     SCHEMA = "tokshard.build-indices/1"
 
-    is_fresh: Annotated[bool, Key("fresh", "Whether all indexes are fresh now.")]
     has_megatron_names: Annotated[
         bool,
         Key("megatron_names", "Whether a job will find the files: false if its tokenizer was not specified."),
@@ -137,40 +131,14 @@ def build_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
         StorageError: The disk is full or broken. What was built is kept.
     """
     started = time.monotonic()
-    planned, epoch_sizes = _plan(options, progress)
-    with lock_mode(options.lock):
-        outcomes = planned.build(rebuild=options.rebuild, progress=progress)
-    return _report(options, planned, outcomes, epoch_sizes, started)
-
-
-def check_indices(options: BuildIndicesOptions, *, progress: Progress | None = None) -> BuildIndicesReport:
-    """Check whether the indexes are fresh: present, as written, and built from the datasets as they are now.
-
-    Nothing is written. Every array is read whole and compared with its digest.
-
-    Args:
-        options: The options, without ``rebuild``.
-        progress: Receives the progress, in bytes of arrays.
-
-    Raises:
-        UsageError, InputError, TokenizerMismatchError, IntegrityError, StorageError: See
-            :func:`build_indices`; the condition of an index is no error.
-    """
-    if options.rebuild:
-        raise UsageError("--assert-hit and --rebuild exclude each other")
-    started = time.monotonic()
-    planned, epoch_sizes = _plan(options, progress)
-    return _report(options, planned, planned.examine(progress=progress), epoch_sizes, started)
-
-
-def _plan(
-    options: BuildIndicesOptions, progress: Progress | None
-) -> tuple[PlannedIndexes, Sequence[EpochSize]]:
     requests, epoch_sizes = requests_of(options)
     directory = None if options.cache_directory is None else os.fspath(options.cache_directory)
     planned = plan_indexes(requests, cache_directory=directory, workers=options.workers, progress=progress)
     job = options.naming.job_tokenizer(options.path_as)
-    return planned.agreeing(job, allowed=options.allow_tokenizer_mismatch), epoch_sizes
+    planned = planned.agreeing(job, allowed=options.allow_tokenizer_mismatch)
+    with lock_mode(options.lock):
+        outcomes = planned.build(rebuild=options.rebuild, progress=progress)
+    return _report(options, planned, outcomes, epoch_sizes, started)
 
 
 def _report(
@@ -183,7 +151,6 @@ def _report(
     reports = tuple(map(report_of, outcomes))
     of_plans = (warning for report in reports for warning in report.warnings)
     return BuildIndicesReport(
-        is_fresh=all(report.is_fresh for report in reports),
         has_megatron_names=options.naming.are_given,
         epoch_sizes=tuple(epoch_sizes),
         indices=reports,
@@ -195,7 +162,7 @@ def _report(
 
 
 def report_of(outcome: IndexOutcome) -> IndexReport:
-    """Return the report of an index that was built or examined."""
+    """Return the report of an index that was built or found."""
     request, plan = outcome.request, outcome.plan
     return IndexReport(
         prefix=request.prefix,

@@ -244,7 +244,7 @@ def check_packed_cache(directory: str | os.PathLike[str] | None) -> None:
 
 @dataclass(frozen=True)
 class BuildIndicesOptions:
-    """Options of :func:`tokshard.build_indices` and :func:`tokshard.check_indices`.
+    """Options of :func:`tokshard.build_indices`.
 
     One index is built for each dataset, sequence length, size and split. What no option gives is taken from
     ``naming.like``, then from Megatron.

@@ -42,7 +42,7 @@ class IndexOutcome:
         before: The examination of the files before.
         array_bytes: Size of the arrays.
         action: ``"found"`` (it was fresh), ``"verified"`` (Megatron's own, and right), ``"built"``,
-            ``"rebuilt"``; None if it was only examined.
+            ``"rebuilt"``.
         tokenizer: The tokenizer of the dataset.
         packing_report: The report of packed samples; None for all others.
     """
@@ -52,7 +52,7 @@ class IndexOutcome:
     plan: EpochPlan
     dataset: DatasetFingerprint
     before: Examination
-    action: Action | None
+    action: Action
     array_bytes: int
     tokenizer: DatasetTokenizer
     packing_report: PackingReport | None
@@ -136,8 +136,8 @@ class PlannedIndexes:
             LockedError: Another process was not done in time.
             StorageError: The disk is full or broken. What was built is kept.
         """
-        threads = ThreadRunner(self.workers)
-        before = _examine_all(self.tasks, threads, progress, rebuild=rebuild, digests=digests or rebuild)
+        before = self.examine(digests=digests or rebuild, progress=progress)
+        _refuse(self.tasks, before, rebuild=rebuild)
         # The largest first, so that no thread begins it when the others are done.
         needed = [
             task
@@ -146,6 +146,7 @@ class PlannedIndexes:
         ]
         needed.sort(key=lambda task: task.target.content.file_bytes, reverse=True)
 
+        threads = ThreadRunner(self.workers)
         built = _build(
             needed, threads, self.datasets, rebuild=rebuild, wait_seconds=wait_seconds, listener=progress
         )
@@ -155,38 +156,24 @@ class PlannedIndexes:
             for request, entry in self.listed
         ]
 
-    def examine(self, *, digests: bool = True, progress: Progress | None = None) -> list[IndexOutcome]:
-        """Examine the indexes: fresh ones are complete, as written, and made from the dataset as it is now.
+    def examine(
+        self, *, digests: bool = False, progress: Progress | None = None
+    ) -> dict[CacheEntry, Examination]:
+        """Examine the indexes; nothing is written.
 
-        Nothing is written. With ``digests`` every array is read whole and compared with its digest; without,
-        headers, sizes and fingerprints are checked.
-
-        Returns:
-            An outcome for each request that Megatron would build, in order.
+        With ``digests`` every array is read whole and compared with its digest; without, headers, sizes and
+        fingerprints are checked.
 
         Raises:
-            IntegrityError: A dataset is damaged; the condition of an index is no error.
-            StorageError: A file cannot be read.
+            StorageError: A file cannot be read; the condition of an index is no error.
         """
-        threads = ThreadRunner(self.workers)
 
         def examine(task: IndexTask) -> Examination:
-            examination = task.target.examine(digests=digests)
-            threads.tell(
-                task.target.content.file_bytes, documents=task.plan.documents, tokens=task.plan.tokens
-            )
-            return examination
+            return task.target.examine(digests=digests)
 
-        total = sum(task.target.content.file_bytes for task in self.tasks.values())
-        states = threads.run(
-            examine,
-            list(self.tasks.values()),
-            activity="checking indexes",
-            listener=progress,
-            bytes_total=total,
-        )
-        found = dict(zip(self.tasks, states, strict=True))
-        return [_outcome(self.tasks[entry], request, found[entry], None) for request, entry in self.listed]
+        tasks = list(self.tasks.values())
+        states = ThreadRunner(self.workers).run(examine, tasks, activity="checking indexes", listener=progress)
+        return dict(zip(self.tasks, states, strict=True))
 
 
 def plan_indexes(
@@ -243,32 +230,19 @@ def _build(
     return threads.run(build, tasks, activity="building indexes", listener=listener, bytes_total=total)
 
 
-def _examine_all(
-    tasks: Mapping[CacheEntry, IndexTask],
-    threads: ThreadRunner,
-    progress: Progress | None,
-    *,
-    rebuild: bool,
-    digests: bool,
-) -> dict[CacheEntry, Examination]:
+def _refuse(
+    tasks: Mapping[CacheEntry, IndexTask], before: Mapping[CacheEntry, Examination], *, rebuild: bool
+) -> None:
     # Entries that must not be replaced are refused before anything is built.
-    def examine(task: IndexTask) -> Examination:
-        return task.target.examine(digests=digests)
-
-    states = threads.run(examine, list(tasks.values()), activity="checking indexes", listener=progress)
-    before = dict(zip(tasks, states, strict=True))
     for entry, task in tasks.items():
         task.target.refuse_other_packing(before[entry])
         if before[entry].condition == "fresh":
             sweep(entry)
         elif not rebuild:
             task.target.refuse(before[entry].condition, before[entry].detail)
-    return before
 
 
-def _outcome(
-    task: IndexTask, request: IndexRequest, before: Examination, action: Action | None
-) -> IndexOutcome:
+def _outcome(task: IndexTask, request: IndexRequest, before: Examination, action: Action) -> IndexOutcome:
     content = task.target.content
     return IndexOutcome(
         request=request,

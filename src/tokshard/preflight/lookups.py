@@ -373,8 +373,8 @@ class JobCache:
 
     def _conditions(self, splits: Sequence[SplitPlan]) -> dict[str, tuple[Condition | None, str]]:
         requests = [request for split in splits if split.sources for request in split.requests]
-        outcomes = plan_indexes(requests, cache_directory=self._directory).examine(digests=False)
-        return {found.entry.stem: (found.before.condition, found.before.detail) for found in outcomes}
+        found = plan_indexes(requests, cache_directory=self._directory).examine()
+        return {entry.stem: (examined.condition, examined.detail) for entry, examined in found.items()}
 
     def _found(self, splits: Sequence[SplitPlan]) -> int:
         return sum(
