@@ -6,12 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.blends import covered
-from tokshard.blending import coverage, kernels
+from tokshard.blending import coverage
 from tokshard.blending.coverage import measure_coverage, measure_packed_coverage
 from tokshard.errors import IntegrityError
 from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.gpt_index.packing import Packing
-from tokshard.storage.compilation import compiled, has_numba
 
 
 @st.composite
@@ -30,69 +29,19 @@ def indexes(draw):
     return lengths, index, draw(st.integers(0, len(index)))
 
 
-@given(case=indexes(), places=st.sampled_from([1, 5, 1 << 22]))
+@given(case=indexes(), at_once=st.sampled_from([1, 5, 1 << 16]))
 @settings(max_examples=150, deadline=None)
-def test_documents_and_tokens_are_counted_as_one_by_one(case, places):
+def test_documents_and_tokens_are_counted_as_one_by_one(case, at_once):
     lengths, index, draws = case
     arguments = (lengths, index.document_index, index.shuffle_index, draws, index.plan.sequence_length)
-    before = coverage._PLACES_AT_ONCE
-    coverage._PLACES_AT_ONCE = places
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coverage, "_ENTRIES_AT_ONCE", at_once)
         found = measure_coverage(*arguments)
-    finally:
-        coverage._PLACES_AT_ONCE = before
     right = covered(
         lengths.tolist(), index.document_index.tolist(), index.shuffle_index.tolist(), *arguments[3:]
     )
     assert {name: getattr(found, name) for name in right} == right
     assert found.tokens_per_epoch == index.plan.tokens_per_epoch
-
-
-@pytest.mark.skipif(not has_numba(), reason="numba is not installed")
-@given(case=indexes())
-@settings(max_examples=40, deadline=None)
-def test_the_compiled_count_is_that_of_its_twin(case):
-    lengths, index, draws = case
-    drawn = np.zeros(len(index), np.uint8)
-    drawn[index.shuffle_index[:draws]] = 1
-    results = []
-    for choose in (compiled, lambda kernel: kernel):
-        first, last = index.document_index.min(), index.document_index.max()
-        places = np.zeros((last - first + 1, index.plan.epochs), np.int64)
-        seen, totals = np.zeros(len(places), np.int64), np.array([0, 99, 0, 99, 0])
-        events = np.empty((80 + 3) * index.plan.epochs, np.int64)
-        tokens = choose(kernels.place_documents)(lengths, index.document_index, first, places, seen)
-        choose(kernels.cover_documents)(
-            lengths, first, places, drawn, index.plan.sequence_length, totals, events
-        )
-        results.append((tokens, places.tolist(), seen.tolist(), totals.tolist()))
-    assert results[0] == results[1]
-    assert results[0][0] == index.plan.tokens
-
-
-@pytest.mark.skipif(not has_numba(), reason="numba is not installed")
-@given(case=indexes(), pieces=st.sampled_from([1, 3, 1 << 22]))
-@settings(max_examples=60, deadline=None)
-def test_one_pass_over_one_epoch_counts_as_all_passes_do(case, pieces):
-    lengths, index, draws = case
-    documents = index.document_index
-    first, count = int(documents.min()), int(documents.max() - documents.min() + 1)
-    _, once = np.unique(documents, return_index=True)
-    documents = documents[np.sort(once)]
-    samples = int(lengths[documents].sum()) // index.plan.sequence_length
-    drawn = (np.random.RandomState(draws).random_sample(samples) < 0.7).astype(np.uint8)
-    before, results = coverage._ENTRIES_OF_A_CALL, []
-    coverage._ENTRIES_OF_A_CALL = pieces
-    try:
-        for cover in (coverage._cover_once, coverage._cover):
-            for choose in (compiled, lambda kernel: kernel):
-                totals = np.array([0, 99, 0, 99, 0])
-                split = range(first, first + count)
-                cover(lengths, documents, split, drawn, index.plan.sequence_length, totals, choose)
-                results.append(totals.tolist())
-    finally:
-        coverage._ENTRIES_OF_A_CALL = before
-    assert results[1:] == results[:1] * 3
 
 
 def test_a_kept_partial_sample_counts_its_own_tokens_only():
@@ -106,7 +55,7 @@ def test_a_kept_partial_sample_counts_its_own_tokens_only():
     )
     assert len(index) == 3
     seen = measure_coverage(np.array([10], np.int32), index.document_index, index.shuffle_index, 3, 4)
-    assert (seen.tokens, seen.token_least, seen.token_most) == (10, 1, 1)
+    assert seen.tokens == 10
 
 
 @pytest.mark.parametrize(
@@ -116,6 +65,8 @@ def test_a_kept_partial_sample_counts_its_own_tokens_only():
         ([0, 5], [0], 1),
         ([-1, 0], [0], 1),
         ([0, 0, 0, 1], [0], 1),
+        ([0, 1, 1], [0], 1),
+        ([0, 1, *[0] * 256], [0], 1),
         ([0, 1], [0, 7], 2),
         ([0, 1], [0], 2),
     ],
@@ -169,17 +120,14 @@ def test_packed_documents_and_tokens_are_counted_as_one_by_one(lengths, size, nu
             documents[position // index.plan.packed.documents, document] = 1
             left, offset = left - len(taken), 0
     of_documents = Counter(document for _, document in documents)
-    everything = [(d, t) for d in split for t in range(lengths[d])]
     with_tokens = [d for d in split if lengths[d]]
     assert found == coverage.SourceCoverage(
         documents=len(with_tokens),
         documents_drawn=len(of_documents),
         document_least=min(of_documents[d] for d in with_tokens),
         document_most=max(of_documents[d] for d in with_tokens),
-        token_least=min(tokens[token] for token in everything),
-        token_most=max(tokens[token] for token in everything),
         tokens=tokens.total(),
-        tokens_per_epoch=len(everything),
+        tokens_per_epoch=int(lengths[list(split)].sum()),
     )
 
 

@@ -163,14 +163,14 @@ def test_a_blend_of_megatrons_own_is_compared_and_taken_over(made, tmp_path):
     assert problems_of(again.document) == set()
 
 
-def test_a_cap_of_whole_epochs_is_one_for_every_token(tmp_path):
+def test_a_cap_of_whole_epochs_is_one_for_every_document(tmp_path):
     sources = write_sources(tmp_path / "data")
     mixture = Mixture(
         (Source(sources[0], 0.5, max_epochs=2), Source(sources[1], 0.3), Source(sources[2], 0.2))
     )
     document = build_blend(BlendRecipe(mixture), config_for(500, 5, 5), tmp_path / "mix").document
     capped, *others = document.splits["train"].certificate.sources
-    assert (capped.token_most, capped.document_most) == (2, 2)
+    assert capped.document_most == 2
     assert 1.9 < capped.epochs <= 2
     assert capped.share < capped.available / 500
     shares = [source.weight for source in others]

@@ -89,7 +89,7 @@ def test_epochs_of_packed_sources_are_their_samples(workshop):
         split["sources"], split["certificate"]["sources"], (2, 1), strict=True
     ):
         assert measured["epochs"] == epochs
-        assert (measured["token_least"], measured["token_most"]) == (epochs, epochs)
+        assert (measured["document_least"], measured["document_most"]) == (epochs, epochs)
 
 
 def test_packed_samples_need_a_cache_in_the_arguments_of_a_job(workshop):

@@ -188,14 +188,11 @@ TABLE = "<i8:2:aligned"
         ),
         (best_fit.place_documents, (I1, I1, "int", "int", I1, TABLE, I1, I1, I1, TABLE)),
         (pack_runs.fill_packs, (I2, I2, U1, "<i4:2:aligned", TABLE, *["int"] * 6)),
-        (kernels.cover_once, (I2, I1, I1, "int", U1, U1, "int", "int", I2)),
         (kernels.blend_few, (F1, I2, I2, "int", "<i2:1:aligned", I2, "<f8:2:aligned", I2, I2)),
         (
             kernels.blend_steps,
             (F1, F1, F1, *[I2] * 4, "int", F1, "int", "<i2:1:aligned", I2, "<f8:2:aligned", I2),
         ),
-        (kernels.place_documents, (I1, I1, "int", TABLE, I2)),
-        (kernels.cover_documents, (I1, "int", TABLE, U1, "int", I2, I2)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -48,16 +48,14 @@ def exhaustive(sizes):
 
 
 def covered(lengths, document_index, shuffle_index, draws, sequence_length):
-    """Count how often each token and each document is seen, token by token."""
+    """Count how often each document is seen, token by token."""
     stream = [(document, token) for document in document_index for token in range(lengths[document])]
     starts = np.cumsum([0, *(lengths[document] for document in document_index)])
-    tokens = dict.fromkeys(stream, 0)
     appearances = {document: set() for document in document_index if lengths[document]}
     total = 0
     for sample in shuffle_index[:draws]:
         begin = int(sample) * sequence_length
         for place in range(begin, min(begin + sequence_length, len(stream))):
-            tokens[stream[place]] += 1
             appearance = int(np.searchsorted(starts, place, side="right"))
             appearances[stream[place][0]].add(appearance)
             total += 1
@@ -67,8 +65,6 @@ def covered(lengths, document_index, shuffle_index, draws, sequence_length):
         "documents_drawn": sum(count > 0 for count in documents),
         "document_least": min(documents),
         "document_most": max(documents),
-        "token_least": min(tokens.values()),
-        "token_most": max(tokens.values()),
         "tokens": total,
     }
 

@@ -43,8 +43,6 @@ class SourceCertificate:
     document_most: Annotated[
         int, Key("document_most", "Times that the most seen document is seen.", minimum=0)
     ]
-    token_least: Annotated[int, Key("token_least", "Times that the least seen token is seen.", minimum=0)]
-    token_most: Annotated[int, Key("token_most", "Times that the most seen token is seen.", minimum=0)]
     weight: Annotated[float, Key("weight", "Requested share of the samples.", minimum=0, maximum=1)]
     share: Annotated[float, Key("share", "Share of the samples drawn.", minimum=0, maximum=1)]
     largest_lag: Annotated[
@@ -160,8 +158,6 @@ def _certify(
         epochs=seen.tokens / seen.tokens_per_epoch,
         document_least=seen.document_least,
         document_most=seen.document_most,
-        token_least=seen.token_least,
-        token_most=seen.token_most,
         weight=weight,
         share=draws / total if total else 0.0,
         largest_lag=float(errors.lag[place]),
