@@ -15,7 +15,7 @@ from typing import Any
 import tokshard
 from tokshard import errors, loader, testing
 from tokshard.core.codec import Key
-from tokshard.loader import grain, torch
+from tokshard.loader import torch
 
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Warns", "Raises", "Example", "Examples", "Note")
 HEAD = """# Python API
@@ -54,7 +54,7 @@ def api_reference() -> str:
     for title, members in chapters:
         parts.append(f"## {title}\n")
         parts += [entry(name, value) for name, value in members.items()]
-    for module in (loader, torch, grain, testing):
+    for module in (loader, torch, testing):
         parts.append(f"## `{module.__name__}`\n\n{plain(inspect.cleandoc(module.__doc__ or ''))}")
         parts += [entry(name, value) for name, value in public_of(module).items()]
     parts.append("## Errors\n\n```text\n" + error_tree() + "\n```\n")

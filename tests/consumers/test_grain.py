@@ -1,11 +1,9 @@
-"""P62: Grain reads a plan with threads and processes, resumes by its states, and must not shard it."""
+"""P62: Grain reads a plan through `__getitem__`, with threads and processes, and resumes by its states."""
 
 import pytest
 
 from support.consumers import STOPS, blocks, check, needed, trained
-from tokshard.errors import UsageError
 from tokshard.loader import RankLoader
-from tokshard.loader.grain import PlanSource, data_loader
 
 needed("grain")
 pytestmark = pytest.mark.oracle
@@ -29,64 +27,35 @@ def test_the_block_of_map_datasets_reads_and_resumes(workdir, expected):
     check([trained(code, stop) for stop in STOPS], expected[1])
 
 
-@pytest.fixture
-def source(workdir):
-    return PlanSource(RankLoader.open("plan", rank=0))
-
-
-def test_the_source_has_the_protocol_of_grain(source):
+def test_the_loader_has_the_protocol_of_grain(workdir):
     import grain
 
-    assert isinstance(source, grain.sources.RandomAccessDataSource)
+    assert isinstance(RankLoader.open("plan", rank=0), grain.sources.RandomAccessDataSource)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_sharding_by_grain_is_refused(source, workers):
-    import grain
-
-    shards = grain.sharding.ShardOptions(shard_index=0, shard_count=2)
-    sampler = grain.samplers.IndexSampler(len(source), shard_options=shards, num_epochs=1)
-    loader = grain.DataLoader(data_source=source, sampler=sampler, worker_count=workers)
-    with pytest.raises(UsageError, match="shard_options must have 1 shard, got 2"):
-        next(iter(loader))
-
-
-def test_shards_and_shuffles_of_all_kinds_are_refused(source):
-    import grain
-
-    shards = grain.sharding.ShardOptions(shard_index=1, shard_count=3)
-    sequential = grain.samplers.SequentialSampler(len(source))
-    shuffled = grain.samplers.IndexSampler(len(source), shuffle=True, seed=1, num_epochs=1)
-    none = grain.sharding.NoSharding()
-    loaders = {
-        "got 3": grain.load(source, num_epochs=1, shard_options=shards),
-        "3: the": grain.DataLoader(data_source=source, sampler=sequential, shard_options=shards),
-        "IndexSampler must not shuffle": grain.load(source, num_epochs=1, shuffle=True, seed=1),
-        "must not": grain.DataLoader(data_source=source, sampler=shuffled, shard_options=none),
-    }
-    for message, loader in loaders.items():
-        with pytest.raises(UsageError, match=message):
-            next(iter(loader))
-    with pytest.raises(UsageError, match="shard_options=ShardOptions is not supported"):
-        data_loader(source, shard_options=shards)
-
-
-def test_loaders_without_sharding_read_all(source):
+def test_loaders_without_sharding_read_all(workdir):
     import grain
 
     # As in a job of one JAX process.
     sharding = grain.sharding.ShardByJaxProcess()
     assert sharding.shard_count == 1
+    source = RankLoader.open("plan", rank=0)
     loader = grain.load(source, num_epochs=1, shard_options=sharding)
     assert sum(len(batch["tokens"]) for batch in loader) == 4 * len(source)
 
 
-def test_a_state_fits_every_rank_of_its_plan_and_no_other_stream(source):
-    state = iter(data_loader(source))
-    next(state)
-    other = PlanSource(RankLoader.open("plan", rank=1))
-    iterator = iter(data_loader(other))
-    iterator.set_state(state.get_state())
-    assert (next(iterator)["tokens"] == other[1]["tokens"]).all()
+def test_a_state_fits_the_rank_and_the_plan_that_it_was_saved_for(workdir):
+    import grain
+
+    def batches(rank):
+        loader = RankLoader.open("plan", rank=rank)
+        sampler = grain.samplers.SequentialSampler(len(loader), shard_options=grain.sharding.NoSharding())
+        return iter(grain.DataLoader(data_source=loader, sampler=sampler))
+
+    first = batches(0)
+    next(first)
+    again = batches(0)
+    again.set_state(first.get_state())
+    assert (next(again)["tokens"] == RankLoader.open("plan", rank=0)[1]["tokens"]).all()
     with pytest.raises(ValueError, match="DataSource in checkpoint does not match"):
-        iterator.set_state(state.get_state().replace(source.loader.plan_id.encode(), b"another"))
+        batches(1).set_state(first.get_state())

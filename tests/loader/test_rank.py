@@ -2,6 +2,7 @@ import os
 import pickle
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -409,6 +410,18 @@ def test_a_loader_crosses_processes_with_its_state(blend):
     assert same(next(other), next(loader))
     with pytest.raises(UsageError, match="opened by path"):
         pickle.dumps(RankLoader(loader.plan, 1))
+
+
+def test_threads_that_read_out_of_order_share_a_loader(blend):
+    """As Grain reads, also where only one dataset may be open."""
+    plan = planned(blend, "cyclic", 2)
+    expected = list(open_plan(plan, 0))
+    loader = open_plan(plan, 0, max_open_files=6)
+    numbers = [number * 5 % len(expected) for number in range(10 * len(expected))]
+    with ThreadPoolExecutor(8) as threads:
+        for number, batch in zip(numbers, threads.map(loader.__getitem__, numbers), strict=True):
+            assert same(batch, expected[number])
+    assert loader.position == 0
 
 
 def fresh_plan(directory, **options):
