@@ -80,9 +80,8 @@ def test_olmo_files_are_those_of_the_description(place, plain, limit, dtype):
     wide=st.booleans(),
     bos=st.sampled_from([EOD, 3]),
     val_shards=st.integers(0, 2),
-    bos_index=st.booleans(),
 )
-def test_nanogpt_files_are_those_of_the_description(place, plain, limit, wide, bos, val_shards, bos_index):
+def test_nanogpt_files_are_those_of_the_description(place, plain, limit, wide, bos, val_shards):
     dtype, header = ("uint32", "automodel") if wide else ("uint16", "fineweb")
     name, found = exported(
         place,
@@ -93,7 +92,6 @@ def test_nanogpt_files_are_those_of_the_description(place, plain, limit, wide, b
         bos_id=bos,
         eod_id=EOD,
         val_shards=val_shards,
-        bos_index=bos_index,
     )
     assert found == slow_exports.nanogpt(
         flat(plain),
@@ -104,7 +102,6 @@ def test_nanogpt_files_are_those_of_the_description(place, plain, limit, wide, b
         eod=EOD,
         val_shards=val_shards,
         header=header,
-        bos_index=bos_index,
     )
 
 

@@ -20,7 +20,7 @@ CALLS = [name for name, value in vars(syscalls).items() if callable(value) and n
 }]  # fmt: skip
 FORMATS = {
     "olmo": {"shard_tokens": 40},
-    "nanogpt": {"shard_tokens": 30, "bos_id": 0, "bos_index": True},
+    "nanogpt": {"shard_tokens": 15, "bos_id": 0},
     "datatrove": {"shard_tokens": 35},
 }
 
@@ -170,7 +170,7 @@ def wrap(original):
     return call
 for name in ("write", "fsync", "replace", "link", "unlink"):
     setattr(syscalls, name, wrap(getattr(syscalls, name)))
-layout = {"shard_tokens": 30, "bos_id": 0, "bos_index": True}
+layout = {"shard_tokens": 15, "bos_id": 0}
 tokshard.export(tokshard.ExportOptions(sys.argv[2], "nanogpt", sys.argv[3], **layout))
 """
 

@@ -36,7 +36,7 @@ def olmo(documents, *, dtype, limit, source, name="part-0"):
     return files
 
 
-def nanogpt(documents, *, dtype, limit, name, bos, eod, val_shards=1, header="fineweb", bos_index=False):
+def nanogpt(documents, *, dtype, limit, name, bos, eod, val_shards=1, header="fineweb"):
     stream = []
     for document in documents:
         ends = bool(document) and document[-1] == eod
@@ -50,9 +50,6 @@ def nanogpt(documents, *, dtype, limit, name, bos, eod, val_shards=1, header="fi
             start = [278895051, 1, len(tokens), {"uint16": 2, "uint32": 4}[dtype]]
         stem = f"{name}_{split}_{number:06d}"
         files[f"{stem}.bin"] = struct.pack("<256i", *start, *[0] * 252) + packed(dtype, tokens)
-        if bos_index:
-            places = [place for place, token in enumerate(tokens) if token == bos]
-            files[f"{stem}.bos.idx"] = struct.pack(f"<{len(places)}i", *places)
     return files
 
 

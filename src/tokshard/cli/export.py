@@ -160,10 +160,6 @@ def export(
             default="fineweb for uint16, else automodel",
         ),
     ] = ExportOptions.header,
-    bos_index: Annotated[
-        bool,
-        switch("--bos-index", help="Write the positions of BOS tokens beside each shard.", group=NANOGPT),
-    ] = ExportOptions.bos_index,
     resume: Annotated[
         bool, switch("--resume/--no-resume", help="Resume an unfinished export.", group=RUN)
     ] = ExportOptions.resume,
@@ -203,7 +199,6 @@ def export(
             bos_id,
             val_shards,
             header,  # type: ignore[arg-type]
-            bos_index,
             tokenizer_name,
             resume,
             force,

@@ -31,5 +31,3 @@ def show_proofs(plan: Plan) -> None:
             numbers = (source.samples, read, source.planned, source.unread, source.planned_later)
             rows.append([f"  {shown_path(prefix)}", *map(count, numbers)])
         rendering.table(["  dataset", "samples", "read", "planned", "unread", "in new epochs"], rows)
-
-

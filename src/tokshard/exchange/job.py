@@ -200,7 +200,6 @@ def _parameters(options: ExportOptions, source: OpenSource, dtype: ChosenDtype) 
         bos_id=bos_id,
         val_shards=1 if options.val_shards is None else options.val_shards,
         header=header,
-        bos_index=options.bos_index,
     )
 
 
@@ -253,7 +252,6 @@ def _format(source: OpenSource, parameters: ExportParameters, dtype: ChosenDtype
         parameters.bos_id or 0,
         parameters.val_shards or 0,
         parameters.header or "fineweb",
-        bool(parameters.bos_index),
     )
     return nanogpt.NanogptFormat(records, layout)
 

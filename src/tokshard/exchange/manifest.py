@@ -48,9 +48,6 @@ class ExportParameters:
     header: Annotated[
         Literal["fineweb", "automodel"] | None, Key("header", "Header of the files.", omit_none=True)
     ] = None
-    bos_index: Annotated[
-        bool | None, Key("bos_index", "Whether positions of BOS tokens are written.", omit_none=True)
-    ] = None
     tokenizer_name: Annotated[
         str | None, Key("tokenizer_name", "Name of the tokenizer in the metadata.", omit_none=True)
     ] = None

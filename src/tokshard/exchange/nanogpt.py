@@ -11,17 +11,14 @@ name           magic      version  tokens  item bytes  dtypes
 
 The stream of tokens has a BOS token before each document, and no EOD token after it: an EOD token that ends a
 document is left out. The stream is cut into shards of equal size, in the middle of documents; the first one
-is named ``val``. ``NAME_train_000001.bos.idx`` has the positions of all BOS tokens of the shard, int32, from
-0 at its first token, as Automodel's reader takes them.
+is named ``val``.
 
-Offered to readers of the format: :class:`Header` and its ``parse``, :data:`HEADER_BYTES`,
-:func:`bos_index_path`.
+Offered to readers of the format: :class:`Header` and its ``parse``, :data:`HEADER_BYTES`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -39,8 +36,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("uint16", "uint32")
 TOKENS_SUFFIX = ".bin"
-BOS_INDEX_SUFFIX = ".bos.idx"
-SUFFIXES = (TOKENS_SUFFIX, BOS_INDEX_SUFFIX)
+SUFFIXES = (TOKENS_SUFFIX,)
 """The ends of the names of all files."""
 HEADER_BYTES = 1024
 SHARD_TOKENS = 100_000_000
@@ -126,16 +122,6 @@ class Header:
         return cls(kind, tokens, np.dtype("<u4" if kind == "automodel" and item_bytes == 4 else "<u2"))
 
 
-def bos_index_path(tokens: str) -> str:
-    """Return the name of the file with the positions of the BOS tokens in a file of tokens.
-
-    Example:
-        >>> bos_index_path("fineweb_train_000001.bin")
-        'fineweb_train_000001.bos.idx'
-    """
-    return tokens.removesuffix(TOKENS_SUFFIX) + BOS_INDEX_SUFFIX
-
-
 @dataclass(frozen=True, slots=True)
 class NanogptLayout:
     """The options of the format.
@@ -147,7 +133,6 @@ class NanogptLayout:
         bos_id: The token before each document.
         val_shards: The number of shards named ``val``.
         kind: The header.
-        bos_index: Whether the positions of BOS tokens are written.
 
     Raises:
         UsageError: The options do not fit each other or the dtype.
@@ -160,7 +145,6 @@ class NanogptLayout:
     bos_id: int
     val_shards: int = 1
     kind: Literal["fineweb", "automodel"] = "fineweb"
-    bos_index: bool = False
 
     def __post_init__(self) -> None:
         if self.limit > MOST_SHARD_TOKENS:
@@ -226,27 +210,20 @@ class NanogptFormat:
 
     def count_files(self) -> int:
         """Return the number of files if all documents end with the EOD token."""
-        shards = -(-self._records.tokens // self._layout.limit)
-        return shards * (1 + self._layout.bos_index)
+        return -(-self._records.tokens // self._layout.limit)
 
     def write(self, shard: ShardRange, position: Position, stage: Stage) -> WrittenShard:
-        """Write a shard, and the positions of its BOS tokens."""
+        """Write a shard."""
         layout, wanted, written = self._layout, shard.tokens, 0
         split = "val" if shard.number < layout.val_shards else "train"
         name = f"{layout.name}_{split}_{shard.number:06d}{TOKENS_SUFFIX}"
         following = Position(self._records.count)
         documents = 0
-        with ExitStack() as files:
-            file = files.enter_context(stage.file(name, tokens=wanted))
-            index = files.enter_context(stage.file(bos_index_path(name))) if layout.bos_index else None
+        with stage.file(name, tokens=wanted) as file:
             file.write(Header(layout.kind, wanted, layout.dtype).to_bytes())
             for piece in self._pieces(position):
                 count = min(len(piece.tokens), wanted - written)
-                tokens = piece.tokens[:count]
-                file.write(tokens.data)
-                if index is not None:
-                    places = np.flatnonzero(tokens == layout.bos_id) + written
-                    index.write(places.astype("<i4").data)
+                file.write(piece.tokens[:count].data)
                 documents += int(np.searchsorted(piece.starts, count))
                 written += count
                 if count < len(piece.tokens):

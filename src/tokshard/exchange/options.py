@@ -21,7 +21,6 @@ _OF_NANOGPT = {
     "bos_id": "--bos-id",
     "val_shards": "--val-shards",
     "header": "--header",
-    "bos_index": "--bos-index",
 }
 _OF_SAMPLES = {"split": "--split", "last_label": "--last-label", "pad_id": "--pad-id"}
 
@@ -50,7 +49,6 @@ class ExportOptions:
         val_shards: nanogpt: the number of shards, from the first, that are named ``val``.
         header: nanogpt: the header of the files: ``"fineweb"`` for uint16 alone, ``"automodel"`` with the
             item size. By default ``"fineweb"`` for uint16 and ``"automodel"`` for uint32.
-        bos_index: nanogpt: whether to write the positions of BOS tokens beside each shard.
         tokenizer_name: datatrove: the name of the tokenizer in the metadata; by default the recorded path of
             its file.
         resume: Whether an unfinished export is resumed.
@@ -78,7 +76,6 @@ class ExportOptions:
     bos_id: int | None = None
     val_shards: int | None = None
     header: HeaderName | None = None
-    bos_index: bool = False
     tokenizer_name: str | None = None
     resume: bool = True
     force: bool = False

@@ -172,7 +172,9 @@ class PlannedIndexes:
             return task.target.examine(digests=digests)
 
         tasks = list(self.tasks.values())
-        states = ThreadRunner(self.workers).run(examine, tasks, activity="checking indexes", listener=progress)
+        states = ThreadRunner(self.workers).run(
+            examine, tasks, activity="checking indexes", listener=progress
+        )
         return dict(zip(self.tasks, states, strict=True))
 
 
