@@ -18,11 +18,11 @@ def commands_in(page):
     return [line.split()[0] for line in table.splitlines() if line[2:3] != " "]
 
 
-@pytest.mark.parametrize("words", [(), ("-h",), ("--help",), ("--help-all",), ("help",)])
+@pytest.mark.parametrize("words", [(), ("-h",), ("--help",), ("--help-all",)])
 def test_the_list_of_commands_names_each_once(words):
     shown = tokshard(*words)
     assert (shown.returncode, shown.stderr) == (0, "")
-    assert commands_in(shown.stdout) == [*COMMANDS, "help", "completion"]
+    assert commands_in(shown.stdout) == [*COMMANDS, "completion"]
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -33,13 +33,13 @@ def test_the_list_of_commands_is_complete_and_fits(width):
 
 
 def test_help_of_a_command():
-    pages = {tokshard(*words).stdout for words in (("help", "merge"), ("merge", "-h"), ("merge", "--help"))}
+    pages = {tokshard(*words).stdout for words in (("merge", "-h"), ("merge", "--help"))}
     (page,) = pages
     assert page.startswith(COMMANDS["merge"].summary)
 
 
 def test_help_of_an_unknown_command():
-    asked = tokshard("help", "tokenise")
+    asked = tokshard("tokenise", "--help")
     assert (asked.returncode, asked.stdout) == (2, "")
     assert asked.stderr == 'error: unknown command "tokenise"\nhint: run `tokshard tokenize`\n'
 

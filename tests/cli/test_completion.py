@@ -36,7 +36,6 @@ ASKED = {
     "shard-plan x --mode c": {"cyclic", "contiguous", "chunked"},
     "verify --level d": {"digest", "deep"},
     "completion ": {*SHELLS},
-    "help insp": {"inspect"},
 }
 
 

@@ -16,7 +16,7 @@ from tokshard.cli.help_page import MESSAGES
 from tokshard.cli.main import COMMANDS, app
 from tokshard.sharding import plan as plans
 
-NAMES = [*COMMANDS, "help", "completion"]
+NAMES = [*COMMANDS, "completion"]
 LONGEST = {"tokenize": 69, "shard-plan": 89}
 """Most lines of ``--help`` at 80 columns."""
 

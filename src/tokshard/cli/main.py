@@ -73,7 +73,6 @@ COMMANDS = {
 """The commands that read or write data, in the order of a project."""
 
 _ABOUT = {
-    "help": Entry("help", "Print the help of a command, or the list of all commands."),
     "completion": Entry("completion", "Print a completion script for bash, zsh or fish."),
 }
 
