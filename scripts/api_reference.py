@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import tokshard
-from tokshard import errors, loader, testing
+from tokshard import errors, loader
 from tokshard.core.codec import Key
 from tokshard.loader import torch
 
@@ -54,7 +54,7 @@ def api_reference() -> str:
     for title, members in chapters:
         parts.append(f"## {title}\n")
         parts += [entry(name, value) for name, value in members.items()]
-    for module in (loader, torch, testing):
+    for module in (loader, torch):
         parts.append(f"## `{module.__name__}`\n\n{plain(inspect.cleandoc(module.__doc__ or ''))}")
         parts += [entry(name, value) for name, value in public_of(module).items()]
     parts.append("## Errors\n\n```text\n" + error_tree() + "\n```\n")
@@ -63,10 +63,7 @@ def api_reference() -> str:
 
 def public_of(module: types.ModuleType) -> dict[str, Any]:
     """Return the names that a module exports."""
-    names = getattr(module, "__all__", None) or [
-        name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
-    ]
-    return {name: getattr(module, name) for name in sorted(names) if not name.startswith("_")}
+    return {name: getattr(module, name) for name in sorted(module.__all__) if not name.startswith("_")}
 
 
 def error_tree() -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from support.mixture_data import write_mixture
 from support.pages import build
+from support.plain_datasets import Plain
 from support.sample_sources import blend_sources, document_source, index_source
 from tokshard.errors import InputError, StorageError, UsageError
 from tokshard.inspection import plan_facts
@@ -33,7 +34,6 @@ from tokshard.sharding.publication import write_plan
 from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
-from tokshard.testing import write_documents
 
 
 def plan_of(sources, topology=None, **request):
@@ -210,7 +210,7 @@ def test_options_that_have_no_meaning_for_a_product_are_refused(tmp_path):
         inspect(InspectOptions(tmp_path, stream="valid"))
     with pytest.raises(UsageError, match="--html shows the whole product, and excludes --stream"):
         write_inspection_page(tmp_path / "page.html", InspectOptions(tmp_path, stream="valid"))
-    write_documents(str(tmp_path / "web"), [[np.arange(3)]])
+    Plain("uint16", [[[0, 1, 2]]]).write(tmp_path / "web")
     with pytest.raises(UsageError, match=r"--stream requires a plan, got .*web \(indexed dataset\)"):
         inspect(InspectOptions(tmp_path / "web", stream="valid"))
 

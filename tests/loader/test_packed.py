@@ -18,6 +18,7 @@ from support.loader_plans import (
     source_of,
     write_documents,
 )
+from support.restored_loaders import assert_same_after_restore
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.gpt_index.packing import Packing
 from tokshard.gpt_index.samples import GPTSamples, Sample
@@ -30,7 +31,6 @@ from tokshard.sharding.locator import open_sort_key
 from tokshard.sharding.order import Bucketing
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.topology import FIELDS, Coordinates, Topology
-from tokshard.testing import assert_same_after_restore
 
 READ = FIELDS[:-2]
 EVERY = (*READ, "cu_seqlens")

@@ -23,6 +23,7 @@ from support.loader_plans import (
     write_streams,
 )
 from support.replanned_plans import continued
+from support.restored_loaders import assert_same_after_restore
 from tokshard.errors import IntegrityError, MissingFileError, ResumeMismatchError, UsageError
 from tokshard.gpt_index.samples import GPTSamples
 from tokshard.loader import BatchOptions, RankLoader
@@ -33,7 +34,6 @@ from tokshard.sharding.publication import write_plan
 from tokshard.sharding.ranks import read_rank
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
-from tokshard.testing import assert_same_after_restore
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from support.loader_plans import (
     write_documents,
     write_streams,
 )
+from support.restored_loaders import assert_same_after_restore
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import UsageError
 from tokshard.loader import BatchOptions
@@ -31,7 +32,6 @@ from tokshard.loader.torch import ExternalIterator, PlanDataset, PlanSampler, Tu
 from tokshard.sharding.order import Bucketing
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.topology import Topology
-from tokshard.testing import assert_same_after_restore
 
 pytestmark = pytest.mark.oracle
 

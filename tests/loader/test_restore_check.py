@@ -1,16 +1,9 @@
+"""The check of restored loaders finds every fault."""
+
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from tokshard.dataset.reader import IndexedDataset
-from tokshard.testing import (
-    assert_same_after_restore,
-    documents,
-    indexed_datasets,
-    topologies,
-    write_documents,
-)
+from support.restored_loaders import assert_same_after_restore
 
 
 class Counter:
@@ -63,28 +56,3 @@ def test_a_state_that_keeps_changing_is_no_excuse():
             return self.state
 
     assert assert_same_after_restore(Aliasing(), fresh=Counter) == 7
-
-
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(data=st.data())
-def test_datasets_of_the_strategy_hold_its_documents(tmp_path, data):
-    contents = data.draw(documents(dtype="int32"))
-    prefix = str(tmp_path / "given")
-    write_documents(prefix, contents, "int32")
-    found = IndexedDataset(prefix)
-    assert found.document_count == len(contents)
-    for number, document in enumerate(contents):
-        tokens = [token for sequence in document for token in sequence.tolist()]
-        assert found.document_tokens(number).tolist() == tokens
-    other = IndexedDataset(data.draw(indexed_datasets(tmp_path)))
-    assert other.dtype.kind in "iu"
-
-
-@given(topology=topologies(24))
-def test_topologies_of_the_strategy_are_worlds(topology):
-    assert topology.world_size <= 24
-    assert len({topology.coordinates(rank) for rank in range(topology.world_size)}) == topology.world_size
