@@ -237,27 +237,10 @@ def as_megatron(target, arrays):
         Path(target.entry.array_path(name)).write_bytes(saved(array))
 
 
-def test_a_cache_of_megatrons_is_foreign_until_it_is_verified(target):
+def test_a_cache_of_megatrons_is_left_alone_and_replaced_on_request(target):
     as_megatron(target, ARRAYS)
-    before = contents(target.entry.directory)
     assert condition(target) == condition(target, digests=False) == "foreign"
-    assert build_or_reuse(target, make) == "verified"
-    assert condition(target) == "fresh"
-    after = contents(target.entry.directory)
-    assert set(after) - set(before) == {os.path.basename(target.entry.sidecar_path)}
-    assert before.items() <= after.items()
-
-
-def test_a_cache_of_megatrons_that_is_wrong_is_not_adopted(target):
-    wrong = {**ARRAYS, "dataset_sample_index": ARRAYS["dataset_sample_index"][::-1]}
-    as_megatron(target, wrong)
-    refused(target, IntegrityError, "was not built by tokshard, and has wrong content")
-
-
-def test_a_cache_of_megatrons_is_replaced_on_request(target):
-    as_megatron(target, ARRAYS)
-    assert build_or_reuse(target, make, rebuild=True) == "rebuilt"
-    assert condition(target) == "fresh"
+    refused(target, OutputExistsError, "was not built by tokshard: its content is unverified")
 
 
 def test_a_cache_of_megatrons_that_does_not_fit_is_stale(target):

@@ -11,7 +11,6 @@ from tokshard.errors import InputError, IntegrityError, StorageError
 from tokshard.index_cache.npy import (
     ArraySpec,
     Blocks,
-    digests_of,
     map_npy,
     read_spec,
     write_blocks,
@@ -69,7 +68,6 @@ def test_arrays_made_in_pieces_are_those_made_whole(tmp_path_factory, sizes, see
     directory = tmp_path_factory.mktemp("npy")
     blocks = Blocks({name: ArraySpec.of(array) for name, array in whole.items()}, pieces)
     records = write_blocks({name: str(directory / name) for name in whole}, blocks)
-    assert digests_of(blocks) == {name: record.xxh3_128 for name, record in records.items()}
     for name, array in whole.items():
         assert (directory / name).read_bytes() == saved(array)
         assert records[name] == write_npy(str(directory / "again"), array)

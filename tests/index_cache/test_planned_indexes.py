@@ -276,15 +276,7 @@ def test_options_outside_the_hash_make_the_cache_stale(prefix, directory):
     assert states(splits_of(prefix, extra_token=False), directory) == ["stale"] * 3
 
 
-def test_a_cache_of_megatrons_is_verified_by_building_it_again(prefix, directory):
-    request = request_for(prefix)
-    write_as_megatron(request, LENGTHS, directory)
-    assert states([request], directory) == ["foreign"]
-    assert actions(build_requests([request], cache_directory=directory)) == ["verified"]
-    assert states([request], directory) == ["fresh"]
-
-
-def test_a_cache_of_megatrons_for_older_data_is_refused_by_its_shape_or_its_content(prefix, directory):
+def test_a_cache_of_megatrons_is_refused_and_rebuilt_on_request(prefix, directory):
     request = request_for(prefix)
     write_as_megatron(request, LENGTHS, directory)
     write_dataset(prefix, LENGTHS[1:])
@@ -294,8 +286,11 @@ def test_a_cache_of_megatrons_for_older_data_is_refused_by_its_shape_or_its_cont
     swapped = [LENGTHS[2], LENGTHS[0], LENGTHS[1], *LENGTHS[3:]]
     write_dataset(prefix, swapped)
     assert states([request], directory) == ["foreign"]
-    with pytest.raises(IntegrityError, match="was not built by tokshard, and has wrong content"):
+    before = contents(directory)
+    with pytest.raises(OutputExistsError, match="was not built by tokshard: its content is") as caught:
         build_requests([request], cache_directory=directory)
+    assert "pass --rebuild to replace it" in caught.value.hint
+    assert contents(directory) == before
     (report,) = build_requests([request], cache_directory=directory, rebuild=True)
     for name, array in slow_arrays(request, swapped).items():
         assert Path(report.entry.array_path(name)).read_bytes() == saved(array)
@@ -332,10 +327,10 @@ class Listener(SilentProgress):
 
 def test_progress_ends_at_its_total_and_comes_from_the_calling_thread(prefix, directory):
     requests = splits_of(prefix)
-    entry = write_as_megatron(requests[0], LENGTHS, directory)
     listener = Listener()
     reports = build_requests(requests, cache_directory=directory, progress=listener)
-    size = sum(os.path.getsize(report.entry.array_path(name)) for report in reports for name in entry.arrays)
+    entries = [report.entry for report in reports]
+    size = sum(os.path.getsize(entry.array_path(name)) for entry in entries for name in entry.arrays)
     assert [total for total in listener.totals if total is not None] == [size]
     assert listener.updates[-1].bytes_done == size
     assert listener.updates[-1].documents == sum(report.plan.documents for report in reports)

@@ -220,7 +220,11 @@ def test_each_state_of_the_cache_is_told(data):
     assert codes(diagnose(HEALTHY)) == ["epochs", "epochs", "cache-foreign"]
     assert diagnose(HEALTHY).is_healthy
     victim = next(Path("cache").glob("*-GPTDataset-valid-sample_index.npy"))
-    victim.write_bytes(victim.read_bytes()[:-1])
+    content = victim.read_bytes()
+    victim.unlink()
+    (missing,) = [finding for finding in diagnose(HEALTHY).findings if finding.code == "cache-missing"]
+    assert missing.hint.endswith(" --rebuild`")  # or the build would refuse the files without a sidecar
+    victim.write_bytes(content[:-1])
     assert "cache-damaged" in codes(diagnose(HEALTHY), "error")
     write_dataset("data/code", [9, *CODE])
     stale = diagnose(HEALTHY)

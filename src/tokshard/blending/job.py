@@ -58,7 +58,7 @@ class EntryOutcome:
     hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern=HASH)]
     action: Annotated[
         Action,
-        Key("action", "found: it was fresh; verified: Megatron's own, and right; built; rebuilt."),
+        Key("action", "found: it was fresh; built; rebuilt."),
     ]
 
 
@@ -160,7 +160,8 @@ def blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendRe
         UsageError: The output is missing, or the recipe cannot be built; see
             :func:`tokshard.blending.plan.plan_blend`.
         InputError: A dataset is missing, or has nothing in a split.
-        OutputExistsError: There is another blend at the output, or a stale index in the cache.
+        OutputExistsError: There is another blend at the output, or an index in the cache that is stale or
+            Megatron's own.
         IntegrityError: A dataset or an index is damaged.
         TokenizerMismatchError: The datasets were encoded with different tokenizers, or with another one than
             the job's, and ``allow_tokenizer_mismatch`` is not set.

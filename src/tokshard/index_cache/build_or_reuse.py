@@ -33,10 +33,10 @@ from tokshard.index_cache.entry import (
     gpt_specs,
 )
 from tokshard.index_cache.examination import Condition, EntryContent, Examination, examine
-from tokshard.index_cache.npy import Blocks, digests_of, write_blocks
+from tokshard.index_cache.npy import Blocks, write_blocks
 from tokshard.index_cache.options import IndexRequest
 from tokshard.storage import syscalls
-from tokshard.storage.digest import FileRecord, file_digest
+from tokshard.storage.digest import FileRecord
 from tokshard.storage.files import is_temporary, write_atomically
 from tokshard.storage.lock import WriterLock
 from tokshard.storage.paths import is_remote
@@ -51,7 +51,7 @@ _OPEN_DATASETS = 64
 # The .idx file with its map, and those of an index that is built from it.
 _FILES_OF_A_DATASET = 4
 
-Action = Literal["found", "verified", "built", "rebuilt"]
+Action = Literal["found", "built", "rebuilt"]
 Arrays = Mapping[str, "NDArray[Any]"]
 
 
@@ -123,12 +123,12 @@ class CacheTarget:
         """Refuse to replace an entry without being asked.
 
         Raises:
-            OutputExistsError: The entry is stale.
+            OutputExistsError: The entry is stale, or Megatron's own.
             IntegrityError: It is damaged.
         """
         hint = f"pass --rebuild to replace it, or remove {self.entry.description_path}"
         message = f"{self.label} in {self.entry.directory} ({self.entry.hash}) {detail}"
-        if condition == "stale":
+        if condition in {"stale", "foreign"}:
             raise OutputExistsError(message, hint=hint)
         if condition == "damaged":
             raise IntegrityError(message, path=self.entry.description_path, hint=hint)
@@ -263,8 +263,8 @@ def build_or_reuse(
 ) -> Action:
     """Make sure that an entry is fresh; return the action.
 
-    Reuses a fresh entry, builds a missing one. Megatron's own is rebuilt and compared: if equal, the
-    sidecar is added, otherwise it is damaged. A stale or damaged one is replaced only with ``rebuild``.
+    Reuses a fresh entry, builds a missing one. A stale or damaged one, and Megatron's own, is replaced only
+    with ``rebuild``.
     If two processes need the same entry, the second waits and reuses the result of the first.
 
     ``make`` builds the arrays, in the dtypes and shapes of the target, or returns the blocks that do.
@@ -272,8 +272,8 @@ def build_or_reuse(
     number of bytes of each finished piece.
 
     Raises:
-        OutputExistsError: The entry is stale.
-        IntegrityError: It is damaged, or Megatron's own and wrong.
+        OutputExistsError: The entry is stale, or Megatron's own.
+        IntegrityError: It is damaged.
         LockedError: Another process did not finish in time.
         StorageError: A write failed. No file is incomplete then.
     """
@@ -296,13 +296,7 @@ def build_or_reuse(
             return "found"
         if not rebuild:
             target.refuse(before.condition, before.detail)
-        arrays = make()
-        if before.condition == "foreign" and not rebuild:
-            if adopt(target, arrays):
-                tell(target.content.file_bytes)
-                return "verified"
-            target.refuse("damaged", "was not built by tokshard, and has wrong content")
-        write(target, arrays, tell)
+        write(target, make(), tell)
     return "built" if before.condition == "missing" else "rebuilt"
 
 
@@ -316,24 +310,12 @@ def write(target: CacheTarget, arrays: Arrays | Blocks, tell: Callable[[int], No
     _withdraw(entry)
     files: dict[str, FileRecord] = {}
     paths = {name: entry.array_path(name) for name in entry.arrays}
-    for blocks in _blocks(entry, arrays):
+    several = [arrays] if isinstance(arrays, Blocks) else [Blocks.of(n, arrays[n]) for n in entry.arrays]
+    for blocks in several:
         written = write_blocks(paths, blocks, tell)
         files |= {f"{name}.npy": record for name, record in written.items()}
     _sidecar(target, files).write(entry.sidecar_path)
     write_atomically(entry.description_path, target.description.text().encode("ascii"))
-
-
-def adopt(target: CacheTarget, arrays: Arrays | Blocks) -> bool:
-    """Write the sidecar of an entry if its files hold the given arrays; return whether they do."""
-    entry = target.entry
-    files = {}
-    for blocks in _blocks(entry, arrays):
-        for name, digest in digests_of(blocks).items():
-            if file_digest(entry.array_path(name)) != digest:
-                return False
-            files[f"{name}.npy"] = FileRecord(blocks.specs[name].file_bytes, digest)
-    _sidecar(target, files).write(entry.sidecar_path)
-    return True
 
 
 def _sidecar(target: CacheTarget, files: dict[str, FileRecord]) -> Sidecar:
@@ -352,12 +334,6 @@ def _record(target: CacheTarget) -> None:
     if sidecar is not None and (unrecorded := target.unrecorded):
         mismatches = (*(sidecar.tokenizer_mismatches or ()), *unrecorded)
         replace(sidecar, tokenizer_mismatches=mismatches).write(target.entry.sidecar_path)
-
-
-def _blocks(entry: CacheEntry, arrays: Arrays | Blocks) -> list[Blocks]:
-    if isinstance(arrays, Blocks):
-        return [arrays]
-    return [Blocks.of(name, arrays[name]) for name in entry.arrays]
 
 
 @contextmanager

@@ -127,9 +127,7 @@ class Sidecar(Document):
 
     SCHEMA = "tokshard.cache/1"
 
-    tool: Annotated[Tool, Key("tool", "The program that wrote or verified the arrays.")] = field(
-        default_factory=Tool
-    )
+    tool: Annotated[Tool, Key("tool", "The program that wrote the arrays.")] = field(default_factory=Tool)
     description_md5: Annotated[
         str, Key("description_md5", "The hash in the names of the files.", pattern="[0-9a-f]{32}")
     ]

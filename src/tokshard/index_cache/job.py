@@ -125,7 +125,7 @@ def build_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
         InputError: A dataset, or a file about the job, is missing, or a split of a dataset is empty.
         TokenizerMismatchError: The datasets were encoded with different tokenizers, or with another one than
             the job's, and ``allow_tokenizer_mismatch`` is not set.
-        OutputExistsError: An index is stale, and ``rebuild`` is not set.
+        OutputExistsError: An index is stale or Megatron's own, and ``rebuild`` is not set.
         IntegrityError: A dataset or an index is damaged.
         LockedError: Another process was not done in time.
         StorageError: The disk is full or broken. What was built is kept.

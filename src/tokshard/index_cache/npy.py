@@ -143,17 +143,6 @@ def write_blocks(
     return records
 
 
-def digests_of(blocks: Blocks) -> dict[str, str]:
-    """Return the digest that the file of each array would have, by the names of the arrays."""
-    import xxhash
-
-    states = {name: xxhash.xxh3_128(spec.header()) for name, spec in blocks.specs.items()}
-    for pieces in blocks.make():
-        for state, piece in zip(states.values(), pieces, strict=True):
-            state.update(piece.view(np.uint8).data)
-    return {name: state.hexdigest() for name, state in states.items()}
-
-
 def read_spec(path: str) -> ArraySpec:
     """Return the dtype and shape in the header of a ``.npy`` file, which must fit the size of the file.
 

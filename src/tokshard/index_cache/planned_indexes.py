@@ -41,8 +41,7 @@ class IndexOutcome:
         plan: The numbers of the index: samples, epochs, tokens.
         before: The examination of the files before.
         array_bytes: Size of the arrays.
-        action: ``"found"`` (it was fresh), ``"verified"`` (Megatron's own, and right), ``"built"``,
-            ``"rebuilt"``.
+        action: ``"found"`` (it was fresh), ``"built"`` or ``"rebuilt"``.
         tokenizer: The tokenizer of the dataset.
         packing_report: The report of packed samples; None for all others.
     """
@@ -115,7 +114,7 @@ class PlannedIndexes:
         wait_seconds: float = LOCK_WAIT_SECONDS,
         progress: Progress | None = None,
     ) -> list[IndexOutcome]:
-        """Build the indexes that are missing, and find or verify those that exist.
+        """Build the indexes that are missing, and find those that exist.
 
         Everything is checked before anything is built. Memory is that of ``workers`` indexes at once: for
         each 4 bytes for each sequence and epoch, and 12 for each sample.
@@ -131,7 +130,7 @@ class PlannedIndexes:
             An outcome for each request that Megatron would build, in order.
 
         Raises:
-            OutputExistsError: An index is stale, and ``rebuild`` is not given.
+            OutputExistsError: An index is stale or Megatron's own, and ``rebuild`` is not given.
             IntegrityError: A dataset or an index is damaged.
             LockedError: Another process was not done in time.
             StorageError: The disk is full or broken. What was built is kept.

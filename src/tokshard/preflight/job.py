@@ -215,7 +215,7 @@ def diagnose(
         is_blend=is_blend(splits),
         names=candidate.names,
         is_named=is_named or len(candidates_of_launch(arguments)) == 1,
-        rebuild=not conditions.isdisjoint({"stale", "damaged"}),
+        rebuild=not conditions.isdisjoint({"stale", "damaged", "foreign"}),
         packing=common_packing(packings.values()),
     )
     told = f"run {told}"
