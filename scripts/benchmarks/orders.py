@@ -219,7 +219,7 @@ def main(arguments: list[str]) -> None:
         os.chdir(directory)
         print(f"48 datasets, {RANKS} ranks, windows of {WINDOW:,} samples")
         rows = []
-        for shuffle in ("none", "shards", "samples", "blocks", "windows"):
+        for shuffle in ("none", "shards", "samples", "windows"):
             found = follow("[ab]*", documents=True, shuffle=shuffle, batch=batch)
             rows.append(row(f"`{shuffle}`", found))
         contiguous: dict[str, Any] = {"mode": "contiguous", "shuffle_window": 4096 // RANKS}

@@ -41,7 +41,7 @@ class PlanCampaign:
         if sum(sizes) < batch:
             sizes.append(batch)
         mode = chance.choice(MODES)
-        shuffle = "none" if mode == "cyclic" else chance.choice(["none", "samples", "blocks", "windows"])
+        shuffle = "none" if mode == "cyclic" else chance.choice(["none", "samples", "windows"])
         options = {"mode": mode, "shuffle": shuffle, "epochs": chance.randint(1, 3), "per_epoch": True}
         if shuffle == "windows":
             options |= {"block": chance.randint(1, 9), "window": chance.randint(1, 4)}

@@ -179,8 +179,9 @@ def test_a_ramp_and_its_rounding(mixture, tmp_path):
 
 
 def test_every_option_reaches_the_plan(mixture, tmp_path):
-    options = ["--documents", "--split", "90,10", "--mode", "chunked", "--shuffle", "blocks"]
-    options += ["--shuffle-block", 16, "--shuffle-per-epoch", "--tail", "pad", "--seed", 99, "--epochs", 3]
+    options = ["--documents", "--split", "90,10", "--mode", "chunked", "--shuffle", "windows"]
+    options += ["--shuffle-block", 4, "--shuffle-window", 3, "--shuffle-per-epoch"]
+    options += ["--tail", "pad", "--seed", 99, "--epochs", 3]
     options += [
         "--bucket-buffer",
         24,
@@ -201,32 +202,32 @@ def test_every_option_reaches_the_plan(mixture, tmp_path):
     assert (train.mode, train.tail, train.shuffle, train.sort_key) == (
         "chunked",
         "pad",
-        "blocks",
+        "windows",
         "sequences",
     )
     (epoch_range,) = train.assignment.epoch_ranges
-    bucketing, shuffle, shards = epoch_range.order.transforms
+    bucketing, shuffle, blocks = epoch_range.order.transforms
     assert (bucketing.buffer, bucketing.pack, bucketing.seed) == (24, 6, 99)
-    assert (shuffle.window, shuffle.seed, shuffle.per_epoch) == (16, 99, True)
-    assert shards.sizes == tuple(reference.samples for reference in train.source.datasets)
+    assert (shuffle.window, shuffle.seed, shuffle.per_epoch) == (12, 99, True)
+    assert (blocks.block, blocks.seed, blocks.per_epoch) == (4, 99, True)
     assert (epoch_range.epochs, train.assignment.consumed_samples) == (3, 6)
     topology = found.topology
     assert (topology.order, topology.mtp_stages) == ("tp-cp-ep-dp-pp", (0, 1))
     assert (train.boundaries, valid.boundaries) == (True, True)
     assert (valid.mode, valid.assignment.consumed_samples) == ("full-validation", 3)
-    windows = ["--shuffle", "windows", "--shuffle-block", 4, "--shuffle-window", 3, "--data-parallel", 2]
-    plan(mixture, tmp_path / "windows", *windows)
-    shuffle, blocks = (
-        read_plan(tmp_path / "windows").streams["train"].assignment.epoch_ranges[0].order.transforms
-    )
-    assert (shuffle.window, blocks.block, blocks.seed, blocks.per_epoch) == (12, 4, 1234, False)
+    whole = ["--documents", "--shuffle", "shards", "--data-parallel", 2]
+    plan(mixture, tmp_path / "shards", *whole, source=documents(mixture))
+    train = read_plan(tmp_path / "shards").streams["train"]
+    (shards,) = train.assignment.epoch_ranges[0].order.transforms
+    assert shards.sizes == tuple(reference.samples for reference in train.source.datasets)
+    assert (shards.seed, shards.per_epoch) == (1234, False)
     cyclic = ["--mode", "cyclic", "--no-data-sharding", "--equal-counts", "--data-parallel", 3, "--steps", 5]
     plan(mixture, tmp_path / "cyclic", *cyclic, "--micro-batch-size", 4, "--split", "train")
     (torch,) = read_plan(tmp_path / "cyclic").streams["train"].assignment.epoch_ranges[0].order.transforms
     assert (torch.blocks, torch.length) == (1, 60)
 
 
-def test_the_windowed_shuffle_is_described_and_has_its_own_block(mixture, tmp_path):
+def test_the_windowed_shuffle_is_described_and_has_defaults(mixture, tmp_path):
     defaults = ShardPlanOptions(sources=("data",), output="plan", data_parallel=1, shuffle="windows")
     train = defaults.request(None).train
     assert (train.block, train.window) == (256, 4096)

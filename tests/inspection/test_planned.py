@@ -23,7 +23,7 @@ REQUESTS = [
     {"steps": 3},
     {"mode": "contiguous"},
     {"mode": "contiguous", "shuffle": "samples"},
-    {"mode": "chunked", "tail": "pad", "shuffle": "blocks", "block": 10},
+    {"mode": "chunked", "tail": "pad", "shuffle": "windows", "block": 5, "window": 2},
     {"shuffle": "windows", "block": 7, "window": 2},
     {"mode": "cyclic", "steps": 50},
     {"mode": "sequential", "bucket_buffer": 30, "epochs": 2},

@@ -50,7 +50,7 @@ REQUESTS = [
     {},
     {"micro_batch_size": 2, "schedule": BatchSchedule.parse("0:6 18:12")},
     {"mode": "contiguous", "shuffle": "shards"},
-    {"mode": "chunked", "tail": "pad", "shuffle": "blocks", "block": 10},
+    {"mode": "chunked", "tail": "pad", "shuffle": "windows", "block": 5, "window": 2},
     {"shuffle": "windows", "block": 7, "window": 2},
     {"mode": "cyclic", "steps": 50},
     {"mode": "sequential", "bucket_buffer": 30, "epochs": 2},

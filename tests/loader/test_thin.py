@@ -53,7 +53,7 @@ def plans(directory):
         elif name == "index":
             source = source_of(place, datasets=2, documents=60)
             places.append(
-                plan_for(place, source=source, topology=topology, shuffle="blocks", mode="contiguous")
+                plan_for(place, source=source, topology=topology, shuffle="windows", mode="contiguous")
             )
         else:
             source = source_of(place, documents=64, kind="documents")

@@ -262,14 +262,12 @@ def test_a_padded_blocked_plan_continues_only_without_its_order():
 
 def test_a_billion_samples_over_a_thousand_ranks_are_a_few_numbers():
     world = World(1024, 1, 4096)
+    links = (
+        *shuffle_links("windows", 10**9 + 7, 5),
+        *shuffle_links("shards", 10**9 + 7, 5, shard_sizes=(10**9, 7)),
+    )
     for mode, sharded in KINDS:
-        order = order_of(
-            mode,
-            10**9 + 7,
-            world,
-            sharded=sharded,
-            links=shuffle_links("blocks", 10**9 + 7, 5, shard_sizes=(10**9, 7)),
-        )
+        order = order_of(mode, 10**9 + 7, world, sharded=sharded, links=links)
         epochs = None if mode == "cyclic" else 2
         layout = layout_of(mode, order.samples, world, sharded=sharded)
         plan = Assignment((EpochRange(order, layout, 0, epochs),), 1, BatchSchedule.constant(4096), 400_000)

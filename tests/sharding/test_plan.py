@@ -27,7 +27,7 @@ requests = st.builds(
     StreamRequest,
     mode=st.sampled_from(["single", "contiguous", "sequential", "chunked"]),
     tail=st.sampled_from(["drop", "pad"]),
-    shuffle=st.sampled_from(["none", "shards", "samples", "blocks", "windows"]),
+    shuffle=st.sampled_from(["none", "shards", "samples", "windows"]),
     seed=st.integers(0, 2**32),
     block=st.integers(1, 30),
     per_epoch=st.booleans(),
@@ -114,7 +114,7 @@ def changed(value, path, new):
 @pytest.mark.parametrize("kind", ["documents", "blend"])
 def test_every_changed_field_is_refused_unless_nothing_depends_on_it(kind):
     source = document_source([5, 3]) if kind == "documents" else index_source(8, datasets=2, blended=True)
-    request = PlanRequest(train=StreamRequest(shuffle="blocks", block=3, bucket_buffer=4))
+    request = PlanRequest(train=StreamRequest(shuffle="windows", block=3, window=2, bucket_buffer=4))
     plan = plan_shards({"train": source}, Topology(2), request)
     value, tried = written(plan), 0
     for path in leaves(value):

@@ -206,7 +206,7 @@ def test_too_many_steps_are_refused_with_the_numbers():
         ({"mode": "cyclic", "shuffle": "samples"}, "has its own order"),
         ({"mode": "random"}, "mode must be one of"),
         ({"shuffle": "all"}, "shuffle must be one of"),
-        ({"shuffle": "blocks", "window": 2}, "--shuffle-window requires --shuffle windows, got .* blocks"),
+        ({"shuffle": "samples", "window": 2}, "--shuffle-window requires --shuffle windows, got .* samples"),
         ({"shuffle": "windows", "window": 0}, "window must be at least 1, got 0"),
         ({"shuffle": "shards"}, "only one dataset"),
         (
@@ -224,11 +224,12 @@ def test_what_cannot_be_planned_is_refused_with_the_numbers(request_, message):
         planned(60, ranks=3, **request_)
 
 
-def test_a_blend_has_no_shards_to_shuffle_but_blocks():
+def test_a_blend_has_no_shards_to_shuffle_but_windows():
     source = index_source(50, datasets=2, blended=True)
     with pytest.raises(UsageError, match="the samples of a blend are already mixed"):
         planned(source=source, shuffle="shards")
-    assert np.unique(everything(planned(source=source, ranks=2, shuffle="blocks", block=7))).size == 100
+    windowed = planned(source=source, ranks=2, shuffle="windows", block=7, window=2)
+    assert np.unique(everything(windowed)).size == 100
 
 
 def test_streams_have_batches_and_counters_of_their_own():
@@ -429,18 +430,6 @@ def test_shuffled_shards_keep_their_samples_in_order_and_together():
     assert ids.tolist() != list(range(60))
 
 
-def test_blocks_shuffle_within_blocks_of_the_shard_order():
-    sizes = (30, 30, 30, 30)
-    by_shard = SampleOrder(120, shuffle_links("shards", 120, 4, shard_sizes=sizes)).ids(np.arange(120), 2)
-    by_block = SampleOrder(120, shuffle_links("blocks", 120, 4, shard_sizes=sizes, block=40)).ids(
-        np.arange(120), 2
-    )
-    for start in range(0, 120, 40):
-        block = slice(start, start + 40)
-        assert sorted(by_block[block].tolist()) == sorted(by_shard[block].tolist())
-        assert by_block[block].tolist() != by_shard[block].tolist()
-
-
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -451,7 +440,7 @@ def test_blocks_shuffle_within_blocks_of_the_shard_order():
         (lambda: layout_of("full-validation", 5, World(3, 2)), "requires a batch of 1 sample per rank"),
         (lambda: World(3, 2, 16), "the global batch size must be divisible .* = 2 x 3 = 6, got 16"),
         (lambda: World(0, 2), "must be at least 1, got 0 and"),
-        (lambda: shuffle_links("all", 10, 0), "none, shards, samples, blocks"),
+        (lambda: shuffle_links("all", 10, 0), "none, shards, samples, windows"),
         (lambda: shuffle_links("shards", 10, 0, shard_sizes=(4, 5)), "must have 10 samples in total, got 9"),
     ],
 )

@@ -28,7 +28,7 @@ def samples(seed, length):
     return Shuffle(length, length, seed).forward(np.arange(min(length, 1000)), epoch=1)
 
 
-def blocks(seed, length):
+def windows(seed, length):
     return Shuffle(length, 257, seed).forward(np.arange(min(length, 1000)), epoch=1)
 
 
@@ -51,7 +51,7 @@ ORDERS = {
     "tokshard.sorted/1": sorted_keys,
     "tokshard.sorted/1 of shards": shards,
     "tokshard.feistel/1 of samples": samples,
-    "tokshard.feistel/1 of blocks": blocks,
+    "tokshard.feistel/1 of windows": windows,
     "tokshard.feistel/1 of whole blocks": whole_blocks,
     "tokshard.bucketing/1": bucketing,
 }

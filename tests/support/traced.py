@@ -120,7 +120,7 @@ requests = st.one_of(
         {
             "mode": st.sampled_from(["single", "contiguous", "sequential", "chunked"]),
             "tail": st.sampled_from(["drop", "pad"]),
-            "shuffle": st.sampled_from(["none", "samples", "blocks", "windows"]),
+            "shuffle": st.sampled_from(["none", "samples", "windows"]),
             "block": st.integers(1, 5),
             "per_epoch": st.booleans(),
             "epochs": st.integers(1, 3),

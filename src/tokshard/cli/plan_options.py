@@ -243,22 +243,16 @@ EqualCounts = Annotated[
 Shuffle = Annotated[
     str,
     choice(
-        Literal["none", "shards", "samples", "blocks", "windows"],
+        Literal["none", "shards", "samples", "windows"],
         "--shuffle",
-        help="Shuffle whole datasets (shards), samples, both (blocks), or blocks of consecutive samples and "
-        "then samples within windows of blocks (windows).",
+        help="Shuffle whole datasets (shards), samples, or blocks of consecutive samples and then samples "
+        "within windows of blocks (windows).",
         group=_ORDER,
     ),
 ]
 ShuffleBlock = Annotated[
-    int | None,
-    count(
-        "--shuffle-block",
-        help="With --shuffle blocks: shuffle within blocks of N samples. With --shuffle windows: shuffle "
-        "blocks of N samples.",
-        group=_ORDER,
-        default="65536; with --shuffle windows 256",
-    ),
+    int,
+    count("--shuffle-block", help="With --shuffle windows: shuffle blocks of N samples.", group=_ORDER),
 ]
 ShuffleWindow = Annotated[
     int | None,

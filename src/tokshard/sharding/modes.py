@@ -87,10 +87,9 @@ def shuffle_links(
 
     Args:
         kind: ``none``; ``shards``, shards in random order and their samples as they are; ``samples``, all
-            samples in random order; ``blocks``, shards in random order and samples shuffled within blocks
-            of that order, so that few shards are open at a time; ``windows``, blocks of consecutive samples
-            in random order and samples shuffled within windows of that order, so that a window reads few
-            ranges of bytes from all over the data.
+            samples in random order; ``windows``, blocks of consecutive samples in random order and samples
+            shuffled within windows of that order, so that a window reads few ranges of bytes from all over
+            the data.
         samples: The number of samples.
         seed: The seed.
         shard_sizes: The samples of each shard; None for one shard.
@@ -106,19 +105,16 @@ def shuffle_links(
     sizes = (samples,) if shard_sizes is None else shard_sizes
     if sum(sizes) != samples:
         raise UsageError(f"the shards must have {samples} samples in total, got {sum(sizes)}")
-    links: tuple[Transform, ...] = ()
     if kind == "samples":
-        links = (Shuffle(samples, samples, seed, per_epoch),)
-    if kind == "blocks":
-        links = (Shuffle(samples, min(block, samples), seed, per_epoch),)
+        return (Shuffle(samples, samples, seed, per_epoch),)
     if kind == "windows":
-        links = (
+        return (
             Shuffle(samples, min(block * window, samples), seed, per_epoch),
             BlockShuffle(samples, min(block, samples), seed, per_epoch),
         )
-    if kind in {"shards", "blocks"} and len(sizes) > 1:
-        links += (ShardShuffle(sizes, seed, per_epoch),)
-    return links
+    if kind == "shards" and len(sizes) > 1:
+        return (ShardShuffle(sizes, seed, per_epoch),)
+    return ()
 
 
 def cyclic_order(samples: int, world: World, *, sharded: bool, faithful: bool = True) -> SampleOrder:

@@ -9,7 +9,6 @@ from tokshard.errors import UsageError
 from tokshard.sharding.requests import (
     DEFAULT_BLOCK,
     DEFAULT_WINDOW,
-    DEFAULT_WINDOWED_BLOCK,
     PlanRequest,
     StreamRequest,
 )
@@ -119,8 +118,7 @@ class ShardPlanOptions:
         data_sharding: In mode ``cyclic``, whether each rank has its own block of the samples.
         equal_counts: See :class:`~tokshard.sharding.requests.StreamRequest`.
         shuffle: One of :data:`~tokshard.sharding.plan.SHUFFLES`.
-        shuffle_block: Samples per block of the shuffles ``blocks`` (None for 65,536) and ``windows`` (None
-            for 256).
+        shuffle_block: Samples per block of the shuffle ``windows``.
         shuffle_window: Blocks per window of the shuffle ``windows``; None for 4,096.
         shuffle_per_epoch: Whether each epoch is shuffled differently.
         tail: ``"drop"`` or ``"pad"``.
@@ -164,7 +162,7 @@ class ShardPlanOptions:
     data_sharding: bool = True
     equal_counts: bool = False
     shuffle: str = "none"
-    shuffle_block: int | None = None
+    shuffle_block: int = DEFAULT_BLOCK
     shuffle_window: int | None = None
     shuffle_per_epoch: bool = False
     tail: str = "drop"
@@ -203,16 +201,15 @@ class ShardPlanOptions:
 
     def request(self, schedule: BatchSchedule | None) -> PlanRequest:
         """Return how the streams are read, with a schedule of the global batch size."""
-        block, window = self.shuffle_block, self.shuffle_window
-        if self.shuffle == "windows":
-            block = DEFAULT_WINDOWED_BLOCK if block is None else block
-            window = DEFAULT_WINDOW if window is None else window
+        window = self.shuffle_window
+        if self.shuffle == "windows" and window is None:
+            window = DEFAULT_WINDOW
         train = StreamRequest(
             mode=self.mode,
             tail=self.tail,
             shuffle=self.shuffle,
             seed=self.seed,
-            block=DEFAULT_BLOCK if block is None else block,
+            block=self.shuffle_block,
             window=window,
             per_epoch=self.shuffle_per_epoch,
             sharded=self.data_sharding,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PLAN_NAME = products.PLAN_NAME
 
 MODES = ("single", "cyclic", "contiguous", "sequential", "chunked", "full-validation")
-SHUFFLES = ("none", "shards", "samples", "blocks", "windows")
+SHUFFLES = ("none", "shards", "samples", "windows")
 TAILS = ("drop", "pad")
 
 MAX_WORLD_SIZE = 1_000_000

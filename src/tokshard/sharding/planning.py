@@ -217,7 +217,7 @@ def _shard_sizes(source: SampleSource, shuffle: str) -> tuple[int, ...] | None:
         what = "the samples of a blend are already mixed" if sizes is None else "only one dataset was given"
         raise UsageError(
             f"--shuffle shards requires several datasets: {what}",
-            hint="pass --shuffle samples or --shuffle blocks, or several datasets",
+            hint="pass --shuffle samples, or several datasets",
         )
     return sizes
 

@@ -11,10 +11,7 @@ from tokshard.core.codec import INTEGER_LIMIT
 from tokshard.errors import UsageError
 from tokshard.sharding.schedule import BatchSchedule
 
-DEFAULT_BLOCK = 65536
-"""Samples of a block of the shuffle ``blocks``."""
-
-DEFAULT_WINDOWED_BLOCK, DEFAULT_WINDOW = 256, 4096
+DEFAULT_BLOCK, DEFAULT_WINDOW = 256, 4096
 """Samples of a block of the shuffle ``windows``, and blocks of a window."""
 
 
@@ -27,7 +24,7 @@ class StreamRequest:
         tail: ``"drop"`` or ``"pad"``.
         shuffle: One of :data:`~tokshard.sharding.plan.SHUFFLES`.
         seed: The seed of shuffles and bucketing; mode ``cyclic`` has none, as in Megatron.
-        block: The samples of a block of the shuffles ``blocks`` and ``windows``.
+        block: The samples of a block of the shuffle ``windows``.
         window: The blocks of a window of the shuffle ``windows``; None for the default.
         per_epoch: Whether each epoch is shuffled differently.
         sharded: In mode ``cyclic``, whether each rank has its own block of the samples.
