@@ -12,9 +12,10 @@ from support.tokenize_runs import SAMPLE, TOKENIZER, run_tokenize, texts_of
 from support.tokenizer_definitions import lists_of, written
 from tokshard.errors import TokenizerError
 from tokshard.tokenization import run
+from tokshard.tokenization.choice import choose_encoding
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.workers import pool
-from tokshard.tokenizer import libraries
+from tokshard.tokenizer import files, libraries
 from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.tokenizer.encoders import fast_encoder, reference_encoder
 
@@ -66,6 +67,23 @@ def test_another_file_or_other_special_tokens_get_their_own(tmp_path):
     tokenizer = load_tokenizer(TOKENIZER)
     assert fast_encoder(tokenizer, special_tokens=True)._library is not fast.library
     assert ahead() == ([fast], [reference])
+
+
+def test_a_definition_is_parsed_once_to_choose_the_encoder_and_to_load_it_ahead(monkeypatch):
+    parsed = []
+    parse = files._parse_json
+    monkeypatch.setattr(
+        files, "_parse_json", lambda content, path: parsed.append(path) or parse(content, path)
+    )
+    monkeypatch.setattr(libraries, "_examined", {})
+    options = TokenizeOptions("a.jsonl", tokenizer=TOKENIZER, encoder="fast")
+    assert choose_encoding(options, []).encoder.name == "fast"
+    assert parsed == [TOKENIZER]
+    monkeypatch.setattr(libraries, "_examined", {})
+    libraries.load_ahead(TOKENIZER, special_tokens=False)
+    assert parsed == [TOKENIZER] * 2
+    load_tokenizer(TOKENIZER)
+    assert parsed == [TOKENIZER] * 3
 
 
 def test_what_the_gate_keeps_out_is_not_tried(tmp_path):

@@ -16,6 +16,7 @@ from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.tokenizer.encoders import fast_encoder_refusal
 from tokshard.tokenizer.equivalence import FIRST_BYTES
+from tokshard.tokenizer.files import parsing_once
 from tokshard.tokenizer.special_tokens import renamed_tokens
 from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings
 
@@ -47,8 +48,9 @@ def choose_encoding(options: TokenizeOptions, files: Sequence[CorpusFile]) -> En
         UsageError: An option does not fit the tokenizer.
         InputError: The tokenizer cannot be read.
     """
-    tokenizer = _load_tokenizer(options)
-    return EncodingChoice(tokenizer, _choose_encoder(files, tokenizer, options))
+    with parsing_once():
+        tokenizer = _load_tokenizer(options)
+        return EncodingChoice(tokenizer, _choose_encoder(files, tokenizer, options))
 
 
 def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:

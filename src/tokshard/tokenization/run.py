@@ -165,29 +165,21 @@ def _chosen_encoding(
     # If units are encoded in this process, the fast encoder loads while other modules are imported; unless
     # the output exists: it may be up to date.
     from tokshard.tokenization.workers.executor import InlineExecutor
-    from tokshard.tokenizer import fast_library
-    from tokshard.tokenizer.equivalence import FIRST_BYTES
 
     progress.start("loading the tokenizer")
     exists = any(map(os.path.lexists, map(idx_path, options.output_prefixes(options.prefix))))
     is_inline = isinstance(executor, InlineExecutor) and not exists
-    path = options.tokenizer_json
-    if is_inline and path is not None and content_bytes(inputs.files) > FIRST_BYTES:
-        fast_library.begin(path, special_tokens=options.special_tokens)
-    try:
-        # Only now, because it imports much.
-        from tokshard.tokenization.choice import choose_encoding
+    # Only now, because it imports much.
+    from tokshard.tokenization.choice import choose_encoding
 
-        choice = choose_encoding(options, inputs.files)
-        if is_inline and choice.encoder.name == "fast":
-            from tokshard.tokenizer.libraries import loading_fast
+    choice = choose_encoding(options, inputs.files)
+    if is_inline and choice.encoder.name == "fast":
+        from tokshard.tokenizer.libraries import loading_fast
 
-            with loading_fast(choice.tokenizer, special_tokens=options.special_tokens):
-                yield choice
-        else:
+        with loading_fast(choice.tokenizer, special_tokens=options.special_tokens):
             yield choice
-    finally:
-        fast_library.forget()
+    else:
+        yield choice
 
 
 def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -> BuildResult:

@@ -9,17 +9,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from tokshard.core.codec import decode, encode
 from tokshard.core.strict_json import dump_json
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, TokenizerKind
 from tokshard.errors import TokenizerError
 from tokshard.storage.files import write_atomically
 from tokshard.tokenizer import canonical
-from tokshard.tokenizer.derived import MIN_DEFINITION_BYTES, read_derived, write_derived
 from tokshard.tokenizer.directory import ReadingProblem, choose_reading
 from tokshard.tokenizer.directory_reader import FILES_BESIDE, Directory, Reading
 from tokshard.tokenizer.eod import choose_eod, declared_eod
@@ -176,7 +173,7 @@ def load_tokenizer(  # noqa: PLR0913 - each has a default
     """
     if argument is not None and argument.startswith(NULL_PREFIX):
         return _null_tokenizer(argument, eod)
-    path, reading = None, None
+    path = None
     if argument is None:
         read = _built_in()
     else:
@@ -184,10 +181,6 @@ def load_tokenizer(  # noqa: PLR0913 - each has a default
         if not files_beside:
             source = replace(source, beside=(), directory=None)
         path = source.definition
-        settings = (eod, need_eod, tiktoken, transformers, strict, special_tokens)
-        reading = _KeptReading.of(argument, source, settings)
-        if reading is not None and (kept := reading.read()) is not None:
-            return kept
         read = _read(source, tiktoken, transformers, special_tokens=special_tokens)
     if read.problem is not None and (strict or read.problem.is_fatal):
         raise TokenizerError(read.problem.message, hint=read.problem.hint)
@@ -208,7 +201,7 @@ def load_tokenizer(  # noqa: PLR0913 - each has a default
     )
     sha256 = hashlib.sha256(read.definition).hexdigest()
     warnings = () if read.problem is None else (f"{read.problem.message}; {read.problem.hint}",)
-    tokenizer = Tokenizer(
+    return Tokenizer(
         read.kind,
         argument,
         path,
@@ -220,59 +213,6 @@ def load_tokenizer(  # noqa: PLR0913 - each has a default
         vocabulary.unknown_id,
         vocabulary.drops_characters,
     )
-    # Files that were changed meanwhile have another key.
-    if reading is not None and reading == _KeptReading.of(reading.argument, source, settings):
-        reading.write(tokenizer)
-    return tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class _KeptReading:
-    # What is read from a large tokenizer.json and the files beside it, in the cache of what is derived from
-    # them.
-    argument: str
-    path: str
-    content: bytes = field(repr=False)
-    subject: tuple[Any, ...]
-    depends: tuple[str, ...]
-
-    @classmethod
-    def of(cls, argument: str, source: Location, settings: tuple[Any, ...]) -> Self | None:
-        path = source.definition
-        with suppress(TokenizerError):
-            if source.merges is None and not is_model_file(path):
-                content = read_file(path)
-                if len(content) >= MIN_DEFINITION_BYTES:
-                    files = [content, *map(read_file, source.beside)]
-                    subject = ("reading", path, source.beside, source.directory, repr(settings))
-                    digests = tuple(hashlib.sha256(file).hexdigest() for file in files)
-                    return cls(argument, path, content, subject, digests)
-        return None
-
-    def read(self) -> Tokenizer | None:
-        kept = read_derived(self.subject, self.depends)
-        if kept is None:
-            return None
-        fields, changed = kept
-        identity = decode(TokenizerIdentity, fields["identity"], "identity")
-        definition, sha256 = self.content, self.depends[0]
-        if fields["is_changed"]:
-            definition, sha256 = changed, hashlib.sha256(changed).hexdigest()
-        notes = tuple(fields["applied"]), tuple(fields["warnings"]), *fields["unknown"]
-        return Tokenizer(identity.kind, self.argument, self.path, identity, sha256, definition, *notes)
-
-    def write(self, tokenizer: Tokenizer) -> None:
-        if tokenizer.kind != "huggingface":
-            return
-        is_changed = tokenizer.definition != self.content
-        fields = {
-            "identity": encode(tokenizer.identity),
-            "is_changed": is_changed,
-            "applied": tokenizer.applied,
-            "warnings": tokenizer.warnings,
-            "unknown": (tokenizer.unknown_id, tokenizer.drops_characters),
-        }
-        write_derived(self.subject, self.depends, fields, tokenizer.definition if is_changed else b"")
 
 
 def tokenizer_identity(path: str | os.PathLike[str], *, eod: str | None = None) -> TokenizerIdentity:

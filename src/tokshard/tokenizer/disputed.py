@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from tokshard.tokenizer.huggingface import components
 from tokshard.tokenizer.metaspace import REPLACEMENT
@@ -23,52 +22,25 @@ DISPUTED_CHARACTER: Final = "\u180e"
 _LONG_S: Final = "\u017f"
 
 
-@dataclass(frozen=True, slots=True)
-class Disputes:
-    """Properties of a definition by which disputed texts are recognized.
-
-    Attributes:
-        has_patterns: Whether regular expressions split texts.
-        ignores_case: Whether one of them ignores case.
-        tokens: Tokens that fastokens recognizes although a character of them is no token.
-    """
-
-    has_patterns: bool
-    ignores_case: bool
-    tokens: tuple[str, ...]
-
-    @classmethod
-    def of(cls, definition: dict[str, Any]) -> Self:
-        """Return those of a definition."""
-        parts = components(definition.get("pre_tokenizer"), "pretokenizers")
-        sources = [str(part["pattern"].get("Regex", "")) for part in parts if part["type"] == "Split"]
-        fallback = definition["model"].get("byte_fallback")
-        return cls(
-            has_patterns=any(sources),
-            ignores_case=any("(?i:" in source for source in sources),
-            tokens=tuple(_tokens_of_unknown_characters(definition)) if fallback else (),
-        )
-
-    def recognizer(self) -> Callable[[str], bool] | None:
-        """Return the function that recognizes disputed texts; None if there are none."""
-        tests = list(self._tests())
-        return (lambda text: any(test(text) for test in tests)) if tests else None
-
-    def _tests(self) -> Iterator[Callable[[str], bool]]:
-        if self.has_patterns:
-            yield lambda text: DISPUTED_CHARACTER in text
-        if self.ignores_case:
-            # Searching for two characters takes as long as encoding a tenth of the text.
-            yield lambda text: _LONG_S in text and f"'{_LONG_S}" in text
-        if self.tokens:
-            pattern = "|".join(map(re.escape, self.tokens)).replace(REPLACEMENT, f"[ {REPLACEMENT}]")
-            tokens = re.compile(pattern)
-            yield lambda text: tokens.search(text) is not None
-
-
 def disputed(definition: dict[str, Any]) -> Callable[[str], bool] | None:
     """Return the function that recognizes disputed texts; None if this definition has none."""
-    return Disputes.of(definition).recognizer()
+    tests = list(_tests(definition))
+    return (lambda text: any(test(text) for test in tests)) if tests else None
+
+
+def _tests(definition: dict[str, Any]) -> Iterator[Callable[[str], bool]]:
+    parts = components(definition.get("pre_tokenizer"), "pretokenizers")
+    patterns = [str(part["pattern"].get("Regex", "")) for part in parts if part["type"] == "Split"]
+    if any(patterns):
+        yield lambda text: DISPUTED_CHARACTER in text
+    if any("(?i:" in pattern for pattern in patterns):
+        # Searching for two characters takes as long as encoding a tenth of the text.
+        yield lambda text: _LONG_S in text and f"'{_LONG_S}" in text
+    fallback = definition["model"].get("byte_fallback")
+    if names := _tokens_of_unknown_characters(definition) if fallback else []:
+        pattern = "|".join(map(re.escape, names)).replace(REPLACEMENT, f"[ {REPLACEMENT}]")
+        tokens = re.compile(pattern)
+        yield lambda text: tokens.search(text) is not None
 
 
 def _tokens_of_unknown_characters(definition: dict[str, Any]) -> list[str]:

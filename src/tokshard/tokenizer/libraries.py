@@ -7,21 +7,21 @@ the process loads that of tokenizers.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from threading import Thread
 from typing import Any, Self
 
 from tokshard.core.background import Background
 from tokshard.errors import MissingExtraError, TokenizerError
-from tokshard.tokenizer import fast_library, huggingface_library, metaspace, structure
+from tokshard.tokenizer import huggingface_library, metaspace, structure
 from tokshard.tokenizer.boundaries import boundaries_of, boundaries_of_definition
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
-from tokshard.tokenizer.derived import MIN_DEFINITION_BYTES, read_derived, write_derived
-from tokshard.tokenizer.disputed import Disputes
-from tokshard.tokenizer.files import parse_object
+from tokshard.tokenizer.disputed import disputed
+from tokshard.tokenizer.files import parse_object, parsing_once
 from tokshard.tokenizer.huggingface_library import LoadedTokenizer
 from tokshard.tokenizer.pieces import Boundaries
 from tokshard.tokenizer.structure import FastEncoderRefusedError
@@ -65,16 +65,17 @@ def load_ahead(argument: str, *, special_tokens: bool = False, **settings: Any) 
         settings: Further arguments of :func:`~tokshard.tokenizer.definition.load_tokenizer`.
     """
     with suppress(Exception):
-        tokenizer = load_tokenizer(argument, special_tokens=special_tokens, **settings)
-        if tokenizer.kind != "huggingface":
-            return
-        # fastokens may panic on unsupported definitions, and print that to stderr.
-        prepared = _take_prepared(tokenizer, special_tokens=special_tokens)
+        with parsing_once():
+            tokenizer = load_tokenizer(argument, special_tokens=special_tokens, **settings)
+            if tokenizer.kind != "huggingface":
+                return
+            # fastokens may panic on unsupported definitions, and print that to stderr.
+            prepared = _take_prepared(tokenizer, special_tokens=special_tokens)
         key = tokenizer.sha256, special_tokens
 
         def load_fast() -> None:
             with suppress(Exception):
-                _fast_ahead[key] = prepared.load(str(tokenizer.path), key)
+                _fast_ahead[key] = prepared.load(str(tokenizer.path))
 
         # fastokens releases the GIL, tokenizers does not.
         thread = Thread(target=load_fast)
@@ -97,7 +98,7 @@ def loading_fast(tokenizer: Tokenizer, *, special_tokens: bool) -> Iterator[None
         return
     # Not in the thread: the reference, whose library keeps the GIL while it loads, may be loaded meanwhile.
     prepared = _take_prepared(tokenizer, special_tokens=special_tokens)
-    _fast_ahead[key] = Background(partial(prepared.load, str(tokenizer.path), key), daemon=False)
+    _fast_ahead[key] = Background(partial(prepared.load, str(tokenizer.path)), daemon=False)
     try:
         yield
     finally:
@@ -110,7 +111,7 @@ def fast(tokenizer: Tokenizer, *, special_tokens: bool) -> FastLibrary:
     made = _fast_ahead.pop(key, None)
     if made is not None:
         return made.result() if isinstance(made, Background) else made
-    return _take_prepared(tokenizer, special_tokens=special_tokens).load(str(tokenizer.path), key)
+    return _take_prepared(tokenizer, special_tokens=special_tokens).load(str(tokenizer.path))
 
 
 def fast_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str | None:
@@ -131,27 +132,13 @@ def _take_prepared(tokenizer: Tokenizer, *, special_tokens: bool) -> _Prepared:
 
 def _examine(tokenizer: Tokenizer, *, special_tokens: bool) -> str | _Prepared:
     key = tokenizer.sha256, special_tokens
-    if key in _examined:
-        return _examined[key]
-    subject = fast_library.subject(key)
-    is_large = len(tokenizer.definition) >= MIN_DEFINITION_BYTES
-    examined: str | _Prepared
-    if is_large and (kept := read_derived(subject, None)) is not None:
-        fields, text = kept
-        examined = fields["refusal"] or _Prepared.kept(fields["prepared"], text)
-    else:
+    if key not in _examined:
         definition = parse_object(tokenizer.definition, str(tokenizer.path))
         refusal = structure.refusal(definition, special_tokens=special_tokens)
         examined = refusal or _Prepared.of(definition, special_tokens=special_tokens)
-        del definition
-        if is_large:
-            fields, text = {"refusal": refusal}, b""
-            if isinstance(examined, _Prepared):
-                fields["prepared"], text = examined.fields(), examined.text
-            write_derived(subject, None, fields, text)
-    _examined.clear()
-    _examined[key] = examined
-    return examined
+        _examined.clear()
+        _examined[key] = examined
+    return _examined[key]
 
 
 def huggingface(tokenizer: Tokenizer) -> LoadedTokenizer:
@@ -203,7 +190,7 @@ def panics_as_errors(action: str) -> Iterator[None]:
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     text: bytes  # the definition as fastokens reads it, JSON
-    disputes: Disputes
+    disputed: Callable[[str], bool] | None
     added_ids: tuple[int, ...]
     prepends: bool | None
     boundaries: Boundaries | None
@@ -216,42 +203,28 @@ class _Prepared:
         return cls(
             # fastokens keeps the vocabulary in a tree: it is built faster in order.
             text=orjson.dumps(simplified, option=orjson.OPT_SORT_KEYS),
-            disputes=Disputes.of(simplified),
+            disputed=disputed(simplified),
             added_ids=tuple(token["id"] for token in definition.get("added_tokens") or []),
             prepends=metaspace.prepends(definition) if metaspace.is_metaspace(definition) else None,
             boundaries=boundaries_of_definition(definition),
         )
 
-    @classmethod
-    def kept(cls, fields: dict[str, Any], text: bytes) -> Self:
-        disputes = Disputes(**{**fields["disputes"], "tokens": tuple(fields["disputes"]["tokens"])})
-        return cls(
-            text=text,
-            disputes=disputes,
-            added_ids=tuple(fields["added_ids"]),
-            prepends=fields["prepends"],
-            boundaries=fields["boundaries"] and Boundaries.from_json(fields["boundaries"]),
-        )
-
-    def fields(self) -> dict[str, Any]:
-        return {
-            "disputes": asdict(self.disputes),
-            "added_ids": self.added_ids,
-            "prepends": self.prepends,
-            "boundaries": self.boundaries and self.boundaries.to_json(),
-        }
-
-    def load(self, path: str, key: fast_library.Key) -> FastLibrary:
+    def load(self, path: str) -> FastLibrary:
+        # The worker processes run in parallel. The variable is read once, when the library is imported.
+        os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
         try:
             with panics_as_errors(f"load {path}"):
-                library = fast_library.load(self.text, key)
+                import fastokens
+
+                library = fastokens.Tokenizer.from_json_str(self.text.decode())
+                library.encode_batch_flat([" "])  # its tables are built on first use
         except ImportError as error:
             raise FastEncoderRefusedError(
                 "fastokens, the library of the fast encoder, is not installed"
             ) from error
         except (ValueError, TokenizerError) as error:
             raise FastEncoderRefusedError(f"fastokens cannot load {path}: {error}") from error
-        return FastLibrary(library, self.disputes.recognizer(), self.added_ids, self.prepends)
+        return FastLibrary(library, self.disputed, self.added_ids, self.prepends)
 
 
 def load_huggingface(content: bytes, path: str) -> LoadedTokenizer:

@@ -10,9 +10,9 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from tokshard.tokenizer.metaspace import REPLACEMENT
 
@@ -116,17 +116,6 @@ class Boundaries:
     takes_space: bool = False
     added_tokens: tuple[str, ...] = ()
     normalized_tokens: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a description as JSON."""
-        words = self.words and [self.words.pattern, self.words.flags]
-        return {**asdict(self), "words": words}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        """Return what :meth:`to_json` described."""
-        tokens = {name: tuple(value[name]) for name in ("added_tokens", "normalized_tokens")}
-        return cls(**{**value, **tokens, "words": value["words"] and re.compile(*value["words"])})
 
     def pieces(
         self, text: str, size: int, vocabulary_rule: Callable[[], VocabularyRule | None]
