@@ -87,10 +87,10 @@ arrays = [numpy.zeros(sum(sizes), numpy.int16), numpy.zeros(sum(sizes), numpy.in
 helpers.build_exhaustive_blending_indices(*arrays, sizes, len(sizes))
 """
 TOKSHARD_GREEDY = "from tokshard.blending.order import build_blending_indices\n"
-TOKSHARD_GREEDY_WARMING = "build_blending_indices(numpy.ones(9) / 9, 100_000)\n"
+TOKSHARD_GREEDY_WARMING = "for n in (9, 99): build_blending_indices(numpy.ones(n) / n, 100_000)\n"
 TOKSHARD_GREEDY_CALL = "arrays = build_blending_indices(numpy.array(values), number)\n"
 TOKSHARD_EXHAUSTIVE = "from tokshard.blending.order import build_exhaustive_blending_indices\n"
-TOKSHARD_EXHAUSTIVE_WARMING = "build_exhaustive_blending_indices(numpy.full(9, 100_000))\n"
+TOKSHARD_EXHAUSTIVE_WARMING = "for n in (9, 99): build_exhaustive_blending_indices(numpy.full(n, 20_000))\n"
 TOKSHARD_EXHAUSTIVE_CALL = "arrays = build_exhaustive_blending_indices(numpy.array(values))\n"
 
 

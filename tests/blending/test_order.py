@@ -4,7 +4,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.blends import exhaustive, greedy
-from tokshard.blending import kernels, lanes
+from tokshard.blending import kernels
 from tokshard.blending.order import (
     CompiledOrder,
     FewSourcesOrder,
@@ -45,9 +45,8 @@ def families():
 
 
 def compiled_orders(weights, limits=None):
-    """Each compiled order that can have so many sources."""
-    few = [FewSourcesOrder(weights, limits)] if len(weights) <= lanes.MOST_LANES else []
-    return [CompiledOrder(weights, limits), *few]
+    """Each compiled order."""
+    return [CompiledOrder(weights, limits), FewSourcesOrder(weights, limits)]
 
 
 def assert_same(found, right):

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokshard.blending.lanes import draw_steps
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -24,54 +22,36 @@ FEW_CLASSES = 40
 
 def blend_few(
     weights: NDArray[np.float64],
-    limits: NDArray[np.int64],
-    draws: NDArray[np.int64],
+    limits: NDArray[np.float64],
+    counts: NDArray[np.float64],
     first: int,
     dataset_index: NDArray[np.int16],
     dataset_sample_index: NDArray[np.int64],
-    lanes: NDArray[np.float64],
-    sources: NDArray[np.int64],
-    winners: NDArray[np.int64],
 ) -> None:
-    """Make the next samples of a blend of at most 64 sources, all of which are compared at each step.
+    """Make the next samples of a blend of few sources, all of which are compared at each step.
 
     Args:
         weights: The weight of each source.
-        limits: How many samples each has.
-        draws: How many are drawn of each; changed in place.
+        limits: How many samples each has, or infinity.
+        counts: How many are drawn of each; infinite once all of them are. Changed in place.
         first: The number of the first step.
         dataset_index: The sources drawn; written.
         dataset_sample_index: The sample of each; written.
-        lanes: Room for two rows of 64 numbers.
-        sources: Room for 64 numbers.
-        winners: Room for the steps that are made at once.
     """
-    weight, count = lanes[0], lanes[1]
-    done = 0
-    while done < dataset_index.size:
-        # Up to the step that can use up a source: it is left out from then on.
-        steps = min(dataset_index.size - done, winners.size)
-        left = 0
-        for source in range(weights.size):
-            if draws[source] < limits[source]:
-                steps = min(steps, limits[source] - draws[source])
-                weight[left] = weights[source]
-                count[left] = draws[source]
-                sources[left] = source
-                left += 1
-        width = 8
-        while width < left:
-            width *= 2
-        for lane in range(left, width):
-            weight[lane] = 0.0
-            count[lane] = np.inf
-        draw_steps(weight, count, first + done, steps, winners, width)
-        for step in range(steps):
-            source = sources[winners[step]]
-            dataset_index[done + step] = source
-            dataset_sample_index[done + step] = draws[source]
-            draws[source] += 1
-        done += steps
+    for at in range(dataset_index.size):
+        x = max(float(first + at), 1.0)
+        winner = 0
+        best = weights[0] * x - counts[0]
+        for source in range(1, weights.size):
+            lag = weights[source] * x - counts[source]
+            if lag > best:
+                best = lag
+                winner = source
+        dataset_index[at] = winner
+        dataset_sample_index[at] = np.int64(counts[winner])
+        counts[winner] += 1.0
+        if counts[winner] == limits[winner]:
+            counts[winner] = np.inf
 
 
 def blend_steps(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from tokshard.blending import lanes
 from tokshard.blending.kernels import FEW_CLASSES, blend_few, blend_steps
 from tokshard.blending.recipe import MAX_SOURCES
 from tokshard.errors import UsageError
@@ -22,9 +21,8 @@ DATASET_SAMPLE_INDEX = np.dtype("<i8")
 
 # A step of the plain order takes 3 to 5 microseconds, and each is made twice; loading a kernel takes 0.05 s.
 _WORTH_COMPILING_STEPS = 20_000
-# Made at once, so that all that they need stays in the nearest cache.
-_STEPS_OF_LANES = 1024
-_NO_LIMIT = 2**62
+# With more sources, comparing eight at a time is faster (``scripts/bench indices``).
+_FEW_SOURCES = 16
 # About a tenth of a second: signals are handled between two calls.
 _STEPS_OF_A_CALL = 1 << 20
 # The lags are computed in float64, where larger counts would not differ from their neighbours.
@@ -142,7 +140,7 @@ def blend_order(weights: NDArray[np.float64], limits: NDArray[np.int64] | None, 
         steps: The number of samples that will be requested.
     """
     if steps >= _WORTH_COMPILING_STEPS and has_numba():
-        few = len(weights) <= lanes.MOST_LANES
+        few = len(weights) <= _FEW_SOURCES
         return FewSourcesOrder(weights, limits) if few else CompiledOrder(weights, limits)
     return PlainOrder(weights, limits)
 
@@ -208,28 +206,26 @@ class PlainOrder:
 
 
 class FewSourcesOrder:
-    """A blend of at most 64 sources by :func:`tokshard.blending.kernels.blend_few`: the same samples."""
+    """A blend of few sources by :func:`tokshard.blending.kernels.blend_few`: the same samples."""
 
     def __init__(self, weights: NDArray[np.float64], limits: NDArray[np.int64] | None) -> None:
         self._weights = np.ascontiguousarray(weights)
-        self._limits = np.full(len(weights), _NO_LIMIT) if limits is None else limits.astype(np.int64)
-        self._draws = np.zeros(len(weights), np.int64)
+        self._limits = np.full(len(weights), np.inf) if limits is None else limits.astype(np.float64)
+        self._counts = np.zeros(len(weights), np.float64)
         self._step = 0
-        self._kernel = compiled(blend_few, lanes.prepare)
-        width = lanes.MOST_LANES
-        self._scratch = np.empty((2, width)), np.empty(width, np.int64), np.empty(_STEPS_OF_LANES, np.int64)
+        self._kernel = compiled(blend_few)
 
     def fill(self, dataset_index: NDArray[np.int16], dataset_sample_index: NDArray[np.int64]) -> None:
         """Write the next samples: as many as the arrays have room for."""
         self._kernel(
-            self._weights, self._limits, self._draws, self._step, dataset_index, dataset_sample_index,
-            *self._scratch,
-        )  # fmt: skip
+            self._weights, self._limits, self._counts, self._step, dataset_index, dataset_sample_index
+        )
         self._step += len(dataset_index)
 
     def draws(self) -> NDArray[np.int64]:
         """Return how often each source has been drawn: int64 of shape (sources,)."""
-        return self._draws.copy()
+        draws: NDArray[np.int64] = np.minimum(self._counts, self._limits).astype(np.int64)
+        return draws
 
 
 class CompiledOrder:

@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import hashlib
 import importlib.util
-import inspect
 import os
 import threading
 from collections.abc import Callable
@@ -46,7 +45,7 @@ def has_numba() -> bool:
 
 
 @cache
-def compiled(kernel: Kernel, prepare: Callable[[], None] | None = None) -> Kernel:
+def compiled(kernel: Kernel) -> Kernel:
     """Return a kernel as machine code, which is loaded or compiled on the first call for each set of dtypes.
 
     If the cache cannot be read or written, the kernel is compiled for this process only. Kernels run without
@@ -56,15 +55,13 @@ def compiled(kernel: Kernel, prepare: Callable[[], None] | None = None) -> Kerne
     Args:
         kernel: A module-level function of C-contiguous arrays and integers that returns None, int or a tuple
             of int, as annotated. To be cached, it must allocate no memory.
-        prepare: Called before a compilation, for what numba has to know about functions that it calls.
     """
-    return _CompiledKernel(kernel, prepare)
+    return _CompiledKernel(kernel)
 
 
 class _CompiledKernel:
-    def __init__(self, kernel: Kernel, prepare: Callable[[], None] | None) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._prepare = prepare
         self._functions: dict[tuple[str, ...], Kernel] = {}
         self._lock = threading.Lock()
 
@@ -78,14 +75,12 @@ class _CompiledKernel:
         return function(*arguments)
 
     def _load_or_compile(self, kinds: tuple[str, ...]) -> Kernel:
-        name = f"{self._kernel.__name__}.{_key(self._kernel, self._prepare, kinds)}.o"
+        name = f"{self._kernel.__name__}.{_key(self._kernel, kinds)}.o"
         for directory in _directories(self._kernel):
             code = read_cached(os.path.join(directory, name))
             if code is not None:
                 with contextlib.suppress(Exception):  # whatever it contains, the kernel can be compiled
                     return _load(code, self._kernel, kinds)
-        if self._prepare is not None:
-            self._prepare()
         machine_code = _compile(self._kernel, kinds)
         if machine_code is None:
             return _numba_function(self._kernel)
@@ -105,7 +100,7 @@ def _kind(argument: Any) -> str:
     return f"{argument.dtype.str}:{argument.ndim}:{'aligned' if flags.aligned else 'unaligned'}"
 
 
-def _key(kernel: Kernel, prepare: Callable[[], None] | None, kinds: tuple[str, ...]) -> str:
+def _key(kernel: Kernel, kinds: tuple[str, ...]) -> str:
     code = kernel.__code__
     numbers = [
         (name, kernel.__globals__[name])
@@ -114,7 +109,7 @@ def _key(kernel: Kernel, prepare: Callable[[], None] | None, kinds: tuple[str, .
     ]
     parts = (
         kernel.__module__, code.co_code, code.co_consts, code.co_names, code.co_varnames, numbers, kinds,
-        _source(__file__), prepare and _source(inspect.getfile(inspect.unwrap(prepare))),
+        _source(__file__),
         _versions(),
         _target(),
     )  # fmt: skip
