@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 from tokshard.blending.options import BlendOptions
 from tokshard.blending.plan import BlendPlan
@@ -16,7 +16,6 @@ from tokshard.errors import UsageError
 from tokshard.gpt_index.splits import SPLITS
 
 Form = Literal["megatron-args", "megatron-json", "megatron-words"]
-FORMS: tuple[Form, ...] = get_args(Form)
 
 
 def emit_megatron(plan: BlendPlan, options: BlendOptions, form: Form = "megatron-args") -> str:

@@ -49,11 +49,6 @@ class Finding:
         """True for errors and warnings."""
         return self.severity != "note"
 
-    @classmethod
-    def of_error(cls, code: str, error: TokshardError) -> Finding:
-        """Return a finding that reports a caught error."""
-        return cls(code, "error", error.message, error.hint)
-
 
 @dataclass(slots=True)
 class FindingCollector:

@@ -56,17 +56,9 @@ def file_name(schema: str) -> str:
 
 
 def json_schema(cls: type[Document]) -> dict[str, Any]:
-    """Return the JSON Schema of a document class, with the schemas of its parts in ``$defs``.
-
-    A class whose subclasses have a ``TAG`` becomes a union of them.
-    """
+    """Return the JSON Schema of a document class, with the schemas of its parts in ``$defs``."""
     parts: dict[str, Any] = {}
-    kinds = sorted((kind for kind in cls.__subclasses__() if hasattr(kind, "TAG")), key=lambda kind: kind.TAG)
-    schema = (
-        {"oneOf": [{"description": _summary(kind), **_record(kind, parts)} for kind in kinds]}
-        if kinds
-        else _record(cls, parts)
-    )
+    schema = _record(cls, parts)
     return {
         "$schema": DIALECT,
         "title": cls.SCHEMA,

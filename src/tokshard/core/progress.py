@@ -19,14 +19,12 @@ class ProgressUpdate:
         bytes_done: Bytes processed; of tokenize: input bytes (compressed bytes of compressed inputs).
         documents: Documents processed.
         tokens: Tokens processed.
-        rejected: Records rejected.
         content_bytes: Bytes of text; if None, the rate of ``bytes_done`` is shown.
     """
 
     bytes_done: int = 0
     documents: int = 0
     tokens: int = 0
-    rejected: int = 0
     content_bytes: int | None = None
 
 

@@ -205,7 +205,7 @@ class LeftOut:
     excluded: dict[str, int]
     blank_lines: int = 0
 
-    def added_to(self, batch: DocumentBatch, raw: bytes | memoryview | None = None) -> DocumentBatch:
+    def added_to(self, batch: DocumentBatch) -> DocumentBatch:
         """Return a batch of the others as the batch of all."""
         records = sum(self.excluded.values())
         return replace(
@@ -213,7 +213,6 @@ class LeftOut:
             records=batch.records + records,
             lines=batch.lines + records + self.blank_lines,
             blank_lines=batch.blank_lines + self.blank_lines,
-            raw=batch.raw if raw is None else raw,
             excluded=self.excluded,
         )
 

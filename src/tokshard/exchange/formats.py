@@ -107,7 +107,6 @@ def choose_dtype(
     *,
     requested: str | None = None,
     vocab_size: int | None = None,
-    option: str = "--dtype",
 ) -> ChosenDtype:
     """Return the dtype of the output.
 
@@ -119,15 +118,14 @@ def choose_dtype(
         allowed: The names of the format's dtypes, the smallest first.
         requested: The name that the user requests.
         vocab_size: The size of the vocabulary.
-        option: The option of ``requested``, for messages.
 
     Raises:
         UsageError: The requested dtype is not one of the format's, or none holds the vocabulary.
     """
     if requested is not None:
         if requested not in allowed:
-            raise UsageError(f"{option} must be one of {', '.join(allowed)}, got {requested!r}")
-        return ChosenDtype(_little(requested), f"requested by {option}")
+            raise UsageError(f"--dtype must be one of {', '.join(allowed)}, got {requested!r}")
+        return ChosenDtype(_little(requested), "requested by --dtype")
     if vocab_size is not None:
         for name in allowed:
             if vocab_size - 1 <= int(np.iinfo(name).max):

@@ -332,11 +332,8 @@ class UnitEncoding:
                         return
                 if (record := refused.get(self._assembly.next)) is not None:
                     raise self._assembly.refuse(record)
-                rejected = self._assembly.counts.rejected_total
                 self._progress.update(
-                    ProgressUpdate(
-                        self.bytes_done, self._documents, self._tokens, rejected, self.encoded_bytes
-                    )
+                    ProgressUpdate(self.bytes_done, self._documents, self._tokens, self.encoded_bytes)
                 )
 
     def _assemble(self) -> None:

@@ -110,11 +110,6 @@ def parse_file(url: str) -> HubFile | None:
     return HubFile(*found.groups()) if found and _is_inside(found[3]) else None
 
 
-def is_commit(revision: str) -> bool:
-    """Return whether a revision is a whole commit hash, which always names the same files."""
-    return re.fullmatch(_COMMIT, revision) is not None
-
-
 def resolve(dataset: HubDataset) -> tuple[str, str]:
     """Return the full name of a dataset and the commit of its revision.
 
