@@ -153,7 +153,7 @@ EXAMPLES = [
     _structure(bad_products.plan_of_unknown_tokenizer, notes=["tokenizer-unchecked"]),
     _structure(bad_products.plan_file_missing, "plan-file-missing"),
     _structure(bad_products.plan_file_changed, "plan-file-changed"),
-    _deep(bad_products.plan_proof, "plan-proof"),
+    _structure(bad_products.plan_reweighted_file, "plan-file-changed"),
     _deep(bad_products.plan_coverage, "plan-coverage"),
     # Exports
     _structure(bad_exports.damaged, "export-damaged"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ from tokshard.gpt_index.packing import Packing
 from tokshard.gpt_index.splits import parse_split
 from tokshard.index_cache.options import IndexRequest
 from tokshard.sharding.discovery import RequestedSamples, open_sources
-from tokshard.sharding.plan import Plan, read_plan
+from tokshard.sharding.plan import read_plan
 from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import write_plan
 from tokshard.sharding.requests import PlanRequest, StreamRequest
@@ -344,18 +343,14 @@ def plan_file_changed(directory):
     return path
 
 
-def plan_proof(directory):
-    """The history of a plan changed, and the plan written as if that were so."""
-    path = goes_on(directory)
-    plan = read_plan(path)
-    (stopped,) = plan.history
-    train = stopped.streams["train"]
-    first, *others = train.proof.sources
-    proof = replace(train.proof, sources=(replace(first, read=first.read + 1), *others))
-    streams = {**stopped.streams, "train": replace(train, proof=proof)}
-    history = (replace(stopped, streams=streams),)
-    write_plan(Plan(plan.topology, plan.streams, history), path, force=True)
-    return path
+def plan_reweighted_file(directory):
+    """A plan that continues with other weights, whose file of unread samples has changed."""
+    before = read_plan(sound_plan(directory))
+    blend = f"1 {directory}/data/web 3 {directory}/data/code"
+    after = continued(before, 16, output=directory / "plan2", blend=blend)
+    write_plan(after, directory / "plan2")
+    flip(after.streams["train"].source.order.path("unread"), 130)
+    return str(directory / "plan2")
 
 
 def plan_coverage(directory):

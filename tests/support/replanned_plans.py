@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+
 import numpy as np
 
 from support.blends import TOKENIZER, write_dataset
@@ -25,6 +27,7 @@ from tokshard.sharding.sources import (
     IndexReference,
     SampleSource,
 )
+from tokshard.sharding.summary import coverage_of
 from tokshard.sharding.topology import Topology
 
 FINGERPRINT = FileFingerprint(128, "0" * 64)
@@ -84,6 +87,55 @@ def reads_of(plan, name="train", steps=None):
             .tolist()
         )
     return found
+
+
+def with_epochs(plan, steps=None):
+    """List (epoch, id) of what is read in the first steps, by the definition of local indices."""
+    assignment = plan.streams["train"].assignment
+    steps = assignment.steps if steps is None else steps
+    found = []
+    for local in range(assignment.first_local(steps)):
+        place, epoch = local + assignment.skipped, None
+        for each in assignment.epoch_ranges:
+            if place < each.per_rank:
+                epoch = each.first_epoch + place // each.per_epoch
+                break
+            place -= each.per_rank
+        found += [(epoch, int(assignment.ids(rank, local, 1)[0])) for rank in range(assignment.ranks)]
+    return found
+
+
+def fault_of(reads, plan, total, batch) -> str | None:
+    """Compare the reads of a chain of plans, none of which pads, with what they may and must leave out.
+
+    Args:
+        reads: (epoch, id) of what was read before the last plan, and of all that it reads.
+        plan: The last plan; it has all steps that its samples fill.
+        total: The samples of an epoch.
+        batch: The largest global batch of the chain: a smaller rest of an epoch is dropped.
+
+    Returns:
+        A phrase, or None if each sample is read once in each epoch, or is one of those that the plan
+        reports as dropped or left.
+    """
+    if len(set(reads)) < len(reads):
+        return "a sample is read twice in an epoch"
+    unread = collections.defaultdict(lambda: set(range(total)))
+    for epoch, sample in reads:
+        unread[epoch].remove(sample)
+    assignment, left = plan.streams["train"].assignment, 0
+    for each in assignment.epoch_ranges:
+        for epoch in range(each.first_epoch, each.first_epoch + each.epochs):
+            tail = assignment.tail(epoch)
+            dropped = set(tail.nth(np.arange(tail.count)).tolist())
+            if not dropped <= unread[epoch]:
+                return f"a sample of epoch {epoch} that is reported as dropped is read"
+            left += len(unread.pop(epoch) - dropped)
+    if left != coverage_of(assignment).left or left >= batch:
+        return f"{left} samples are not read, but {coverage_of(assignment).left} are reported as left"
+    # Epochs before: what fills no batch is dropped.
+    ended = {epoch: len(samples) for epoch, samples in unread.items() if len(samples) >= batch}
+    return f"samples are lost: {ended} (by epoch)" if ended else None
 
 
 def samples_of(plan, name="train", steps=None):

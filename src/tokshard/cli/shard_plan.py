@@ -12,7 +12,6 @@ import tokshard
 from tokshard import BatchSizes, ReplanOptions, ShardPlanOptions
 from tokshard.cli import options, plan_options, rendering
 from tokshard.cli.command_run import command_run
-from tokshard.cli.plan_views import show_proofs
 from tokshard.core.formatting import counted, duration, size
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
@@ -160,7 +159,6 @@ def shard_plan(
 def _show(report: ShardPlanReport, output: str) -> None:
     plan, files = report.plan.opened_from(f"{output}/plan.json"), report.written
     rendering.show(tokshard.describe(plan, charts=False))
-    show_proofs(plan)
     if files is None:
         rendering.line("nothing was written (--dry-run)")
         return

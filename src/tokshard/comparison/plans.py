@@ -23,6 +23,7 @@ from tokshard.comparison.report import (
 )
 from tokshard.core.codec import encode
 from tokshard.core.formatting import tokenizer_name
+from tokshard.errors import IntegrityError
 from tokshard.gpt_index.packing import pack_words
 from tokshard.sharding.assignment import Assignment
 from tokshard.sharding.history import reweighting_of, stops_of
@@ -31,12 +32,13 @@ from tokshard.sharding.layouts import Striped
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.order import SampleOrder, Selection
 from tokshard.sharding.plan import Plan, Stream
-from tokshard.sharding.replan.proof import count_datasets, data_identity_of
 from tokshard.sharding.replan.reweighting import open_start
-from tokshard.sharding.sources import DatasetReference
+from tokshard.sharding.sources import DatasetReference, SampleSource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from tokshard.sharding.order import KeyOf
 
     Integers = NDArray[np.int64]
 
@@ -373,10 +375,16 @@ class _ReadNumbering:
 def _place(references: list[DatasetReference], reference: DatasetReference) -> int:
     # A dataset that is not among the others is appended.
     for place, other in enumerate(references):
-        if data_identity_of(reference) == data_identity_of(other):
+        if _data_identity(reference) == _data_identity(other):
             return place
     references.append(reference)
     return len(references) - 1
+
+
+def _data_identity(reference: DatasetReference) -> tuple[object, ...]:
+    """Return an identity of the bytes and the index of a dataset, whatever its paths."""
+    files = None if reference.index is None else (reference.index.files.hash, reference.index.files.split)
+    return (reference.bin, reference.idx, files, reference.packing)  # the hash does not contain the packing
 
 
 def _samples(reference: DatasetReference) -> int:
@@ -421,4 +429,48 @@ class StraightRun:
         """Count the samples of each dataset between two numbers of consumed samples."""
         key_of = stream.open_sort_key()
         run = Intervals.of([(start + self.shift, max(start, stop) + self.shift)])
-        return count_datasets(Locator(stream.source), self.order, run, self.epoch, key_of)
+        return _count_datasets(Locator(stream.source), self.order, run, self.epoch, key_of)
+
+
+def _count_datasets(
+    locator: Locator, order: SampleOrder, positions: Intervals, epoch: int, key_of: KeyOf | None
+) -> Integers:
+    """Count the samples of each dataset at some positions of an order.
+
+    Where the order is that of the ids it is arithmetic with intervals, or for a blend a count over runs of
+    its dataset index; otherwise the samples are looked up block by block.
+
+    Returns:
+        int64 of shape (datasets,).
+    """
+    source = locator.source
+    ids = _ids_in_order(order, positions)
+    if ids is not None and source.order is None:
+        return np.diff(ids.count_below(source.bounds))
+    counts = np.zeros(len(source.datasets), dtype=np.int64)
+    if ids is not None and source.order is not None:
+        dataset_index = source.order.open()["dataset_index"]
+        for start, stop in zip(ids.starts.tolist(), ids.stops.tolist(), strict=True):
+            for begin in range(start, stop, _BLOCK):
+                counts += _bincount(dataset_index[begin : min(begin + _BLOCK, stop)], counts.size, source)
+        return counts
+    for block in positions.blocks():
+        datasets, _ = locator.locate(order.ids(block, epoch, key_of))
+        counts += np.bincount(datasets, minlength=counts.size)
+    return counts
+
+
+def _bincount(datasets: NDArray[Any], count: int, source: SampleSource) -> Integers:
+    if datasets.size and (datasets.min() < 0 or datasets.max() >= count):
+        path = source.order.path("dataset_index") if source.order else ""
+        raise IntegrityError(f"{path} contains a dataset that is not in the blend", path=path)
+    return np.bincount(datasets, minlength=count).astype(np.int64)
+
+
+def _ids_in_order(order: SampleOrder, positions: Intervals) -> Intervals | None:
+    # None where the order shuffles them.
+    for link in order.transforms:
+        if not isinstance(link, Selection):
+            return None
+        positions = link.kept.select(positions)
+    return positions

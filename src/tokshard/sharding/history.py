@@ -1,13 +1,12 @@
-"""The plans that a plan continues: where each stopped, and the counts that prove nothing lost or repeated.
+"""The plans that a plan continues, and where each stopped: the records of ``history`` in ``plan.json``.
 
-These are the records of ``history`` in ``plan.json``. :mod:`tokshard.sharding.replan` makes and verifies
-them.
+:mod:`tokshard.sharding.replan` makes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from tokshard.core.codec import SHA256, Key
@@ -18,64 +17,6 @@ from tokshard.sharding.sources import FileFingerprint
 SourceEpochAlgorithm = Literal["tokshard.feistel/1:lap"]
 SOURCE_EPOCH_ALGORITHM: SourceEpochAlgorithm = "tokshard.feistel/1:lap"
 """The frozen name of the order of an epoch of one source; keys are derived from it."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceCount:
-    """Counts of the samples of one dataset in the epoch, or source epochs, under way at the stop."""
-
-    samples: Annotated[int, Key("samples", "All samples.", minimum=0)]
-    read_earlier: Annotated[
-        int, Key("read_earlier", "Samples read by plans before the stopped one.", minimum=0)
-    ]
-    read: Annotated[int, Key("read", "Samples read by the stopped plan.", minimum=0)]
-    planned: Annotated[int, Key("planned", "Samples that the new plan reads.", minimum=0)]
-    unread: Annotated[
-        int,
-        Key(
-            "unread",
-            "Samples that no rank reads, because they do not fill a batch or the steps end before.",
-            minimum=0,
-        ),
-    ]
-    planned_later: Annotated[
-        int,
-        Key(
-            "planned_later",
-            "Samples that the new plan reads in source epochs that begin after the stop.",
-            minimum=0,
-        ),
-    ] = 0
-
-    @property
-    def adds_up(self) -> bool:
-        """True if the samples read, planned and unread are all samples."""
-        return self.samples == self.read_earlier + self.read + self.planned + self.unread
-
-
-@dataclass(frozen=True, slots=True)
-class StreamProof:
-    """Counts of one stream, made when the next plan was made."""
-
-    epoch: Annotated[
-        int | None,
-        Key(
-            "epoch",
-            "Epoch under way at the stop; null for a re-weighted blend, whose sources have epochs of their "
-            "own.",
-            minimum=0,
-        ),
-    ]
-    sources: Annotated[
-        tuple[SourceCount, ...],
-        Key("sources", "Counts of each dataset of the new plan's stream, in order."),
-    ]
-
-    @property
-    def total(self) -> SourceCount:
-        """The sums over all datasets."""
-        names = [field.name for field in fields(SourceCount)]
-        return SourceCount(**{name: sum(getattr(source, name) for source in self.sources) for name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +85,6 @@ class StoppedStream:
     consumed_samples: Annotated[
         int, Key("consumed_samples", "Samples consumed after these steps, over all ranks.", minimum=0)
     ]
-    proof: Annotated[StreamProof, Key("proof", "Samples counted when the next plan was made.")]
     reweighting: Annotated[
         Reweighting | None,
         Key("reweighting", "Weights of the next plan's new blend; null if it reads the same samples."),

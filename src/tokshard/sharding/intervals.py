@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -13,7 +13,7 @@ from tokshard.errors import UsageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-BLOCK = 1 << 20
+_BLOCK = 1 << 20
 """Members that are processed together, in some tens of megabytes."""
 
 
@@ -148,7 +148,7 @@ class Intervals:
         first = self.nth(cuts)
         return Intervals.of_bounds(first, first + (ends - cuts))
 
-    def blocks(self, size: int = BLOCK) -> Iterator[NDArray[np.int64]]:
+    def blocks(self, size: int = _BLOCK) -> Iterator[NDArray[np.int64]]:
         """Yield the members in ascending order, in arrays of up to ``size``."""
         for begin in range(0, self.count, size):
             yield self.nth(np.arange(begin, min(begin + size, self.count), dtype=np.int64))
@@ -167,19 +167,3 @@ class Intervals:
 
     def _ends(self) -> NDArray[np.int64]:
         return np.cumsum(self.stops - self.starts, dtype=np.int64)
-
-
-def is_partition(parts: Sequence[Intervals], length: int) -> bool:
-    """Tell whether sets are disjoint and together the numbers 0 to ``length - 1``.
-
-    Example:
-        >>> odd, rest = Intervals.of([(1, 2), (3, 4)]), Intervals.of([(0, 1), (2, 3), (4, 5)])
-        >>> is_partition([odd, rest], 5), is_partition([odd, odd], 5)
-        (True, False)
-    """
-    starts = np.concatenate([part.starts for part in parts])
-    stops = np.concatenate([part.stops for part in parts])
-    order = np.argsort(starts, kind="stable")
-    starts, stops = starts[order], stops[order]
-    # Side by side without a gap or an overlap, from the first number to the last.
-    return bool(np.array_equal(np.append(0, stops), np.append(starts, length)))

@@ -35,15 +35,14 @@ class Locator:
 
     Args:
         source: The samples.
-        arrays: ``dataset_index`` and ``dataset_sample_index`` of a blend whose files are not written yet.
     """
 
-    def __init__(self, source: SampleSource, arrays: tuple[NDArray[Any], NDArray[Any]] | None = None) -> None:
+    def __init__(self, source: SampleSource) -> None:
         self.source = source
         self._samples = np.array([dataset.samples for dataset in source.datasets], dtype=np.int64)
         self._firsts = np.array([dataset.first for dataset in source.datasets], dtype=np.int64)
         self._bounds = source.bounds if source.order is None else None
-        self._arrays = arrays
+        self._arrays: tuple[NDArray[Any], NDArray[Any]] | None = None
 
     def locate(self, ids: Integers) -> tuple[NDArray[np.int16], Integers]:
         """Return the number of the dataset of each id, and the number of the sample within it.

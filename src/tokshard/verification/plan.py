@@ -1,4 +1,4 @@
-"""Verification of a plan: its document, rank manifests, files, proofs and coverage."""
+"""Verification of a plan: its document, rank manifests, files and coverage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tokshard.sharding.history import reweighting_of, stops_of
 from tokshard.sharding.locator import Locator
 from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
 from tokshard.sharding.ranks import check_ranks, rank_name, read_rank
-from tokshard.sharding.replan.proof import verify_replan
 from tokshard.sharding.sources import CachedArrays, DatasetReference, FileFingerprint
 from tokshard.sharding.summary import check_partition
 from tokshard.storage.fs import state
@@ -116,8 +115,6 @@ def _examine_reads(plan: Plan, findings: ProductFindings, context: VerifyContext
 
 
 def _examine_samples(plan: Plan, findings: ProductFindings) -> None:
-    for problem in verify_replan(plan, deep=True):
-        findings.find("plan-proof", f"{findings.path}: {problem.field}: {problem.message}")
     for name in plan.streams:
         with unreadable_found(findings, findings.path):
             for text in count_reads(plan, name):
@@ -126,15 +123,19 @@ def _examine_samples(plan: Plan, findings: ProductFindings) -> None:
 
 def _stamped_files(plan: Plan) -> list[tuple[str, FileFingerprint]]:
     found: dict[tuple[str, FileFingerprint], None] = {}
-    for stream in plan.streams.values():
+    for name, stream in plan.streams.items():
         for dataset in stream.source.datasets:
             found[idx_path(dataset.prefix), dataset.idx] = None
             found[bin_path(dataset.prefix), dataset.bin] = None
         cached = [dataset.index.files for dataset in stream.source.datasets if dataset.index is not None]
         cached += [stream.source.order] if stream.source.order is not None else []
         for files in cached:
-            for name, stamp in files.fingerprints.items():
-                found[files.path(name), stamp] = None
+            for array, stamp in files.fingerprints.items():
+                found[files.path(array), stamp] = None
+        record, order = reweighting_of(stops_of(plan.history, name)), stream.source.order
+        if record is not None and order is not None:
+            found[order.path("unread"), record.unread] = None
+            found[order.path("source_epochs"), record.source_epochs] = None
     return list(found)
 
 

@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.replanned_plans import continued, flat, plan_of, reads_of, samples_of, source_of, write_blend
-from tokshard.errors import MissingFileError, UsageError
+from support.replanned_plans import (
+    continued,
+    fault_of,
+    flat,
+    plan_of,
+    reads_of,
+    samples_of,
+    source_of,
+    with_epochs,
+    write_blend,
+)
+from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.options import BatchSizes
 from tokshard.sharding.plan import PlanWarning, read_plan
@@ -17,7 +27,6 @@ from tokshard.sharding.planning import plan_shards
 from tokshard.sharding.publication import LOCK_NAME, write_plan
 from tokshard.sharding.replan.job import dry_run_replan, replan
 from tokshard.sharding.replan.options import ReplanOptions
-from tokshard.sharding.replan.proof import verify_replan
 from tokshard.sharding.requests import PlanRequest, StreamRequest
 from tokshard.sharding.schedule import BatchSchedule
 from tokshard.sharding.topology import Topology
@@ -42,7 +51,6 @@ def check_other_world(plan, batches, other, stops):
     for stop in stops:
         after = continued(plan, stop * 48, other)
         assert [sorted(step) for step in reads_of(after)] == batches[stop:]
-        assert verify_replan(after) == []
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -56,12 +64,7 @@ def test_24_then_16_then_48_ranks_read_every_sample_once_through_files(tmp_path,
         consumed = plan.streams["train"].assignment.consumed_after(steps)
         assert consumed == len(read)
         parent, plan = plan, continued(plan, consumed, ranks, mode=dealt)
-        assert verify_replan(plan, parent=parent, deep=True) == []
-        proof = plan.history[-1].streams["train"].proof
-        assert (proof.total.read_earlier + proof.total.read, proof.total.samples) == (len(read), 2201)
-        assert [source.samples for source in proof.sources] == [1499, 1, 701]
         planned = flat(reads_of(plan))
-        assert len(planned) == proof.total.planned == 2201 - len(read) - proof.total.unread
         assert len(set(read) | set(planned)) == len(read) + len(planned) == 2201 - 2201 % 48
     assert [stopped.plan_id for stopped in plan.history][-1] == parent.plan_id
     assert len(plan.history) == 3
@@ -69,7 +72,7 @@ def test_24_then_16_then_48_ranks_read_every_sample_once_through_files(tmp_path,
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_seen_and_planned_are_disjoint_and_with_the_rest_everything(data):
+def test_each_sample_is_read_once_in_each_epoch_or_reported_as_dropped_or_left(data):
     draw = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731 - as short as a name
     sizes = [draw(1, 60) for _ in range(draw(1, 3))]
     ranks, size, groups = draw(1, 5), draw(1, 3), draw(1, 3)
@@ -84,14 +87,14 @@ def test_seen_and_planned_are_disjoint_and_with_the_rest_everything(data):
     if shuffle == "windows":
         options |= {"block": draw(1, 9), "window": draw(1, 4)}
     plan = plan_of(source_of(*sizes), ranks, batch=batch, size=size, **options)
-    chain, read = [], []
+    assert fault_of(with_epochs(plan), plan, total, batch) is None
+    read, largest = [], batch
     for _ in range(draw(1, 3)):
         assignment = plan.streams["train"].assignment
         step = draw(0, assignment.steps)
-        chain.append((plan, step))
         ranks, size = draw(1, 5), draw(1, 3)
-        sizes_of_batches = BatchSizes(global_batch_size=ranks * size * draw(1, 3))
-        changes = {"micro_batch_size": size, "batch_sizes": sizes_of_batches}
+        batch = ranks * size * draw(1, 3)
+        changes = {"micro_batch_size": size, "batch_sizes": BatchSizes(global_batch_size=batch)}
         dealt = data.draw(st.sampled_from([None, "single", "contiguous", "sequential", "chunked"]))
         consumed = assignment.consumed_after(step)
         try:
@@ -101,50 +104,18 @@ def test_seen_and_planned_are_disjoint_and_with_the_rest_everything(data):
                 continued(plan, consumed, ranks, mode=dealt, **changes)
             break
         read += with_epochs(plan, step)
-        assert len(set(read)) == len(read)
-        planned = with_epochs(after, after.streams["train"].assignment.steps)
-        assert not set(read) & set(planned)
-        assert len(set(planned)) == len(planned)
-        proof = after.history[-1].streams["train"].proof
-        of_epoch = {sample_id for epoch, sample_id in read + planned if epoch == proof.epoch}
-        assert len(of_epoch) == proof.total.samples - proof.total.unread
-        assert proof.total.samples == total
-        for number, count in enumerate(proof.sources):
-            first = sum(sizes[:number])
-            mine = range(first, first + sizes[number])
-            assert count.adds_up
-            assert count.read_earlier + count.read == sum(e == proof.epoch and i in mine for e, i in read)
-            assert count.planned == sum(e == proof.epoch and i in mine for e, i in planned)
-        assert verify_replan(after, parent=plan, deep=True) == []
+        largest = max(largest, batch)
+        assert fault_of(read + with_epochs(after), after, total, largest) is None
         plan = after
-
-
-def with_epochs(plan, steps):
-    """List (epoch, id) of what is read in the first steps, by the definition of local indices."""
-    assignment = plan.streams["train"].assignment
-    found = []
-    for local in range(assignment.first_local(steps)):
-        place, epoch = local + assignment.skipped, None
-        for each in assignment.epoch_ranges:
-            if place < each.per_rank:
-                epoch = each.first_epoch + place // each.per_epoch
-                break
-            place -= each.per_rank
-        found += [(epoch, int(assignment.ids(rank, local, 1)[0])) for rank in range(assignment.ranks)]
-    return found
 
 
 def test_a_plan_in_the_middle_of_a_run_is_continued_too():
     plan = plan_of(source_of(100), 2, batch=4, consumed_samples=24)
     after = continued(plan, 32, 4)
     assert flat(reads_of(after)) == list(range(32, 100))
-    proof = after.history[-1].streams["train"].proof.total
-    assert (proof.samples, proof.read_earlier, proof.read, proof.planned, proof.unread) == (100, 0, 32, 68, 0)
     ragged = plan_of(source_of(100), 2, batch=4, consumed_samples=25)
     after = continued(ragged, 33, 4)
-    proof = after.history[-1].streams["train"].proof.total
-    assert (proof.samples, proof.read_earlier, proof.read, proof.planned, proof.unread) == (100, 25, 8, 64, 3)
-    assert verify_replan(after, deep=True) == []
+    assert flat(reads_of(after)) == list(range(33, 97))
 
 
 def test_steps_that_were_asked_for_are_not_exceeded():
@@ -179,7 +150,6 @@ def test_validation_continues_from_its_own_count():
     assert flat(reads_of(after, "test"))[0] == 0
     assert flat(reads_of(after, "train"))[0] == 40
     assert flat(reads_of(continued(plan, 40, 4), "valid"))[0] == 0
-    assert verify_replan(after, deep=True) == []
     full = plan_shards(sources, Topology(8), PlanRequest(train=train, full_validation=True))
     nines = BatchSizes(global_batch_size=9)
     after = continued(full, 40, 3, batch_sizes=nines, eval_global_batch_size=9)
@@ -224,15 +194,6 @@ def test_other_weights_continue_at_the_next_unread_sample_of_each_source(tmp_pat
     new_epoch = now["code"][available - 12 :]
     assert len(new_epoch) == len(set(new_epoch)) > 0
     assert new_epoch != sorted(new_epoch)
-    assert verify_replan(after, parent=plan, deep=True) == []
-    web, code = after.history[-1].streams["train"].proof.sources
-    assert (web.read, web.planned, web.planned_later) == (28, 20, 0)
-    assert (code.read, code.planned, code.unread, code.planned_later) == (
-        12,
-        available - 12,
-        0,
-        len(new_epoch),
-    )
 
 
 def test_new_weights_take_new_sources_drop_others_and_take_them_up_again(tmp_path):
@@ -250,8 +211,6 @@ def test_new_weights_take_new_sources_drop_others_and_take_them_up_again(tmp_pat
     assert last["books"][0] == len(now["books"])
     fourth = continued(third, 80, 8)
     assert samples_of(fourth)[0] == samples_of(third)[1]
-    for child, parent in ((second, plan), (third, second), (fourth, third)):
-        assert verify_replan(child, parent=parent, deep=True) == []
     write_plan(fourth, tmp_path / "plan4")
     assert read_plan(tmp_path / "plan4") == fourth
 
@@ -292,7 +251,6 @@ def test_no_sample_is_read_again_before_all_others_of_its_source(tmp_path, mode)
         consumed = plan.streams["train"].assignment.consumed_after(steps)
         changes = {"mode": "single", "steps": 40} if number == 3 else {"steps": 12}
         after = reweighted(plan, tmp_path / f"to{number}", consumed, recipe, 4, **changes)
-        assert verify_replan(after, parent=plan, deep=True) == []
         plan = after
     read += flat(samples_of(plan))
     for dataset in plan.streams["train"].source.datasets:
@@ -308,7 +266,16 @@ def test_a_rest_of_several_epochs_continues_in_the_source_epoch(tmp_path):
     now = by_name(samples_of(after))
     assert (now["web"][0], now["code"][0]) == (8, 8)
     assert after.streams["train"].assignment.steps == 8
-    assert verify_replan(after, parent=plan, deep=True) == []
+
+
+def test_a_reweighted_plan_with_a_changed_file_is_not_continued(tmp_path):
+    plan = blended_plan(tmp_path, {"web": 0.5, "code": 0.5}, 60, 2, batch=4)
+    after = reweighted(plan, tmp_path / "plan2", 24, f"1 {tmp_path}/web 3 {tmp_path}/code")
+    with open(after.streams["train"].source.order.path("source_epochs"), "r+b") as file:
+        file.seek(130)
+        file.write(b"\x01")
+    with pytest.raises(IntegrityError, match=r"source_epochs\.npy"):
+        reweighted(after, tmp_path / "plan3", 32, f"1 {tmp_path}/web 1 {tmp_path}/code")
 
 
 def test_weights_that_cannot_be_are_refused(tmp_path):
@@ -359,4 +326,3 @@ def test_a_dry_run_writes_nothing_and_is_the_plan_that_is_written(tmp_path, weig
     assert report.plan == dry.stored_in(options.output)
     assert report.coverage.keys() == dry.streams.keys()
     assert len(report.written.names) == 3
-    assert verify_replan(dry, parent=read_plan(options.plan), deep=True) == []

@@ -25,11 +25,9 @@ from tokshard.sharding.history import (
     Reweighting,
     StoppedPlan,
     StoppedStream,
-    StreamProof,
     stops_of,
 )
 from tokshard.sharding.layouts import Blocked
-from tokshard.sharding.locator import Locator
 from tokshard.sharding.modes import World
 from tokshard.sharding.order import SampleOrder
 from tokshard.sharding.plan import Plan, PlanWarning, Stream, read_plan
@@ -40,7 +38,6 @@ from tokshard.sharding.replan.continuation import (
     whole_epochs,
 )
 from tokshard.sharding.replan.options import ReplanOptions
-from tokshard.sharding.replan.proof import continuation_problems, count_before, prove_draws, prove_remainder
 from tokshard.sharding.replan.reweighting import (
     BlendComponent,
     OrderFiles,
@@ -115,10 +112,10 @@ class _Stop:
     schedule: BatchSchedule
     policy: ShardingPolicy
 
-    def stopped(self, proof: StreamProof, reweighting: Reweighting | None = None) -> StoppedStream:
+    def stopped(self, reweighting: Reweighting | None = None) -> StoppedStream:
         assignment = self.stream.assignment
         consumed = assignment.consumed_after(self.step)
-        return StoppedStream(assignment, self.step, consumed, proof, reweighting)
+        return StoppedStream(assignment, self.step, consumed, reweighting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +142,8 @@ class Continuation:
 def continue_plan(plan: Plan, options: ReplanOptions) -> Continuation:
     """Plan the samples that are read after a stop; nothing is written.
 
-    Without another blend this opens no data, except the arrays of a blend to count its datasets. With
-    another blend it looks at each sample that was planned, and its new order takes 10 bytes a sample.
+    Without another blend this opens no data. With another blend it looks at each sample that was planned,
+    and its new order takes 10 bytes a sample.
 
     Args:
         plan: The plan that was stopped.
@@ -231,13 +228,8 @@ def _continued(stop: _Stop, steps: int | None) -> _Continued:
     stream, step = stop.stream, stop.step
     stopped = stream.assignment
     after = continue_assignment(stopped, step, stop.world, stop.schedule, stop.policy, steps=steps)
-    for _, message in continuation_problems(stopped, step, after):
-        raise UsageError(f"cannot continue the plan: {message}")
-    key_of = stream.open_sort_key()
-    before = count_before(stop.earlier, stopped, step)
-    proof = prove_remainder(stopped, step, after, Locator(stream.source), before, key_of)
     changed = replace(stream, assignment=after, mode=stop.policy.mode, tail=stop.policy.tail)
-    return _Continued(changed, stop.stopped(proof))
+    return _Continued(changed, stop.stopped())
 
 
 def _reweighted(stop: _Stop, plan: Plan, options: ReplanOptions) -> _Continued:
@@ -254,13 +246,13 @@ def _reweighted(stop: _Stop, plan: Plan, options: ReplanOptions) -> _Continued:
     components = match_components(pairs, stream.source, source_progress_of(stream, step, stop.earlier))
     directory = os.path.abspath(options.output)
     identity = {"plan_id": plan.plan_id, "stream": name, "step": step, "samples": samples}
-    source, files, proof = _blended(components, samples, options.seed, directory, name, identity)
+    source, files = _blended(components, samples, options.seed, directory, name, identity)
     whole = whole_epochs(SampleOrder(samples), 0, 1, world, stop.policy)
     after = Assignment((whole,), world.micro_batch_size, schedule, steps, consumed)
     if stream.sort_key is not None:
         warnings = (*warnings, PlanWarning("no-bucketing", name))
     changed = Stream(source, after, stop.policy.mode, stop.policy.tail, boundaries=stream.boundaries)
-    return _Continued(changed, stop.stopped(proof, files.record), warnings, files)
+    return _Continued(changed, stop.stopped(files.record), warnings, files)
 
 
 def _blended(
@@ -270,7 +262,7 @@ def _blended(
     directory: str,
     name: str,
     identity: dict[str, Any],
-) -> tuple[SampleSource, OrderFiles, StreamProof]:
+) -> tuple[SampleSource, OrderFiles]:
     weights = [component.weight for component in components]
     progress = [component.progress for component in components]
     drawn = sum(weight > 0 for weight in weights)
@@ -280,9 +272,7 @@ def _blended(
     files = OrderFiles.of(
         order, progress, weights, seed, directory=directory, stream=name, made_from=identity
     )
-    source = SampleSource("blend", name, samples, datasets, files.blend)
-    locator = Locator(source, (order.dataset_index, order.dataset_sample_index))
-    return source, files, prove_draws(locator, progress, order.source_epochs)
+    return SampleSource("blend", name, samples, datasets, files.blend), files
 
 
 def _world(

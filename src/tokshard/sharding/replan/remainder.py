@@ -17,15 +17,13 @@ class Remainder:
 
     Attributes:
         epoch: The epoch under way.
-        samples: The number of positions of its order.
-        seen: The positions read already. With ``unread`` it is everything, and nothing twice.
+        seen: The positions of its order that were read already.
         unread: The others, also those that the plan was going to drop.
         order: The order of the unread ones; None where the epoch is complete.
         following: The epoch_ranges of whole epochs after it.
     """
 
     epoch: int
-    samples: int
     seen: Intervals
     unread: Intervals
     order: SampleOrder | None
@@ -66,7 +64,7 @@ class Remainder:
         if left != 0:
             following = (EpochRange(one.order, one.layout, one.first_epoch + epoch + 1, left), *following)
         rest = order.rest(unread) if unread.count else None
-        return cls(one.first_epoch + epoch, order.samples, seen, unread, rest, following)
+        return cls(one.first_epoch + epoch, seen, unread, rest, following)
 
 
 def _standing(assignment: Assignment, step: int) -> tuple[int, EpochRange, int, int]:

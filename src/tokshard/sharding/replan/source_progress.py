@@ -71,11 +71,6 @@ class SourceProgress:
         """Return the progress of a source that is unread: its first epoch is that of its index."""
         return cls(samples, (OpenEpoch(0, Intervals.of([(0, samples)])),) if samples else (), 1)
 
-    @property
-    def unread(self) -> int:
-        """The draws before a new source epoch begins."""
-        return sum(open_epoch.unread.count for open_epoch in self.open_epochs)
-
     def samples_of(self, draws: Integers, seed: int, source: int) -> Integers:
         """Return the sample of each draw.
 
