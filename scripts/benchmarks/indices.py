@@ -183,7 +183,7 @@ def main(arguments: list[str]) -> None:
     )
     options.add_argument("--only", default="", help="cases whose name contains this")
     options.add_argument("--megatron-python", help="an interpreter that has megatron-core")
-    packages = "tokshard", "numpy", "numba", "llvmlite"
+    packages = "tokshard", "numpy", "numba"
     with session(options, arguments, *packages, peers=["megatron-core", "numpy"]) as bench:
         for case in cases(bench.options):
             if bench.options.only in case.name:

@@ -2,7 +2,7 @@
 
 An audit hook in each process writes down what Python code does. What libraries do on their own shows in
 the files: everything outside the output is the same before and after. Not seen here, because the data are
-small: compiled kernels, which are kept beside the package or in the user's cache directory.
+small: compiled kernels, which are kept in the user's cache directory.
 """
 
 from __future__ import annotations

@@ -167,8 +167,8 @@ def test_the_search_in_blocks_is_what_the_tests_reach():
 
 @needs_numba
 def test_large_orders_are_compiled_and_small_ones_are_not():
-    small, large = ([1 / 3, 2 / 3], 10_000), ([1 / 3, 2 / 3], 20_000)
-    assert_same([side[:10_000] for side in build_blending_indices(*large)], build_blending_indices(*small))
+    small, large = ([1 / 3, 2 / 3], 50_000), ([1 / 3, 2 / 3], 100_000)
+    assert_same([side[:50_000] for side in build_blending_indices(*large)], build_blending_indices(*small))
 
 
 def test_the_arrays_have_megatrons_dtypes():

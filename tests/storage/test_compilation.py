@@ -7,32 +7,35 @@ import importlib.util
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tokshard.blending import kernels
-from tokshard.gpt_index import arrays, best_fit, pack_runs, shuffling
-from tokshard.storage import compilation
+from tokshard.storage import compilation, syscalls
 
 numba = pytest.importorskip("numba")
 
 MODULE = """
-def kernel(values) -> "tuple[int, int]":
+ADDED = {}
+
+def kernel(values):
     total = 0
     for value in values:
-        total += value + {}
+        total += value + ADDED
     return total, -len(values)
 """
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A directory with a module of a kernel, whose cache is in its __pycache__."""
-    monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "user"))
+    """A directory with a module of a kernel, and with the cache."""
+    monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "cache"))
+    # Python itself takes old bytecode for a source of the same size and time.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     write(tmp_path)
-    return tmp_path
+    monkeypatch.syspath_prepend(tmp_path)  # numba imports the module of a kernel that it loads
+    yield tmp_path
+    sys.modules.pop("kernels", None)
 
 
 def write(place, added=1):
@@ -44,91 +47,88 @@ def run(place, dtype=np.int64):
     spec = importlib.util.spec_from_file_location("kernels", place / "kernels.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    seen = []
-    with pytest.MonkeyPatch.context() as patch:
-        original = compilation._compile
-        patch.setattr(compilation, "_compile", lambda *given: seen.append(1) or original(*given))
-        total, negative = compilation.compiled.__wrapped__(module.kernel)(np.arange(4, dtype=dtype))
+    kernel = compilation.compiled.__wrapped__(module.kernel)
+    for _ in range(2):
+        total, negative = kernel(np.arange(4, dtype=dtype))
     assert negative == -4
-    return total, bool(seen)
+    return total, not kernel._function.stats.cache_hits
 
 
 def files(place):
-    return sorted(path for path in place.rglob("*") if path.is_file() and path.suffix == ".o")
+    return sorted(path for path in (place / "cache").rglob("*") if path.is_file())
+
+
+def machine_code(place):
+    return [path for path in files(place) if path.suffix in {".nbi", ".nbc"}]
 
 
 def test_a_kernel_is_compiled_once_for_all_processes(place):
     assert run(place) == (10, True)
     before = [(path, path.stat().st_mtime_ns) for path in files(place)]
-    assert [path.parent.name for path, _ in before] == ["__pycache__"]
+    assert len(before) == 3
     assert run(place) == (10, False)
     assert [(path, path.stat().st_mtime_ns) for path in files(place)] == before
     assert run(place, np.int16) == (10, True)
     assert run(place, np.int16) == run(place) == (10, False)
 
 
-def test_a_cached_kernel_needs_no_numba(place):
+def test_numba_of_others_keeps_its_settings(place):
+    before = numba.config.CACHE_DIR
     run(place)
-    code = (
-        "import sys, numpy, kernels; from tokshard.storage.compilation import compiled;"
-        "print(compiled(kernels.kernel)(numpy.arange(4)), 'numba' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True, check=True)
-    assert done.stdout == "(10, -4) False\n"
+    assert before == numba.config.CACHE_DIR
 
 
 @pytest.mark.parametrize("damage", ["empty", "half", "garbage", "a flipped byte"])
-def test_a_damaged_file_is_compiled_again(place, damage):
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc", ".json"])
+def test_a_damaged_file_is_compiled_again(place, damage, suffix):
     run(place)
     for path in files(place):
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 255
-        path.write_bytes(
-            {"empty": b"", "half": content[: len(content) // 2], "garbage": b"x" * 5000}.get(damage, content)
-        )
+        if path.suffix == suffix:
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 255
+            half = content[: len(content) // 2]
+            path.write_bytes({"empty": b"", "half": half, "garbage": b"x" * 5000}.get(damage, content))
     assert run(place) == (10, True)
     assert run(place) == (10, False), "and then replaced"
 
 
-def test_a_file_with_a_right_digest_that_is_no_object_file_is_compiled_again(place):
+def test_files_with_right_digests_that_are_not_numbas_are_no_error(place):
     run(place)
-    for path in files(place):
-        compilation.write_cached(str(path), b"no object file")
+    for path in machine_code(place):
+        path.write_bytes(b"no pickle")
+    (directory,) = (place / "cache" / "kernels").iterdir()
+    compilation._record_digests(str(directory))
     assert run(place) == (10, True)
 
 
-@pytest.mark.parametrize("mode", [0o666, 0o664])
-def test_a_file_that_others_could_have_written_is_not_loaded(place, mode):
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_a_directory_that_others_could_have_written_is_not_used(place, mode):
     run(place)
-    for path in files(place):
-        path.chmod(mode)
-    assert run(place) == (10, True)
+    (directory,) = (place / "cache" / "kernels").iterdir()
+    directory.chmod(mode)
+    assert run(place) == run(place) == (10, True)
 
 
-def test_files_are_written_so_that_no_other_user_can_change_them(place):
-    # Python itself makes this directory with the umask of the process, before or after the kernel is kept.
-    (place / "__pycache__").mkdir(mode=0o700)
+def test_only_the_user_can_open_the_directory(place):
     before = os.umask(0)
     try:
         run(place)
     finally:
         os.umask(before)
-    (path,) = files(place)
-    assert path.stat().st_mode & 0o777 == 0o644
-    assert path.parent.stat().st_mode & 0o777 == 0o700
+    (directory,) = (place / "cache" / "kernels").iterdir()
+    assert directory.stat().st_mode & 0o777 == 0o700
 
 
-def test_another_source_processor_or_setting_is_another_kernel(place, monkeypatch):
+def test_another_source_version_or_setting_is_another_kernel(place, monkeypatch):
     run(place)
+    status = (place / "kernels.py").stat()
     write(place, added=2)
-    importlib.invalidate_caches()
-    os.utime(place / "kernels.py", ns=(0, 10**18))
+    os.utime(place / "kernels.py", ns=(status.st_atime_ns, status.st_mtime_ns))  # numba looks at nothing else
     assert run(place) == (14, True)
-    with monkeypatch.context() as patch:
-        target = (compilation._target()[0], "generic", "")
-        patch.setattr(compilation, "_target", lambda: target)
-        assert run(place) == (14, True)
-    monkeypatch.setattr(compilation, "_versions", lambda: ("another",))
+    assert run(place) == (14, False)
+    monkeypatch.setenv("NUMBA_OPT", "2")
+    assert run(place) == (14, True)
+    monkeypatch.setattr(compilation, "__version__", "another")
     assert run(place) == (14, True)
 
 
@@ -136,12 +136,15 @@ def test_a_process_that_dies_while_it_writes_leaves_nothing_that_is_loaded(place
     def killed(*arguments):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run(place)
-    assert run(place) == (10, True)
-    assert run(place) == (10, False)
+    for module in (os, compilation):  # before numba's files are whole, and between these and their digests
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "replace" if module is os else "_record_digests", killed)
+            with pytest.raises(KeyboardInterrupt):
+                run(place)
+        assert run(place) == (10, True)
+        assert run(place) == (10, False)
+        for path in files(place):
+            path.unlink()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
@@ -149,52 +152,39 @@ def test_a_cache_that_cannot_be_written_is_no_error(place, monkeypatch, number):
     def refused(*arguments, **options):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "replace", refused)
-    assert run(place) == (10, True)
-    monkeypatch.setattr(os, "mkdir", refused)
-    monkeypatch.setattr(os, "makedirs", refused)
-    assert run(place) == (10, True)
-    assert not files(place)
+    for name in ("replace", "mkdir", "makedirs"):
+        monkeypatch.setattr(os, name, refused)
+        assert run(place) == run(place) == (10, True)
+        assert not machine_code(place)
 
 
-def test_where_the_package_cannot_be_written_the_users_cache_is_used(place):
-    Path(place / "__pycache__").write_text("not a directory")
+def test_without_a_cache_directory_a_kernel_is_compiled_for_the_process(place, monkeypatch):
+    (place / "file").write_text("not a directory")
+    monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(place / "file"))
     assert run(place) == (10, True)
-    assert [path.parent for path in files(place)] == [place / "user" / "kernels"]
+    for name in ("TOKSHARD_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert run(place) == (10, True)
+    assert not (place / "cache").exists()
+
+
+def test_processes_may_compile_and_check_at_once(place):
+    code = (
+        "import numpy, kernels; from tokshard.storage.compilation import compiled;"
+        "print(compiled(kernels.kernel)(numpy.arange(4)))"
+    )
+    command = [sys.executable, "-c", code]
+    running = [subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [process.communicate(timeout=120)[0] for process in running] == ["(10, -4)\n"] * 3
+    assert [process.returncode for process in running] == [0] * 3
+    run(place)
     assert run(place) == (10, False)
 
 
-def test_a_kernel_that_needs_numba_at_run_time_is_not_cached(place):
-    (place / "kernels.py").write_text(
-        "import numpy as np\ndef kernel(values) -> 'tuple[int, int]':\n"
-        "    room = np.empty(len(values), np.int64)\n    room[:] = values\n"
-        "    return room.sum() + 4, -len(room)\n"
-    )
-    assert run(place) == run(place) == (10, True)
-    assert not files(place)
-
-
-I1, I2, U1, F1, U4 = "<i4:1:aligned", "<i8:1:aligned", "|u1:1:aligned", "<f8:1:aligned", "<u4:1:aligned"
-TABLE = "<i8:2:aligned"
-
-
-@pytest.mark.parametrize(
-    ("kernel", "kinds"),
-    [
-        (arrays.sample_rows, (I2, "<i4:1:unaligned", I1, "int", "int", "<i4:2:aligned", *["int"] * 3)),
-        (
-            shuffling.shuffle_steps,
-            ("<u4:1:aligned", "int", "int", "<u4:1:aligned", "int", I2, "<u4:1:aligned"),
-        ),
-        (best_fit.place_documents, (I1, I1, "int", "int", I1, TABLE, I1, I1, I1, TABLE)),
-        (pack_runs.fill_packs, (I2, I2, U1, "<i4:2:aligned", TABLE, *["int"] * 6)),
-        (kernels.blend_few, (F1, F1, F1, "int", "<i2:1:aligned", I2)),
-        (
-            kernels.blend_steps,
-            (F1, F1, F1, *[I2] * 4, "int", F1, "int", "<i2:1:aligned", I2, "<f8:2:aligned", I2),
-        ),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_every_kernel_can_be_cached(kernel, kinds):
-    assert compilation._compile(kernel, kinds)
+def test_a_file_that_another_process_removes_at_once_is_no_error(place, monkeypatch):
+    run(place)
+    for path in machine_code(place):
+        path.write_bytes(b"damaged")
+    unlink = syscalls.unlink
+    monkeypatch.setattr(syscalls, "unlink", lambda path: [unlink(path), unlink(path)])
+    assert run(place) == (10, True)

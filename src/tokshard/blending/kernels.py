@@ -1,8 +1,7 @@
 """The compiled loops of the order of a blend.
 
 Plain functions for :func:`tokshard.storage.compilation.compiled`; each has a twin in numpy with the
-same result where it is used. Room for intermediate results is passed, because a cached kernel cannot
-allocate memory.
+same result where it is used. Room for intermediate results is passed, to be allocated once.
 """
 
 # ruff: noqa: C901, FURB136, PLR0912, PLR0913, PLR0915, PLR0917 - a kernel calls no function, so it

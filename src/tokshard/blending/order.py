@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 DATASET_INDEX = np.dtype("<i2")
 DATASET_SAMPLE_INDEX = np.dtype("<i8")
 
-# A step of the plain order takes 3 to 5 microseconds, and each is made twice; loading a kernel takes 0.05 s.
-_WORTH_COMPILING_STEPS = 20_000
+# A step of the plain order takes 4 microseconds, twice as much with 1,000 sources, and each is made twice;
+# importing numba and loading a kernel takes most of a second.
+_WORTH_COMPILING_STEPS = 100_000
 # With more sources, comparing eight at a time is faster (``scripts/bench indices``).
 _FEW_SOURCES = 16
 # About a tenth of a second: signals are handled between two calls.
@@ -139,7 +140,7 @@ def blend_order(weights: NDArray[np.float64], limits: NDArray[np.int64] | None, 
         limits: The samples of each source, after which it is skipped; None for no limits.
         steps: The number of samples that will be requested.
     """
-    if steps >= _WORTH_COMPILING_STEPS and has_numba():
+    if steps * (1 + len(weights) / 1000) >= _WORTH_COMPILING_STEPS and has_numba():
         few = len(weights) <= _FEW_SOURCES
         return FewSourcesOrder(weights, limits) if few else CompiledOrder(weights, limits)
     return PlainOrder(weights, limits)

@@ -1,38 +1,36 @@
 """Compilation of loops that numpy cannot express, if numba is installed, and the cache of their machine code.
 
-numba takes half a second to import and seconds to compile, so it does that once per machine: the machine code
-is kept as an object file, which llvmlite alone loads in a tenth of a second. The name of such a file is made
-of all that its content depends on, and the content ends with its digest, so a stale, damaged or foreign file
-is never loaded, and processes that write the same name at once write the same content.
+numba takes half a second to import and seconds to compile. Its own cache runs the kernel of an older version,
+or a damaged one: so each kernel has a directory, named by all that its machine code depends on, with the
+digests of numba's files, which are checked before numba loads them.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import hashlib
 import importlib.util
+import json
 import os
 import threading
 from collections.abc import Callable
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tokshard.errors import UsageError
-from tokshard.storage.cache_files import read_cached, write_cached
+from tokshard.errors import TokshardError
+from tokshard.storage import syscalls
+from tokshard.storage.files import AtomicFile
 from tokshard.storage.paths import user_cache_directory
+from tokshard.version import __version__
 
 WORTH_COMPILING = 1_000_000
-"""Minimum number of loop iterations for which a compiled kernel is faster than numpy: loading one takes a
-tenth of a second, compiling it for the first time a few seconds."""
+"""Minimum number of loop iterations for which a compiled kernel is faster than numpy: importing numba and
+loading a kernel takes most of a second, compiling it for the first time a few seconds."""
 
-_SYMBOL = "tokshard_kernel"
-_MOST_RESULTS = 8
-# What numba's functions return: no error, with a value and without.
-_RETURNED = (0, -2)
+_DIGESTS = "digests.json"
+_OTHERS_MAY_WRITE = 0o022
+_cache_lock = threading.Lock()
 
 Kernel = Callable[..., Any]
 
@@ -53,8 +51,7 @@ def compiled(kernel: Kernel) -> Kernel:
     of range is not detected, and a division by zero has no error.
 
     Args:
-        kernel: A module-level function of C-contiguous arrays and integers that returns None, int or a tuple
-            of int, as annotated. To be cached, it must allocate no memory.
+        kernel: A module-level function of arrays and integers that calls no other and raises nothing.
     """
     return _CompiledKernel(kernel)
 
@@ -62,192 +59,82 @@ def compiled(kernel: Kernel) -> Kernel:
 class _CompiledKernel:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._functions: dict[tuple[str, ...], Kernel] = {}
-        self._lock = threading.Lock()
+        self._directory = _checked_directory(kernel)
+        self._function = _dispatcher(kernel, self._directory)
+        self._recorded = 0
 
     def __call__(self, *arguments: Any) -> Any:
-        kinds = tuple(map(_kind, arguments))
-        function = self._functions.get(kinds)
-        if function is None:
-            with self._lock:
-                function = self._functions.get(kinds) or self._load_or_compile(kinds)
-                self._functions[kinds] = function
-        return function(*arguments)
-
-    def _load_or_compile(self, kinds: tuple[str, ...]) -> Kernel:
-        name = f"{self._kernel.__name__}.{_key(self._kernel, kinds)}.o"
-        for directory in _directories(self._kernel):
-            code = read_cached(os.path.join(directory, name))
-            if code is not None:
-                with contextlib.suppress(Exception):  # whatever it contains, the kernel can be compiled
-                    return _load(code, self._kernel, kinds)
-        machine_code = _compile(self._kernel, kinds)
-        if machine_code is None:
-            return _numba_function(self._kernel)
-        for directory in _directories(self._kernel):
-            if write_cached(os.path.join(directory, name), machine_code):
-                break
-        return _load(machine_code, self._kernel, kinds)
+        if self._directory is None:
+            return self._function(*arguments)
+        try:
+            result = self._function(*arguments)
+        except Exception:  # noqa: BLE001 - numba cannot read or write its cache: no kernel raises
+            self._directory, self._function = None, _dispatcher(self._kernel, None)
+            return self._function(*arguments)
+        if (written := sum(self._function.stats.cache_misses.values())) > self._recorded:
+            self._recorded = written
+            _record_digests(self._directory)
+        return result
 
 
-def _kind(argument: Any) -> str:
-    # The type of an argument: its dtype, dimensions, and whether its address is a multiple of the item size.
-    if not isinstance(argument, np.ndarray):
-        return "int"
-    flags = argument.flags
-    if not flags.c_contiguous:
-        raise ValueError("the arrays of a compiled kernel must be C-contiguous")
-    return f"{argument.dtype.str}:{argument.ndim}:{'aligned' if flags.aligned else 'unaligned'}"
+def _dispatcher(kernel: Kernel, directory: str | None) -> Any:
+    import numba
+    from numba.core import config
+
+    njit: Any = partial(numba.njit, nogil=True, error_model="numpy")
+    if directory is not None:
+        with suppress(Exception), _cache_lock:
+            others, config.CACHE_DIR = config.CACHE_DIR, directory
+            try:
+                dispatcher = njit(cache=True)(kernel)
+            finally:
+                config.CACHE_DIR = others
+            if dispatcher.stats.cache_path.startswith(directory):
+                return dispatcher
+    return njit()(kernel)
 
 
-def _key(kernel: Kernel, kinds: tuple[str, ...]) -> str:
+def _checked_directory(kernel: Kernel) -> str | None:
+    """Return the directory of a kernel's machine code, without damaged files; None if it cannot be used."""
+    with suppress(OSError, TokshardError):
+        directory = os.path.join(user_cache_directory(), "kernels", f"{__version__}-{_source_digest(kernel)}")
+        syscalls.make_directory(os.path.dirname(directory))
+        if not os.path.isdir(directory):
+            syscalls.make_private_directory(directory)
+        status = os.stat(directory)
+        if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_MAY_WRITE:
+            return None
+        recorded = None
+        with suppress(OSError, ValueError):
+            recorded = json.loads(Path(directory, _DIGESTS).read_bytes())
+        if recorded != _digests(directory):
+            for path in _files(directory):
+                syscalls.unlink(str(path))
+        return directory
+    return None
+
+
+def _source_digest(kernel: Kernel) -> str:
     code = kernel.__code__
-    numbers = [
-        (name, kernel.__globals__[name])
-        for name in code.co_names
-        if isinstance(kernel.__globals__.get(name), int | float)
-    ]
-    parts = (
-        kernel.__module__, code.co_code, code.co_consts, code.co_names, code.co_varnames, numbers, kinds,
-        _source(__file__),
-        _versions(),
-        _target(),
-    )  # fmt: skip
+    values = ((name, kernel.__globals__.get(name)) for name in code.co_names)
+    numbers = [(name, value) for name, value in values if isinstance(value, int | float)]
+    settings = sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_"))
+    parts = Path(code.co_filename).read_bytes(), kernel.__qualname__, numbers, settings
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-def _source(path: str) -> bytes:
-    # A whole module, so that no function is forgotten that another one calls.
-    with contextlib.suppress(OSError):
-        return Path(path).read_bytes()
-    return b""
+def _files(directory: str) -> list[Path]:
+    return sorted(Path(directory).rglob("*.nb[ic]"))
 
 
-@cache
-def _versions() -> tuple[str, bytes, list[tuple[str, str]]]:
-    import llvmlite
-
-    found = importlib.util.find_spec("numba")
-    if found is None or found.origin is None:
-        raise RuntimeError("numba is not installed")
-    settings = sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_"))
-    # numba's version without importing numba.
-    return llvmlite.__version__, Path(found.origin).with_name("_version.py").read_bytes(), settings
+def _digests(directory: str) -> dict[str, str]:
+    files = _files(directory)
+    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-@cache
-def _target() -> tuple[str, str, str]:
-    # The triple of the process, and the processor with its features unless numba is told another.
-    import llvmlite.binding as llvm
-
-    with contextlib.suppress(RuntimeError):  # before llvmlite 0.45 required, then refused
-        llvm.initialize()
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    processor = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
-    features = os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten()
-    return llvm.get_process_triple(), processor, features
-
-
-def _directories(kernel: Kernel) -> list[str]:
-    # Beside the bytecode of the kernel's module, as its equal, or in the user's cache.
-    directories = [os.path.join(os.path.dirname(kernel.__code__.co_filename), "__pycache__")]
-    with contextlib.suppress(UsageError):
-        directories.append(os.path.join(user_cache_directory(), "kernels"))
-    return directories
-
-
-def _numba_function(kernel: Kernel) -> Kernel:
-    import numba
-
-    function: Kernel = numba.njit(nogil=True, error_model="numpy")(kernel)
-    return function
-
-
-def _compile(kernel: Kernel, kinds: tuple[str, ...]) -> bytes | None:
-    # None if the machine code would need numba at run time.
-    import llvmlite.binding as llvm
-    import numba
-
-    signature = tuple(_numba_type(numba, kind) for kind in kinds)
-    # Without numba's reference counts of arrays; what allocates memory does not compile then.
-    options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False}
-    try:
-        dispatcher: Any = numba.njit(signature, nogil=True, error_model="numpy", **options)(kernel)
-    except numba.errors.NumbaError:
-        return None
-    (overload,) = dispatcher.overloads.values()
-    module = llvm.parse_assembly(dispatcher.inspect_llvm(signature))
-    function = module.get_function(overload.fndesc.llvm_func_name)
-    needed = [one.name for one in module.functions if one.is_declaration]
-    alone = all(name.startswith("llvm.") or name in {"memcpy", "memmove", "memset"} for name in needed)
-    # The arguments are numba's convention, not a promise of it.
-    expected = ["retptr", "excinfo"]
-    for name, kind in zip(kernel.__code__.co_varnames, kinds, strict=False):
-        expected += [f"arg.{name}{part}" for part in _parts(kind)]
-    results = str(overload.signature.return_type)
-    counts = {0: "none", 1: "int64"}.get(_results(kernel), f"UniTuple(int64 x {_results(kernel)})")
-    if not alone or [one.name for one in function.arguments] != expected or results != counts:
-        return None
-    function.name = _SYMBOL
-    _, processor, features = _target()
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=processor, features=features, opt=3, reloc="pic", codemodel="jitdefault", jit=True
-    )
-    code: bytes = machine.emit_object(module)
-    return code
-
-
-def _numba_type(numba: Any, kind: str) -> Any:
-    if kind == "int":
-        return numba.int64
-    dtype, dimensions, alignment = kind.split(":")
-    aligned = alignment == "aligned"
-    item = numba.from_dtype(np.dtype(dtype))
-    # What is not aligned is a part of a file, which no kernel writes.
-    return numba.types.Array(item, int(dimensions), "C", readonly=not aligned, aligned=aligned)
-
-
-def _parts(kind: str) -> list[str]:
-    # The parts of an argument: for an array its owners, entries, item size, address, shape and strides.
-    if kind == "int":
-        return [""]
-    dimensions = range(int(kind.split(":")[1]))
-    shape, strides = [f".5.{k}" for k in dimensions], [f".6.{k}" for k in dimensions]
-    return [".0", ".1", ".2", ".3", ".4", *shape, *strides]
-
-
-def _results(kernel: Kernel) -> int:
-    return str(kernel.__annotations__.get("return")).count("int")
-
-
-def _load(code: bytes, kernel: Kernel, kinds: tuple[str, ...]) -> Kernel:
-    # The library is kept by the function that calls it.
-    import llvmlite.binding as llvm
-
-    _target()
-    compiler = llvm.create_lljit_compiler(llvm.Target.from_default_triple().create_target_machine(jit=True))
-    builder = llvm.JITLibraryBuilder().add_object_img(code).export_symbol(_SYMBOL).add_current_process()
-    library = builder.link(compiler, _SYMBOL)
-    count = 2 + sum(len(_parts(kind)) for kind in kinds)
-    # Pointers are passed as integers, which have the same registers.
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * count)(library[_SYMBOL])
-    results = _results(kernel)
-
-    def call(*arguments: Any, _kept: Any = (compiler, library)) -> Any:
-        returned, exception = (ctypes.c_int64 * _MOST_RESULTS)(), ctypes.c_int64()
-        words = [ctypes.addressof(returned), ctypes.addressof(exception)]
-        for argument in arguments:
-            if isinstance(argument, np.ndarray):
-                words += [0, 0, argument.size, argument.itemsize, argument.ctypes.data]
-                words += [*argument.shape, *argument.strides]
-            else:
-                words.append(int(argument))
-        status = function(*words)
-        if status not in _RETURNED:
-            raise RuntimeError(f"the compiled kernel {kernel.__name__} failed with status {status}")
-        if results > 1:
-            return tuple(returned[:results])
-        return returned[0] if results else None
-
-    return call
+def _record_digests(directory: str) -> None:
+    with (
+        suppress(OSError, TokshardError),
+        AtomicFile(os.path.join(directory, _DIGESTS), durable=False) as file,
+    ):
+        file.write(json.dumps(_digests(directory)).encode())
