@@ -150,3 +150,12 @@ def test_packed_arrays_that_contradict_each_other_are_refused(documents, rows, s
             1,
             8,
         )
+
+
+@pytest.mark.parametrize("documents", [[1, 1], [0, 1, 0]])
+def test_a_packed_index_with_an_empty_document_is_refused(documents):
+    rows, shuffled = np.zeros((len(documents), 2), np.int32), np.zeros(2, np.uint32)
+    with pytest.raises(IntegrityError, match="once per epoch"):
+        measure_packed_coverage(
+            np.array([4, 0], np.int32), np.array(documents, np.int32), rows, shuffled, 1, 4
+        )

@@ -145,8 +145,8 @@ def measure_packed_coverage(
     own = lengths[first : first + count]
     documents = int(np.count_nonzero(own))
     samples = len(rows) - 1
-    epochs = len(entries) // documents
-    if len(entries) != epochs * documents or samples % epochs:
+    epochs = len(entries) // max(1, documents)
+    if not documents or len(entries) != epochs * documents or samples % epochs:
         raise IntegrityError(_NOT_ONCE)
     drawn = _drawn(shuffle_index, draws)
     seen = np.zeros(count, np.int32)
@@ -161,6 +161,8 @@ def measure_packed_coverage(
             appears[which] += 1
             # A document is read in as many pieces as it has samples; the last one can be short.
             sizes = own[which].astype(np.int64)
+            if not sizes.all():
+                raise IntegrityError(_NOT_ONCE)  # packed indexes have no empty documents
             number = -(-sizes // sequence_length)
             ends = number.cumsum()
             last = np.searchsorted(starts, np.arange(at, stop), side="right") - 1
