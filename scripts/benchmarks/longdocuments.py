@@ -101,7 +101,7 @@ def main(arguments: list[str]) -> None:
     options.add_argument("tokenizers", nargs="*", help="tokenizer files; without any: the built-in tokenizer")
     options.add_argument("--encoders", nargs="+", default=["fast", "reference"])
     options.add_argument("--texts", nargs="+", default=list(TEXTS)[:6], choices=list(TEXTS))
-    options.add_argument("--size", type=int, default=60_000_000, help="bytes of the document")
+    options.add_argument("--size", type=int, default=16_000_000, help="bytes of the document")
     with session(options, arguments, "tokshard", "tokenizers", "fastokens", "orjson") as bench:
         path = bench.directory / "text.jsonl"
         parsing = program("", PARSE, arguments=[path])
@@ -122,6 +122,7 @@ def main(arguments: list[str]) -> None:
 def _contender(path: Path, tokenizer: str | None, encoder: str) -> Contender:
     out = path.parent / "out"
     command = [*TOKSHARD, "tokenize", str(path), "-o", str(out / "x"), "--workers", "1", "--quiet"]
+    command += ["--max-document-bytes", "1GB"]
     command += ["--tokenizer", tokenizer, "--encoder", encoder, "--eod", "0"] if tokenizer else []
 
     def digest() -> Run:

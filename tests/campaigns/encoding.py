@@ -1,7 +1,6 @@
-"""The fast encoder against the reference, on random strings of many kinds, and long texts in small pieces.
+"""The fast encoder against the reference, on random strings of many kinds.
 
-A case is TOKENIZER/SEED.NUMBER, and some thousand strings; some are joined to texts that are encoded as long
-documents are, with pieces of a few characters. Tokenizers are those of a directory, or some
+A case is TOKENIZER/SEED.NUMBER, and some thousand strings. Tokenizers are those of a directory, or some
 that the project makes: every pattern that the fast encoder knows, SentencePiece's form, and that of
 sample_data.
 """
@@ -21,7 +20,6 @@ import numpy as np
 from campaigns.strings import SAMPLE_DATA, Strings, texts_of
 from campaigns.tally import Place, Result
 from support.tokenizer_definitions import BYTE_LEVEL, added, characters, metaspace, probe, sequence, split
-from tokshard.tokenizer import long_texts
 from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.tokenizer.encoders import (
     EncodedBatch,
@@ -30,14 +28,9 @@ from tokshard.tokenizer.encoders import (
     fast_encoder_refusal,
     reference_encoder,
 )
-from tokshard.tokenizer.long_texts import LongTextEncoder
-from tokshard.tokenizer.pieces import TextPiece
 from tokshard.tokenizer.structure import KNOWN_PATTERNS
 
 _STRINGS = 2000
-_LONG_TEXTS = 50
-_JOINED = 8
-_MOST_CHARACTERS_OF_A_PIECE = 30
 _CONTROL_BATCHES = 20
 
 
@@ -75,7 +68,6 @@ class EncodingCampaign:
                 self._refused[name] = reason
         self._texts = texts_of(place.texts)
         self._tools = cache(self._load)
-        self._long_encoders = cache(self._long_encoder)
 
     def cases(self, seed: int, worker: int, workers: int) -> Iterator[str]:
         names = [name for name in self._paths if name not in self._refused]
@@ -91,11 +83,6 @@ class EncodingCampaign:
         texts = list(strings.draw(chance, _STRINGS))
         wrong = difference(texts, fast, reference)
         outcomes = Counter({"equal" if wrong is None else "differs": len(texts)})
-        for _ in range(_LONG_TEXTS):
-            text = "".join(chance.choices(texts, k=_JOINED))
-            characters = chance.randint(1, _MOST_CHARACTERS_OF_A_PIECE)
-            wrong = wrong or difference_in_pieces(text, characters, self._long_encoders(name), reference)
-        outcomes["long, in pieces"] = _LONG_TEXTS
         return Result("", outcomes.total(), wrong, outcomes)
 
     def controls(self) -> Iterator[tuple[str, str | None]]:
@@ -109,16 +96,6 @@ class EncodingCampaign:
         yield "positive: ids are swapped in texts with a rare pattern", None if caught else "was not caught"
         same = difference(batches[0], reference, reference)
         yield "negative: the reference with itself", same
-        wrong_cuts = self._long_encoder(name)
-        wrong_cuts._boundaries = _CutsAnywhere()
-        joined = ("".join(batches[0][n : n + _JOINED]) for n in range(_STRINGS))
-        caught = any(difference_in_pieces(text, 9, wrong_cuts, reference) for text in joined)
-        yield "positive: texts are cut anywhere", None if caught else "was not caught"
-
-    def _long_encoder(self, name: str) -> LongTextEncoder:
-        _, fast, reference = self._tools(name)
-        tokenizer = load_tokenizer(str(self._paths[name]), need_eod=False)
-        return LongTextEncoder(tokenizer, fast, reference, special_tokens=False)
 
     def _load(self, name: str) -> tuple[Strings, Encoder, Encoder]:
         path = self._paths[name]
@@ -126,14 +103,6 @@ class EncodingCampaign:
         strings = Strings(json.loads(path.read_text(encoding="utf-8")), self._texts)
         fast = fast_encoder(tokenizer, special_tokens=False)
         return strings, fast, reference_encoder(tokenizer, special_tokens=False)
-
-
-class _CutsAnywhere:
-    """Boundaries that are wrong on purpose."""
-
-    def pieces(self, text: str, characters: int, _: object) -> Iterator[TextPiece]:
-        for begin in range(0, len(text), characters):
-            yield TextPiece(begin, min(begin + characters, len(text)))
 
 
 class _SwapsIds:
@@ -165,16 +134,6 @@ def difference(texts: list[str], encoder: Encoder, reference: Encoder) -> str | 
         if one != other:
             return f"{text!a}: {one} instead of {other}"
     return "other offsets"
-
-
-def difference_in_pieces(
-    text: str, characters: int, encoder: LongTextEncoder, reference: Encoder
-) -> str | None:
-    """Say what is wrong with the tokens of a text in pieces of about so many characters."""
-    long_texts.PIECE_CHARACTERS = characters
-    found = [index for ids in encoder.encode(text, compare=False, where="") for index in ids.tolist()]
-    right = reference.encode([text]).ids.tolist()
-    return None if found == right else f"{text!a} in pieces of {characters}: {found} instead of {right}"
 
 
 make = EncodingCampaign

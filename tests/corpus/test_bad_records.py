@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import orjson
 import pytest
 
 from support.corpus_units import CODECS, read_data
@@ -171,43 +170,7 @@ def test_odd_lines_that_are_fine(line, sequences, ending, codec, tmp_path):
     assert reading.rejected == []
 
 
-BRANCHING = {
-    "arrays": (b"[" + b"[]," * 500_000 + b"0]", "at most 500,000 arrays and objects"),
-    "objects": (b"[" + b'{"a":1},' * 500_000 + b"0]", "at most 500,000 arrays and objects"),
-    "deep arrays": (
-        b"[" + (b"[" * 200 + b"]" * 200 + b",") * 2500 + b"0]",
-        "at most 500,000 arrays and objects",
-    ),
-    "arrays beside NaN": (b"[NaN," + b"[]," * 500_000 + b"0]", "at most 500,000 arrays and objects"),
-    "numbers": (b"[" + b"0," * 2_000_000 + b"0]", "at most 2,000,000 keys and values"),
-    "strings": (b"[" + b'"",' * 2_000_000 + b"0]", "at most 2,000,000 keys and values"),
-    "keys": (b"{" + b'"a":0,' * 1_000_000 + b'"a":0}', "at most 2,000,000 keys and values"),
-}
-
-
-@pytest.mark.parametrize("case", BRANCHING)
-def test_a_line_of_too_many_values_is_rejected_before_it_is_parsed(case, tmp_path, monkeypatch):
-    """An array or object of 2 bytes takes up to 300 in memory: 2 GB for a line of the default limit."""
-    value, message = BRANCHING[case]
-    data = BEFORE + b'{"text": "a", "x": ' + value + b"}\n" + AFTER
-    parsed = []
-    loads = orjson.loads
-    monkeypatch.setattr(orjson, "loads", lambda line: parsed.append(len(line)) or loads(line))
-    for batch_bytes in (1 << 10, 1 << 20, 1 << 25):
-        reading = read_data(data, "none", tmp_path, batch_bytes=batch_bytes)
-        assert reading.rejected == [(len(BEFORE), 3, "too-many-values")]
-        assert reading.details == [f"the line must have {message}"]
-        assert [texts for _, texts in reading.documents] == [(("before",),), (("after",),)]
-    assert max(parsed) < 100
-
-
-def test_a_wanted_list_of_too_many_texts_is_rejected(tmp_path):
-    data = BEFORE + b'{"text": [' + b'"",' * 2_000_000 + b'""]}\n'
-    reading = read_data(data, "none", tmp_path)
-    assert reading.rejected == [(len(BEFORE), 3, "too-many-values")]
-
-
-def test_long_lines_below_the_limits_are_documents(tmp_path):
+def test_long_lines_of_many_values_are_documents(tmp_path):
     arrays, texts = b"[" + b"[]," * 499_990 + b"0]", b"[" + b'"[]{},:\\"",' * 490_000 + b'"b"]'
     data = (
         b'{"text": "a", "x": ' + arrays + b', "y": "' + b"[,:{" * 600_000 + b'"}\n{"text": ' + texts + b"}\n"
@@ -222,7 +185,7 @@ def test_the_table_has_forty_cases_and_every_reason():
     cases = CASES + CUT_CASES
     assert len({case.name for case in cases}) == len(cases) >= 40
     elsewhere = {"corrupt-stream", "token-ids", "too-many-values"}
-    elsewhere |= {reason for reason in REASONS if reason.startswith(("id-", "key-"))}
+    elsewhere |= {reason for reason in REASONS if reason.startswith("key-")}
     assert {case.reason for case in cases} == set(REASONS) - elsewhere
 
 

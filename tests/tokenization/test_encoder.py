@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 from contextlib import closing
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.tokenize_runs import TOKENIZER, job_of, pair, run_tokenize, write_jsonl
+from support.tokenizer_definitions import random_texts
 from tokshard.corpus.records import read_documents
 from tokshard.corpus.units import LineUnit
 from tokshard.errors import EncoderMismatchError
@@ -20,7 +22,7 @@ from tokshard.tokenization import encoder as encoder_module
 from tokshard.tokenization.encoder import BatchProgress, Outcome, Task, UnitEncoder, progress_each
 from tokshard.tokenization.part import PartReader, UnitKey
 from tokshard.tokenization.workers.executor import InlineExecutor
-from tokshard.tokenizer import encoders, long_texts
+from tokshard.tokenizer import encoders
 from tokshard.tokenizer.structure import FastEncoderRefusedError
 
 FIELDS = ("text", "title")
@@ -194,22 +196,28 @@ def test_a_tokenizer_that_the_fast_library_refuses_is_compared_with_nothing(tmp_
     assert part_of(tmp_path) == (header, streams)
 
 
-LONG = "It's a long text: “1,234” words of 日本語。\n\n  And more. <|endoftext|>" * 40
-
-
-@pytest.mark.parametrize("encoder", ["fast", "reference"])
 @pytest.mark.parametrize("special_tokens", [False, True])
-def test_long_documents_are_encoded_as_others(tmp_path, monkeypatch, encoder, special_tokens):
-    texts = ["a", LONG, [LONG, "", "b", LONG], [], "", [LONG[:300]], "c" * 700]
-    source = write_jsonl(tmp_path / "in.jsonl", [{"text": text, "title": "t"} for text in texts] + [b"bad"])
-    streams = []
-    for size in (10_000, 50):
-        monkeypatch.setattr(encoder_module, "LONG_CHARACTERS", 2 * size)
-        monkeypatch.setattr(long_texts, "PIECE_CHARACTERS", size)
-        out = tmp_path / str(size)
+def test_long_documents_are_encoded_alike_by_both_encoders(tmp_path, special_tokens):
+    """From 0.3 to 1.2 MB, of all kinds of text; the last two are not compared in the run."""
+    kinds = random_texts(7, 2000)
+    chance = random.Random(7)
+
+    def long_text(size):
+        text = ""
+        while len(text.encode()) < size:
+            text += " ".join(chance.choices(kinds, k=500))
+        return text
+
+    texts = ["a", long_text(300_000), [long_text(400_000), "", "b"], "word " * 100_000, "c" * 300_000, []]
+    texts += [long_text(1_100_000), [long_text(600_000), long_text(600_000)]]
+    source = write_jsonl(tmp_path / "in.jsonl", [{"text": text, "title": "t"} for text in texts])
+    pairs = []
+    for encoder in ("fast", "reference"):
         options = {"tokenizer": TOKENIZER, "encoder": encoder, "special_tokens": special_tokens}
-        options |= {"fields": FIELDS, "executor": InlineExecutor(), "on_error": "skip"}
-        report = run_tokenize(source, str(out / "x"), **options)
-        assert report.encoder.compared == (len(texts) if encoder == "fast" else 0)
-        streams.append([pair(out / name) for name in ("x_text_document", "x_title_document")])
-    assert streams[0] == streams[1]
+        report = run_tokenize(
+            source, str(tmp_path / encoder), fields=FIELDS, executor=InlineExecutor(), **options
+        )
+        names = (f"{encoder}_text_document", f"{encoder}_title_document")
+        pairs.append([pair(tmp_path / name) for name in names])
+        assert report.encoder.uncompared == (2 if encoder == "fast" else None)
+    assert pairs[0] == pairs[1]

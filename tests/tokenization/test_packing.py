@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tokshard.errors import IntegrityError
-from tokshard.tokenization.counts import FieldCounts
-from tokshard.tokenization.packing import pack_documents, pack_long_document
+from tokshard.tokenization.packing import pack_documents
 
 documents = st.lists(st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=3), max_size=8)
 
@@ -39,24 +36,6 @@ def pack(texts_of_documents, *, append_eod, eod_id=9, dtype="uint16", counted=Tr
         eod_id=eod_id,
         append_eod=append_eod,
     )
-
-
-@given(st.lists(st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=3), max_size=3), st.booleans())
-def test_a_long_document_in_pieces_is_packed_as_a_whole(texts, append_eod):
-    whole = pack([[list(chain(*pieces)) for pieces in texts]], append_eod=append_eod)
-    arrays = [iter([np.array(ids, np.uint32) for ids in pieces]) for pieces in texts]
-    packed = list(pack_long_document(arrays, dtype=np.dtype("uint16"), eod_id=9, append_eod=append_eod))
-    for name in ("tokens", "lengths", "sequences"):
-        arrays = [getattr(piece, name) for piece in packed]
-        assert {array.dtype for array in arrays} == {getattr(whole, name).dtype}
-        assert np.concatenate(arrays).tolist() == getattr(whole, name).tolist()
-    assert sum((piece.counts for piece in packed), FieldCounts()) == whole.counts
-
-
-def test_a_long_document_has_the_limits_of_others():
-    pieces = [iter([np.array([1, 70_000], np.uint32)])]
-    with pytest.raises(IntegrityError, match="70000, but the largest uint16 is 65535"):
-        list(pack_long_document(pieces, dtype=np.dtype("uint16"), eod_id=None, append_eod=True))
 
 
 @given(documents, st.booleans())

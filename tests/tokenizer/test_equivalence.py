@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 
 import numpy as np
 import pytest
 
+from support.command_line import tokshard
 from support.tokenize_runs import TOKENIZER, manifest, pair, run_tokenize, write_jsonl
+from tokshard import MergeOptions, merge
 from tokshard.errors import BadRecordError, EncoderMismatchError
 from tokshard.tokenization.encoder import _texts_of
 from tokshard.tokenization.workers.executor import InlineExecutor
@@ -119,10 +122,99 @@ def test_an_encoder_that_lies_in_the_middle_is_caught(tmp_path, lie, monkeypatch
     assert pair(out) == pair(tmp_path / "right")
 
 
+# Of 100 bytes at most, and above: by one byte, of characters of two bytes, and in several sequences.
+COMPARED = ["word " * 5, "x" * 100, ["x" * 50, "y" * 50], [], "é" * 50]
+TOO_LARGE = ["x" * 101, "é" * 51, ["x" * 60, "y" * 60]]
+
+
+@pytest.fixture
+def mixed(tmp_path, monkeypatch):
+    """Documents of which some are too large to be compared, in no order; and how many of them are."""
+    monkeypatch.setattr(equivalence, "MOST_BYTES", 100)
+    kinds = [*COMPARED, *TOO_LARGE] * 6
+    random.Random(2).shuffle(kinds)
+    path = write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in kinds])
+    return path, [text in TOO_LARGE for text in kinds]
+
+
+def encoders_of(prefix):
+    return manifest(prefix)["encoder"]
+
+
+def test_larger_documents_are_not_compared_and_counted(tmp_path, mixed, lie):
+    path, _ = mixed
+    lie("é" * 51)
+    options = {"tokenizer": TOKENIZER, "encoder": "fast", "executor": InlineExecutor(), "unit_bytes": 500}
+    report = run_tokenize(path, str(tmp_path / "out"), **options)
+    assert (report.encoder.compared, report.encoder.uncompared) == (30, 18)
+    assert encoders_of(tmp_path / "out") == {"documents": {"fast": 48}, "compared": 30, "uncompared": 18}
+    run_tokenize(path, str(tmp_path / "slow"), **{**options, "encoder": "reference"})
+    assert pair(tmp_path / "out") != pair(tmp_path / "slow")
+    assert encoders_of(tmp_path / "slow") == {"documents": {"reference": 48}, "compared": 0}
+
+
+def test_an_encoder_that_lies_about_the_largest_compared_document_is_caught(tmp_path, mixed, lie):
+    path, _ = mixed
+    lie("é" * 50)
+    with pytest.raises(EncoderMismatchError):
+        run_tokenize(
+            path, str(tmp_path / "out"), tokenizer=TOKENIZER, encoder="fast", executor=InlineExecutor()
+        )
+
+
+def test_the_texts_of_all_fields_count_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(equivalence, "MOST_BYTES", 100)
+    records = [{"text": "a" * n, "title": "b" * 60} for n in (0, 40, 41)]
+    path = write_jsonl(tmp_path / "in.jsonl", records)
+    options = {"tokenizer": TOKENIZER, "encoder": "fast", "executor": InlineExecutor()}
+    report = run_tokenize(path, str(tmp_path / "out"), fields=("text", "title"), **options)
+    assert (report.encoder.compared, report.encoder.uncompared) == (2, 1)
+
+
+def test_counts_of_larger_documents_end_at_the_limit_of_a_run(tmp_path, mixed):
+    path, too_large = mixed
+    options = {"tokenizer": TOKENIZER, "encoder": "fast", "executor": InlineExecutor(), "unit_bytes": 900}
+    for limit in range(1, len(too_large), 5):
+        run_tokenize(path, str(tmp_path / "out"), limit=limit, force=True, **options)
+        uncompared = sum(too_large[:limit])
+        expected = {"documents": {"fast": limit}, "compared": limit - uncompared}
+        assert encoders_of(tmp_path / "out") == expected | ({"uncompared": uncompared} if uncompared else {})
+
+
+def test_splits_and_merges_count_larger_documents(tmp_path, mixed):
+    path, _ = mixed
+    options = {"tokenizer": TOKENIZER, "encoder": "fast", "executor": InlineExecutor(), "unit_bytes": 900}
+    run_tokenize(path, str(tmp_path / "out"), holdout=0.5, limit=37, **options)
+    prefixes = [f"{tmp_path}/out_{split}" for split in ("train", "valid")]
+    found = [encoders_of(prefix) for prefix in prefixes]
+    for counts in found:
+        assert counts["compared"] + counts["uncompared"] == counts["documents"]["fast"] > 0
+    run_tokenize(path, str(tmp_path / "slow"), **{**options, "encoder": "reference"})
+    merge(MergeOptions((*prefixes, str(tmp_path / "slow")), str(tmp_path / "merged")))
+    assert encoders_of(tmp_path / "merged") == {
+        "documents": {"fast": 37, "reference": 48},
+        "compared": sum(counts["compared"] for counts in found),
+        "uncompared": sum(counts["uncompared"] for counts in found),
+    }
+
+
+def test_a_document_above_1_mb_is_named_in_the_reports(tmp_path):
+    texts = ["word " * 200_000, "word " * 200_000 + "x"]
+    path = write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in texts])
+    words = ["--tokenizer", TOKENIZER, "-o", tmp_path / "out"]
+    shown = tokshard("tokenize", path, *words).stdout
+    checked = "1 document checked against the reference encoder, all equal, 1 document above 1 MB not checked"
+    assert f"encoder: fast, {checked}\n" in shown
+    shown = tokshard("inspect", tmp_path / "out").stdout
+    assert "2 documents encoded by the fast encoder; 1 checked against the reference, all equal; " in shown
+    assert "1 above 1 MB not checked" in shown
+
+
 def test_reference_after_fast_redoes_what_fast_made(tmp_path):
     texts = [f"document number {n}" for n in range(300)]
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in texts] + [b"broken"])
     options = {"tokenizer": TOKENIZER, "unit_bytes": 1000, "executor": InlineExecutor()}
+    options["max_document_bytes"] = 1000  # the defaults of the encoders differ
     out = str(tmp_path / "out")
     for encoder in ("fast", "reference"):
         with pytest.raises(BadRecordError):

@@ -170,11 +170,11 @@ def tokenize(
         ),
     ] = None,
     max_document_bytes: Annotated[
-        int,
+        int | None,
         declarations.size(
             "--max-document-bytes",
-            help="Reject records larger than SIZE.",
-            default=f"{TokenizeOptions.max_document_bytes // 10**6}MB",
+            help="Reject records above SIZE.",
+            default="16MB or 4MB",
             group=_ERRORS,
         ),
     ] = TokenizeOptions.max_document_bytes,

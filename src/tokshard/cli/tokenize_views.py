@@ -139,6 +139,8 @@ def _encoder(report: TokenizeReport) -> str:
     if report.encoder.compared:
         checked = counted(report.encoder.compared, "document")
         text += f", {checked} checked against the reference encoder, all equal"
+    if report.encoder.uncompared:
+        text += f", {counted(report.encoder.uncompared, 'document')} above 1 MB not checked"
     return text + (f" ({report.encoder_reason})" if report.encoder_reason else "")
 
 

@@ -2,14 +2,13 @@
 
 Each line is parsed by ``orjson``. A line that it refuses is parsed again by the standard library, which
 accepts NaN, huge numbers and lone surrogates: a record is rejected only if a requested field is unusable.
-The structure of a long line is counted first, because objects need up to 100 times the memory of their text.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -24,7 +23,6 @@ from tokshard.corpus.fields import FieldNames, FieldPaths, json_type, quoted, va
 from tokshard.corpus.holdout_keys import MAX_INTEGER, MIN_INTEGER, key_in, plain_keys
 from tokshard.corpus.lines import LineBatch, line_batches
 from tokshard.corpus.rejection import (
-    MAX_RECORD_VALUES,
     RejectedRecord,
     TextCheck,
     UnusableRecordError,
@@ -38,13 +36,10 @@ from tokshard.corpus.units import LineUnit, RowUnit
 
 # Large enough to hide the cost per batch, small enough for a core's cache: 4 MiB is 10% slower.
 BATCH_BYTES = 1 << 20
-MAX_DOCUMENT_BYTES = 64_000_000
+MAX_DOCUMENT_BYTES = 16_000_000
 # The parser of the standard library is recursive; the limit makes its result independent of the caller's
 # stack and of Python's version. (orjson accepts 1,024 levels.)
-_LIMITS = JsonLimits(containers=500_000, values=MAX_RECORD_VALUES)
-_SECOND_PARSER_LIMITS = replace(_LIMITS, depth=400)
-# An array needs two bytes, as does a value with its comma: a shorter line cannot exceed the limits.
-_LONG_LINE_BYTES = 2 * min(_LIMITS.containers, _LIMITS.values)
+_SECOND_PARSER_LIMITS = JsonLimits(containers=sys.maxsize, values=sys.maxsize, depth=400)
 
 
 def _integer(digits: str) -> int | float:
@@ -147,7 +142,7 @@ def _read_lines(
 def _plain_documents(batch: LineBatch, paths: FieldPaths, max_document_bytes: int) -> DocumentBatch | None:
     import orjson
 
-    if not batch.lines or int(batch.lengths.max()) > min(max_document_bytes, _LONG_LINE_BYTES):
+    if not batch.lines or int(batch.lengths.max()) > max_document_bytes:
         return None
     try:
         columns = values_of(paths.all, map(orjson.loads, batch.lines))
@@ -202,8 +197,6 @@ def _field_values(
 ) -> tuple[list[str | list[str]], bytes | None]:
     import orjson
 
-    if len(line) > _LONG_LINE_BYTES:
-        _check_structure(line, _LIMITS)
     try:
         record, is_strict = orjson.loads(line), True
     except orjson.JSONDecodeError:
@@ -219,12 +212,6 @@ def _field_values(
         for path, value in zip(paths.texts, values, strict=True):
             _refuse_surrogates(value, path.name)
     return values, None if paths.key is None else key_in(record, paths.key)
-
-
-def _check_structure(line: bytes, limits: JsonLimits) -> None:
-    if excess := limits.excess(line):
-        reason = "too-deep" if excess.limit == "depth" else "too-many-values"
-        raise UnusableRecordError(reason, f"the line must {excess.message}")
 
 
 def _refuse_surrogates(value: str | list[str], field: str) -> None:
@@ -247,7 +234,8 @@ def _second_opinion(line: bytes, *, is_cut: bool) -> Any:
     text = _decoded(line, is_cut=is_cut)
     if nul_bytes := text.count("\0"):
         raise UnusableRecordError("nul-byte", f"the line contains {counted(nul_bytes, 'NUL byte')}")
-    _check_structure(line, _SECOND_PARSER_LIMITS)
+    if excess := _SECOND_PARSER_LIMITS.excess(line):
+        raise UnusableRecordError("too-deep", f"the line must {excess.message}")
     try:
         return _TOLERANT.decode(text)
     except json.JSONDecodeError as error:

@@ -11,8 +11,6 @@ from tokshard.errors import BAD_RECORD_EXCERPT_CHARACTERS
 TextCheck = Callable[[str], None]
 """It raises UnusableRecordError for texts that a tokenizer cannot encode."""
 
-MAX_RECORD_VALUES = 2_000_000
-"""The most values of a record, keys and the sequences of a field included."""
 _TOP_REASONS = 3
 REASONS: dict[str, str] = {
     "invalid-json": "The line is not valid JSON.",
@@ -32,9 +30,7 @@ REASONS: dict[str, str] = {
     "key-missing": "The record does not have the field of --holdout-key, or it is null.",
     "key-type": "The field of --holdout-key is neither a string nor an integer of 64 bits.",
     "too-deep": "The line nests arrays and objects too deeply.",
-    "too-many-values": (
-        "The record has more than 2,000,000 keys and values, or more than 500,000 arrays and objects."
-    ),
+    "too-many-values": "The list of a row of a table has more than 2,000,000 items.",
     "too-long": "The record is larger than --max-document-bytes.",
     "corrupt-stream": "The compressed stream is truncated or damaged here; the rest of the input is lost.",
 }

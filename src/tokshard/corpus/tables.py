@@ -32,7 +32,6 @@ from tokshard.corpus.fields import (
 )
 from tokshard.corpus.holdout_keys import encoded_key, plain_keys
 from tokshard.corpus.rejection import (
-    MAX_RECORD_VALUES,
     TextCheck,
     UnusableRecordError,
     check_length,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MAX_BATCH_ROWS = 1 << 16
+_MAX_ITEMS = 2_000_000
 
 
 class TableGroup(NamedTuple):
@@ -407,12 +407,12 @@ def _without_long_lists(column: Any, name: str, errors: dict[int, UnusableRecord
     pc: Any = compute
 
     lengths = pc.list_value_length(column)
-    too_long = pc.fill_null(pc.greater(lengths, MAX_RECORD_VALUES), fill_value=False)
+    too_long = pc.fill_null(pc.greater(lengths, _MAX_ITEMS), fill_value=False)
     rows = np.flatnonzero(np.asarray(too_long)).tolist()
     for row in rows:
         errors[row] = UnusableRecordError(
             "too-many-values",
-            f"the list of field {quoted(name)} must have at most {counted(MAX_RECORD_VALUES, 'item')}, "
+            f"the list of field {quoted(name)} must have at most {counted(_MAX_ITEMS, 'item')}, "
             f"got {count(lengths[row].as_py())}",
         )
     return pc.if_else(too_long, pa.scalar(None, column.type), column) if rows else column

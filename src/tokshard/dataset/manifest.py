@@ -195,11 +195,21 @@ class EncoderRecord:
     compared: Annotated[
         int, Key("compared", "Documents that both encoders encoded, with equal results.", minimum=0)
     ]
+    uncompared: Annotated[
+        int | None,
+        Key(
+            "uncompared",
+            "Documents of the fast encoder above 1 MB, which are not compared; absent if there are none.",
+            minimum=0,
+            omit_none=True,
+        ),
+    ] = None
 
     def __add__(self, other: EncoderRecord) -> EncoderRecord:
         documents = Counter(self.documents)
         documents.update(other.documents)
-        return EncoderRecord(dict(documents), self.compared + other.compared)
+        uncompared = (self.uncompared or 0) + (other.uncompared or 0)
+        return EncoderRecord(dict(documents), self.compared + other.compared, uncompared or None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,8 +89,10 @@ def _manifest_facts(manifest: Manifest) -> Facts:
         f"{counted(documents, 'document')} encoded by the {name} encoder"
         for name, documents in manifest.encoder.documents.items()
     )
-    compared = manifest.encoder.compared
+    compared, uncompared = manifest.encoder.compared, manifest.encoder.uncompared
     checked = f"; {count(compared)} checked against the reference, all equal" if compared else ""
+    if uncompared:
+        checked += f"; {count(uncompared)} above 1 MB not checked"
     facts: Facts = [
         ("tokenizer", f"{tokenizer_name(identity)}{vocabulary}"),
         ("encoder", f"{encoded}{checked}"),

@@ -494,10 +494,12 @@ def _input_records(assembly: Assembly, plan: BuildPlan, split: int) -> tuple[Inp
 
 def _encoder_record(assembly: Assembly, split: int) -> EncoderRecord:
     documents: dict[str, int] = {}
+    uncompared = 0
     for unit in assembly.units():
         made = unit.header.counts.split(split).documents
         documents[unit.header.encoder] = documents.get(unit.header.encoder, 0) + made
-    return EncoderRecord(documents, assembly.counts.split(split).compared)
+        uncompared += len(unit.header.uncompared[split]) if unit.header.uncompared else 0
+    return EncoderRecord(documents, assembly.counts.split(split).compared, uncompared or None)
 
 
 def _unit_lines(assembly: Assembly, k: int, split: int) -> Iterator[bytes]:

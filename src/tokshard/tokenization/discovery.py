@@ -79,7 +79,7 @@ def _first_rejected(job: TokenizeJob, number: int, file: CorpusFile) -> list[Rej
     from tokshard.corpus.selection import RecordSelection
     from tokshard.tokenization.encoder import text_check
 
-    limit, names = job.options.max_document_bytes, job.options.field_names
+    limit, names = job.parameters.max_document_bytes, job.options.field_names
     selection, check = RecordSelection.of(job.parameters), text_check(job.tokenizer.identity)
     sampled = selection.sampled(number, np.zeros(1, np.int64))
     if sampled is not None and not sampled[0]:

@@ -11,12 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from itertools import islice, repeat
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from tokshard.core.codec import decode, encode
-from tokshard.core.memory import release_free_memory
 from tokshard.corpus.batch import DocumentBatch
 from tokshard.corpus.records import read_documents
 from tokshard.corpus.rejection import RejectedRecord, TextCheck, UnusableRecordError
@@ -25,12 +23,11 @@ from tokshard.corpus.units import LineUnit, Unit, unit_from_json
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage import syscalls
 from tokshard.tokenization.counts import FieldCounts, SplitCounts, UnitCounts, dropped_characters
-from tokshard.tokenization.packing import PackedDocuments, pack_documents, pack_long_document
+from tokshard.tokenization.packing import PackedDocuments, pack_documents
 from tokshard.tokenization.part import OutputLayout, PartHeader, PartWriter, UnitKey
 from tokshard.tokenizer import encoders, equivalence, libraries
 from tokshard.tokenizer.definition import Tokenizer, reopen_tokenizer
 from tokshard.tokenizer.dropped_characters import DroppedCharacters
-from tokshard.tokenizer.long_texts import LONG_CHARACTERS, LongTextEncoder
 from tokshard.tokenizer.structure import FastEncoderRefusedError
 from tokshard.tokenizer.token_ids import check_token_ids
 
@@ -39,6 +36,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokshard.tokenization.choice import EncoderName
+
+_SEARCHED_CHARACTERS = 1 << 18  # of each text, for dropped characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +277,7 @@ class UnitEncoder:
         input_bytes = _InputBytes(unit)
         first_offset: int | None = None
         path = os.path.join(self.parts_directory, task.key.part_name)
+        uncompared: tuple[list[int], ...] = tuple([] for _ in range(layout.splits))
         streams = [*layout.streams]
         if spec.drops_characters:
             streams += (f"characters.{k}" for k in range(layout.outputs))
@@ -293,7 +293,7 @@ class UnitEncoder:
                 splits = []
                 for split in range(layout.splits):
                     documents = batch.of_split(split)
-                    chosen = self._documents_to_compare(documents, task)
+                    chosen, too_large = self._documents_to_compare(documents, task)
                     for field, packed in self._packed_fields(documents, chosen, task.name):
                         k = layout.outputs_of(split)[field]
                         _write_packed(part, k, packed)
@@ -305,6 +305,7 @@ class UnitEncoder:
                             outputs[k] += FieldCounts(unrepresented=dropped_characters(rows))
                     part.write(f"offsets.{split}", documents.offsets.data)
                     splits.append(SplitCounts(documents.documents, len(chosen) if self._compares else 0))
+                    uncompared[split].extend(documents.offsets[too_large].tolist())
                 added = _counts_of(batch, outputs, splits)
                 counts += added
                 if spec.max_rejected is not None and counts.rejected_total > spec.max_rejected:
@@ -328,6 +329,7 @@ class UnitEncoder:
                     content_xxh3_128=content_digest.hexdigest(),
                     counts=counts,
                     first_offset=first_offset,
+                    uncompared=tuple(map(tuple, uncompared)) if self._compares and any(uncompared) else None,
                 )
             )
         if isinstance(unit, LineUnit) and unit.temporary:
@@ -349,7 +351,7 @@ class UnitEncoder:
         for k, (texts, counts) in enumerate(zip(batch.texts, batch.sequences_per_document, strict=True)):
             offsets = np.repeat(batch.offsets[chosen], 1 if counts is None else counts[chosen])
             rows = [
-                (offset, *self._characters.count(texts[index][:LONG_CHARACTERS]))
+                (offset, *self._characters.count(texts[index][:_SEARCHED_CHARACTERS]))
                 for offset, index in zip(offsets, _texts_of(chosen, counts), strict=True)
             ]
             yield k, np.array(rows, np.int64).reshape(-1, 3)
@@ -358,23 +360,24 @@ class UnitEncoder:
     def _characters(self) -> DroppedCharacters:
         return DroppedCharacters(self._tokenizer)
 
-    def _documents_to_compare(self, batch: DocumentBatch, task: Task) -> NDArray[np.int64]:
-        if self._compares:
-            return equivalence.sample(batch.offsets, task.unit.file, task.compare_below)
+    def _documents_to_compare(
+        self, batch: DocumentBatch, task: Task
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        # The documents to compare, and those that are too large.
         import numpy as np
 
-        return np.empty(0, np.int64)
+        if not self._compares:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        too_large = _larger_documents(batch, equivalence.MOST_BYTES)
+        chosen = equivalence.sample(batch.offsets, task.unit.file, task.compare_below)
+        return np.setdiff1d(chosen, too_large), too_large
 
     def _packed_fields(
         self, batch: DocumentBatch, chosen: NDArray[np.int64], where: str
     ) -> Iterator[tuple[int, PackedDocuments]]:
-        # Of each field all documents at once; or in pieces if one of them is long.
+        # Of each field all documents at once.
         spec = self._spec
         for k, (texts, counts) in enumerate(zip(batch.texts, batch.sequences_per_document, strict=True)):
-            if max(map(len, texts), default=0) > LONG_CHARACTERS:
-                release_free_memory()  # that of reading a long line
-                yield from ((k, packed) for packed in self._packed_pieces(texts, counts, chosen, where))
-                continue
             compared = _texts_of(chosen, counts)
             comparison = equivalence.Comparison([texts[index] for index in compared], self._reference, where)
             encoded = self._encoder.encode(texts)
@@ -391,27 +394,6 @@ class UnitEncoder:
                 unknown_id=spec.unknown_id,
             )
             yield k, packed
-
-    def _packed_pieces(
-        self, texts: list[str], counts: NDArray[np.uint32] | None, chosen: NDArray[np.int64], where: str
-    ) -> Iterator[PackedDocuments]:
-        remaining = iter(texts)
-        self._encoder  # noqa: B018 - it decides whether texts are compared
-        compared = set(chosen.tolist()) if self._compares else set()
-        for number, count in enumerate(repeat(1, len(texts)) if counts is None else counts.tolist()):
-            encode = partial(self._long.encode, compare=number in compared, where=where)
-            yield from pack_long_document(
-                map(encode, islice(remaining, count)),
-                dtype=self._dtype,
-                eod_id=self._spec.eod_id,
-                append_eod=self._spec.append_eod,
-                unknown_id=self._spec.unknown_id,
-            )
-
-    @cached_property
-    def _long(self) -> LongTextEncoder:
-        special_tokens = self._spec.special_tokens
-        return LongTextEncoder(self._tokenizer, self._encoder, self._reference, special_tokens=special_tokens)
 
 
 def text_check(identity: TokenizerIdentity) -> TextCheck | None:
@@ -481,3 +463,31 @@ def _texts_of(
     ends = np.cumsum(texts_per_document, dtype=np.int64)
     pieces = [np.arange(ends[index] - texts_per_document[index], ends[index]) for index in documents]
     return np.concatenate(pieces) if pieces else documents
+
+
+def _larger_documents(batch: DocumentBatch, size_bytes: int) -> NDArray[np.int64]:
+    """Return the documents of a batch with more bytes of text, as indices."""
+    import numpy as np
+
+    columns = list(zip(batch.texts, batch.sequences_per_document, strict=True))
+    characters = sum(_characters_per_document(texts, counts) for texts, counts in columns)
+    larger = []
+    for document in np.flatnonzero(4 * characters > size_bytes):  # a character has at most 4 bytes
+        found = (
+            texts[index] for texts, counts in columns for index in _texts_of(np.array([document]), counts)
+        )
+        if sum(len(text.encode()) for text in found) > size_bytes:
+            larger.append(document)
+    return np.array(larger, np.int64)
+
+
+def _characters_per_document(
+    texts: list[str], texts_per_document: NDArray[np.uint32] | None
+) -> NDArray[np.int64]:
+    import numpy as np
+
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    if texts_per_document is None:
+        return lengths
+    before = np.concatenate(([0], np.cumsum(lengths)))
+    return np.diff(before[np.cumsum(texts_per_document, dtype=np.int64)], prepend=0)

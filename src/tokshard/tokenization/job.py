@@ -214,7 +214,7 @@ class TokenizeJob:
             dtype=self.parameters.dtype,
             encoder=self.encoder.name,
             fallback=options.encoder != "fast",
-            max_document_bytes=options.max_document_bytes,
+            max_document_bytes=self.parameters.max_document_bytes,
             # With a limit, the assembly decides which bad records count.
             max_rejected=None if options.has_limits else self.error_policy.limit,
             selection=RecordSelection.of(self.parameters),
@@ -276,7 +276,7 @@ def prepare_job(
         eod_id=tokenizer.eod_id,
         special_tokens=options.special_tokens,
         dtype=choose_dtype(tokenizer, options.dtype),
-        max_document_bytes=options.max_document_bytes,
+        max_document_bytes=choice.max_document_bytes,
         unit_bytes=options.unit_bytes,
         provenance=options.provenance,
         sample=options.sample_share,

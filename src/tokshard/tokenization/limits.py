@@ -157,7 +157,12 @@ class PartPrefix:
             self._bytes[f"offsets.{split}"] = 8 * kept
             splits.append(SplitCounts(kept, compared[split]))
         counts = self._counts(part.header.counts, tuple(splits), tuple(fields))
-        self.header: PartHeader = replace(part.header, counts=counts)
+        uncompared = tuple(
+            tuple(offset for offset in offsets if offset < end) for offsets in part.header.uncompared or ()
+        )
+        self.header: PartHeader = replace(
+            part.header, counts=counts, uncompared=uncompared if any(uncompared) else None
+        )
 
     def digest(self, stream: str) -> str:
         """Return the XXH3-128 of a field's tokens."""

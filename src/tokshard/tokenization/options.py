@@ -56,7 +56,8 @@ class TokenizeOptions:
         dtype: The dtype of the tokens; ``"auto"`` is Megatron's rule.
         on_error: ``"fail"`` stops at the first bad record, ``"skip"`` lists it and continues.
         max_errors: With ``"skip"``: more bad records than this are an error; None for no limit.
-        max_document_bytes: Records larger than this are rejected.
+        max_document_bytes: Records larger than this are rejected; None for 16 MB with the fast encoder, and
+            4 MB with the reference encoder.
         unit_bytes: Input bytes of a unit of work.
         sample: The share of the records that are read, such as 0.01 or ``"1%"``, chosen by a hash of their
             positions; None for all.
@@ -113,7 +114,7 @@ class TokenizeOptions:
     dtype: DtypeChoice = "auto"
     on_error: ErrorChoice = "fail"
     max_errors: int | None = None
-    max_document_bytes: int = 64_000_000
+    max_document_bytes: int | None = None
     unit_bytes: int = 16 << 20
     sample: float | str | None = None
     sample_seed: int = SEED

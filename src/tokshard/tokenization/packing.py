@@ -7,7 +7,6 @@ and counted in its last sequence. A document without tokens stays a document of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -101,58 +100,6 @@ def pack_documents(
         unrepresented=_unknown(ids, unknown_id),
     )
     return PackedDocuments(tokens, lengths.astype(np.int32), sequences, counts)
-
-
-def pack_long_document(
-    texts: Iterable[Iterator[NDArray[np.uint32]]],
-    *,
-    dtype: np.dtype[np.generic],
-    eod_id: int | None,
-    append_eod: bool,
-    unknown_id: int | None = None,
-) -> Iterator[PackedDocuments]:
-    """Pack one document as :func:`pack_documents` does, but piece by piece.
-
-    Args:
-        texts: Each text of the document as pieces of its token ids, uint32.
-        dtype: The dataset's token dtype.
-        eod_id: The EOD token's id, to append or to count; None if the tokenizer has none.
-        append_eod: Whether to append it to a document that has tokens.
-        unknown_id: The id of the unknown token, to count; None to count none.
-
-    Yields:
-        Pieces: concatenated they are the packed document, and their counts add up to its counts.
-
-    Raises:
-        IntegrityError: A token id does not fit ``dtype``, or a sequence is longer than int32 allows.
-    """
-    import numpy as np
-
-    lengths: list[int] = []
-    none = np.empty(0, np.int32)
-    for pieces in texts:
-        length = 0
-        for ids in pieces:
-            _check_range(ids, dtype)
-            eod_in_text = int(np.count_nonzero(ids == eod_id)) if eod_id is not None else 0
-            counts = FieldCounts(
-                tokens=len(ids), eod_in_text=eod_in_text, unrepresented=_unknown(ids, unknown_id)
-            )
-            yield PackedDocuments(ids.astype(dtype), none, none.astype(np.uint32), counts)
-            length += len(ids)
-        lengths += [length] if length else []
-    eod = [eod_id] if append_eod and eod_id is not None and lengths else []
-    lengths[-1:] = [lengths[-1] + len(eod)] if lengths else []
-    longest = max(lengths, default=0)
-    _check_length(longest)
-    counts = FieldCounts(
-        tokens=len(eod),
-        sequences=len(lengths),
-        empty_documents=int(not lengths),
-        longest_sequence=longest,
-    )
-    sequences = np.array([len(lengths)], np.uint32)
-    yield PackedDocuments(np.array(eod, dtype), np.array(lengths, np.int32), sequences, counts)
 
 
 def _with_eod(

@@ -154,6 +154,16 @@ class PartHeader:
             omit_none=True,
         ),
     ] = None
+    uncompared: Annotated[
+        tuple[tuple[int, ...], ...] | None,
+        Key(
+            "uncompared",
+            "For each split, positions in the input of documents that were too large to be compared; absent "
+            "if there are none.",
+            minimum=0,
+            omit_none=True,
+        ),
+    ] = None
 
     @property
     def key(self) -> UnitKey:

@@ -231,7 +231,11 @@ def _limited_parts(job: TokenizeJob) -> LimitedParts:
     below = first_bytes(job.files)
 
     def compared(header: PartHeader, offsets: NDArray[np.int64]) -> int:
-        return len(sample(offsets, header.file, below.get(header.file, 0))) if header.encoder == "fast" else 0
+        if header.encoder != "fast":
+            return 0
+        chosen = offsets[sample(offsets, header.file, below.get(header.file, 0))]
+        too_large = {offset for offsets_of_split in header.uncompared or () for offset in offsets_of_split}
+        return sum(offset not in too_large for offset in chosen.tolist())
 
     return LimitedParts(job.parameters, compared, job.tokenizer.unknown_id)
 
@@ -304,7 +308,7 @@ class UnitEncoding:
                 job.files,
                 range(self._assembly.next.file, len(job.files)),
                 unit_bytes=job.options.unit_bytes,
-                max_document_bytes=job.options.max_document_bytes,
+                max_document_bytes=job.parameters.max_document_bytes,
                 raw_directory=job.workspace.raw,
                 is_done=lambda key: key < self._assembly.next or key in self._ready,
                 streams=streams,

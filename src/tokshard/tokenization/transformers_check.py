@@ -56,7 +56,7 @@ def first_texts(job: TokenizeJob) -> list[str]:
             documents = read_documents(
                 unit,
                 job.options.fields,
-                max_document_bytes=job.options.max_document_bytes,
+                max_document_bytes=job.parameters.max_document_bytes,
                 selection=RecordSelection.of(job.parameters),
             )
             for batch in documents:
@@ -86,5 +86,5 @@ def _units_of(job: TokenizeJob, number: int, file: CorpusFile, directory: str) -
     if not file.is_stream:
         return plan_units(number, file, FIRST_BYTES, options.fields, key_field=options.holdout_key)
     return stream_units(
-        number, file, FIRST_BYTES, options.max_document_bytes, directory, skip=lambda _index: False
+        number, file, FIRST_BYTES, job.parameters.max_document_bytes, directory, skip=lambda _index: False
     )

@@ -18,12 +18,10 @@ from typing import Any, Self
 from tokshard.core.background import Background
 from tokshard.errors import MissingExtraError, TokenizerError
 from tokshard.tokenizer import huggingface_library, metaspace, structure
-from tokshard.tokenizer.boundaries import boundaries_of, boundaries_of_definition
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.tokenizer.disputed import disputed
 from tokshard.tokenizer.files import parse_object, parsing_once
 from tokshard.tokenizer.huggingface_library import LoadedTokenizer
-from tokshard.tokenizer.pieces import Boundaries
 from tokshard.tokenizer.structure import FastEncoderRefusedError
 from tokshard.tokenizer.tiktoken_files import TiktokenEncoding
 
@@ -50,7 +48,6 @@ _reference_ahead: dict[str, LoadedTokenizer] = {}
 _examined: dict[tuple[str, bool], str | _Prepared] = {}
 # The SHA-256 of the definition whose merges were checked last: parsing it again takes as long as that.
 _checked: list[str] = []
-_boundaries_ahead: dict[str, Boundaries | None] = {}
 
 
 def load_ahead(argument: str, *, special_tokens: bool = False, **settings: Any) -> None:
@@ -126,7 +123,6 @@ def _take_prepared(tokenizer: Tokenizer, *, special_tokens: bool) -> _Prepared:
     if isinstance(examined, str):
         raise FastEncoderRefusedError(f"cannot encode with {tokenizer.path}: {examined}")
     _checked[:] = [tokenizer.sha256]  # definitions with a continuing subword prefix are refused
-    _boundaries_ahead[tokenizer.sha256] = examined.boundaries
     return examined
 
 
@@ -149,13 +145,6 @@ def huggingface(tokenizer: Tokenizer) -> LoadedTokenizer:
     if tokenizer.sha256 not in _checked:
         _check_subword_prefix(parse_object(tokenizer.definition, path), path)
     return load_huggingface(tokenizer.definition, path)
-
-
-def boundaries(tokenizer: Tokenizer) -> Boundaries | None:
-    """Return the boundaries in texts that are proven for a tokenizer; None if its parts are not known."""
-    if tokenizer.sha256 in _boundaries_ahead:
-        return _boundaries_ahead[tokenizer.sha256]
-    return boundaries_of(tokenizer)
 
 
 def tiktoken(encoding: TiktokenEncoding, path: str) -> Any:
@@ -193,7 +182,6 @@ class _Prepared:
     disputed: Callable[[str], bool] | None
     added_ids: tuple[int, ...]
     prepends: bool | None
-    boundaries: Boundaries | None
 
     @classmethod
     def of(cls, definition: dict[str, Any], *, special_tokens: bool) -> Self:
@@ -206,7 +194,6 @@ class _Prepared:
             disputed=disputed(simplified),
             added_ids=tuple(token["id"] for token in definition.get("added_tokens") or []),
             prepends=metaspace.prepends(definition) if metaspace.is_metaspace(definition) else None,
-            boundaries=boundaries_of_definition(definition),
         )
 
     def load(self, path: str) -> FastLibrary:

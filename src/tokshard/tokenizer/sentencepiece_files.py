@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tokshard.errors import MissingExtraError, TokenizerError
@@ -53,7 +52,7 @@ def sentencepiece_vocabulary(definition: bytes, path: str, settings: Mapping[str
         declared = processor.id_to_piece(eos) if eos >= 0 else None
     prefix, suffix = _template(processor, ids, settings) or (None, None)
     unknown = processor.unk_id()
-    has_unknown = unknown >= 0 and not sentencepiece_settings(definition).byte_fallback
+    has_unknown = unknown >= 0 and not _falls_back_to_bytes(definition)
     return Vocabulary(
         ids,
         (),
@@ -93,57 +92,14 @@ def normalizes_text(definition: bytes, path: str) -> bool:
     return bool(normal != f" {_NOT_NORMAL}".replace(" ", _SPACE))
 
 
-@dataclass(frozen=True, slots=True)
-class SentencePieceSettings:
-    """Settings in a model file that decide how a text is normalized and encoded.
-
-    Attributes:
-        is_bpe: Whether the model merges characters.
-        byte_fallback: Whether unknown characters become bytes.
-        changes_characters: Whether other characters than spaces are normalized.
-        marks_spaces: Whether spaces become U+2581, and all else is normalized by known rules.
-        adds_space: Whether a space is put in front of each text.
-        removes_spaces: Whether spaces at both ends, and all but one of several, are removed.
-    """
-
-    is_bpe: bool
-    byte_fallback: bool
-    changes_characters: bool
-    marks_spaces: bool
-    adds_space: bool
-    removes_spaces: bool
-
-    @staticmethod
-    def without_prefix(definition: bytes) -> bytes:
-        """Return a model that puts no space in front of texts, and is otherwise the same."""
-        # Messages may be written in several parts, of which the last one wins.
-        return definition + b"\x1a\x02\x18\x00"
-
-
-_BPE: Final = 2
-_BUILT_IN_RULES: Final = (b"nmt_nfkc", b"nmt_nfkc_cf", b"nfkc", b"nfkc_cf")
-
-
-def sentencepiece_settings(definition: bytes) -> SentencePieceSettings:
-    """Return the settings in the content of a model file, which the library has accepted."""
+def _falls_back_to_bytes(definition: bytes) -> bool:
+    """Return whether unknown characters become bytes in a model file, which the library has accepted."""
     # The numbers of fields and their defaults are those of sentencepiece_model.proto.
     trainer: dict[int, Any] = {}
-    normalizer: dict[int, Any] = {}
     for field, value in _fields_of_message(memoryview(definition)):
         if field == 2:
             trainer.update(_fields_of_message(value))
-        elif field == 3:
-            normalizer.update(_fields_of_message(value))
-    rules = bytes(normalizer.get(2, b""))
-    is_known = not rules or bytes(normalizer.get(1, b"")) in _BUILT_IN_RULES
-    return SentencePieceSettings(
-        is_bpe=trainer.get(3, 1) == _BPE,
-        byte_fallback=bool(trainer.get(35, 0)),
-        changes_characters=bool(rules),
-        marks_spaces=is_known and bool(normalizer.get(5, 1)) and not trainer.get(24, 0),
-        adds_space=bool(normalizer.get(3, 1)),
-        removes_spaces=bool(normalizer.get(4, 1)),
-    )
+    return bool(trainer.get(35, 0))
 
 
 def _fields_of_message(message: memoryview) -> Iterator[tuple[int, Any]]:

@@ -55,7 +55,7 @@ _BEHAVIORS: Final = ("Removed", "Isolated", "MergedWithPrevious", "MergedWithNex
 # Published patterns: GPT-2; cl100k and Llama 3; o200k; Qwen 2 and 3; Qwen 3.5; Mistral's tekken; digits
 # alone; the three of DeepSeek V3.
 _TEKKEN = O200K_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}").replace(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "")
-KANA_AND_IDEOGRAPHS_PATTERN: Final = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+_KANA_AND_IDEOGRAPHS = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 KNOWN_PATTERNS: Final = frozenset(
     {
         GPT2_PATTERN,
@@ -66,7 +66,7 @@ KNOWN_PATTERNS: Final = frozenset(
         _TEKKEN,
         r"\p{N}",
         r"\p{N}{1,3}",
-        KANA_AND_IDEOGRAPHS_PATTERN,
+        _KANA_AND_IDEOGRAPHS,
         r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
         "|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*"
         r"|\s*[" + "\r\n" + r"]+|\s+(?!\S)|\s+",

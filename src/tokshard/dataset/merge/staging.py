@@ -11,6 +11,8 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Annotated
 
 import xxhash
@@ -391,15 +393,13 @@ def _foreign_record(dataset: MergeInput, digest: str) -> InputRecord:
 
 
 def _encoder_record(inputs: Sequence[MergeInput]) -> EncoderRecord:
-    documents: Counter[str] = Counter()
-    compared = 0
-    for dataset in inputs:
-        if dataset.manifest is None:
-            documents[UNKNOWN_ENCODER] += dataset.header.document_count
-        else:
-            documents.update(dataset.manifest.encoder.documents)
-            compared += dataset.manifest.encoder.compared
-    return EncoderRecord(dict(documents), compared)
+    records = (
+        EncoderRecord({UNKNOWN_ENCODER: dataset.header.document_count}, compared=0)
+        if dataset.manifest is None
+        else dataset.manifest.encoder
+        for dataset in inputs
+    )
+    return reduce(add, records)
 
 
 def _counts(inputs: Sequence[MergeInput]) -> RecordCounts:

@@ -232,7 +232,7 @@ class TaskShard:
                 self._job.files,
                 [number for number in self._files if self._needs_opening(number)],
                 unit_bytes=self._job.options.unit_bytes,
-                max_document_bytes=self._job.options.max_document_bytes,
+                max_document_bytes=self._job.parameters.max_document_bytes,
                 raw_directory=raw,
                 is_done=self._needs_nothing,
                 fields=self._job.options.field_names,
