@@ -228,6 +228,16 @@ WRONG = {
         'unknown option "--tokeniser"',
         "pass --tokenizer",
     ),
+    "option that resembles another a little": (
+        ("tokenize", "--json", "web", "--emit", "slurm"),
+        'unknown option "--emit"',
+        "run `tokshard tokenize --help-all` to list the options",
+    ),
+    "parallelism of experts": (
+        ("shard-plan", "--json", "mix", "--expert-model-parallel-size", "2"),
+        'unknown option "--expert-model-parallel-size"',
+        "leave out --expert-model-parallel-size: it does not change which samples a rank reads",
+    ),
     "Megatron's option": (
         ("tokenize", "--json", "--input", "web.jsonl"),
         'unknown option "--input"',

@@ -25,6 +25,8 @@ _SYNONYMS = {
     "--num-proc": "--workers",
     "--output-prefix": "--output",
 }
+# Parallelism that does not change which samples a rank reads.
+_EXPERT_OR_VIRTUAL = re.compile(r"--(expert-|virtual-pipeline-|num-layers-per-virtual-|num-virtual-stages-)")
 _ITEM = re.compile(r".[:@#][0-9]+$")
 
 
@@ -73,7 +75,7 @@ def closest(word: str, known: Iterable[str]) -> str | None:
         '--tokenizer'
     """
     names = {name.lstrip("-"): name for name in known}
-    found = get_close_matches(word.lstrip("-"), names, n=1)
+    found = get_close_matches(word.lstrip("-"), names, n=1, cutoff=0.7)
     return names[found[0]] if found else None
 
 
@@ -87,6 +89,8 @@ def name_of(parameter: Any) -> str:
 def _unknown_option(name: str, command: Any, path: str, words: Sequence[str]) -> UsageError:
     if megatron_options.applies_to(command.name, name):
         hint = "pass --preset megatron for the options of Megatron's preprocess_data.py"
+    elif command.name == "shard-plan" and _EXPERT_OR_VIRTUAL.match(name):
+        hint = f"leave out {name}: it does not change which samples a rank reads"
     elif name[1:].isdecimal():
         hint = "pass a positive number"
     else:

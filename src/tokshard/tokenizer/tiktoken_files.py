@@ -73,8 +73,8 @@ def encoding_of_lines(definition: bytes, path: str) -> TiktokenEncoding | None:
         if name not in TIKTOKEN_ENCODINGS:
             raise TokenizerError(
                 f"unknown tiktoken encoding: {path}",
-                hint=f"rename the file to one of {', '.join(TIKTOKEN_ENCODINGS)} (.tiktoken): the name "
-                "selects the pattern that splits text; or pass the tokenizer.json of the same model",
+                hint="pass the tokenizer.json of the same model; a file of OpenAI must have its own name "
+                f"({', '.join(TIKTOKEN_ENCODINGS)}), which selects the pattern that splits text",
             )
         return _encoding_of_lines(definition, name, path)
     if is_model_file(path) and _RANK_LINE.match(definition):
