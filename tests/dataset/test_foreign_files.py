@@ -49,10 +49,10 @@ def while_staging(monkeypatch, name):
     """Create the file when the staged index is written, before anything is checked."""
     original = syscalls.create
 
-    def create(path, *mode):
+    def create(path):
         if ".0.idx." in path:
             write(name)
-        return original(path, *mode)
+        return original(path)
 
     monkeypatch.setattr(syscalls, "create", create)
 

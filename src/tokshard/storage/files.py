@@ -135,12 +135,10 @@ class AtomicFile:
         durable: Whether to fsync data and name. Use False for files whose reader checks their digest and
             can rebuild them.
         replace: Whether to replace an existing file; if not, it is an OutputExistsError.
-        mode: The permissions, from which the umask is taken.
     """
 
-    def __init__(self, path: str, *, durable: bool = True, replace: bool = True, mode: int = 0o666) -> None:
+    def __init__(self, path: str, *, durable: bool = True, replace: bool = True) -> None:
         self.path = path
-        self._mode = mode
         self._replace = replace
         self._temporary = temporary_path(path)
         self._durable = durable
@@ -150,7 +148,7 @@ class AtomicFile:
 
     def __enter__(self) -> Self:
         syscalls.unlink(self._temporary)
-        self._descriptor = syscalls.create(self._temporary, self._mode)
+        self._descriptor = syscalls.create(self._temporary)
         return self
 
     def write(self, buffer: syscalls.Buffer) -> None:

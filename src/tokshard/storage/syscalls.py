@@ -50,11 +50,11 @@ def _refuse_url(path: str) -> None:
         )
 
 
-def create(path: str, mode: int = 0o666) -> int:
+def create(path: str) -> int:
     """Create a new file for writing and return its descriptor; fails if a file or link exists."""
     _refuse_url(path)
     with _translated("create", path):
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def open_for_append(path: str) -> int:
