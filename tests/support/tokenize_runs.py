@@ -32,8 +32,8 @@ def write_jsonl(path: Path, records: list) -> str:
     return str(path)
 
 
-def texts_of(path: Path, field: str = "text") -> list[str]:
-    return [json.loads(line)[field] for line in path.read_bytes().splitlines()]
+def texts_of(path: Path) -> list[str]:
+    return [json.loads(line)["text"] for line in path.read_bytes().splitlines()]
 
 
 def documents(prefix: Path | str) -> list[list[list[int]]]:
