@@ -240,6 +240,9 @@ def test_the_windowed_shuffle_is_described_and_has_defaults(mixture, tmp_path):
     refused = run("shard-plan", mixture / "mix", "-o", tmp_path / "x", *SMALL, "--shuffle-window", 3)
     assert refused.returncode == 2
     assert "--shuffle-window requires --shuffle windows" in refused.stderr
+    refused = run("shard-plan", mixture / "mix", "-o", tmp_path / "x", *SMALL, "--shuffle-block", 3)
+    assert refused.returncode == 2
+    assert "--shuffle-block requires --shuffle windows" in refused.stderr
 
 
 def test_an_index_that_a_job_names_otherwise(mixture, tmp_path):

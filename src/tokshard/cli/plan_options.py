@@ -251,8 +251,13 @@ Shuffle = Annotated[
     ),
 ]
 ShuffleBlock = Annotated[
-    int,
-    count("--shuffle-block", help="With --shuffle windows: shuffle blocks of N samples.", group=_ORDER),
+    int | None,
+    count(
+        "--shuffle-block",
+        help="With --shuffle windows: shuffle blocks of N samples.",
+        group=_ORDER,
+        default="256",
+    ),
 ]
 ShuffleWindow = Annotated[
     int | None,

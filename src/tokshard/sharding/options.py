@@ -118,7 +118,7 @@ class ShardPlanOptions:
         data_sharding: In mode ``cyclic``, whether each rank has its own block of the samples.
         equal_counts: See :class:`~tokshard.sharding.requests.StreamRequest`.
         shuffle: One of :data:`~tokshard.sharding.plan.SHUFFLES`.
-        shuffle_block: Samples per block of the shuffle ``windows``.
+        shuffle_block: Samples per block of the shuffle ``windows``; None for 256.
         shuffle_window: Blocks per window of the shuffle ``windows``; None for 4,096.
         shuffle_per_epoch: Whether each epoch is shuffled differently.
         tail: ``"drop"`` or ``"pad"``.
@@ -162,7 +162,7 @@ class ShardPlanOptions:
     data_sharding: bool = True
     equal_counts: bool = False
     shuffle: str = "none"
-    shuffle_block: int = DEFAULT_BLOCK
+    shuffle_block: int | None = None
     shuffle_window: int | None = None
     shuffle_per_epoch: bool = False
     tail: str = "drop"
@@ -204,12 +204,17 @@ class ShardPlanOptions:
         window = self.shuffle_window
         if self.shuffle == "windows" and window is None:
             window = DEFAULT_WINDOW
+        if self.shuffle != "windows" and self.shuffle_block is not None:
+            raise UsageError(
+                f"--shuffle-block requires --shuffle windows, got --shuffle {self.shuffle}",
+                hint="leave out --shuffle-block, or pass --shuffle windows",
+            )
         train = StreamRequest(
             mode=self.mode,
             tail=self.tail,
             shuffle=self.shuffle,
             seed=self.seed,
-            block=self.shuffle_block,
+            block=DEFAULT_BLOCK if self.shuffle_block is None else self.shuffle_block,
             window=window,
             per_epoch=self.shuffle_per_epoch,
             sharded=self.data_sharding,
