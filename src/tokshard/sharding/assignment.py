@@ -261,14 +261,12 @@ class Assignment:
             np.where(read, ranks, -1), np.where(read, steps, -1), np.where(read, local - firsts, -1)
         )
 
-    def tail(self, epoch: int, key_of: KeyOf | None = None) -> Intervals:
+    def tail(self, epoch: int) -> Intervals:
         """Return the ids that no rank reads in an epoch, were all of it read."""
         epoch_range = self._range_of(epoch)
-        return Intervals.of_members(
-            epoch_range.order.ids(_members(epoch_range.layout.dropped()), epoch, key_of)
-        )
+        return Intervals.of_members(epoch_range.order.ids(_members(epoch_range.layout.dropped()), epoch))
 
-    def repeats(self, epoch: int, key_of: KeyOf | None = None) -> tuple[Integers, Integers]:
+    def repeats(self, epoch: int) -> tuple[Integers, Integers]:
         """Return the ids that are read again in an epoch, and how many times each, were all of it read."""
         epoch_range = self._range_of(epoch)
         again = [
@@ -276,7 +274,7 @@ class Assignment:
             for rank, first, count in repeats(epoch_range.layout)
         ]
         positions = np.concatenate([np.empty(0, dtype=np.int64), *again])
-        ids, times = np.unique(epoch_range.order.ids(positions, epoch, key_of), return_counts=True)
+        ids, times = np.unique(epoch_range.order.ids(positions, epoch), return_counts=True)
         return ids, times.astype(np.int64)
 
     def _range_of(self, epoch: int) -> EpochRange:
