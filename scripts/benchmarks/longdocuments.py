@@ -1,4 +1,4 @@
-"""scripts/bench memory: peak memory of `tokshard tokenize` for one very long document.
+"""scripts/bench memory: peak memory of `tokshard tokenize` for one large document.
 
 The memory is that of the largest process: a worker, or what loads the tokenizer for it. Parsing the document
 with Python's json is what it is compared with. The encoders must write the same tokens.
@@ -53,37 +53,17 @@ def _chinese(chance: random.Random) -> str:
     )
 
 
-def _ideographs(chance: random.Random) -> str:
-    return "".join(chr(chance.randrange(0x4E00, 0x9FA5)) for _ in range(_UNIT_CHARACTERS))
-
-
 def _unicode(chance: random.Random) -> str:
     kinds = ("Cs", "Cn", "Co")
     every = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in kinds]
     return "".join(chance.choices(every, k=_UNIT_CHARACTERS))
 
 
-def _emoji(_: random.Random) -> str:
-    return "the quick 😀 brown fox jumps over it. " * (_UNIT_CHARACTERS // 38)
-
-
-def _bases(chance: random.Random) -> str:
-    return "".join(chance.choices("ACGT", k=_UNIT_CHARACTERS))
-
-
-def _letters(_: random.Random) -> str:
-    return "a" * _UNIT_CHARACTERS
-
-
 TEXTS: dict[str, Callable[[random.Random], str]] = {
     "prose": _prose,
     "code": _code,
     "Chinese": _chinese,
-    "ideographs": _ideographs,
     "Unicode": _unicode,
-    "emoji": _emoji,
-    "bases": _bases,
-    "letters": _letters,
 }
 
 
@@ -100,7 +80,7 @@ def main(arguments: list[str]) -> None:
     options = parser("memory", __doc__, rounds=1)
     options.add_argument("tokenizers", nargs="*", help="tokenizer files; without any: the built-in tokenizer")
     options.add_argument("--encoders", nargs="+", default=["fast", "reference"])
-    options.add_argument("--texts", nargs="+", default=list(TEXTS)[:6], choices=list(TEXTS))
+    options.add_argument("--texts", nargs="+", default=list(TEXTS), choices=list(TEXTS))
     options.add_argument("--size", type=int, default=16_000_000, help="bytes of the document")
     with session(options, arguments, "tokshard", "tokenizers", "fastokens", "orjson") as bench:
         path = bench.directory / "text.jsonl"

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from support.array_corpora import content
-from support.command_line import SAMPLE
+from support.command_line import SAMPLE, failure
 from support.mixture_data import run
 from tokshard.storage.lock import WriterLock
 
@@ -68,6 +68,9 @@ def test_the_scheduler_is_asked(monkeypatch):
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
     done = run(*COMMON, "--array-task", "auto/2", "--json")
     assert (done.json["task"], done.json["tasks"], done.json["state"]) == (1, 2, "encoded")
+    code, error, hint = failure(run(*COMMON, "--array-task", "auto"))
+    assert (code, error) == (2, "--array-task auto: Kubernetes does not set the number of tasks")
+    assert hint == "pass --array-task auto/N, where N is the number of completions of the job"
 
 
 def test_a_lock_of_others_is_respected():

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 
-from support.command_line import tokshard
+from support.command_line import failure, tokshard
 from support.index_caches import write_dataset
 from support.mixture_data import NAMES, files_of, run, write_mixture
 
@@ -287,3 +288,22 @@ def test_documents_of_several_sequences_are_not_packed(workshop):
         "--pack best-fit requires one sequence per document: document 1 of data/sentences has 2"
         in done.stderr
     )
+
+
+@pytest.mark.parametrize("command", ["build-indices", "blend"])
+def test_an_index_that_megatron_wrote_is_left_alone_without_rebuild(workshop, command):
+    sizes = ("--seq-length", 16, "--split", "9,1", "--num-samples", 20, "--cache-dir", "cache", *NAMES)
+    words = ("1", "data/web", "-o", "mix") if command == "blend" else ("data/web",)
+    build = (command, *words, *sizes)
+    assert tokshard(*build, cwd=workshop).returncode == 0
+    for sidecar in (workshop / "cache").glob("*-tokshard.json"):
+        sidecar.unlink()
+    before = files_of(workshop / "cache")
+    shutil.rmtree(workshop / "mix", ignore_errors=True)
+    code, error, hint = failure(tokshard(*build, cwd=workshop))
+    assert code == 4
+    assert "was not built by tokshard" in error
+    assert hint.startswith("pass --rebuild to replace it, or remove cache/")
+    assert files_of(workshop / "cache") == before
+    assert tokshard(*build, "--rebuild", cwd=workshop).returncode == 0
+    assert files_of(workshop / "cache") == before

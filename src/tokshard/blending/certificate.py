@@ -215,7 +215,9 @@ def measure_weight_errors(
     """
     size, sources = len(dataset_index), len(weights)
     weight, limits = np.array(weights, np.float64), np.array(available, np.int64)
-    draws, lag, lead = np.zeros(sources, np.int64), np.zeros(sources), np.zeros(sources)
+    draws = np.zeros(sources, np.int64)
+    lag = np.zeros(sources)
+    lead = np.zeros(sources)
     out_of_range = 0
     for first in range(0, size, _DRAWS_AT_ONCE):
         source = dataset_index[first : first + _DRAWS_AT_ONCE].astype(np.int64)

@@ -38,11 +38,11 @@ def blend_few(
         dataset_sample_index: The sample of each; written.
     """
     for at in range(dataset_index.size):
-        x = max(float(first + at), 1.0)
+        step = max(float(first + at), 1.0)
         winner = 0
-        best = weights[0] * x - counts[0]
+        best = weights[0] * step - counts[0]
         for source in range(1, weights.size):
-            lag = weights[source] * x - counts[source]
+            lag = weights[source] * step - counts[source]
             if lag > best:
                 best = lag
                 winner = source

@@ -262,7 +262,7 @@ def replan_options(
     if blend is None and given.value("seed") is not None:
         raise UsageError("--seed has no effect with --from unless --blend begins new source epochs")
     if blend is not None and given.value("dry_run"):
-        raise UsageError("--dry-run and --blend exclude each other", hint="leave out --dry-run")
+        raise UsageError("--dry-run cannot be used with --blend", hint="leave out --dry-run")
     consumed = given.value("consumed_samples")
     if consumed is None:
         raise UsageError(

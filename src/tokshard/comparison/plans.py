@@ -437,8 +437,8 @@ def _count_datasets(
 ) -> Integers:
     """Count the samples of each dataset at some positions of an order.
 
-    Where the order is that of the ids it is arithmetic with intervals, or for a blend a count over runs of
-    its dataset index; otherwise the samples are looked up block by block.
+    If nothing shuffles the ids, this is arithmetic with intervals, or for a blend a count over runs of its
+    dataset index. Otherwise the samples are looked up block by block.
 
     Returns:
         int64 of shape (datasets,).
@@ -468,7 +468,7 @@ def _bincount(datasets: NDArray[Any], count: int, source: SampleSource) -> Integ
 
 
 def _ids_in_order(order: SampleOrder, positions: Intervals) -> Intervals | None:
-    # None where the order shuffles them.
+    """Return the ids at some positions, or None if the order shuffles them."""
     for link in order.transforms:
         if not isinstance(link, Selection):
             return None

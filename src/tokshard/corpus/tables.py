@@ -66,8 +66,8 @@ def table_groups(path: str, table_format: Format, fields: FieldNames) -> list[Ta
     """Return the row groups (Parquet) or record batches (Arrow) of a table, in order.
 
     Raises:
-        InputError: The table cannot be read, or does not have one of the ``fields`` as a text column, or
-            that of keys as a column of strings or integers.
+        InputError: The table cannot be read, one of the ``fields`` is no text column, or the column of keys
+            does not contain strings or integers.
         MissingExtraError: pyarrow is not installed.
     """
     paths = FieldPaths.parse(fields)

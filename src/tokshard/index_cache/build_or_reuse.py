@@ -263,9 +263,9 @@ def build_or_reuse(
 ) -> Action:
     """Make sure that an entry is fresh; return the action.
 
-    Reuses a fresh entry, builds a missing one. A stale or damaged one, and Megatron's own, is replaced only
-    with ``rebuild``.
-    If two processes need the same entry, the second waits and reuses the result of the first.
+    Reuses a fresh entry and builds a missing one. Replaces a stale or damaged one, or Megatron's own, only
+    with ``rebuild``. If two processes need the same entry, the second waits and reuses the result of the
+    first.
 
     ``make`` builds the arrays, in the dtypes and shapes of the target, or returns the blocks that do.
     ``rebuild`` replaces everything that is not fresh, also judged by digests. ``tell`` is called with the
@@ -310,8 +310,11 @@ def write(target: CacheTarget, arrays: Arrays | Blocks, tell: Callable[[int], No
     _withdraw(entry)
     files: dict[str, FileRecord] = {}
     paths = {name: entry.array_path(name) for name in entry.arrays}
-    several = [arrays] if isinstance(arrays, Blocks) else [Blocks.of(n, arrays[n]) for n in entry.arrays]
-    for blocks in several:
+    if isinstance(arrays, Blocks):
+        parts = [arrays]
+    else:
+        parts = [Blocks.of(name, arrays[name]) for name in entry.arrays]
+    for blocks in parts:
         written = write_blocks(paths, blocks, tell)
         files |= {f"{name}.npy": record for name, record in written.items()}
     _sidecar(target, files).write(entry.sidecar_path)

@@ -1,4 +1,4 @@
-"""The job build-indices: the indexes that options ask for, built or found, and reported."""
+"""Job of build-indices: builds or finds indexes and reports them."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Striped:
         samples: The number of positions, 1 or more.
         ranks: The data-parallel size.
         width: The positions of a stripe.
-        samples_per_rank: What every rank reads, a multiple of the width.
+        samples_per_rank: The samples that every rank reads, a multiple of the width.
         repeat: See :data:`Repeat`.
 
     Example:
@@ -132,7 +132,7 @@ class Blocked:
         samples: The number of positions, 1 or more.
         ranks: The data-parallel size.
         run: The positions of a block; the blocks at the end may be shorter or empty.
-        samples_per_rank: What every rank reads.
+        samples_per_rank: The samples that every rank reads.
         repeat: See :data:`Repeat`; only ``last`` for blocks.
 
     Example:

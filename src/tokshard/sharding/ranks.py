@@ -1,4 +1,4 @@
-"""Rank manifests: what one rank reads of a plan.
+"""Rank manifests: the samples of a plan that one rank reads.
 
 A manifest follows from the plan and is checked against it, so it can say nothing else; it is there for the
 people and programs that move data to the rank's node. Reading a rank needs ``plan.json`` alone.
@@ -106,7 +106,7 @@ class RankManifest(Document):
 
     @classmethod
     def of(cls, plan: Plan, rank: int) -> Self:
-        """Return what a rank reads of a plan.
+        """Return the manifest of a rank.
 
         Raises:
             UsageError: The rank does not exist.

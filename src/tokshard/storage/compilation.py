@@ -69,7 +69,8 @@ class _CompiledKernel:
         try:
             result = self._function(*arguments)
         except Exception:  # noqa: BLE001 - numba cannot read or write its cache: no kernel raises
-            self._directory, self._function = None, _dispatcher(self._kernel, None)
+            self._directory = None
+            self._function = _dispatcher(self._kernel, None)
             return self._function(*arguments)
         if (written := sum(self._function.stats.cache_misses.values())) > self._recorded:
             self._recorded = written
@@ -84,7 +85,8 @@ def _dispatcher(kernel: Kernel, directory: str | None) -> Any:
     njit: Any = partial(numba.njit, nogil=True, error_model="numpy")
     if directory is not None:
         with suppress(Exception), _cache_lock:
-            others, config.CACHE_DIR = config.CACHE_DIR, directory
+            others = config.CACHE_DIR
+            config.CACHE_DIR = directory
             try:
                 dispatcher = njit(cache=True)(kernel)
             finally:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from tokshard.core.formatting import listed, size
 from tokshard.corpus.files import CorpusFile, content_bytes
+from tokshard.corpus.records import MAX_DOCUMENT_BYTES
 from tokshard.errors import TokenizerError, UsageError
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenizer.definition import Tokenizer, load_tokenizer
@@ -25,7 +26,7 @@ _SHOWN_TOKENS = 3
 
 EncoderName = Literal["reference", "fast"]
 
-DOCUMENT_BYTES: dict[EncoderName, int] = {"fast": 16_000_000, "reference": 4_000_000}
+DOCUMENT_BYTES: dict[EncoderName, int] = {"fast": MAX_DOCUMENT_BYTES, "reference": 4_000_000}
 """The default of ``--max-document-bytes``. For a document of 16 MB, a process takes 270 to 450 MB of memory
 with the fast encoders of GPT-2, Llama 2 and Qwen 2, but 1.6 to 3.1 GB with the reference."""
 

@@ -363,7 +363,7 @@ class UnitEncoder:
     def _documents_to_compare(
         self, batch: DocumentBatch, task: Task
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        # The documents to compare, and those that are too large.
+        """Return the documents to compare, and those that are too large to be compared, as indices."""
         import numpy as np
 
         if not self._compares:

@@ -51,7 +51,7 @@ def trace(options: TraceOptions, *, progress: Progress | None = None) -> TraceRe
 
     Raises:
         UsageError: There is no such stream, step, rank, sample or document.
-        InputError: A dataset was changed meanwhile, or the list cannot be read.
+        InputError: A dataset was changed while it was read, or the list cannot be read.
         MissingFileError: A file is missing.
         IntegrityError: A file is damaged, or has changed since the plan was made.
     """
@@ -99,7 +99,7 @@ def trace_document(data: TracedData, document: int, *, tokenizer: str | None = N
 
     Raises:
         UsageError: The document does not exist.
-        InputError: A dataset was changed meanwhile.
+        InputError: A dataset was changed while it was read.
     """
     prefix, multimodal = next(iter(data.datasets.items()))
     dataset = DatasetContents(prefix, multimodal=multimodal, tokenizer=tokenizer)
@@ -129,7 +129,7 @@ def trace_sample(
 
     Raises:
         UsageError: The stream or the sample does not exist.
-        InputError: A dataset was changed meanwhile.
+        InputError: A dataset was changed while it was read.
     """
     traced = data.stream(stream)
     total = traced.source.total
@@ -152,7 +152,7 @@ def trace_step(
 
     Raises:
         UsageError: There is no such stream, step or rank.
-        InputError: A dataset was changed meanwhile.
+        InputError: A dataset was changed while it was read.
     """
     traced = data.stream(stream)
     if data.plan is None or traced.stream is None:
@@ -200,7 +200,7 @@ def trace_items(
 
     Raises:
         UsageError: The stream does not exist.
-        InputError: A dataset was changed meanwhile.
+        InputError: A dataset was changed while it was read.
         MissingFileError: A file of a dataset or of an index is not there.
         IntegrityError: An index does not fit its dataset, or something has changed since the plan was made.
     """
