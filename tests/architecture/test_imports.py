@@ -191,6 +191,14 @@ def test_no_class_name_is_defined_twice():
     assert not {name for name, times in class_names().items() if times > 1}
 
 
+def test_one_module_of_dataset_tells_products_apart():
+    def defined(_: str, source: str) -> set[str]:
+        names = {node.name.strip("_") for node in nodes_of(source) if isinstance(node, ast.FunctionDef)}
+        return names & {"kind_of", "recognize", "is_export", "is_plan"}
+
+    assert found_in_modules(defined) == {"dataset/products.py": {"kind_of", "recognize", "is_export"}}
+
+
 def test_an_upward_import_is_found():
     assert upward_imports("storage", "def f():\n    from tokshard.corpus import units\n") == {"corpus"}
     assert upward_imports("corpus", "import tokshard.tokenization.part\n") == {"tokenization"}

@@ -8,6 +8,7 @@ import pytest
 
 from support.mixture_data import write_mixture
 from support.sample_sources import blend_sources, document_source, everything, index_source
+from tokshard.dataset.products import kind_of
 from tokshard.errors import IntegrityError, LockedError, MissingFileError, OutputExistsError, UsageError
 from tokshard.sharding.discovery import RequestedSamples, open_sources
 from tokshard.sharding.locator import Locator
@@ -18,7 +19,6 @@ from tokshard.sharding.ranks import (
     RankManifest,
     RankPositions,
     check_ranks,
-    is_plan,
     ranges_of,
     rank_name,
     read_rank,
@@ -258,6 +258,6 @@ def test_writers_at_the_same_time_leave_one_whole_plan(tmp_path):
 def test_a_file_of_a_plan_is_recognised(tmp_path):
     write_plan(a_plan(), tmp_path)
     for path in (tmp_path, tmp_path / PLAN_NAME, tmp_path / rank_name(2)):
-        assert is_plan(str(path))
+        assert kind_of(str(path)) in {"plan", "rank"}
     for path in (tmp_path.parent, tmp_path / "rank-2.json", tmp_path / rank_name(9)):
-        assert not is_plan(str(path))
+        assert kind_of(str(path)) not in {"plan", "rank"}

@@ -29,12 +29,12 @@ from support.tokenizer_files import (
     write_json,
     write_lines,
 )
+from tokshard.dataset.products import recognize
 from tokshard.errors import InputError, TokenizerError, UsageError
 from tokshard.inspection.datasets import inspect_tokenizer, tokenizer_of
 from tokshard.tokenizer.definition import load_tokenizer, reopen_tokenizer
 from tokshard.tokenizer.encoders import decode, fast_encoder, reference_encoder, token_text
 from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings
-from tokshard.verification.recognition import recognize
 
 BATCH = [*random_texts(51, 1500), *SPELLED, "", " "]
 TOKENS = byte_tokens(2000)

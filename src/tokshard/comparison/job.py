@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
+from tokshard.blending.document import BlendDocument, BlendSource, BlendSplit
 from tokshard.comparison.options import DiffOptions
 from tokshard.comparison.plans import diff_plans
 from tokshard.comparison.report import (
@@ -24,6 +24,7 @@ from tokshard.comparison.report import (
 )
 from tokshard.core.codec import encode
 from tokshard.core.progress import Progress, reporting
+from tokshard.dataset.products import DESCRIPTION_SUFFIX, kind_of, recognize
 from tokshard.errors import InputError, IntegrityError, UsageError
 from tokshard.gpt_index.packing import Packing, pack_words
 from tokshard.index_cache.description import (
@@ -37,7 +38,6 @@ from tokshard.index_cache.description import (
 from tokshard.index_cache.entry import CacheEntry
 from tokshard.index_cache.npy import map_npy
 from tokshard.sharding.plan import read_plan
-from tokshard.sharding.ranks import is_plan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 _BLOCK = 1 << 20
-_DESCRIPTION_SUFFIX = "description.txt"
 
 
 def diff(
@@ -74,7 +73,7 @@ def diff(
 
 
 def _diff(first: str, second: str, options: DiffOptions | None) -> DiffReport:
-    kind, other = _kind_of(first), _kind_of(second)
+    kind, other = _compared_kind(first), _compared_kind(second)
     if kind != other:
         raise UsageError(f"cannot compare a {kind} with a {other}: {first} and {second}")
     if kind == "plan":
@@ -83,21 +82,17 @@ def _diff(first: str, second: str, options: DiffOptions | None) -> DiffReport:
         raise UsageError("--steps and --first require plans")
     if kind == "blend":
         return _diff_blends(BlendDocument.read(first), BlendDocument.read(second))
-    return _diff_caches(first, second)
+    return _diff_caches(recognize(first).path, recognize(second).path)
 
 
-def _kind_of(path: str) -> ProductKind:
-    if is_plan(path):
-        return "plan"
-    directory = os.path.isdir(path)
-    if os.path.basename(path) == DOCUMENT_NAME or (
-        directory and os.path.isfile(os.path.join(path, DOCUMENT_NAME))
-    ):
-        return "blend"
-    if path.endswith(_DESCRIPTION_SUFFIX) or (
-        directory and any(name.endswith(_DESCRIPTION_SUFFIX) for name in os.listdir(path))
-    ):
-        return "cache"
+def _compared_kind(path: str) -> ProductKind:
+    match kind_of(path):
+        case "plan" | "rank":
+            return "plan"
+        case "blend":
+            return "blend"
+        case "cache" | "index":
+            return "cache"
     raise InputError(
         f"cannot compare {path}: it is not a plan, blend or index cache",
         hint="pass a directory, or a plan.json, blend.json or description.txt",
@@ -186,7 +181,7 @@ def _hash_fields(a: BlendSplit, b: BlendSplit) -> list[Difference]:
 
 
 def _diff_caches(a: str, b: str) -> DiffReport:
-    single = [path.endswith(_DESCRIPTION_SUFFIX) for path in (a, b)]
+    single = [path.endswith(DESCRIPTION_SUFFIX) for path in (a, b)]
     if single[0] != single[1]:
         raise UsageError("cannot compare a description with a whole cache")
     if single[0]:

@@ -1,32 +1,195 @@
-"""Products in the place of a dataset: recognized by the names of their files, for messages."""
+"""Products by the names of their files: dataset, tokenizer, cache, index, blend, plan, rank, export.
+
+Only names decide, never contents: readers of the files check the contents.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from tokshard.core.formatting import listed
-from tokshard.storage.paths import BIN_SUFFIX, IDX_SUFFIX, natural_key
+from tokshard.errors import InputError, UsageError
+from tokshard.storage import fs, paths
+from tokshard.storage.paths import BIN_SUFFIX, IDX_SUFFIX, is_remote, natural_key
 
-BLEND_NAME = "blend.json"
+Kind = Literal["dataset", "tokenizer", "cache", "index", "blend", "plan", "rank", "export"]
+
+BLEND_NAME: Final = "blend.json"
 """The file of a blend."""
 
-PLAN_NAME = "plan.json"
+PLAN_NAME: Final = "plan.json"
 """The file of a shard plan, which its ranks' manifests belong to."""
 
-DESCRIPTION_SUFFIX = "-description.txt"
+RANK_NAME: Final = re.compile(r"rank-([0-9]{5,9})\.json")
+"""The names of the manifests of ranks."""
+
+EXPORT_DIRECTORY: Final = ".tokshard"
+"""The directory in an export with its manifest, and with the work of an unfinished one."""
+
+EXPORT_FILES: Final = ("export.json", os.path.join("work", "plan.json"))
+"""The manifest of a finished export, and the file that an unfinished one has in the same directory."""
+
+TOKENIZER_NAME: Final = "tokenizer.json"
+VOCABULARY_NAME, MERGES_NAME = "vocab.json", "merges.txt"
+TOKENIZER_FILES: Final = (TOKENIZER_NAME, VOCABULARY_NAME, "tokenizer.model")
+"""The definitions that the directory of a tokenizer can have; the first that exists is used."""
+
+CACHE_FILE: Final = re.compile(
+    r"(([0-9a-f]{32})-(?:GPTDataset|BlendedDataset)-(?:train|valid|test))-(.+)", re.ASCII
+)
+"""The names of a cache's files: the stem of the entry with its hash, and the file's own part."""
+
+CACHE_LOCK: Final = "tokshard.lock"
+"""The own part of the name of the file that is locked while an entry is written; no file of the entry."""
+
+DESCRIPTION_SUFFIX: Final = "-description.txt"
 """The end of the names of the files that describe the entries of an index cache."""
 
+_DOCUMENTS: dict[str, Kind] = {PLAN_NAME: "plan", BLEND_NAME: "blend", TOKENIZER_NAME: "tokenizer"}
+_HASH = re.compile(r"[0-9a-f]{32}")
+_HINT = (
+    "pass the path prefix of a dataset (without .bin or .idx), an index cache or one of its files, a blend, "
+    "a plan, or a tokenizer.json"
+)
+_SAMPLED: dict[Kind | None, str] = {
+    "blend": "a blend",
+    "plan": "a plan",
+    "cache": "an index cache",
+    "index": "an index cache",
+}
 _SHOWN_PREFIXES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The product that a path names.
+
+    Attributes:
+        kind: ``"dataset"``: ``path`` is its prefix. ``"tokenizer"``: its file, directory or name.
+            ``"cache"``: the directory. ``"index"``: the path of its description, which need not exist.
+            ``"blend"``, ``"plan"``: the directory or the file. ``"rank"``: its manifest.
+            ``"export"``: the directory.
+        path: The path.
+    """
+
+    kind: Kind
+    path: str
+
+
+def kind_of(path: str) -> Kind | None:
+    """Return the kind of product that a path names; None if it names none.
+
+    A directory with the files of several products is the first of plan, blend, tokenizer, export and cache.
+
+    Args:
+        path: A path; a hash in the directory of a cache names the index, ``cache/61e6...99``. Or the URL of
+            a dataset, of a file or of a tokenizer.
+
+    Raises:
+        StorageError: A store does not respond.
+    """
+    if path.startswith("hf:") and not is_remote(path):
+        return "tokenizer"
+    prefix = paths.strip_data_suffix(path)
+    if fs.lexists(paths.idx_path(prefix)) or fs.lexists(paths.bin_path(prefix)):
+        return "dataset"
+    if not is_remote(path) and os.path.isdir(path):
+        return next(_kinds_in(path), None)
+    if _description_of(path) is not None:
+        return "index"
+    if not fs.isfile(path):
+        return None
+    name = os.path.basename(path)
+    return "rank" if RANK_NAME.fullmatch(name) else _DOCUMENTS.get(name, "tokenizer")
+
+
+def recognize(path: str) -> Product:
+    """Return the product that a path names.
+
+    Args:
+        path: See :func:`kind_of`.
+
+    Raises:
+        InputError: It is not a known product.
+        UsageError: It is ambiguous, or is the URL of a product that must be local.
+        StorageError: A store does not respond.
+    """
+    kind = kind_of(path)
+    if kind is None:
+        raise InputError(_problem(path), hint=dataset_hint(path) or _HINT)
+    if kind == "dataset":
+        return Product(kind, paths.strip_data_suffix(path))
+    if kind == "index":
+        return Product(kind, _description_of(path) or path)
+    if is_remote(path) and kind != "tokenizer":
+        fs.refuse_remote(path, f"a {kind} must be a local file")
+    documents = [name for name in _DOCUMENTS if os.path.isfile(os.path.join(path, name))]
+    if len(documents) > 1:
+        raise UsageError(
+            f"{path} is ambiguous: it holds {' and '.join(documents)}",
+            hint=f"pass one of them: {os.path.join(path, documents[0])}",
+        )
+    return Product(kind, path)
+
+
+def _problem(path: str) -> str:
+    if is_remote(path):
+        return f"no dataset or object found: {path}"
+    if os.path.isdir(path):
+        if not os.access(path, os.R_OK):
+            return f"cannot list {path}: {os.strerror(errno.EACCES)}"
+        return f"cannot read {path}: it is not a dataset, tokenizer, index cache, blend, plan or export"
+    if os.path.lexists(path):
+        return f"cannot read {path}: it is neither a file nor a directory"
+    directory, name = os.path.split(path)
+    if _HASH.fullmatch(name) and os.path.isdir(directory or "."):
+        return f"index {name} not found in {directory or 'this directory'}"
+    return f"no dataset or file found: {path}"
+
+
+def is_export(directory: str) -> bool:
+    """Return whether a directory holds an export, finished or not."""
+    return any(fs.isfile(os.path.join(directory, EXPORT_DIRECTORY, name)) for name in EXPORT_FILES)
+
+
+def _kinds_in(directory: str) -> Iterator[Kind]:
+    names = _names_in(directory)
+    yield from (kind for name, kind in _DOCUMENTS.items() if os.path.isfile(os.path.join(directory, name)))
+    if is_export(directory):
+        yield "export"
+    if any(map(_cache_file, names)):
+        yield "cache"
+    if any(name in names and (name != VOCABULARY_NAME or MERGES_NAME in names) for name in TOKENIZER_FILES):
+        yield "tokenizer"
+
+
+def _cache_file(name: str) -> re.Match[str] | None:
+    found = CACHE_FILE.fullmatch(name)
+    return found if found and found[3] != CACHE_LOCK else None
+
+
+def _description_of(path: str) -> str | None:
+    """Return the path of the description of the index that an existing file or a hash names."""
+    directory, name = os.path.split(path)
+    if is_remote(path):
+        return None
+    if (found := _cache_file(name)) and os.path.isfile(path):
+        return os.path.join(directory, found[1] + DESCRIPTION_SUFFIX)
+    if _HASH.fullmatch(name):
+        matches = filter(None, map(_cache_file, _names_in(directory or ".")))
+        stems = sorted({found[1] for found in matches if found[2] == name})
+        return os.path.join(directory, stems[0] + DESCRIPTION_SUFFIX) if stems else None
+    return None
 
 
 def sampled_kind(path: str) -> str | None:
     """Return the kind of product that a directory or file is, if it has samples, with its article."""
-    names = _names_in(path) or [os.path.basename(path)]
-    if BLEND_NAME in names:
-        return "a blend"
-    if PLAN_NAME in names:
-        return "a plan"
-    return "an index cache" if any(name.endswith(DESCRIPTION_SUFFIX) for name in names) else None
+    return _SAMPLED.get(kind_of(path))
 
 
 def dataset_hint(path: str) -> str | None:

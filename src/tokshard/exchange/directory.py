@@ -16,11 +16,11 @@ from typing import Annotated
 
 from tokshard.core.codec import Document, Key, decode, encode
 from tokshard.dataset.build_run import OutputState
+from tokshard.dataset.products import EXPORT_DIRECTORY
 from tokshard.dataset.workdir import refuse_link, remove_temporary_files
 from tokshard.errors import IntegrityError, OutputExistsError, StorageError, UsageError
 from tokshard.exchange import datatrove, nanogpt, olmo, parquet
 from tokshard.exchange.manifest import (
-    DIRECTORY_NAME,
     MANIFEST_NAME,
     ExportManifest,
     ExportPlan,
@@ -61,14 +61,9 @@ class ExportPublication(Document):
     replaces: Annotated[bool, Key("replaces", "Whether existing files are replaced.")]
 
 
-def is_export(directory: str) -> bool:
-    """Return whether a directory holds an export, finished or not."""
-    return fs.isfile(manifest_path(directory)) or has_unfinished_work(directory)
-
-
 def has_unfinished_work(directory: str) -> bool:
     """Return whether an export into a directory was interrupted, or is still active."""
-    return fs.isfile(os.path.join(directory, DIRECTORY_NAME, "work", _PLAN_NAME))
+    return fs.isfile(os.path.join(directory, EXPORT_DIRECTORY, "work", _PLAN_NAME))
 
 
 def files_of_format(directory: str, to: FormatName) -> set[str]:
@@ -95,7 +90,7 @@ class ExportDirectory:
         self.path = path
         self.plan = plan
         self._force = force
-        self._own = os.path.join(path, DIRECTORY_NAME)
+        self._own = os.path.join(path, EXPORT_DIRECTORY)
         self.work = os.path.join(self._own, "work")
         self._lock = os.path.join(self._own, "lock")
 

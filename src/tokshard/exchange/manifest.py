@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from tokshard.core.codec import SHA256, Document, Key, Tool, encode
 from tokshard.core.formatting import setting
 from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.products import EXPORT_DIRECTORY
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError
 from tokshard.exchange.options import FormatName
@@ -20,7 +21,6 @@ from tokshard.storage.digest import identity_digest
 from tokshard.storage.paths import check_plain_name
 from tokshard.storage.small_files import read_document
 
-DIRECTORY_NAME = ".tokshard"
 """The hidden directory inside an export that holds its manifest; readers of the formats ignore it."""
 MANIFEST_NAME = "export.json"
 SourceKind = Literal["dataset", "index", "blend", "plan"]
@@ -177,7 +177,7 @@ class ExportManifest(Document):
 
 def manifest_path(directory: str) -> str:
     """Return the path of the manifest of the export in a directory."""
-    return os.path.join(directory, DIRECTORY_NAME, MANIFEST_NAME)
+    return os.path.join(directory, EXPORT_DIRECTORY, MANIFEST_NAME)
 
 
 def read_export(directory: str) -> ExportManifest | None:

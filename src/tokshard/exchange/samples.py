@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from tokshard.errors import UsageError
 from tokshard.exchange.records import BLOCK_BYTES, fill_from_blocks
 from tokshard.gpt_index.samples import NO_PAD_ID, GPTSamples
 from tokshard.sharding.locator import Locator
-from tokshard.sharding.plan import PLAN_NAME, Plan, Stream, read_plan
+from tokshard.sharding.plan import Plan, Stream, read_plan
 from tokshard.sharding.sources import SampleSource
 from tokshard.storage.paths import idx_path
 
@@ -112,11 +111,6 @@ class SampleRecords:
     def _opened(self, number: int) -> GPTSamples:
         reference = self._source.datasets[number]
         return GPTSamples(reference.open_dataset(), reference.open_index(), pad_id=self._pad_id)
-
-
-def is_plan(path: str) -> bool:
-    """Return whether a path names a plan: its directory or its ``plan.json``."""
-    return os.path.basename(path) == PLAN_NAME or os.path.isfile(os.path.join(path, PLAN_NAME))
 
 
 def open_stream(path: str, split: str) -> tuple[Plan, Stream]:

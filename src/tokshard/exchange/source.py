@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tokshard.dataset.manifest import is_multimodal, read_dataset_tokenizer, read_manifest
-from tokshard.dataset.products import sampled_kind
+from tokshard.dataset.products import kind_of, sampled_kind
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.exchange.manifest import ExportSource, SourceDataset, SourceKind
 from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.records import DatasetRecords, Records
-from tokshard.exchange.samples import SampleRecords, consecutive_ids, is_plan, open_stream, planned_ids
+from tokshard.exchange.samples import SampleRecords, consecutive_ids, open_stream, planned_ids
 from tokshard.sharding.discovery import DatasetSnapshots, RequestedSamples, open_sources
 from tokshard.sharding.sources import DatasetReference, SampleSource
 from tokshard.storage.digest import identity_digest
@@ -85,7 +85,7 @@ def _dataset(options: ExportOptions) -> OpenSource:
 def _samples(options: ExportOptions) -> OpenSource:
     path, split = str(options.source), options.split or _DEFAULT_SPLIT
     kind: SourceKind
-    if is_plan(path):
+    if kind_of(path) == "plan":
         plan, stream = open_stream(path, split)
         source, kind, order = stream.source, "plan", identity_digest([plan.plan_id, split])
         count, ids_of = planned_ids(stream)

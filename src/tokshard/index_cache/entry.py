@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -11,13 +11,13 @@ import numpy as np
 
 from tokshard.core.codec import Document, Key, Tool
 from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.products import CACHE_FILE, CACHE_LOCK
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
-from tokshard.errors import TokshardError, raise_exhaustion
+from tokshard.errors import InputError, TokshardError, raise_exhaustion
 from tokshard.gpt_index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.gpt_index.epochs import SplitSize
 from tokshard.gpt_index.packing import PackedEpoch, pack_words
 from tokshard.gpt_index.packing_report import PackingReport
-from tokshard.gpt_index.splits import SPLITS
 from tokshard.index_cache.description import BlendedDescription, Description, GPTDatasetDescription
 from tokshard.index_cache.npy import ArraySpec, map_npy
 from tokshard.storage.digest import FileRecord
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 GPT_ARRAYS = ("document_index", "sample_index", "shuffle_index")
 BLEND_ARRAYS = ("dataset_index", "dataset_sample_index")
-
-_STEM = re.compile(
-    rf"([0-9a-f]{{32}})-({GPTDatasetDescription.CLASS}|{BlendedDescription.CLASS})-({'|'.join(SPLITS)})"
-)
 
 
 def default_directory(path_prefix: str) -> str:
@@ -197,8 +193,8 @@ class CacheEntry:
             True
         """
         directory, name = os.path.split(path)
-        found = _STEM.match(name)
-        return cls(directory, found[0]) if found and name.startswith(f"{found[0]}-") else None
+        found = CACHE_FILE.fullmatch(name)
+        return cls(directory, found[1]) if found else None
 
     @property
     def hash(self) -> str:
@@ -233,7 +229,7 @@ class CacheEntry:
     @property
     def lock_path(self) -> str:
         """The file that is locked while the entry is written."""
-        return self._path("tokshard.lock")
+        return self._path(CACHE_LOCK)
 
     @property
     def megatron_files(self) -> tuple[str, ...]:
@@ -268,6 +264,26 @@ class CacheEntry:
 
     def _path(self, suffix: str) -> str:
         return os.path.join(self.directory, f"{self.stem}-{suffix}")
+
+
+def entries_of(directory: str, names: Iterable[str]) -> list[CacheEntry]:
+    """Return the entries of a cache that files belong to by their names, sorted; locks are no entries."""
+    files = (name for name in names if not name.endswith(f"-{CACHE_LOCK}"))
+    entries = (CacheEntry.of_file(os.path.join(directory, name)) for name in files)
+    return sorted({entry for entry in entries if entry is not None}, key=lambda entry: entry.stem)
+
+
+def entries_in(directory: str) -> list[CacheEntry]:
+    """Return the entries of which there is any file in a directory, sorted.
+
+    Raises:
+        InputError: The directory cannot be read.
+    """
+    try:
+        names = os.listdir(directory or ".")
+    except OSError as error:
+        raise InputError(f"cannot list {directory}: {error.strerror}") from error
+    return entries_of(directory, names)
 
 
 def gpt_specs(plan: EpochPlan) -> dict[str, ArraySpec]:

@@ -19,10 +19,9 @@ from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMism
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import InputError, IntegrityError, TokshardError, raise_exhaustion
 from tokshard.index_cache.description import BlendedDescription, Description, GPTDatasetDescription
-from tokshard.index_cache.entry import CacheEntry, Sidecar
+from tokshard.index_cache.entry import CacheEntry, Sidecar, entries_in, entries_of
 from tokshard.index_cache.examination import Condition, Examination, examine
 from tokshard.index_cache.npy import map_npy
-from tokshard.verification.recognition import entries_in, entries_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

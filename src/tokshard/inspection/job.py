@@ -7,6 +7,7 @@ import os
 from tokshard.blending.document import BlendDocument
 from tokshard.core.presentation import Section
 from tokshard.core.progress import Progress, reporting
+from tokshard.dataset.products import Product, recognize
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, OutputExistsError, StorageError, UsageError
 from tokshard.exchange.manifest import manifest_path
@@ -44,7 +45,6 @@ from tokshard.storage.files import write_atomically
 from tokshard.storage.reading import open_file
 from tokshard.verification import job as verification_job
 from tokshard.verification.options import Level, VerifyOptions
-from tokshard.verification.recognition import Recognized, recognize
 
 Summary = (
     DatasetSummary
@@ -96,7 +96,7 @@ def inspect(options: str | os.PathLike[str] | InspectOptions, *, progress: Progr
         return _inspect(found, options)
 
 
-def _inspect(found: Recognized, options: InspectOptions) -> Summary:
+def _inspect(found: Product, options: InspectOptions) -> Summary:
     match found.kind:
         case "dataset":
             return _dataset(found.path, options)
@@ -170,7 +170,7 @@ def _options(options: str | os.PathLike[str] | InspectOptions) -> InspectOptions
     return options if isinstance(options, InspectOptions) else InspectOptions(options)
 
 
-def _recognized(options: InspectOptions) -> Recognized:
+def _recognized(options: InspectOptions) -> Product:
     path = os.fspath(options.path)
     found = recognize(path)
     for name in options.questions:
@@ -189,7 +189,7 @@ def _dataset(path: str, options: InspectOptions) -> DatasetSummary | DocumentSum
     )
 
 
-def _plan(found: Recognized, options: InspectOptions) -> PlanSummary | PlanSampleSummary | RankSummary:
+def _plan(found: Product, options: InspectOptions) -> PlanSummary | PlanSampleSummary | RankSummary:
     if options.sample is not None or options.dataset_sample is not None:
         numbers = None if options.dataset_sample is None else options.dataset_sample_numbers()
         directory = os.path.dirname(found.path) if found.kind == "rank" else found.path
@@ -208,7 +208,7 @@ def _plan(found: Recognized, options: InspectOptions) -> PlanSummary | PlanSampl
 
 
 def _described(  # noqa: PLR0911 - one for each kind
-    found: Recognized, options: InspectOptions, counted_tokens: int | None = None
+    found: Product, options: InspectOptions, counted_tokens: int | None = None
 ) -> list[Section]:
     if found.kind == "blend":
         return blend_facts.describe_blend(BlendDocument.read(found.path))

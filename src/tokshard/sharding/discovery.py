@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tokshard.blending.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
+from tokshard.blending.document import BlendDocument, BlendSource, BlendSplit
 from tokshard.core.formatting import tokenizer_name
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex, unchanged
 from tokshard.dataset.layout import HEADER_BYTES, check_size, read_header
 from tokshard.dataset.manifest import read_dataset_tokenizer, read_manifest
 from tokshard.dataset.merge.inputs import expand
-from tokshard.dataset.products import dataset_hint, sampled_kind
+from tokshard.dataset.products import DESCRIPTION_SUFFIX, dataset_hint, kind_of, sampled_kind
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.token_ids import check_token_ids
@@ -41,7 +41,6 @@ from tokshard.sharding.sources import (
 from tokshard.storage.fs import abspath, realpath
 from tokshard.storage.paths import bin_path, idx_path, strip_data_suffix
 
-_DESCRIPTION_SUFFIX = "description.txt"
 _NAMED_INDEX = "pass one of its description.txt files, or the dataset of the cache"
 
 
@@ -340,9 +339,7 @@ def _refuse_twice(source: SampleSource) -> None:
 
 
 def _is_blend(path: str) -> bool:
-    if os.path.isdir(path):
-        return os.path.isfile(os.path.join(path, DOCUMENT_NAME))
-    return os.path.basename(path) == DOCUMENT_NAME or path.endswith(".json")
+    return kind_of(path) == "blend" or (path.endswith(".json") and not os.path.isdir(path))
 
 
 def read_blends(paths: Iterable[str]) -> list[BlendDocument]:
@@ -428,7 +425,7 @@ def _indexes(
 
 def _descriptions(path: str, requested: RequestedSamples) -> dict[str, tuple[str, str]]:
     # For each split: (path prefix of the dataset, path of the description).
-    if path.endswith(_DESCRIPTION_SUFFIX):
+    if path.endswith(DESCRIPTION_SUFFIX):
         description = _gpt_description(path)
         return {description.index_split: (_local(description.dataset_path, requested), path)}
     prefix = strip_data_suffix(path)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from tokshard.core.codec import Key, NotStored
+from tokshard.dataset.products import RANK_NAME
 from tokshard.dataset.source import InputFile
 from tokshard.errors import OutputExistsError, TokshardError
 from tokshard.sharding.plan import PLAN_NAME, Plan, read_plan
-from tokshard.sharding.ranks import RANK_NAME, RankManifest, rank_name
+from tokshard.sharding.ranks import RankManifest, rank_name
 from tokshard.storage import fs, syscalls
 from tokshard.storage.files import AtomicFile, is_temporary, write_atomically
 from tokshard.storage.lock import WriterLock

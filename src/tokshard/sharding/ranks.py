@@ -7,12 +7,12 @@ people and programs that move data to the rank's node. Reading a rank needs ``pl
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from tokshard.core.codec import SHA256, Document, Key, encode
+from tokshard.dataset.products import RANK_NAME
 from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
 from tokshard.sharding.assignment import Assignment, EpochRange
 from tokshard.sharding.layouts import Blocked
@@ -21,8 +21,6 @@ from tokshard.sharding.shuffles import ShardShuffle
 from tokshard.sharding.sources import SampleSource
 from tokshard.sharding.topology import Coordinates
 from tokshard.storage.small_files import read_json_object
-
-RANK_NAME = re.compile(r"rank-([0-9]{5,9})\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +135,6 @@ def rank_name(rank: int) -> str:
         'rank-00007.json'
     """
     return f"rank-{rank:05d}.json"
-
-
-def is_plan(path: str) -> bool:
-    """Tell whether a path names a plan: its directory, or one of its files."""
-    if os.path.isdir(path):
-        return os.path.isfile(os.path.join(path, PLAN_NAME))
-    name = os.path.basename(path)
-    known = name == PLAN_NAME or RANK_NAME.fullmatch(name) is not None
-    return known and os.path.isfile(path)
 
 
 def check_rank(plan: Plan, rank: int) -> None:

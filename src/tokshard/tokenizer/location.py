@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tokshard.core.formatting import visible
+from tokshard.dataset.products import MERGES_NAME, TOKENIZER_FILES, VOCABULARY_NAME
 from tokshard.errors import MissingExtraError, MissingFileError, TokenizerError
 from tokshard.storage import fs, paths, syscalls
 from tokshard.storage.paths import is_remote
@@ -16,12 +17,8 @@ from tokshard.storage.remote import objects
 from tokshard.tokenizer.directory_reader import FILES_BESIDE
 from tokshard.tokenizer.files import ACCEPTED_FILES, conversion_hint, read_settings
 
-_DEFINITION = "tokenizer.json"
-_VOCABULARY, _MERGES = "vocab.json", "merges.txt"
-# The definitions that a directory can have; the first that exists is used.
-_DEFINITIONS = (_DEFINITION, _VOCABULARY, "tokenizer.model")
 # Vocabularies that only classes of transformers read.
-_SLOW = ("vocab.txt", _VOCABULARY, "spiece.model", "sentencepiece.bpe.model", "source.spm")
+_SLOW = ("vocab.txt", VOCABULARY_NAME, "spiece.model", "sentencepiece.bpe.model", "source.spm")
 _CACHE_NAME = "tokenizers"
 # The name of a repository on the Hub, with or without a revision.
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
@@ -65,13 +62,13 @@ def _location(fetch: Callable[[str], str | None], name: str | None, directory: s
         name: The definition; None for the first that exists.
         directory: See :class:`Location`.
     """
-    for candidate in _DEFINITIONS if name is None else (name,):
+    for candidate in TOKENIZER_FILES if name is None else (name,):
         definition = fetch(candidate)
         if definition is None:
             continue
         merges = None
-        if candidate.endswith(_VOCABULARY):
-            merges = fetch(candidate.removesuffix(_VOCABULARY) + _MERGES)
+        if candidate.endswith(VOCABULARY_NAME):
+            merges = fetch(candidate.removesuffix(VOCABULARY_NAME) + MERGES_NAME)
             if merges is None and name is None:
                 continue
         found = [fetch(other) for other in FILES_BESIDE if other != candidate]
@@ -94,7 +91,7 @@ def _from_disk(argument: str) -> Location:
     found = _location(fetch, name, argument if is_directory else None)
     if found is None:
         # Names such as gpt2-vocab.json and gpt2-merges.txt
-        names = [each for each in sorted(os.listdir(directory)) if each.endswith("-" + _VOCABULARY)]
+        names = [each for each in sorted(os.listdir(directory)) if each.endswith("-" + VOCABULARY_NAME)]
         pairs = [pair for each in names if (pair := _location(fetch, each, argument)) and pair.merges]
         found = pairs[0] if len(pairs) == 1 else None
     if found is None:
@@ -102,12 +99,6 @@ def _from_disk(argument: str) -> Location:
             f"tokenizer.json not found in the directory {argument}", hint=_hint_for_directory(argument)
         )
     return found
-
-
-def holds_definition(directory: str) -> bool:
-    """Return whether a local directory has a file by whose name it is a tokenizer."""
-    names = os.listdir(directory)
-    return any(name in names and (name != _VOCABULARY or _MERGES in names) for name in _DEFINITIONS)
 
 
 def _hint_for_directory(directory: str) -> str:

@@ -7,15 +7,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tokshard.blending.document import DOCUMENT_NAME as BLEND_NAME
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.layout import MAGIC
 from tokshard.dataset.manifest import manifest_path
+from tokshard.dataset.products import BLEND_NAME, PLAN_NAME, RANK_NAME, Product, is_export, recognize
 from tokshard.errors import InputError, StorageError, TokshardError, UsageError
-from tokshard.exchange.directory import is_export
-from tokshard.index_cache.entry import CacheEntry
-from tokshard.sharding.plan import PLAN_NAME
-from tokshard.sharding.ranks import RANK_NAME
+from tokshard.index_cache.entry import CacheEntry, entries_in, entries_of
 from tokshard.storage import fs
 from tokshard.storage.lock import lock_mode
 from tokshard.storage.paths import (
@@ -37,7 +34,6 @@ from tokshard.verification.dataset import verify_dataset
 from tokshard.verification.export import verify_export
 from tokshard.verification.options import VerifyOptions
 from tokshard.verification.plan import verify_plan, verify_rank
-from tokshard.verification.recognition import Recognized, entries_in, entries_of, recognize
 from tokshard.verification.report import ProductFindings, ProductKind, VerifiedProduct, VerifyReport
 
 
@@ -277,7 +273,7 @@ def find_products(thing: str, *, recursive: bool) -> FoundProducts:
     if fs.lexists(manifest_path(prefix)) or fs.lexists(os.path.join(sidecar_directory(prefix), "work")):
         found.add_dataset(prefix)
     elif not (recursive and os.path.isdir(thing)):
-        _add(found, _recognised(thing), recursive=recursive)
+        _add(found, _recognized(thing), recursive=recursive)
     if recursive and os.path.isdir(thing):
         _walk(found, thing)
         if found.is_empty:
@@ -287,7 +283,7 @@ def find_products(thing: str, *, recursive: bool) -> FoundProducts:
     return found
 
 
-def _recognised(thing: str) -> Recognized:
+def _recognized(thing: str) -> Product:
     try:
         found = recognize(thing)
     except InputError:
@@ -302,7 +298,7 @@ def _recognised(thing: str) -> Recognized:
     return found
 
 
-def _add(found: FoundProducts, thing: Recognized, *, recursive: bool) -> None:
+def _add(found: FoundProducts, thing: Product, *, recursive: bool) -> None:
     match thing.kind:
         case "dataset":
             found.add_dataset(thing.path)

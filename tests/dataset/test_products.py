@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tokshard.dataset.products import kind_of, recognize
 from tokshard.errors import InputError, UsageError
-from tokshard.verification.recognition import entries_in, entries_of, recognize
+from tokshard.index_cache.entry import entries_in, entries_of
 
 HASH = "0123456789abcdef" * 2
 STEM = f"{HASH}-GPTDataset-train"
@@ -52,6 +53,7 @@ def test_a_path_names_one_thing(inside, files, thing, kind, path):
     touch(inside, *files)
     found = recognize(thing)
     assert (found.kind, found.path) == (kind, path)
+    assert kind_of(thing) == kind
 
 
 @pytest.mark.parametrize(
