@@ -1,12 +1,12 @@
-"""Encode texts with the AutoTokenizer of a directory, as Megatron loads it.
+"""Load tokenizer directories with AutoTokenizer of transformers, export their definitions, and encode texts.
 
-The program of ``tokshard tokenize --check-against``. It imports transformers and the standard library only,
-so it also runs where tokshard is not installed: tokshard starts the command that it was given and writes the
-program to its standard input.
+It imports transformers and the standard library only, so it also runs where tokshard is not installed:
+tokshard starts a Python and writes this program and a request to the standard input.
 
 Requests are lines of JSON on the standard input, answers are lines of JSON on the standard output::
 
-    {"directory": "/models/llama"}                  load a tokenizer; or {"files": {name: base64}}
+    {"directory": "/models/llama"}                     load a tokenizer; or {"files": {name: base64}}
+    {"directory": "/models/llama", "definition": true}   also export it in the form of tokenizer.json
     {"texts": ["some text"], "special_tokens": true}   encode with the loaded tokenizer
 
 Each request has one answer, in order; its key ``tokshard`` tells it from other output. An answer has the key
@@ -34,7 +34,9 @@ def load(directory: str, *, use_fast: bool = True) -> Any:
     """Return the tokenizer of a directory, prepared as by Megatron's HuggingFaceTokenizer."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(directory, use_fast=use_fast, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(
+        directory, use_fast=use_fast, trust_remote_code=False, local_files_only=True
+    )
     same: dict[str, Any] = {"additional_special_tokens": []}
     if tokenizer.sep_token is None and tokenizer.eos_token:
         same["sep_token"] = tokenizer.eos_token
@@ -79,6 +81,44 @@ def _id(tokenizer: Any, token: Any) -> int | None:
     return None if index is None else int(index)
 
 
+def export(tokenizer: Any) -> dict[str, Any]:
+    """Return the definition of a tokenizer in the form of ``tokenizer.json``, without truncation and padding.
+
+    ``encode_special_tokens`` is its first key if special tokens in texts are encoded as ordinary text.
+
+    Raises:
+        ValueError: No definition gives the ids of the tokenizer.
+    """
+    if not tokenizer.is_fast:
+        raise ValueError(f"{type(tokenizer).__name__} has no definition: it is a slow tokenizer")
+    backend = tokenizer.backend_tokenizer
+    definition = json.loads(backend.to_str())
+    definition.update(truncation=None, padding=None)
+    # tokenizers below 0.23 matches a token that was added twice by its first flag, but saves the second.
+    for token in _mismatched(definition, tokenizer):
+        token["normalized"] = not token["normalized"]
+    if mismatched := _mismatched(definition, tokenizer):
+        names = ", ".join(repr(token["content"]) for token in mismatched[:4])
+        raise ValueError(f"no definition gives the ids of {type(tokenizer).__name__} in texts with {names}")
+    return {"encode_special_tokens": True, **definition} if backend.encode_special_tokens else definition
+
+
+def _mismatched(definition: dict[str, Any], tokenizer: Any) -> list[dict[str, Any]]:
+    """Return the added tokens around which a definition gives other ids than the tokenizer."""
+    from tokenizers import Tokenizer
+
+    exported = Tokenizer.from_str(json.dumps(definition))
+    exported.encode_special_tokens = tokenizer.backend_tokenizer.encode_special_tokens
+
+    def differs(text: str) -> bool:
+        probes = [f"a{text}b", f" {text} ", f"{text}{text}", f"A {text}\n{text}", text.lower(), text.upper()]
+        # A text in a batch is encoded as a text by itself: no padding was requested.
+        theirs = tokenizer(probes, add_special_tokens=True).input_ids
+        return any(ours.ids != ids for ours, ids in zip(exported.encode_batch(probes), theirs, strict=True))
+
+    return [token for token in definition["added_tokens"] if differs(token["content"])]
+
+
 class Session:
     """Answers requests; keeps the tokenizer that was loaded last."""
 
@@ -111,16 +151,15 @@ class Session:
                     Path(directory, os.path.basename(name)).write_bytes(base64.b64decode(content))
                 self._tokenizer = load(directory, use_fast=use_fast)
         answer: dict[str, Any] = {"facts": facts(self._tokenizer)}
-        backend = getattr(self._tokenizer, "backend_tokenizer", None)
-        if request.get("definition") and backend is not None:
-            answer["definition"] = json.loads(backend.to_str())
+        if request.get("definition"):
+            answer["definition"] = export(self._tokenizer)
         return answer
 
 
 def main() -> int:
     """Answer the requests on the standard input; return the exit code."""
     warnings.simplefilter("ignore")
-    os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     requests = io.TextIOWrapper(sys.stdin.buffer, "utf-8") if hasattr(sys.stdin, "buffer") else sys.stdin

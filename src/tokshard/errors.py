@@ -15,7 +15,7 @@
     ├── ResumeMismatchError           4   a saved state is of another plan or stream
     ├── LockedError                   5   another process is writing this output
     ├── IntegrityError, ValueError    6   corrupt or inconsistent data
-    │   ├── EncoderMismatchError      6   the fast encoder, or transformers, disagrees with the reference
+    │   ├── EncoderMismatchError      6   the fast encoder disagrees with the reference
     │   └── TokenizerMismatchError    6   data of different tokenizers would be used together
     ├── StorageError, OSError         7   disk full, I/O error, permission denied, object store failure
     ├── WorkerError                   8   a worker process died or hung
@@ -117,13 +117,14 @@ class MissingExtraError(UsageError):
     Args:
         what: The feature, for example ``"Parquet input"``.
         extra: The name of tokshard's extra, a key of :data:`EXTRA_PACKAGES`.
+        hint: An instruction for the user; None for the installation of the extra's packages.
     """
 
-    def __init__(self, what: str, extra: str) -> None:
+    def __init__(self, what: str, extra: str, *, hint: str | None = None) -> None:
         super().__init__(
             f"{what} requires {' and '.join(EXTRA_PACKAGES[extra])}, which "
             f"{'is' if len(EXTRA_PACKAGES[extra]) == 1 else 'are'} not installed",
-            hint=f"pip install {' '.join(EXTRA_PACKAGES[extra])}",
+            hint=hint or f"pip install {' '.join(EXTRA_PACKAGES[extra])}",
         )
 
 
@@ -261,7 +262,7 @@ class IntegrityError(TokshardError, ValueError):
 
 
 class EncoderMismatchError(IntegrityError):
-    """The fast encoder, or transformers, returns other tokens for a text than the reference encoder."""
+    """The fast encoder returns other tokens for a text than the reference encoder."""
 
 
 class TokenizerMismatchError(IntegrityError):

@@ -6,21 +6,28 @@ from dataclasses import replace
 import pytest
 
 from support import directory_cases
-from support.command_line import tokshard as command
+from support.transformers_stand_in import python_with_transformers
 from tokshard import IndexedDataset, InspectOptions, TokenizeOptions, inspect, tokenize
 from tokshard.dataset.manifest import read_manifest
-from tokshard.errors import TokenizerError, UsageError
+from tokshard.errors import OutputExistsError, UsageError
 from tokshard.tokenization.workers.pool import ProcessPool
 from tokshard.tokenizer import libraries
 from tokshard.tokenizer.definition import load_tokenizer
 
 TEXT = "the<|new|>hall in the hall"
+NEW_TOKEN = "tokenizer.backend_tokenizer.add_special_tokens(['<|new|>'])"
 
 
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch):
     """Runs need no directory besides that of the output: the home directory of a container is read-only."""
     monkeypatch.setenv("TOKSHARD_CACHE_DIR", "/dev/null/cache")
+
+
+@pytest.fixture
+def python(tmp_path):
+    """The command of a Python whose transformers adds a token."""
+    return python_with_transformers(tmp_path / "packages", NEW_TOKEN)
 
 
 def write(directory, name):
@@ -36,78 +43,51 @@ def options(tmp_path, name, **more):
     return TokenizeOptions(str(tmp_path / "corpus.jsonl"), str(tmp_path / "out"), tokenizer=tokenizer, **more)
 
 
-@pytest.mark.parametrize("name", ["pad_token", "split_special_tokens"])
-def test_workers_encode_with_the_changed_definition(name, tmp_path):
-    chosen = options(tmp_path, name, append_eod=False)
+def test_workers_encode_with_the_exported_definition(tmp_path, python):
+    chosen = options(tmp_path, "pad_token", append_eod=False, transformers=python)
     with ProcessPool(1) as pool:
         pool.start().expect(chosen)
         report = tokenize(chosen, executor=pool)
-    assert report.warnings == ()
-    expected = load_tokenizer(chosen.tokenizer)
-    library = libraries.huggingface(expected)
-    ids, _ = library.encode([TEXT], special_tokens=False)
+    expected = load_tokenizer(chosen.tokenizer, transformers=python)
+    ids, _ = libraries.huggingface(expected).encode([TEXT], special_tokens=False)
     assert IndexedDataset(chosen.output)[0].tolist() == ids.tolist()
     assert report.tokenizer == expected.identity
-    assert inspect(InspectOptions(chosen.output, document=0)).text is not None
-
-
-def test_a_difference_of_the_versions_is_a_warning_once_and_recorded(tmp_path):
-    chosen = options(tmp_path, "add_prefix_space")
-    report = tokenize(chosen)
-    assert ["transformers 4 and 5 read the directory" in text for text in report.warnings] == [True]
-    assert read_manifest(chosen.output).tokenizer.transformers == "5"
-
-
-def test_a_run_with_a_version_records_it_and_is_read_with_it(tmp_path):
-    chosen = options(tmp_path, "add_prefix_space", transformers="4", strict_tokenizer=True)
-    report = tokenize(chosen)
-    assert report.warnings == ()
-    assert read_manifest(chosen.output).tokenizer.transformers == "4"
-    assert inspect(InspectOptions(chosen.output, document=0)).text is not None
+    assert read_manifest(chosen.output).tokenizer.transformers == "99.0"
     assert tokenize(chosen).up_to_date
 
 
-def test_the_preset_refuses_a_difference_of_the_versions(tmp_path):
-    write(tmp_path / "tokenizer", "add_prefix_space")
-    arguments = ["tokenize", "corpus.jsonl", "--tokenizer", "tokenizer", "-o", "out", "--preset", "megatron"]
-    done = command(*arguments, cwd=tmp_path)
-    assert done.returncode == 3
-    assert "transformers 4 and 5 read the directory of the tokenizer" in done.stderr
-    assert "pass --transformers 4 or --transformers 5" in done.stderr
-    assert command(*arguments, "--transformers", "4", cwd=tmp_path).returncode == 0
-
-
-def test_an_unfollowed_setting_is_refused_by_name(tmp_path):
-    with pytest.raises(TokenizerError, match="auto_map names code of its own"):
-        tokenize(options(tmp_path, "auto_map", strict_tokenizer=True))
-    assert "auto_map names code of its own" in tokenize(options(tmp_path, "auto_map")).warnings[0]
-
-
-def test_a_version_is_4_or_5(tmp_path):
-    with pytest.raises(UsageError, match="--transformers must be 4, 5, got '6'"):
-        options(tmp_path, "plain", transformers="6")
-    with pytest.raises(UsageError, match=r"--transformers requires a tokenizer\.json, got the built-in"):
-        tokenize(TokenizeOptions(str(tmp_path / "corpus.jsonl"), str(tmp_path / "out"), transformers="4"))
-    with pytest.raises(UsageError, match="--transformers and --no-files-beside exclude each other"):
-        options(tmp_path, "plain", transformers="4", files_beside=False)
-
-
-def test_a_version_makes_no_difference_for_a_file_alone(tmp_path):
-    chosen = options(tmp_path, "plain", append_eod=False)
-    for path in (tmp_path / "tokenizer").iterdir():
-        if path.name != "tokenizer.json":
-            path.unlink()
+def test_a_recorded_directory_is_not_available_without_transformers(tmp_path, python, monkeypatch):
+    chosen = options(tmp_path, "pad_token", transformers=python)
     tokenize(chosen)
-    assert tokenize(replace(chosen, transformers="4")).up_to_date
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert inspect(InspectOptions(chosen.output, document=0)).text is None
 
 
-@pytest.mark.parametrize("name", ["plain", "pad_token", "LlamaTokenizer"])
-@pytest.mark.parametrize("major", [None, "4", "5"])
-def test_what_is_loaded_ahead_is_what_the_job_needs(name, major, tmp_path):
+def test_another_reading_of_the_directory_is_another_tokenizer(tmp_path, python):
+    tokenize(options(tmp_path, "pad_token", transformers=python))
+    other = python_with_transformers(tmp_path / "other")
+    with pytest.raises(OutputExistsError, match="tokenizer"):
+        tokenize(options(tmp_path, "pad_token", transformers=other))
+
+
+def test_options_without_a_directory_are_refused(tmp_path):
+    chosen = options(tmp_path, "plain", transformers="python")
+    with pytest.raises(UsageError, match="--transformers requires a tokenizer directory, got the built-in"):
+        tokenize(replace(chosen, tokenizer=None))
+    with pytest.raises(UsageError, match="--transformers and --no-files-beside exclude each other"):
+        options(tmp_path, "plain", transformers="python", files_beside=False)
+
+
+def test_a_python_makes_no_difference_for_a_plain_directory(tmp_path, python):
+    chosen = options(tmp_path, "plain")
+    tokenize(chosen)
+    assert tokenize(replace(chosen, transformers=python)).up_to_date
+
+
+@pytest.mark.parametrize(("name", "is_loaded"), [("plain", True), ("pad_token", False)])
+def test_only_plain_directories_are_loaded_ahead(name, is_loaded, tmp_path, python):
     path = write(tmp_path / "tokenizer", name)
-    libraries.load_ahead(f"{path}/tokenizer.json", special_tokens=False, transformers=major)
-    tokenizer = load_tokenizer(path, transformers=major)
-    if libraries._reference_ahead:  # nothing is loaded where the fast encoder does not serve
-        assert list(libraries._reference_ahead) == [tokenizer.sha256]
+    libraries.load_ahead(f"{path}/tokenizer.json", special_tokens=False, transformers=python)
+    assert list(libraries._reference_ahead) == ([load_tokenizer(path).sha256] if is_loaded else [])
     libraries._reference_ahead.clear()
     libraries._fast_ahead.clear()

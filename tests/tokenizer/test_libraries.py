@@ -24,7 +24,6 @@ SETTINGS = {
     "eod": None,
     "need_eod": True,
     "transformers": None,
-    "strict": False,
     "special_tokens": False,
     "files_beside": True,
 }
@@ -109,8 +108,8 @@ def test_what_cannot_be_loaded_is_no_error_yet(tmp_path, capfd, content):
     ("options", "expected"),
     [
         (
-            {"tokenizer": TOKENIZER, "transformers": "4"},
-            [{"expect": TOKENIZER, "settings": SETTINGS | {"transformers": "4"}}],
+            {"tokenizer": TOKENIZER, "transformers": "python"},
+            [{"expect": TOKENIZER, "settings": SETTINGS | {"transformers": "python"}}],
         ),
         (
             {"tokenizer": str(SAMPLE), "special_tokens": True, "eod": "7", "append_eod": False},

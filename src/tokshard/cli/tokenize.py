@@ -40,7 +40,6 @@ from tokshard.cli.subset_options import (
     refuse_with_preset,
 )
 from tokshard.cli.tokenize_options import (
-    CheckAgainst,
     Dtype,
     Encoder,
     Eod,
@@ -143,7 +142,6 @@ def tokenize(
     encoder: Encoder = TokenizeOptions.encoder,
     dtype: Dtype = TokenizeOptions.dtype,
     transformers: Transformers = None,
-    check_against: CheckAgainst = None,
     sample: Sample = None,
     sample_seed: SampleSeed = TokenizeOptions.sample_seed,
     limit: Limit = None,
@@ -336,7 +334,6 @@ def tokenize(
             keep_local=keep_local,
             transformers=transformers,
             strict_tokenizer=like_megatron,
-            check_against=check_against,
             config=config,
             split=split,
         )

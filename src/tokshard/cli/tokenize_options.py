@@ -10,7 +10,6 @@ TOKENIZER = "Tokenizer"
 
 EncoderName = Literal["auto", "fast", "reference"]
 DtypeName = Literal["auto", "uint16", "int32"]
-TransformersVersion = Literal["4", "5"]
 PatternVersion = Literal["v1", "v2"]
 
 TokenizerPath = Annotated[
@@ -112,24 +111,13 @@ Dtype = Annotated[
     ),
 ]
 Transformers = Annotated[
-    TransformersVersion | None,
-    choice(
-        TransformersVersion,
-        "--transformers",
-        help="Read a tokenizer directory as this major version of transformers does: pass the version of "
-        "the training job. --preset megatron requires it where 4 and 5 differ.",
-        default="5",
-        group=TOKENIZER,
-    ),
-]
-CheckAgainst = Annotated[
     str | None,
     text(
-        "--check-against",
-        metavar="COMMAND",
-        help="Also encode the first megabyte of the corpus with AutoTokenizer, and stop at a difference. "
-        "COMMAND starts a Python that has transformers, for example /envs/train/bin/python or 'docker "
-        "run -i IMAGE python'; the word transformers selects the installed package.",
+        "--transformers",
+        metavar="PYTHON",
+        help="Read a tokenizer directory whose settings change ids with the transformers of this Python, for "
+        "example /envs/train/bin/python or 'docker run -i IMAGE python'; by default with the transformers "
+        "that is installed here.",
         group=TOKENIZER,
     ),
 ]

@@ -40,8 +40,6 @@ def show_report(report: TokenizeReport, rules: str | None = None) -> None:
     if rules is not None:
         facts.append(("preset", rules))
     facts.append(("encoder", _encoder(report)))
-    if report.transformers_check is not None:
-        facts.append(("checked", _checked(report)))
     if not report.up_to_date:
         if report.units_reused:
             units = f"{count(report.units_reused)} of {counted(report.units, 'unit')}"
@@ -78,8 +76,6 @@ def show_dry_run(plan: TokenizeDryRun, rules: str | None) -> None:
         rendering.line(f"preset: {rules}")
     reason = f" ({plan.encoder_reason})" if plan.encoder_reason else ""
     rendering.line(f"encoder: {plan.encoder}{reason}, {counted(plan.workers, 'worker')}")
-    if plan.transformers_check is not None:
-        rendering.line(f"checked: {_checked(plan)}")
 
 
 def show_task(report: ArrayTaskReport, *, is_locked: bool) -> None:
@@ -142,11 +138,3 @@ def _encoder(report: TokenizeReport) -> str:
     if report.encoder.uncompared:
         text += f", {counted(report.encoder.uncompared, 'document')} above 1 MB not checked"
     return text + (f" ({report.encoder_reason})" if report.encoder_reason else "")
-
-
-def _checked(report: TokenizeReport | TokenizeDryRun) -> str:
-    check = report.transformers_check
-    if check is None:
-        return ""
-    encoded = f"{counted(check.texts, 'text')} encoded by transformers {check.version}"
-    return f"{encoded} ({check.tokenizer_class}), all equal"

@@ -147,22 +147,17 @@ class JobTokenizer:
         identity: Its identity; None if it cannot be read here.
         null_vocab_size: The vocabulary size of a NullTokenizer, which has no definition: only ids can be
             compared with it.
-        path: The path here that it was read from, if any.
-        other_readings: What other versions of transformers make of the same directory. The job may use any of
-            them, so data of each is the job's.
+        reason: Why its files, which are here, cannot be read; None if they are read or not here.
     """
 
     name: str
     identity: TokenizerIdentity | None = None
     null_vocab_size: int | None = None
-    path: str | None = None
-    other_readings: tuple[TokenizerIdentity, ...] = ()
+    reason: str | None = None
 
     def compare(self, identity: TokenizerIdentity | None) -> TokenizerComparison:
         """Compare it with the tokenizer of a dataset, without EOD: it is read without the data's --eod."""
-        readings = (self.identity, *self.other_readings)
-        compared = [compare_definitions(reading, identity) for reading in readings]
-        return next((found for found in compared if found.verdict == "same"), compared[0])
+        return compare_definitions(self.identity, identity)
 
     @property
     def side(self) -> MismatchSide:

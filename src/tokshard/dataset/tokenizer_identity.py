@@ -60,10 +60,10 @@ class TokenizerIdentity:
         ),
     ] = None
     transformers: Annotated[
-        Literal["4", "5"] | None,
+        str | None,
         Key(
             "transformers",
-            "Major version of transformers whose reading of the tokenizer's directory was requested.",
+            "Version of transformers that read the tokenizer's directory; absent if none was needed.",
             omit_none=True,
         ),
     ] = None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.token_ids import blocks_for, find_beyond
@@ -20,8 +18,6 @@ from tokshard.dataset.tokenizer_agreement import (
 )
 from tokshard.errors import TokshardError
 from tokshard.storage.paths import is_remote
-
-TRANSFORMERS: tuple[Literal["4", "5"], ...] = ("4", "5")
 
 
 def job_tokenizer(
@@ -48,7 +44,7 @@ def job_tokenizer(
     if local is not None:
         path = os.fspath(local)
         identity = load_tokenizer(path, need_eod=False).identity
-        return JobTokenizer(str(named or path), identity, path=path)
+        return JobTokenizer(str(named or path), identity)
     if identifiers is None:
         return None
     if named is None:
@@ -58,9 +54,9 @@ def job_tokenizer(
     for path in (str(named), PathMapping.of(path_as).inverse().map(str(named))):
         if not is_remote(path) and os.path.exists(path):
             try:
-                return JobTokenizer(str(named), load_tokenizer(path, need_eod=False).identity, path=path)
-            except TokshardError:
-                break
+                return JobTokenizer(str(named), load_tokenizer(path, need_eod=False).identity)
+            except TokshardError as error:
+                return JobTokenizer(str(named), reason=error.message)
     return JobTokenizer(str(named))
 
 
@@ -88,8 +84,6 @@ def check_tokenizers(
     datasets = list(tokenizers.items())
     given = None if shares is None else [shares[name] for name in tokenizers]
     found = agree(datasets, job, shares=given)
-    if job is not None and any(not mismatch.first.count for mismatch in found.mismatches):
-        found = agree(datasets, _with_other_readings(job), shares=given)
     vocabulary = _vocabulary(tokenizers, job)
     if vocabulary is not None:
         size, side = vocabulary
@@ -104,19 +98,6 @@ def check_tokenizers(
         found = found.adding(_beyond_vocabulary(unknown, size, side))
     found.require(allowed=allowed)
     return found
-
-
-def _with_other_readings(job: JobTokenizer) -> JobTokenizer:
-    # Read only where they matter: a large tokenizer takes a second.
-    if job.path is None or not os.path.isdir(job.path):
-        return job
-    from tokshard.tokenizer.definition import load_tokenizer
-
-    readings = []
-    for family in TRANSFORMERS:
-        with suppress(TokshardError):
-            readings.append(load_tokenizer(job.path, need_eod=False, transformers=family).identity)
-    return replace(job, other_readings=tuple(readings))
 
 
 def _vocabulary(

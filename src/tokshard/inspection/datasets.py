@@ -92,10 +92,9 @@ class TokenizerSummary(Document):
     encoder_detail: Annotated[
         str | None, Key("encoder_detail", "Reason why it is not the fast encoder; null if it is.")
     ]
-    applied: Annotated[
-        tuple[str, ...], Key("applied", "What the files beside tokenizer.json change, one phrase each.")
+    setting: Annotated[
+        str | None, Key("setting", "The setting because of which transformers read it; null if none did.")
     ]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings for the user, one sentence each.")]
 
 
 def inspect_dataset(path_prefix: str, *, multimodal: bool = False) -> DatasetSummary:
@@ -211,8 +210,7 @@ def inspect_tokenizer(argument: str) -> TokenizerSummary:
         max_token_id=tokenizer.max_token_id,
         encoder="reference" if reason else "fast",
         encoder_detail=reason,
-        applied=tokenizer.applied,
-        warnings=tokenizer.warnings,
+        setting=tokenizer.setting,
     )
 
 

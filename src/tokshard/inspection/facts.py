@@ -236,10 +236,9 @@ def describe_tokenizer(summary: TokenizerSummary) -> list[Section]:
         ("encoder", f"{summary.encoder}{detail}"),
         ("definition", f"SHA-256 {identity.digest}"),
     ]
-    if summary.applied:
-        facts.append(("beside it", "; ".join(summary.applied)))
-    warnings = [("warning", text) for text in summary.warnings]
-    return [Section(SUMMARY_TITLE, [FactList([*facts, *warnings])])]
+    if summary.setting is not None:
+        facts.append(("read by", f"transformers {identity.transformers}, because of {summary.setting}"))
+    return [Section(SUMMARY_TITLE, [FactList(facts)])]
 
 
 def mismatch_facts(mismatches: Iterable[TokenizerMismatch] | None) -> Facts:

@@ -70,7 +70,7 @@ def read_launch_tokenizer(
         return LaunchTokenizer(job)
     if job.null_vocab_size is not None:
         return LaunchTokenizer(job, f"a {NULL} has only a vocabulary size")
-    return LaunchTokenizer(job, f"{job.name} cannot be read here")
+    return LaunchTokenizer(job, job.reason or f"{job.name} cannot be read here")
 
 
 def findings_of_tokenizers(

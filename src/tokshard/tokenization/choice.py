@@ -79,11 +79,12 @@ def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
             f"require the file of a TikTokenizer, got {tokenizer.path or 'the built-in tokenizer'}",
             hint="leave them out: other files contain these settings",
         )
-    is_definition = tokenizer.kind == "huggingface" and not str(tokenizer.path).endswith("vocab.json")
-    if options.transformers is not None and not is_definition:
+    is_alone = tokenizer.kind != "huggingface" or options.vocab_file is not None
+    if options.transformers is not None and is_alone:
         raise UsageError(
-            f"--transformers requires a tokenizer.json, got {tokenizer.path or 'the built-in tokenizer'}",
-            hint="leave it out: it is about the files beside a tokenizer.json",
+            "--transformers requires a tokenizer directory, got "
+            f"{tokenizer.path or 'the built-in tokenizer'}",
+            hint="leave it out: transformers reads directories with settings that change ids",
         )
     if options.special_tokens and not tokenizer.defines_special_tokens:
         raise UsageError(

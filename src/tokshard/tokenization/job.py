@@ -35,7 +35,6 @@ from tokshard.tokenization.reuse import (
     keep_only,
 )
 from tokshard.tokenizer.definition import Tokenizer
-from tokshard.tokenizer.transformers_check import TransformersCheck
 
 # The manifest adds counts and a digest to each input's entry, and must stay readable (64 MiB).
 _RESULT_BYTES_OF_INPUT = 256
@@ -150,7 +149,6 @@ class TokenizeJob:
         prefix: The local path prefix of the run.
         prefixes: The local path prefix of each output.
         delivery: Where the outputs are uploaded to; None for local outputs.
-        transformers_check: The result of the comparison with transformers, if there was one.
     """
 
     files: tuple[CorpusFile, ...]
@@ -162,7 +160,6 @@ class TokenizeJob:
     prefixes: tuple[str, ...]
     encoder: EncoderDecision
     delivery: Delivery | None = None
-    transformers_check: TransformersCheck | None = None
 
     @property
     def workspace(self) -> Workspace:

@@ -18,7 +18,6 @@ from tokshard.tokenizer.tiktoken_files import TikTokenizerPattern, TikTokenizerS
 
 EncoderChoice = Literal["auto", "reference", "fast"]
 DtypeChoice = Literal["auto", "uint16", "int32"]
-TransformersVersion = Literal["4", "5"]
 ErrorChoice = Literal["fail", "skip"]
 
 _MOST = 2**63 - 1  # the integers of JSON documents
@@ -77,14 +76,11 @@ class TokenizeOptions:
             writes the output at a time.
         local_dir: Where an output with a URL is built before it is uploaded; None for the user's cache.
         keep_local: Whether the local files of an uploaded output are kept.
-        transformers: Major version of transformers of the training job, by which the tokenizer directory is
-            read; None for 5, with a warning if 4 and 5 differ.
-        strict_tokenizer: Whether it is an error instead of a warning if transformers may give other ids: for
-            a setting that is not followed, for versions that differ, or without ``special_tokens`` for added
-            tokens that Megatron does not find.
-        check_against: A command that starts a Python with transformers, or ``"transformers"`` for the
-            installed package. The first megabyte of the corpus is also encoded with AutoTokenizer, and a
-            difference is an error. None for no check.
+        transformers: A command that starts the Python of the training environment, such as
+            ``/envs/train/bin/python``, whose transformers reads a tokenizer directory with settings that
+            change ids; None for transformers as it is installed here.
+        strict_tokenizer: Whether added tokens that Megatron does not find without ``special_tokens`` are an
+            error.
         config: The config of the datasets of the Hub among the inputs, or of directories with a copy of one;
             None for the only one.
         split: The split of these datasets, or of directories that ``save_to_disk`` of the ``datasets``
@@ -129,9 +125,8 @@ class TokenizeOptions:
     lock: LockMode = "flock"
     local_dir: str | None = None
     keep_local: bool = False
-    transformers: TransformersVersion | None = None
+    transformers: str | None = None
     strict_tokenizer: bool = False
-    check_against: str | None = None
     config: str | None = None
     split: str | None = None
 
@@ -141,8 +136,6 @@ class TokenizeOptions:
         _check_choice("dtype", self.dtype, ("auto", "uint16", "int32"))
         _check_choice("on-error", self.on_error, ("fail", "skip"))
         check_lock_mode(self.lock)
-        if self.transformers is not None:
-            _check_choice("transformers", self.transformers, ("4", "5"))
         _check_at_least("workers", self.workers, 1)
         _check_at_least("max-errors", self.max_errors, 0)
         _check_at_least("max-document-bytes", self.max_document_bytes, 1)
@@ -225,8 +218,6 @@ class TokenizeOptions:
             "eod": self.eod,
             "need_eod": self.append_eod,
             "transformers": self.transformers,
-            "strict": self.strict_tokenizer,
-            "special_tokens": self.special_tokens,
             "files_beside": self.files_beside,
         }
 

@@ -10,7 +10,6 @@ from tokshard.dataset.build_run import OutputState
 from tokshard.dataset.manifest import UNREPRESENTED, EncoderRecord, UnrepresentedText
 from tokshard.dataset.plan import SplitName, TextInput, TokenizeParameters
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
-from tokshard.tokenizer.transformers_check import TransformersCheck
 
 ArrayTaskState = Literal["encoded", "published", "elsewhere", "up-to-date"]
 
@@ -66,10 +65,6 @@ class TokenizeReport(Document):
         str | None,
         Key("encoder_reason", "Why documents were encoded by the reference encoder; null if none were."),
     ]
-    transformers_check: Annotated[
-        TransformersCheck | None,
-        Key("transformers_check", "The comparison with transformers; null without --check-against."),
-    ]
     units: Annotated[int, Key("units", "Units of work.", minimum=0)]
     units_reused: Annotated[int, Key("units_reused", "Units that an earlier run had finished.", minimum=0)]
     encoded_bytes: Annotated[
@@ -110,10 +105,6 @@ class TokenizeDryRun(Document):
     encoder: Annotated[Literal["reference", "fast"], Key("encoder", "The encoder that would be used.")]
     encoder_reason: Annotated[
         str | None, Key("encoder_reason", "Why it is not the fast encoder; null if it is.")
-    ]
-    transformers_check: Annotated[
-        TransformersCheck | None,
-        Key("transformers_check", "The comparison with transformers; null without --check-against."),
     ]
     workers: Annotated[int, Key("workers", "Most worker processes.", minimum=1)]
     state: Annotated[OutputState, Key("state", "The state of the output now.")]

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from tokshard.core.formatting import count, counted, size
-from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress, reporting
+from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.corpus.files import check_unchanged, content_bytes
 from tokshard.corpus.rejection import top_reasons
 from tokshard.errors import InputError, IntegrityError
@@ -67,7 +67,7 @@ def tokenize(
         InputError: An input or the tokenizer cannot be read, or a record is bad.
         OutputExistsError: The output exists, made from other inputs or options; ``force`` replaces it.
         LockedError: Another process writes this output.
-        EncoderMismatchError: The fast encoder differs from the reference, or transformers does.
+        EncoderMismatchError: The fast encoder differs from the reference.
         StorageError: The disk is full or broken. All finished work is kept.
         WorkerError: A worker process died. All finished work is kept.
 
@@ -87,9 +87,8 @@ def tokenize(
         ):
             from tokshard.dataset.build_run import BuildRun
             from tokshard.tokenization.job import prepare_job
-            from tokshard.tokenization.transformers_check import checked
 
-            job = checked(prepare_job(options, *inputs, choice=choice), listener)
+            job = prepare_job(options, *inputs, choice=choice)
             listener.start("checking earlier work")  # reads inputs whose modification time has changed
             result = job.build.up_to_date(job.workspace)
             if result is None:
@@ -111,14 +110,11 @@ def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
     """
     from tokshard.tokenization.job import prepare_job
     from tokshard.tokenization.report import TokenizeDryRun
-    from tokshard.tokenization.transformers_check import checked
 
-    progress = SilentProgress()
     messages: list[str] = []
     inputs = discover_inputs(options, messages.append)
     job = prepare_job(options, *inputs)
     problems = tuple(first_problems(job))
-    job = checked(job, progress)
     return TokenizeDryRun(
         inputs=tuple(file.plan_input() for file in job.files),
         outputs=job.build.destinations,
@@ -126,12 +122,11 @@ def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
         options=job.parameters,
         encoder=job.encoder.name,
         encoder_reason=job.encoder.reason,
-        transformers_check=job.transformers_check,
         workers=job.workers,
         state=job.build.state(job.workspace),
         local_dir=job.delivery.directory if job.delivery else None,
         messages=tuple(messages),
-        warnings=(*job.tokenizer.warnings, *_doubled_eod(job), *problems),
+        warnings=(*_doubled_eod(job), *problems),
     )
 
 
@@ -404,7 +399,6 @@ def make_report(job: TokenizeJob, result: BuildResult, started: float) -> Tokeni
         content_bytes=first.counts.content_bytes,
         encoder=encoder,
         encoder_reason=_encoder_reason(job, encoder),
-        transformers_check=job.transformers_check,
         units=first.dataset.units,
         # Of those that an earlier run finished, a limit can leave out some.
         units_reused=min(result.resumed, first.dataset.units),
@@ -428,7 +422,7 @@ def _encoder_reason(job: TokenizeJob, encoder: EncoderRecord) -> str | None:
 
 
 def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...]:
-    found = [*job.tokenizer.warnings, *_doubled_eod(job)]
+    found = list(_doubled_eod(job))
     rejected = manifests[0].counts.rejected
     number = sum(rejected.values())
     fields = len(job.parameters.fields)

@@ -17,29 +17,23 @@ from tokshard.dataset.tokenizer_identity import TokenizerIdentity, TokenizerKind
 from tokshard.errors import TokenizerError
 from tokshard.storage.files import write_atomically
 from tokshard.tokenizer import canonical
-from tokshard.tokenizer.directory import ReadingProblem, choose_reading
-from tokshard.tokenizer.directory_reader import FILES_BESIDE, Directory, Reading
-from tokshard.tokenizer.eod import choose_eod, declared_eod
+from tokshard.tokenizer.eod import choose_eod
 from tokshard.tokenizer.files import (
     as_object,
-    conversion_hint,
     is_model_file,
     parse_json,
     read_file,
     read_object,
     read_settings,
 )
-from tokshard.tokenizer.gpt2_files import difference_from_gpt2, gpt2_definition
+from tokshard.tokenizer.gpt2_files import gpt2_definition
 from tokshard.tokenizer.huggingface import huggingface_vocabulary
-from tokshard.tokenizer.location import Location, locate_tokenizer
-from tokshard.tokenizer.sentencepiece_files import (
-    difference_from_llama,
-    normalizes_text,
-    sentencepiece_vocabulary,
-)
+from tokshard.tokenizer.location import FOR_TRANSFORMERS, Location, locate_tokenizer
+from tokshard.tokenizer.sentencepiece_files import sentencepiece_vocabulary
+from tokshard.tokenizer.settings import IdsChangedError, check_gpt2_class, plain_eos_token
 from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings, encoding_of_json, encoding_of_lines
 from tokshard.tokenizer.token_ids import NULL_PREFIX, null_eod, null_vocabulary_size
-from tokshard.tokenizer.transformers_classes import Family
+from tokshard.tokenizer.transformers_reader import read_with_transformers
 from tokshard.tokenizer.vocabulary import Vocabulary
 
 BYTES_EOD: Final = "<|endoftext|>"
@@ -53,13 +47,13 @@ class Tokenizer:
 
     Attributes:
         argument: What the user gave, or None for the built-in one.
-        path: The local file that defines it, or None for the built-in one.
+        path: The local file that defines it, or None for the built-in one. If only transformers reads the
+            files, the directory.
         identity: What manifests record, wherever the files are stored.
-        definition: The content that its library loads: that of the file at ``path``, with the changes of
-            the files beside it.
+        definition: The content that its library loads: that of the file at ``path``, or the definition that
+            transformers exported.
         sha256: SHA-256 of ``definition``.
-        applied: The changes of the files beside it, one phrase each.
-        warnings: Reasons why transformers may give other ids, one sentence each.
+        setting: What makes the reading by transformers necessary, as a phrase; None without it.
         unknown_id: See :class:`Vocabulary`.
         drops_characters: See :class:`Vocabulary`.
     """
@@ -70,8 +64,7 @@ class Tokenizer:
     identity: TokenizerIdentity
     sha256: str
     definition: bytes = field(repr=False)
-    applied: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    setting: str | None = None
     unknown_id: int | None = None
     drops_characters: bool = False
 
@@ -113,7 +106,8 @@ class Tokenizer:
         Raises:
             StorageError: It cannot be written.
         """
-        if self.path is None or read_file(self.path) == self.definition:
+        is_plain = self.identity.transformers is None
+        if self.path is None or (is_plain and read_file(self.path) == self.definition):
             return self.path
         path = os.path.join(directory, f"{self.sha256}.json")
         write_atomically(path, self.definition)
@@ -121,9 +115,6 @@ class Tokenizer:
 
     def like(self, identity: TokenizerIdentity | None) -> Tokenizer:
         """Return the tokenizer with the settings that an identity records, if they apply to it."""
-        recorded = None if identity is None else identity.transformers
-        if self.kind == "huggingface" and recorded not in (None, self.identity.transformers):
-            return load_tokenizer(self.argument, need_eod=False, transformers=recorded)
         settings = TikTokenizerSettings.of_encoding(identity.name if identity is not None else None)
         if settings is None or settings == TikTokenizerSettings.of_encoding(self.name):
             return self
@@ -132,17 +123,16 @@ class Tokenizer:
         return load_tokenizer(self.argument, eod=self.eod_token, need_eod=False, tiktoken=settings)
 
 
-def load_tokenizer(  # noqa: PLR0913 - each has a default
+def load_tokenizer(
     argument: str | None,
     *,
     eod: str | None = None,
     need_eod: bool = True,
     merges: str | None = None,
     tiktoken: TikTokenizerSettings | None = None,
-    transformers: Family | None = None,
-    strict: bool = False,
-    special_tokens: bool = True,
+    transformers: str | None = None,
     files_beside: bool = True,
+    plain: bool = False,
 ) -> Tokenizer:
     """Find and read a tokenizer.
 
@@ -156,11 +146,10 @@ def load_tokenizer(  # noqa: PLR0913 - each has a default
         merges: The path of the ``merges.txt`` that belongs to the ``vocab.json`` at ``argument``; by default
             the one beside it.
         tiktoken: How to read the file of a TikTokenizer; None for Megatron's defaults.
-        transformers: The major version of transformers whose reading of a directory is followed; by default
-            5 where 4 and 5 differ, with a warning.
-        strict: Whether to raise an error, instead of warning, if transformers may give other ids.
-        special_tokens: Whether the post-processor applies, so that its differences matter.
-        files_beside: Whether files beside the definition, such as ``tokenizer_config.json``, are read, too.
+        transformers: A command that starts a Python with transformers, which reads directories with settings
+            that change ids; None for transformers as it is installed here.
+        files_beside: Whether files beside the definition, such as ``tokenizer_config.json``, are also read.
+        plain: Whether such directories are errors, so that transformers is never started.
 
     Raises:
         TokenizerError: The file cannot be read or used, or the EOD cannot be chosen.
@@ -181,9 +170,13 @@ def load_tokenizer(  # noqa: PLR0913 - each has a default
         if not files_beside:
             source = replace(source, beside=(), directory=None)
         path = source.definition
-        read = _read(source, tiktoken, transformers, special_tokens=special_tokens)
-    if read.problem is not None and (strict or read.problem.is_fatal):
-        raise TokenizerError(read.problem.message, hint=read.problem.hint)
+        try:
+            read = _read(source, tiktoken)
+        except IdsChangedError as error:
+            if plain:
+                raise TokenizerError(f"the tokenizer directory {argument} is not plain: {error}") from error
+            read = _read_with_transformers(source, transformers, error)
+            path = path if path.endswith(".json") and source.merges is None else source.directory
     place = path or "the built-in tokenizer"
     vocabulary = read.vocabulary
     eod_id, eod_token = choose_eod(vocabulary, eod, place, need_eod=need_eod)
@@ -200,7 +193,6 @@ def load_tokenizer(  # noqa: PLR0913 - each has a default
         transformers=read.transformers,
     )
     sha256 = hashlib.sha256(read.definition).hexdigest()
-    warnings = () if read.problem is None else (f"{read.problem.message}; {read.problem.hint}",)
     return Tokenizer(
         read.kind,
         argument,
@@ -208,8 +200,7 @@ def load_tokenizer(  # noqa: PLR0913 - each has a default
         identity,
         sha256,
         read.definition,
-        read.applied,
-        warnings,
+        read.setting,
         vocabulary.unknown_id,
         vocabulary.drops_characters,
     )
@@ -282,9 +273,8 @@ class _Read:
     vocabulary: Vocabulary
     digest: str  # of the canonical form
     definition: bytes
-    applied: tuple[str, ...] = ()
-    problem: ReadingProblem | None = None
-    transformers: Family | None = None
+    setting: str | None = None
+    transformers: str | None = None  # the version that read it
 
 
 def _built_in() -> _Read:
@@ -294,114 +284,62 @@ def _built_in() -> _Read:
     return _Read("bytes", vocabulary, digest, _BYTES_DEFINITION)
 
 
-def _read(
-    source: Location,
-    tiktoken: TikTokenizerSettings | None,
-    transformers: Family | None,
-    *,
-    special_tokens: bool,
-) -> _Read:
+def _read(source: Location, tiktoken: TikTokenizerSettings | None) -> _Read:
+    """Read a tokenizer's files; raise IdsChangedError if only transformers reads them."""
     path = source.definition
+    in_directory = source.directory is not None
+    if in_directory and os.path.basename(path) in FOR_TRANSFORMERS:
+        raise IdsChangedError(f"{os.path.basename(path)} without a tokenizer.json")
     if source.merges is not None:
         parsed = gpt2_definition(path, source.merges)
-        if source.directory is not None:
-            settings = read_settings(source.beside)
-            _refuse_difference(source.directory, settings, path, difference_from_gpt2(settings))
-        read = _huggingface(parsed, dump_json(parsed), path)
-        return replace(read, vocabulary=replace(read.vocabulary, declared_eod=declared_eod(source.beside)))
+        files = _settings(source) if in_directory else {}
+        check_gpt2_class(files)
+        return _huggingface(parsed, dump_json(parsed), path, files)
     content = read_file(path)
     encoding = encoding_of_lines(content, path)
     if encoding is None and is_model_file(path):
-        return _sentencepiece(source, content)
+        if in_directory and source.beside:
+            raise IdsChangedError(f"{os.path.basename(path)} without a tokenizer.json")
+        vocabulary = sentencepiece_vocabulary(content, path, read_settings(source.beside))
+        digest = canonical.content_digest("sentencepiece", content)
+        return _Read("sentencepiece", vocabulary, digest, content)
     if encoding is None:
         parsed = parse_json(content, path)
         encoding = encoding_of_json(parsed, path, tiktoken)
         if encoding is None:
-            return _with_files_beside(
-                source, content, as_object(parsed, path), transformers, special_tokens=special_tokens
-            )
+            return _huggingface(as_object(parsed, path), content, path, _settings(source))
     return _Read("tiktoken", encoding.vocabulary, canonical.tiktoken_digest(encoding), content)
 
 
-def _with_files_beside(
-    source: Location,
-    content: bytes,
-    parsed: dict[str, Any],
-    transformers: Family | None,
-    *,
-    special_tokens: bool,
+def _settings(source: Location) -> dict[str, dict[str, Any]]:
+    return {os.path.basename(path): read_object(path) for path in source.beside}
+
+
+def _huggingface(
+    parsed: dict[str, Any], content: bytes, path: str, settings: Mapping[str, dict[str, Any]]
 ) -> _Read:
-    path = source.definition
-    if not source.beside:
-        return _huggingface(parsed, content, path)
     vocabulary = huggingface_vocabulary(parsed, path)  # refuses what is no tokenizer.json
-    reading, problem = _reading(source, content, parsed, transformers, special_tokens=special_tokens)
-    if reading.definition is not parsed:
-        content, parsed = _definition_of(reading, content, parsed)
-        vocabulary = huggingface_vocabulary(parsed, path)
-    if reading.version == "4":  # its versions of the library count pieces that repeat once
-        vocabulary = replace(vocabulary, size=len(vocabulary.ids))
-    return _Read(
-        "huggingface",
-        replace(vocabulary, declared_eod=reading.eos_token),
-        canonical.huggingface_digest(parsed),
-        content,
-        applied=reading.applied,
-        problem=problem,
-        transformers=transformers if problem is None else reading.version,
-    )
-
-
-def _reading(
-    source: Location,
-    content: bytes,
-    parsed: dict[str, Any],
-    transformers: Family | None,
-    *,
-    special_tokens: bool,
-) -> tuple[Reading, ReadingProblem | None]:
-    beside = {os.path.basename(path): read_object(path) for path in source.beside}
-    files = Directory(parsed, b'"ByteLevel"' in content, *map(beside.get, FILES_BESIDE))
-    return choose_reading(files, transformers, source.definition, special_tokens=special_tokens)
-
-
-def _definition_of(reading: Reading, content: bytes, parsed: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
-    if reading.definition is parsed:
-        return content, parsed
-    import orjson
-
-    return orjson.dumps(reading.definition), reading.definition
-
-
-def _huggingface(parsed: Any, content: bytes, path: str) -> _Read:
-    vocabulary = huggingface_vocabulary(parsed, path)
+    if settings:
+        vocabulary = replace(vocabulary, declared_eod=plain_eos_token(parsed, settings))
     return _Read("huggingface", vocabulary, canonical.huggingface_digest(parsed), content)
 
 
-def _sentencepiece(source: Location, content: bytes) -> _Read:
-    path = source.definition
-    settings = read_settings(source.beside)
-    vocabulary = sentencepiece_vocabulary(content, path, settings)
-    problem = None
-    if source.directory is not None:
-        difference = difference_from_llama(vocabulary, settings)
-        _refuse_difference(source.directory, settings, path, difference)
-        normalizes = normalizes_text(content, path)
-        problem = ReadingProblem(
-            f"the SentencePiece model {path} keeps text that spells a special token, which AutoTokenizer "
-            "makes this token; transformers 5 also splits white space differently"
-            + ("; the model normalizes text, which the fast class of transformers 4 does not" * normalizes),
-            f"for the ids of AutoTokenizer, {conversion_hint(source.directory, settings)}; or pass {path}",
-        )
-    digest = canonical.content_digest("sentencepiece", content)
-    return _Read("sentencepiece", vocabulary, digest, content, problem=problem)
+def _read_with_transformers(source: Location, python: str | None, error: IdsChangedError) -> _Read:
+    place, setting = source.directory or os.path.dirname(source.definition), str(error)
+    if error.hint is not None:
+        raise TokenizerError(f"cannot read the tokenizer directory {place}: {setting}", hint=error.hint)
+    further = _settings(source).get("tokenizer_config.json", {}).get("fast_tokenizer_files")
+    names = [name for name in further if isinstance(name, str)] if isinstance(further, list) else []
+    files = source.files(names)
+    if source.definition.endswith(".json") and source.merges is None:
+        files["tokenizer.json"] = read_file(source.definition)  # a file of another name
+    reading = read_with_transformers(files, python, place=place, setting=setting)
+    read = _huggingface(reading.definition, _dumped(reading.definition), place, {})
+    vocabulary = replace(read.vocabulary, size=reading.size, declared_eod=reading.eos_token)
+    return replace(read, vocabulary=vocabulary, setting=setting, transformers=reading.version)
 
 
-def _refuse_difference(
-    directory: str, settings: Mapping[str, Any], path: str, difference: str | None
-) -> None:
-    if difference is not None:
-        raise TokenizerError(
-            f"cannot read the directory {directory} as AutoTokenizer does: {difference}",
-            hint=f"{conversion_hint(directory, settings)}; or pass {path} to use the file alone",
-        )
+def _dumped(definition: dict[str, Any]) -> bytes:
+    import orjson
+
+    return orjson.dumps(definition)

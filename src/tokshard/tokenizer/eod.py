@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from tokshard.errors import TokenizerError
-from tokshard.tokenizer.files import read_object
 from tokshard.tokenizer.vocabulary import Vocabulary
 
 _SHOWN_TOKENS: Final = 8
@@ -27,19 +26,6 @@ KNOWN_EODS: Final = (
     "<|end▁of▁sentence|>",
     "<｜end▁of▁sentence｜>",  # noqa: RUF001 - the published name has full-width bars
 )
-
-
-def declared_eod(paths: tuple[str, ...]) -> str | None:
-    """Return the EOS token of the first file that declares one; None if none does."""
-    for path in paths:
-        token = read_object(path).get("eos_token")
-        if isinstance(token, dict):
-            token = token.get("content")
-        if isinstance(token, str):
-            return token
-        if token is not None:
-            raise TokenizerError(f"the field eos_token of {path} is not a token", hint="pass --eod TOKEN")
-    return None
 
 
 def choose_eod(

@@ -6,9 +6,8 @@ import gc
 import json
 import os
 import re
-import shlex
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
@@ -88,18 +87,6 @@ def token_text(token: Any) -> str | None:
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
-
-
-def conversion_hint(directory: str, settings: Mapping[str, Any]) -> str:
-    """Return the hint to save the tokenizer of a directory as a ``tokenizer.json``."""
-    own_code = ", trust_remote_code=True" if settings.get("auto_map") else ""
-    name = directory.removeprefix("hf:")
-    program = (
-        "from transformers import AutoTokenizer; "
-        f"AutoTokenizer.from_pretrained({name!r}{own_code}).save_pretrained('converted')"
-    )
-    quoted = shlex.quote(program) if set(name) & set('"$`\\!') else f'"{program}"'
-    return f"convert it, and pass the new directory: python -c {quoted}"
 
 
 def parse_object(content: bytes, path: str) -> dict[str, Any]:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from tokshard.errors import TokenizerError
-from tokshard.tokenizer.files import parse_object, read_file, token_text
+from tokshard.tokenizer.files import parse_object, read_file
 
 _EOD: Final = "<|endoftext|>"
-_CLASSES: Final = ("GPT2Tokenizer", "GPT2TokenizerFast")
-# Settings that change ids when transformers loads the files, each with the value that changes nothing.
-_PLAIN: Final[Mapping[str, Any]] = {"add_prefix_space": False, "add_bos_token": False, "auto_map": None}
-_SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "additional_special_tokens")
 
 
 def gpt2_definition(vocabulary: str, merges: str) -> dict[str, Any]:
@@ -78,27 +73,3 @@ def _read_merges(path: str) -> list[list[str]]:
             )
         merges[pair] = None
     return [list(pair) for pair in merges]
-
-
-def difference_from_gpt2(settings: Mapping[str, Any]) -> str | None:
-    """Return why the files of a directory are not read as GPT-2's, or None.
-
-    ``settings``: the fields of the files beside them.
-    """
-    name = settings.get("tokenizer_class")
-    model = settings.get("model_type")
-    if name is not None and name not in _CLASSES:
-        return f"it is made for {name}"
-    if name is None and model not in (None, "gpt2"):
-        return f"it is made for {model}"
-    for key, plain in _PLAIN.items():
-        if settings.get(key) not in (None, plain):
-            return f"it sets {key} to {settings[key]!r}"
-    for key in (*_SPECIAL, "added_tokens_decoder", "added_tokens"):
-        value = settings.get(key)
-        tokens = value if isinstance(value, list) else [value]
-        if isinstance(value, dict) and key.startswith("added_tokens"):
-            tokens = list(value if key == "added_tokens" else value.values())
-        if any(token is not None and token_text(token) != _EOD for token in tokens):
-            return f"it has other special tokens than {_EOD} ({key})"
-    return None

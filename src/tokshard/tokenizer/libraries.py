@@ -53,7 +53,8 @@ _checked: list[str] = []
 def load_ahead(argument: str, *, special_tokens: bool = False, **settings: Any) -> None:
     """Load the objects of both libraries for a ``tokenizer.json`` before they are needed.
 
-    Nothing is loaded for a tokenizer that the fast encoder does not support. Errors are ignored here; the
+    Nothing is loaded for a tokenizer that the fast encoder does not support, or that only transformers reads:
+    it runs once, in the parent process. Errors are ignored here; the
     later call of :func:`fast` or :func:`huggingface` raises them.
 
     Args:
@@ -63,7 +64,7 @@ def load_ahead(argument: str, *, special_tokens: bool = False, **settings: Any) 
     """
     with suppress(Exception):
         with parsing_once():
-            tokenizer = load_tokenizer(argument, special_tokens=special_tokens, **settings)
+            tokenizer = load_tokenizer(argument, plain=True, **settings)
             if tokenizer.kind != "huggingface":
                 return
             # fastokens may panic on unsupported definitions, and print that to stderr.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from tokshard.core.formatting import visible
 from tokshard.dataset.products import MERGES_NAME, TOKENIZER_FILES, VOCABULARY_NAME
@@ -14,11 +14,12 @@ from tokshard.errors import MissingExtraError, MissingFileError, TokenizerError
 from tokshard.storage import fs, paths, syscalls
 from tokshard.storage.paths import is_remote
 from tokshard.storage.remote import objects
-from tokshard.tokenizer.directory_reader import FILES_BESIDE
-from tokshard.tokenizer.files import ACCEPTED_FILES, conversion_hint, read_settings
+from tokshard.tokenizer.files import ACCEPTED_FILES, read_file
+from tokshard.tokenizer.settings import SETTINGS_FILES
 
-# Vocabularies that only classes of transformers read.
-_SLOW = ("vocab.txt", VOCABULARY_NAME, "spiece.model", "sentencepiece.bpe.model", "source.spm")
+FOR_TRANSFORMERS = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "source.spm")
+"""Vocabularies that only classes of transformers read."""
+_OTHERS = (MERGES_NAME, "target.spm", "tiktoken.model", "tekken.json")
 _CACHE_NAME = "tokenizers"
 # The name of a repository on the Hub, with or without a revision.
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
@@ -33,12 +34,24 @@ class Location:
         beside: The existing files in the same directory that tell how transformers reads it.
         merges: The ``merges.txt`` of a ``vocab.json``; None for other definitions.
         directory: The directory, URL or repository that the user named; None if it was a file.
+        fetch: Returns the local path of a file of the directory by its name, or None if there is none.
     """
 
     definition: str
     beside: tuple[str, ...]
     merges: str | None = None
     directory: str | None = None
+    fetch: Callable[[str], str | None] = field(default=lambda _name: None, repr=False)
+
+    def files(self, further: Iterable[str] = ()) -> dict[str, bytes]:
+        """Return the contents of all files that transformers may read, and of ``further`` ones, by name.
+
+        Raises:
+            TokenizerError: A file cannot be read.
+        """
+        names = dict.fromkeys((*SETTINGS_FILES, *TOKENIZER_FILES, *FOR_TRANSFORMERS, *_OTHERS, *further))
+        paths_by_name = {name: path for name in names if (path := self.fetch(name)) is not None}
+        return {name: read_file(path) for name, path in paths_by_name.items()}
 
 
 def locate_tokenizer(argument: str) -> Location:
@@ -62,7 +75,8 @@ def _location(fetch: Callable[[str], str | None], name: str | None, directory: s
         name: The definition; None for the first that exists.
         directory: See :class:`Location`.
     """
-    for candidate in TOKENIZER_FILES if name is None else (name,):
+    # The first that exists is used.
+    for candidate in (*TOKENIZER_FILES, *FOR_TRANSFORMERS) if name is None else (name,):
         definition = fetch(candidate)
         if definition is None:
             continue
@@ -71,8 +85,9 @@ def _location(fetch: Callable[[str], str | None], name: str | None, directory: s
             merges = fetch(candidate.removesuffix(VOCABULARY_NAME) + MERGES_NAME)
             if merges is None and name is None:
                 continue
-        found = [fetch(other) for other in FILES_BESIDE if other != candidate]
-        return Location(definition, tuple(path for path in found if path is not None), merges, directory)
+        found = [fetch(other) for other in SETTINGS_FILES if other != candidate]
+        beside = tuple(path for path in found if path is not None)
+        return Location(definition, beside, merges, directory, fetch)
     return None
 
 
@@ -96,17 +111,9 @@ def _from_disk(argument: str) -> Location:
         found = pairs[0] if len(pairs) == 1 else None
     if found is None:
         raise TokenizerError(
-            f"tokenizer.json not found in the directory {argument}", hint=_hint_for_directory(argument)
+            f"tokenizer.json not found in the directory {argument}", hint=f"pass {ACCEPTED_FILES}"
         )
     return found
-
-
-def _hint_for_directory(directory: str) -> str:
-    names = os.listdir(directory)
-    beside = [os.path.join(directory, name) for name in FILES_BESIDE if name in names]
-    if beside or any(name in names for name in _SLOW):
-        return conversion_hint(directory, read_settings(beside))
-    return f"pass {ACCEPTED_FILES}"
 
 
 def _hint_for_missing(argument: str, directory: str) -> str:

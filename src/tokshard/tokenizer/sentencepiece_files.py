@@ -12,10 +12,6 @@ from tokshard.tokenizer.vocabulary import Vocabulary
 # The classes of transformers that encode a text as the model does, and add BOS. Others change ids.
 _LLAMA_CLASSES: Final = ("LlamaTokenizer", "LlamaTokenizerFast")
 _LLAMA_MODELS: Final = ("llama", "mistral", "mixtral")
-_SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
-
-_SPACE: Final = "\N{LOWER ONE EIGHTH BLOCK}"
-_NOT_NORMAL: Final = "  \N{LATIN SMALL LIGATURE FI}\N{ZERO WIDTH SPACE}e\N{COMBINING ACUTE ACCENT}A\t "
 
 
 def sentencepiece_processor(definition: bytes, path: str) -> Any:
@@ -68,7 +64,7 @@ def _template(
     processor: Any, ids: Mapping[str, int], settings: Mapping[str, Any]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     # The defaults are those of LlamaTokenizer of transformers 4.
-    if foreign_class(settings) is not None:
+    if _foreign_class(settings) is not None:
         return None
     sides: list[tuple[int, ...]] = []
     for switch, default, name, own in (
@@ -84,12 +80,6 @@ def _template(
             return None
         sides.append((index,))
     return sides[0], sides[1]
-
-
-def normalizes_text(definition: bytes, path: str) -> bool:
-    """Return whether a SentencePiece model changes text before it splits it, except that it marks spaces."""
-    normal = sentencepiece_processor(definition, path).normalize(_NOT_NORMAL)
-    return bool(normal != f" {_NOT_NORMAL}".replace(" ", _SPACE))
 
 
 def _falls_back_to_bytes(definition: bytes) -> bool:
@@ -128,7 +118,7 @@ def _fields_of_message(message: memoryview) -> Iterator[tuple[int, Any]]:
         position += size
 
 
-def foreign_class(settings: Mapping[str, Any]) -> str | None:
+def _foreign_class(settings: Mapping[str, Any]) -> str | None:
     """Return the tokenizer class or model type that the settings name, if it is not one of Llama's."""
     if settings.get("auto_map"):
         return "a class of its own (auto_map)"
@@ -137,35 +127,3 @@ def foreign_class(settings: Mapping[str, Any]) -> str | None:
         return None if name in _LLAMA_CLASSES else str(name)
     model = settings.get("model_type")
     return None if model is None or model in _LLAMA_MODELS else str(model)
-
-
-def difference_from_llama(vocabulary: Vocabulary, settings: Mapping[str, Any]) -> str | None:
-    """Return why AutoTokenizer encodes differently from the model in the same directory, or None.
-
-    It compares with transformers 4, whose LlamaTokenizer encodes all texts in the same way, except those
-    that spell a special token.
-    """
-    if (name := foreign_class(settings)) is not None:
-        return f"it is made for {name}"
-    for key, expected in (("legacy", True), ("add_prefix_space", True), ("sp_model_kwargs", {})):
-        if settings.get(key) not in (None, expected):
-            return f"it sets {key} to {settings[key]!r}"
-    for name, token in _added_tokens(settings):
-        if token not in vocabulary.ids:
-            return f"it adds the token {token!r} ({name})"
-    return None
-
-
-def _added_tokens(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    # Each with the name of its field.
-    tokens = [(name, token_text(settings.get(name))) for name in _SPECIAL]
-    listed = settings.get("additional_special_tokens")
-    if isinstance(listed, list):
-        tokens += [("additional_special_tokens", token_text(item)) for item in listed]
-    decoder = settings.get("added_tokens_decoder")
-    if isinstance(decoder, dict):
-        tokens += [("added_tokens_decoder", token_text(item)) for item in decoder.values()]
-    added = settings.get("added_tokens")
-    if isinstance(added, dict):
-        tokens += [("added_tokens.json", str(text)) for text in added]
-    return [(name, text) for name, text in tokens if text is not None]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokshard.tokenizer.added_tokens import Token
 from tokshard.tokenizer.definition import BYTES_EOD, BYTES_EOD_ID, Tokenizer
 from tokshard.tokenizer.files import parse_object
 from tokshard.tokenizer.huggingface import EMPTY_MODEL, added_token_ids, declared_unknown_id
@@ -78,14 +77,15 @@ def renamed_tokens(tokenizer: Tokenizer) -> list[str]:
     normalizer = definition.get("normalizer")
     empty = {"model": EMPTY_MODEL, "normalizer": normalizer}
     library = load_huggingface(json.dumps(empty).encode(), path) if normalizer else None
-    tokens = [Token.parse(token) for token in definition.get("added_tokens") or []]
-    return [
-        token.content
-        for token in tokens
-        if token.lstrip
-        or token.rstrip
-        or (token.is_normalized and library is not None and library.pieces(token.content) != [token.content])
-    ]
+
+    def is_renamed(token: dict[str, Any]) -> bool:
+        if token.get("lstrip") or token.get("rstrip"):
+            return True
+        is_normalized = token.get("normalized", not token.get("special"))
+        content = token["content"]
+        return bool(is_normalized and library is not None and library.pieces(content) != [content])
+
+    return [token["content"] for token in definition.get("added_tokens") or [] if is_renamed(token)]
 
 
 def _of_huggingface(parsed: dict[str, Any]) -> SpecialTokens:

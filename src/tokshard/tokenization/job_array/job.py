@@ -27,7 +27,6 @@ from tokshard.tokenization.job_array.shards import MissingUnits, TaskShard, Unit
 from tokshard.tokenization.options import TokenizeOptions
 from tokshard.tokenization.report import ArrayTaskReport, ArrayTaskState, TokenizeReport
 from tokshard.tokenization.run import encode_and_stage, make_report
-from tokshard.tokenization.transformers_check import checked
 from tokshard.tokenization.workers.executor import Events, Executor
 
 _LOOK_AGAIN_SECONDS = 0.1
@@ -115,7 +114,7 @@ def _shareable_job(options: TokenizeOptions, progress: Progress) -> TokenizeJob:
             f"the tasks require a shared directory in which {job.delivery.url} is built before its upload",
             hint="pass --local-dir DIR, a directory that all tasks share",
         )
-    return checked(job, progress)
+    return job
 
 
 class _Attempt:

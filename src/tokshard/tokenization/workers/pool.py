@@ -264,7 +264,8 @@ class ForkServer:
     def expect(self, options: TokenizeOptions) -> None:
         """Let it load what is likely to be needed: both encoders, for a ``tokenizer.json`` at hand."""
         if options.tokenizer_json is not None:
-            self._send({"expect": options.tokenizer, "settings": options.tokenizer_settings})
+            settings = {**options.tokenizer_settings, "special_tokens": options.special_tokens}
+            self._send({"expect": options.tokenizer, "settings": settings})
 
     def prepare(self, spec: EncodingSpec, parts_directory: str) -> None:
         """Let it load what workers need for a specification."""

@@ -1,0 +1,58 @@
+"""A package ``transformers`` that reads tokenizer.json and does what a test wants.
+
+The program of tokshard runs as it does for users, and the tests need no transformers. tests/oracle and
+scripts/tokenizer_matrix run it with transformers itself.
+"""
+
+import shlex
+import sys
+
+PACKAGE = """
+import os, tokenizers
+print("a message to stdout")
+__version__ = "99.0"
+
+class Encoded:
+    def __init__(self, ids):
+        self.input_ids = ids
+
+class LikeFast:
+    is_fast = True
+    sep_token = cls_token = unk_token = mask_token = pad_token = bos_token = None
+    eos_token = "<|end|>"
+
+    def __init__(self, path):
+        self.backend_tokenizer = tokenizers.Tokenizer.from_file(os.path.join(path, "tokenizer.json"))
+
+    def add_special_tokens(self, tokens):
+        for name, value in tokens.items():
+            setattr(self, name, value)
+
+    def __len__(self):
+        return self.backend_tokenizer.get_vocab_size()
+
+    def convert_tokens_to_ids(self, tokens):
+        return [self.backend_tokenizer.token_to_id(token) for token in tokens]
+
+    def __call__(self, texts, add_special_tokens):
+        encoded = self.backend_tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
+        return Encoded([one.ids for one in encoded])
+
+class AutoTokenizer:
+    @staticmethod
+    def from_pretrained(path, use_fast, trust_remote_code, local_files_only):
+        assert use_fast and local_files_only and not trust_remote_code
+        assert os.environ["HF_HUB_OFFLINE"] == "1"
+        tokenizer = LikeFast(path)
+        {change}
+        return tokenizer
+"""
+
+
+def python_with_transformers(directory, change="pass"):
+    """Return the command of a Python with the package; ``change``: a statement about ``tokenizer``."""
+    package = directory / "transformers"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(PACKAGE.replace("{change}", change))
+    start = f"echo a banner of a container; echo 1; exec {shlex.quote(sys.executable)}"
+    return shlex.join(["env", f"PYTHONPATH={directory}", "sh", "-c", start])
