@@ -7,6 +7,9 @@ scripts/tokenizer_matrix run it with transformers itself.
 import shlex
 import sys
 
+from support.tokenizer_definitions import GPT2_BYTE_LEVEL, added, definition_of
+from tokshard.tokenizer.huggingface import byte_alphabet
+
 PACKAGE = """
 import os, tokenizers
 print("a message to stdout")
@@ -31,9 +34,6 @@ class LikeFast:
     def __len__(self):
         return self.backend_tokenizer.get_vocab_size()
 
-    def convert_tokens_to_ids(self, tokens):
-        return [self.backend_tokenizer.token_to_id(token) for token in tokens]
-
     def __call__(self, texts, add_special_tokens):
         encoded = self.backend_tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
         return Encoded([one.ids for one in encoded])
@@ -56,3 +56,18 @@ def python_with_transformers(directory, change="pass"):
     (package / "__init__.py").write_text(PACKAGE.replace("{change}", change))
     start = f"echo a banner of a container; echo 1; exec {shlex.quote(sys.executable)}"
     return shlex.join(["env", f"PYTHONPATH={directory}", "sh", "-c", start])
+
+
+def small_directory(**config):
+    """Return the files of a tokenizer with one special token, whose settings change no ids."""
+    vocabulary = {
+        token: index for index, token in enumerate([*byte_alphabet(), "Ġt", "he", "Ġthe", "al", "all"])
+    }
+    merges = [["Ġ", "t"], ["h", "e"], ["Ġt", "he"], ["a", "l"], ["al", "l"]]
+    definition = definition_of(
+        {"type": "BPE", "vocab": vocabulary, "merges": merges},
+        pre_tokenizer=GPT2_BYTE_LEVEL,
+        added_tokens=[added(len(vocabulary), "<|end|>")],
+    )
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>", **config}
+    return {"tokenizer.json": definition, "tokenizer_config.json": settings}

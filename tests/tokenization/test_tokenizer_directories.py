@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from support import directory_cases
-from support.transformers_stand_in import python_with_transformers
+from support.transformers_stand_in import python_with_transformers, small_directory
 from tokshard import IndexedDataset, InspectOptions, TokenizeOptions, inspect, tokenize
 from tokshard.dataset.manifest import read_manifest
 from tokshard.errors import OutputExistsError, UsageError
@@ -30,9 +29,13 @@ def python(tmp_path):
     return python_with_transformers(tmp_path / "packages", NEW_TOKEN)
 
 
+# Settings that change ids, and none.
+SETTINGS = {"pad_token": {"pad_token": "<|new|>"}, "plain": {}}
+
+
 def write(directory, name):
     directory.mkdir(exist_ok=True)
-    for file, content in directory_cases.cases()[name].items():
+    for file, content in small_directory(**SETTINGS[name]).items():
         (directory / file).write_text(json.dumps(content), encoding="utf-8")
     (directory.parent / "corpus.jsonl").write_text(json.dumps({"text": TEXT}) + "\n", encoding="utf-8")
     return str(directory)

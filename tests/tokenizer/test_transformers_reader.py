@@ -8,26 +8,24 @@ from importlib.util import find_spec
 
 import pytest
 
-from support import directory_cases
 from support.command_line import tokshard
-from support.directory_cases import CONFIG, DEFINITION
 from support.tokenize_runs import manifest
 from support.tokenizer_definitions import lists_of
-from support.transformers_stand_in import python_with_transformers
+from support.transformers_stand_in import python_with_transformers, small_directory
 from tokshard import encode_with_transformers
 from tokshard.errors import MissingExtraError, TokenizerError, UsageError
 from tokshard.tokenizer import transformers_reader
 from tokshard.tokenizer.definition import load_tokenizer, reopen_tokenizer
 from tokshard.tokenizer.encoders import fast_encoder_refusal, reference_encoder
 
+DEFINITION, CONFIG = "tokenizer.json", "tokenizer_config.json"
+
 
 @pytest.fixture
 def directory(tmp_path):
     """A directory with a setting that changes ids."""
-    files = directory_cases.byte_level()
-    files[CONFIG]["do_lower_case"] = True
     (tmp_path / "model").mkdir()
-    for name, content in files.items():
+    for name, content in small_directory(do_lower_case=True).items():
         (tmp_path / "model" / name).write_text(json.dumps(content), encoding="utf-8")
     (tmp_path / "corpus.jsonl").write_text('{"text": "The hall"}\n')
     return tmp_path / "model"
@@ -96,7 +94,7 @@ class _WithFlags:
 
 
 def test_flags_of_added_tokens_are_those_by_which_they_are_found():
-    definition = directory_cases.byte_level()[DEFINITION]
+    definition = small_directory()[DEFINITION]
     definition["added_tokens"][0]["normalized"] = True
     definition["normalizer"] = {"type": "Lowercase"}
     exported = encode_with_transformers.export(_WithFlags(definition))

@@ -81,26 +81,34 @@ class _Class:
     adds_again: bool = False
 
 
+def _named(**tokens: str | None) -> dict[str, str | None]:
+    return {f"{name}_token": token for name, token in tokens.items()}
+
+
+def _sequence(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "pretokenizers": list(parts)}
+
+
 def _byte_level(*, use_regex: bool = True) -> dict[str, Any]:
     return {"type": "ByteLevel", "add_prefix_space": False, "use_regex": use_regex}
 
 
 def _qwen(pattern: str) -> _Class:
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    pieces = {"type": "Sequence", "pretokenizers": [split, _byte_level(use_regex=False)]}
-    tokens = {**_GPT2, "bos_token": None, "pad_token": _TEXT_END}
+    pieces = _sequence(split, _byte_level(use_regex=False))
+    tokens = {**_GPT2, **_named(bos=None, pad=_TEXT_END)}
     return _Class(tokens, parts={**_NFC, "pre_tokenizer": pieces}, adds_again=True)
 
 
 _TEXT_END: Final = "<|endoftext|>"
-_GPT2: Final = {"unk_token": _TEXT_END, "bos_token": _TEXT_END, "eos_token": _TEXT_END}
+_GPT2: Final = _named(bos=_TEXT_END, eos=_TEXT_END, unk=_TEXT_END)
 _NFC: Final = {"normalizer": {"type": "NFC"}}
 _MARK: Final = "\N{LOWER ONE EIGHTH BLOCK}"
 _SPACE: Final = {"String": " "}
 _LLAMA_MODEL: Final = {"fuse_unk": True, "byte_fallback": True}
 _GENERIC: Final = _Class({})
 _LLAMA: Final = _Class(
-    {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
+    _named(bos="<s>", eos="</s>", unk="<unk>"),
     adds_bos=True,
     parts={
         "model": _LLAMA_MODEL,
@@ -117,21 +125,29 @@ _CLASSES: Final[Mapping[str, _Class]] = {
     _BACKEND: _GENERIC,  # the same in version 5; version 4 does not load it
     "GPT2Tokenizer": _Class(_GPT2, parts={"pre_tokenizer": _byte_level()}),
     "CodeGenTokenizer": _Class(_GPT2, parts={"pre_tokenizer": _byte_level()}),
-    "BloomTokenizer": _Class({**_LLAMA.tokens, "pad_token": "<pad>"}),
+    "BloomTokenizer": _Class({**_LLAMA.tokens, **_named(pad="<pad>")}),
     "GPTNeoXTokenizer": _Class(
-        {**_GPT2, "pad_token": "<|padding|>"}, adds_bos=False, parts={**_NFC, "pre_tokenizer": _byte_level()}
+        {**_GPT2, **_named(pad="<|padding|>")},
+        adds_bos=False,
+        parts={**_NFC, "pre_tokenizer": _byte_level()},
+    ),
+    "CohereTokenizer": _Class(
+        {
+            **_named(bos="<BOS_TOKEN>", eos="<|END_OF_TURN_TOKEN|>", unk="<UNK>", pad="<PAD>"),
+            **_named(cls="<CLS>", sep="<SEP>", mask="<MASK_TOKEN>"),
+        },
+        adds_bos=True,
+        parts={
+            **_NFC,
+            "pre_tokenizer": _sequence({"type": "Digits", "individual_digits": True}, _byte_level()),
+        },
+        adds_again=True,
     ),
     "Qwen2Tokenizer": _qwen(QWEN_PATTERN),
     "Qwen3_5Tokenizer": _qwen(QWEN3_5_PATTERN),
     "LlamaTokenizer": _LLAMA,
     "GemmaTokenizer": _Class(
-        {
-            "unk_token": "<unk>",
-            "bos_token": "<bos>",
-            "eos_token": "<eos>",
-            "pad_token": "<pad>",
-            "mask_token": "<mask>",
-        },
+        _named(bos="<bos>", eos="<eos>", unk="<unk>", pad="<pad>", mask="<mask>"),
         adds_bos=True,
         parts={
             "model": {**_LLAMA_MODEL, "unk_token": "<unk>"},
@@ -197,7 +213,7 @@ def plain_eos_token(definition: dict[str, Any], files: Mapping[str, dict[str, An
             raise IdsChangedError(f"tokenizer_class {name}")
     first, newest = (_CLASSES[name] for name in names)
     settings = config if _DECODER in config else _with_map(config, files.get(_MAP) or {})
-    if "eos_token" not in settings and first.tokens.get("eos_token") != newest.tokens.get("eos_token"):
+    if settings.get("eos_token") is None and not _has_same_eos(first, newest, settings, model_config):
         raise IdsChangedError("eos_token is missing")
     settings = {**first.tokens, **newest.tokens, **settings}
     if isinstance(definition.get("padding"), dict):
@@ -223,6 +239,19 @@ def plain_eos_token(definition: dict[str, Any], files: Mapping[str, dict[str, An
         if newest is _LLAMA and settings.get("legacy"):
             raise IdsChangedError("legacy True")
     return token_text(settings.get("eos_token")) or token_text(settings.get("sep_token"))
+
+
+def _has_same_eos(
+    first: _Class, newest: _Class, settings: Mapping[str, Any], model_config: Mapping[str, Any]
+) -> bool:
+    """Return whether both versions have the same EOS and SEP where the files name no EOS."""
+    if "eos_token" in settings:
+        # Only version 5 has a default of SEP, for Cohere.
+        return "sep_token" in settings or newest.tokens.get("sep_token") is None
+    default = first.tokens.get("eos_token")
+    # Version 5 may take another class by the type of the model.
+    is_known = default is None or model_config.get("model_type") in {None, *_CLASS_OF_UNNAMED}
+    return is_known and default == newest.tokens.get("eos_token")
 
 
 def check_gpt2_class(files: Mapping[str, dict[str, Any]]) -> None:

@@ -73,12 +73,8 @@ def read_with_transformers(
         TokenizerError: The command fails, or transformers cannot load the directory.
     """
     command = _command(python, place, setting)
-    request = json.dumps(
-        {
-            "files": {name: base64.b64encode(content).decode() for name, content in files.items()},
-            "definition": True,
-        }
-    )
+    encoded = {name: base64.b64encode(content).decode() for name, content in files.items()}
+    request = json.dumps({"files": encoded})
     key = hashlib.sha256(f"{command}{request}".encode()).hexdigest()
     if key not in _last:
         reading = _reading(_answer_of(command, request), place)
@@ -170,12 +166,9 @@ def _reading(answer: dict[str, Any], place: str) -> TransformersReading:
                 hint="correct the files of the directory: a training job fails with them as well; or pass "
                 "its tokenizer.json in a directory of its own",
             )
-        case {
-            "definition": dict(definition),
-            "facts": {"size": int(size), "transformers": str(version), "tokens": dict(tokens)},
-        }:
-            eos = tokens.get("eos_token")
-            return TransformersReading(definition, size, eos and str(eos[0]), version)
+        case {"definition": dict(definition), "size": int(size), "transformers": str(version)}:
+            eos = answer.get("eos_token")
+            return TransformersReading(definition, size, eos if isinstance(eos, str) else None, version)
     raise TokenizerError(f"cannot read the tokenizer directory {place}: the answer is incomplete", hint=_HINT)
 
 
