@@ -292,8 +292,10 @@ def agree(
     if job is not None and job.null_vocab_size is not None:
         unchecked |= dict.fromkeys(name for name, _ in datasets)
     elif job is not None and job.identity is None and any(group.identity for group in pairs.groups):
+        because = f": {job.reason}" if job.reason else ""
         reasons.append(
             f"the job's tokenizer {job.name} cannot be read here and was not compared (pass --tokenizer COPY)"
+            f"{because}"
         )
     return TokenizerAgreement(
         tuple(pairs.mismatches),

@@ -112,7 +112,7 @@ def findings_of_tokenizers(
         if _has_size(job):
             yield Finding("tokenizer-not-compared", "note", message)
         else:
-            hint = "run doctor where the tokenizer is, or pass --path-as LOCAL=TRAINING"
+            hint = "run doctor where the tokenizer can be read, or pass --path-as LOCAL=TRAINING"
             yield SkippedCheck("tokenizer", message, hint)
     yield from _beyond_embedding(launch.padded_vocab_size, known)
 
