@@ -274,32 +274,57 @@ def test_the_versions_that_differ_are_named(data):
     assert indexes_of_launch(f"{command_of(JOB)} --use-gigatoken").config.tokenizer["use_gigatoken"] == "True"
 
 
-def test_alternatives_with_other_indexes_are_refused(data):
+def test_what_an_undecided_condition_decides_is_named(data):
     def write(condition, argument):
         Path("launch.sh").write_text(f'A=""\nif {condition}; then A="{argument}"; fi\n{command_of(JOB)} $A\n')
 
     options = DoctorOptions("launch.sh", megatron="0.19")
     for argument in ("--seed 7", "--mock-data", "--data-cache-path other", "--seq-length $S"):
         write('[ "$MODE" = debug ]', argument)
-        with pytest.raises(UsageError, match="2 launch commands need different indexes") as refused:
+        option = argument.split()[0]
+        with pytest.raises(UsageError, match=rf"are unknown: {option} depends on \$MODE") as refused:
             indexes_of_launch(options)
-        assert 'line 3 if [ "$MODE" = debug ]; line 3 if not [ "$MODE" = debug ]' in str(refused.value)
         assert refused.value.hint == "pass --set MODE=VALUE"
+        assert len(doctor(options).jobs) == 1
         assert indexes_of_launch(replace(options, variables=(("MODE", "no"),))).config.seed == 1234
     write('[ "$MODE" = debug ]', "--micro-batch-size 2 --save x")
-    assert len(doctor(options).jobs) == 2
     assert indexes_of_launch(options).config.seed == 1234
     write('[ -d "$DIRECTORY/a" ]', "--seed 7")
-    with pytest.raises(UsageError, match="2 launch commands need") as refused:
+    with pytest.raises(UsageError, match=r"--seed depends on `\[ -d /data/a \]`") as refused:
         indexes_of_launch(replace(options, variables=(("DIRECTORY", "/data"),)))
-    assert "pass one of the commands in quotes" in (refused.value.hint or "")
+    assert "pass the launch command with this value" in (refused.value.hint or "")
     write('[ "$1" = debug ]', "--seed 7")
-    with pytest.raises(UsageError, match="2 launch commands need") as refused:
+    with pytest.raises(UsageError, match=r"--seed depends on \$1") as refused:
         indexes_of_launch(options)
     assert refused.value.hint == (
         "pass the parameters of the script after its name, in quotes: --from-launch 'SCRIPT PARAMETER'"
     )
     assert indexes_of_launch(replace(options, launch="launch.sh debug")).config.seed == 7
+
+
+def test_a_launch_command_under_an_undecided_condition_is_read_with_a_warning(data):
+    options = DoctorOptions("launch.sh", megatron="0.19")
+    told = "the command on line 2 runs depends on $MODE"
+    Path("launch.sh").write_text(f'if [ "$MODE" = train ]; then\n{command_of(JOB)}\nfi\n')
+    found = indexes_of_launch(options)
+    assert (found.config.seed, found.warnings) == (1234, (f"whether {told}; pass --set MODE=VALUE",))
+    (job,) = doctor(options).jobs
+    assert [(s.reason, s.hint) for s in job.skipped if s.check == "launch"] == [
+        (f"whether {told}", "pass --set MODE=VALUE")
+    ]
+    # Another one under no condition is the job.
+    Path("launch.sh").write_text(
+        f'if [ "$MODE" = debug ]; then\n{command_of(JOB)}\nexit\nfi\n{command_of(replace(JOB, seed=7))}\n'
+    )
+    assert indexes_of_launch(options).config.seed == 7
+    assert [s.reason for s in doctor(options).skipped if s.check == "launch"] == [f"whether {told}"]
+    decided = replace(options, variables=(("MODE", "debug"),))
+    assert indexes_of_launch(decided).config.seed == 1234
+    assert "launch" not in [s.check for s in doctor(decided).skipped]
+
+
+def test_several_launch_commands_with_other_indexes_are_refused(data):
+    options = DoctorOptions("launch.sh", megatron="0.19")
     Path("launch.sh").write_text(f"{command_of(JOB)}\n{command_of(replace(JOB, seed=7))}\n")
     with pytest.raises(UsageError, match="need different indexes: line 1; line 2") as refused:
         indexes_of_launch(options)

@@ -4,20 +4,18 @@ NAME.json beside NAME.sh (or .log, .txt) contains:
 
 - ``about``: family and quirks in one sentence.
 - ``parameters``, ``set``: positional parameters, and variables that the user sets.
-- ``jobs``: launch commands in the order of the text, the alternatives of an undetermined condition
-  included. Alternatives without a difference in arguments about data are one job.
+- ``jobs``: launch commands in the order of the text.
 
 A job contains:
 
 - ``program``: base name of the program; null for a log.
-- ``branches``: undetermined conditions as written, with ``not`` in front for the else side, and
-  ``case WORD in PATTERN)`` for a case. Conditions that decide nothing about data are left out.
 - ``read``: arguments about data that the text determines, by fields of LaunchArguments.
-- ``unknown``: arguments about data that are passed with an undetermined value, and the expansion, as
-  written where it enters the script, that decides it. Also ``world_size`` if there is a launcher.
+- ``unknown``: arguments about data that are passed with an undetermined value, or may be passed, and the
+  expansions, as written where they enter the script, that decide it. Also ``world_size`` if there is a
+  launcher.
 - ``hidden``: expansions of whole words that may contain more arguments.
 - ``errors``: codes of errors that can be found in the arguments alone.
-- ``bash``: environment with which bash executes this job (Slurm's variables, the side of a branch).
+- ``bash``: environments with which bash executes this job (Slurm's variables, the sides of branches).
 
 A variable that neither the script nor ``set`` defines is unknown, but ``${X:-default}`` is the default.
 """
@@ -41,11 +39,10 @@ class Job:
 
     program: str | None
     read: dict[str, Any]
-    branches: tuple[str, ...] = ()
     unknown: dict[str, str] | None = None
     hidden: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
-    bash: dict[str, str] | None = None
+    bash: tuple[dict[str, str], ...] = ({},)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
 
 def _job(values: dict[str, Any]) -> Job:
     given = {**_tuples(values), "read": _tuples(values["read"])}
-    return Job(**{**given, "unknown": values.get("unknown", {}), "bash": values.get("bash", {})})
+    return Job(**{**given, "unknown": values.get("unknown", {})})
 
 
 def load(expectations: Path) -> Script:

@@ -95,11 +95,7 @@ def _show_commands(report: DoctorReport) -> None:
 
 def _place(job: JobDiagnosis) -> str:
     where = "" if job.line is None else f"line {job.line}: "
-    return f"{where}{_conditions(job) or job.program or 'the job'}"
-
-
-def _conditions(job: JobDiagnosis) -> str:
-    return " and ".join(job.branches)
+    return f"{where}{job.program or 'the job'}"
 
 
 def _show(report: DoctorReport) -> None:

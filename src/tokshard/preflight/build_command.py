@@ -9,7 +9,6 @@ from itertools import count
 
 from tokshard.gpt_index.packing import Packing
 from tokshard.preflight.launch.launch import Launch
-from tokshard.preflight.launch.rules import variables_in
 from tokshard.preflight.launch.source import is_file, script_call
 from tokshard.preflight.lookups import TokenizerNames
 from tokshard.preflight.options import DoctorOptions
@@ -37,11 +36,7 @@ class BuildCommand:
     def of(cls, options: DoctorOptions, launch: Launch, *, is_only: bool = True) -> BuildCommand:
         """Return the command for one of the launch commands that options name."""
         words = []
-        variables = dict(options.variables)
-        if not is_only:
-            # A value decides between alternatives of a script; the user knows it.
-            variables |= dict.fromkeys(variables_in(" ".join(launch.branches)), "VALUE")
-        for name, value in variables.items():
+        for name, value in options.variables:
             words += ["--set", f"{name}={value}"]
         names = {
             "--megatron": options.megatron,
@@ -96,7 +91,7 @@ class BuildCommand:
 
 
 def _launch_word(options: DoctorOptions, launch: Launch, *, is_only: bool) -> str:
-    if not is_only and launch.command and not variables_in(" ".join(launch.branches)):
+    if not is_only and launch.command:
         return launch.command
     if (call := script_call(options.launch)) is not None:
         return shlex.join(call)

@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 from tokshard.blending.options import BlendOptions, BuilderConfig
 from tokshard.blending.plan import SplitPlan, plan_requests
@@ -31,12 +30,10 @@ from tokshard.preflight.launch.launch import Launch
 from tokshard.preflight.launch.programs import unchecked_options, unsupported_data
 from tokshard.preflight.launch.rules import (
     check_arguments,
-    hint_of_values,
     reason_data_unknown,
     reason_names_unknown,
     reason_sizes_unknown,
     skipped,
-    variables_in,
 )
 from tokshard.preflight.launch.source import read_job
 from tokshard.preflight.lookups import (
@@ -153,7 +150,11 @@ def indexes_of_launch(job: str | os.PathLike[str] | DoctorOptions) -> LaunchInde
             found.append(error)
     first, *others = found
     if any(_key(other) != _key(first) for other in others):
-        _refuse_alternatives(launches, options)
+        lines = "; ".join(f"line {launch.line}" for launch in launches)
+        raise UsageError(
+            f"{len(launches)} launch commands need different indexes: {lines}",
+            hint="pass one of the commands in quotes; `tokshard doctor --show-command` prints them",
+        )
     if isinstance(first, TokshardError):
         raise first
     warnings = dict.fromkeys(
@@ -166,21 +167,6 @@ def _key(found: LaunchIndexes | TokshardError) -> object:
     if isinstance(found, TokshardError):
         return type(found), found.message
     return found.recipe, found.config, found.cache_directory, found.tokenizer
-
-
-def _refuse_alternatives(launches: Sequence[Launch], options: DoctorOptions) -> NoReturn:
-    told = []
-    for launch in launches:
-        where = launch.program_name or "a launch command" if launch.line is None else f"line {launch.line}"
-        told.append(f"{where} if {' and '.join(launch.branches)}" if launch.branches else where)
-    conditions = " ".join(branch for launch in launches for branch in launch.branches)
-    hint = hint_of_values(conditions)
-    names = set(variables_in(conditions))
-    if hint is None or (names and names <= dict(options.variables).keys()):
-        # All values are known: a file or a program of the job's machine decides.
-        hint = "pass one of the commands in quotes; `tokshard doctor --show-command` prints them"
-    message = f"{len(told)} launch commands need different indexes: {'; '.join(told)}"
-    raise UsageError(message, hint=_in_quotes(hint))
 
 
 def _indexes(launch: Launch, options: DoctorOptions) -> LaunchIndexes:
@@ -271,7 +257,7 @@ def _local_tokenizer(arguments: LaunchArguments, paths: PathMapping) -> str | No
 
 
 def _warnings(launch: Launch) -> list[str]:
-    warnings = []
+    warnings = [f"{reason}; {skipped('launch', reason).hint}" for reason in launch.reasons_undecided()]
     if (reason := launch.arguments.reason_hidden()) is not None:
         warnings.append(f"{reason}; if they concern the data, {skipped('arguments', reason).hint}")
     if unchecked := unchecked_options(launch):

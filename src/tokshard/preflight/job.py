@@ -61,10 +61,6 @@ class JobDiagnosis:
     line: Annotated[
         int | None, Key("line", "Line of the launch command in the script; null for other texts.")
     ]
-    branches: Annotated[
-        tuple[str, ...],
-        Key("branches", "Undetermined conditions that lead to the command, as written in the script."),
-    ]
     program: Annotated[str | None, Key("program", "The program that is started, as written.")]
     command: Annotated[str, Key("command", "The command as it was understood; empty for a log or a file.")]
     arguments: Annotated[
@@ -100,7 +96,7 @@ class DoctorReport(Document):
     is_complete: Annotated[bool, Key("complete", "Whether no check was skipped.")]
     jobs: Annotated[
         tuple[JobDiagnosis, ...],
-        Key("jobs", "The launch commands; several if a condition decides that depends on something unknown."),
+        Key("jobs", "The launch commands, in the order of the script."),
     ]
 
     @property
@@ -177,6 +173,7 @@ def diagnose(
     if unsupported is not None:
         results.add(SkippedCheck("cache" if is_checked else "data", unsupported.reason))
     results.add(*(check_arguments(arguments, version) if is_checked else check_processes(arguments)))
+    results.add(*(skipped("launch", reason) for reason in launch.reasons_undecided()))
     if launch.unread:
         results.add(
             SkippedCheck(
@@ -241,7 +238,6 @@ def diagnose(
         results.add(*findings_of_tokenizers(arguments, job, prefixes, recorded))
     return JobDiagnosis(
         line=launch.line,
-        branches=launch.branches,
         program=launch.program,
         command=launch.command,
         arguments=_given(arguments),

@@ -13,9 +13,7 @@ from tokshard.preflight.shell.values import Word
 
 
 def read_commands(text: str) -> list[tuple[Word, ...]]:
-    """The commands of a script with one path."""
-    (path,) = read_shell(text)
-    return [command.words for command in path.commands]
+    return [command.words for command in read_shell(text).commands]
 
 
 def words_of(text: str) -> list[list[str]]:
@@ -47,7 +45,7 @@ def test_words_are_those_of_bash(commands):
         ("run `date +'%s'`", "`date +'%s'`"),
         ("run $1", "$1"),
         ("Y=$X; run $Y", "$X"),
-        ("run $((2**X))", "$((2**X))"),
+        ("run $(($X / 2))", "$X"),
         ("X=1; run $((X/0))", "$((X/0))"),
     ],
 )
@@ -63,14 +61,14 @@ def test_a_plain_word_has_nothing_unknown():
 
 def test_pipes_brackets_and_redirections_part_commands():
     text = "(cd x && run a) 2>&1 | tee log > out &\nif run b; then run c; fi"
-    (holds, fails) = read_shell(text)
-    assert [[word.text for word in command.words] for command in holds.commands] == [
+    commands = read_shell(text).commands
+    assert [[word.text for word in command.words] for command in commands] == [
         ["run", "a"],
         ["tee", "log"],
         ["run", "b"],
         ["run", "c"],
     ]
-    assert (holds.branches, fails.branches) == (("run b",), ("not run b",))
+    assert [command.conditions for command in commands] == [(), (), (), (("`run b`",),)]
 
 
 @pytest.mark.parametrize("text", ["run 'a", 'run "a', "A=(a b", "run ${A", "run $(a", "run `a", "A=(a; b)"])
@@ -83,10 +81,10 @@ def test_what_is_not_closed_is_an_error(text):
 @given(st.text(alphabet="ab=$(){}[]@'\"\\ \n#;&|<>`*+-:1", max_size=30))
 def test_no_text_breaks_the_reader(text):
     try:
-        paths = read_shell(text)
+        reading = read_shell(text)
     except UsageError:
         return
-    assert all(command.words for path in paths for command in path.commands)
+    assert all(command.words for command in reading.commands)
 
 
 LEAVES = st.sampled_from(["1", "a", "-", "${T}", '"{,}"', "\\{", "\\,", "'x y'", "{}", "{a}", "=", "${S}"])
@@ -153,16 +151,6 @@ def test_elements_of_arrays_may_begin_with_brackets():
     assert open_words("L=(--layers [0]+[1] -a); run ${L[@]}")[2:] == [("[0]+[1]", False), ("-a", False)]
 
 
-def test_of_too_many_paths_those_with_other_options_stay_apart():
-    defaults = "".join(f'if [ -z "$V{n}" ]; then V{n}={n}; fi\n' for n in range(9))
-    text = 'if [ "$D" = x ]; then O="--data a"; else O="--data b"; fi\n'
-    paths = read_shell(f"{defaults}{text}{defaults.replace('V', 'W')}run $O $V1")
-    assert len(paths) <= 32
-    commands = [[word.text for word in path.commands[0].words] for path in paths]
-    assert {tuple(words[:3]) for words in commands} == {("run", "--data", "a"), ("run", "--data", "b")}
-    assert {len(words) for words in commands} == {4}
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -185,16 +173,87 @@ def test_what_runs_for_each_input_is_unknown():
     assert [word.unknown for word in found][2:] == [(), ("data/{}",), ("xargs",)]
 
 
-def test_alternatives_within_a_pipe_stay_apart():
-    text = "srun bash -c 'if [ $X = 1 ]; then run a; else run b; fi' | tee log"
-    paths = read_shell(text)
-    assert [path.branches for path in paths] == [("[ $X = 1 ]",), ("not [ $X = 1 ]",)]
-    assert [[word.text for word in path.commands[0].words] for path in paths] == [["run", "a"], ["run", "b"]]
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # Commands in undecided branches are marked with what decides.
+        ("srun bash -c 'if [ $X = 1 ]; then run a; else run b; fi' | cat", [["$X"], ["$X"]]),
+        ("if [ $X = 1 ]; then run; elif [ -f a ]; then run; fi; run", [["$X"], ["$X", "`[ -f a ]`"], []]),
+        ("[ $X = 1 ] && run; [[ $Y == a ]] || run", [["$X"], ["$Y"]]),
+        ("M=$1; case $M in a) run ;; b) run ;; esac", [["$1"], ["$1"]]),
+        ("if ((N > 2)); then run; fi", [["$N"]]),
+        ("f() { run; }; if [ $X ]; then f; fi", [["$X"]]),
+        # A check that ends the script, a function or a round is expected to pass.
+        ("if [ $# -lt 2 ]; then run usage; exit 1; fi; run", [["$#"], []]),
+        ("[ -z $X ] && exit 1; run", [[]]),
+        ("if [ -f a ]; then run; else exit 1; fi; run", [[], []]),
+        ("f() { [ $X ] || return 1; run; }; f", [[]]),
+        ("for i in 1 2; do [ $X ] || continue; run; done", [[], []]),
+        ("case $X in a) ;; *) exit 1 ;; esac; run", [[]]),
+        # A variable with a default in the script is not set.
+        ('if [ -z "$X" ]; then X=1; run; else run no; fi', [[]]),
+        ("[[ -n $X ]] || X=1; if [ $X = 1 ]; then run; fi", [[]]),
+        # Loops run.
+        ("for i in $X; do run; done; while [ $X ]; do run; done", [[], []]),
+        ('is_a() { [ $1 = a ]; }; if is_a a; then run; fi; if is_a "$X"; then run; fi', [[], ["$X"]]),
+    ],
+)
+def test_commands_under_an_undecided_condition(text, expected):
+    conditions = [
+        command.conditions for command in read_shell(text).commands if command.words[0].text == "run"
+    ]
+    assert [[reason for reasons in found for reason in reasons] for found in conditions] == expected
 
 
-def test_a_condition_on_parameters_is_asked_again_when_they_change():
-    text = 'set -- $U; if [ "$1" = a ]; then :; fi; set -- $V; if [ "$1" = a ]; then run; fi; run end'
-    assert {tuple(word.text for word in path.commands[0].words) for path in read_shell(text)} == {
-        ("run",),
-        ("run", "end"),
-    }
+@pytest.mark.parametrize(
+    ("text", "word", "reasons"),
+    [
+        ("if [ $X = 1 ]; then A=1; else A=2; fi; run $A", "$A", "$X"),
+        ("if [ $X = 1 ]; then A=1; else A=1; fi; run $A", "1", None),
+        (
+            "if [ $X = 1 ]; then A=1; else A=2; fi; if [ $X = 1 ]; then B=1; else B=2; fi; run $A$B",
+            "$A$B",
+            "$X",
+        ),
+        ("A=0; if [ $X ]; then A=1; elif [ $Y ]; then A=2; fi; run $A", "$A", "$X and $Y"),
+        ("A=0; if [ $X ]; then A=1; fi; if [ $A = 1 ]; then B=1; fi; run $B", "$B", "$X"),
+        ("A=0; if [ -d d ]; then A=1; fi; run $A", "$A", "`[ -d d ]`"),
+        ("A=0; [ $X ] && A=1; run ${A}", "$A", "$X"),
+        ("A=0; for i in $X; do A=1; done; run $A", "$A", "$X"),
+        ("A=0; while read B; do A=$B; done; run $A", "$A", "`read`"),
+        ("A=0; f() { [ $X ] && return; A=1; }; f; run $A", "$A", "$X"),
+        ("A=0; for i in 1 2; do [ $X ] && break; A=$i; done; run $A", "$A", "$X"),
+        ("f() { A=1; }; if [ $X ]; then f() { A=2; }; fi; f; run $A", "$A", "$X"),
+        ("A=0; if [ $X ]; then A=1; exit; fi; run $A", "0", None),
+        ("A=0; if [ $X ]; then shift; fi; run $1", "$1", "$1"),
+        ("if [ $X ]; then A=a; fi; run ${A:-b}", "${A:-b}", "$X"),
+        ("if [ $X ]; then A=a; fi; run ${A:+b}", "${A:+b}", "$X"),
+        ("A=1; if [ $X ]; then A=2; fi; run $((A * 2))", "$((A * 2))", "$X"),
+        (
+            "if [ $X ]; then A=2; else A=3; fi; run $(bash -c 'echo')",
+            "$(bash -c 'echo')",
+            "$(bash -c 'echo')",
+        ),
+    ],
+)
+def test_what_the_branches_of_an_undecided_condition_set_differently_is_unknown(text, word, reasons):
+    last = read_shell(text, parameters=["a", "b"] if "shift" in text else None).commands[-1].words[-1]
+    assert (last.text, " and ".join(dict.fromkeys(last.unknown)) or None) == (word, reasons)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "choices"),
+    [
+        ("A=(-a 1); [ $X ] && A+=(-b 2); A+=(-c); run ${A[@]}", "run -a 1 ${A[@]} -c", [["-b", "2"], []]),
+        ("A='-a 1'; [ $X ] && A+=' -b'; A+=' -c'; run $A", "run -a 1 $A -c", [["-b"], []]),
+        ("A=' -a 1'; [ $X ] && A=\"$A -b \"; run $A", "run -a 1 $A", [["-b"], []]),
+        ('if [ $X ]; then A=(-a); else A=(-b); fi; run "${A[@]}"', "run $A", [["-a"], ["-b"]]),
+        ("if [ $X ]; then A=-a; elif [ $Y ]; then A=-b; fi; run $A", "run $A", [["-a"], ["-b"], []]),
+        ('[ $X ] && A=-a; bash -c "run $A"', "run $A", [["-a"], []]),
+    ],
+)
+def test_the_words_that_alternatives_have_in_common_are_known(text, words, choices):
+    command = [command for command in read_shell(text).commands if command.words[0].text == "run"][-1]
+    assert " ".join(word.text for word in command.words) == words
+    (unknown,) = (word for word in command.words if word.unknown)
+    assert [[word.text for word in choice] for choice in unknown.choices()] == choices

@@ -14,8 +14,8 @@ def words(path, text: str) -> list[list[str]]:
     (path / "env.sh").write_text("SIZE=32\n")
     script = path / "launch.sh"
     script.write_text(text)
-    (one,) = read_shell(text, path=str(script))
-    return [[word.text for word in command.words] for command in one.commands]
+    commands = read_shell(text, path=str(script)).commands
+    return [[word.text for word in command.words] for command in commands]
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def test_a_script_beside_is_followed(tmp_path, text, expected):
 
 @pytest.mark.parametrize("text", ["bash other.sh", "./other.sh", "source other.sh", "sbatch -N 2 other.sh"])
 def test_a_script_that_is_not_here_is_named(tmp_path, text):
-    (path,) = read_shell(f"{text}\nrun", path=str(tmp_path / "launch.sh"))
-    assert {name.removeprefix("./") for name in path.unread} == {"other.sh"}
+    reading = read_shell(f"{text}\nrun", path=str(tmp_path / "launch.sh"))
+    assert {name.removeprefix("./") for name in reading.unread} == {"other.sh"}
 
 
 def test_environments_need_no_mention(tmp_path):
     text = "source ~/.bashrc; . /opt/venv/bin/activate; source /opt/conda/etc/profile.d/conda.sh; run"
-    (path,) = read_shell(text, path=str(tmp_path / "launch.sh"))
-    assert path.unread == ()
+    reading = read_shell(text, path=str(tmp_path / "launch.sh"))
+    assert reading.unread == ()

@@ -22,7 +22,8 @@ class Launch:
         others: Its other options by their names in Megatron, and the text of their first operand.
         words: The command as it was understood; empty for a log or a file of arguments.
         line: The line of the script, from 1; None for other texts.
-        branches: The undetermined conditions that lead to it, as written; "not ..." if they do not hold.
+        undecided: The lines of launch commands of the script that run under an undecided condition, and what
+            the condition depends on. It is the line of this command only if there is no other.
         unread: Scripts that the script runs or sources and that are not here.
     """
 
@@ -31,13 +32,17 @@ class Launch:
     others: Mapping[str, str] = field(default_factory=dict)
     words: tuple[Word, ...] = ()
     line: int | None = None
-    branches: tuple[str, ...] = ()
+    undecided: tuple[tuple[int, str], ...] = ()
     unread: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:
         """The command as it was understood; unknown expansions stay as they are written."""
         return " ".join(word.text if word.unknown else shlex.quote(word.text) for word in self.words)
+
+    def reasons_undecided(self) -> list[str]:
+        """Return a sentence for each launch command of the script of which it is unknown whether it runs."""
+        return [f"whether the command on line {line} runs depends on {on}" for line, on in self.undecided]
 
     @property
     def program_name(self) -> str:

@@ -87,7 +87,7 @@ def parse_options(words: Sequence[Word]) -> ParsedOptions:
             is_complete = _KINDS[attribute] != _LIST or "=" in word.text
             _set(parsed, attribute, operands)
         elif _is_hidden(word):
-            parsed.unseen.append(word.text)
+            _add_hidden(parsed, word)
         elif word.text == "--":
             surplus += [word.text for word in words[at:]]
             break
@@ -110,6 +110,18 @@ def parse_options(words: Sequence[Word]) -> ParsedOptions:
     parsed.unseen = list(dict.fromkeys(parsed.unseen))
     parsed.problems += _problems_of_words(words, surplus)
     return parsed
+
+
+def _add_hidden(parsed: ParsedOptions, word: Word) -> None:
+    """Add the options that a word may stand for: those that it may contain are unknown."""
+    choices = [parse_options(words) for words in word.choices()]
+    if not choices:
+        parsed.unseen.append(", ".join(word.unknown) or word.text)
+    for choice in choices:
+        parsed.unseen += choice.unseen
+        for name in (*choice.values, *choice.unknown):
+            parsed.values.pop(name, None)
+            parsed.unknown[name] = word.unknown[0]
 
 
 def _is_surplus(word: Word, *, is_complete: bool) -> bool:
@@ -161,7 +173,10 @@ def _operands(words: Sequence[Word], at: int) -> Iterator[Word]:
     for number, word in enumerate(words[at + 1 :]):
         if _is_option(word.text) or word.text in _ELLIPSES:
             return
+        choices = word.choices()
         looks_like_options = _NAME_OF_ARGUMENTS.search(word.text) is not None
+        if choices:
+            looks_like_options = any(not words or _is_option(words[0].text) for words in choices)
         if word.is_open and (number and looks_like_options if is_known else number or looks_like_options):
             return
         yield word

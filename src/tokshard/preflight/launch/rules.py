@@ -17,6 +17,8 @@ from tokshard.preflight.launch.arguments import LaunchArguments, option_of, pars
 
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
 _PARAMETER = re.compile(r"\$\{?[0-9@*]")
+# Options with which a job reads other data than its data arguments name.
+_OTHER_DATA = ("mock_data", "sft")
 DATA_ARGUMENTS = (
     "data_path",
     "data_args_path",
@@ -131,7 +133,7 @@ def reason_sizes_unknown(launch: LaunchArguments) -> str | None:
 
 def reason_data_unknown(launch: LaunchArguments) -> str | None:
     """Return the reason why the datasets of a job are unknown; None if they are known or absent."""
-    reason = launch.reason_unknown(*DATA_ARGUMENTS, *_INDEXING)
+    reason = launch.reason_unknown(*DATA_ARGUMENTS, *_OTHER_DATA, *_INDEXING)
     if reason is not None:
         return reason
     has_split = launch.split is not None or (launch.data_path is None and launch.data_args_path is None)
@@ -317,7 +319,7 @@ def _validation(launch: LaunchArguments, megatron: str | None) -> Iterator[Resul
 
 
 def _sources(launch: LaunchArguments) -> Iterator[Result]:
-    reason = launch.reason_unknown(*DATA_ARGUMENTS)
+    reason = launch.reason_unknown(*DATA_ARGUMENTS, *_OTHER_DATA)
     common = [launch.data_path, launch.data_args_path]
     separate = [launch.train_data_path, launch.valid_data_path, launch.test_data_path]
     kinds = [

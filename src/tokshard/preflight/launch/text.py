@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from tokshard.core.findings import Finding
@@ -23,7 +24,8 @@ from tokshard.preflight.launch.programs import (
     unchecked_options,
     unsupported_data,
 )
-from tokshard.preflight.shell.interpreter import ShellPath, read_shell
+from tokshard.preflight.launch.rules import hint_of_values
+from tokshard.preflight.shell.interpreter import ShellReading, read_shell
 from tokshard.preflight.shell.state import ShellCommand
 from tokshard.storage.small_files import read_small_file
 
@@ -103,10 +105,11 @@ def read_launches(
         return (_of_values({key: _literal(value.strip()) for key, value in printed.items()}, name),)
     if path is not None and path.endswith((".yaml", ".yml")):
         return (_of_yaml(text, name),)
-    paths = _of_trace(text) if _TRACED.search(text) else []
-    if not any(path.commands for path in paths):
-        paths = read_shell(text, parameters=parameters, variables=variables, path=path)
-    return _choose(paths, variables or {}, name)
+    commands = _of_trace(text) if _TRACED.search(text) else ()
+    reading = ShellReading(commands)
+    if not commands:
+        reading = read_shell(text, parameters=parameters, variables=variables, path=path)
+    return _choose(reading, variables or {}, name)
 
 
 def read_launch_words(words: Sequence[str], variables: Mapping[str, str] | None = None) -> tuple[Launch, ...]:
@@ -120,43 +123,55 @@ def read_launch_words(words: Sequence[str], variables: Mapping[str, str] | None 
     return _choose(read_shell(text, variables=variables), variables or {}, "the command")
 
 
-def _of_trace(text: str) -> list[ShellPath]:
+def _of_trace(text: str) -> tuple[ShellCommand, ...]:
     # ``bash -x`` prints each command after a plus sign, expanded and quoted.
     commands: list[ShellCommand] = []
     for number, line in enumerate(text.splitlines(), 1):
         if _TRACED.match(line) and ".py" in line:
-            for path in read_shell(line.lstrip("+ ")):
-                commands += (replace(command, line=number) for command in path.commands)
-    return [ShellPath(tuple(commands), ())]
+            commands += (replace(command, line=number) for command in read_shell(line.lstrip("+ ")).commands)
+    return tuple(commands)
 
 
-def _choose(paths: Sequence[ShellPath], variables: Mapping[str, str], name: str) -> tuple[Launch, ...]:
-    if _are_bare_arguments(paths):
-        words = [word for command in paths[0].commands for word in command.words]
-        paths = [ShellPath((ShellCommand(tuple(words), (), 1),), ())]
+def _choose(reading: ShellReading, variables: Mapping[str, str], name: str) -> tuple[Launch, ...]:
+    commands = reading.commands
+    if commands and commands[0].words and commands[0].words[0].text.startswith("--"):
+        # A file of options, on one line or on many.
+        commands = (ShellCommand(tuple(word for command in commands for word in command.words), (), 1),)
     found: dict[object, Launch] = {}
-    for path in paths:
-        for command in path.commands:
-            launch = launch_of_words(
-                command.words, command.wrappers, {**dict(command.scheduler), **variables}
-            )
-            if not _is_job(launch):
-                continue
-            launch = replace(
-                _with_yaml(launch, name), line=command.line, branches=path.branches, unread=path.unread
-            )
-            key = (launch.arguments, launch.program_name, unsupported_data(launch), unchecked_options(launch))
-            if key in found:
-                branches = tuple(b for b in found[key].branches if b in path.branches)
-                found[key] = replace(found[key], branches=branches)
-            else:
-                found[key] = launch
+    for command in commands:
+        launch = launch_of_words(command.words, command.wrappers, {**dict(command.scheduler), **variables})
+        if not _is_job(launch):
+            continue
+        reasons = " and ".join(dict.fromkeys(chain.from_iterable(command.conditions)))
+        undecided = ((command.line, reasons),) if reasons else ()
+        launch = replace(
+            _with_yaml(launch, name), line=command.line, undecided=undecided, unread=reading.unread
+        )
+        key = (launch.arguments, launch.program_name, unsupported_data(launch), unchecked_options(launch))
+        if key not in found or (found[key].undecided and not undecided):
+            found[key] = launch
     if not found:
         raise UsageError(_NOTHING.format(name), hint=_HINT)
-    launches = _without_lost_options(sorted(found.values(), key=lambda launch: launch.line or 0))
-    if len(launches) == 1:
-        launches = [replace(launches[0], branches=())]
-    return tuple(launches)
+    launches = sorted(found.values(), key=lambda launch: launch.line or 0)
+    return _decided(_without_lost_options(launches))
+
+
+def _decided(launches: list[Launch]) -> tuple[Launch, ...]:
+    """Return the launch commands that run under no undecided condition, or the only one.
+
+    Raises:
+        UsageError: An undecided condition decides which of several commands runs.
+    """
+    certain = [launch for launch in launches if not launch.undecided]
+    others = tuple(undecided for launch in launches for undecided in launch.undecided)
+    if not certain and len(others) > 1:
+        reasons = " and ".join(dict.fromkeys(reason for _, reason in others))
+        lines = " or ".join(f"line {line}" for line, _ in others)
+        raise UsageError(
+            f"cannot decide which launch command runs ({lines}): it depends on {reasons}",
+            hint=hint_of_values(reasons) or "pass one of these commands in quotes",
+        )
+    return tuple(replace(launch, undecided=others) for launch in certain or launches)
 
 
 def _without_lost_options(launches: Sequence[Launch]) -> list[Launch]:
@@ -176,12 +191,6 @@ def _without_lost_options(launches: Sequence[Launch]) -> list[Launch]:
         problems = (*arguments.problems, problem)
         kept[-1] = replace(kept[-1], arguments=replace(arguments, problems=problems))
     return kept
-
-
-def _are_bare_arguments(paths: Sequence[ShellPath]) -> bool:
-    # A file of options, on one line or on many.
-    commands = paths[0].commands if paths else ()
-    return bool(commands) and bool(commands[0].words) and commands[0].words[0].text.startswith("--")
 
 
 def _is_job(launch: Launch) -> bool:

@@ -6,11 +6,11 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tokshard.preflight.shell.state import State
 from tokshard.preflight.shell.syntax import Node
-from tokshard.preflight.shell.values import Value, Variable, text_of, written_text
+from tokshard.preflight.shell.values import Value, Variable, reasons_of, scalar, text_of, written_text
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_POWER = 64
@@ -41,23 +41,22 @@ _OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
 }
 
 
-def evaluate(node: Node, state: State, word: Callable[[Node], Value]) -> int | None:
-    """Return the value of an arithmetic expression; None if it is unknown. Assignments change the state.
+@dataclass(slots=True)
+class Arithmetic:
+    """Evaluation of arithmetic expressions.
 
-    Args:
-        node: The expression.
-        state: The state of the script.
-        word: The expansion of its operands.
+    Attributes:
+        state: The state of the script, which assignments change.
+        word: The expansion of operands.
+        reasons: The unknown expansions that were needed.
     """
-    return _Arithmetic(state, word).value(node)
 
-
-@dataclass(frozen=True, slots=True)
-class _Arithmetic:
     state: State
     word: Callable[[Node], Value]
+    reasons: list[str] = field(default_factory=list)
 
     def value(self, node: Node) -> int | None:
+        """Return the value of an expression; None if it is unknown."""
         kind = node["Type"]
         if kind == "ParenArithm":
             return self.value(node["X"])
@@ -70,18 +69,17 @@ class _Arithmetic:
         return None
 
     def _integer(self, node: Node) -> int | None:
-        text = text_of(self.word(node))
+        value = self.word(node)
+        if _NAME.fullmatch(name := written_text(value)) and text_of(value) is not None:
+            value = scalar(self.state.variables.get(name), name)
+        text = text_of(value)
         if text is None:
+            self.reasons += reasons_of(value)
             return None
-        if _NAME.fullmatch(text):
-            variable = self.state.lookup(text)
-            if variable is None or variable.is_unknown:
-                return None
-            text = text_of(variable.elements.get("0", ()))
         try:
-            return None if text is None else _number(text.strip() or "0")
+            return _number(text.strip() or "0")
         except ValueError:
-            return _parsed(text or "")
+            return _parsed(text)
 
     def _unary(self, node: Node) -> int | None:
         value, kind = self.value(node["X"]), node["Op"]
@@ -118,7 +116,8 @@ class _Arithmetic:
     def _assign_number(self, target: Node, value: int | None) -> None:
         name = written_text(self.word(target))
         if _NAME.fullmatch(name):
-            variable = Variable(is_unknown=True) if value is None else Variable.of(str(value))
+            unknown_number = Variable(is_unknown=True, reasons=tuple(self.reasons))
+            variable = unknown_number if value is None else Variable.of(str(value))
             self.state.assign(name, variable)
 
 

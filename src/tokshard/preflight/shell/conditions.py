@@ -5,11 +5,11 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tokshard.preflight.shell.expansion import Expander, matches
 from tokshard.preflight.shell.syntax import Node
-from tokshard.preflight.shell.values import Value, is_open, text_of, written_text
+from tokshard.preflight.shell.values import Value, distinct, is_open, known, reasons_of, text_of, written_text
 
 _VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 _BINARY = re.compile(r"[=<>]|[=!]=|-(?:eq|ne|lt|le|gt|ge|ef|nt|ot)")
@@ -24,40 +24,59 @@ _NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """A condition at one place of a script.
+class ExitStatus:
+    """Exit status of a command or a condition.
 
     Attributes:
-        outcome: Whether it holds; None if that is unknown.
-        key: Its operands as they are written: equal keys have equal outcomes until a variable changes.
-        binds: The name and the value of a variable that must be equal, if the condition compares one.
-        is_negated: Whether the variable has that value where the condition does not hold.
+        succeeds: Whether it succeeds; None if that is unknown.
+        reasons: The expansions or commands that an unknown outcome depends on.
+        empty: The unknown variable that the condition compares with the empty text, and the outcome if it is
+            empty; None for other conditions.
+        is_program: Whether only a program decides, which is expected to succeed.
     """
 
-    outcome: bool | None
-    key: tuple[str, ...] = ()
-    binds: tuple[str, str] | None = None
-    is_negated: bool = False
+    succeeds: bool | None
+    reasons: tuple[str, ...] = ()
+    empty: tuple[str, bool] | None = None
+    is_program: bool = False
 
-    def negated(self) -> Condition:
-        """Return the opposite condition."""
-        outcome = None if self.outcome is None else not self.outcome
-        return Condition(outcome, ("!", *self.key), self.binds, not self.is_negated)
+    def negated(self) -> ExitStatus:
+        """Return the opposite outcome."""
+        empty = None if self.empty is None else (self.empty[0], not self.empty[1])
+        return replace(self, succeeds=None if self.succeeds is None else not self.succeeds, empty=empty)
 
 
-def condition_of_words(values: Sequence[Value]) -> Condition:
-    """Return the condition of the operands of ``test``, or of ``[`` without the last bracket."""
+def both(one: ExitStatus, other: ExitStatus) -> ExitStatus:
+    """Return the outcome of two conditions that must hold."""
+    if one.succeeds is False or other.succeeds is False:
+        return ExitStatus(False)
+    if one.succeeds and other.succeeds:
+        return ExitStatus(True)
+    unknown = [outcome for outcome in (one, other) if outcome.succeeds is None]
+    return ExitStatus(None, distinct(one.reasons + other.reasons), None, all(o.is_program for o in unknown))
+
+
+def either(one: ExitStatus, other: ExitStatus) -> ExitStatus:
+    """Return the outcome of two conditions of which one must hold."""
+    return both(one.negated(), other.negated()).negated()
+
+
+def condition_of_words(values: Sequence[Value]) -> ExitStatus:
+    """Return the outcome of the operands of ``test``, or of ``[`` without the last bracket."""
     texts = [written_text(value) for value in values]
     if _is_refused(texts) and not is_open(values):
-        return Condition(False, tuple(texts))
-    for joint, decide in (("-o", _any), ("-a", _all)):
+        return ExitStatus(False)
+    for joint, combine in (("-o", either), ("-a", both)):
         for at in range(1, len(texts) - 1):
             if texts[at] == joint and len(texts) > 3:
-                one, other = condition_of_words(values[:at]), condition_of_words(values[at + 1 :])
-                return Condition(decide(one.outcome, other.outcome), (*one.key, joint, *other.key))
+                return combine(condition_of_words(values[:at]), condition_of_words(values[at + 1 :]))
     if len(values) > 1 and texts[0] == "!":
         return condition_of_words(values[1:]).negated()
-    return _simple(values, texts)
+    if len(values) == 3:
+        return _binary(values[0], texts[1], values[2], has_patterns=False)
+    if len(values) > 3:
+        return _unknown(*values)
+    return _unary(texts[0] if len(values) == 2 else "-n", values[-1] if values else ())
 
 
 def _is_refused(texts: Sequence[str]) -> bool:
@@ -71,22 +90,8 @@ def _is_refused(texts: Sequence[str]) -> bool:
     return len(texts) > 3 or (len(texts) == 2 and not texts[0].startswith("-"))
 
 
-def _simple(values: Sequence[Value], texts: Sequence[str]) -> Condition:
-    match len(values):
-        case 0:
-            return Condition(False)
-        case 1:
-            return _unary("-n", values[0])
-        case 2:
-            return _unary(texts[0], values[1])
-        case 3:
-            return _binary(values[0], texts[1], values[2], has_patterns=False)
-        case _:
-            return Condition(None, tuple(texts))
-
-
-def condition_of_test(node: Node, expander: Expander) -> Condition:
-    """Return the condition of a ``[[ ... ]]``."""
+def condition_of_test(node: Node, expander: Expander) -> ExitStatus:
+    """Return the outcome of a ``[[ ... ]]``."""
     kind = node["Type"]
     if kind == "ParenTest":
         return condition_of_test(node["X"], expander)
@@ -96,73 +101,44 @@ def condition_of_test(node: Node, expander: Expander) -> Condition:
         return _unary(node["Op"], expander.value(node["X"]))
     if kind == "BinaryTest":
         if node["Op"] in ("&&", "||"):
-            one, other = condition_of_test(node["X"], expander), condition_of_test(node["Y"], expander)
-            decide = _all if node["Op"] == "&&" else _any
-            return Condition(decide(one.outcome, other.outcome), (*one.key, node["Op"], *other.key))
+            combine = both if node["Op"] == "&&" else either
+            return combine(condition_of_test(node["X"], expander), condition_of_test(node["Y"], expander))
         quoted = [part["Type"] for part in node["Y"].get("Parts", ())] != ["Lit"]
         values = expander.value(node["X"]), expander.value(node["Y"])
         return _binary(values[0], node["Op"], values[1], has_patterns=not quoted)
     return _unary("-n", expander.value(node))
 
 
-def _all(one: bool | None, other: bool | None) -> bool | None:  # noqa: FBT001 - outcomes
-    if one is False or other is False:
-        return False
-    return None if one is None or other is None else True
+def _unknown(*values: Value) -> ExitStatus:
+    # Without an unknown operand, a file of the job's machine decides.
+    return ExitStatus(None, reasons_of(*values) or (f"`[ {' '.join(map(written_text, values))} ]`",))
 
 
-def _any(one: bool | None, other: bool | None) -> bool | None:  # noqa: FBT001 - outcomes
-    if one or other:
-        return True
-    return None if one is None or other is None else False
-
-
-def _unary(kind: str, value: Value) -> Condition:
-    key = (kind, written_text(value))
+def _unary(kind: str, value: Value) -> ExitStatus:
     if kind not in ("-z", "-n"):
-        return Condition(None, key)  # files, and whether a variable is set
+        return _unknown(known(kind), value)
     text = text_of(value)
     if text is not None:
-        return Condition((text == "") == (kind == "-z"), key)
-    if any(piece.text and not piece.is_unknown for piece in value):
-        return Condition(kind == "-n", key)
-    name = _variable(value)
-    # Both forms of the question have one key.
-    condition = Condition(None, ("-z", written_text(value)), None if name is None else (name, ""))
-    return condition if kind == "-z" else _opposite(condition)
+        return ExitStatus((text == "") == (kind == "-z"))
+    if any(piece.text.strip() and not piece.is_unknown for piece in value):
+        return ExitStatus(kind == "-n")  # a blank may be one between the elements of an empty list
+    match = _VARIABLE.fullmatch(written_text(value))
+    is_unset = match is not None and not value[0].reasons and (kind == "-z" or not is_open([value]))
+    empty = (match[1] or match[2], kind == "-z") if match is not None and is_unset else None
+    return ExitStatus(None, reasons_of(value), empty)
 
 
-def _opposite(condition: Condition) -> Condition:
-    return Condition(None, ("-n", *condition.key[1:]), condition.binds, is_negated=True)
-
-
-def _binary(one: Value, kind: str, other: Value, *, has_patterns: bool) -> Condition:
-    key = (kind, written_text(one), written_text(other))
+def _binary(one: Value, kind: str, other: Value, *, has_patterns: bool) -> ExitStatus:
     first, second = text_of(one), text_of(other)
     if kind in ("=", "==", "!="):
+        if second == "":
+            return _unary("-n" if kind == "!=" else "-z", one)
         if first is not None and second is not None:
             equal = matches(first, second) if has_patterns else first == second
-            return Condition(equal == (kind != "!="), key)
-        equals = ("=", *key[1:])
-        binds = None
-        for value, text in ((one, second), (other, first)):
-            name = _variable(value)
-            if name is not None and text is not None and not (has_patterns and re.search(r"[*?\[]", text)):
-                binds = (name, text)
-        if kind == "!=":
-            return Condition(None, ("!", *equals), binds, is_negated=True)
-        return Condition(None, equals, binds)
+            return ExitStatus(equal == (kind != "!="))
     if kind in _NUMBERS and first is not None and second is not None:
         try:
-            return Condition(_NUMBERS[kind](int(first), int(second)), key)
+            return ExitStatus(_NUMBERS[kind](int(first), int(second)))
         except ValueError:
-            return Condition(None, key)
-    return Condition(None, key)
-
-
-def _variable(value: Value) -> str | None:
-    # The name of the variable that is the whole value.
-    if len(value) != 1 or not value[0].is_unknown:
-        return None
-    match = _VARIABLE.fullmatch(value[0].text)
-    return None if match is None else match[1] or match[2]
+            pass
+    return _unknown(one, known(kind), other)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from fnmatch import translate
 
-from tokshard.preflight.shell.arithmetic import evaluate
+from tokshard.preflight.shell.arithmetic import Arithmetic
 from tokshard.preflight.shell.braces import expand_braces
 from tokshard.preflight.shell.programs import output_of
 from tokshard.preflight.shell.state import State
@@ -19,9 +19,12 @@ from tokshard.preflight.shell.values import (
     Value,
     Variable,
     Word,
+    distinct,
     is_open,
     joined_values,
     known,
+    reasons_of,
+    scalar,
     text_of,
     unknown,
     value_of,
@@ -50,6 +53,7 @@ class Expander:
     def __init__(self, text: ShellText, state: State) -> None:
         self._text = text
         self._state = state
+        self._needed: list[str] = []  # the reasons why the last expansion is unknown
 
     def words(self, nodes: Sequence[Node]) -> list[Word]:
         """Return the words that word nodes become, after splitting."""
@@ -88,8 +92,7 @@ class Expander:
             yield fields
 
     def _separators(self) -> str:
-        variable = self._state.lookup("IFS")
-        text = None if variable is None else text_of(variable.elements.get("0", unknown("$IFS")))
+        text = text_of(scalar(self._state.variables.get("IFS"), "IFS"))
         return BLANKS if text is None else text
 
     def _add_parts(
@@ -111,8 +114,7 @@ class Expander:
             elif kind == "ParamExp":
                 self._add_parameter(fields, part, quoted=quoted, escapes=escapes)
             elif kind == "ArithmExp":
-                number_of = self.arithmetic(part["X"])
-                fields.add(unknown(self._text.written(part)) if number_of is None else known(str(number_of)))
+                fields.add(self.number(part["X"], self._text.written(part)))
             elif kind == "CmdSubst":
                 output = self._output(part)
                 self._add(fields, unknown(self._text.written(part)) if output is None else output, quoted)
@@ -151,20 +153,19 @@ class Expander:
         written = self._text.written(part)
         if (word := self._replacement(part)) is not None:
             for inner in word.get("Parts", ()):
-                text = inner.get("Value", "")
-                if inner["Type"] == "Lit" and not quoted and "\\" not in text:
-                    fields.add_split(known(text))
+                if inner["Type"] == "Lit" and not quoted and "\\" not in inner.get("Value", ""):
+                    fields.add_split(known(inner.get("Value", "")))
                 else:
                     self._add_parts(fields, [inner], quoted=quoted, escapes=escapes)
             return
         values = self._parameter(part)
         is_list = _is_list(part)
         if values is None:
-            variable = self._variable(part["Param"].get("Value", ""))
-            if (is_list or not quoted) and not (variable is not None and variable.is_optional):
-                fields.add_open(written)
+            piece = self._unknown(part, written)
+            if (is_list or not quoted) and not self._is_set_elsewhere(part["Param"].get("Value", "")):
+                fields.add_open(piece)
             else:
-                fields.add(unknown(written))
+                fields.add((piece,))
         elif not quoted:
             for number, value in enumerate(values):
                 if number:
@@ -173,7 +174,20 @@ class Expander:
         elif is_list and _index_of(part) == "*":
             fields.add(joined_values(values))
         else:
-            fields.add_list(values)
+            fields.add_list(map(_opened, values) if is_list else values)
+
+    def _unknown(self, part: Node, written: str) -> Piece:
+        name = part["Param"].get("Value", "")
+        if (pieces := value_of_script(f"${{{name}}}")) and pieces[0].is_unknown:
+            return pieces[0]  # of the text that this one is nested in
+        variable = self._variable(name)
+        reasons = self._needed if variable is None else [*variable.reasons, *self._needed]
+        return Piece(written, True, reasons=distinct(reasons))
+
+    def _is_set_elsewhere(self, name: str) -> bool:
+        # The environment is assumed to set no variable that the script sets at another place.
+        state = self._state
+        return name in self._text.assigned and name not in state.variables and not state.has_unknown_source
 
     def _replacement(self, part: Node) -> Node | None:
         """Return the word that a parameter expansion has for a variable that is not set, or is."""
@@ -188,6 +202,9 @@ class Expander:
         if values is None and not is_unset:
             return None
         uses_word = is_unset or not values or (":" in kind and not any(values))
+        may_be_unset = any(piece.choices for value in values or () for piece in value)
+        if values and "+" in kind and (":" in kind or may_be_unset) and not any(map(_has_text, values)):
+            return None
         word: Node = operation.get("Word") or {}
         if "+" in kind:
             return {} if uses_word else word
@@ -199,20 +216,25 @@ class Expander:
 
     def _parameter(self, part: Node) -> list[Value] | None:
         """Return the values of a parameter expansion; None if they are unknown."""
+        self._needed.clear()
         variable = self._variable(part["Param"].get("Value", ""))
         if part.get("Excl"):
             return self._indirect(part, variable)
         values = self._selected(part, variable)
-        if part.get("Length"):
-            return self._length(part, values)
         if values is None or part.get("Width"):
             return None
-        if is_open(values) and any(part.get(change) for change in ("Slice", "Repl", "Exp")):
+        self._needed += reasons_of(*values)
+        if part.get("Length"):
+            return self._length(part, values)
+        is_changed = any(part.get(change) for change in ("Slice", "Repl", "Exp"))
+        if is_changed and any(piece.is_open or piece.choices for value in values for piece in value):
             return None
+        if part.get("Exp") and "+" in part["Exp"]["Op"]:
+            return None  # it may be empty
         return self._changed(part, values)
 
     def _changed(self, part: Node, values: list[Value]) -> list[Value] | None:
-        written = unknown(self._text.written(part))
+        written = unknown(self._text.written(part), self._needed)
         if part.get("Slice"):
             return self._slice(part, values)
         if part.get("Repl"):
@@ -226,9 +248,9 @@ class Expander:
         if name in _SPECIAL:
             return None
         if name not in _ALL and name != "#" and not name.isdecimal():
-            return self._state.lookup(name)
+            return self._state.variables.get(name)
         if name == "0":
-            return self._state.lookup(name)
+            return self._state.variables.get(name)
         if parameters is None:
             return None
         if name.isdecimal():
@@ -248,6 +270,7 @@ class Expander:
                 return None
             key = index
         if is_open(variable.elements.values()):
+            self._needed += reasons_of(*variable.elements.values())
             return None
         return [variable.elements[key]] if key in variable.elements else []
 
@@ -267,9 +290,7 @@ class Expander:
         return None if target is None or target.is_unknown else [target.elements.get("0", ())]
 
     @staticmethod
-    def _length(part: Node, values: list[Value] | None) -> list[Value] | None:
-        if values is None:
-            return None
+    def _length(part: Node, values: list[Value]) -> list[Value] | None:
         if _is_list(part):
             return None if is_open(values) else [known(str(len(values)))]
         text = text_of(values[0] if values else ())
@@ -314,9 +335,17 @@ class Expander:
                 return known(rest)
         return value
 
+    def number(self, node: Node, written: str) -> Value:
+        """Return the value of an arithmetic expression. Assignments are done."""
+        arithmetic = Arithmetic(self._state, self.value)
+        number = arithmetic.value(node)
+        return unknown(written, arithmetic.reasons) if number is None else known(str(number))
+
     def arithmetic(self, node: Node) -> int | None:
         """Return the value of an arithmetic expression; None if it is unknown. Assignments are done."""
-        return evaluate(node, self._state, self.value)
+        value = self.number(node, "")
+        self._needed += reasons_of(value)
+        return None if (text := text_of(value)) is None else int(text)
 
     def assign(self, assignment: Node) -> None:
         """Run an assignment."""
@@ -328,25 +357,23 @@ class Expander:
             state.assign(name, self._array(array, before or Variable()))
             return
         value = self.value(assignment.get("Value"))
-        if assignment.get("Append") and before is not None and before.is_unknown:
-            state.forget([name])
-            return
         index = assignment.get("Index")
+        variable = before if index is None else state.variables.get(name)
+        self._needed.clear()
         key = "0" if index is None else self._key(index)
-        elements = dict(before.elements) if before is not None else {}
-        if index is not None:
-            found = state.lookup(name)
-            elements = dict(found.elements) if found is not None else {}
-        if key is None:
-            state.forget([name])
+        if variable is not None and index is not None and is_open(variable.elements.values()):
+            key = None
+        if key is None or (variable is not None and variable.is_unknown):
+            state.forget([name], distinct([*self._needed, *(() if variable is None else variable.reasons)]))
             return
+        elements = {} if variable is None else dict(variable.elements)
         elements[key] = (elements.get(key, ()) if assignment.get("Append") else ()) + value
         state.assign(name, Variable(elements))
 
     def _before(self, name: str) -> Variable | None:
         """Return the variable that an assignment appends to."""
-        found = self._state.lookup(name)
-        if found is not None and not found.is_optional:
+        found = self._state.variables.get(name)
+        if found is not None:
             return found
         # The environment is assumed to set no variable that the script sets, but a file may do so.
         if self._state.has_unknown_source:
@@ -358,10 +385,9 @@ class Expander:
         for element in array.get("Elems", ()):
             if element.get("Index") is not None:
                 key = self._key(element["Index"])
-                if key is None:
-                    return Variable(is_unknown=True)
-                elements = {**variable.elements, key: self.value(element.get("Value"))}
-                variable = Variable(elements, variable.is_unknown)
+                if key is None or variable.is_unknown or is_open(variable.elements.values()):
+                    return Variable(is_unknown=True, reasons=distinct([*self._needed, *variable.reasons]))
+                variable = Variable({**variable.elements, key: self.value(element.get("Value"))})
             else:
                 variable = variable.extended(self.values([element["Value"]]))
         return variable
@@ -404,6 +430,15 @@ def _plain_word(parts: Sequence[Node]) -> Word | None:
 
 
 _DEFAULTS = frozenset({":-", "-", ":=", "=", ":+", "+", ":?", "?"})
+
+
+def _opened(value: Value) -> Value:
+    # Of an undecided list, any number of elements may be there.
+    return tuple(piece._replace(is_open=piece.is_open or bool(piece.choices)) for piece in value)
+
+
+def _has_text(value: Value) -> bool:
+    return any(piece.text and not piece.is_unknown for piece in value)
 
 
 def _is_list(part: Node) -> bool:

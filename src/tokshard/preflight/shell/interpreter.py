@@ -1,18 +1,22 @@
 """Commands that a shell script runs, found without running it.
 
 Assignments, conditions, loops, functions and here-documents are followed as bash follows them, as far as
-values are known.
+values are known. There is one path through a script: after a condition whose outcome is unknown, what its
+branches set differently is unknown, and the commands in them are marked with the condition.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from textwrap import shorten
+from typing import Any
 
 from tokshard.errors import UsageError
-from tokshard.preflight.shell.builtins import run_builtin
 from tokshard.preflight.shell.commands import (
     BATCH,
     IS_SCRIPT,
@@ -22,14 +26,34 @@ from tokshard.preflight.shell.commands import (
     file_operand,
     nested_text,
     program_at,
+    run_builtin,
     variables_of_directives,
     variables_of_options,
 )
-from tokshard.preflight.shell.conditions import condition_of_words
-from tokshard.preflight.shell.control import ControlFlow, Outcomes, Run
-from tokshard.preflight.shell.state import ShellCommand, State, merge
-from tokshard.preflight.shell.syntax import Node, ShellText, too_deep
-from tokshard.preflight.shell.values import Variable, Word, decoded, known, script_of, value_of, written_text
+from tokshard.preflight.shell.conditions import (
+    ExitStatus,
+    both,
+    condition_of_test,
+    condition_of_words,
+    either,
+)
+from tokshard.preflight.shell.expansion import Expander, matches
+from tokshard.preflight.shell.state import Function, ShellCommand, State
+from tokshard.preflight.shell.syntax import Node, ShellText, assigned_names, too_deep
+from tokshard.preflight.shell.values import (
+    Value,
+    Variable,
+    Word,
+    decoded,
+    distinct,
+    known,
+    reasons_of,
+    script_of,
+    text_of,
+    value_of,
+    word_of,
+    written_text,
+)
 from tokshard.storage.small_files import read_small_file
 
 _PROGRAM = re.compile(r"\.py(\s|$)")
@@ -37,20 +61,24 @@ _PROGRAM = re.compile(r"\.py(\s|$)")
 _HARMLESS = re.compile(
     r"(?:^|/)(?:\.?bashrc|\.?bash_profile|\.?profile|activate|conda\.sh|setvars\.sh|modules\.sh|bash)$"
 )
+_MAX_STEPS = 50_000
+_MAX_ROUNDS = 1_000
+_MAX_DEPTH = 20
+_MAX_SHOWN = 60
+
+Branch = Callable[[State], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class ShellPath:
-    """One path through the branches of a script.
+class ShellReading:
+    """What a script runs.
 
     Attributes:
         commands: The commands that it runs, in order.
-        branches: The undetermined conditions that lead to it, as written; "not ..." if they do not hold.
         unread: Scripts that the script runs or sources and that are not here.
     """
 
     commands: tuple[ShellCommand, ...]
-    branches: tuple[str, ...]
     unread: tuple[str, ...] = ()
 
 
@@ -60,8 +88,8 @@ def read_shell(
     parameters: Sequence[str] | None = None,
     variables: Mapping[str, str] | None = None,
     path: str | None = None,
-) -> list[ShellPath]:
-    """Return the paths through a shell script, with the commands of each.
+) -> ShellReading:
+    """Return the commands that a shell script runs.
 
     Args:
         text: The script.
@@ -73,8 +101,8 @@ def read_shell(
         UsageError: It is not a shell script, or runs too many commands to follow.
 
     Example:
-        >>> (path,) = read_shell("N=2; if [ $N = 2 ]; then run --n $N 'a b'; fi")
-        >>> [[word.text for word in command.words] for command in path.commands]
+        >>> reading = read_shell("N=2; if [ $N = 2 ]; then run --n $N 'a b'; fi")
+        >>> [[word.text for word in command.words] for command in reading.commands]
         [['run', '--n', '2', 'a b']]
     """
     given = {name: Variable.of(value) for name, value in (variables or {}).items()}
@@ -84,86 +112,456 @@ def read_shell(
         parameters=None if parameters is None else tuple(map(known, parameters)),
     )
     script = ShellText(text)
+    run = _ScriptRun(None if path is None else os.path.dirname(os.path.abspath(path)), frozenset(given))
     if path is not None and not any(variables_of_directives(text)):  # a job scheduler copies the script
         state.variables |= dict.fromkeys(("0", "BASH_SOURCE"), Variable.of(path))
-    run = Run(None if path is None else os.path.dirname(os.path.abspath(path)), frozenset(given))
     try:
-        states = _Interpreter(run, script).all_statements(state)
+        _Interpreter(run, script).all_statements(state)
     except RecursionError:
         raise too_deep() from None
-    return [ShellPath(state.commands, state.branches, tuple(run.unread)) for state in merge(states)]
+    return ShellReading(tuple(run.commands), tuple(run.unread))
 
 
 @dataclass(slots=True)
-class _Interpreter(ControlFlow):
+class _ScriptRun:
+    """What all texts of one script share.
+
+    Attributes:
+        directory: The directory of the script; None if it is not a file.
+        given: The names of the variables that the caller sets.
+        commands: The commands so far.
+        conditions: For each undecided condition around the current statement, the expansions that decide it.
+        left: The states in which an undecided branch has left a loop or a function, with what decides it.
+        written: The files that the script writes.
+        unread: Scripts that the script runs or sources and that are not here.
+    """
+
+    directory: str | None
+    given: frozenset[str]
+    commands: list[ShellCommand] = field(default_factory=list)
+    conditions: list[tuple[str, ...]] = field(default_factory=list)
+    left: list[tuple[State, tuple[str, ...]]] = field(default_factory=list)
+    written: set[str] = field(default_factory=set)
+    unread: dict[str, None] = field(default_factory=dict)
+    steps: int = 0
+    depth: int = 0
+
+    @contextmanager
+    def deeper(self) -> Iterator[None]:
+        """Count the depth of calls."""
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise UsageError(
+                f"the launch script calls itself more than {_MAX_DEPTH} times",
+                hint="pass the command that starts the job alone",
+            )
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+    def step(self) -> None:
+        """Count a statement."""
+        self.steps += 1
+        if self.steps > _MAX_STEPS:
+            raise UsageError(
+                f"the launch script runs more than {_MAX_STEPS:,} commands, which is too many to follow",
+                hint="pass the command that starts the job alone",
+            )
+
+    def settle(self, ends: Sequence[State], reasons: tuple[str, ...], state: State) -> None:
+        """Continue a state after one of several ends of it. A branch that ends the script is not taken."""
+        staying = [end for end in ends if end.flow is None]
+        leaving = [end for end in ends if end.flow not in (None, "exit")]
+        if not staying:
+            staying, leaving = leaving[-1:] or list(ends[:1]), leaving[:-1]
+        self.left += [(end, reasons) for end in leaving]
+        state.join(staying, reasons)
+
+    @contextmanager
+    def catching(self, flows: Collection[str], state: State, leave: Branch | None = None) -> Iterator[None]:
+        """Continue a state after statements that it may leave by one of several flows.
+
+        Args:
+            flows: The flows that end here.
+            state: The state.
+            leave: A function that is called with each state at its end.
+        """
+        outer, self.left = self.left, []
+        yield
+        caught = [(end, reasons) for end, reasons in self.left if end.flow in flows]
+        self.left = [*outer, *((end, reasons) for end, reasons in self.left if end.flow not in flows)]
+        ends = [state.fork(), *(end for end, _ in caught)] if caught else [state]
+        for end in ends:
+            end.flow = None if end.flow in flows else end.flow
+            if leave is not None:
+                leave(end)
+        if caught:
+            self.settle(ends, distinct(reason for _, reasons in caught for reason in reasons), state)
+
+
+@dataclass(slots=True)
+class _Interpreter:
+    """Reader of one text.
+
+    Attributes:
+        run: What it shares with the other texts of the script.
+        text: The text.
+        wrappers: The words of the commands that run it.
+        line: The line of the command that runs it; None for the script itself.
+        options: The variables of the options of ``sbatch``, which override its directives.
+    """
+
+    run: _ScriptRun
+    text: ShellText
     wrappers: tuple[Word, ...] = ()
-    line: int | None = None  # of the command that runs this text; None for the script itself
-    options: Mapping[str, str] = field(default_factory=dict)  # of sbatch, which override its directives
+    line: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
 
-    def all_statements(self, state: State) -> list[State]:
-        self._directives(state)
-        return self.statements(self.text.statements, [state])
-
-    def _directives(self, state: State) -> None:
+    def all_statements(self, state: State) -> None:
+        """Run the text."""
         for name, value in {**dict(variables_of_directives(self.text.text)), **self.options}.items():
             if name not in self.run.given:
                 state.assign(name, Variable.of(value))
                 state.exported |= {name}
+        self._statements(self.text.statements, state)
 
-    def define(self, command: Node, state: State) -> list[State]:
-        for name in (command.get("Name"), *command.get("Names", ())):
-            if name is not None:
-                state.functions[name.get("Value", "")] = (self, command["Body"])
-        return [state]
+    def _statements(self, statements: Sequence[Node], state: State) -> ExitStatus:
+        outcome = ExitStatus(True)
+        for statement in statements:
+            if state.flow is not None:
+                break
+            outcome = self._statement(statement, state)
+        return outcome
 
-    def call(self, statement: Node, state: State) -> Outcomes:
+    def _statement(self, statement: Node, state: State) -> ExitStatus:
+        self.run.step()
+        command = statement.get("Cmd") or {}
+        kind = command.get("Type", "")
+        if kind == "CallExpr":
+            outcome = self._call(statement, state)
+        else:
+            handlers: dict[str, Callable[[Node, State], ExitStatus | None]] = {
+                "ArithmCmd": self._arithmetic,
+                "BinaryCmd": self._binary,
+                "Block": lambda node, state: self._branch(node.get("Stmts"), state),
+                "CaseClause": self._case,
+                "DeclClause": self._declaration,
+                "ForClause": self._for,
+                "FuncDecl": self._define,
+                "IfClause": self._if,
+                "LetClause": self._let,
+                "Subshell": self._subshell,
+                "TestClause": lambda node, state: condition_of_test(node["X"], self._expander(state)),
+                "TimeClause": lambda node, state: self._branch(node.get("Stmt"), state),
+                "WhileClause": self._while,
+            }
+            outcome = handlers[kind](command, state) if kind in handlers else None
+        if outcome is None:
+            outcome = _of_program(self.text.written(statement))
+        return outcome.negated() if statement.get("Negated") else outcome
+
+    def _expander(self, state: State) -> Expander:
+        return Expander(self.text, state)
+
+    # Conditions
+
+    def _branch(self, node: Any, state: State) -> ExitStatus:
+        """Run statements, one statement, or the rest of an ``if``; None for nothing."""
+        if isinstance(node, list):
+            return self._statements(node, state)
+        if node and "Then" in node:
+            if "Cond" not in node:
+                return self._statements(node["Then"], state)
+            self._if(node, state)
+        elif node:
+            return self._statement(node, state)
+        return ExitStatus(True)
+
+    def _undecided(
+        self, reasons: tuple[str, ...], branches: Sequence[Branch], state: State
+    ) -> list[ExitStatus | None]:
+        """Run the branches of an undecided condition, each from the same state, and return their outcomes."""
+        run, outcomes, ends, spans = self.run, list[ExitStatus | None](), list[State](), list[slice]()
+        run.conditions.append(reasons)
+        for branch in branches:
+            start, end = len(run.commands), state.fork()
+            outcomes.append(branch(end))
+            ends.append(end)
+            spans.append(slice(start, len(run.commands)))
+        run.conditions.pop()
+        depth = len(run.conditions)
+        if [end.flow for end in ends].count(None) == 1:
+            # The others end the script or the function, as checks do: this one is what it is for.
+            (span,) = (span for span, end in zip(spans, ends, strict=True) if end.flow is None)
+            for at in range(span.start, span.stop):
+                conditions = run.commands[at].conditions
+                others = conditions[:depth] + conditions[depth + 1 :]
+                run.commands[at] = replace(run.commands[at], conditions=others)
+        run.settle(ends, reasons, state)
+        return outcomes
+
+    def _if(self, command: Node, state: State) -> None:
+        outcome = self._statements(command["Cond"], state)
+        branches = command["Then"], command.get("Else")
+        decided = _decided(outcome, *branches)
+        if state.flow is not None:
+            return
+        if decided is None:
+            self._undecided(outcome.reasons, [partial(self._branch, branch) for branch in branches], state)
+        else:
+            self._branch(branches[0] if decided else branches[1], state)
+
+    def _binary(self, command: Node, state: State) -> ExitStatus | None:
+        operator, other = command["Op"], command["Y"]
+        if operator not in ("&&", "||"):
+            self._pipe(command, state)
+            return None
+        is_and, combine = operator == "&&", both if operator == "&&" else either
+        branches = (other, None) if is_and else (None, other)
+        one = self._statement(command["X"], state)
+        decided = _decided(one, *branches)
+        if decided is None and one.is_program:
+            decided = True  # a command is expected to succeed
+        if state.flow is not None or decided is (not is_and):
+            return one
+        if decided is None:
+            runs = [partial(self._branch, branch) for branch in branches]
+            outcomes = self._undecided(one.reasons, runs, state)
+            return combine(one, outcomes[0 if is_and else 1] or one)
+        return combine(one, self._statement(other, state))
+
+    def _arithmetic(self, node: Node, state: State) -> ExitStatus:
+        node = node.get("Cond") or node["X"]  # of a loop, or a command
+        value = self._expander(state).number(node, self.text.written(node))
+        text = text_of(value)
+        return ExitStatus(None, reasons_of(value)) if text is None else ExitStatus(int(text) != 0)
+
+    def _case(self, command: Node, state: State) -> None:
+        expander = self._expander(state)
+        subject = expander.value(command["Word"])
+        reasons, branches = reasons_of(subject), list[Branch]()
+        for item in command.get("Items", ()):
+            patterns = [expander.value(pattern) for pattern in item["Patterns"]]
+            outcome = _matches_any(text_of(subject), patterns)
+            if outcome is not False:
+                branches.append(partial(self._branch, item.get("Stmts")))
+                reasons = distinct(reasons + reasons_of(*patterns))
+            if outcome:
+                break
+        else:
+            branches.append(partial(self._branch, None))
+        if len(branches) == 1:
+            branches[0](state)
+        else:
+            self._undecided(reasons, branches, state)
+
+    # Loops
+
+    def _for(self, command: Node, state: State) -> None:
+        loop, expander = command["Loop"], self._expander(state)
+        if loop["Type"] == "CStyleLoop":
+            if "Init" in loop:
+                expander.arithmetic(loop["Init"])
+
+            def holds(state: State) -> ExitStatus:
+                return self._arithmetic(loop, state) if "Cond" in loop else ExitStatus(True)
+
+            self._rounds(command["Do"], state, holds, loop.get("Post"))
+            return
+        name = loop["Name"].get("Value", "")
+        if (loop.get("InPos") or {}).get("Line"):
+            words = expander.words(loop.get("Items", ()))
+        elif state.parameters is None:
+            words = [Word("$@", ("$@",), True)]
+        else:
+            words = list(map(word_of, state.parameters))
+        if any(word.is_open for word in words) or len(words) > _MAX_ROUNDS:
+            reasons = distinct(reason for word in words for reason in word.unknown) or ("`for`",)
+            state.forget([name], reasons)
+            self._unknown_rounds(command["Do"], state, reasons)
+            return
+        with self.run.catching(("break", "continue"), state):
+            for word in words:
+                if state.flow is None:
+                    state.assign(name, Variable.of(value_of(word)))
+                    self._round(command["Do"], state)
+
+    def _while(self, command: Node, state: State) -> None:
+        def holds(state: State) -> ExitStatus:
+            outcome = self._statements(command["Cond"], state)
+            return outcome.negated() if command.get("Until") else outcome
+
+        self._rounds(command["Do"], state, holds, condition=command["Cond"])
+
+    def _rounds(
+        self,
+        statements: Sequence[Node],
+        state: State,
+        holds: Callable[[State], ExitStatus],
+        post: Node | None = None,
+        condition: Sequence[Node] = (),
+    ) -> None:
+        """Run a loop as long as its condition holds; if that is unknown, what the loop assigns is too."""
+        first, start, outcome = state.fork(), len(self.run.commands), ExitStatus(None)
+        with self.run.catching(("break", "continue"), state):
+            for _ in range(_MAX_ROUNDS):
+                outcome = holds(state)
+                if not outcome.succeeds:
+                    break
+                self._round(statements, state)
+                if state.flow is not None:
+                    break
+                if post is not None:
+                    self._expander(state).arithmetic(post)
+            else:
+                outcome = ExitStatus(None)
+            if outcome.succeeds is None:
+                self.run.left.clear()
+        if outcome.succeeds is None:
+            del self.run.commands[start:]
+            state.join([first], ())
+            self._unknown_rounds([*condition, *statements], state, outcome.reasons or ("`while`",))
+
+    def _round(self, statements: Sequence[Node], state: State) -> None:
+        with self.run.catching(("continue",), state):
+            self._statements(statements, state)
+
+    def _unknown_rounds(self, statements: Sequence[Node], state: State, reasons: tuple[str, ...]) -> None:
+        # What any round may assign is unknown before the first one, and after the last.
+        start, left = len(self.run.commands), list(self.run.left)
+        while True:
+            end = state.fork()
+            with self.run.catching(("break", "continue"), end):
+                self._statements(statements, end)
+            changed = end.changed_since(state)
+            changed = {n for n in changed if n not in state.variables or not state.variables[n].is_unknown}
+            if not changed and (state.parameters is None or end.parameters == state.parameters):
+                break
+            del self.run.commands[start:]
+            self.run.left = list(left)
+            state.forget(changed, reasons)
+            if end.parameters != state.parameters:
+                state.parameters = None
+        self.run.settle([state.fork(), end], reasons, state)
+
+    # Commands
+
+    def _subshell(self, command: Node, state: State) -> None:
+        self._alone(partial(self._branch, command.get("Stmts")), state)
+
+    def _alone(self, branch: Branch, state: State) -> None:
+        """Run a branch in a shell of its own: only its commands count."""
+        with self.run.catching((), state):
+            branch(state.fork())
+            self.run.left.clear()
+
+    def _pipe(self, command: Node, state: State) -> None:
+        text = self._here_text(command["X"], state)
+        shell = (command["Y"].get("Cmd") or {}).get("Args")
+        if text is not None and shell:
+            words = self._expander(state.fork()).words(shell)
+            if program_at(words, RUNNERS) is not None:
+                self._nested(text, words, command, state)
+                return
+        for side in ("X", "Y"):
+            self._alone(partial(self._statement, command[side]), state)
+
+    def _declaration(self, command: Node, state: State) -> None:
+        kind = command["Variant"]["Value"]
+        exports, is_local = kind == "export", kind in ("local", "declare", "typeset")
+        for argument in command.get("Args", ()):
+            if "Name" not in argument:
+                options = written_text(self._expander(state).value(argument.get("Value")))
+                exports, is_local = exports or "x" in options, is_local and "g" not in options
+                continue
+            name = argument["Name"].get("Value", "")
+            if is_local:
+                state.declare(name, is_assigned=not argument.get("Naked"))
+            if not argument.get("Naked"):
+                self._expander(state).assign(argument)
+            if exports:
+                state.exported |= {name}
+
+    def _define(self, command: Node, state: State) -> None:
+        body = Function((partial(self._branch, command["Body"]),))
+        names = (command.get("Name"), *command.get("Names", ()))
+        state.functions |= {name.get("Value", ""): body for name in names if name is not None}
+
+    def _let(self, command: Node, state: State) -> None:
+        for expression in command.get("Exprs", ()):
+            self._expander(state).arithmetic(expression)
+
+    def _call(self, statement: Node, state: State) -> ExitStatus | None:
         command = statement["Cmd"]
         if not command.get("Args"):
             for assignment in command.get("Assigns", ()):
-                self.expander(state).assign(assignment)
-            return [(state, True)]
-        words = self.expander(state).words(command["Args"])
-        text = self.here_text(statement, state)
+                self._expander(state).assign(assignment)
+            return ExitStatus(True)
+        words = self._expander(state).words(command["Args"])
+        text = self._here_text(statement, state)
         if not words:
-            return [(state, True)]
+            return ExitStatus(True)
         name = words[0].text
         if name in ("[", "test"):
-            values = self.expander(state).values(command["Args"])[1:]
-            condition = condition_of_words(values[:-1] if name == "[" else values)
-            return self.fork(condition, self.text.written(command), state)
-        if name not in state.functions and (done := run_builtin(words, text, state)) is not None:
-            return [(state, done.outcome)]
-        return [(after, None) for after in self._program(words, text, statement, state)]
-
-    def _program(self, words: Sequence[Word], text: str | None, statement: Node, state: State) -> list[State]:
-        name = words[0].text
+            values = list(map(value_of, words[1:]))
+            return condition_of_words(values[:-1] if name == "[" else values)
         if name in state.functions:
-            return self._call_function(name, words[1:], state)
+            function = state.functions[name]
+            calls = [partial(self._call_function, body, words) for body in function.bodies]
+            if len(calls) == 1:
+                return calls[0](state)
+            self._undecided(function.reasons, calls, state)
+        elif (done := run_builtin(words, text, state)) is not None:
+            return _of_program(name) if done.outcome is None else ExitStatus(done.outcome)
+        else:
+            self._program(words, text, statement, state)
+        return _of_program(" ".join(word.text for word in words))
+
+    def _call_function(self, body: Branch | None, words: Sequence[Word], state: State) -> ExitStatus | None:
+        outer, saved = state.parameters, state.saved
+        state.parameters, state.saved = _parameters(words[1:]), {}
+
+        def leave(end: State) -> None:
+            for name, variable in (end.saved or {}).items():
+                if variable is None:
+                    end.variables.pop(name, None)
+                else:
+                    end.assign(name, variable)
+            end.parameters, end.saved = outer, saved
+
+        with self.run.deeper(), self.run.catching(("return",), state, leave):
+            outcome: ExitStatus | None = None if body is None else body(state)
+            is_sure = state.flow is None and not self.run.left
+        return outcome if is_sure else None
+
+    def _program(self, words: Sequence[Word], text: str | None, statement: Node, state: State) -> None:
+        name = words[0].text
         if name == "eval":
-            return self._same_shell(
-                " ".join(script_of(value_of(word)) for word in words[1:]), statement, state
-            )
+            self._same_shell(" ".join(script_of(value_of(word)) for word in words[1:]), statement, state)
+            return
         if name in ("source", "."):
-            sourced = self._file(words[1].text, state) if len(words) > 1 else None
-            if sourced is not None:
-                return self._same_shell(sourced, statement, state)
-            state.has_unknown_source = True
-            return [state]
+            sourced = self._file(words[1].text) if len(words) > 1 else None
+            if sourced is None:
+                state.has_unknown_source = True
+            else:
+                self._same_shell(sourced, statement, state)
+            return
         if name in ("exec", "command", "builtin") and len(words) > 1:
             words = words[1:]
         assigned = [
-            Word(f"{a['Name'].get('Value', '')}={written_text(self.expander(state).value(a.get('Value')))}")
+            Word(f"{a['Name'].get('Value', '')}={written_text(self._expander(state).value(a.get('Value')))}")
             for a in statement["Cmd"].get("Assigns", ())
             if not a.get("Array")
         ]
-        return self._external([*assigned, *words], text, statement, state)
+        self._external([*assigned, *words], text, statement, state)
 
-    def here_text(self, statement: Node, state: State) -> str | None:
+    def _here_text(self, statement: Node, state: State) -> str | None:
         """Return the here-document of a statement, and record the file that it is written to."""
         command = statement.get("Cmd") or {}
         text = target = None
         for redirection in statement.get("Redirs", ()):
-            expander = self.expander(state)
+            expander = self._expander(state)
             if redirection["Op"] in ("<<", "<<-"):
                 text = script_of(expander.here_document(redirection.get("Hdoc") or {}))
                 if redirection["Op"] == "<<-":
@@ -171,18 +569,16 @@ class _Interpreter(ControlFlow):
             elif redirection["Op"] in (">", ">|", "&>"):
                 target = written_text(expander.value(redirection["Word"]))
         if text is not None and target is not None and command.get("Type") == "CallExpr":
-            state.files[target] = text
+            self.run.written.add(target)
         return text
 
-    def _external(
-        self, words: Sequence[Word], text: str | None, statement: Node, state: State
-    ) -> list[State]:
+    def _external(self, words: Sequence[Word], text: str | None, statement: Node, state: State) -> None:
         """Run a command that is not the shell's own; it may run a shell again."""
         nested = nested_text(words)
         if nested is not None:
             shell, script, parameters = nested
-            inner = script_of(value_of(script))
-            return self.nested(inner, words[:shell], statement, state, parameters)
+            self._nested(script_of(value_of(script)), words[:shell], statement, state, parameters)
+            return
         at = program_at(words, RUNNERS)
         if at is not None:
             operands = words[at + 1 :]
@@ -191,50 +587,50 @@ class _Interpreter(ControlFlow):
                 content = text
                 wrappers, parameters = words[:at], [word for word in operands if word.text != "-s"]
             else:
-                content = self._file(operands[script_at].text, state)
+                content = self._file(operands[script_at].text)
                 wrappers, parameters = words[: at + 1 + script_at], operands[script_at + 1 :]
             if content is not None:
                 is_shell = words[at].text.rsplit("/", 1)[-1] in SHELLS
-                wrappers = words[:at] if is_shell else wrappers
-                return self.nested(content, wrappers, statement, state, parameters)
+                self._nested(content, words[:at] if is_shell else wrappers, statement, state, parameters)
+                return
         elif text is not None and words[0].text in ("cat", "tee") and _PROGRAM.search(text):
-            return self._written_script(text, statement, state)
+            self._written_script(text, statement, state)
+            return
         for at, word in enumerate(words):
             if IS_SCRIPT.search(word.text) and (not at or not words[at - 1].text.startswith("-")):
-                content = self._file(word.text, state)
+                content = self._file(word.text)
                 if content is not None:
-                    return self.nested(content, words[:at], statement, state, words[at + 1 :])
+                    self._nested(content, words[:at], statement, state, words[at + 1 :])
+                    return
         if any(word.text in ("xargs", "parallel") for word in words[:2]):
             words = [_of_each_input(word) for word in words] + [Word("xargs", ("xargs",), is_open=True)]
-        return self._record(words, statement, state)
+        self._record(words, statement, state)
 
-    def _record(self, words: Sequence[Word], statement: Node, state: State) -> list[State]:
+    def _record(self, words: Sequence[Word], statement: Node, state: State) -> None:
         line = self.line or statement["Pos"]["Line"]
-        command = ShellCommand(tuple(words), self.wrappers, line, state.scheduler())
-        return [state.fork(commands=(*state.commands, command))]
+        context = state.scheduler(), tuple(self.run.conditions)
+        self.run.commands.append(ShellCommand(tuple(words), self.wrappers, line, *context))
 
-    def _same_shell(self, text: str, statement: Node, state: State) -> list[State]:
+    def _same_shell(self, text: str, statement: Node, state: State) -> None:
         try:
             script = ShellText(text)
         except UsageError:
-            return [state]
+            return
         line = self.line or statement["Pos"]["Line"]
         with self.run.deeper():
-            return _Interpreter(self.run, script, self.wrappers, line).all_statements(state)
+            _Interpreter(self.run, script, self.wrappers, line).all_statements(state)
 
-    def _written_script(self, text: str, statement: Node, state: State) -> list[State]:
+    def _written_script(self, text: str, statement: Node, state: State) -> None:
         # A script that is written to a file is a job of its own, whoever starts it.
-        fresh = State(variables={}, files=dict(state.files), commands=state.commands)
-        fresh.variables |= {name: state.variables.get(name, Variable()) for name in self.run.given}
-        fresh.branches = state.branches
         try:
             inner = _Interpreter(self.run, ShellText(text), self.wrappers, statement["Pos"]["Line"])
         except UsageError:
-            return [state]  # not a script
-        return merge([state.follow(after) for after in inner.all_statements(fresh)])
+            return  # not a script
+        given = {name: state.variables.get(name, Variable()) for name in self.run.given}
+        self._alone(lambda _: inner.all_statements(State(given)), state)
 
-    def _file(self, path: str, state: State) -> str | None:
-        if path in state.files:
+    def _file(self, path: str) -> str | None:
+        if path in self.run.written:
             return None  # it was read where it is written
         if self.run.directory is None or not os.path.isfile(os.path.join(self.run.directory, path)):
             if not _HARMLESS.search(path):
@@ -243,58 +639,61 @@ class _Interpreter(ControlFlow):
         text = read_small_file(os.path.join(self.run.directory, path), "script")
         return text.decode("utf-8", "replace")
 
-    def nested(
+    def _nested(
         self,
         text: str,
         wrappers: Sequence[Word],
         statement: Node,
         state: State,
         parameters: Sequence[Word] = (),
-    ) -> list[State]:
+    ) -> None:
         """Run the text of a shell that a command starts: only exported variables and commands are shared."""
         try:
             script = ShellText(text)
         except UsageError:
             # It is a text for another program.
-            return self._record((*wrappers, Word(decoded(text))), statement, state)
+            self._record((*wrappers, Word(decoded(text))), statement, state)
+            return
         line = self.line or statement["Pos"]["Line"]
         inner = _Interpreter(self.run, script, (*self.wrappers, *wrappers), line)
-        child = state.fork(
-            variables={n: v for n, v in state.variables.items() if n in state.exported}, functions={}
+        child = State(
+            {name: value for name, value in state.variables.items() if name in state.exported},
+            state.exported,
+            _parameters(parameters),
         )
-        child.set_parameters(None if any(map(_is_open, parameters)) else tuple(map(value_of, parameters)))
         for name, value in assignments_of(wrappers):
             child.assign(name, Variable.of(value))
             child.exported |= {name}
         if program_at(wrappers, BATCH) is not None:
             inner.options = dict(variables_of_options([word.text for word in wrappers]))
         with self.run.deeper():
-            after = inner.all_statements(child)
-        return merge([state.follow(one) for one in after])
-
-    def _call_function(self, name: str, words: Sequence[Word], state: State) -> list[State]:
-        interpreter, body = state.functions[name]
-        outer, saved = state.parameters, state.saved
-        is_open = any(word.is_open for word in words)
-        state.set_parameters(None if is_open else tuple(map(value_of, words)))
-        state.saved = {}
-        with self.run.deeper():
-            after = interpreter.statements([body], [state])
-        for current in after:
-            for own, variable in (current.saved or {}).items():
-                if variable is None:
-                    current.variables.pop(own, None)
-                else:
-                    current.assign(own, variable)
-            current.set_parameters(outer)
-            current.saved = saved
-            if current.flow == "return":
-                current.flow = None
-        return merge(after)
+            self._alone(lambda _: inner.all_statements(child), state)
 
 
-def _is_open(word: Word) -> bool:
-    return word.is_open
+def _parameters(words: Sequence[Word]) -> tuple[Value, ...] | None:
+    return None if any(word.is_open for word in words) else tuple(map(value_of, words))
+
+
+def _of_program(written: str) -> ExitStatus:
+    return ExitStatus(None, (f"`{shorten(written, _MAX_SHOWN, placeholder=' ...')}`",), is_program=True)
+
+
+def _decided(outcome: ExitStatus, holds: Any, fails: Any) -> bool | None:
+    """Return whether the first branch runs; None if that is unknown."""
+    if outcome.succeeds is None and outcome.empty is not None:
+        # The environment is assumed to set no variable for which the script has a default.
+        name, if_empty = outcome.empty
+        return if_empty if name in assigned_names(holds if if_empty else fails) else None
+    return outcome.succeeds
+
+
+def _matches_any(text: str | None, patterns: Sequence[Value]) -> bool | None:
+    found = [text_of(pattern) for pattern in patterns]
+    if "*" in found:
+        return True
+    if text is None or None in found:
+        return None
+    return any(matches(text, pattern or "") for pattern in found)
 
 
 def _of_each_input(word: Word) -> Word:

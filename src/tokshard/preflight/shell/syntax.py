@@ -12,7 +12,8 @@ import os
 import re
 import shutil
 import subprocess
-from functools import cache, lru_cache
+from collections.abc import Iterator
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 from tokshard.errors import UsageError
@@ -70,10 +71,27 @@ class ShellText:
         """Return a node as it is written."""
         return decoded(self._source[node["Pos"].get("Offset", 0) : node["End"]["Offset"]].decode())
 
+    @cached_property
+    def assigned(self) -> frozenset[str]:
+        """The names of the variables that some statement sets."""
+        return frozenset(assigned_names(self.statements))
+
     @property
     def text(self) -> str:
         """The script."""
         return self._source.decode()
+
+
+def assigned_names(node: Any) -> Iterator[str]:
+    """Yield the names of the variables that the statements of a tree set."""
+    if isinstance(node, list):
+        for item in node:
+            yield from assigned_names(item)
+    elif isinstance(node, dict):
+        if isinstance(node.get("Name"), dict) and ("Value" in node or "Array" in node):
+            yield node["Name"].get("Value", "")
+        for value in node.values():
+            yield from assigned_names(value)
 
 
 def _filled(match: re.Match[str]) -> str:

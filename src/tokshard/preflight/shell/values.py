@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from os.path import commonprefix
 from typing import NamedTuple
 
 BLANKS = " \t\n"
@@ -14,16 +16,27 @@ BLANKS = " \t\n"
 _PREFIX = "__unknown_"
 _ENCODED = re.compile(rf"\$\{{{_PREFIX}((?:[0-9a-f][0-9a-f])*)\}}")
 
+# Alternatives of a value that are kept, and their characters.
+_MAX_CHOICES = 16
+_MAX_CHOICE_CHARACTERS = 20_000
+
 
 class Piece(NamedTuple):
-    """A part of a value: text, or an expansion whose value is unknown, as it is written.
+    """A part of a value: text, or an expansion whose value is unknown.
 
-    An unknown part that may stand for any number of words is open.
+    Attributes:
+        text: The text; an unknown expansion as it is written.
+        is_unknown: Whether the value is unknown.
+        is_open: Whether an unknown part may stand for any number of words.
+        reasons: The expansions that an unknown part depends on; none if it is the text itself.
+        choices: The values that an unknown part may have, as of :func:`script_of`; none if they are unknown.
     """
 
     text: str
     is_unknown: bool = False
     is_open: bool = False
+    reasons: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
 
 Value = tuple[Piece, ...]
@@ -36,7 +49,7 @@ class Word:
 
     Attributes:
         text: The word after expansion; unknown expansions stay as they are written.
-        unknown: The unknown expansions in it.
+        unknown: For each unknown part, the expansions that it depends on.
         is_open: Whether it may stand for any number of words: it is an unknown array, or an unknown
             expansion without quotes.
         value: The parts of the text, if it was expanded.
@@ -47,6 +60,12 @@ class Word:
     is_open: bool = False
     value: Value = field(default=(), compare=False, repr=False)
 
+    def choices(self) -> list[list[Word]]:
+        """Return the alternatives of an unknown word, each as its words; none if they are unknown."""
+        if len(self.value) != 1:
+            return []
+        return [split_words(value_of_script(choice)) for choice in self.value[0].choices]
+
 
 @dataclass(frozen=True, slots=True)
 class Variable:
@@ -55,18 +74,46 @@ class Variable:
     Attributes:
         elements: The elements by their keys; a scalar has the key 0, an unknown one no elements.
         is_unknown: Whether its value is unknown.
-        is_optional: Whether it is unknown because the script sets it on another path, so that only the
-            environment may set it here.
+        reasons: The expansions that an unknown value depends on; none if it is the variable itself.
     """
 
     elements: Mapping[str, Value] = field(default_factory=dict)
     is_unknown: bool = False
-    is_optional: bool = False
+    reasons: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, value: Value | str) -> Variable:
         """Return a scalar."""
         return cls({"0": known(value) if isinstance(value, str) else value})
+
+    @classmethod
+    def undecided(cls, name: str, variables: Sequence[Variable | None], reasons: tuple[str, ...]) -> Variable:
+        """Return a variable that has one of several values: it begins with the words that all have in common.
+
+        Args:
+            name: The name of the variable.
+            variables: The alternatives; None if it is not set.
+            reasons: The expansions that decide between them.
+        """
+        lists = [[] if variable is None else variable.values() for variable in variables]
+        if any(
+            variable is not None and not variable.is_list_of(len(variable.elements)) for variable in variables
+        ):
+            more = (reason for variable in variables if variable is not None for reason in variable.reasons)
+            return cls(is_unknown=True, reasons=distinct([*reasons, *more]))
+        if all(variable is None or len(variable.elements) == 1 for variable in variables):
+            scripts = [script_of(values[0]) + " " if values else " " for values in lists]
+            start = commonprefix(scripts).rfind(" ") + 1  # noqa: RUF071 - characters
+            piece = _undecided(f"${name}", [script[start:].strip() for script in scripts], reasons)
+            return cls.of((*value_of_script(scripts[0][:start]), piece))
+        start = len(commonprefix(lists))  # noqa: RUF071 - elements
+        choices = [" ".join(map(script_of, values[start:])) for values in lists]
+        piece = _undecided(f"${{{name}[@]}}", choices, reasons)._replace(is_open=True)
+        return cls().extended([*lists[0][:start], (piece,)])
+
+    def is_list_of(self, length: int) -> bool:
+        """Return whether the variable is known, and its keys are the numbers below a length."""
+        return not self.is_unknown and self.elements.keys() == {str(number) for number in range(length)}
 
     def values(self) -> list[Value]:
         """Return the elements in the order of the keys."""
@@ -78,10 +125,24 @@ class Variable:
 
     def extended(self, values: Iterable[Value]) -> Variable:
         """Return an array with more elements."""
+        if self.is_unknown:
+            return Variable(is_unknown=True, reasons=self.reasons)
         used = [int(key) for key in self.elements if key.isdecimal()]
         first = max(used, default=-1) + 1
         added = {str(number): value for number, value in enumerate(values, first)}
-        return Variable({**self.elements, **added}, self.is_unknown)
+        return Variable({**self.elements, **added})
+
+
+def _undecided(written: str, scripts: Iterable[str], reasons: tuple[str, ...]) -> Piece:
+    choices: list[str] = []
+    for script in scripts:
+        value = value_of_script(script)
+        is_undecided = len(value) == 1 and bool(value[0].choices)
+        choices += value[0].choices if is_undecided else [script]
+        reasons += value[0].reasons if is_undecided else ()
+    choices = list(dict.fromkeys(choices))
+    is_short = len(choices) <= _MAX_CHOICES and sum(map(len, choices)) <= _MAX_CHOICE_CHARACTERS
+    return Piece(written, True, False, distinct(reasons), tuple(choices) if is_short else ())
 
 
 def known(text: str) -> Value:
@@ -89,9 +150,27 @@ def known(text: str) -> Value:
     return (Piece(text),) if text else ()
 
 
-def unknown(written: str) -> Value:
+def unknown(written: str, reasons: Iterable[str] = ()) -> Value:
     """Return the value of an expansion that only a shell can do."""
-    return (Piece(written, True),)
+    return (Piece(written, True, reasons=distinct(reasons)),)
+
+
+def distinct(reasons: Iterable[str]) -> tuple[str, ...]:
+    """Return texts in their order, each once."""
+    return tuple(dict.fromkeys(reasons))
+
+
+def reasons_of(*values: Value) -> tuple[str, ...]:
+    """Return the expansions that the unknown parts of values depend on."""
+    pieces = (piece for value in values for piece in value if piece.is_unknown)
+    return distinct(reason for piece in pieces for reason in piece.reasons or (piece.text,))
+
+
+def scalar(variable: Variable | None, name: str) -> Value:
+    """Return the value of a variable, or of its first element; it is unknown if the variable is not set."""
+    if variable is None or variable.is_unknown:
+        return unknown(f"${name}", () if variable is None else variable.reasons)
+    return variable.elements.get("0", ())
 
 
 def is_open(values: Iterable[Value]) -> bool:
@@ -104,17 +183,18 @@ def script_of(value: Value) -> str:
 
     Example:
         >>> script = script_of((Piece("run "), Piece("$@", True)))
-        >>> script, decoded(script)
-        ('run ${__unknown_2440}', 'run $@')
+        >>> script[:16], decoded(script)
+        ('run ${__unknown_', 'run $@')
     """
     return "".join(
-        f"${{{_PREFIX}{piece.text.encode().hex()}}}" if piece.is_unknown else piece.text for piece in value
+        f"${{{_PREFIX}{json.dumps(piece).encode().hex()}}}" if piece.is_unknown else piece.text
+        for piece in value
     )
 
 
 def decoded(text: str) -> str:
     """Return a text with the unknown parts of :func:`script_of` as they were written."""
-    return _ENCODED.sub(lambda match: bytes.fromhex(match[1]).decode(), text)
+    return _ENCODED.sub(lambda match: _piece_of(match[1]).text, text)
 
 
 def value_of_script(text: str) -> Value:
@@ -124,8 +204,16 @@ def value_of_script(text: str) -> Value:
     return tuple(
         piece
         for text, code in zip(texts, codes, strict=True)
-        for piece in (*known(text), *(unknown(bytes.fromhex(code).decode()) if code else ()))
+        for piece in (*known(text), *((_piece_of(code),) if code else ()))
     )
+
+
+def _piece_of(code: str) -> Piece:
+    try:
+        text, _, may_be_many, reasons, choices = json.loads(bytes.fromhex(code))
+        return Piece(text, True, may_be_many, tuple(reasons), tuple(choices))
+    except (ValueError, TypeError, RecursionError):
+        return Piece(f"${{{_PREFIX}{code}}}", True)  # the script itself contains such a name
 
 
 def text_of(value: Value) -> str | None:
@@ -151,10 +239,17 @@ def _closed(value: Value) -> Value:
 
 def word_of(value: Value) -> Word:
     """Return the word that a value is."""
-    unknown_parts = tuple(piece.text for piece in value if piece.is_unknown)
+    unknown_parts = tuple(" and ".join(piece.reasons or (piece.text,)) for piece in value if piece.is_unknown)
     # Text beside an open part belongs to one word at least.
     is_open = bool(value) and all(piece.is_open for piece in value)
     return Word(written_text(value), unknown_parts, is_open, value)
+
+
+def split_words(value: Value) -> list[Word]:
+    """Return the words that an expansion without quotes becomes."""
+    fields = Fields()
+    fields.add_split(value)
+    return fields.words()
 
 
 @cache
@@ -186,9 +281,9 @@ class Fields:
         self._pieces += _closed(value)
         self._is_present = True
 
-    def add_open(self, written: str) -> None:
+    def add_open(self, piece: Piece) -> None:
         """Add an unknown part that may stand for any number of words."""
-        self.add_list([(Piece(written, is_unknown=True, is_open=True),)])
+        self.add_list([(piece._replace(is_open=True),)])
 
     def add_list(self, values: Iterable[Value]) -> None:
         """Add parts each of which but the first begins a new word."""
@@ -202,7 +297,7 @@ class Fields:
         """Add an unquoted part, which is split at the separators."""
         for piece in value:
             if piece.is_unknown:
-                self.add_open(piece.text)
+                self.add_open(piece)
                 continue
             for number, text in enumerate(self._separator.split(piece.text)):
                 if number:
