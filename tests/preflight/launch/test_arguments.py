@@ -189,6 +189,10 @@ def test_words_are_parsed_as_argparse_does(options):
         ("torchrun --node_rank $R --nproc-per-node 2 --nnodes 3 $MORE", 6),
         ("torchrun --nproc-per-node 4 --node-rank $R", 4),
         ("N=2; torchrun --nnodes $N --nproc-per-node 4 -m", 8),
+        ("deepspeed --num_nodes 2 --num_gpus 8", None),
+        ("srun -N 2 --ntasks-per-node=1 accelerate launch --num_processes 16", None),
+        ("export WORLD_SIZE=16; deepspeed --num_gpus 8", 16),
+        ("docker run --gpus all image srun -n 4 python", 4),
     ],
 )
 def test_launchers_tell_the_world_size(command, world):

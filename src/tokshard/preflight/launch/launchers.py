@@ -13,12 +13,12 @@ LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.l
 
 _MPI = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "orterun"})
 _SRUN = frozenset({"srun"})
-_DEEPSPEED = frozenset({"deepspeed"})
-_ACCELERATE = frozenset({"accelerate"})
+# They start processes by a configuration of their own, also those that srun or mpirun starts.
+_OTHERS = frozenset({"accelerate", "aprun", "deepspeed", "horovodrun", "jsrun", "pdsh", "ray"})
 
 # Programs that a launcher starts; the options after them are their own.
 _STARTED = frozenset({"nice", "numactl", "taskset", "env", "docker", "podman", "singularity", "apptainer"})
-_STARTED |= frozenset({"bash", "sh", "timeout", "stdbuf", "nsys", "launch"})
+_STARTED |= frozenset({"bash", "sh", "timeout", "stdbuf", "nsys"})
 _PAIRS = frozenset({"mca", "gmca", "genv", "env", "prtemca"})  # mpirun's options with two values
 _ATTACHED = re.compile(r"-([nN])(\d+)")
 
@@ -52,12 +52,10 @@ def world_size_of(words: Sequence[Word], variables: Mapping[str, str]) -> WorldS
     environment = {name: Word(text) for name, text in variables.items()} | _assignments(words)
     if (options := _after(words, LAUNCHERS)) is not None:
         return _torchrun(options, environment)
-    if (options := _after(words, _DEEPSPEED)) is not None:
-        found = _deepspeed(options)
-    elif "WORLD_SIZE" in _assignments(words):
+    if "WORLD_SIZE" in _assignments(words):
         found = _product(environment["WORLD_SIZE"])
-    elif (options := _after(words, _ACCELERATE)) is not None:
-        found = _accelerate(options)
+    elif (other := next((_name(word) for word in words if _name(word) in _OTHERS), None)) is not None:
+        found = WorldSize(None, other)
     elif (options := _after(words, _SRUN)) is not None:
         found = _srun(options, variables)
     elif (options := _after(words, _MPI)) is not None:
@@ -73,8 +71,6 @@ def _after(words: Sequence[Word], names: frozenset[str]) -> Sequence[Word] | Non
     if at is None:
         return None
     start = end = at + 1
-    if names == _ACCELERATE:
-        start = end = start + 1
     while end < len(words):
         text = words[end].text
         if not (text.startswith("-") or words[end].is_open) or _name(words[end]) in LAUNCHERS:
@@ -140,21 +136,6 @@ def _torchrun(words: Sequence[Word], environment: Mapping[str, Word]) -> WorldSi
             return part if word.unknown else WorldSize(None, f"--{option} {word.text}".rstrip())
         size *= part.size
     return WorldSize(size)
-
-
-def _deepspeed(words: Sequence[Word]) -> WorldSize:
-    given = _options(words)
-    gpus = given.get("num-gpus")
-    if gpus is None or not given.keys().isdisjoint({"include", "i", "exclude", "e"}):
-        return WorldSize(None, "deepspeed")
-    if "num-nodes" not in given and not given.keys().isdisjoint({"hostfile", "H"}):
-        return WorldSize(None, "deepspeed")
-    return _product(gpus, given.get("num-nodes", Word("1")))
-
-
-def _accelerate(words: Sequence[Word]) -> WorldSize:
-    number = _options(words).get("num-processes")
-    return WorldSize(None, "accelerate") if number is None else _product(number)
 
 
 def _mpi(words: Sequence[Word], command: Sequence[Word]) -> WorldSize:
