@@ -257,8 +257,8 @@ def is_instance(words: list[str], pattern: tuple[Word, ...]) -> bool:
     if first.is_open and first.choices():
         return any(is_instance(words, (*choice, *rest)) for choice in first.choices())
     least = 0 if first.is_open else 1
-    # With text beside it, a list is one word at least.
-    most = len(words) if first.is_open or (first.unknown and "@" in first.text) else 1
+    # With text beside it, a list or a text that is split is one word at least.
+    most = len(words) if first.is_open or (first.unknown and re.search("[@W]", first.text)) else 1
     if not first.unknown and words[:1] != [first.text]:
         return False
     return any(is_instance(words[count:], rest) for count in range(least, min(most, len(words)) + 1))

@@ -223,6 +223,8 @@ def test_commands_under_an_undecided_condition(text, expected):
         ("A=0; while read B; do A=$B; done; run $A", "$A", "`read`"),
         ("A=0; f() { [ $X ] && return; A=1; }; f; run $A", "$A", "$X"),
         ("A=0; for i in 1 2; do [ $X ] && break; A=$i; done; run $A", "$A", "$X"),
+        ("for ((i = 0; i < N; i++)); do A=$i; done; run $A", "$A", "$N"),
+        ("for ((i = 0; i < N; i++)); do [ -f $i ] && continue; run $i; done", "$i", "$N"),
         ("f() { A=1; }; if [ $X ]; then f() { A=2; }; fi; f; run $A", "$A", "$X"),
         ("A=0; if [ $X ]; then A=1; exit; fi; run $A", "0", None),
         ("A=0; if [ $X ]; then shift; fi; run $1", "$1", "$1"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
+from tokshard.preflight.shell.conditions import ExitStatus
 from tokshard.preflight.shell.state import Flow, State
 from tokshard.preflight.shell.values import Value, Variable, Word, known, unknown, value_of
 
@@ -141,22 +141,10 @@ def file_operand(words: Sequence[Word]) -> int | None:
 _SILENT = frozenset({"echo", "printf", "cd", "pushd", "popd", "module", "ulimit", "umask", "wait", "trap"})
 
 
-_FLOWS: Mapping[str, Flow] = {
-    "exit": "exit",
-    "return": "return",
-    "break": "break",
-    "continue": "continue",
-}
+_FLOWS: tuple[Flow, ...] = ("exit", "return", "break", "continue")
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The end of a command: success, failure, or None if that is unknown."""
-
-    outcome: bool | None
-
-
-def run_builtin(words: Sequence[Word], text: str | None, state: State) -> Done | None:
+def run_builtin(words: Sequence[Word], text: str | None, state: State) -> ExitStatus | None:
     """Run a command of the shell itself; None if it is not one.
 
     Args:
@@ -166,13 +154,14 @@ def run_builtin(words: Sequence[Word], text: str | None, state: State) -> Done |
     """
     name, operands = words[0].text, words[1:]
     if name in ("true", "false", ":"):
-        return Done(name != "false")
-    if name in _FLOWS:
-        state.flow = _FLOWS[name]
+        return ExitStatus(name != "false")
+    flow = next((flow for flow in _FLOWS if flow == name), None)
+    if flow is not None:
+        state.flow = flow
     elif name == "set":
         _set_parameters(operands, state)
     elif name == "shift":
-        return Done(_shift(operands, state))
+        return _shift(operands, state)
     elif name == "unset":
         for word in operands:
             _unset(word.text, state)
@@ -182,7 +171,7 @@ def run_builtin(words: Sequence[Word], text: str | None, state: State) -> Done |
         return None
     elif [word.text for word in operands[:1]] == ["-v"]:  # printf
         state.forget((word.text for word in operands[1:2]), ("`printf`",))
-    return Done(None)
+    return ExitStatus.of_program(name)
 
 
 def _unset(text: str, state: State) -> None:
@@ -212,12 +201,12 @@ def _set_parameters(operands: Sequence[Word], state: State) -> None:
     state.parameters = None if is_open else tuple(map(value_of, words))
 
 
-def _shift(operands: Sequence[Word], state: State) -> bool | None:
+def _shift(operands: Sequence[Word], state: State) -> ExitStatus:
     count = operands[0].text if operands else "1"
     if state.parameters is None or not count.isdecimal():
         state.parameters = None
-        return None
+        return ExitStatus.of_program("shift")
     if int(count) > len(state.parameters):
-        return False
+        return ExitStatus(False)
     state.parameters = state.parameters[int(count) :]
-    return True
+    return ExitStatus(True)

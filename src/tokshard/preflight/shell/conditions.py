@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from textwrap import shorten
 
 from tokshard.preflight.shell.expansion import Expander, matches
 from tokshard.preflight.shell.syntax import Node
@@ -21,6 +22,7 @@ _NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
     "-gt": operator.gt,
     "-ge": operator.ge,
 }
+_MAX_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ class ExitStatus:
     reasons: tuple[str, ...] = ()
     empty: tuple[str, bool] | None = None
     is_program: bool = False
+
+    @classmethod
+    def of_program(cls, written: str) -> ExitStatus:
+        """Return the status of a program that is not run."""
+        return cls(None, (f"`{shorten(written, _MAX_SHOWN, placeholder=' ...')}`",), is_program=True)
 
     def negated(self) -> ExitStatus:
         """Return the opposite outcome."""

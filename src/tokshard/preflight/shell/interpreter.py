@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from textwrap import shorten
 from typing import Any
 
 from tokshard.errors import UsageError
@@ -64,7 +63,6 @@ _HARMLESS = re.compile(
 _MAX_STEPS = 50_000
 _MAX_ROUNDS = 1_000
 _MAX_DEPTH = 20
-_MAX_SHOWN = 60
 
 Branch = Callable[[State], Any]
 
@@ -236,8 +234,9 @@ class _Interpreter:
 
     def _statement(self, statement: Node, state: State) -> ExitStatus:
         self.run.step()
-        command = statement.get("Cmd") or {}
-        kind = command.get("Type", "")
+        if (command := statement.get("Cmd")) is None:
+            return ExitStatus(True)
+        kind = command["Type"]
         if kind == "CallExpr":
             outcome = self._call(statement, state)
         else:
@@ -258,7 +257,7 @@ class _Interpreter:
             }
             outcome = handlers[kind](command, state) if kind in handlers else None
         if outcome is None:
-            outcome = _of_program(self.text.written(statement))
+            outcome = ExitStatus.of_program(self.text.written(statement))
         return outcome.negated() if statement.get("Negated") else outcome
 
     def _expander(self, state: State) -> Expander:
@@ -361,13 +360,14 @@ class _Interpreter:
     def _for(self, command: Node, state: State) -> None:
         loop, expander = command["Loop"], self._expander(state)
         if loop["Type"] == "CStyleLoop":
-            if "Init" in loop:
-                expander.arithmetic(loop["Init"])
+            parts = [loop.get(part) for part in ("Init", "Post")]
+            init, post = ({} if part is None else {"Cmd": {"Type": "ArithmCmd", "X": part}} for part in parts)
+            self._statement(init, state)
 
             def holds(state: State) -> ExitStatus:
                 return self._arithmetic(loop, state) if "Cond" in loop else ExitStatus(True)
 
-            self._rounds(command["Do"], state, holds, loop.get("Post"))
+            self._rounds(command["Do"], state, holds, post)
             return
         name = loop["Name"].get("Value", "")
         if (loop.get("InPos") or {}).get("Line"):
@@ -392,7 +392,7 @@ class _Interpreter:
             outcome = self._statements(command["Cond"], state)
             return outcome.negated() if command.get("Until") else outcome
 
-        self._rounds(command["Do"], state, holds, condition=command["Cond"])
+        self._rounds(command["Do"], state, holds)
 
     def _rounds(
         self,
@@ -400,9 +400,15 @@ class _Interpreter:
         state: State,
         holds: Callable[[State], ExitStatus],
         post: Node | None = None,
-        condition: Sequence[Node] = (),
     ) -> None:
-        """Run a loop as long as its condition holds; if that is unknown, what the loop assigns is too."""
+        """Run a loop as long as its condition holds; if that is unknown, what the loop assigns is too.
+
+        Args:
+            statements: The body of the loop.
+            state: The state.
+            holds: The condition, which may change the state.
+            post: A statement that is run after each round.
+        """
         first, start, outcome = state.fork(), len(self.run.commands), ExitStatus(None)
         with self.run.catching(("break", "continue"), state):
             for _ in range(_MAX_ROUNDS):
@@ -412,8 +418,7 @@ class _Interpreter:
                 self._round(statements, state)
                 if state.flow is not None:
                     break
-                if post is not None:
-                    self._expander(state).arithmetic(post)
+                self._statement(post or {}, state)
             else:
                 outcome = ExitStatus(None)
             if outcome.succeeds is None:
@@ -421,18 +426,34 @@ class _Interpreter:
         if outcome.succeeds is None:
             del self.run.commands[start:]
             state.join([first], ())
-            self._unknown_rounds([*condition, *statements], state, outcome.reasons or ("`while`",))
+
+            def before(state: State) -> None:
+                holds(state)
+                self._statement(post or {}, state)
+
+            self._unknown_rounds(statements, state, outcome.reasons or ("`while`",), before)
 
     def _round(self, statements: Sequence[Node], state: State) -> None:
         with self.run.catching(("continue",), state):
             self._statements(statements, state)
 
-    def _unknown_rounds(self, statements: Sequence[Node], state: State, reasons: tuple[str, ...]) -> None:
-        # What any round may assign is unknown before the first one, and after the last.
+    def _unknown_rounds(
+        self, statements: Sequence[Node], state: State, reasons: tuple[str, ...], before: Branch | None = None
+    ) -> None:
+        """Run a loop any number of times: what a round may assign is unknown before and after each.
+
+        Args:
+            statements: The body of the loop.
+            state: The state.
+            reasons: The expansions that decide the number of rounds.
+            before: A function that does what else each round does.
+        """
         start, left = len(self.run.commands), list(self.run.left)
         while True:
             end = state.fork()
             with self.run.catching(("break", "continue"), end):
+                if before is not None:
+                    before(end)
                 self._statements(statements, end)
             changed = end.changed_since(state)
             changed = {n for n in changed if n not in state.variables or not state.variables[n].is_unknown}
@@ -512,11 +533,11 @@ class _Interpreter:
             if len(calls) == 1:
                 return calls[0](state)
             self._undecided(function.reasons, calls, state)
-        elif (done := run_builtin(words, text, state)) is not None:
-            return _of_program(name) if done.outcome is None else ExitStatus(done.outcome)
+        elif (status := run_builtin(words, text, state)) is not None:
+            return status
         else:
             self._program(words, text, statement, state)
-        return _of_program(" ".join(word.text for word in words))
+        return ExitStatus.of_program(" ".join(word.text for word in words))
 
     def _call_function(self, body: Branch | None, words: Sequence[Word], state: State) -> ExitStatus | None:
         outer, saved = state.parameters, state.saved
@@ -672,10 +693,6 @@ class _Interpreter:
 
 def _parameters(words: Sequence[Word]) -> tuple[Value, ...] | None:
     return None if any(word.is_open for word in words) else tuple(map(value_of, words))
-
-
-def _of_program(written: str) -> ExitStatus:
-    return ExitStatus(None, (f"`{shorten(written, _MAX_SHOWN, placeholder=' ...')}`",), is_program=True)
 
 
 def _decided(outcome: ExitStatus, holds: Any, fails: Any) -> bool | None:
