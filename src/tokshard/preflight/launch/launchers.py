@@ -127,7 +127,7 @@ def _torchrun(words: Sequence[Word], environment: Mapping[str, Word]) -> WorldSi
     for option in ("nnodes", "nproc-per-node"):
         word = given.get(option)
         if word is None and hidden is not None:
-            return WorldSize(None, hidden.text)
+            return WorldSize(None, hidden.unknown[0])
         if word is None:
             word = environment.get(f"PET_{option.replace('-', '_').upper()}", Word("1"))
         part = _product(word)
@@ -155,7 +155,7 @@ def _srun(words: Sequence[Word], variables: Mapping[str, str]) -> WorldSize:
     if total is not None:
         return _product(total)
     if per_node is None and hidden is not None:
-        return WorldSize(None, hidden.text)
+        return WorldSize(None, hidden.unknown[0])
     if per_node is None and nodes is None and "SLURM_NTASKS" in slurm:
         return _product(slurm["SLURM_NTASKS"])
     nodes = nodes or slurm.get("SLURM_NNODES")

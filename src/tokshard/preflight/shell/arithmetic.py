@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -79,7 +78,7 @@ class Arithmetic:
         try:
             return _number(text.strip() or "0")
         except ValueError:
-            return _parsed(text)
+            return None  # the text is an expression itself
 
     def _unary(self, node: Node) -> int | None:
         value, kind = self.value(node["X"]), node["Op"]
@@ -116,8 +115,7 @@ class Arithmetic:
     def _assign_number(self, target: Node, value: int | None) -> None:
         name = written_text(self.word(target))
         if _NAME.fullmatch(name):
-            unknown_number = Variable(is_unknown=True, reasons=tuple(self.reasons))
-            variable = unknown_number if value is None else Variable.of(str(value))
+            variable = Variable.unknown(name, self.reasons) if value is None else Variable.of(str(value))
             self.state.assign(name, variable)
 
 
@@ -126,14 +124,6 @@ def _number(text: str) -> int:
         return int(text, 16)
     is_octal = text.lstrip("+-").startswith("0")
     return int(text, 8 if is_octal else 10)
-
-
-def _parsed(text: str) -> int | None:
-    # A variable may contain an expression, such as 2*4.
-    try:
-        return _evaluated(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
-        return None
 
 
 def combined(kind: str, one: int | None, other: int | None) -> int | None:
@@ -155,14 +145,3 @@ def combined(kind: str, one: int | None, other: int | None) -> int | None:
 def _wrapped(value: int) -> int:
     # Bash computes with 64 bits.
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def _evaluated(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.BinOp):
-        symbols = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Mod: "%"}
-        result = combined(symbols.get(type(node.op), ""), _evaluated(node.left), _evaluated(node.right))
-        if result is not None:
-            return result
-    raise ValueError("not plain arithmetic")

@@ -7,7 +7,16 @@ from collections.abc import Iterator, Sequence
 
 from tokshard.preflight.shell.conditions import ExitStatus
 from tokshard.preflight.shell.state import Flow, State
-from tokshard.preflight.shell.values import Value, Variable, Word, known, unknown, value_of
+from tokshard.preflight.shell.values import (
+    Value,
+    Variable,
+    Word,
+    is_open,
+    known,
+    reasons_of,
+    unknown,
+    value_of,
+)
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 BATCH = frozenset({"sbatch", "salloc"})
@@ -176,8 +185,11 @@ def run_builtin(words: Sequence[Word], text: str | None, state: State) -> ExitSt
 
 def _unset(text: str, state: State) -> None:
     name, bracket, key = text.partition("[")
-    found = state.variables.get(name)
-    if bracket and found is not None and not found.is_unknown:
+    found = state.variables.get(name, Variable())
+    if bracket and is_open(found.elements.values()):
+        state.forget([name], reasons_of(*found.elements.values()))
+        return
+    if bracket:
         kept = {other: value for other, value in found.elements.items() if other != key.rstrip("]")}
         state.assign(name, Variable(kept))
         return

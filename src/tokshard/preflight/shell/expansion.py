@@ -180,9 +180,7 @@ class Expander:
         name = part["Param"].get("Value", "")
         if (pieces := value_of_script(f"${{{name}}}")) and pieces[0].is_unknown:
             return pieces[0]  # of the text that this one is nested in
-        variable = self._variable(name)
-        reasons = self._needed if variable is None else [*variable.reasons, *self._needed]
-        return Piece(written, True, reasons=distinct(reasons))
+        return Piece(written, True, reasons=distinct(self._needed))
 
     def _is_set_elsewhere(self, name: str) -> bool:
         # The environment is assumed to set no variable that the script sets at another place.
@@ -196,7 +194,7 @@ class Expander:
             return None
         kind, variable = operation["Op"], self._variable(name)
         # The environment is assumed to set no variable for which the script has another value.
-        is_missing = variable is None or not (variable.elements or variable.is_unknown)
+        is_missing = variable is None or not variable.elements
         is_unset = is_missing and name not in _SPECIAL
         values = self._selected(part, variable)
         if values is None and not is_unset:
@@ -259,7 +257,7 @@ class Expander:
 
     def _selected(self, part: Node, variable: Variable | None) -> list[Value] | None:
         # The elements that the index selects; None if the variable is not set here or unknown.
-        if variable is None or variable.is_unknown:
+        if variable is None:
             return None
         if _is_list(part):
             return variable.values()
@@ -281,13 +279,14 @@ class Expander:
         return text_of(self.value(index)) if index["Type"] == "Word" else None
 
     def _indirect(self, part: Node, variable: Variable | None) -> list[Value] | None:
-        if variable is None or variable.is_unknown:
+        if variable is None or is_open(variable.elements.values()):
             return None
         if _is_list(part):
             return [known(key) for key in variable.sorted_keys()]
         name = text_of(variable.elements.get("0", ()))
         target = None if not name else self._variable(name)
-        return None if target is None or target.is_unknown else [target.elements.get("0", ())]
+        is_unknown = target is None or is_open(target.elements.values())
+        return None if target is None or is_unknown else [target.elements.get("0", ())]
 
     @staticmethod
     def _length(part: Node, values: list[Value]) -> list[Value] | None:
@@ -354,7 +353,7 @@ class Expander:
         before = self._before(name) if assignment.get("Append") else None
         array = assignment.get("Array")
         if array is not None:
-            state.assign(name, self._array(array, before or Variable()))
+            state.assign(name, self._array(name, array, before or Variable()))
             return
         value = self.value(assignment.get("Value"))
         index = assignment.get("Index")
@@ -363,10 +362,10 @@ class Expander:
         key = "0" if index is None else self._key(index)
         if variable is not None and index is not None and is_open(variable.elements.values()):
             key = None
-        if key is None or (variable is not None and variable.is_unknown):
-            state.forget([name], distinct([*self._needed, *(() if variable is None else variable.reasons)]))
-            return
         elements = {} if variable is None else dict(variable.elements)
+        if key is None:
+            state.forget([name], distinct([*self._needed, *reasons_of(*elements.values())]))
+            return
         elements[key] = (elements.get(key, ()) if assignment.get("Append") else ()) + value
         state.assign(name, Variable(elements))
 
@@ -377,16 +376,16 @@ class Expander:
             return found
         # The environment is assumed to set no variable that the script sets, but a file may do so.
         if self._state.has_unknown_source:
-            return Variable({"0": (Piece(f"${{{name}[@]}}", is_unknown=True, is_open=True),)})
+            return Variable.of((Piece(f"${{{name}[@]}}", is_unknown=True, is_open=True),))
         return None
 
-    def _array(self, array: Node, before: Variable) -> Variable:
+    def _array(self, name: str, array: Node, before: Variable) -> Variable:
         variable = before
         for element in array.get("Elems", ()):
             if element.get("Index") is not None:
                 key = self._key(element["Index"])
-                if key is None or variable.is_unknown or is_open(variable.elements.values()):
-                    return Variable(is_unknown=True, reasons=distinct([*self._needed, *variable.reasons]))
+                if key is None or is_open(variable.elements.values()):
+                    return Variable.unknown(name, (*self._needed, *reasons_of(*variable.elements.values())))
                 variable = Variable({**variable.elements, key: self.value(element.get("Value"))})
             else:
                 variable = variable.extended(self.values([element["Value"]]))

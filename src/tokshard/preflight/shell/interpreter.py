@@ -456,7 +456,7 @@ class _Interpreter:
                     before(end)
                 self._statements(statements, end)
             changed = end.changed_since(state)
-            changed = {n for n in changed if n not in state.variables or not state.variables[n].is_unknown}
+            changed = {n for n in changed if state.variables.get(n) != Variable.unknown(n, reasons)}
             if not changed and (state.parameters is None or end.parameters == state.parameters):
                 break
             del self.run.commands[start:]

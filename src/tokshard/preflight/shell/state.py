@@ -86,7 +86,7 @@ class State:
         """Set a variable."""
         pieces = [piece for value in variable.elements.values() for piece in value]
         if len(pieces) > _MAX_PIECES or sum(len(piece.text) for piece in pieces) > _MAX_CHARACTERS:
-            variable = Variable(is_unknown=True, reasons=(f"`{name}=...`",))
+            variable = Variable.unknown(name, (f"`{name}=...`",))
         self.variables[name] = variable
 
     def declare(self, name: str, *, is_assigned: bool) -> None:
@@ -99,7 +99,7 @@ class State:
     def forget(self, names: Iterable[str], reasons: tuple[str, ...]) -> None:
         """Make variables unknown."""
         for name in names:
-            self.assign(name, Variable(is_unknown=True, reasons=reasons))
+            self.assign(name, Variable.unknown(name, reasons))
 
     def scheduler(self) -> tuple[tuple[str, str], ...]:
         """Return the known variables of the job scheduler, and exported ones that launchers read."""

@@ -72,19 +72,20 @@ class Variable:
     """A shell variable.
 
     Attributes:
-        elements: The elements by their keys; a scalar has the key 0, an unknown one no elements.
-        is_unknown: Whether its value is unknown.
-        reasons: The expansions that an unknown value depends on; none if it is the variable itself.
+        elements: The elements by their keys; a scalar has the key 0.
     """
 
     elements: Mapping[str, Value] = field(default_factory=dict)
-    is_unknown: bool = False
-    reasons: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, value: Value | str) -> Variable:
         """Return a scalar."""
         return cls({"0": known(value) if isinstance(value, str) else value})
+
+    @classmethod
+    def unknown(cls, name: str, reasons: Iterable[str]) -> Variable:
+        """Return a variable that may have any value, and what it depends on."""
+        return cls.of((Piece(f"${name}", True, True, distinct(reasons)),))
 
     @classmethod
     def undecided(cls, name: str, variables: Sequence[Variable | None], reasons: tuple[str, ...]) -> Variable:
@@ -95,12 +96,10 @@ class Variable:
             variables: The alternatives; None if it is not set.
             reasons: The expansions that decide between them.
         """
-        lists = [[] if variable is None else variable.values() for variable in variables]
-        if any(
-            variable is not None and not variable.is_list_of(len(variable.elements)) for variable in variables
-        ):
-            more = (reason for variable in variables if variable is not None for reason in variable.reasons)
-            return cls(is_unknown=True, reasons=distinct([*reasons, *more]))
+        alternatives = [cls() if variable is None else variable for variable in variables]
+        if any(one.elements.keys() != set(map(str, range(len(one.elements)))) for one in alternatives):
+            return cls.unknown(name, reasons)
+        lists = [variable.values() for variable in alternatives]
         if all(variable is None or len(variable.elements) == 1 for variable in variables):
             scripts = [script_of(values[0]) + " " if values else " " for values in lists]
             start = commonprefix(scripts).rfind(" ") + 1  # noqa: RUF071 - characters
@@ -110,10 +109,6 @@ class Variable:
         choices = [" ".join(map(script_of, values[start:])) for values in lists]
         piece = _undecided(f"${{{name}[@]}}", choices, reasons)._replace(is_open=True)
         return cls().extended([*lists[0][:start], (piece,)])
-
-    def is_list_of(self, length: int) -> bool:
-        """Return whether the variable is known, and its keys are the numbers below a length."""
-        return not self.is_unknown and self.elements.keys() == {str(number) for number in range(length)}
 
     def values(self) -> list[Value]:
         """Return the elements in the order of the keys."""
@@ -125,8 +120,6 @@ class Variable:
 
     def extended(self, values: Iterable[Value]) -> Variable:
         """Return an array with more elements."""
-        if self.is_unknown:
-            return Variable(is_unknown=True, reasons=self.reasons)
         used = [int(key) for key in self.elements if key.isdecimal()]
         first = max(used, default=-1) + 1
         added = {str(number): value for number, value in enumerate(values, first)}
@@ -168,9 +161,7 @@ def reasons_of(*values: Value) -> tuple[str, ...]:
 
 def scalar(variable: Variable | None, name: str) -> Value:
     """Return the value of a variable, or of its first element; it is unknown if the variable is not set."""
-    if variable is None or variable.is_unknown:
-        return unknown(f"${name}", () if variable is None else variable.reasons)
-    return variable.elements.get("0", ())
+    return unknown(f"${name}") if variable is None else variable.elements.get("0", ())
 
 
 def is_open(values: Iterable[Value]) -> bool:
