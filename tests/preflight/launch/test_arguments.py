@@ -189,6 +189,12 @@ def test_words_are_parsed_as_argparse_does(options):
         ("torchrun --node_rank $R --nproc-per-node 2 --nnodes 3 $MORE", 6),
         ("torchrun --nproc-per-node 4 --node-rank $R", 4),
         ("N=2; torchrun --nnodes $N --nproc-per-node 4 -m", 8),
+        ("D=(--nproc-per-node 8); [ $M ] && D+=(--nnodes $N); torchrun ${D[@]}", None),
+        ("D=(--nproc-per-node 8); [ $M ] && D+=(--node-rank $R); torchrun ${D[@]}", 8),
+        ("D='--nnodes 1 --nproc-per-node 8'; [ $M ] && D+=' --nnodes 4'; torchrun $D", None),
+        ("[ $M ] && N='-n 4'; srun -n 8 $N python", None),
+        ("[ $M ] && N='-N 4'; srun --ntasks-per-node 8 -N 2 $N python", None),
+        ("[ $M ] && N='--overlap'; srun -n 8 $N python", 8),
         ("deepspeed --num_nodes 2 --num_gpus 8", None),
         ("srun -N 2 --ntasks-per-node=1 accelerate launch --num_processes 16", None),
         ("export WORLD_SIZE=16; deepspeed --num_gpus 8", 16),
@@ -348,6 +354,41 @@ def test_arguments_that_are_not_in_the_text_end_a_list(words):
     assert (unknown.data_path, unknown.unknown) == (None, (("data_path", words.strip('"')),))
     escaped = read_launch("python pretrain_gpt.py --data-path a '$@'")
     assert (escaped.data_path, escaped.unseen) == (("a", "$@"), ())
+
+
+@pytest.mark.parametrize(
+    ("script", "path", "split", "unknown"),
+    [
+        ("[ $M ] && A='--split 9,1'; run --data-path a $A", ("a",), None, {"split"}),
+        ("[ $M ] && A='--save x'; run --split 1,0 --data-path a $A", ("a",), "1,0", set()),
+        ("[ $M ] && A='--split 9,1'; run --split 1,0 --data-path a $A", ("a",), None, {"split"}),
+        ("[ $M ] && A='1 b'; run --data-path 1 a $A --split 1,0", None, "1,0", {"data_path"}),
+        (
+            "if [ $M ]; then A='1 b'; else A='--split 1,0'; fi; run --data-path a $A",
+            None,
+            None,
+            {"data_path", "split"},
+        ),
+        (
+            "A=9; [ $M ] && A='8 --split 1,0'; run --data-path a --seq-length $A",
+            ("a",),
+            None,
+            {"seq_length", "split"},
+        ),
+        (
+            "[ $M ] && A='--split 9,1'; [ $N ] && B=\"$A --save x\"; run --data-path a $B",
+            ("a",),
+            None,
+            {"split"},
+        ),
+        ("[ $M ] && A='--split 9,1'; run --data-path a $A b", None, None, {"data_path", "split"}),
+    ],
+)
+def test_options_that_an_undecided_condition_adds_are_unknown(script, path, split, unknown):
+    launch = read_launch(script.replace("run", "torchrun pretrain_gpt.py"))
+    assert (launch.data_path, launch.split, {name for name, _ in launch.unknown}) == (path, split, unknown)
+    assert {reason for _, reason in launch.unknown} <= {"$M", "$N", "$N and $M", "$M and $N"}
+    assert launch.unseen == ()
 
 
 def test_an_unknown_word_after_the_first_of_a_list_is_one_of_its_values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tokshard.preflight.shell.values import Word
@@ -113,23 +113,33 @@ def _options(words: Sequence[Word]) -> dict[str, Word]:
     return found
 
 
-def _hidden(words: Sequence[Word]) -> Word | None:
-    # An expansion that may contain options of the launcher, and not the value of one.
+def _hidden(
+    words: Sequence[Word], options: Collection[str], others: Collection[str] = ()
+) -> WorldSize | None:
+    """Return the reason why options of a launcher are unknown; None if they are given or absent.
+
+    Args:
+        words: The words of the launcher.
+        options: Names of one option.
+        others: Names of options that only known alternatives of an expansion may set.
+    """
+    given = _options(words).keys() & options
     for word, before in zip(words, (Word(""), *words), strict=False):
         if word.is_open and (not before.text.startswith("-") or "=" in before.text):
-            return word
+            choices = word.choices()
+            may_replace = any(_options(choice).keys() & {*options, *others} for choice in choices)
+            if may_replace or not (given or choices):
+                return WorldSize(None, word.unknown[0])
     return None
 
 
 def _torchrun(words: Sequence[Word], environment: Mapping[str, Word]) -> WorldSize:
-    given, hidden = _options(words), _hidden(words)
     size = 1
     for option in ("nnodes", "nproc-per-node"):
-        word = given.get(option)
-        if word is None and hidden is not None:
-            return WorldSize(None, hidden.unknown[0])
-        if word is None:
-            word = environment.get(f"PET_{option.replace('-', '_').upper()}", Word("1"))
+        if (hidden := _hidden(words, {option})) is not None:
+            return hidden
+        default = environment.get(f"PET_{option.replace('-', '_').upper()}", Word("1"))
+        word = _options(words).get(option, default)
         part = _product(word)
         if part.size is None:
             # A range of nodes, or "gpu": torchrun decides when it runs.
@@ -147,15 +157,16 @@ def _mpi(words: Sequence[Word], command: Sequence[Word]) -> WorldSize:
 
 
 def _srun(words: Sequence[Word], variables: Mapping[str, str]) -> WorldSize:
-    given, hidden = _options(words), _hidden(words)
+    given = _options(words)
     slurm = {name: Word(variables[name]) for name in variables if name.startswith("SLURM_")}
     total = given.get("ntasks", given.get("n"))
     nodes = given.get("nodes", given.get("N"))
     per_node = given.get("ntasks-per-node")
+    others = {"ntasks", "n"} if total else {"ntasks", "n", "nodes", "N"}
+    if (hidden := _hidden(words, others if total else {"ntasks-per-node"}, others)) is not None:
+        return hidden
     if total is not None:
         return _product(total)
-    if per_node is None and hidden is not None:
-        return WorldSize(None, hidden.unknown[0])
     if per_node is None and nodes is None and "SLURM_NTASKS" in slurm:
         return _product(slurm["SLURM_NTASKS"])
     nodes = nodes or slurm.get("SLURM_NNODES")

@@ -106,6 +106,9 @@ def parse_options(words: Sequence[Word]) -> ParsedOptions:
                         f"write {option_of(name)}",
                     )
                 )
+        for operand in operands:
+            if operand.is_open and operand.choices():
+                _add_hidden(parsed, operand)
         at += 1 if "=" in word.text or not operands else 1 + len(operands)
     parsed.unseen = list(dict.fromkeys(parsed.unseen))
     parsed.problems += _problems_of_words(words, surplus)
@@ -170,18 +173,32 @@ def _operands(words: Sequence[Word], at: int) -> Iterator[Word]:
     if kind == _FLAG:
         return
     is_known = name[2:].replace("-", "_") in _KINDS
-    for number, word in enumerate(words[at + 1 :]):
-        if _is_option(word.text) or word.text in _ELLIPSES:
+    for number in range(at + 1, len(words)):
+        if _ends_operands(words, number, is_first=number == at + 1, is_known=is_known):
             return
-        choices = word.choices()
-        looks_like_options = _NAME_OF_ARGUMENTS.search(word.text) is not None
-        if choices:
-            looks_like_options = any(not words or _is_option(words[0].text) for words in choices)
-        if word.is_open and (number and looks_like_options if is_known else number or looks_like_options):
-            return
-        yield word
+        yield words[number]
         if kind != _LIST:
             return
+
+
+def _ends_operands(words: Sequence[Word], at: int, *, is_first: bool, is_known: bool) -> bool:
+    word = words[at]
+    if _is_option(word.text) or word.text in _ELLIPSES:
+        return True
+    if word.is_open and word.choices():
+        return _begins_with_option(words[at:])
+    looks_like_options = _NAME_OF_ARGUMENTS.search(word.text) is not None
+    return word.is_open and (
+        looks_like_options and not is_first if is_known else looks_like_options or not is_first
+    )
+
+
+def _begins_with_option(words: Sequence[Word]) -> bool:
+    """Return whether no operand comes before the first option, whatever undecided words stand for."""
+    if not words or _is_option(words[0].text):
+        return True
+    choices = words[0].choices() if words[0].is_open else []
+    return bool(choices) and all(_begins_with_option([*choice, *words[1:]]) for choice in choices)
 
 
 def _is_option(text: str) -> bool:

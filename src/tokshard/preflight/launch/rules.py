@@ -16,7 +16,7 @@ from tokshard.gpt_index.splits import parse_split
 from tokshard.preflight.launch.arguments import LaunchArguments, option_of, parse_step_schedule
 
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
-_PARAMETER = re.compile(r"\$\{?[0-9@*]")
+_PARAMETER = re.compile(r"\$\{?(?:[0-9@*]|#(?!\w))")
 # Options with which a job reads other data than its data arguments name.
 _OTHER_DATA = ("mock_data", "sft")
 DATA_ARGUMENTS = (

@@ -615,14 +615,16 @@ class _Interpreter:
                 self._nested(content, words[:at] if is_shell else wrappers, statement, state, parameters)
                 return
         elif text is not None and words[0].text in ("cat", "tee") and _PROGRAM.search(text):
-            self._written_script(text, statement, state)
+            # A script that is written to a file is a job of its own, whoever starts it.
+            if (inner := self._reader(text, statement)) is not None:
+                given = {name: state.variables.get(name, Variable()) for name in self.run.given}
+                self._alone(lambda _: inner.all_statements(State(given)), state)
             return
         for at, word in enumerate(words):
-            if IS_SCRIPT.search(word.text) and (not at or not words[at - 1].text.startswith("-")):
-                content = self._file(word.text)
-                if content is not None:
-                    self._nested(content, words[:at], statement, state, words[at + 1 :])
-                    return
+            is_operand = not at or not words[at - 1].text.startswith("-")
+            if IS_SCRIPT.search(word.text) and is_operand and (content := self._file(word.text)) is not None:
+                self._nested(content, words[:at], statement, state, words[at + 1 :])
+                return
         if any(word.text in ("xargs", "parallel") for word in words[:2]):
             words = [_of_each_input(word) for word in words] + [Word("xargs", ("xargs",), is_open=True)]
         self._record(words, statement, state)
@@ -632,23 +634,19 @@ class _Interpreter:
         context = state.scheduler(), tuple(self.run.conditions)
         self.run.commands.append(ShellCommand(tuple(words), self.wrappers, line, *context))
 
-    def _same_shell(self, text: str, statement: Node, state: State) -> None:
+    def _reader(self, text: str, statement: Node, wrappers: Sequence[Word] = ()) -> _Interpreter | None:
+        """Return the reader of a text that a statement runs; None if it is not a shell script."""
         try:
             script = ShellText(text)
         except UsageError:
-            return
+            return None
         line = self.line or statement["Pos"]["Line"]
-        with self.run.deeper():
-            _Interpreter(self.run, script, self.wrappers, line).all_statements(state)
+        return _Interpreter(self.run, script, (*self.wrappers, *wrappers), line)
 
-    def _written_script(self, text: str, statement: Node, state: State) -> None:
-        # A script that is written to a file is a job of its own, whoever starts it.
-        try:
-            inner = _Interpreter(self.run, ShellText(text), self.wrappers, statement["Pos"]["Line"])
-        except UsageError:
-            return  # not a script
-        given = {name: state.variables.get(name, Variable()) for name in self.run.given}
-        self._alone(lambda _: inner.all_statements(State(given)), state)
+    def _same_shell(self, text: str, statement: Node, state: State) -> None:
+        if (inner := self._reader(text, statement)) is not None:
+            with self.run.deeper():
+                inner.all_statements(state)
 
     def _file(self, path: str) -> str | None:
         if path in self.run.written:
@@ -669,19 +667,12 @@ class _Interpreter:
         parameters: Sequence[Word] = (),
     ) -> None:
         """Run the text of a shell that a command starts: only exported variables and commands are shared."""
-        try:
-            script = ShellText(text)
-        except UsageError:
-            # It is a text for another program.
+        inner = self._reader(text, statement, wrappers)
+        if inner is None:  # it is a text for another program
             self._record((*wrappers, Word(decoded(text))), statement, state)
             return
-        line = self.line or statement["Pos"]["Line"]
-        inner = _Interpreter(self.run, script, (*self.wrappers, *wrappers), line)
-        child = State(
-            {name: value for name, value in state.variables.items() if name in state.exported},
-            state.exported,
-            _parameters(parameters),
-        )
+        exported = {name: value for name, value in state.variables.items() if name in state.exported}
+        child = State(exported, state.exported, _parameters(parameters))
         for name, value in assignments_of(wrappers):
             child.assign(name, Variable.of(value))
             child.exported |= {name}
