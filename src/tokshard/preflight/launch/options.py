@@ -10,7 +10,7 @@ from typing import Any
 
 from tokshard.core.findings import Finding
 from tokshard.preflight.launch.arguments import NO_OPTIONS, LaunchArguments, option_of
-from tokshard.preflight.shell.values import Word
+from tokshard.preflight.shell.values import Word, word_of
 
 _FLAG, _ONE, _LIST = "flag", "one", "list"
 _OPTION_WITH_VALUE = re.compile(r"--[a-z][a-z0-9-]*=")
@@ -107,8 +107,10 @@ def parse_options(words: Sequence[Word]) -> ParsedOptions:
                     )
                 )
         for operand in operands:
-            if operand.is_open and operand.choices():
-                _add_hidden(parsed, operand)
+            for piece in operand.value:
+                # A value of the script, which may be more than a value of this option.
+                if piece.is_open and piece.reasons and (piece.choices or len(operand.value) == 1):
+                    _add_hidden(parsed, word_of((piece,)))
         at += 1 if "=" in word.text or not operands else 1 + len(operands)
     parsed.unseen = list(dict.fromkeys(parsed.unseen))
     parsed.problems += _problems_of_words(words, surplus)

@@ -25,7 +25,9 @@ from tokshard.preflight.shell.values import (
     known,
     reasons_of,
     scalar,
+    script_of,
     text_of,
+    undecided,
     unknown,
     value_of,
     value_of_script,
@@ -225,10 +227,11 @@ class Expander:
         if part.get("Length"):
             return self._length(part, values)
         is_changed = any(part.get(change) for change in ("Slice", "Repl", "Exp"))
+        if (operation := part.get("Exp")) and "+" in operation["Op"]:
+            scripts = ["", script_of(self.value(operation.get("Word")))]
+            return [(undecided(self._text.written(part), scripts, reasons_of(*values)),)]
         if is_changed and any(piece.is_open or piece.choices for value in values for piece in value):
             return None
-        if part.get("Exp") and "+" in part["Exp"]["Op"]:
-            return None  # it may be empty
         return self._changed(part, values)
 
     def _changed(self, part: Node, values: list[Value]) -> list[Value] | None:

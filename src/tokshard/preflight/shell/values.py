@@ -97,17 +97,18 @@ class Variable:
             reasons: The expansions that decide between them.
         """
         alternatives = [cls() if variable is None else variable for variable in variables]
-        if any(one.elements.keys() != set(map(str, range(len(one.elements)))) for one in alternatives):
-            return cls.unknown(name, reasons)
+        is_sparse = any(
+            one.elements.keys() != set(map(str, range(len(one.elements)))) for one in alternatives
+        )
         lists = [variable.values() for variable in alternatives]
-        if all(variable is None or len(variable.elements) == 1 for variable in variables):
+        if not is_sparse and all(len(values) <= 1 for values in lists):
             scripts = [script_of(values[0]) + " " if values else " " for values in lists]
             start = commonprefix(scripts).rfind(" ") + 1  # noqa: RUF071 - characters
-            piece = _undecided(f"${name}", [script[start:].strip() for script in scripts], reasons)
+            piece = undecided(f"${name}", [script[start:].strip() for script in scripts], reasons)
             return cls.of((*value_of_script(scripts[0][:start]), piece))
-        start = len(commonprefix(lists))  # noqa: RUF071 - elements
+        start = 0 if is_sparse else len(commonprefix(lists))  # noqa: RUF071 - elements
         choices = [" ".join(map(script_of, values[start:])) for values in lists]
-        piece = _undecided(f"${{{name}[@]}}", choices, reasons)._replace(is_open=True)
+        piece = undecided(f"${{{name}[@]}}", choices, reasons)._replace(is_open=True)
         return cls().extended([*lists[0][:start], (piece,)])
 
     def values(self) -> list[Value]:
@@ -126,16 +127,17 @@ class Variable:
         return Variable({**self.elements, **added})
 
 
-def _undecided(written: str, scripts: Iterable[str], reasons: tuple[str, ...]) -> Piece:
-    choices: list[str] = []
+def undecided(written: str, scripts: Iterable[str], reasons: Iterable[str]) -> Piece:
+    """Return a part that has the value of one of several scripts, as of :func:`script_of`."""
+    choices, depends_on = list[str](), list(reasons)
     for script in scripts:
         value = value_of_script(script)
         is_undecided = len(value) == 1 and bool(value[0].choices)
         choices += value[0].choices if is_undecided else [script]
-        reasons += value[0].reasons if is_undecided else ()
+        depends_on += value[0].reasons if is_undecided else ()
     choices = list(dict.fromkeys(choices))
     is_short = len(choices) <= _MAX_CHOICES and sum(map(len, choices)) <= _MAX_CHOICE_CHARACTERS
-    return Piece(written, True, False, distinct(reasons), tuple(choices) if is_short else ())
+    return Piece(written, True, not is_short, distinct(depends_on), tuple(choices) if is_short else ())
 
 
 def known(text: str) -> Value:
@@ -288,6 +290,8 @@ class Fields:
         """Add an unquoted part, which is split at the separators."""
         for piece in value:
             if piece.is_unknown:
+                if piece.choices and all(choice[:1] in BLANKS for choice in piece.choices):
+                    self.cut()
                 self.add_open(piece)
                 continue
             for number, text in enumerate(self._separator.split(piece.text)):
