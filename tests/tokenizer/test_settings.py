@@ -83,7 +83,8 @@ NOT_PLAIN = [
     ),
     (byte_level, CONFIG, {"fast_tokenizer_files": ["x.json"]}, "fast_tokenizer_files ['x.json']"),
     (byte_level, CONFIG, {"init_inputs": [1]}, "init_inputs [1]"),
-    (byte_level, CONFIG, {"tokenizer_file": "x.json"}, "tokenizer_file 'x.json'"),
+    (byte_level, CONFIG, {"tokenizer_file": None}, "tokenizer_file None"),
+    (byte_level, MAP, {"additional_special_tokens": {}}, "additional_special_tokens is not a list"),
     (byte_level, CONFIG, {"padding_side": "both"}, "padding_side is neither left nor right"),
     (byte_level, CONFIG, {"new_setting": 1}, "new_setting, a setting that tokshard does not know"),
     (byte_level, MAP, {"new_setting": 1}, "new_setting, a setting that tokshard does not know"),
@@ -143,6 +144,7 @@ def test_a_setting_that_changes_nothing_is_ignored(settings):
     [
         ({"eos_token": {"content": "<|end|>", "lstrip": False}}, "eos_token is not a token", "refuses it"),
         ({"eos_token": 5}, "eos_token is not a token", "refuses it"),
+        ({"eos_token": {"__type": "AddedToken"}}, "eos_token is not a token", "refuses it"),
         ({"additional_special_tokens": [5]}, "additional_special_tokens is not a token", "refuses it"),
         ({"auto_map": {"AutoTokenizer": ["code.Own", None]}}, "auto_map names code of its own", "save the"),
         ({"auto_map": ["code.Own", None]}, "auto_map names code of its own", "save the tokenizer"),

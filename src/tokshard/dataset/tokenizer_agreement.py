@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from tokshard.core.codec import Key, NotStored
 from tokshard.core.formatting import counted, listed, percent, tokenizer_name
-from tokshard.dataset.tokenizer_identity import TokenizerComparison, TokenizerIdentity, compare_definitions
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
 from tokshard.errors import TokenizerMismatchError
 
 ALLOW_HINT = (
@@ -154,10 +154,6 @@ class JobTokenizer:
     identity: TokenizerIdentity | None = None
     null_vocab_size: int | None = None
     reason: str | None = None
-
-    def compare(self, identity: TokenizerIdentity | None) -> TokenizerComparison:
-        """Compare it with the tokenizer of a dataset, without EOD: it is read without the data's --eod."""
-        return compare_definitions(self.identity, identity)
 
     @property
     def side(self) -> MismatchSide:
@@ -340,7 +336,8 @@ class _Pairs:
             self._compare(first, second)
 
     def _compare_job(self, job: JobTokenizer, group: _Group) -> None:
-        compared = job.compare(group.identity)
+        # Without EOD: the job's tokenizer is read without the --eod of the data.
+        compared = compare_definitions(job.identity, group.identity)
         if compared.verdict == "different":
             self._find("tokenizer", job.side, group.side, compared.details, is_plain=group.is_plain)
         elif compared.verdict == "not-checked" and group.identity is not None:

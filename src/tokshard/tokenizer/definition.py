@@ -7,6 +7,7 @@ library for ``tokenizer.json`` files (a vocabulary of 150,000 tokens takes about
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -325,7 +326,7 @@ def _huggingface(
 
 
 def _read_with_transformers(source: Location, python: str | None, error: IdsChangedError) -> _Read:
-    place, setting = source.directory or os.path.dirname(source.definition), str(error)
+    place, setting = source.directory or os.path.dirname(source.definition) or ".", str(error)
     if error.hint is not None:
         raise TokenizerError(f"cannot read the tokenizer directory {place}: {setting}", hint=error.hint)
     further = _settings(source).get("tokenizer_config.json", {}).get("fast_tokenizer_files")
@@ -334,12 +335,7 @@ def _read_with_transformers(source: Location, python: str | None, error: IdsChan
     if source.definition.endswith(".json") and source.merges is None:
         files["tokenizer.json"] = read_file(source.definition)  # a file of another name
     reading = read_with_transformers(files, python, place=place, setting=setting)
-    read = _huggingface(reading.definition, _dumped(reading.definition), place, {})
+    content = json.dumps(reading.definition, ensure_ascii=False, separators=(",", ":")).encode()
+    read = _huggingface(reading.definition, content, place, {})
     vocabulary = replace(read.vocabulary, size=reading.size, declared_eod=reading.eos_token)
     return replace(read, vocabulary=vocabulary, setting=setting, transformers=reading.version)
-
-
-def _dumped(definition: dict[str, Any]) -> bytes:
-    import orjson
-
-    return orjson.dumps(definition)

@@ -69,16 +69,10 @@ def read_object(path: str) -> dict[str, Any]:
 
 
 def read_settings(paths: Iterable[str]) -> dict[str, Any]:
-    """Return the fields of the JSON objects beside a tokenizer; the first file that has a field counts.
-
-    The tokens of ``added_tokens.json`` are the field ``added_tokens``.
-    """
+    """Return the fields of the JSON objects beside a tokenizer; the first file that has a field counts."""
     settings: dict[str, Any] = {}
     for path in paths:
-        fields = read_object(path)
-        if os.path.basename(path) == "added_tokens.json":
-            fields = {"added_tokens": fields}
-        settings = fields | {key: value for key, value in settings.items() if value is not None}
+        settings = read_object(path) | {key: value for key, value in settings.items() if value is not None}
     return settings
 
 

@@ -213,8 +213,11 @@ def plain_eos_token(definition: dict[str, Any], files: Mapping[str, dict[str, An
             raise IdsChangedError(f"tokenizer_class {name}")
     first, newest = (_CLASSES[name] for name in names)
     settings = config if _DECODER in config else _with_map(config, files.get(_MAP) or {})
-    if settings.get("eos_token") is None and not _has_same_eos(first, newest, settings, model_config):
-        raise IdsChangedError("eos_token is missing")
+    if settings.get("eos_token") is None:
+        # The versions may take different classes, and only version 5 has a default of SEP.
+        default = newest.tokens.get("sep_token") if "eos_token" in settings else first.tokens.get("eos_token")
+        if default is not None and (model_config.get("model_type") or "") not in _CLASS_OF_UNNAMED:
+            raise IdsChangedError("eos_token is missing")
     settings = {**first.tokens, **newest.tokens, **settings}
     if isinstance(definition.get("padding"), dict):
         settings.setdefault("pad_token", definition["padding"].get("pad_token"))
@@ -241,26 +244,13 @@ def plain_eos_token(definition: dict[str, Any], files: Mapping[str, dict[str, An
     return token_text(settings.get("eos_token")) or token_text(settings.get("sep_token"))
 
 
-def _has_same_eos(
-    first: _Class, newest: _Class, settings: Mapping[str, Any], model_config: Mapping[str, Any]
-) -> bool:
-    """Return whether both versions have the same EOS and SEP where the files name no EOS."""
-    if "eos_token" in settings:
-        # Only version 5 has a default of SEP, for Cohere.
-        return "sep_token" in settings or newest.tokens.get("sep_token") is None
-    default = first.tokens.get("eos_token")
-    # Version 5 may take another class by the type of the model.
-    is_known = default is None or model_config.get("model_type") in {None, *_CLASS_OF_UNNAMED}
-    return is_known and default == newest.tokens.get("eos_token")
-
-
 def check_gpt2_class(files: Mapping[str, dict[str, Any]]) -> None:
     """Raise IdsChangedError unless a directory with vocab.json and merges.txt is of GPT-2's class."""
     config, model_config = files.get(_CONFIG) or {}, files.get(_MODEL_CONFIG) or {}
     name = config.get("tokenizer_class") or model_config.get("tokenizer_class")
     kind = model_config.get("model_type")
-    if name not in {None, "GPT2Tokenizer", "GPT2TokenizerFast"} or (
-        name is None and kind not in {None, "gpt2"}
+    if name not in (None, "GPT2Tokenizer", "GPT2TokenizerFast") or (
+        name is None and kind not in (None, "gpt2")
     ):
         raise IdsChangedError(f"vocab.json of {name or kind} without a tokenizer.json")
     if config.get("add_bos_token"):
@@ -271,11 +261,11 @@ def _check_config(config: Mapping[str, Any], model_config: Mapping[str, Any]) ->
     switches = _SWITCHES.split()
     known = {*_UNUSED.split(), *switches, *_FLAGS, *_LISTS, "tokenizer_class", "auto_map", _DECODER}
     for name, value in config.items():
-        if name in switches and value:
+        if name in switches and (value or name == "tokenizer_file"):
             raise IdsChangedError(f"{name} {value!r}"[:_SHOWN_CHARACTERS])
         if name not in known and not name.endswith("_token"):
             raise IdsChangedError(f"{name}, a setting that tokshard does not know")
-        if name in {"padding_side", "truncation_side"} and value not in {"left", "right"}:
+        if name in {"padding_side", "truncation_side"} and value not in ("left", "right"):
             raise IdsChangedError(f"{name} is neither left nor right")
         if name in _FLAGS and not isinstance(value, bool | None):
             raise IdsChangedError(f"{name} is neither true nor false")
@@ -321,10 +311,11 @@ def _with_map(config: Mapping[str, Any], special_tokens_map: Mapping[str, Any]) 
 
     settings = dict(config)
     for key, value in special_tokens_map.items():
-        if key in _LISTS and isinstance(value, list) and isinstance(config.get(key), list | None):
-            settings[key] = [*(config.get(key) or ()), *map(typed, value)]
-        elif key in _LISTS:
-            settings[key] = value
+        if key in _LISTS:
+            known = config.get(key)
+            if not isinstance(value, list) or not isinstance(known, list | None):
+                raise IdsChangedError(f"{key} is not a list")
+            settings[key] = [*(known or ()), *map(typed, value)]
         elif key.endswith("_token"):
             settings[key] = typed(value)
         else:
@@ -350,7 +341,8 @@ def _special_tokens(settings: Mapping[str, Any]) -> Iterator[tuple[str, dict[str
 def _token(value: Any, setting: str) -> dict[str, Any]:
     if isinstance(value, str):
         return {"content": value, "normalized": False, "special": True}
-    if not isinstance(value, dict) or value.get("__type") != "AddedToken":
+    is_token = isinstance(value, dict) and value.get("__type") == "AddedToken"
+    if not is_token or not isinstance(value.get("content"), str):
         raise IdsChangedError(
             f"{setting} is not a token", hint="correct the setting: transformers refuses it"
         )
@@ -412,8 +404,11 @@ def _flags(token: Mapping[str, Any]) -> list[bool]:
 
 def _check_pre_tokenizer(definition: dict[str, Any], settings: Mapping[str, Any], *, converts: bool) -> None:
     prefix = settings.get("add_prefix_space")
-    pieces = definition.get("pre_tokenizer") or {}
-    in_file = pieces.get("type") == "ByteLevel" and pieces.get("add_prefix_space", True)
+    match definition.get("pre_tokenizer"):
+        case {"type": "ByteLevel", **options}:
+            in_file = options.get("add_prefix_space", True)
+        case _:
+            in_file = False
     if bool(prefix) != in_file or (converts and prefix is not None):
         raise IdsChangedError(f"add_prefix_space {prefix}")
 
