@@ -117,9 +117,7 @@ class Tokenizer:
     def like(self, identity: TokenizerIdentity | None) -> Tokenizer:
         """Return the tokenizer with the settings that an identity records, if they apply to it."""
         settings = TikTokenizerSettings.of_encoding(identity.name if identity is not None else None)
-        if settings is None or settings == TikTokenizerSettings.of_encoding(self.name):
-            return self
-        if TikTokenizerSettings.of_encoding(self.name) is None:
+        if settings is None or TikTokenizerSettings.of_encoding(self.name) in (None, settings):
             return self
         return load_tokenizer(self.argument, eod=self.eod_token, need_eod=False, tiktoken=settings)
 

@@ -214,9 +214,11 @@ def plain_eos_token(definition: dict[str, Any], files: Mapping[str, dict[str, An
     first, newest = (_CLASSES[name] for name in names)
     settings = config if _DECODER in config else _with_map(config, files.get(_MAP) or {})
     if settings.get("eos_token") is None:
-        # The versions may take different classes, and only version 5 has a default of SEP.
-        default = newest.tokens.get("sep_token") if "eos_token" in settings else first.tokens.get("eos_token")
-        if default is not None and (model_config.get("model_type") or "") not in _CLASS_OF_UNNAMED:
+        # Only version 5 has a default of SEP, and the versions may take different classes.
+        name = "sep_token" if "eos_token" in settings else "eos_token"
+        is_known = model_config.get("model_type") in (None, *_CLASS_OF_UNNAMED)
+        is_same = first is newest and is_known and name == "eos_token"
+        if not is_same and (first.tokens.get(name) or newest.tokens.get(name)):
             raise IdsChangedError("eos_token is missing")
     settings = {**first.tokens, **newest.tokens, **settings}
     if isinstance(definition.get("padding"), dict):
@@ -427,11 +429,8 @@ def _check_post_processor(
         return
     ends: list[tuple[int, ...]] = []
     for end, default in (("bos_token", first.adds_bos), ("eos_token", False)):
-        content = token_text(settings.get(end))
         is_added = settings.get(f"add_{end}", default)
-        if is_added and content is None:
-            raise IdsChangedError(f"add_{end} without {end}")
-        ends.append((ids[content],) if is_added and content is not None else ())
+        ends.append((ids.get(token_text(settings.get(end)) or "", -1),) if is_added else ())
     if template != tuple(ends):
         raise IdsChangedError("add_bos_token and add_eos_token differ from the post-processor")
 
