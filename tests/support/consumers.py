@@ -20,7 +20,7 @@ import pytest
 from support import slow_samplers
 from support.blends import greedy
 from support.command_line import SAMPLE, tokshard
-from support.hub_server import hub_server
+from support.hub_server import hub_server, parquet_of
 from support.index_twins import slow_document_index, slow_epochs, slow_shuffle_index, slow_text
 
 PAGE = Path(__file__).parents[2] / "docs/consumers.md"
@@ -69,37 +69,19 @@ def run(command: str, cwd: Path) -> str:
     return done.stderr + done.stdout
 
 
-CARD = """---
-configs:
-- config_name: stories
-  data_files: stories/*.parquet
-- config_name: manuals
-  data_files: manuals/*.jsonl.gz
-- config_name: notes
-  data_files: notes.jsonl
----
-"""
-
-
 def files_of_the_dataset() -> dict[str, bytes | str]:
-    """Return a dataset with three small configs: two shards of Parquet, a compressed and a plain file."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
+    """Return a small dataset: two shards of Parquet, a compressed and a plain file."""
     stories, manuals = (
         (SAMPLE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
         for name in ("stories", "manuals")
     )
     files: dict[str, bytes | str] = {
-        "README.md": CARD,
         "manuals/part-0.jsonl.gz": gzip.compress("".join(manuals[:25]).encode(), mtime=0),
         "notes.jsonl": "".join(stories[100:110]),
     }
     for shard, lines in enumerate((stories[:40], stories[40:60])):
-        table = pa.table({"text": [json.loads(line)["text"] for line in lines]})
-        sink = pa.BufferOutputStream()
-        parquet.write_table(table, sink)
-        files[f"stories/train-{shard:05}-of-00002.parquet"] = sink.getvalue().to_pybytes()
+        texts = [json.loads(line)["text"] for line in lines]
+        files[f"stories/train-{shard:05}-of-00002.parquet"] = parquet_of(texts)
     return files
 
 

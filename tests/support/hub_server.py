@@ -6,7 +6,7 @@ import hashlib
 import http.server
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +40,8 @@ class Repository:
     def commit(self, files: dict[str, bytes | str], branch: str = "main") -> str:
         """Make a commit of these files, and move a branch to it."""
         content = {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
-        text = json.dumps([self.name, branch, len(self.commits), sorted(map(git_id, content.values()))])
+        # Not of the content: the bytes of a Parquet file depend on the version of pyarrow.
+        text = json.dumps([self.name, branch, len(self.commits), sorted(content)])
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         self.commits[sha] = content
         self.refs[branch] = sha
@@ -59,7 +60,6 @@ class Fault:
     status: int
     headers: dict[str, str] = field(default_factory=dict)
     times: int = 1
-    method: str = "GET"
 
 
 class HubServer:
@@ -68,6 +68,7 @@ class HubServer:
     Attributes:
         requests: The methods and paths of all requests, in order.
         on_request: Called with each of them before the answer.
+        hostile: Functions that answer requests whose path contains a text, given the handler.
         page: The number of entries in a page of a listing.
         lifetime: How often the address of a large file can be read before it expires.
     """
@@ -78,6 +79,7 @@ class HubServer:
         self.faults: list[Fault] = []
         self.requests: list[str] = []
         self.on_request: Callable[[str], object] = lambda _: None
+        self.hostile: dict[str, Callable[[_Handler], object]] = {}
         self.page = 3
         self.lifetime = 1000
         self._uses: dict[str, int] = {}
@@ -111,7 +113,7 @@ class HubServer:
             self.requests.append(f"{method} {path}")
             self.on_request(self.requests[-1])
             for fault in self.faults:
-                if fault.inside in path and fault.method == method and fault.times:
+                if fault.inside in path and fault.times:
                     fault.times -= 1
                     return fault
         return None
@@ -132,32 +134,38 @@ class HubServer:
         )
 
 
-SAMPLE_README = """---
-configs:
-- config_name: stories
-  data_files:
-  - split: train
-    path: stories/train-*.jsonl
-  - split: validation
-    path: stories/validation.jsonl
-- config_name: manuals
-  data_files: manuals/*.jsonl.gz
----
-"""
+def parquet_of(texts: Sequence[str]) -> bytes:
+    """Return a Parquet file with these texts, in row groups of 20."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    sink = pa.BufferOutputStream()
+    parquet.write_table(pa.table({"text": texts}), sink, row_group_size=20, compression="none")
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def add_sample(server: HubServer, sample_data: Path) -> None:
     """Add the dataset acme/library, made of the sample data: that of docs/how-to/hub-datasets.md."""
     lines = (sample_data / "stories.jsonl").read_bytes().splitlines(keepends=True)
-    server.dataset(
+    texts = [json.loads(line)["text"] for line in lines]
+    repository = server.dataset(
         "acme/library",
         {
-            "README.md": SAMPLE_README,
+            "README.md": "# Stories and manuals\n",
             "stories/train-00000-of-00002.jsonl": b"".join(lines[:200]),
             "stories/train-00001-of-00002.jsonl": b"".join(lines[200:400]),
             "stories/validation.jsonl": b"".join(lines[400:]),
             "manuals/part-0.jsonl.gz": (sample_data / "manuals.jsonl.gz").read_bytes(),
         },
+    )
+    repository.commit(
+        {
+            "manuals/train/0000.parquet": parquet_of(texts[:20]),
+            "stories/train/0000.parquet": parquet_of(texts[:400]),
+            "stories/validation/0000.parquet": parquet_of(texts[400:]),
+        },
+        branch="refs/convert/parquet",
     )
 
 
@@ -170,14 +178,9 @@ def hub_server(home):
     from tokshard.storage.remote import hub
 
     server = HubServer()
-    url, cache = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}", str(home / "hub")
-    known = (hub._statuses, hub._stored_at, hub._cached)
+    cache = str(home / "hub")
     with pytest.MonkeyPatch.context() as patched:
-        for name, value in {
-            "ENDPOINT": server.url,
-            "HUGGINGFACE_CO_URL_TEMPLATE": url,
-            "HF_HUB_CACHE": cache,
-        }.items():
+        for name, value in {"ENDPOINT": server.url, "HF_HUB_CACHE": cache}.items():
             patched.setattr(constants, name, value)
         for name, value in {"HF_ENDPOINT": server.url, "HF_HOME": str(home), "HF_HUB_CACHE": cache}.items():
             patched.setenv(name, value)
@@ -187,8 +190,7 @@ def hub_server(home):
             yield server
         finally:
             server.close()
-            for memory in known:
-                memory.clear()
+            hub._commit.cache_clear()
 
 
 class _RefusedError(Exception):
@@ -204,36 +206,35 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         return
 
-    def do_HEAD(self) -> None:
-        self._serve()
-
     def do_GET(self) -> None:
-        self._serve()
-
-    def do_POST(self) -> None:
-        self._body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self._serve()
 
     def _serve(self) -> None:
         fault = self.hub.take_fault(self.command, self.path)
+        for inside, answer in self.hub.hostile.items():
+            if inside in self.path:
+                answer(self)
+                return
         if fault is not None and fault.status:
-            self._answer(fault.status, b"injected", fault.headers)
+            self.answer(fault.status, b"injected", fault.headers)
             return
         self._cut = fault is not None
         parts = urlsplit(self.path)
         try:
-            prefix = next((name for name in self._routes() if parts.path.startswith(name)), "")
-            serve = self._routes().get(prefix, self._unknown)
-            serve(parts.path.removeprefix(prefix), parse_qs(parts.query))
+            prefix = next(name for name in self._routes() if parts.path.startswith(name))
+            self._routes()[prefix](parts.path.removeprefix(prefix), parse_qs(parts.query))
         except _RefusedError as error:
             headers = {"X-Error-Code": error.code, "X-Error-Message": error.message}
-            self._answer(error.status, json.dumps({"error": error.message}).encode(), headers)
+            self.answer(error.status, json.dumps({"error": error.message}).encode(), headers)
 
     def _routes(self) -> dict[str, Callable[[str, dict[str, list[str]]], None]]:
-        return {"/api/datasets/": self._api, "/datasets/": self._resolve, "/stored/": self._stored}
-
-    def _unknown(self, path: str, query: dict[str, list[str]]) -> None:
-        raise _RefusedError(404, "NotFound")
+        return {
+            "/api/datasets/": self._api,
+            "/api/models/": self._api,
+            "/datasets/": self._resolve,
+            "/stored/": self._stored,
+            "/": self._resolve,
+        }
 
     def _repository(self, path: str) -> tuple[Repository, list[str]]:
         names = path.split("/")
@@ -267,13 +268,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 "tags": [],
                 "downloads": 0,
             }
-            self._answer_json(found)
+            self.answer_json(found)
         elif rest[0] == "tree":
             self._tree(repository, self._commit(repository, rest[1]), unquote("/".join(rest[2:])), query)
-        elif rest[0] == "paths-info":
-            files = repository.commits[self._commit(repository, rest[1])]
-            wanted = json.loads(self._body)["paths"]
-            self._answer_json([_entry(name, files[name]) for name in wanted if name in files])
         else:
             raise _RefusedError(404, "NotFound")
 
@@ -301,7 +298,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if first + self.hub.page < len(entries):
             page = f"{urlsplit(self.path).path}?recursive={recursive}&cursor={first + self.hub.page}"
             headers["Link"] = f'<{self.hub.url}{page}>; rel="next"'
-        self._answer_json(entries[first : first + self.hub.page], headers)
+        self.answer_json(entries[first : first + self.hub.page], headers)
 
     def _resolve(self, path: str, query: dict[str, list[str]]) -> None:
         repository, rest = self._repository(path)
@@ -320,7 +317,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         headers |= {"X-Linked-Size": str(len(content)), "X-Linked-ETag": f'"{digest_of(content)}"'}
         address = f"/stored/{digest_of(content)}?signature={len(self.hub.requests)}"
-        self._answer(302, b"Found", headers | {"Location": self.hub.storage_url + address})
+        self.answer(302, b"Found", headers | {"Location": self.hub.storage_url + address})
 
     def _stored(self, digest: str, query: dict[str, list[str]]) -> None:
         if "Authorization" in self.headers:  # as object stores do with signed addresses
@@ -332,23 +329,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _content(self, content: bytes, headers: dict[str, str]) -> None:
         wanted = self.headers.get("Range")
         if wanted is None:
-            self._answer(200, content, headers)
+            self.answer(200, content, headers)
             return
         first, last = (int(number) for number in wanted.removeprefix("bytes=").split("-"))
         part = content[first : last + 1]
         place = f"bytes {first}-{first + len(part) - 1}/{len(content)}"
-        self._answer(206, part, headers | {"Content-Range": place})
+        self.answer(206, part, headers | {"Content-Range": place})
 
-    def _answer_json(self, value: object, headers: dict[str, str] | None = None) -> None:
-        self._answer(200, json.dumps(value).encode(), {"Content-Type": "application/json"} | (headers or {}))
+    def answer_json(self, value: object, headers: dict[str, str] | None = None) -> None:
+        self.answer(200, json.dumps(value).encode(), {"Content-Type": "application/json"} | (headers or {}))
 
-    def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+    def answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
         for name, value in ({"Content-Length": str(len(content))} | headers).items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command == "HEAD":
-            return
         if getattr(self, "_cut", False):
             self.wfile.write(content[: len(content) // 2])
             self.close_connection = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import re
@@ -11,13 +10,13 @@ import signal
 import sys
 import threading
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from support import forked_commands
-from support.hub_server import Fault, digest_of, hub_server
+from support.hub_server import Fault, digest_of, hub_server, parquet_of
 from support.tokenize_runs import dry_run, manifest, pair, run_array_task, run_tokenize
 from tokshard import ArrayTask, MergeOptions, TokenizeOptions, inspect, merge
 from tokshard.dataset.manifest import read_manifest
@@ -30,37 +29,21 @@ from tokshard.errors import (
     UsageError,
 )
 from tokshard.inspection.facts import describe_dataset
-from tokshard.storage.remote.hub import HubDataset, parse_dataset
+from tokshard.storage.remote.hub import HubUrl, parse_dataset
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
 library = pytest.importorskip("huggingface_hub")
 
-from pyarrow import parquet  # noqa: E402
-
 URL = "hf://datasets/acme/web"
-TWO_CONFIGS = """---
-configs:
-- config_name: en
-  default: true
-  data_files:
-  - split: train
-    path: data/en/*.parquet
-- config_name: de
-  data_files:
-  - split: train
-    path: ["data/de/b.jsonl.gz", "data/de/*.jsonl"]
-  - split: test
-    path: data/de/test/*
----
-"""
+TRAIN = f"{URL}/data/train-*.parquet"
+TEST = f"{URL}/data/test-*.parquet"
 
 
 def table(first: int, count: int) -> bytes:
-    """Return a Parquet file with some documents, in row groups of 20."""
-    sink = io.BytesIO()
-    texts = [f"document {number}: " + "word " * (number % 50) for number in range(first, first + count)]
-    parquet.write_table(pa.table({"text": texts}), sink, row_group_size=20, compression="none")
-    return sink.getvalue()
+    """Return a Parquet file with some documents."""
+    return parquet_of(
+        [f"document {number}: " + "word " * (number % 50) for number in range(first, first + count)]
+    )
 
 
 def lines(first: int, count: int) -> bytes:
@@ -75,13 +58,21 @@ SHARDS = {
     "data/train-00001-of-00002.parquet": table(60, 50),
     "data/test-00000-of-00001.parquet": table(900, 3),
 }
-CONFIGS = {
-    "README.md": TWO_CONFIGS,
-    "data/en/0.parquet": table(0, 5),
+FILES = {
+    "README.md": "# no metadata\n",
     "data/de/a.jsonl": lines(0, 4),
     "data/de/b.jsonl.gz": gzip.compress(lines(10, 300), mtime=0),
     "data/de/test/c.jsonl": lines(50, 2),
+    "data/part-2.jsonl": lines(60, 2),
+    "data/part-10.jsonl": lines(70, 2),
     "other/notes.txt": "text",
+}
+CONVERTED = {
+    ".gitattributes": "*.parquet filter=lfs",
+    "de/train/0000.parquet": table(0, 4),
+    "en/test/0000.parquet": table(4, 1),
+    "en/train/0000.parquet": table(5, 3),
+    "en/train/0001.parquet": table(8, 3),
 }
 
 
@@ -102,13 +93,13 @@ def local_copy(files: dict[str, bytes | str], directory: str = "copy") -> Path:
     return Path(directory)
 
 
-def test_the_shards_of_a_split_are_read_at_one_commit(hub):
+def test_the_files_of_a_glob_are_read_at_one_commit(hub):
     repository = hub.dataset("acme/web", SHARDS)
     commit = repository.refs["main"]
     shards = [f"data/train-0000{number}-of-00002.parquet" for number in range(2)]
     run_tokenize([str(local_copy(SHARDS) / name) for name in shards], "local")
 
-    report = run_tokenize(URL, "web", split="train", workers=1)
+    report = run_tokenize(TRAIN, "web", workers=1)
 
     assert pair("web") == pair("local")
     assert report.documents == 110
@@ -116,13 +107,12 @@ def test_the_shards_of_a_split_are_read_at_one_commit(hub):
     assert [(entry["path"], entry["version"]) for entry in written["inputs"]] == [
         (f"{URL}@{commit}/{name}", digest_of(SHARDS[name])) for name in shards
     ]
-    assert written["hub_datasets"] == [{"url": URL, "commit": commit, "config": "default", "split": "train"}]
+    assert written["hub_datasets"] == [{"url": TRAIN, "commit": commit}]
     # Each file is asked for once at the Hub; its ranges come from where it is stored.
     assert [hub.count(f"resolve/{commit}/{name}") for name in shards] == [1, 1]
     assert hub.count("/stored/") > 4
-    assert hub.count(f"tree/{commit}") == 2  # pages
-    assert run_tokenize(f"{URL}@{commit}", "web", split="train").up_to_date
-    assert run_tokenize(f"{URL}/", "web", split="train").up_to_date
+    assert hub.count(f"tree/{commit}") == hub.count(f"tree/{commit}/data?recursive=false")
+    assert run_tokenize(f"{URL}@{commit}/data/train*", "web").up_to_date
 
 
 def test_worker_processes_and_lists_read_datasets(hub, monkeypatch):
@@ -132,51 +122,94 @@ def test_worker_processes_and_lists_read_datasets(hub, monkeypatch):
     Path("local.txt").write_text(
         f"{copy}/data/train-00000-of-00002.parquet\n{copy}/data/train-00001-of-00002.parquet\n"
     )
-    Path("hub.txt").write_text(f"# the corpus\n{URL}\n")
+    Path("hub.txt").write_text(f"# the corpus\n{TRAIN}\n")
     run_tokenize("@local.txt", "local", workers=1)
-    run_tokenize("@hub.txt", "web", split="train", workers=2, unit_bytes=1000)
+    run_tokenize("@hub.txt", "web", workers=2, unit_bytes=1000)
     assert pair("web") == pair("local")
 
 
-def test_a_config_names_its_files_and_only_its_directories_are_listed(hub):
-    repository = hub.dataset("acme/web", CONFIGS)
-    copy = local_copy(CONFIGS)
-    run_tokenize([str(copy / "data/de/b.jsonl.gz"), str(copy / "data/de/a.jsonl")], "local")
+@pytest.mark.parametrize(
+    "path",
+    [
+        "data/de/a.jsonl",
+        "data/de/*.jsonl*",
+        "data/part-*.jsonl",
+        "data/[!p]*/?.jsonl",
+        "**/*.jsonl",
+        "data/**/c.jsonl",
+        "data/de",
+        "data/de/",
+    ],
+)
+def test_paths_name_the_files_that_a_local_copy_and_the_file_system_of_the_library_find(hub, path):
+    commit = hub.dataset("acme/web", FILES).refs["main"]
+    local_copy(FILES)
+    expected = [source.path.removeprefix("copy/") for source in dry_run(f"copy/{path}", "local").inputs]
+    assert expected
+    for revision in ("", "@main", f"@{commit}"):
+        plan = dry_run(f"{URL}{revision}/{path}", "out")
+        assert [source.path for source in plan.inputs] == [f"{URL}@{commit}/{name}" for name in expected]
+    system = library.HfFileSystem(endpoint=hub.url, skip_instance_cache=True)
+    found = system.glob(f"{URL}@{commit}/{path}") if "*" in path else system.find(f"{URL}@{commit}/{path}")
+    assert sorted(f"hf://{name}" for name in found) == sorted(f"{URL}@{commit}/{name}" for name in expected)
 
-    run_tokenize(URL, "web", config="de", split="train")
-    assert pair("web") == pair("local")
-    assert manifest("web")["hub_datasets"][0]["config"] == "de"
+
+def test_only_the_directory_of_a_path_is_listed(hub):
+    repository = hub.dataset("acme/web", FILES)
+    run_tokenize(f"{URL}/data/de/*.jsonl.gz", "web")
     listed = [request for request in hub.requests if "/tree/" in request]
-    assert len(listed) == 2  # pages
-    assert all(f"tree/{repository.refs['main']}/data%2Fde?" in request for request in listed)
+    assert all(f"tree/{repository.refs['main']}/data%2Fde?recursive=false" in request for request in listed)
 
-    run_tokenize(str(copy), "copied", config="de", split="train")
-    assert pair("copied") == pair("local")
-    assert "hub_datasets" not in manifest("copied")
-    run_tokenize(URL, "en", config="en")
-    assert manifest("en")["counts"]["documents"] == 5
-
-    merge(MergeOptions(("web", "local", "en"), "all"))
-    configs = [dataset["config"] for dataset in manifest("all")["hub_datasets"]]
-    assert configs == ["de", "en"]
-    shown = f"config de, split train, commit {repository.refs['main']}"
-    assert shown in str(describe_dataset(inspect("web")))
+    run_tokenize(f"{URL}/data/de/a.jsonl", "one")
+    repository.commit(CONVERTED, branch="refs/convert/parquet")
+    run_tokenize(URL, "converted", config="de")
+    merge(MergeOptions(("web", "one", "web", "converted"), "all"))
+    urls = [dataset["url"] for dataset in manifest("all")["hub_datasets"]]
+    assert urls == [f"{URL}/data/de/*.jsonl.gz", f"{URL}/data/de/a.jsonl", URL]
+    facts = str(describe_dataset(inspect("all")))
+    assert f"{URL}/data/de/*.jsonl.gz: commit {repository.refs['main']}" in facts
+    assert f"{URL}: config de, split train, commit {repository.refs['refs/convert/parquet']}" in facts
 
 
-@pytest.mark.parametrize("url", ["hf://datasets/web", URL])
+@pytest.mark.parametrize("url", ["hf://datasets/web@main", "hf://datasets/web-old/web"])
 def test_an_old_name_of_a_dataset_leads_to_its_name(hub, url):
     hub.dataset("acme/web", SHARDS)
-    hub.renamed |= {"web": "acme/web"}
-    plan = dry_run(url, "out", split="test")
+    hub.renamed |= {"web": "acme/web", "web-old/web": "acme/web"}
+    plan = dry_run(f"{url}/data/test*", "out")
     assert [source.path.partition("@")[0] for source in plan.inputs] == [URL]
 
 
-def test_names_of_datasets():
-    assert parse_dataset(f"{URL}@refs%2Fpr%2F3") == HubDataset("acme/web", "refs/pr/3")
-    assert parse_dataset(f"{URL}@a%20b/") == HubDataset("acme/web", "a b")
-    for url in [f"{URL}/a.jsonl", f"{URL}@main/a.jsonl", f"{URL}@refs/pr/3/x", "hf://acme/web", "s3://x/y"]:
+@pytest.mark.parametrize("revision", ["refs/pr/3", "refs%2Fpr%2F3", "a%20b", "v1.0"])
+def test_revisions_are_branches_tags_and_references(hub, revision):
+    repository = hub.dataset("acme/web", {"a.jsonl": lines(0, 1)})
+    expected = repository.commit(SHARDS, branch=unquote(revision))
+    plan = dry_run(f"{URL}@{revision}/data/test*", "out")
+    assert [source.path for source in plan.inputs] == [f"{URL}@{expected}/data/test-00000-of-00001.parquet"]
+
+
+def test_names_with_special_characters_are_read(hub):
+    names = ["a b.jsonl", "c#d?.jsonl", "e%2Ff.jsonl", "g\nh.jsonl", "ü@1.jsonl", "[x].jsonl"]
+    hub.dataset("acme/web", {f"d/{name}": lines(number, 800) for number, name in enumerate(names)})
+    run_tokenize(f"{URL}/d/*", "web")
+    commit = hub.datasets["acme/web"].refs["main"]
+    paths = [entry["path"] for entry in manifest("web")["inputs"]]
+    assert sorted(paths) == sorted(f"{URL}@{commit}/d/{name}" for name in names)
+    assert manifest("web")["counts"]["documents"] == 800 * len(names)
+    for name in ("e%2Ff.jsonl", "[x].jsonl", "c#d?.jsonl"):
+        assert [source.path for source in dry_run(f"{URL}/d/{name}", "x").inputs] == [
+            f"{URL}@{commit}/d/{name}"
+        ]
+
+
+def test_parse_dataset_splits_urls():
+    assert parse_dataset(f"{URL}@refs%2Fpr%2F3") == HubUrl("acme/web", "refs/pr/3", "")
+    assert parse_dataset(f"{URL}@a%20b/") == HubUrl("acme/web", "a b", "")
+    assert parse_dataset(f"{URL}@refs/pr/3/x@y/**") == HubUrl("acme/web", "refs/pr/3", "x@y/**")
+    assert parse_dataset(f"{URL}//a.jsonl") == HubUrl("acme/web", None, "a.jsonl")
+    for url in ["hf://acme/web", "s3://x/y", "hf://datasets/a b/c/x", "hf://datasets/"]:
         assert parse_dataset(url) is None
-    assert TokenizeOptions("hf://datasets/acme/web-v1.5@main").prefix == "web-v1.5"
+    assert TokenizeOptions("hf://datasets/acme/web-v1.5").prefix == "web-v1.5"
+    assert TokenizeOptions(f"{URL}/data/part.jsonl.gz").prefix == "part"
 
 
 def refused(kind, *inputs, match, output="out", **options):
@@ -187,55 +220,35 @@ def refused(kind, *inputs, match, output="out", **options):
 
 
 def test_a_choice_that_is_missing_or_wrong_is_explained(hub):
-    hub.dataset("acme/web", CONFIGS)
-    hub.dataset("acme/two", SHARDS)
-    many = "".join(f"- config_name: c{number}\n  data_files: x\n" for number in range(50))
-    hub.dataset("acme/many", {"README.md": f"---\nconfigs:\n{many}---\n"})
+    repository = hub.dataset("acme/web", FILES)
+    repository.commit(CONVERTED, branch="refs/convert/parquet")
+    many = hub.dataset("acme/many", FILES)
+    many.commit({f"c{number:02}/train/0.parquet": "x" for number in range(50)}, branch="refs/convert/parquet")
 
-    error = refused(UsageError, URL, match="acme/web has 2 configs: en (the default), de")
-    assert error.hint == "pass --config en, for example"
+    error = refused(UsageError, URL, match="acme/web has 2 configs: de, en")
+    assert error.hint == "pass --config de, for example"
     error = refused(UsageError, URL, match="--config must be a config of acme/web, got 'fr'", config="fr")
-    assert error.hint == "pass one of: en (the default), de"
-    error = refused(UsageError, URL, match="acme/web has 2 splits: train, test", config="de")
+    assert error.hint == "pass one of: de, en"
+    error = refused(UsageError, URL, match="acme/web has 2 splits: train, test", config="en")
     assert error.hint == "pass --split train, for example"
-    refused(UsageError, "hf://datasets/acme/two", match="acme/two has 2 splits: train, test")
-    refused(
-        UsageError, "hf://datasets/acme/two", match="--split must be a split of acme/two, got 'x'", split="x"
-    )
-    refused(UsageError, "hf://datasets/acme/many", match="50 configs: c0, c1, c2")
-    local_copy(CONFIGS)
-    refused(UsageError, "copy", match="copy has 2 configs", split="train")
-    refused(UsageError, "copy/data/de/a.jsonl", match="--config and --split require a dataset", split="train")
+    refused(UsageError, URL, match="--split must be a split of acme/web, got 'x'", config="en", split="x")
+    refused(UsageError, "hf://datasets/acme/many", match="50 configs: c00, c01, c02")
+    error = refused(UsageError, f"{URL}@main", match=f"a path is required after a revision, got {URL}@main")
+    assert error.hint == f"pass a glob of its files, for example {URL}@main/data/*.parquet"
+    local_copy(FILES)
+    for name in ("copy", "copy/data/de/a.jsonl", f"{URL}/data/de/a.jsonl"):
+        for choice in ({"split": "train"}, {"config": "de"}):
+            error = refused(UsageError, name, match="--config and --split require a dataset", **choice)
+            assert error.hint.endswith("to select files, pass a glob such as data/train-*.parquet")
 
 
 def test_files_that_are_not_there(hub):
-    hub.dataset("acme/web", {"README.md": TWO_CONFIGS, "data/de/test/c.jsonl": lines(0, 1)})
-    hub.dataset("acme/bad", {"README.md": "---\nconfigs: [a: b: c]\n---\n"})
-    hub.dataset("acme/pictures", {"a.png": b"x", "b.png": b"y"})
-    hub.dataset("acme/empty", {"README.md": "hello"})
-    refused(
-        InputError, URL, match="no file of acme/web matches the split train of the config en", config="en"
-    )
-    refused(InputError, "hf://datasets/acme/bad", match="cannot read the metadata in acme/bad/README.md")
-    refused(InputError, "hf://datasets/acme/pictures", match="it contains other data, not JSON lines")
-    refused(InputError, "hf://datasets/acme/empty", match="it contains no data files, not JSON lines")
-
-
-def test_a_hostile_readme(hub):
-    names = "abcdefghijklmnopqrstuvwxyz"
-    bomb = "a: &a [x, x]\n" + "".join(f"{new}: &{new} [*{old}, *{old}]\n" for old, new in pairwise(names))
-    hub.dataset("acme/bomb", {"README.md": f"---\n{bomb}---\n", "x.jsonl": lines(0, 2)})
-    run_tokenize("hf://datasets/acme/bomb", "bomb")
-    bomb += "configs:\n- config_name: x\n  data_files: *z\n"
-    hub.dataset("acme/bombs", {"README.md": f"---\n{bomb}---\n", "x.jsonl": lines(0, 2)})
-    refused(InputError, "hf://datasets/acme/bombs", match="data_files of config x must be a path")
-    configs = (
-        'configs:\n- config_name: "a\\e[31m"\n  data_files: "*"\n- config_name: b\n  data_files: "../../*"\n'
-    )
-    hub.dataset("acme/odd", {"README.md": f"---\n{configs}---\n", "x.jsonl": lines(0, 2)})
-    refused(
-        InputError, "hf://datasets/acme/odd", match="the path ../../* must be inside the dataset", config="b"
-    )
+    commit = hub.dataset("acme/web", FILES).refs["main"]
+    error = refused(MissingFileError, f"{URL}/x/*.jsonl", match=f"file not found: {URL}@{commit}/x")
+    assert error.hint == f"look at the files of the repository: {hub.url}/datasets/acme/web/tree/{commit}"
+    refused(MissingFileError, f"{URL}/data/x.jsonl", match=f"file not found: {URL}@{commit}/data/x.jsonl")
+    refused(InputError, f"{URL}/data/*.csv", match=f"no objects match {URL}@{commit}/data/*.csv")
+    refused(InputError, f"{URL}/other/", match=f"no inputs found below {URL}@{commit}/other/")
 
 
 def test_access_is_explained(hub, monkeypatch):
@@ -243,38 +256,46 @@ def test_access_is_explained(hub, monkeypatch):
     hub.dataset("acme/private", SHARDS).token = "hf_secret"
     hub.dataset("acme/web", SHARDS)
 
-    error = refused(
-        StorageError, "hf://datasets/acme/gated", match="access to acme/gated is restricted", split="test"
-    )
+    gated = "hf://datasets/acme/gated/data/test*"
+    error = refused(StorageError, gated, match="access to acme/gated is restricted")
     assert (error.exit_code, hub.url in error.hint, "hf auth login" in error.hint) == (7, True, True)
     for name in ("private", "absent"):
         error = refused(
-            InputError, f"hf://datasets/acme/{name}", match=f"not found on the Hugging Face Hub: acme/{name}"
+            InputError,
+            f"hf://datasets/acme/{name}/x",
+            match=f"dataset not found on the Hugging Face Hub: acme/{name}",
         )
         assert (error.exit_code, "hf auth login" in error.hint) == (3, True)
-    refused(InputError, f"{URL}@v9", match="revision not found: v9 of acme/web")
-    refused(InputError, f"{URL}@{'a' * 40}", match="revision not found: aaaa")
+    refused(InputError, f"{URL}@v9/*", match="revision not found: v9 of acme/web")
+    refused(InputError, f"{URL}@{'a' * 40}/*", match="revision not found: aaaa")
     hub.faults = [Fault("/tree/", 403)]
-    refused(StorageError, URL, match="access denied by the Hugging Face Hub", split="test")
+    refused(StorageError, TEST, match="access denied by the Hugging Face Hub")
+    hub.faults = [Fault("/revision/", 403, {"X-Error-Message": "Access to this resource is disabled."})]
+    refused(StorageError, TEST, match="the dataset acme/web is disabled")
+    hub.faults = [
+        Fault("/revision/", 401, {"X-Error-Message": "Invalid credentials in Authorization header"})
+    ]
+    refused(StorageError, TEST, match="access denied by the Hugging Face Hub")
 
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    run_tokenize("hf://datasets/acme/private", "private", split="train")
+    run_tokenize("hf://datasets/acme/private/data/train*", "private")
     assert manifest("private")["counts"]["documents"] == 110
 
 
-def test_passing_failures_are_repeated(hub):
-    commit = hub.dataset("acme/web", SHARDS).refs["main"]
-    run_tokenize(str(local_copy(SHARDS)), "local", split="train")
+def test_passing_failures_are_repeated(hub, monkeypatch):
+    monkeypatch.setenv("TOKSHARD_REMOTE_RETRIES", "6")  # one file can meet most of the faults
+    hub.dataset("acme/web", SHARDS)
+    run_tokenize(f"{local_copy(SHARDS)}/data/train*", "local")
     hub.faults = [
-        Fault("/api/datasets/acme/web?", 503),
-        Fault("/tree/", 429, {"Retry-After": "0"}),
-        Fault(f"resolve/{commit}/README.md", 500, method="HEAD"),
+        Fault("/api/datasets/acme/web/revision", 503),
+        Fault("/api/datasets/acme/web/revision", 0),  # the connection ends in the middle of the body
+        Fault("/tree/", 429, {"Retry-After": "3600"}),
         Fault("train-00001", 429, times=2),
         Fault("/stored/", 0, times=2),  # the connection ends in the middle of the body
         Fault("/stored/", 503),
     ]
     hub.lifetime = 2  # each address of a stored file expires
-    run_tokenize(URL, "web", split="train")
+    run_tokenize(TRAIN, "web")
     assert pair("web") == pair("local")
     assert [fault.times for fault in hub.faults] == [0] * 6
 
@@ -291,10 +312,10 @@ def test_failures_that_last_keep_the_work(hub):
         hub.faults[0].times = 100 if len([one for one in seen if f"/stored/{stored}" in one]) > 1 else 0
 
     hub.on_request = fail_later
-    error = refused(StorageError, URL, match="failed 4 times", split="train", unit_bytes=2000, workers=1)
+    error = refused(StorageError, TRAIN, match="failed 4 times", unit_bytes=2000, workers=1)
     assert error.exit_code == 7
     hub.on_request, hub.faults = (lambda _: None), []
-    report = run_tokenize(URL, "out", split="train", unit_bytes=2000, workers=1)
+    report = run_tokenize(TRAIN, "out", unit_bytes=2000, workers=1)
     assert report.units_reused > 0
     assert manifest("out")["hub_datasets"][0]["commit"] == repository.refs["main"]
 
@@ -323,11 +344,12 @@ def kill_at(hub, inside: str, *arguments: str) -> None:
 def test_a_run_that_is_resumed_reads_the_commit_of_the_first_try_although_the_branch_has_moved(hub):
     repository = hub.dataset("acme/web", SHARDS)
     first = repository.refs["main"]
-    run_tokenize(str(local_copy(SHARDS)), "local", split="train", unit_bytes=2000)
+    run_tokenize(f"{local_copy(SHARDS)}/data/train*", "local", unit_bytes=2000)
     stored = digest_of(SHARDS["data/train-00001-of-00002.parquet"])
-    command = ["tokenize", URL, "--split", "train", "-o", "web", "--unit-size", "2000", "--workers", "1"]
+    command = ["tokenize", TRAIN, "-o", "web", "--unit-size", "2000", "--workers", "1"]
     kill_at(hub, f"/stored/{stored}", *command)
     repository.commit(SHARDS | {"data/train-00000-of-00002.parquet": table(500, 10)})
+    hub.requests.clear()
 
     done = forked_commands.run(command, environment=dict(os.environ))
     text = done.stderr.decode()
@@ -336,6 +358,7 @@ def test_a_run_that_is_resumed_reads_the_commit_of_the_first_try_although_the_br
     assert "finished unit" in text
     assert pair("web") == pair("local")
     assert manifest("web")["hub_datasets"][0]["commit"] == first
+    assert hub.count("/revision/main") == 0
 
 
 def interrupted(hub, output="web", **options):
@@ -349,7 +372,7 @@ def interrupted(hub, output="web", **options):
 
     hub.on_request = on_request
     with pytest.raises(InputError):
-        run_tokenize(URL, output, split="train", unit_bytes=2000, workers=1, **options)
+        run_tokenize(TRAIN, output, unit_bytes=2000, workers=1, **options)
     hub.on_request, hub.faults = (lambda _: None), []
     assert Path(f"{output}.tokshard/work/plan.json").exists()
 
@@ -359,11 +382,11 @@ def test_other_requests_do_not_take_the_commit_of_an_unfinished_run(hub):
     interrupted(hub)
     first, second = repository.refs["main"], repository.commit(SHARDS | {"x": "1"})
     chosen = partial(dry_run, output="web")
-    assert first in chosen(URL, split="train").inputs[0].path
-    assert second in chosen(URL, split="test").inputs[0].path
-    assert second in chosen(f"{URL}@main", split="train").inputs[0].path
-    assert second in chosen(URL, split="train", resume=False).inputs[0].path
-    assert second in dry_run(URL, "elsewhere", split="train").inputs[0].path
+    assert first in chosen(TRAIN).inputs[0].path
+    assert second in chosen(TEST).inputs[0].path
+    assert second in chosen(f"{URL}@main/data/train-*.parquet").inputs[0].path
+    assert second in chosen(TRAIN, resume=False).inputs[0].path
+    assert second in dry_run(TRAIN, "elsewhere").inputs[0].path
 
 
 def test_a_commit_that_does_not_exist_any_more_is_replaced(hub):
@@ -372,53 +395,42 @@ def test_a_commit_that_does_not_exist_any_more_is_replaced(hub):
     first = repository.refs["main"]
     repository.commit(SHARDS | {"x": "1"})
     del repository.commits[first]
-    run_tokenize(URL, "web", split="train", unit_bytes=2000)
+    run_tokenize(TRAIN, "web", unit_bytes=2000)
     assert manifest("web")["hub_datasets"][0]["commit"] == repository.refs["main"]
     assert not Path("web.tokshard/work").exists()
 
 
 def test_a_finished_output_is_up_to_date_as_long_as_its_files_are_the_same(hub):
     repository = hub.dataset("acme/web", SHARDS)
-    run_tokenize(URL, "web", split="train")
+    run_tokenize(TRAIN, "web")
     before = manifest("web")
     repository.commit(
         SHARDS | {"README.md": "# a better page\n", "data/test-00000-of-00001.parquet": table(7, 7)}
     )
-    assert run_tokenize(URL, "web", split="train").up_to_date
+    assert run_tokenize(TRAIN, "web").up_to_date
     assert manifest("web") == before
-    run_tokenize(URL, "few", split="train", limit=7)
+    run_tokenize(TRAIN, "few", limit=7)
     repository.commit(SHARDS | {"README.md": "# the best page\n"})
-    assert run_tokenize(URL, "few", split="train", limit=7).up_to_date
+    assert run_tokenize(TRAIN, "few", limit=7).up_to_date
 
     second = repository.commit(SHARDS | {"data/train-00001-of-00002.parquet": table(60, 51)})
     with pytest.raises(OutputExistsError, match=f"the inputs were .* and are now .*{second}"):
-        run_tokenize(URL, "web", split="train")
-    assert run_tokenize(URL, "web", split="train", force=True).documents == 111
+        run_tokenize(TRAIN, "web")
+    assert run_tokenize(TRAIN, "web", force=True).documents == 111
     assert manifest("web")["hub_datasets"][0]["commit"] == second
 
 
 def test_a_file_that_disappears_is_named(hub):
-    repository = hub.dataset("acme/web", SHARDS)
-    commit = repository.refs["main"]
-
-    def remove(request):
-        if "resolve" in request and "train-00001" in request:
-            repository.commits[commit].pop("data/train-00001-of-00002.parquet", None)
-
-    hub.on_request = remove
-    repository.commits[commit] = dict(repository.commits[commit])
-    error = refused(
-        MissingFileError, URL, match=f"file not found: {URL}@{commit}/data/train-00001", split="train"
-    )
+    commit = hub.dataset("acme/web", SHARDS).refs["main"]
+    hub.faults = [Fault("resolve", 404, {"X-Error-Code": "EntryNotFound"}, times=9)]
+    error = refused(MissingFileError, TRAIN, match=f"file not found: {URL}@{commit}/data/train-0000")
     assert error.exit_code == 3
 
 
 def test_the_tasks_of_a_job_array_read_one_commit(hub):
     repository = hub.dataset("acme/web", SHARDS)
     first = repository.refs["main"]
-    tasks = [
-        partial(run_array_task, URL, "web", split="train", task=ArrayTask(number, 2)) for number in range(2)
-    ]
+    tasks = [partial(run_array_task, TRAIN, "web", task=ArrayTask(number, 2)) for number in range(2)]
     tasks[0](unit_bytes=2000)
     repository.commit(SHARDS | {"data/train-00000-of-00002.parquet": table(500, 10)})
     assert tasks[1](unit_bytes=2000).state == "published"
@@ -437,100 +449,56 @@ def test_an_output_that_waits_for_its_upload_keeps_its_commit(hub, tmp_path, mon
     with monkeypatch.context() as patched:
         patched.setattr("tokshard.dataset.delivery.upload_file", fail)
         with pytest.raises(StorageError, match="the store is down"):
-            run_tokenize(URL, output, split="train")
+            run_tokenize(TRAIN, output)
     repository.commit(SHARDS | {"data/train-00000-of-00002.parquet": table(500, 10)})
-    run_tokenize(URL, output, split="train")
+    run_tokenize(TRAIN, output)
     assert read_manifest(output).hub_datasets[0].commit == first
 
 
-def test_other_formats_are_read_from_the_conversion(hub):
-    repository = hub.dataset("acme/web", {"train.csv": "text\na\n", "test.csv": "text\nb\n"})
-    refused(InputError, URL, match="it contains CSV, not JSON lines, Parquet or Arrow", split="train")
-    converted = repository.commit(
-        {"default/train/0000.parquet": table(0, 4), "default/test/0000.parquet": table(4, 1)},
-        branch="refs/convert/parquet",
+def test_a_dataset_without_a_path_is_its_conversion(hub):
+    repository = hub.dataset("acme/web", {"train.csv": "text\na\n"})
+    error = refused(InputError, URL, match="the Hub has not converted acme/web to Parquet")
+    assert error.hint == (
+        f"pass a glob of the original files, for example {URL}/data/*.jsonl.gz; "
+        f"see {hub.url}/datasets/acme/web/tree/main"
     )
-    run_tokenize(URL, "web", split="train")
+    converted = repository.commit(CONVERTED, branch="refs/convert/parquet")
+    run_tokenize(URL, "web", config="en", split="train")
     assert manifest("web")["hub_datasets"] == [
-        {"url": URL, "commit": converted, "config": "default", "split": "train", "converted": True}
+        {"url": URL, "commit": converted, "config": "en", "split": "train"}
     ]
-    assert manifest("web")["counts"]["documents"] == 4
-    assert run_tokenize(URL, "web", split="train").up_to_date
-    assert run_tokenize(f"{URL}@refs/convert/parquet", "web", split="train").up_to_date
-    refused(UsageError, URL, match="acme/web has 2 splits: train, test")
-    # The conversion is one of the newest commit.
-    repository.commit({"a.csv": "text\n"}, branch="old")
-    refused(InputError, f"{URL}@old", match="it contains CSV")
+    assert [entry["path"] for entry in manifest("web")["inputs"]] == [
+        f"{URL}@{converted}/en/train/000{number}.parquet" for number in range(2)
+    ]
+    assert manifest("web")["counts"]["documents"] == 6
+    assert run_tokenize(f"{URL}/", "web", config="en", split="train").up_to_date
+    assert run_tokenize(URL, "de", config="de").documents == 4
+    # The same files by their paths in the branch.
+    run_tokenize(f"{URL}@refs/convert/parquet/en/train/*.parquet", "files")
+    assert pair("files") == pair("web")
+    repository.commit({"README.md": ""}, branch="refs/convert/parquet")
+    refused(InputError, URL, match="the Hub has not converted acme/web to Parquet")
 
 
-def test_a_script_is_not_run(hub):
-    repository = hub.dataset("acme/web", {"web.py": "import datasets", "raw.jsonl": lines(0, 3)})
-    refused(InputError, URL, match="it contains the script web.py, which tokshard does not run")
-    repository.commit({"plain/train/0000.parquet": table(0, 4)}, branch="refs/convert/parquet")
-    run_tokenize(URL, "web")
-    assert manifest("web")["counts"]["documents"] == 4
-    refused(UsageError, URL, match="--config must be a config of acme/web, got 'x'", config="x")
-
-
-def test_a_conversion_of_the_first_part_only_is_refused(hub):
+@pytest.mark.parametrize("split", [None, "train", "partial-train"])
+def test_a_conversion_of_the_first_part_only_is_refused(hub, split):
     repository = hub.dataset("acme/web", {"train.csv": "text\na\n"})
     repository.commit({"default/partial-train/0000.parquet": table(0, 4)}, branch="refs/convert/parquet")
-    error = refused(InputError, URL, match="converted only the first part of the split train")
-    words = error.hint.rpartition("pass ")[2].split()
-    run_tokenize(words[0], "web", config=words[2], split=words[4])
-    assert manifest("web")["hub_datasets"][0]["split"] == "partial-train"
+    error = refused(
+        InputError, URL, match="converted only the first part of the split train of acme/web", split=split
+    )
+    assert error.hint.startswith(f"pass a glob of the original files, for example {URL}/data/")
+    assert error.exit_code == 3
 
 
-@pytest.fixture
-def offline(hub, monkeypatch):
-    """The stand-in, and a function that downloads a dataset and disconnects."""
-
-    def disconnect(**options):
-        library.snapshot_download("acme/web", repo_type="dataset", **options)
-        hub.requests.clear()
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-
-    hub.disconnect = disconnect
-    return hub
-
-
-def test_a_cached_snapshot_is_read_without_a_connection(offline):
-    repository = offline.dataset("acme/web", CONFIGS)
-    run_tokenize(URL, "online", config="de", split="train")
-    offline.disconnect()
-    commit = repository.refs["main"]
-    repository.commit({"README.md": "moved"})
-
-    for number, revision in enumerate(("", "@main", f"@{commit}")):
-        run_tokenize(URL + revision, f"out{number}", config="de", split="train")
-        assert pair(f"out{number}") == pair("online")
-        assert manifest(f"out{number}")["inputs"] == manifest("online")["inputs"]
-    assert run_tokenize(URL, "online", config="de", split="train").up_to_date
-    assert offline.requests == []
-    error = refused(InputError, "hf://datasets/acme/other", match="is not in the cache of huggingface_hub")
-    assert "HF_HUB_OFFLINE" in error.hint
-    refused(InputError, f"{URL}@v2", match="is not in the cache", config="de", split="train")
-
-
-def test_a_snapshot_without_some_files_is_not_taken_for_a_whole_one(offline, monkeypatch):
-    offline.dataset("acme/web", SHARDS)
-    offline.disconnect(allow_patterns=["README.md", "*00000*"])
-    refused(InputError, URL, match="is not in the cache of huggingface_hub", split="train")
-    # Without the list of files that newer versions of the library record.
-    monkeypatch.setattr(library, "get_cached_repo_tree", None, raising=False)
-    missing = "the file data/train-00001-of-00002 of acme/web is not in the cache"
-    refused(InputError, URL, match=missing, split="train")
-    run_tokenize(URL, "test", split="test")
-    assert offline.requests == []
-
-
-def test_files_in_the_cache_are_not_downloaded_again(offline, monkeypatch):
-    offline.dataset("acme/web", SHARDS)
-    offline.disconnect()
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    run_tokenize(URL, "web", split="train")
-    assert offline.count("/stored/") == 0
-    assert offline.count("/api/datasets/acme/web") > 0
+def test_a_run_of_a_conversion_is_resumed_at_its_commit(hub):
+    repository = hub.dataset("acme/web", {"train.csv": "text\na\n"})
+    first = repository.commit(CONVERTED, branch="refs/convert/parquet")
+    options = {"config": "en", "split": "train"}
+    run_array_task(URL, "web", task=ArrayTask(0, 2), **options)
+    repository.commit({**CONVERTED, "en/train/0000.parquet": table(500, 10)}, branch="refs/convert/parquet")
+    assert run_array_task(URL, "web", task=ArrayTask(1, 2), **options).state == "published"
+    assert manifest("web")["hub_datasets"][0]["commit"] == first
 
 
 def test_the_library_is_missing(monkeypatch, tmp_path):
@@ -542,20 +510,13 @@ def test_the_library_is_missing(monkeypatch, tmp_path):
     assert error.hint == "pip install huggingface_hub"
 
 
-def test_a_path_below_a_dataset_is_a_file(hub):
-    hub.dataset("acme/web", CONFIGS)
-    run_tokenize(f"{URL}/data/de/a.jsonl", "file")
-    assert manifest("file")["inputs"][0]["path"] == f"{URL}/data/de/a.jsonl"
-    run_tokenize(f"{URL}@main/data/de/*.jsonl", "files")
-    assert pair("file") == pair("files")
-
-
 def test_the_command_line(hub):
-    hub.dataset("acme/web", SHARDS)
+    repository = hub.dataset("acme/web", SHARDS)
+    repository.commit(CONVERTED, branch="refs/convert/parquet")
     run = partial(forked_commands.run, environment=dict(os.environ))
-    done = run(["tokenize", URL, "--split", "train"])
+    done = run(["tokenize", TRAIN, "-o", "web"])
     assert (done.returncode, Path("web.bin").exists()) == (0, True), done.stderr.decode()
-    shard = f"{URL}@{hub.datasets['acme/web'].refs['main']}/data/train-00001-of-00002.parquet"
+    shard = f"{URL}@{repository.refs['main']}/data/train-00001-of-00002.parquet"
     traced = run(["trace", "--dataset", "web", "--document", "70"]).stdout.decode()
     assert f"{shard}@10" in traced
     traced = run(["trace", "--dataset", "web", "--source", f"{shard}@10"])

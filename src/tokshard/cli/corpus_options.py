@@ -13,7 +13,7 @@ DatasetConfigName = Annotated[
     text(
         "--config",
         metavar="NAME",
-        help="Read this config of a dataset of the Hugging Face Hub, or of a directory with a copy of one.",
+        help="Read this config of a dataset of the Hugging Face Hub named without a path.",
         default="the only one",
         group=TEXT,
     ),

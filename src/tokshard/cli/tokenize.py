@@ -85,8 +85,8 @@ def tokenize(
         typer.Argument(
             metavar="INPUT...",
             help="JSONL (plain, .gz, .bz2, .xz or .zst), Parquet or Arrow files; also quoted globs, "
-            "directories, @list.txt, URLs such as s3://bucket/*.jsonl, datasets of the Hugging Face Hub "
-            "(hf://datasets/ORG/NAME), or - for stdin.",
+            "directories, @list.txt, URLs such as s3://bucket/*.jsonl, files of the Hugging Face Hub "
+            "(hf://datasets/ORG/NAME/GLOB), or - for stdin.",
             show_default=False,
         ),
     ] = None,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tokshard.core.background import in_order
 from tokshard.core.formatting import counted, listed
 from tokshard.corpus.content import HEAD_BYTES, Content, Format, identify, refuse_utf16
-from tokshard.corpus.dataset_selection import DatasetSelector
+from tokshard.corpus.hub_datasets import HubDatasets
 from tokshard.corpus.saved_dataset import SavedDatasets, is_intermediate
 from tokshard.dataset.plan import Compression, TextInput
 from tokshard.errors import InputError, StorageError, TokshardError, UsageError
@@ -83,14 +83,14 @@ class CorpusFile:
 
 
 class _Search(NamedTuple):
-    datasets: DatasetSelector
+    hub: HubDatasets
     saved: SavedDatasets
     tell: Callable[[str], None]
 
 
 def discover(
     arguments: Sequence[str],
-    datasets: DatasetSelector | None = None,
+    hub: HubDatasets | None = None,
     *,
     split: str | None = None,
     tell: Callable[[str], None] = lambda _text: None,
@@ -99,10 +99,10 @@ def discover(
 
     An argument is a file, a glob (also with ``**``), a directory (searched recursively for names such as
     ``*.jsonl.zst``), ``@list.txt`` (one argument per line, comment lines begin with ``#``) or ``-``. Files of
-    a glob or directory are in natural order: ``part-2`` before ``part-10``. All but ``-`` can be URLs. A
-    dataset of the Hugging Face Hub, or its directory, is the files that ``datasets`` selects. A directory
-    that ``save_to_disk`` wrote is the files of ``split``. ``tell`` receives messages for the user, such as
-    the files of a directory that are left out.
+    a glob or directory are in natural order: ``part-2`` before ``part-10``. All but ``-`` can be URLs. URLs
+    of the Hugging Face Hub are read at the commits that ``hub`` chooses. A directory that ``save_to_disk``
+    wrote is the files of ``split``. ``tell`` receives messages for the user, such as the files of a directory
+    that are left out.
 
     Raises:
         InputError: An input does not exist, cannot be read, or cannot contain records.
@@ -113,9 +113,9 @@ def discover(
         >>> [file.path for file in discover(["-"])]
         ['-']
     """
-    search = _Search(datasets or DatasetSelector(), SavedDatasets(split, tell), tell)
+    search = _Search(hub or HubDatasets(), SavedDatasets(split, tell), tell)
     paths = [path for argument in arguments for path in _expand(argument, search)]
-    search.datasets.check_used(split_is_used=search.saved.is_used)
+    search.hub.check_used(split_is_used=search.saved.is_used)
     if not paths:
         raise UsageError("an input is required", hint="pass files, directories, globs, @list.txt or -")
     _refuse_twice(paths)
@@ -144,8 +144,8 @@ def _expand_path(argument: str, search: _Search) -> Iterator[str]:
         yield argument
     elif not is_remote(argument) and os.path.isdir(argument):
         yield from _expand_directory(argument, search)
-    elif (selected := search.datasets.files(argument)) is not None:
-        yield from selected
+    elif (files := search.hub.files(argument, partial(_expand_url, search=search))) is not None:
+        yield from files
     elif is_remote(argument):
         yield from _expand_url(argument, search)
     elif is_glob(argument):
@@ -225,8 +225,6 @@ def _expand_directory(directory: str, search: _Search) -> list[str]:
     runs = search.saved.select(found)
     if runs is not None:
         found = _flattened(runs)
-    elif (selected := search.datasets.files(directory)) is not None:
-        return selected
     found = _without_metadata(found, left_out)
     _tell_left_out(directory, left_out, search)
     if not found:

@@ -257,18 +257,22 @@ BuildInput = TextInput | DatasetInput | AdoptedInput | TokenFileInput
 class HubDatasetRecord:
     """A dataset of the Hugging Face Hub whose files are inputs."""
 
-    url: Annotated[str, Key("url", "The URL of the dataset, as the user named it.")]
+    url: Annotated[str, Key("url", "The URL of the dataset or its files, as the user named it.")]
     commit: Annotated[str, Key("commit", "The commit whose files were read.", pattern="[0-9a-f]{40}")]
-    config: Annotated[str, Key("config", "The config.")]
-    split: Annotated[str, Key("split", "The split.")]
-    converted: Annotated[
-        Literal[True] | None,
+    config: Annotated[
+        str | None,
         Key(
-            "converted",
-            "The files are the Hub's conversion to Parquet, which has its own commits; absent if not.",
+            "config",
+            "The config, if the files are the Hub's conversion to Parquet, which has its own commits.",
             omit_none=True,
         ),
     ] = None
+    split: Annotated[str | None, Key("split", "The split; absent without config.", omit_none=True)] = None
+
+    @property
+    def selection(self) -> list[str]:
+        """The config and the split in words; empty if the files are not the Hub's conversion."""
+        return [f"config {self.config}", f"split {self.split}"] if self.split else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,9 +103,8 @@ def _manifest_facts(manifest: Manifest) -> Facts:
     if (shuffled := shuffle_text(manifest)) is not None:
         facts.append(("order", shuffled))
     for number, dataset in enumerate(manifest.hub_datasets or ()):
-        what = f"config {dataset.config}, split {dataset.split}, commit {dataset.commit}"
-        converted = ", converted to Parquet by the Hub" if dataset.converted else ""
-        facts.append(("" if number else "hub dataset", f"{dataset.url}: {what}{converted}"))
+        what = ", ".join([*dataset.selection, f"commit {dataset.commit}"])
+        facts.append(("" if number else "hub dataset", f"{dataset.url}: {what}"))
     for number, entry in enumerate(manifest.inputs[:_SHOWN_INPUTS]):
         rejected = f", {count(entry.rejected)} rejected" if entry.rejected else ""
         excluded = f", {count(entry.excluded)} excluded" if entry.excluded else ""

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokshard.core.background import in_order
-from tokshard.corpus.dataset_selection import DatasetChoice, DatasetSelector
 from tokshard.corpus.files import LOOKS_AT_ONCE, CorpusFile, discover
+from tokshard.corpus.hub_datasets import HubDatasets
 from tokshard.dataset.plan import HubDatasetRecord
 from tokshard.tokenization.options import TokenizeOptions
 
@@ -35,15 +35,15 @@ def discover_inputs(options: TokenizeOptions, tell: Callable[[str], None]) -> Di
     Branches and tags of datasets on the Hub become commits: those of an unfinished run for the same output,
     if it may be resumed.
     """
-    selector = DatasetSelector(
-        DatasetChoice(options.config, options.split),
+    hub = HubDatasets(
+        options.config,
+        options.split,
         unfinished=lambda: _unfinished_datasets(options),
         finished=lambda: _finished_output(options),
+        tell=tell,
     )
-    files = discover(options.input_names, selector, split=options.split, tell=tell)
-    for text in selector.messages:
-        tell(text)
-    return DiscoveredInputs(files, tuple(selector.records) or None)
+    files = discover(options.input_names, hub, split=options.split, tell=tell)
+    return DiscoveredInputs(files, tuple(hub.records) or None)
 
 
 def first_problems(job: TokenizeJob) -> Iterator[str]:

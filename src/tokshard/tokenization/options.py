@@ -29,7 +29,8 @@ class TokenizeOptions:
 
     Attributes:
         inputs: Files, globs, directories, ``@list.txt`` or ``-`` for stdin; all but the last may be URLs.
-            Also datasets of the Hugging Face Hub: ``hf://datasets/ORG/NAME``, with or without ``@REVISION``.
+            Also datasets of the Hugging Face Hub: ``hf://datasets/ORG/NAME[@REVISION]/GLOB``; without a glob,
+            the Hub's conversion to Parquet.
         output: Path prefix of the output, or a URL prefix, where it is uploaded when it is finished; by
             default the name of the only input without its suffixes.
         tokenizer: A ``tokenizer.json`` or another tokenizer file, its directory, a URL of one of these, or
@@ -81,8 +82,7 @@ class TokenizeOptions:
             change ids; None for transformers as it is installed here.
         strict_tokenizer: Whether added tokens that Megatron does not find without ``special_tokens`` are an
             error.
-        config: The config of the datasets of the Hub among the inputs, or of directories with a copy of one;
-            None for the only one.
+        config: The config of the datasets of the Hub that are named without a glob; None for the only one.
         split: The split of these datasets, or of directories that ``save_to_disk`` of the ``datasets``
             library wrote; None for the only one.
 
@@ -293,7 +293,7 @@ class TokenizeOptions:
                 "--output is required with several inputs, a list, a directory or stdin",
                 hint="pass --output PREFIX",
             )
-        if (dataset := hub.parse_dataset(first)) is not None:
+        if (dataset := hub.parse_dataset(first)) is not None and not dataset.path:
             return dataset.repository.rpartition("/")[2]
         name = os.path.basename(first)
         stem = name.split(".", 1)[0] if not name.startswith(".") else ""

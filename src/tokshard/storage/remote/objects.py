@@ -57,9 +57,6 @@ def status(url: str) -> RemoteStatus:
         UsageError: The scheme is unknown.
         MissingExtraError: The packages for this store are not installed.
     """
-    if (pinned := hub.parse_file(url)) is not None:
-        found = hub.status(pinned)
-        return RemoteStatus(found.size_bytes, None, found.version)
     info = _info(url)
     if info.get("type") == "directory":
         raise MissingFileError(f"object not found: {url} (it is a prefix of object names)", path=url)
@@ -207,9 +204,7 @@ class RemoteFile:
             raise self._changed()
 
     def _range(self, start: int, end: int) -> bytes:
-        if (pinned := hub.parse_file(self.url)) is not None:
-            return self._whole(hub.read_range(pinned, self.size_bytes, start, end), end - start)
-        place = locate(self.url)
+        place = _place(self.url)
         if is_s3(place.store):
             content = self._s3_range(place, start, end)
         else:
@@ -319,13 +314,18 @@ def download(url: str, local_path: str, known: RemoteStatus | None = None) -> No
             target.write(block)
 
 
+def _place(url: str) -> Place:
+    pinned = hub.parse_pinned(url)
+    return locate(url) if pinned is None else Place(*pinned)
+
+
 def _info(url: str) -> dict[str, Any]:
     return _ask("read", url, lambda place: place.store.info(place.path))
 
 
 def _ask(action: str, url: str, request: Callable[[Place], Any]) -> dict[str, Any]:
     def answer() -> dict[str, Any]:
-        place = locate(url)
+        place = _place(url)
         place.store.invalidate_cache()
         return cast("dict[str, Any]", request(place))
 
