@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from tokshard.core.formatting import visible
 from tokshard.dataset.products import MERGES_NAME, TOKENIZER_FILES, VOCABULARY_NAME
-from tokshard.errors import MissingExtraError, MissingFileError, TokenizerError
+from tokshard.errors import InputError, MissingExtraError, MissingFileError, StorageError, TokenizerError
 from tokshard.storage import fs, paths, syscalls
 from tokshard.storage.paths import is_remote
-from tokshard.storage.remote import objects
-from tokshard.tokenizer.files import ACCEPTED_FILES, read_file
+from tokshard.storage.remote import hub, objects
+from tokshard.tokenizer.files import ACCEPTED_FILES, MAX_DEFINITION_BYTES, read_file
 from tokshard.tokenizer.settings import SETTINGS_FILES
 
 FOR_TRANSFORMERS = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "source.spm")
@@ -154,35 +154,41 @@ def _copy(url: str) -> str:
 
 
 def _from_hub(name: str) -> Location:
+    """Return the files of a model at one commit; if it cannot be read, those in the library's cache."""
     try:
         import huggingface_hub
-        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
     except ImportError as error:
         raise MissingExtraError(f"the tokenizer hf:{name}", "hub") from error
+    hint = "download tokenizer.json and pass its path"
+    if not _HUB_NAME.fullmatch(name):
+        raise TokenizerError(
+            f"cannot download the tokenizer hf:{name}: its name must be ORG/NAME or ORG/NAME@REVISION",
+            hint=f"check the name, or {hint}",
+        )
     repository, _, revision = name.partition("@")
 
-    absent: list[Exception] = []
-
-    def fetch(file: str) -> str | None:
+    def download(file: str) -> str | None:
+        url = commit.url(file)
         try:
-            path: str = huggingface_hub.hf_hub_download(repository, file, revision=revision or None)
-        except EntryNotFoundError as error:
-            # A file that is not in the cache may still exist on the Hub, except in offline mode.
-            local = isinstance(error, LocalEntryNotFoundError)
-            if local and not huggingface_hub.constants.HF_HUB_OFFLINE:
-                raise
-            absent.append(error)
+            if objects.status(url).size_bytes > MAX_DEFINITION_BYTES:
+                raise InputError(f"{file} has more than {MAX_DEFINITION_BYTES} bytes")
+            return _copy(url)
+        except MissingFileError:
             return None
-        return path
 
+    def cached(file: str) -> str | None:
+        path = huggingface_hub.try_to_load_from_cache(repository, file, revision=revision or None)
+        return path if isinstance(path, str) else None
+
+    failure: InputError | StorageError = InputError(f"it has no {' or '.join(TOKENIZER_FILES)}")
     try:
-        found = _location(fetch, None, f"hf:{name}")
-        if found is None:
-            raise absent[0]
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().split("\n", 1)[0]
+        commit = hub.resolve("models", repository, revision or None, f"hf:{name}")
+        found = _location(download, None, f"hf:{name}")
+    except (InputError, StorageError) as error:
+        failure, found = error, _location(cached, None, f"hf:{name}")
+    if found is None:
         raise TokenizerError(
-            f"cannot download the tokenizer hf:{name}: {reason}",
-            hint="check the name and the access rights, or download tokenizer.json and pass its path",
-        ) from error
+            f"cannot download the tokenizer hf:{name}: {failure.message}",
+            hint=f"{failure.hint or 'check the name'}, or {hint}",
+        ) from failure
     return found
