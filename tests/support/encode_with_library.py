@@ -18,20 +18,27 @@ def megatron_core(path, texts, **settings):
 
     tokenizer = TikTokenTokenizer(path, **settings)
     ids = [tokenizer.text_to_ids(text) for text in texts]
-    return {"size": tokenizer.vocab_size, "eod_id": tokenizer.eod}, [ids, ids]
+    return {"size": tokenizer.vocab_size, "eod": tokenizer.eod}, [ids, ids]
 
 
-def transformers(path, texts, special_tokens):
-    """Encode with the tokenizer that a file of Llama 3 is converted to, without its special tokens.
+def transformers(path, texts, *, is_directory=False, special_tokens=0):
+    """Encode with AutoTokenizer, or with the tokenizer that a file of Llama 3 is converted to.
 
-    These follow the ordinary tokens in the vocabulary; the first begins a text, the second ends it.
+    The latter lacks its special tokens. These follow the ordinary tokens in the vocabulary; the first begins
+    a text, the second ends it.
     """
+    if is_directory:
+        from transformers import AutoTokenizer
+
+        auto = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        ids = [[auto(text, add_special_tokens=way).input_ids for text in texts] for way in (False, True)]
+        return {"size": len(auto), "eod": auto.eos_token_id}, ids
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
     tokenizer = TikTokenConverter(vocab_file=path, additional_special_tokens=[]).converted()
     first = tokenizer.get_vocab_size()
     ids = [tokenizer.encode(text).ids for text in texts]
-    facts = {"size": first + special_tokens, "eod_id": first + 1}
+    facts = {"size": first + special_tokens, "eod": first + 1}
     return facts, [ids, [[first, *one] for one in ids]]
 
 
@@ -48,7 +55,7 @@ def answer(request):
     for file in request["files"]:
         try:
             facts, ids = LIBRARIES[request["library"]](texts=request["texts"], **file)
-            answers.append({"facts": {**facts, "tokens": {}}, "without": ids[0], "with": ids[1]})
+            answers.append({**facts, "without": ids[0], "with": ids[1]})
         except Exception as error:  # whatever the libraries raise is an answer
             answers.append({"error": f"{type(error).__name__}: {error}"})
     return {"version": version, "answers": answers}

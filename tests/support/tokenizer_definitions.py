@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from support.directory_cases import token
 from tokshard.tokenizer.definition import load_tokenizer
 from tokshard.tokenizer.huggingface import byte_alphabet
 
@@ -44,6 +43,18 @@ def random_texts(seed, count):
     """Return ``count`` texts of the same kind, faster than hypothesis draws them."""
     generator = random.Random(seed)
     return ["".join(generator.choices(ATOMS, k=generator.randrange(24))) for _ in range(count)]
+
+
+def token(content, **flags):
+    """Return a token as configuration files write one with its flags."""
+    return {
+        "content": content,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        **flags,
+    }
 
 
 def added(index, content, **flags):

@@ -1,7 +1,7 @@
 """A package ``transformers`` that reads tokenizer.json and does what a test wants.
 
 The program of tokshard runs as it does for users, and the tests need no transformers. tests/oracle and
-scripts/tokenizer_matrix run it with transformers itself.
+scripts/tokenizer_directories run it with transformers itself.
 """
 
 import shlex
