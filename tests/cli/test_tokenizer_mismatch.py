@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from support.index_caches import write_dataset
 from support.mixture_data import run
 from support.plain_datasets import Plain
 from support.tokenizer_definitions import BYTE_LEVEL, added, characters, probe, sequence, split
+from support.transformers_stand_in import python_with_transformers
 from tokshard import TokenizeOptions, tokenize
 from tokshard.tokenizer.tiktoken_files import CL100K_PATTERN
 
@@ -128,14 +130,20 @@ def test_the_tokenizer_of_the_job_may_be_elsewhere(workshop):
     assert (wrong.returncode, "nowhere" in wrong.stderr) == (3, True)
 
 
-@pytest.mark.parametrize("version", ["4", "5"])
-def test_the_job_may_read_a_directory_as_either_version_of_transformers(workshop, version):
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "more_token": "<|more|>"}  # 5 adds it
-    Path("gpt2/tokenizer_config.json").write_text(json.dumps(config))
+@pytest.mark.skipif(find_spec("transformers") is not None, reason="transformers is installed")
+def test_a_directory_that_requires_transformers_is_not_compared_without_it(workshop, tmp_path):
+    Path("gpt2/tokenizer_config.json").write_text('{"do_lower_case": true}')
+    python = python_with_transformers(tmp_path / "one")
     for output in ("web", "code"):
-        encode(output, "gpt2", transformers=version, force=True)
-    assert run(*BLEND, *job("gpt2")).stderr == ""
-    encode("code", "gpt2", transformers="4" if version == "5" else "5", force=True)
+        encode(output, "gpt2", transformers=python, eod=EOD, force=True)
+    unread = run(*BLEND, *job("gpt2"))
+    assert unread.returncode == 0
+    assert "the job's tokenizer gpt2 cannot be read here and was not compared" in unread.stderr
+    assert "(do_lower_case True) requires transformers, which is not installed" in unread.stderr
+    change = "tokenizer.backend_tokenizer.add_special_tokens(['<|more|>'])"
+    encode(
+        "code", "gpt2", transformers=python_with_transformers(tmp_path / "two", change), eod=EOD, force=True
+    )
     refused = run(*BLEND, *job("gpt2"))
     assert (refused.returncode, "different tokenizers: definitions" in refused.stderr) == (6, True)
 
