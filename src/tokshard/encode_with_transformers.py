@@ -45,24 +45,27 @@ def _answer(files: dict[str, str]) -> dict[str, Any]:
         # transformers 4 may take the type of the model from the path: this one names none.
         os.chdir(directory)
         try:
-            tokenizer = load(".")
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
+                ".", use_fast=True, trust_remote_code=False, local_files_only=True
+            )
         finally:
             os.chdir(before)
+    definition = export(tokenizer)
+    add_for_megatron(tokenizer)
+    if mismatched := _mismatched(definition, tokenizer):
+        raise ValueError(f"Megatron finds {_listed(mismatched)} in other texts than AutoTokenizer")
+    if tokenizer.backend_tokenizer.encode_special_tokens:  # a setting that tokenizer.json does not have
+        definition = {"encode_special_tokens": True, **definition}
     return {
-        "definition": export(tokenizer),
+        "definition": definition,
         "size": len(tokenizer),
         "eos_token": None if tokenizer.eos_token is None else str(tokenizer.eos_token),
         "transformers": transformers.__version__,
     }
 
 
-def load(directory: str) -> Any:
-    """Return the tokenizer of a directory, prepared as by Megatron's HuggingFaceTokenizer."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(
-        directory, use_fast=True, trust_remote_code=False, local_files_only=True
-    )
+def add_for_megatron(tokenizer: Any) -> None:
+    """Add BOS, EOS, CLS and SEP once more, as Megatron's HuggingFaceTokenizer does."""
     same: dict[str, Any] = {"additional_special_tokens": []}
     if tokenizer.sep_token is None and tokenizer.eos_token:
         same["sep_token"] = tokenizer.eos_token
@@ -73,13 +76,10 @@ def load(directory: str) -> Any:
     elif tokenizer.cls_token is None and tokenizer.bos_token:
         same["cls_token"] = tokenizer.bos_token
     tokenizer.add_special_tokens(same)
-    return tokenizer
 
 
 def export(tokenizer: Any) -> dict[str, Any]:
     """Return the definition of a tokenizer in the form of ``tokenizer.json``, without truncation and padding.
-
-    ``encode_special_tokens`` is its first key if special tokens in texts are encoded as ordinary text.
 
     Raises:
         ValueError: No definition gives the ids of the tokenizer.
@@ -87,16 +87,14 @@ def export(tokenizer: Any) -> dict[str, Any]:
     name = type(tokenizer).__name__
     if not tokenizer.is_fast:
         raise ValueError(f"{name} has no definition: it is a slow tokenizer")
-    backend = tokenizer.backend_tokenizer
-    definition = json.loads(backend.to_str())
+    definition: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
     definition.update(truncation=None, padding=None)
     # tokenizers below 0.23 matches a token that was added twice by its first flag, but saves the second.
     for token in _mismatched(definition, tokenizer):
         token["normalized"] = not token["normalized"]
     if mismatched := _mismatched(definition, tokenizer):
-        names = ", ".join(repr(token["content"]) for token in mismatched[:_SHOWN_TOKENS])
-        raise ValueError(f"no definition gives the ids of {name} in texts with {names}")
-    return {"encode_special_tokens": True, **definition} if backend.encode_special_tokens else definition
+        raise ValueError(f"no definition gives the ids of {name} in texts with {_listed(mismatched)}")
+    return definition
 
 
 def _mismatched(definition: dict[str, Any], tokenizer: Any) -> list[dict[str, Any]]:
@@ -113,6 +111,10 @@ def _mismatched(definition: dict[str, Any], tokenizer: Any) -> list[dict[str, An
         return ours != list(tokenizer(probes, add_special_tokens=True).input_ids)
 
     return [token for token in definition["added_tokens"] if differs(token["content"])]
+
+
+def _listed(tokens: list[dict[str, Any]]) -> str:
+    return ", ".join(repr(token["content"]) for token in tokens[:_SHOWN_TOKENS])
 
 
 def main() -> int:

@@ -76,6 +76,16 @@ def test_split_special_tokens_is_kept_and_encoded_by_the_reference(directory, tm
     assert refusal == "the fast encoder does not support split_special_tokens"
 
 
+def test_a_tokenizer_that_megatron_changes_is_refused(directory, tmp_path):
+    again = "[tokenizers.AddedToken('<|end|>', lstrip=True)]"
+    change = (
+        f"LikeFast.add_special_tokens = lambda self, _: self.backend_tokenizer.add_special_tokens({again})"
+    )
+    python = python_with_transformers(tmp_path / "packages", change)
+    with pytest.raises(TokenizerError, match=r"Megatron finds '<\|end\|>' in other texts than AutoTokenizer"):
+        load_tokenizer(str(directory), transformers=python)
+
+
 class _WithFlags:
     """A tokenizer that finds its EOS token only before normalization, though its definition says after."""
 
