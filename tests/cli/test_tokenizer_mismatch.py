@@ -140,6 +140,21 @@ def test_a_directory_that_requires_transformers_is_not_compared_without_it(works
     assert unread.returncode == 0
     assert "the job's tokenizer gpt2 cannot be read here and was not compared" in unread.stderr
     assert "(do_lower_case True) requires transformers, which is not installed" in unread.stderr
+    command = "pretrain_gpt.py --tokenizer-type HuggingFaceTokenizer --tokenizer-model gpt2 --data-path web"
+    checked = run(
+        "doctor",
+        "--",
+        *command.split(),
+        "--seq-length",
+        16,
+        "--train-samples",
+        60,
+        "--micro-batch-size",
+        1,
+        "--global-batch-size",
+        1,
+    )
+    assert "(do_lower_case True) requires transformers, which is not installed" in checked.stdout
     change = "tokenizer.backend_tokenizer.add_special_tokens(['<|more|>'])"
     encode(
         "code", "gpt2", transformers=python_with_transformers(tmp_path / "two", change), eod=EOD, force=True
