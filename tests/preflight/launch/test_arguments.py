@@ -230,7 +230,7 @@ def test_a_command_inside_a_wrapper_is_found():
     [
         ("torchrun pretrain_gpt.py --data-path $DATA", ("data_path", "$DATA")),
         ("pretrain_gpt.py --data-path a $ROOT/b c", ("data_path", "$ROOT")),
-        ("pretrain_gpt.py --train-samples $((A*B))", ("train_samples", "$B and $A")),
+        ("pretrain_gpt.py --train-samples $((A*B))", ("train_samples", "$A and $B")),
         ("pretrain_gpt.py --seq-length", ("seq_length", "")),
         ("pretrain_gpt.py --seq-length --data-path a", ("seq_length", "")),
     ],

@@ -29,7 +29,7 @@ set -- p '' "q r"
 """
 TEXTS = ["a", "b", "B7", "--x", "k=v", "1", "x.y", "a/b"]
 PATTERNS = ["a", "b*", "*.", ".*", "?", "[ab]", "*c", "/*", "a*"]
-NUMBERS = ["0", "1", "2", "N", "$N", "${N}", "$#", "${#A}"]
+NUMBERS = ["0", "1", "2", "N", "$N", "${N}", "$#", "${#L[@]}"]
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Names:
     scalars: tuple[str, ...] = ("A", "B", "C", "D")
     unknown: tuple[str, ...] = ()
     split: tuple[str, ...] = ()  # unknown, and used as words of their own only
-    has_loops: bool = True
+    is_known: bool = True  # without what the reader leaves unknown
 
 
 KNOWN = Names()
-UNKNOWN = Names(unknown=("U", "V"), split=("W",), has_loops=False)
+UNKNOWN = Names(unknown=("U", "V"), split=("W",), is_known=False)
 
 
 def named(make: Callable[..., st.SearchStrategy[str]]) -> Callable[..., st.SearchStrategy[str]]:
@@ -70,7 +70,6 @@ ARITHMETIC = st.recursive(
     lambda inner: (
         st.builds("({} {} {})".format, inner, sampled("+", "-", "*", "<", "==", "&&", "||", ">="), inner)
         | st.builds("({} / 2 % 3)".format, inner)
-        | st.builds("({} ? {} : {})".format, inner, inner, inner)
     ),
     max_leaves=4,
 )
@@ -82,18 +81,19 @@ def expansions(names: Names) -> st.SearchStrategy[str]:
     name = sampled(*names.scalars)
     changes = st.one_of(
         st.builds("{}{}".format, sampled("%", "%%", "#", "##"), sampled(*PATTERNS)),
-        st.builds(
-            "{}{}/{}".format, sampled("/", "//"), sampled("a", ".", "b?", "[ab]"), sampled("", "x", "$N")
-        ),
         st.builds("{}{}".format, sampled(":-", "-", ":+", "+"), sampled("d", "$N", "${B}", "x y", "'q'")),
-        sampled("^^", ",,", ":1", ":1:2", ": -1", ":0:2", "::2"),
+    )
+    rare = st.one_of(
+        name.map("${{#{}}}".format),
+        st.builds("${{{}{}}}".format, name, sampled("^^", ",,", ":1", ":1:2", ": -1", ":0:2", "/a/x", "//?")),
+        sampled("${L[@]:1}", "${@:2}", "$((N++))", "$((N ? 1 : 2))", "$((N << 1))", "$((010))", "{a,{b,c}}"),
     )
     return st.one_of(
         name.map("${{{}}}".format),
         st.builds("${{{}{}}}".format, name, changes),
-        name.map("${{#{}}}".format),
+        *[rare] * (not names.is_known),
         ARITHMETIC.map("$(({}))".format),
-        sampled("${L[@]}", "${L[1]}", "${#L[@]}", "${L[*]}", "$@", "$#", "${L[@]:1}", "${@:2}", "${!L[@]}"),
+        sampled("${L[@]}", "${L[1]}", "${#L[@]}", "${L[*]}", "$@", "$#", "${!L[@]}"),
         sampled(
             "$1",
             "${2}",
@@ -159,7 +159,7 @@ def simple_statements(names: Names) -> st.SearchStrategy[str]:
             "{} {}={}".format, sampled("export", "declare"), name, expansions(names).map('"{}"'.format)
         ),
         ARITHMETIC.map("N=$(({}))".format),
-        sampled("((N++))", "((N += 2))", "let N=N+1", "N=$((N * 2))"),
+        sampled(*["((N++))", "((N += 2))", "let N=N+1"] * (not names.is_known), "N=$((N * 2))"),
         st.builds("set -- {}".format, many),
         sampled("shift", "shift 2", "unset A", "unset L", "export B"),
         st.builds("{} && run {}".format, conditions(names), many),
@@ -183,16 +183,15 @@ def blocks(draw: st.DrawFn, names: Names, depth: int = 3) -> str:
 @named
 def compound_statements(names: Names, depth: int) -> st.SearchStrategy[str]:
     body, condition, word = blocks(names, depth - 1), conditions(names), words(names)
-    items = joined(" ", word if names.has_loops else sampled(*TEXTS), 0, 3)
+    items = joined(" ", word if names.is_known else sampled(*TEXTS), 0, 3)
     inner = body.filter(lambda text: not re.search(r"\bf\b", text))  # no recursion
     finite = body.filter(lambda text: "set --" not in text)
     text = inner.filter(lambda text: not re.search(r"L|END|\\\$", text))  # arrays are not exported
     documents = text.filter(lambda text: "while" not in text)  # $# is expanded once
     loops = [
         st.builds("for A in {}; do\n{}\ndone".format, items, body),
-        st.builds("for ((i = {}; i < 3; i++)); do\n{}\nrun $i\ndone".format, sampled("1", "3"), body),
     ]
-    if names.has_loops:
+    if names.is_known:
         loops += [
             finite.map("while [ $# -gt 0 ]; do\nrun $1\n{}\nshift\ndone".format),
             st.builds(
@@ -237,7 +236,7 @@ def compound_statements(names: Names, depth: int) -> st.SearchStrategy[str]:
         ),
         st.builds("bash -c {} x {}".format, text.map(shlex.quote), joined(" ", word, 0, 2)),
         text.map("bash <<'END'\n{}\nEND".format),
-        (documents if names.has_loops else expansions(names).map("run {}".format)).map(
+        (documents if names.is_known else expansions(names).map("run {}".format)).map(
             "bash <<END\n{}\nEND".format
         ),
         text.map(lambda text: f"eval {shlex.quote(text)}"),
@@ -258,7 +257,8 @@ def is_instance(words: list[str], pattern: tuple[Word, ...]) -> bool:
         return any(is_instance(words, (*choice, *rest)) for choice in first.choices())
     least = 0 if first.is_open else 1
     # With text beside it, a list or a text that is split is one word at least.
-    most = len(words) if first.is_open or (first.unknown and re.search("[@W]", first.text)) else 1
+    is_split = first.unknown and re.search(r"[@W]|\$\{\w+[:/^,]|\{a,", first.text)
+    most = len(words) if first.is_open or is_split else 1
     if not first.unknown and words[:1] != [first.text]:
         return False
     return any(is_instance(words[count:], rest) for count in range(least, min(most, len(words)) + 1))

@@ -53,7 +53,7 @@ def test_an_endless_loop_makes_its_variables_unknown(loop):
 
 def test_many_rounds_in_many_rounds_are_too_many(monkeypatch):
     monkeypatch.setattr(interpreter, "_MAX_STEPS", 2000)
-    loops = "".join(f"for ((i{n}=0; i{n}<900; i{n}++)); do " for n in range(4))
+    loops = "for i in {1..900}; do " * 4
     with pytest.raises(UsageError, match="too many to follow"):
         read_shell(loops + "run; " + "done; " * 4)
 
@@ -64,15 +64,9 @@ def test_a_value_that_doubles_becomes_unknown():
     assert (run, set(value.split("$X"))) == ("run", {""})
 
 
-def test_numbers_have_64_bits_as_in_bash():
-    assert last_words("run $((2**63)) $((2**64)) $((9223372036854775807 + 1)) $((1 << 63)) $((-7 / 2))") == [
-        "run",
-        "-9223372036854775808",
-        "0",
-        "-9223372036854775808",
-        "-9223372036854775808",
-        "-3",
-    ]
+def test_numbers_that_bash_would_wrap_are_unknown():
+    numbers = ["$((9223372036854775807 + 1))", "$((999999999999999999 * 10))", "$((1 << 63))"]
+    assert last_words(f"run {' '.join(numbers)} $((-7 / 2))") == ["run", *numbers, "-3"]
 
 
 def test_many_conditions_are_one_path():

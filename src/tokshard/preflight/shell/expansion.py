@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from fnmatch import translate
 
-from tokshard.preflight.shell.arithmetic import Arithmetic
+from tokshard.preflight.shell.arithmetic import value_of_arithmetic
 from tokshard.preflight.shell.braces import expand_braces
 from tokshard.preflight.shell.programs import output_of
 from tokshard.preflight.shell.state import State
-from tokshard.preflight.shell.syntax import Node, ShellText
+from tokshard.preflight.shell.syntax import Node, ShellText, assigned_names
 from tokshard.preflight.shell.values import (
     BLANKS,
     Fields,
@@ -88,7 +88,12 @@ class Expander:
         return joined_values(fields.values())
 
     def _fields(self, node: Node) -> Iterator[Fields]:
-        for parts in expand_braces(node.get("Parts", ())):
+        words = expand_braces(node.get("Parts", ()))
+        if words is None:
+            fields = Fields()
+            fields.add_open(Piece(self._text.written(node), is_unknown=True))
+            yield fields
+        for parts in words or ():
             fields = Fields(self._separators())
             self._add_parts(fields, parts, quoted=False, escapes=_ESCAPED)
             yield fields
@@ -214,35 +219,31 @@ class Expander:
             self._state.assign(name, Variable.of(self.value(word)))
         return word
 
-    def _parameter(self, part: Node) -> list[Value] | None:
+    def _parameter(self, part: Node) -> list[Value] | None:  # noqa: PLR0911 - one for each change
         """Return the values of a parameter expansion; None if they are unknown."""
         self._needed.clear()
         variable = self._variable(part["Param"].get("Value", ""))
-        if part.get("Excl"):
-            return self._indirect(part, variable)
         values = self._selected(part, variable)
-        if values is None or part.get("Width"):
+        if variable is None or values is None or any(part.get(change) for change in _RARE):
             return None
         self._needed += reasons_of(*values)
+        operation, has_many = part.get("Exp"), _is_list(part) and not is_open(values)
+        if part.get("Excl"):
+            return list(map(known, variable.sorted_keys())) if has_many else None
         if part.get("Length"):
-            return self._length(part, values)
-        is_changed = any(part.get(change) for change in ("Slice", "Repl", "Exp"))
-        if (operation := part.get("Exp")) and "+" in operation["Op"]:
+            return [known(str(len(values)))] if has_many else None
+        if operation is None:
+            return values
+        if "+" in operation["Op"]:
             scripts = ["", script_of(self.value(operation.get("Word")))]
             return [(undecided(self._text.written(part), scripts, reasons_of(*values)),)]
-        if is_changed and any(piece.is_open or piece.choices for value in values for piece in value):
+        if any(piece.is_open or piece.choices for value in values for piece in value):
             return None
-        return self._changed(part, values)
-
-    def _changed(self, part: Node, values: list[Value]) -> list[Value] | None:
-        written = unknown(self._text.written(part), self._needed)
-        if part.get("Slice"):
-            return self._slice(part, values)
-        if part.get("Repl"):
-            return [self._replaced(part["Repl"], value, written) for value in values]
-        if part.get("Exp") is not None and part["Exp"]["Op"] not in _DEFAULTS:
-            return [self._cut(part["Exp"], value, written) for value in values]
-        return values
+        if operation["Op"] in _DEFAULTS:
+            return values
+        return [
+            self._cut(operation, value, unknown(self._text.written(part), self._needed)) for value in values
+        ]
 
     def _variable(self, name: str) -> Variable | None:
         parameters = self._state.parameters
@@ -281,52 +282,9 @@ class Expander:
             return str(value)
         return text_of(self.value(index)) if index["Type"] == "Word" else None
 
-    def _indirect(self, part: Node, variable: Variable | None) -> list[Value] | None:
-        if variable is None or is_open(variable.elements.values()):
-            return None
-        if _is_list(part):
-            return [known(key) for key in variable.sorted_keys()]
-        name = text_of(variable.elements.get("0", ()))
-        target = None if not name else self._variable(name)
-        is_unknown = target is None or is_open(target.elements.values())
-        return None if target is None or is_unknown else [target.elements.get("0", ())]
-
-    @staticmethod
-    def _length(part: Node, values: list[Value]) -> list[Value] | None:
-        if _is_list(part):
-            return None if is_open(values) else [known(str(len(values)))]
-        text = text_of(values[0] if values else ())
-        return None if text is None else [known(str(len(text)))]
-
-    def _slice(self, part: Node, values: list[Value]) -> list[Value] | None:
-        ends = [part["Slice"].get(end) for end in ("Offset", "Length")]
-        first, length = (None if end is None else self.arithmetic(end) for end in ends)
-        if (first is None and ends[0] is not None) or (length is None and ends[1] is not None):
-            return None
-        first = first or 0
-        if _is_list(part):
-            if part["Param"].get("Value", "") in _ALL:
-                first -= 1  # parameters are numbered from 1
-            return values[first:][:length]
-        text = text_of(values[0] if values else ())
-        return None if text is None else [known(text[first:][:length])]
-
-    def _replaced(self, replacement: Node, value: Value, written: Value) -> Value:
-        text, pattern = text_of(value), text_of(self.value(replacement.get("Orig")))
-        by = text_of(self.value(replacement.get("With")))
-        if text is None or not pattern or by is None or pattern[0] in "#%":
-            return written
-        times = 0 if replacement.get("All") else 1
-        return known(re.sub(_pattern(pattern), lambda _: by, text, count=times))
-
     def _cut(self, operation: Node, value: Value, written: Value) -> Value:
-        text, kind = text_of(value), operation["Op"]
-        if text is None:
-            return written
-        if kind in ("^^", ",,"):
-            return known(text.upper() if kind == "^^" else text.lower())
-        pattern = text_of(self.value(operation.get("Word")))
-        if pattern is None or kind not in ("%", "%%", "#", "##"):
+        text, pattern, kind = text_of(value), text_of(self.value(operation.get("Word"))), operation["Op"]
+        if text is None or pattern is None or kind not in ("%", "%%", "#", "##"):
             return written
         whole = re.compile(_pattern(pattern))
         ends = range(len(text) + 1)
@@ -338,13 +296,19 @@ class Expander:
         return value
 
     def number(self, node: Node, written: str) -> Value:
-        """Return the value of an arithmetic expression. Assignments are done."""
-        arithmetic = Arithmetic(self._state, self.value)
-        number = arithmetic.value(node)
-        return unknown(written, arithmetic.reasons) if number is None else known(str(number))
+        """Return the value of an arithmetic expression; the variables that it assigns become unknown."""
+        if names := set(assigned_names(node)):
+            self._state.forget(names, (f"`{self._text.written(node)}`",))
+            return unknown(written)
+        return value_of_arithmetic(node, written, self._operand)
+
+    def _operand(self, node: Node) -> Value:
+        value = self.value(node)
+        name = text_of(value) or ""
+        return scalar(self._state.variables.get(name), name) if name.isidentifier() else value
 
     def arithmetic(self, node: Node) -> int | None:
-        """Return the value of an arithmetic expression; None if it is unknown. Assignments are done."""
+        """Return the value of an arithmetic expression; None if it is unknown."""
         value = self.number(node, "")
         self._needed += reasons_of(value)
         return None if (text := text_of(value)) is None else int(text)
@@ -432,6 +396,7 @@ def _plain_word(parts: Sequence[Node]) -> Word | None:
 
 
 _DEFAULTS = frozenset({":-", "-", ":=", "=", ":+", "+", ":?", "?"})
+_RARE = ("Slice", "Repl", "Width")  # changes of a value that are not done here
 
 
 def _opened(value: Value) -> Value:

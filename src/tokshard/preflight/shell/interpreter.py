@@ -360,14 +360,9 @@ class _Interpreter:
     def _for(self, command: Node, state: State) -> None:
         loop, expander = command["Loop"], self._expander(state)
         if loop["Type"] == "CStyleLoop":
-            parts = [loop.get(part) for part in ("Init", "Post")]
-            init, post = ({} if part is None else {"Cmd": {"Type": "ArithmCmd", "X": part}} for part in parts)
-            self._statement(init, state)
-
-            def holds(state: State) -> ExitStatus:
-                return self._arithmetic(loop, state) if "Cond" in loop else ExitStatus(True)
-
-            self._rounds(command["Do"], state, holds, post)
+            why = (f"`{self.text.written(loop)}`",)
+            state.forget(assigned_names(loop), why)
+            self._unknown_rounds(command["Do"], state, why)
             return
         name = loop["Name"].get("Value", "")
         if (loop.get("InPos") or {}).get("Line"):
@@ -394,20 +389,13 @@ class _Interpreter:
 
         self._rounds(command["Do"], state, holds)
 
-    def _rounds(
-        self,
-        statements: Sequence[Node],
-        state: State,
-        holds: Callable[[State], ExitStatus],
-        post: Node | None = None,
-    ) -> None:
+    def _rounds(self, statements: Sequence[Node], state: State, holds: Callable[[State], ExitStatus]) -> None:
         """Run a loop as long as its condition holds; if that is unknown, what the loop assigns is too.
 
         Args:
             statements: The body of the loop.
             state: The state.
             holds: The condition, which may change the state.
-            post: A statement that is run after each round.
         """
         first, start, outcome = state.fork(), len(self.run.commands), ExitStatus(None)
         with self.run.catching(("break", "continue"), state):
@@ -418,7 +406,6 @@ class _Interpreter:
                 self._round(statements, state)
                 if state.flow is not None:
                     break
-                self._statement(post or {}, state)
             else:
                 outcome = ExitStatus(None)
             if outcome.succeeds is None:
@@ -426,12 +413,7 @@ class _Interpreter:
         if outcome.succeeds is None:
             del self.run.commands[start:]
             state.join([first], ())
-
-            def before(state: State) -> None:
-                holds(state)
-                self._statement(post or {}, state)
-
-            self._unknown_rounds(statements, state, outcome.reasons or ("`while`",), before)
+            self._unknown_rounds(statements, state, outcome.reasons or ("`while`",), holds)
 
     def _round(self, statements: Sequence[Node], state: State) -> None:
         with self.run.catching(("continue",), state):
@@ -510,8 +492,7 @@ class _Interpreter:
         state.functions |= {name.get("Value", ""): body for name in names if name is not None}
 
     def _let(self, command: Node, state: State) -> None:
-        for expression in command.get("Exprs", ()):
-            self._expander(state).arithmetic(expression)
+        state.forget(assigned_names(command), (f"`{self.text.written(command)}`",))
 
     def _call(self, statement: Node, state: State) -> ExitStatus | None:
         command = statement["Cmd"]

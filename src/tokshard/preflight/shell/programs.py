@@ -3,65 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 
-from tokshard.preflight.shell.arithmetic import combined
-from tokshard.preflight.shell.values import Value, joined_values, known, text_of, unknown, written_text
+from tokshard.preflight.shell.arithmetic import calculated
+from tokshard.preflight.shell.values import Value, joined_values, known, text_of
 
 
-def output_of(program: str, operands: list[Value]) -> Value | None:
+def output_of(program: str, operands: Sequence[Value]) -> Value | None:
     """Return the output of a program; None if only running it would tell.
 
     Example:
-        >>> output_of("basename", [known("/data/web.bin")]) == known("web.bin")
+        >>> output_of("basename", [known("/data/web.bin"), known(".bin")]) == known("web")
         True
     """
-    run = _PROGRAMS.get(program)
-    if run is None or (run is not _echo and any(written_text(value).startswith("-") for value in operands)):
-        return None  # options
-    return run(operands)
-
-
-def _echo(operands: list[Value]) -> Value:
-    while operands and text_of(operands[0]) in ("-n", "-e", "-ne", "-en"):
-        operands = operands[1:]
-    return joined_values(operands)
-
-
-def _expr(operands: list[Value]) -> Value:
     texts = [text_of(value) for value in operands]
-    written = unknown(f"$(expr {' '.join(map(written_text, operands))})")
-    try:
-        one, kind, other = texts
-        result = combined(kind or "", int(one or ""), int(other or ""))
-    except ValueError:
-        return written
-    return written if result is None else known(str(result))
+    if program == "echo":
+        return joined_values(operands[1:] if texts[:1] == ["-n"] or texts[:1] == ["-e"] else operands)
+    output = _output(program, [text for text in texts if text is not None])
+    return None if output is None or None in texts else known(output)
 
 
-def _path_part(take: Callable[[str], str], name: str) -> Callable[[list[Value]], Value]:
-    def part(operands: list[Value]) -> Value:
-        text = text_of(operands[0]) if len(operands) == 1 else None
-        if text is None and name == "basename" and len(operands) == 2:
-            path, suffix = map(text_of, operands)
-            if path is not None and suffix is not None:
-                base = take(path)
-                return known(base if base == suffix else base.removesuffix(suffix))
-        if text is None or text.startswith("-"):
-            return unknown(f"$({name} {_written(operands)})")
-        return known(take(text))
-
-    return part
-
-
-def _written(operands: list[Value]) -> str:
-    return " ".join(map(written_text, operands))
-
-
-_PROGRAMS: Mapping[str, Callable[[list[Value]], Value]] = {
-    "echo": _echo,
-    "expr": _expr,
-    "dirname": _path_part(lambda path: os.path.dirname(path.rstrip("/")) or ".", "dirname"),
-    "realpath": _path_part(os.path.abspath, "realpath"),
-    "basename": _path_part(lambda path: os.path.basename(path.rstrip("/")), "basename"),
-}
+def _output(program: str, operands: Sequence[str]) -> str | None:
+    if any(operand.startswith("-") for operand in operands):
+        return None
+    match program, *operands:
+        case "dirname", path:
+            return os.path.dirname(path.rstrip("/")) or "."
+        case "realpath", path:
+            return os.path.abspath(path)
+        case "basename", path, *suffix:
+            name = os.path.basename(path.rstrip("/"))
+            return name if [name] == suffix else name.removesuffix("".join(suffix[:1]))
+        case "expr", one, operator, other:
+            return calculated(operator, one, other)
+    return None

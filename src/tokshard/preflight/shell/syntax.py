@@ -32,6 +32,7 @@ _FILL_IN = re.compile(
 )
 # And array elements such as [0]*3, which only bash accepts.
 _BRACKET = re.compile(r"(?<=\s)\[(?=[^\s\[\]]*\](?!\s|\+?=))")
+_ASSIGNING = re.compile(r"\+\+|--|(?:[-+*/%&|^]|<<|>>)?=")
 _MESSAGE = re.compile(r"<standard input>:(\d+):\d+: (.*)|(\d+):\d+: (.*)")
 
 
@@ -90,6 +91,9 @@ def assigned_names(node: Any) -> Iterator[str]:
     elif isinstance(node, dict):
         if isinstance(node.get("Name"), dict) and ("Value" in node or "Array" in node):
             yield node["Name"].get("Value", "")
+        if node.get("Type") in ("BinaryArithm", "UnaryArithm") and _ASSIGNING.fullmatch(node["Op"]):
+            for part in node["X"].get("Parts", ()):
+                yield part.get("Value") or part.get("Param", {}).get("Value", "")
         for value in node.values():
             yield from assigned_names(value)
 
