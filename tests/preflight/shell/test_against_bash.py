@@ -154,7 +154,9 @@ def simple_statements(names: Names) -> st.SearchStrategy[str]:
         many.map("run {}".format),
         st.builds("{}{}{}".format, name, sampled("=", "+="), word),
         st.builds("L{}({})".format, sampled("=", "+="), many),
-        st.builds("L[{}]{}{}".format, sampled("0", "2", "N"), sampled("=", "+="), word),
+        st.builds(
+            "L[{}]{}{}".format, sampled(*["2", "N"] * (not names.is_known), "0"), sampled("=", "+="), word
+        ),
         st.builds(
             "{} {}={}".format, sampled("export", "declare"), name, expansions(names).map('"{}"'.format)
         ),
@@ -269,7 +271,7 @@ def is_run(commands: list[list[str]], reading: list[ShellCommand], *, has_return
     ends = {0}  # the numbers of commands that the reading so far may have
     for command in reading:
         ran = {end + 1 for end in ends if end < len(commands) and is_instance(commands[end], command.words)}
-        ends = ran | (ends if command.conditions or has_returns else set())
+        ends = ran | (ends if any(command.conditions) or has_returns else set())
     return len(commands) in ends
 
 

@@ -77,7 +77,7 @@ def test_pipes_brackets_and_redirections_part_commands():
         ["run", "b"],
         ["run", "c"],
     ]
-    assert [command.conditions for command in commands] == [(), (), (), (("`run b`",),)]
+    assert [command.conditions for command in commands] == [(), (), (), (["`run b`"],)]
 
 
 @pytest.mark.parametrize("text", ["run 'a", 'run "a', "A=(a b", "run ${A", "run $(a", "run `a", "A=(a; b)"])
@@ -166,7 +166,7 @@ def test_descriptions_in_angle_brackets_are_unknown_values():
 
 
 def test_elements_of_arrays_may_begin_with_brackets():
-    assert words_of("L=(--layers [0]+[1]\n [2]=x); run ${L[@]}")[-1][:2] == ["run", "--layers"]
+    assert words_of("L=(--layers [0]+[1]\n [2]*3); run ${L[@]}")[-1][:2] == ["run", "--layers"]
     assert open_words("L=(--layers [0]+[1] -a); run ${L[@]}")[2:] == [("[0]+[1]", False), ("-a", False)]
 
 
@@ -176,7 +176,7 @@ def test_elements_of_arrays_may_begin_with_brackets():
         ("until run a; do sleep 1; done", ["run", "a"]),
         ("IFS=,; L=a,b; run $L", ["run", "a", "b"]),
         ("D=x; unset D; run ${D-m}", ["run", "m"]),
-        ("A=(1 2 3); unset 'A[1]'; run ${A[@]}", ["run", "1", "3"]),
+        ("A=(1 2); A[1]=3; A[2]=4; A=0; run ${A[@]}", ["run", "0", "3", "4"]),
         ("D=w; f() { local D=s; g; }; g() { D=z; }; f; run $D", ["run", "w"]),
         ("run $'t\\tb'", ["run", "t\tb"]),
         ("ls | xargs -I{} run data/{}", ["xargs", "-I{}", "run", "data/{}", "xargs"]),
@@ -242,6 +242,11 @@ def test_commands_under_an_undecided_condition(text, expected):
         ("A=0; while read B; do A=$B; done; run $A", "$A", "`read`"),
         ("A=0; f() { [ $X ] && return; A=1; }; f; run $A", "$A", "$X"),
         ("A=0; for i in 1 2; do [ $X ] && break; A=$i; done; run $A", "$A", "$X"),
+        ("A=(1 2 3); unset 'A[1]'; run ${A[@]}", "$A", "`unset A[1]`"),
+        ("A=(1); A[3]=2; run ${A[@]}", "$A", "`A[3]=2`"),
+        ("A=([3]=2); run ${A[@]}", "$A", "`A=([3]=2)`"),
+        ("declare -A A; A[x]=2; run ${A[x]}", "${A[x]}", "`declare -A A`"),
+        ("declare -A A=([x]=2); run ${A[x]}", "${A[x]}", "`declare -A A=([x]=2)`"),
         ("A=1; ((A += 2)); run $A", "$A", "`A += 2`"),
         ("A=1; let A=2; run $A", "$A", "`let A=2`"),
         ("for ((i = 0; i < 2; i++)); do A=$i; done; run $A", "$A", "`((i = 0; i < 2; i++))`"),
@@ -250,7 +255,7 @@ def test_commands_under_an_undecided_condition(text, expected):
             "$i",
             "`((i = 0; i < 2; i++))`",
         ),
-        ("f() { A=1; }; if [ $X ]; then f() { A=2; }; fi; f; run $A", "$A", "$X"),
+        ("f() { A=1; }; if [ $X ]; then f() { A=2; }; fi; f; run $A", "$A", "`f`"),
         ("A=0; if [ $X ]; then A=1; exit; fi; run $A", "0", None),
         ("A=0; if [ $X ]; then shift; fi; run $1", "$1", "$1"),
         ("if [ $X ]; then A=a; fi; run ${A:-b}", "${A:-b}", "$X"),

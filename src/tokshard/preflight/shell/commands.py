@@ -9,11 +9,8 @@ from tokshard.preflight.shell.conditions import ExitStatus
 from tokshard.preflight.shell.state import Flow, State
 from tokshard.preflight.shell.values import (
     Value,
-    Variable,
     Word,
-    is_open,
     known,
-    reasons_of,
     unknown,
     value_of,
 )
@@ -137,15 +134,6 @@ def program_at(words: Sequence[Word], names: frozenset[str]) -> int | None:
     return None
 
 
-def file_operand(words: Sequence[Word]) -> int | None:
-    """Return the position of the script among the operands of a shell or of ``sbatch``."""
-    if Word("-s") in words:
-        return None  # the standard input is the script
-    named = (at for at, word in enumerate(words) if IS_SCRIPT.search(word.text))
-    others = (at for at, word in enumerate(words) if not word.text.startswith(("-", "+")))
-    return next(named, next(others, None))
-
-
 # They change no variables, and run nothing.
 _SILENT = frozenset({"echo", "printf", "cd", "pushd", "popd", "module", "ulimit", "umask", "wait", "trap"})
 
@@ -184,16 +172,11 @@ def run_builtin(words: Sequence[Word], text: str | None, state: State) -> ExitSt
 
 
 def _unset(text: str, state: State) -> None:
-    name, bracket, key = text.partition("[")
-    found = state.variables.get(name, Variable())
-    if bracket and is_open(found.elements.values()):
-        state.forget([name], reasons_of(*found.elements.values()))
-        return
+    name, bracket, _ = text.partition("[")
     if bracket:
-        kept = {other: value for other, value in found.elements.items() if other != key.rstrip("]")}
-        state.assign(name, Variable(kept))
+        state.forget([name], (f"`unset {text}`",))
         return
-    state.assign(name, Variable())
+    state.assign(name, ())
     state.exported -= {name}
 
 
@@ -202,7 +185,7 @@ def _read(operands: Sequence[Word], text: str | None, state: State) -> None:
     state.forget(names, ("`read`",))
     if text is not None and len(names) == 1 and Word("-d") in operands:
         # read -d '' NAME <<END: the whole text
-        state.assign(names[0], Variable.of(text.strip()))
+        state.assign(names[0], (known(text.strip()),))
 
 
 def _set_parameters(operands: Sequence[Word], state: State) -> None:

@@ -201,14 +201,15 @@ class Expander:
             return None
         kind, variable = operation["Op"], self._variable(name)
         # The environment is assumed to set no variable for which the script has another value.
-        is_missing = variable is None or not variable.elements
+        is_missing = variable is None or not variable
         is_unset = is_missing and name not in _SPECIAL
         values = self._selected(part, variable)
         if values is None and not is_unset:
             return None
         uses_word = is_unset or not values or (":" in kind and not any(values))
-        may_be_unset = any(piece.choices for value in values or () for piece in value)
-        if values and "+" in kind and (":" in kind or may_be_unset) and not any(map(_has_text, values)):
+        unknown_pieces = [piece for value in values or () for piece in value if piece.is_unknown]
+        may_be_unset = any(":" in kind or piece.choices for piece in unknown_pieces)
+        if values and "+" in kind and may_be_unset and not any(map(_has_text, values)):
             return None
         word: Node = operation.get("Word") or {}
         if "+" in kind:
@@ -216,10 +217,10 @@ class Expander:
         if not uses_word or "?" in kind:
             return None
         if "=" in kind:
-            self._state.assign(name, Variable.of(self.value(word)))
+            self._state.assign(name, (self.value(word),))
         return word
 
-    def _parameter(self, part: Node) -> list[Value] | None:  # noqa: PLR0911 - one for each change
+    def _parameter(self, part: Node) -> Sequence[Value] | None:  # noqa: PLR0911 - one for each change
         """Return the values of a parameter expansion; None if they are unknown."""
         self._needed.clear()
         variable = self._variable(part["Param"].get("Value", ""))
@@ -229,7 +230,7 @@ class Expander:
         self._needed += reasons_of(*values)
         operation, has_many = part.get("Exp"), _is_list(part) and not is_open(values)
         if part.get("Excl"):
-            return list(map(known, variable.sorted_keys())) if has_many else None
+            return list(map(known, map(str, range(len(variable))))) if has_many else None
         if part.get("Length"):
             return [known(str(len(values)))] if has_many else None
         if operation is None:
@@ -249,38 +250,23 @@ class Expander:
         parameters = self._state.parameters
         if name in _SPECIAL:
             return None
-        if name not in _ALL and name != "#" and not name.isdecimal():
-            return self._state.variables.get(name)
-        if name == "0":
+        if name == "0" or (name not in _ALL and name != "#" and not name.isdecimal()):
             return self._state.variables.get(name)
         if parameters is None:
             return None
         if name.isdecimal():
-            return Variable().extended(parameters[int(name) - 1 : int(name)])
-        return Variable.of(str(len(parameters))) if name == "#" else Variable().extended(parameters)
+            return parameters[int(name) - 1 : int(name)]
+        return (known(str(len(parameters))),) if name == "#" else parameters
 
-    def _selected(self, part: Node, variable: Variable | None) -> list[Value] | None:
+    def _selected(self, part: Node, variable: Variable | None) -> Sequence[Value] | None:
         # The elements that the index selects; None if the variable is not set here or unknown.
-        if variable is None:
+        if variable is None or _is_list(part):
+            return variable
+        if is_open(variable):
+            self._needed += reasons_of(*variable)
             return None
-        if _is_list(part):
-            return variable.values()
-        key = "0"
-        if part.get("Index") is not None:
-            index = self._key(part["Index"])
-            if index is None:
-                return None
-            key = index
-        if is_open(variable.elements.values()):
-            self._needed += reasons_of(*variable.elements.values())
-            return None
-        return [variable.elements[key]] if key in variable.elements else []
-
-    def _key(self, index: Node) -> str | None:
-        value = self.arithmetic(index)
-        if value is not None:
-            return str(value)
-        return text_of(self.value(index)) if index["Type"] == "Word" else None
+        index = 0 if part.get("Index") is None else self.arithmetic(part["Index"])
+        return None if index is None or index < 0 else variable[index : index + 1]
 
     def _cut(self, operation: Node, value: Value, written: Value) -> Value:
         text, pattern, kind = text_of(value), text_of(self.value(operation.get("Word"))), operation["Op"]
@@ -317,46 +303,32 @@ class Expander:
         """Run an assignment."""
         state = self._state
         name = assignment["Name"].get("Value", "")
-        before = self._before(name) if assignment.get("Append") else None
-        array = assignment.get("Array")
-        if array is not None:
-            state.assign(name, self._array(name, array, before or Variable()))
+        before = state.variables.get(name, ())
+        if assignment.get("Append") and name not in state.variables and state.has_unknown_source:
+            # The environment is assumed to set no variable that the script sets, but a file may do so.
+            before = ((Piece(f"${{{name}[@]}}", is_unknown=True, is_open=True),),)
+        if assignment.get("Array") is not None:
+            elements = assignment["Array"].get("Elems", ())
+            added = tuple(self.values([element["Value"] for element in elements if "Value" in element]))
+            if any(element.get("Index") is not None for element in elements):
+                state.forget([name], (f"`{self._text.written(assignment)}`",))
+            else:
+                state.assign(name, (*before, *added) if assignment.get("Append") else added)
             return
         value = self.value(assignment.get("Value"))
-        index = assignment.get("Index")
-        variable = before if index is None else state.variables.get(name)
         self._needed.clear()
-        key = "0" if index is None else self._key(index)
-        if variable is not None and index is not None and is_open(variable.elements.values()):
-            key = None
-        elements = {} if variable is None else dict(variable.elements)
-        if key is None:
-            state.forget([name], distinct([*self._needed, *reasons_of(*elements.values())]))
+        index = 0 if len(before) < 2 or not is_open(before) else -1
+        if (node := assignment.get("Index")) is not None:
+            number = None if is_open(before) else self.arithmetic(node)
+            index = -1 if number is None else number
+        if not 0 <= index <= len(before):
+            # Also an element after a gap, which is rare.
+            reasons = (*self._needed, *reasons_of(*before))
+            state.forget([name], reasons or (f"`{self._text.written(assignment)}`",))
             return
-        elements[key] = (elements.get(key, ()) if assignment.get("Append") else ()) + value
-        state.assign(name, Variable(elements))
-
-    def _before(self, name: str) -> Variable | None:
-        """Return the variable that an assignment appends to."""
-        found = self._state.variables.get(name)
-        if found is not None:
-            return found
-        # The environment is assumed to set no variable that the script sets, but a file may do so.
-        if self._state.has_unknown_source:
-            return Variable.of((Piece(f"${{{name}[@]}}", is_unknown=True, is_open=True),))
-        return None
-
-    def _array(self, name: str, array: Node, before: Variable) -> Variable:
-        variable = before
-        for element in array.get("Elems", ()):
-            if element.get("Index") is not None:
-                key = self._key(element["Index"])
-                if key is None or is_open(variable.elements.values()):
-                    return Variable.unknown(name, (*self._needed, *reasons_of(*variable.elements.values())))
-                variable = Variable({**variable.elements, key: self.value(element.get("Value"))})
-            else:
-                variable = variable.extended(self.values([element["Value"]]))
-        return variable
+        if assignment.get("Append"):
+            value = (*before, ())[index] + value
+        state.assign(name, (*before[:index], value, *before[index + 1 :]))
 
     def _directory(self, command: Node) -> Value | None:
         # $(cd DIRECTORY && pwd)

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,9 +20,7 @@ from tokshard.preflight.shell.commands import (
     BATCH,
     IS_SCRIPT,
     RUNNERS,
-    SHELLS,
     assignments_of,
-    file_operand,
     nested_text,
     program_at,
     run_builtin,
@@ -37,7 +35,7 @@ from tokshard.preflight.shell.conditions import (
     either,
 )
 from tokshard.preflight.shell.expansion import Expander, matches
-from tokshard.preflight.shell.state import Function, ShellCommand, State
+from tokshard.preflight.shell.state import Branch, ShellCommand, State
 from tokshard.preflight.shell.syntax import Node, ShellText, assigned_names, too_deep
 from tokshard.preflight.shell.values import (
     Value,
@@ -62,9 +60,8 @@ _HARMLESS = re.compile(
 )
 _MAX_STEPS = 50_000
 _MAX_ROUNDS = 1_000
+_MAX_WHILE_ROUNDS = 100
 _MAX_DEPTH = 20
-
-Branch = Callable[[State], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +100,7 @@ def read_shell(
         >>> [[word.text for word in command.words] for command in reading.commands]
         [['run', '--n', '2', 'a b']]
     """
-    given = {name: Variable.of(value) for name, value in (variables or {}).items()}
+    given: dict[str, Variable] = {name: (known(value),) for name, value in (variables or {}).items()}
     state = State(
         variables=given,
         exported=frozenset(given),
@@ -112,7 +109,7 @@ def read_shell(
     script = ShellText(text)
     run = _ScriptRun(None if path is None else os.path.dirname(os.path.abspath(path)), frozenset(given))
     if path is not None and not any(variables_of_directives(text)):  # a job scheduler copies the script
-        state.variables |= dict.fromkeys(("0", "BASH_SOURCE"), Variable.of(path))
+        state.variables |= dict.fromkeys(("0", "BASH_SOURCE"), (known(path),))
     try:
         _Interpreter(run, script).all_statements(state)
     except RecursionError:
@@ -137,7 +134,7 @@ class _ScriptRun:
     directory: str | None
     given: frozenset[str]
     commands: list[ShellCommand] = field(default_factory=list)
-    conditions: list[tuple[str, ...]] = field(default_factory=list)
+    conditions: list[list[str]] = field(default_factory=list)
     left: list[tuple[State, tuple[str, ...]]] = field(default_factory=list)
     written: set[str] = field(default_factory=set)
     unread: dict[str, None] = field(default_factory=dict)
@@ -220,7 +217,7 @@ class _Interpreter:
         """Run the text."""
         for name, value in {**dict(variables_of_directives(self.text.text)), **self.options}.items():
             if name not in self.run.given:
-                state.assign(name, Variable.of(value))
+                state.assign(name, (known(value),))
                 state.exported |= {name}
         self._statements(self.text.statements, state)
 
@@ -281,23 +278,17 @@ class _Interpreter:
         self, reasons: tuple[str, ...], branches: Sequence[Branch], state: State
     ) -> list[ExitStatus | None]:
         """Run the branches of an undecided condition, each from the same state, and return their outcomes."""
-        run, outcomes, ends, spans = self.run, list[ExitStatus | None](), list[State](), list[slice]()
-        run.conditions.append(reasons)
-        for branch in branches:
-            start, end = len(run.commands), state.fork()
+        outcomes, ends = list[ExitStatus | None](), [state.fork() for _ in branches]
+        marks = [list(reasons) for _ in branches]
+        for branch, end, mark in zip(branches, ends, marks, strict=True):
+            self.run.conditions.append(mark)
             outcomes.append(branch(end))
-            ends.append(end)
-            spans.append(slice(start, len(run.commands)))
-        run.conditions.pop()
-        depth = len(run.conditions)
-        if [end.flow for end in ends].count(None) == 1:
+            self.run.conditions.pop()
+        staying = [mark for end, mark in zip(ends, marks, strict=True) if end.flow is None]
+        if len(staying) == 1:
             # The others end the script or the function, as checks do: this one is what it is for.
-            (span,) = (span for span, end in zip(spans, ends, strict=True) if end.flow is None)
-            for at in range(span.start, span.stop):
-                conditions = run.commands[at].conditions
-                others = conditions[:depth] + conditions[depth + 1 :]
-                run.commands[at] = replace(run.commands[at], conditions=others)
-        run.settle(ends, reasons, state)
+            staying[0].clear()
+        self.run.settle(ends, reasons, state)
         return outcomes
 
     def _if(self, command: Node, state: State) -> None:
@@ -379,7 +370,7 @@ class _Interpreter:
         with self.run.catching(("break", "continue"), state):
             for word in words:
                 if state.flow is None:
-                    state.assign(name, Variable.of(value_of(word)))
+                    state.assign(name, (value_of(word),))
                     self._round(command["Do"], state)
 
     def _while(self, command: Node, state: State) -> None:
@@ -387,33 +378,15 @@ class _Interpreter:
             outcome = self._statements(command["Cond"], state)
             return outcome.negated() if command.get("Until") else outcome
 
-        self._rounds(command["Do"], state, holds)
-
-    def _rounds(self, statements: Sequence[Node], state: State, holds: Callable[[State], ExitStatus]) -> None:
-        """Run a loop as long as its condition holds; if that is unknown, what the loop assigns is too.
-
-        Args:
-            statements: The body of the loop.
-            state: The state.
-            holds: The condition, which may change the state.
-        """
-        first, start, outcome = state.fork(), len(self.run.commands), ExitStatus(None)
+        outcome = ExitStatus(None)
         with self.run.catching(("break", "continue"), state):
-            for _ in range(_MAX_ROUNDS):
+            for _ in range(_MAX_WHILE_ROUNDS):
                 outcome = holds(state)
-                if not outcome.succeeds:
+                if not outcome.succeeds or state.flow is not None:
                     break
-                self._round(statements, state)
-                if state.flow is not None:
-                    break
-            else:
-                outcome = ExitStatus(None)
-            if outcome.succeeds is None:
-                self.run.left.clear()
-        if outcome.succeeds is None:
-            del self.run.commands[start:]
-            state.join([first], ())
-            self._unknown_rounds(statements, state, outcome.reasons or ("`while`",), holds)
+                self._round(command["Do"], state)
+            if outcome.succeeds is not False and state.flow is None:
+                self._unknown_rounds(command["Do"], state, outcome.reasons or ("`while`",), holds)
 
     def _round(self, statements: Sequence[Node], state: State) -> None:
         with self.run.catching(("continue",), state):
@@ -430,20 +403,19 @@ class _Interpreter:
             reasons: The expansions that decide the number of rounds.
             before: A function that does what else each round does.
         """
-        start, left = len(self.run.commands), list(self.run.left)
+        start, forgotten = len(self.run.commands), set[str]()
         while True:
             end = state.fork()
             with self.run.catching(("break", "continue"), end):
                 if before is not None:
                     before(end)
                 self._statements(statements, end)
-            changed = end.changed_since(state)
-            changed = {n for n in changed if state.variables.get(n) != Variable.unknown(n, reasons)}
+            changed = end.changed_since(state) - forgotten
             if not changed and (state.parameters is None or end.parameters == state.parameters):
                 break
             del self.run.commands[start:]
-            self.run.left = list(left)
             state.forget(changed, reasons)
+            forgotten |= changed
             if end.parameters != state.parameters:
                 state.parameters = None
         self.run.settle([state.fork(), end], reasons, state)
@@ -460,25 +432,23 @@ class _Interpreter:
             self.run.left.clear()
 
     def _pipe(self, command: Node, state: State) -> None:
-        text = self._here_text(command["X"], state)
-        shell = (command["Y"].get("Cmd") or {}).get("Args")
-        if text is not None and shell:
-            words = self._expander(state.fork()).words(shell)
-            if program_at(words, RUNNERS) is not None:
-                self._nested(text, words, command, state)
-                return
         for side in ("X", "Y"):
             self._alone(partial(self._statement, command[side]), state)
 
     def _declaration(self, command: Node, state: State) -> None:
         kind = command["Variant"]["Value"]
         exports, is_local = kind == "export", kind in ("local", "declare", "typeset")
+        is_associative = False
         for argument in command.get("Args", ()):
             if "Name" not in argument:
                 options = written_text(self._expander(state).value(argument.get("Value")))
                 exports, is_local = exports or "x" in options, is_local and "g" not in options
+                is_associative = "A" in options
                 continue
             name = argument["Name"].get("Value", "")
+            if is_associative:
+                state.forget([name], (f"`{self.text.written(command)}`",))
+                continue
             if is_local:
                 state.declare(name, is_assigned=not argument.get("Naked"))
             if not argument.get("Naked"):
@@ -487,7 +457,7 @@ class _Interpreter:
                 state.exported |= {name}
 
     def _define(self, command: Node, state: State) -> None:
-        body = Function((partial(self._branch, command["Body"]),))
+        body = (partial(self._branch, command["Body"]),)
         names = (command.get("Name"), *command.get("Names", ()))
         state.functions |= {name.get("Value", ""): body for name in names if name is not None}
 
@@ -509,11 +479,10 @@ class _Interpreter:
             values = list(map(value_of, words[1:]))
             return condition_of_words(values[:-1] if name == "[" else values)
         if name in state.functions:
-            function = state.functions[name]
-            calls = [partial(self._call_function, body, words) for body in function.bodies]
+            calls = [partial(self._call_function, body, words) for body in state.functions[name]]
             if len(calls) == 1:
                 return calls[0](state)
-            self._undecided(function.reasons, calls, state)
+            self._undecided((f"`{name}`",), calls, state)
         elif (status := run_builtin(words, text, state)) is not None:
             return status
         else:
@@ -581,28 +550,19 @@ class _Interpreter:
             shell, script, parameters = nested
             self._nested(script_of(value_of(script)), words[:shell], statement, state, parameters)
             return
-        at = program_at(words, RUNNERS)
-        if at is not None:
-            operands = words[at + 1 :]
-            script_at = file_operand(operands)
-            if script_at is None:
-                content = text
-                wrappers, parameters = words[:at], [word for word in operands if word.text != "-s"]
-            else:
-                content = self._file(operands[script_at].text)
-                wrappers, parameters = words[: at + 1 + script_at], operands[script_at + 1 :]
-            if content is not None:
-                is_shell = words[at].text.rsplit("/", 1)[-1] in SHELLS
-                self._nested(content, words[:at] if is_shell else wrappers, statement, state, parameters)
-                return
-        elif text is not None and words[0].text in ("cat", "tee") and _PROGRAM.search(text):
+        runner = program_at(words, RUNNERS)
+        if runner is not None and text is not None:
+            parameters = [word for word in words[runner + 1 :] if word.text != "-s"]
+            self._nested(text, words[:runner], statement, state, parameters)
+            return
+        if text is not None and words[0].text in ("cat", "tee") and _PROGRAM.search(text):
             # A script that is written to a file is a job of its own, whoever starts it.
             if (inner := self._reader(text, statement)) is not None:
-                given = {name: state.variables.get(name, Variable()) for name in self.run.given}
+                given = {name: state.variables.get(name, ()) for name in self.run.given}
                 self._alone(lambda _: inner.all_statements(State(given)), state)
             return
         for at, word in enumerate(words):
-            is_operand = not at or not words[at - 1].text.startswith("-")
+            is_operand = runner is not None or not at or not words[at - 1].text.startswith("-")
             if IS_SCRIPT.search(word.text) and is_operand and (content := self._file(word.text)) is not None:
                 self._nested(content, words[:at], statement, state, words[at + 1 :])
                 return
@@ -655,7 +615,7 @@ class _Interpreter:
         exported = {name: value for name, value in state.variables.items() if name in state.exported}
         child = State(exported, state.exported, _parameters(parameters))
         for name, value in assignments_of(wrappers):
-            child.assign(name, Variable.of(value))
+            child.assign(name, (value,))
             child.exported |= {name}
         if program_at(wrappers, BATCH) is not None:
             inner.options = dict(variables_of_options([word.text for word in wrappers]))

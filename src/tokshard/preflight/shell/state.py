@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from tokshard.preflight.shell.values import Value, Variable, Word, text_of, unknown
+from tokshard.preflight.shell.values import (
+    Value,
+    Variable,
+    Word,
+    scalar,
+    text_of,
+    undecided_variable,
+    unknown_variable,
+)
 
 _LAUNCHER = re.compile(r"WORLD_SIZE|PET_\w+")
 
@@ -17,6 +25,7 @@ _MAX_PIECES = 1 << 16
 
 _MISSING = object()
 
+Branch = Callable[["State"], Any]
 Flow = Literal["exit", "return", "break", "continue"]
 
 
@@ -29,28 +38,15 @@ class ShellCommand:
         wrappers: The words of the wrappers.
         line: The line of the script, from 1.
         scheduler: The variables of the job scheduler that are known at this place.
-        conditions: For each undecided condition under which it runs, the expansions that decide it.
+        conditions: For each undecided condition under which it runs, the expansions that decide it;
+            none if the other branches end the script.
     """
 
     words: tuple[Word, ...]
     wrappers: tuple[Word, ...]
     line: int
     scheduler: tuple[tuple[str, str], ...] = ()
-    conditions: tuple[tuple[str, ...], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A function of a script.
-
-    Attributes:
-        bodies: Its body; several if an undecided condition decides which of them counts, None where it is not
-            defined.
-        reasons: The expansions that decide the condition.
-    """
-
-    bodies: tuple[Callable[[State], Any] | None, ...]
-    reasons: tuple[str, ...] = ()
+    conditions: tuple[Sequence[str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -61,7 +57,8 @@ class State:
         variables: The variables that are set.
         exported: The names of those that commands inherit.
         parameters: The positional parameters; None if they are unknown.
-        functions: The functions by name.
+        functions: The bodies of the functions by name: several if an undecided condition decides which of
+            them counts, None where the function is not defined.
         saved: The variables that the current function declares as its own, with their values outside of it;
             None outside of functions.
         flow: The reason why the following statements do not run.
@@ -72,7 +69,7 @@ class State:
     variables: dict[str, Variable] = field(default_factory=dict)
     exported: frozenset[str] = frozenset()
     parameters: tuple[Value, ...] | None = None
-    functions: dict[str, Function] = field(default_factory=dict)
+    functions: dict[str, tuple[Branch | None, ...]] = field(default_factory=dict)
     saved: dict[str, Variable | None] | None = None
     flow: Flow | None = None
     has_unknown_source: bool = False
@@ -84,9 +81,9 @@ class State:
 
     def assign(self, name: str, variable: Variable) -> None:
         """Set a variable."""
-        pieces = [piece for value in variable.elements.values() for piece in value]
+        pieces = [piece for value in variable for piece in value]
         if len(pieces) > _MAX_PIECES or sum(len(piece.text) for piece in pieces) > _MAX_CHARACTERS:
-            variable = Variable.unknown(name, (f"`{name}=...`",))
+            variable = unknown_variable(name, (f"`{name}=...`",))
         self.variables[name] = variable
 
     def declare(self, name: str, *, is_assigned: bool) -> None:
@@ -94,19 +91,19 @@ class State:
         if self.saved is not None and name not in self.saved:
             self.saved[name] = self.variables.get(name)
             if not is_assigned:
-                self.assign(name, Variable())
+                self.assign(name, ())
 
     def forget(self, names: Iterable[str], reasons: tuple[str, ...]) -> None:
         """Make variables unknown."""
         for name in names:
-            self.assign(name, Variable.unknown(name, reasons))
+            self.assign(name, unknown_variable(name, reasons))
 
     def scheduler(self) -> tuple[tuple[str, str], ...]:
         """Return the known variables of the job scheduler, and exported ones that launchers read."""
         found = []
         for name, variable in sorted(self.variables.items()):
             if name.startswith("SLURM_") or (name in self.exported and _LAUNCHER.fullmatch(name)):
-                text = text_of(variable.elements.get("0", unknown(name)))
+                text = text_of(scalar(variable, name))
                 if text:
                     found.append((name, text))
         return tuple(found)
@@ -130,10 +127,8 @@ class State:
         if self.saved is not None:
             self.saved = _joined([end.saved or {} for end in ends], reasons)
         for name in {name for end in ends for name in end.functions}:
-            functions = list(dict.fromkeys(end.functions.get(name, Function((None,))) for end in ends))
-            if len(functions) > 1:
-                bodies = tuple(dict.fromkeys(body for function in functions for body in function.bodies))
-                self.functions[name] = Function(bodies, reasons)
+            bodies = (body for end in ends for body in end.functions.get(name, (None,)))
+            self.functions[name] = tuple(dict.fromkeys(bodies))
         if any(end.parameters != first.parameters for end in ends):
             self.parameters = None
         self.exported = frozenset().union(*(end.exported for end in ends))
@@ -146,5 +141,5 @@ def _joined(ends: Sequence[Mapping[str, Any]], reasons: tuple[str, ...]) -> dict
         values = [end.get(name, _MISSING) for end in ends]
         if any(value is not values[0] and value != values[0] for value in values):
             variables = [None if value is _MISSING else value for value in values]
-            joined[name] = Variable.undecided(name, variables, reasons)
+            joined[name] = undecided_variable(name, variables, reasons)
     return joined

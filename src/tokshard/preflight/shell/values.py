@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from os.path import commonprefix
@@ -67,64 +67,33 @@ class Word:
         return [split_words(value_of_script(choice)) for choice in self.value[0].choices]
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """A shell variable.
+Variable = tuple[Value, ...]
+"""The elements of a shell variable: one of a scalar, none of a variable that is not set."""
 
-    Attributes:
-        elements: The elements by their keys; a scalar has the key 0.
+
+def unknown_variable(name: str, reasons: Iterable[str]) -> Variable:
+    """Return a variable that may have any value, and what it depends on."""
+    return ((Piece(f"${name}", True, True, distinct(reasons)),),)
+
+
+def undecided_variable(name: str, variables: Sequence[Variable | None], reasons: tuple[str, ...]) -> Variable:
+    """Return a variable that has one of several values: it begins with the words that all have in common.
+
+    Args:
+        name: The name of the variable.
+        variables: The alternatives; None if it is not set.
+        reasons: The expansions that decide between them.
     """
-
-    elements: Mapping[str, Value] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, value: Value | str) -> Variable:
-        """Return a scalar."""
-        return cls({"0": known(value) if isinstance(value, str) else value})
-
-    @classmethod
-    def unknown(cls, name: str, reasons: Iterable[str]) -> Variable:
-        """Return a variable that may have any value, and what it depends on."""
-        return cls.of((Piece(f"${name}", True, True, distinct(reasons)),))
-
-    @classmethod
-    def undecided(cls, name: str, variables: Sequence[Variable | None], reasons: tuple[str, ...]) -> Variable:
-        """Return a variable that has one of several values: it begins with the words that all have in common.
-
-        Args:
-            name: The name of the variable.
-            variables: The alternatives; None if it is not set.
-            reasons: The expansions that decide between them.
-        """
-        alternatives = [cls() if variable is None else variable for variable in variables]
-        is_sparse = any(
-            one.elements.keys() != set(map(str, range(len(one.elements)))) for one in alternatives
-        )
-        lists = [variable.values() for variable in alternatives]
-        if not is_sparse and all(len(values) <= 1 for values in lists):
-            scripts = [script_of(values[0]) + " " if values else " " for values in lists]
-            start = commonprefix(scripts).rfind(" ") + 1  # noqa: RUF071 - characters
-            piece = undecided(f"${name}", [script[start:].strip() for script in scripts], reasons)
-            return cls.of((*value_of_script(scripts[0][:start]), piece))
-        start = 0 if is_sparse else len(commonprefix(lists))  # noqa: RUF071 - elements
-        choices = [" ".join(map(script_of, values[start:])) for values in lists]
-        piece = undecided(f"${{{name}[@]}}", choices, reasons)._replace(is_open=True)
-        return cls().extended([*lists[0][:start], (piece,)])
-
-    def values(self) -> list[Value]:
-        """Return the elements in the order of the keys."""
-        return [self.elements[key] for key in self.sorted_keys()]
-
-    def sorted_keys(self) -> list[str]:
-        """Return the keys in order: numbers ascend, others follow as they were added."""
-        return sorted(self.elements, key=lambda key: int(key) if key.isdecimal() else 1 << 62)
-
-    def extended(self, values: Iterable[Value]) -> Variable:
-        """Return an array with more elements."""
-        used = [int(key) for key in self.elements if key.isdecimal()]
-        first = max(used, default=-1) + 1
-        added = {str(number): value for number, value in enumerate(values, first)}
-        return Variable({**self.elements, **added})
+    lists = [variable or () for variable in variables]
+    if all(len(values) <= 1 for values in lists):
+        scripts = [script_of(values[0]) + " " if values else " " for values in lists]
+        start = commonprefix(scripts).rfind(" ") + 1  # noqa: RUF071 - characters
+        piece = undecided(f"${name}", [script[start:].strip() for script in scripts], reasons)
+        return ((*value_of_script(scripts[0][:start]), piece),)
+    start = len(commonprefix(lists))  # noqa: RUF071 - elements
+    choices = [" ".join(map(script_of, values[start:])) for values in lists]
+    piece = undecided(f"${{{name}[@]}}", choices, reasons)._replace(is_open=True)
+    return (*lists[0][:start], (piece,))
 
 
 def undecided(written: str, scripts: Iterable[str], reasons: Iterable[str]) -> Piece:
@@ -163,7 +132,7 @@ def reasons_of(*values: Value) -> tuple[str, ...]:
 
 def scalar(variable: Variable | None, name: str) -> Value:
     """Return the value of a variable, or of its first element; it is unknown if the variable is not set."""
-    return unknown(f"${name}") if variable is None else variable.elements.get("0", ())
+    return unknown(f"${name}") if variable is None else (*variable, ())[0]
 
 
 def is_open(values: Iterable[Value]) -> bool:
