@@ -124,9 +124,10 @@ def words(names: Names) -> st.SearchStrategy[str]:
 def conditions(names: Names) -> st.SearchStrategy[str]:
     operand = expansions(names).map('"{}"'.format) | sampled(*TEXTS)
     single = operand.filter(lambda text: "@" not in text)
+    several = single if names.is_known else operand
     simple = st.one_of(
-        st.builds("[ {} {} {} ]".format, operand, sampled("=", "!=", "=="), operand),
-        st.builds("[ {} {} ]".format, sampled("-z", "-n", "! -z"), operand),
+        st.builds("[ {} {} {} ]".format, several, sampled("=", "!=", "=="), several),
+        st.builds("[ {} {} ]".format, sampled("-z", "-n", "! -z"), several),
         st.builds(
             "[ $(({})) {} {} ]".format,
             ARITHMETIC,

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tokshard.preflight.shell.conditions import ExitStatus
-from tokshard.preflight.shell.state import Flow, State
+from tokshard.preflight.shell.state import State
 from tokshard.preflight.shell.values import (
     Value,
     Word,
     known,
     unknown,
+    unknown_variable,
     value_of,
 )
 
@@ -138,9 +139,6 @@ def program_at(words: Sequence[Word], names: frozenset[str]) -> int | None:
 _SILENT = frozenset({"echo", "printf", "cd", "pushd", "popd", "module", "ulimit", "umask", "wait", "trap"})
 
 
-_FLOWS: tuple[Flow, ...] = ("exit", "return", "break", "continue")
-
-
 def run_builtin(words: Sequence[Word], text: str | None, state: State) -> ExitStatus | None:
     """Run a command of the shell itself; None if it is not one.
 
@@ -152,16 +150,17 @@ def run_builtin(words: Sequence[Word], text: str | None, state: State) -> ExitSt
     name, operands = words[0].text, words[1:]
     if name in ("true", "false", ":"):
         return ExitStatus(name != "false")
-    flow = next((flow for flow in _FLOWS if flow == name), None)
-    if flow is not None:
-        state.flow = flow
+    if name in ("exit", "return", "break", "continue"):
+        state.flow = name
     elif name == "set":
         _set_parameters(operands, state)
     elif name == "shift":
         return _shift(operands, state)
     elif name == "unset":
         for word in operands:
-            _unset(word.text, state)
+            variable, bracket, _ = word.text.partition("[")
+            state.assign(variable, unknown_variable(variable, (f"`unset {word.text}`",)) if bracket else ())
+            state.exported -= {variable}
     elif name in ("read", "mapfile", "readarray", "getopts"):
         _read(operands, text, state)
     elif name not in _SILENT:
@@ -169,15 +168,6 @@ def run_builtin(words: Sequence[Word], text: str | None, state: State) -> ExitSt
     elif [word.text for word in operands[:1]] == ["-v"]:  # printf
         state.forget((word.text for word in operands[1:2]), ("`printf`",))
     return ExitStatus.of_program(name)
-
-
-def _unset(text: str, state: State) -> None:
-    name, bracket, _ = text.partition("[")
-    if bracket:
-        state.forget([name], (f"`unset {text}`",))
-        return
-    state.assign(name, ())
-    state.exported -= {name}
 
 
 def _read(operands: Sequence[Word], text: str | None, state: State) -> None:

@@ -13,7 +13,6 @@ from tokshard.preflight.shell.syntax import Node
 from tokshard.preflight.shell.values import Value, distinct, is_open, known, reasons_of, text_of, written_text
 
 _VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
-_BINARY = re.compile(r"[=<>]|[=!]=|-(?:eq|ne|lt|le|gt|ge|ef|nt|ot)")
 _NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,
     "-ne": operator.ne,
@@ -71,8 +70,6 @@ def either(one: ExitStatus, other: ExitStatus) -> ExitStatus:
 def condition_of_words(values: Sequence[Value]) -> ExitStatus:
     """Return the outcome of the operands of ``test``, or of ``[`` without the last bracket."""
     texts = [written_text(value) for value in values]
-    if _is_refused(texts) and not is_open(values):
-        return ExitStatus(False)
     for joint, combine in (("-o", either), ("-a", both)):
         for at in range(1, len(texts) - 1):
             if texts[at] == joint and len(texts) > 3:
@@ -84,17 +81,6 @@ def condition_of_words(values: Sequence[Value]) -> ExitStatus:
     if len(values) > 3:
         return _unknown(*values)
     return _unary(texts[0] if len(values) == 2 else "-n", values[-1] if values else ())
-
-
-def _is_refused(texts: Sequence[str]) -> bool:
-    # Bash prints an error about operands without an operator: the test fails, negated or not.
-    while len(texts) > 1 and texts[0] == "!":
-        texts = texts[1:]
-    if "-a" in texts or "-o" in texts:
-        return False
-    if len(texts) == 3:
-        return not _BINARY.fullmatch(texts[1])
-    return len(texts) > 3 or (len(texts) == 2 and not texts[0].startswith("-"))
 
 
 def condition_of_test(node: Node, expander: Expander) -> ExitStatus:

@@ -13,7 +13,6 @@ from tokshard.preflight.shell.programs import output_of
 from tokshard.preflight.shell.state import State
 from tokshard.preflight.shell.syntax import Node, ShellText, assigned_names
 from tokshard.preflight.shell.values import (
-    BLANKS,
     Fields,
     Piece,
     Value,
@@ -94,13 +93,14 @@ class Expander:
             fields.add_open(Piece(self._text.written(node), is_unknown=True))
             yield fields
         for parts in words or ():
-            fields = Fields(self._separators())
+            fields = Fields(has_separators=self._has_separators())
             self._add_parts(fields, parts, quoted=False, escapes=_ESCAPED)
             yield fields
 
-    def _separators(self) -> str:
-        text = text_of(scalar(self._state.variables.get("IFS"), "IFS"))
-        return BLANKS if text is None else text
+    def _has_separators(self) -> bool:
+        variable = self._state.variables.get("IFS")
+        text = text_of(variable[0]) if variable else None
+        return text is not None and set(text) != set(" \t\n")
 
     def _add_parts(
         self, fields: Fields, parts: Sequence[Node], *, quoted: bool, escapes: re.Pattern[str]
@@ -260,6 +260,8 @@ class Expander:
 
     def _selected(self, part: Node, variable: Variable | None) -> Sequence[Value] | None:
         # The elements that the index selects; None if the variable is not set here or unknown.
+        if _index_of(part) == "*" and self._has_separators():
+            return None
         if variable is None or _is_list(part):
             return variable
         if is_open(variable):

@@ -567,7 +567,7 @@ class _Interpreter:
                 self._nested(content, words[:at], statement, state, words[at + 1 :])
                 return
         if any(word.text in ("xargs", "parallel") for word in words[:2]):
-            words = [_of_each_input(word) for word in words] + [Word("xargs", ("xargs",), is_open=True)]
+            return  # each input makes another command
         self._record(words, statement, state)
 
     def _record(self, words: Sequence[Word], statement: Node, state: State) -> None:
@@ -643,7 +643,3 @@ def _matches_any(text: str | None, patterns: Sequence[Value]) -> bool | None:
     if text is None or None in found:
         return None
     return any(matches(text, pattern or "") for pattern in found)
-
-
-def _of_each_input(word: Word) -> Word:
-    return Word(word.text, (word.text,)) if "{}" in word.text or word.text.startswith(":::") else word

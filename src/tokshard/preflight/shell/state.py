@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 from tokshard.preflight.shell.values import (
     Value,
@@ -21,12 +21,11 @@ _LAUNCHER = re.compile(r"WORLD_SIZE|PET_\w+")
 
 # Of a variable: a loop may double it in each round.
 _MAX_CHARACTERS = 1 << 20
-_MAX_PIECES = 1 << 16
+_SIZE_OF_UNKNOWN = 16
 
 _MISSING = object()
 
 Branch = Callable[["State"], Any]
-Flow = Literal["exit", "return", "break", "continue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class State:
             them counts, None where the function is not defined.
         saved: The variables that the current function declares as its own, with their values outside of it;
             None outside of functions.
-        flow: The reason why the following statements do not run.
+        flow: The command that ended it: exit, return, break or continue.
         has_unknown_source: Whether the script has read commands from a file that cannot be read here, which
             may have set any variable.
     """
@@ -71,7 +70,7 @@ class State:
     parameters: tuple[Value, ...] | None = None
     functions: dict[str, tuple[Branch | None, ...]] = field(default_factory=dict)
     saved: dict[str, Variable | None] | None = None
-    flow: Flow | None = None
+    flow: str | None = None
     has_unknown_source: bool = False
 
     def fork(self) -> State:
@@ -81,8 +80,9 @@ class State:
 
     def assign(self, name: str, variable: Variable) -> None:
         """Set a variable."""
-        pieces = [piece for value in variable for piece in value]
-        if len(pieces) > _MAX_PIECES or sum(len(piece.text) for piece in pieces) > _MAX_CHARACTERS:
+        pieces = (piece for value in variable for piece in value)
+        size = sum(_SIZE_OF_UNKNOWN if piece.is_unknown else len(piece.text) for piece in pieces)
+        if size > _MAX_CHARACTERS:
             variable = unknown_variable(name, (f"`{name}=...`",))
         self.variables[name] = variable
 

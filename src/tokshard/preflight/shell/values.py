@@ -6,13 +6,10 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from os.path import commonprefix
 from typing import NamedTuple
 
-BLANKS = " \t\n"
-"""The separators of words if a script does not set ``IFS``."""
-
+_BLANKS = re.compile(r"[ \t\n]+")
 _PREFIX = "__unknown_"
 _ENCODED = re.compile(rf"\$\{{{_PREFIX}((?:[0-9a-f][0-9a-f])*)\}}")
 
@@ -214,26 +211,15 @@ def split_words(value: Value) -> list[Word]:
     return fields.words()
 
 
-@cache
-def _separator(others: str, blanks: str) -> re.Pattern[str]:
-    if not others:
-        return re.compile(f"[{re.escape(blanks)}]+") if blanks else re.compile(r"(?!)")
-    around = f"[{re.escape(blanks)}]*" if blanks else ""
-    alone = f"|[{re.escape(blanks)}]+" if blanks else ""
-    return re.compile(f"{around}[{re.escape(others)}]{around}{alone}")
-
-
 class Fields:
-    """The words that the parts of one word become: an unquoted expansion may be split.
+    """The words that the parts of one word become: an unquoted expansion may be split at blanks.
 
     Args:
-        separators: The characters at which it is split: the value of ``IFS``.
+        has_separators: Whether the script sets other separators: it is unknown what they split.
     """
 
-    def __init__(self, separators: str = BLANKS) -> None:
-        others = "".join(character for character in separators if character not in BLANKS)
-        blanks = "".join(character for character in separators if character in BLANKS)
-        self._separator = _separator(others, blanks)
+    def __init__(self, *, has_separators: bool = False) -> None:
+        self._has_separators = has_separators
         self._done: list[Value] = []
         self._pieces: list[Piece] = []
         self._is_present = False
@@ -256,14 +242,14 @@ class Fields:
             self._is_present = True
 
     def add_split(self, value: Value) -> None:
-        """Add an unquoted part, which is split at the separators."""
+        """Add an unquoted part, which is split at blanks."""
         for piece in value:
-            if piece.is_unknown:
-                if piece.choices and all(choice[:1] in BLANKS for choice in piece.choices):
+            if piece.is_unknown or self._has_separators:
+                if piece.choices and all(_BLANKS.match(choice + " ") for choice in piece.choices):
                     self.cut()
-                self.add_open(piece)
+                self.add_open(piece._replace(is_unknown=True))
                 continue
-            for number, text in enumerate(self._separator.split(piece.text)):
+            for number, text in enumerate(_BLANKS.split(piece.text)):
                 if number:
                     self.cut()
                 if text:
