@@ -112,7 +112,7 @@ def words(names: Names) -> st.SearchStrategy[str]:
     text = sampled(*TEXTS)
     piece = st.one_of(
         text,
-        sampled("'a  ${A}'", '"x\\$y"', "\\ ", "''", '""', "$'t\\n'", "{1,2}"),
+        sampled("'a  ${A}'", '"x\\$ y"', "\\ ", "''", '""', "$'t\\n'", "{1,2}"),
         expansions(names),
         joined("", expansions(names) | text | sampled(" "), 1, 3).map('"{}"'.format),
     )

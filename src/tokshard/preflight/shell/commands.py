@@ -26,7 +26,6 @@ IS_SCRIPT = re.compile(r"\.(?:sh|bash|sbatch|slurm|job)$")
 
 _OPTION_WITH_TEXT = re.compile(r"-[a-z]*c")
 _DIRECTIVE = re.compile(r"#SBATCH\s+(.*)")
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _INNER_COMMAND = re.compile(r"\.py[ \t\n]")
 _INTERPRETERS = re.compile(r"python[0-9.]*|perl")
 
@@ -41,12 +40,7 @@ _VARIABLES = {
     "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
     "--gpus-per-node": _GPUS,
     "--gres": _GPUS[:1],
-    "--cpus-per-task": ("SLURM_CPUS_PER_TASK",),
-    "-c": ("SLURM_CPUS_PER_TASK",),
-    "--job-name": ("SLURM_JOB_NAME",),
-    "-J": ("SLURM_JOB_NAME",),
 }
-_TEXTS = frozenset({"SLURM_JOB_NAME"})
 
 
 def variables_of_directives(script: str) -> Iterator[tuple[str, str]]:
@@ -67,14 +61,14 @@ def variables_of_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the variables that Slurm sets for options of ``sbatch``."""
     for number, word in enumerate(words):
         option, separator, value = word.partition("=")
-        if re.fullmatch(r"-[Nncj]\d+", word):
+        if re.fullmatch(r"-[Nn]\d+", word):
             option, value = word[:2], word[2:]
         elif not separator:
             value = words[number + 1] if number + 1 < len(words) else ""
         if option in ("--gres", "--gpus-per-node"):
             value = value.rpartition(":")[2]
         for name in _VARIABLES.get(option, ()):
-            if value.isdecimal() or (value and name in _TEXTS):
+            if value.isdecimal():
                 yield name, value
 
 
@@ -94,18 +88,15 @@ def nested_text(words: Sequence[Word]) -> tuple[int, Word, Sequence[Word]] | Non
                 return shell, words[at + 1], list(words[at + 3 :])
     for at, word in enumerate(words):
         # For example: ssh HOST "torchrun pretrain_gpt.py ...".
-        before = words[at - 1].text if at else ""
-        known_text = (
-            word.text if not word.unknown else "".join(p.text for p in word.value if not p.is_unknown)
-        )
-        is_code = before == "-c" and _has_interpreter(words[:at])
+        known_text = "".join(piece.text for piece in value_of(word) if not piece.is_unknown)
+        is_code = words[at - 1].text == "-c" and any(map(_is_interpreter, words[:at]))
         if at and _INNER_COMMAND.search(known_text) and not is_code:
             return at, word, ()
     return None
 
 
-def _has_interpreter(words: Sequence[Word]) -> bool:
-    return any(_INTERPRETERS.fullmatch(word.text.rsplit("/", 1)[-1]) for word in words)
+def _is_interpreter(word: Word) -> bool:
+    return _INTERPRETERS.fullmatch(word.text.rsplit("/", 1)[-1]) is not None
 
 
 def assignments_of(words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
@@ -117,14 +108,11 @@ def assignments_of(words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
         ['A', 'B']
     """
     for word in words:
-        if word.text.startswith("--export="):
-            for pair in word.text.removeprefix("--export=").split(","):
-                name, separator, text = pair.partition("=")
-                if separator:
-                    yield name, unknown(text) if word.unknown else known(text)
-        elif match := _ASSIGNMENT.match(word.text):
-            name, text = match[0][:-1], word.text[match.end() :]
-            yield name, unknown(text) if word.unknown else known(text)
+        exported = word.text.removeprefix("--export=")
+        for pair in [word.text] if exported == word.text else exported.split(","):
+            name, separator, text = pair.partition("=")
+            if separator and name.isidentifier():
+                yield name, unknown(text) if word.unknown else known(text)
 
 
 def program_at(words: Sequence[Word], names: frozenset[str]) -> int | None:
@@ -179,11 +167,14 @@ def _read(operands: Sequence[Word], text: str | None, state: State) -> None:
 
 
 def _set_parameters(operands: Sequence[Word], state: State) -> None:
-    if Word("--") not in operands:
-        return
-    words = operands[list(operands).index(Word("--")) + 1 :]
-    is_open = any(word.is_open for word in words)
-    state.parameters = None if is_open else tuple(map(value_of, words))
+    if Word("--") in operands:
+        words = operands[list(operands).index(Word("--")) + 1 :]
+        state.parameters = parameters_of(words)
+
+
+def parameters_of(words: Sequence[Word]) -> tuple[Value, ...] | None:
+    """Return the positional parameters that words become; None if their number is unknown."""
+    return None if any(word.is_open for word in words) else tuple(map(value_of, words))
 
 
 def _shift(operands: Sequence[Word], state: State) -> ExitStatus:

@@ -6,9 +6,10 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from textwrap import shorten
 
-from tokshard.preflight.shell.expansion import Expander, matches
+from tokshard.preflight.shell.expansion import Expander
 from tokshard.preflight.shell.syntax import Node
 from tokshard.preflight.shell.values import Value, distinct, is_open, known, reasons_of, text_of, written_text
 
@@ -127,7 +128,7 @@ def _binary(one: Value, kind: str, other: Value, *, has_patterns: bool) -> ExitS
         if second == "":
             return _unary("-n" if kind == "!=" else "-z", one)
         if first is not None and second is not None:
-            equal = matches(first, second) if has_patterns else first == second
+            equal = fnmatchcase(first, second) if has_patterns else first == second
             return ExitStatus(equal == (kind != "!="))
     if kind in _NUMBERS and first is not None and second is not None:
         try:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from fnmatch import translate
+from fnmatch import fnmatchcase
 
-from tokshard.preflight.shell.arithmetic import value_of_arithmetic
+from tokshard.preflight.shell.arithmetic import calculated, value_of_arithmetic
 from tokshard.preflight.shell.braces import expand_braces
-from tokshard.preflight.shell.programs import output_of
 from tokshard.preflight.shell.state import State
 from tokshard.preflight.shell.syntax import Node, ShellText, assigned_names
 from tokshard.preflight.shell.values import (
@@ -35,7 +34,6 @@ from tokshard.preflight.shell.values import (
 
 _GLOB = re.compile(r"[*?]")
 _PLAIN = re.compile(r"[^\\*?{~]+")
-_WORD = "word"  # a field added to the nodes of the syntax tree
 _ALL = frozenset("@*")
 _SPECIAL = frozenset("?$!-_")
 _ESCAPED = re.compile(r"\\\n|\\(.)", re.DOTALL)
@@ -60,10 +58,8 @@ class Expander:
         """Return the words that word nodes become, after splitting."""
         words: list[Word] = []
         for node in nodes:
-            if _WORD not in node:
-                node[_WORD] = _plain_word(node.get("Parts", ()))
-            if node[_WORD] is not None:
-                words.append(node[_WORD])
+            if (plain := _plain_word(node.get("Parts", ()))) is not None:
+                words.append(plain)
             else:
                 words += (word for fields in self._fields(node) for word in fields.words())
         return words
@@ -124,16 +120,10 @@ class Expander:
                 fields.add(self.number(part["X"], self._text.written(part)))
             elif kind == "CmdSubst":
                 output = self._output(part)
-                self._add(fields, unknown(self._text.written(part)) if output is None else output, quoted)
+                value = unknown(self._text.written(part)) if output is None else output
+                (fields.add if quoted else fields.add_split)(value)
             else:
                 fields.add(unknown(self._text.written(part)))
-
-    @staticmethod
-    def _add(fields: Fields, value: Value, quoted: bool) -> None:  # noqa: FBT001 - passed on
-        if quoted:
-            fields.add(value)
-        else:
-            fields.add_split(value)
 
     @staticmethod
     def _is_empty_list(part: Node) -> bool:
@@ -146,15 +136,10 @@ class Expander:
     ) -> None:
         raw = part.get("Value", "")
         text = escapes.sub(lambda match: match[1] or "", raw)
-        if escapes is not _ESCAPED:
-            fields.add(known(text))
-        elif is_first and raw.startswith("~"):
-            home = re.match("~[^/]*", raw)
-            fields.add((*unknown(home.group() if home else "~"), *known(text[home.end() if home else 1 :])))
-        elif not quoted and _GLOB.search(raw.replace("\\*", "").replace("\\?", "")):
-            fields.add(unknown(text))  # the files that match are not known
-        else:
-            fields.add(known(text))
+        is_home = is_first and raw.startswith("~")
+        is_pattern = not quoted and _GLOB.search(raw.replace("\\*", "").replace("\\?", ""))
+        # Home directories and the files that match are not known.
+        fields.add(unknown(text) if escapes is _ESCAPED and (is_home or is_pattern) else known(text))
 
     def _add_parameter(self, fields: Fields, part: Node, *, quoted: bool, escapes: re.Pattern[str]) -> None:
         written = self._text.written(part)
@@ -169,7 +154,7 @@ class Expander:
         is_list = _is_list(part)
         if values is None:
             piece = self._unknown(part, written)
-            if (is_list or not quoted) and not self._is_set_elsewhere(part["Param"].get("Value", "")):
+            if is_list or not quoted:
                 fields.add_open(piece)
             else:
                 fields.add((piece,))
@@ -188,11 +173,6 @@ class Expander:
         if (pieces := value_of_script(f"${{{name}}}")) and pieces[0].is_unknown:
             return pieces[0]  # of the text that this one is nested in
         return Piece(written, True, reasons=distinct(self._needed))
-
-    def _is_set_elsewhere(self, name: str) -> bool:
-        # The environment is assumed to set no variable that the script sets at another place.
-        state = self._state
-        return name in self._text.assigned and name not in state.variables and not state.has_unknown_source
 
     def _replacement(self, part: Node) -> Node | None:
         """Return the word that a parameter expansion has for a variable that is not set, or is."""
@@ -274,12 +254,11 @@ class Expander:
         text, pattern, kind = text_of(value), text_of(self.value(operation.get("Word"))), operation["Op"]
         if text is None or pattern is None or kind not in ("%", "%%", "#", "##"):
             return written
-        whole = re.compile(_pattern(pattern))
         ends = range(len(text) + 1)
         cuts = ends if kind in ("%%", "#") else reversed(ends)
         for cut in cuts:
             part, rest = (text[:cut], text[cut:]) if kind.startswith("#") else (text[cut:], text[:cut])
-            if whole.fullmatch(part):
+            if fnmatchcase(part, pattern):
                 return known(rest)
         return value
 
@@ -332,34 +311,23 @@ class Expander:
             value = (*before, ())[index] + value
         state.assign(name, (*before[:index], value, *before[index + 1 :]))
 
-    def _directory(self, command: Node) -> Value | None:
-        # $(cd DIRECTORY && pwd)
-        if command.get("Type") != "BinaryCmd" or command["Op"] != "&&":
-            return None
-        changes, prints = (command[side].get("Cmd") or {} for side in ("X", "Y"))
-        words = self.values(changes.get("Args", ()))
-        target = text_of(words[1]) if len(words) == 2 and text_of(words[0]) == "cd" else None
-        is_printed = [text_of(word) for word in self.values(prints.get("Args", ()))][:1] == ["pwd"]
-        return known(os.path.abspath(target)) if target and is_printed else None
-
     def _output(self, part: Node) -> Value | None:
-        """Return the output of a command substitution that is known without running it."""
+        """Return the output of a command substitution; None if only running it would tell."""
         statements = part.get("Stmts", ())
-        if len(statements) != 1:
-            return None
-        statement = statements[0]
-        command = statement.get("Cmd") or {}
-        if (directory := self._directory(command)) is not None:
-            return directory
+        command = statements[0].get("Cmd") or {} if len(statements) == 1 else {}
+        if command.get("Op") == "&&":  # $(cd DIRECTORY && pwd)
+            changes, prints = (self.values(command[side].get("Cmd", {}).get("Args", ())) for side in "XY")
+            target = text_of(changes[1]) if len(changes) == 2 and text_of(changes[0]) == "cd" else None
+            is_printed = [text_of(word) for word in prints[:1]] == ["pwd"]
+            return known(os.path.abspath(target)) if target and is_printed else None
         if command.get("Type") != "CallExpr" or not command.get("Args"):
             return None
-        for redirection in statement.get("Redirs", ()):
-            if redirection["Op"] in ("<<", "<<-") and self._text.written(command) == "cat":
-                return _without_newlines(self.here_document(redirection["Hdoc"]))
-        if statement.get("Redirs"):
-            return None
+        redirections = statements[0].get("Redirs", ())
+        if redirections:
+            is_document = redirections[0]["Op"] in ("<<", "<<-") and self._text.written(command) == "cat"
+            return _without_newlines(self.here_document(redirections[0]["Hdoc"])) if is_document else None
         first, *operands = self.values(command["Args"])
-        output = output_of(text_of(first) or "", operands)
+        output = _output_of(text_of(first) or "", operands)
         return None if output is None else _without_newlines(output)
 
 
@@ -395,14 +363,25 @@ def _index_of(part: Node) -> str:
     return str(parts[0].get("Value", "")) if len(parts) == 1 and parts[0]["Type"] == "Lit" else ""
 
 
-def _pattern(pattern: str) -> str:
-    expression = translate(pattern).removeprefix("(?s:").removesuffix(r")\Z").removesuffix(r")\z")
-    return f"(?s:{expression})"
-
-
-def matches(text: str, pattern: str) -> bool:
-    """Return whether a text matches a shell pattern as a whole."""
-    return re.fullmatch(_pattern(pattern), text) is not None
+def _output_of(program: str, operands: Sequence[Value]) -> Value | None:
+    """Return the output of a program; None if only running it would tell."""
+    texts = [text for value in operands if (text := text_of(value)) is not None]
+    if program == "echo":
+        return joined_values(operands[1:] if texts[:1] == ["-n"] or texts[:1] == ["-e"] else operands)
+    if len(texts) < len(operands) or any(text.startswith("-") for text in texts):
+        return None
+    output = None
+    match program, *texts:
+        case "dirname", path:
+            output = os.path.dirname(path.rstrip("/")) or "."
+        case "realpath", path:
+            output = os.path.abspath(path)
+        case "basename", path, *suffix:
+            name = os.path.basename(path.rstrip("/"))
+            output = name if [name] == suffix else name.removesuffix("".join(suffix[:1]))
+        case "expr", one, operator, other:
+            output = calculated(operator, one, other)
+    return None if output is None else known(output)
 
 
 def _without_newlines(value: Value) -> Value:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from tokshard.preflight.shell.commands import (
     RUNNERS,
     assignments_of,
     nested_text,
+    parameters_of,
     program_at,
     run_builtin,
     variables_of_directives,
@@ -34,20 +36,20 @@ from tokshard.preflight.shell.conditions import (
     condition_of_words,
     either,
 )
-from tokshard.preflight.shell.expansion import Expander, matches
+from tokshard.preflight.shell.expansion import Expander
 from tokshard.preflight.shell.state import Branch, ShellCommand, State
 from tokshard.preflight.shell.syntax import Node, ShellText, assigned_names, too_deep
 from tokshard.preflight.shell.values import (
     Value,
     Variable,
     Word,
-    decoded,
     distinct,
     known,
     reasons_of,
     script_of,
     text_of,
     value_of,
+    value_of_script,
     word_of,
     written_text,
 )
@@ -246,8 +248,12 @@ class _Interpreter:
                 "ForClause": self._for,
                 "FuncDecl": self._define,
                 "IfClause": self._if,
-                "LetClause": self._let,
-                "Subshell": self._subshell,
+                "LetClause": lambda node, state: state.forget(
+                    assigned_names(node), (f"`{self.text.written(node)}`",)
+                ),
+                "Subshell": lambda node, state: self._alone(
+                    partial(self._statements, node.get("Stmts", ())), state
+                ),
                 "TestClause": lambda node, state: condition_of_test(node["X"], self._expander(state)),
                 "TimeClause": lambda node, state: self._branch(node.get("Stmt"), state),
                 "WhileClause": self._while,
@@ -305,7 +311,8 @@ class _Interpreter:
     def _binary(self, command: Node, state: State) -> ExitStatus | None:
         operator, other = command["Op"], command["Y"]
         if operator not in ("&&", "||"):
-            self._pipe(command, state)
+            for side in ("X", "Y"):
+                self._alone(partial(self._statement, command[side]), state)
             return None
         is_and, combine = operator == "&&", both if operator == "&&" else either
         branches = (other, None) if is_and else (None, other)
@@ -322,8 +329,7 @@ class _Interpreter:
         return combine(one, self._statement(other, state))
 
     def _arithmetic(self, node: Node, state: State) -> ExitStatus:
-        node = node.get("Cond") or node["X"]  # of a loop, or a command
-        value = self._expander(state).number(node, self.text.written(node))
+        value = self._expander(state).number(node["X"], self.text.written(node["X"]))
         text = text_of(value)
         return ExitStatus(None, reasons_of(value)) if text is None else ExitStatus(int(text) != 0)
 
@@ -422,18 +428,11 @@ class _Interpreter:
 
     # Commands
 
-    def _subshell(self, command: Node, state: State) -> None:
-        self._alone(partial(self._branch, command.get("Stmts")), state)
-
     def _alone(self, branch: Branch, state: State) -> None:
         """Run a branch in a shell of its own: only its commands count."""
         with self.run.catching((), state):
             branch(state.fork())
             self.run.left.clear()
-
-    def _pipe(self, command: Node, state: State) -> None:
-        for side in ("X", "Y"):
-            self._alone(partial(self._statement, command[side]), state)
 
     def _declaration(self, command: Node, state: State) -> None:
         kind = command["Variant"]["Value"]
@@ -460,9 +459,6 @@ class _Interpreter:
         body = (partial(self._branch, command["Body"]),)
         names = (command.get("Name"), *command.get("Names", ()))
         state.functions |= {name.get("Value", ""): body for name in names if name is not None}
-
-    def _let(self, command: Node, state: State) -> None:
-        state.forget(assigned_names(command), (f"`{self.text.written(command)}`",))
 
     def _call(self, statement: Node, state: State) -> ExitStatus | None:
         command = statement["Cmd"]
@@ -491,7 +487,7 @@ class _Interpreter:
 
     def _call_function(self, body: Branch | None, words: Sequence[Word], state: State) -> ExitStatus | None:
         outer, saved = state.parameters, state.saved
-        state.parameters, state.saved = _parameters(words[1:]), {}
+        state.parameters, state.saved = parameters_of(words[1:]), {}
 
         def leave(end: State) -> None:
             for name, variable in (end.saved or {}).items():
@@ -610,10 +606,10 @@ class _Interpreter:
         """Run the text of a shell that a command starts: only exported variables and commands are shared."""
         inner = self._reader(text, statement, wrappers)
         if inner is None:  # it is a text for another program
-            self._record((*wrappers, Word(decoded(text))), statement, state)
+            self._record((*wrappers, Word(written_text(value_of_script(text)))), statement, state)
             return
         exported = {name: value for name, value in state.variables.items() if name in state.exported}
-        child = State(exported, state.exported, _parameters(parameters))
+        child = State(exported, state.exported, parameters_of(parameters))
         for name, value in assignments_of(wrappers):
             child.assign(name, (value,))
             child.exported |= {name}
@@ -621,10 +617,6 @@ class _Interpreter:
             inner.options = dict(variables_of_options([word.text for word in wrappers]))
         with self.run.deeper():
             self._alone(lambda _: inner.all_statements(child), state)
-
-
-def _parameters(words: Sequence[Word]) -> tuple[Value, ...] | None:
-    return None if any(word.is_open for word in words) else tuple(map(value_of, words))
 
 
 def _decided(outcome: ExitStatus, holds: Any, fails: Any) -> bool | None:
@@ -642,4 +634,4 @@ def _matches_any(text: str | None, patterns: Sequence[Value]) -> bool | None:
         return True
     if text is None or None in found:
         return None
-    return any(matches(text, pattern or "") for pattern in found)
+    return any(fnmatchcase(text, pattern or "") for pattern in found)

@@ -13,11 +13,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from tokshard.errors import UsageError
-from tokshard.preflight.shell.values import decoded, script_of, unknown
+from tokshard.preflight.shell.values import script_of, unknown, value_of_script, written_text
 
 Node = dict[str, Any]
 """A node of a syntax tree: its fields, and the text of its class under ``Type``."""
@@ -70,12 +70,9 @@ class ShellText:
 
     def written(self, node: Node) -> str:
         """Return a node as it is written."""
-        return decoded(self._source[node["Pos"].get("Offset", 0) : node["End"]["Offset"]].decode())
-
-    @cached_property
-    def assigned(self) -> frozenset[str]:
-        """The names of the variables that some statement sets."""
-        return frozenset(assigned_names(self.statements))
+        return written_text(
+            value_of_script(self._source[node["Pos"].get("Offset", 0) : node["End"]["Offset"]].decode())
+        )
 
     @property
     def text(self) -> str:

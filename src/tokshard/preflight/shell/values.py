@@ -142,18 +142,13 @@ def script_of(value: Value) -> str:
 
     Example:
         >>> script = script_of((Piece("run "), Piece("$@", True)))
-        >>> script[:16], decoded(script)
+        >>> script[:16], written_text(value_of_script(script))
         ('run ${__unknown_', 'run $@')
     """
     return "".join(
         f"${{{_PREFIX}{json.dumps(piece).encode().hex()}}}" if piece.is_unknown else piece.text
         for piece in value
     )
-
-
-def decoded(text: str) -> str:
-    """Return a text with the unknown parts of :func:`script_of` as they were written."""
-    return _ENCODED.sub(lambda match: _piece_of(match[1]).text, text)
 
 
 def value_of_script(text: str) -> Value:
