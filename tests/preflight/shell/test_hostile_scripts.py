@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from tokshard.errors import UsageError
-from tokshard.preflight.shell import interpreter, syntax
+from tokshard.preflight.shell import state, syntax
 from tokshard.preflight.shell.interpreter import read_shell
 
 
@@ -20,15 +20,18 @@ def last_words(text: str) -> list[str]:
     "text",
     [
         "(" * 1500 + "run" + ")" * 1500,
-        "f() { f; }; f",
-        "f() { eval f; }; f",
-        "x='eval $x'; eval $x",
         'run "' + "$(echo " * 200 + ")" * 200 + '"',
         "run $((" + "(" * 1500 + "1" + ")" * 1500 + "))",
     ],
 )
 def test_what_is_nested_deeply_is_read_or_refused(text):
     with contextlib.suppress(UsageError):
+        read_shell(text)
+
+
+@pytest.mark.parametrize("text", ["f() { f; }; f", "f() { eval f; }; f", "x='eval $x'; eval $x"])
+def test_a_script_that_calls_itself_is_refused(text):
+    with pytest.raises(UsageError, match="the launch script is nested too deeply"):
         read_shell(text)
 
 
@@ -52,7 +55,7 @@ def test_an_endless_loop_makes_its_variables_unknown(loop):
 
 
 def test_many_rounds_in_many_rounds_are_too_many(monkeypatch):
-    monkeypatch.setattr(interpreter, "_MAX_STEPS", 2000)
+    monkeypatch.setattr(state, "_MAX_STEPS", 2000)
     loops = "for i in {1..900}; do " * 4
     with pytest.raises(UsageError, match="too many to follow"):
         read_shell(loops + "run; " + "done; " * 4)

@@ -25,8 +25,8 @@ from tokshard.preflight.launch.programs import (
     unsupported_data,
 )
 from tokshard.preflight.launch.rules import hint_of_values
-from tokshard.preflight.shell.interpreter import ShellReading, read_shell
-from tokshard.preflight.shell.state import ShellCommand
+from tokshard.preflight.shell.interpreter import read_shell
+from tokshard.preflight.shell.state import ShellCommand, ShellReading
 from tokshard.storage.small_files import read_small_file
 
 _ALL_WORDS = re.compile(r'("?)(?:\$[@*]|\$\{[@*]\}|\$\{[A-Za-z_][A-Za-z0-9_]*\[[@*]\]\})\1')

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from textwrap import shorten
+from typing import Any
 
+from tokshard.preflight.shell.arithmetic import calculated
 from tokshard.preflight.shell.expansion import Expander
-from tokshard.preflight.shell.syntax import Node
+from tokshard.preflight.shell.syntax import Node, assigned_names
 from tokshard.preflight.shell.values import Value, distinct, is_open, known, reasons_of, text_of, written_text
 
 _VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
-_NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-lt": operator.lt,
-    "-le": operator.le,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-}
+_NUMBERS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
 _MAX_SHOWN = 60
 
 
@@ -131,8 +125,26 @@ def _binary(one: Value, kind: str, other: Value, *, has_patterns: bool) -> ExitS
             equal = fnmatchcase(first, second) if has_patterns else first == second
             return ExitStatus(equal == (kind != "!="))
     if kind in _NUMBERS and first is not None and second is not None:
-        try:
-            return ExitStatus(_NUMBERS[kind](int(first), int(second)))
-        except ValueError:
-            pass
+        result = calculated(_NUMBERS[kind], first.strip(), second.strip())
+        if result is not None:
+            return ExitStatus(result != "0")
     return _unknown(one, known(kind), other)
+
+
+def takes_first(outcome: ExitStatus, holds: Any, fails: Any) -> bool | None:
+    """Return whether the first branch runs; None if that is unknown."""
+    if outcome.succeeds is None and outcome.empty is not None:
+        # The environment is assumed to set no variable for which the script has a default.
+        name, if_empty = outcome.empty
+        return if_empty if name in assigned_names(holds if if_empty else fails) else None
+    return outcome.succeeds
+
+
+def matches_any(text: str | None, patterns: Sequence[Value]) -> bool | None:
+    """Return whether a text matches one of several patterns; None if that is unknown."""
+    found = [text_of(pattern) for pattern in patterns]
+    if "*" in found:
+        return True
+    if text is None or None in found:
+        return None
+    return any(fnmatchcase(text, pattern or "") for pattern in found)

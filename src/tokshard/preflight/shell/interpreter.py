@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
@@ -35,12 +33,13 @@ from tokshard.preflight.shell.conditions import (
     condition_of_test,
     condition_of_words,
     either,
+    matches_any,
+    takes_first,
 )
 from tokshard.preflight.shell.expansion import Expander
-from tokshard.preflight.shell.state import Branch, ShellCommand, State
+from tokshard.preflight.shell.state import Branch, ScriptRun, ShellCommand, ShellReading, State
 from tokshard.preflight.shell.syntax import Node, ShellText, assigned_names, too_deep
 from tokshard.preflight.shell.values import (
-    Value,
     Variable,
     Word,
     distinct,
@@ -53,30 +52,10 @@ from tokshard.preflight.shell.values import (
     word_of,
     written_text,
 )
-from tokshard.storage.small_files import read_small_file
 
 _PROGRAM = re.compile(r"\.py(\s|$)")
-# They set up tools, and no arguments of a job.
-_HARMLESS = re.compile(
-    r"(?:^|/)(?:\.?bashrc|\.?bash_profile|\.?profile|activate|conda\.sh|setvars\.sh|modules\.sh|bash)$"
-)
-_MAX_STEPS = 50_000
 _MAX_ROUNDS = 1_000
 _MAX_WHILE_ROUNDS = 100
-_MAX_DEPTH = 20
-
-
-@dataclass(frozen=True, slots=True)
-class ShellReading:
-    """What a script runs.
-
-    Attributes:
-        commands: The commands that it runs, in order.
-        unread: Scripts that the script runs or sources and that are not here.
-    """
-
-    commands: tuple[ShellCommand, ...]
-    unread: tuple[str, ...] = ()
 
 
 def read_shell(
@@ -109,7 +88,7 @@ def read_shell(
         parameters=None if parameters is None else tuple(map(known, parameters)),
     )
     script = ShellText(text)
-    run = _ScriptRun(None if path is None else os.path.dirname(os.path.abspath(path)), frozenset(given))
+    run = ScriptRun(None if path is None else os.path.dirname(os.path.abspath(path)), frozenset(given))
     if path is not None and not any(variables_of_directives(text)):  # a job scheduler copies the script
         state.variables |= dict.fromkeys(("0", "BASH_SOURCE"), (known(path),))
     try:
@@ -120,84 +99,6 @@ def read_shell(
 
 
 @dataclass(slots=True)
-class _ScriptRun:
-    """What all texts of one script share.
-
-    Attributes:
-        directory: The directory of the script; None if it is not a file.
-        given: The names of the variables that the caller sets.
-        commands: The commands so far.
-        conditions: For each undecided condition around the current statement, the expansions that decide it.
-        left: The states in which an undecided branch has left a loop or a function, with what decides it.
-        written: The files that the script writes.
-        unread: Scripts that the script runs or sources and that are not here.
-    """
-
-    directory: str | None
-    given: frozenset[str]
-    commands: list[ShellCommand] = field(default_factory=list)
-    conditions: list[list[str]] = field(default_factory=list)
-    left: list[tuple[State, tuple[str, ...]]] = field(default_factory=list)
-    written: set[str] = field(default_factory=set)
-    unread: dict[str, None] = field(default_factory=dict)
-    steps: int = 0
-    depth: int = 0
-
-    @contextmanager
-    def deeper(self) -> Iterator[None]:
-        """Count the depth of calls."""
-        self.depth += 1
-        if self.depth > _MAX_DEPTH:
-            raise UsageError(
-                f"the launch script calls itself more than {_MAX_DEPTH} times",
-                hint="pass the command that starts the job alone",
-            )
-        try:
-            yield
-        finally:
-            self.depth -= 1
-
-    def step(self) -> None:
-        """Count a statement."""
-        self.steps += 1
-        if self.steps > _MAX_STEPS:
-            raise UsageError(
-                f"the launch script runs more than {_MAX_STEPS:,} commands, which is too many to follow",
-                hint="pass the command that starts the job alone",
-            )
-
-    def settle(self, ends: Sequence[State], reasons: tuple[str, ...], state: State) -> None:
-        """Continue a state after one of several ends of it. A branch that ends the script is not taken."""
-        staying = [end for end in ends if end.flow is None]
-        leaving = [end for end in ends if end.flow not in (None, "exit")]
-        if not staying:
-            staying, leaving = leaving[-1:] or list(ends[:1]), leaving[:-1]
-        self.left += [(end, reasons) for end in leaving]
-        state.join(staying, reasons)
-
-    @contextmanager
-    def catching(self, flows: Collection[str], state: State, leave: Branch | None = None) -> Iterator[None]:
-        """Continue a state after statements that it may leave by one of several flows.
-
-        Args:
-            flows: The flows that end here.
-            state: The state.
-            leave: A function that is called with each state at its end.
-        """
-        outer, self.left = self.left, []
-        yield
-        caught = [(end, reasons) for end, reasons in self.left if end.flow in flows]
-        self.left = [*outer, *((end, reasons) for end, reasons in self.left if end.flow not in flows)]
-        ends = [state.fork(), *(end for end, _ in caught)] if caught else [state]
-        for end in ends:
-            end.flow = None if end.flow in flows else end.flow
-            if leave is not None:
-                leave(end)
-        if caught:
-            self.settle(ends, distinct(reason for _, reasons in caught for reason in reasons), state)
-
-
-@dataclass(slots=True)
 class _Interpreter:
     """Reader of one text.
 
@@ -205,14 +106,16 @@ class _Interpreter:
         run: What it shares with the other texts of the script.
         text: The text.
         wrappers: The words of the commands that run it.
-        line: The line of the command that runs it; None for the script itself.
+        outer_line: The line of the command that runs it; None for the script itself.
+        line: The line of the current statement in the script itself.
         options: The variables of the options of ``sbatch``, which override its directives.
     """
 
-    run: _ScriptRun
+    run: ScriptRun
     text: ShellText
     wrappers: tuple[Word, ...] = ()
-    line: int | None = None
+    outer_line: int | None = None
+    line: int = 1
     options: Mapping[str, str] = field(default_factory=dict)
 
     def all_statements(self, state: State) -> None:
@@ -233,6 +136,7 @@ class _Interpreter:
 
     def _statement(self, statement: Node, state: State) -> ExitStatus:
         self.run.step()
+        self.line = self.outer_line or statement["Pos"]["Line"]
         if (command := statement.get("Cmd")) is None:
             return ExitStatus(True)
         kind = command["Type"]
@@ -273,8 +177,6 @@ class _Interpreter:
         if isinstance(node, list):
             return self._statements(node, state)
         if node and "Then" in node:
-            if "Cond" not in node:
-                return self._statements(node["Then"], state)
             self._if(node, state)
         elif node:
             return self._statement(node, state)
@@ -298,9 +200,9 @@ class _Interpreter:
         return outcomes
 
     def _if(self, command: Node, state: State) -> None:
-        outcome = self._statements(command["Cond"], state)
+        outcome = self._statements(command.get("Cond", ()), state)  # none of an else
         branches = command["Then"], command.get("Else")
-        decided = _decided(outcome, *branches)
+        decided = takes_first(outcome, *branches)
         if state.flow is not None:
             return
         if decided is None:
@@ -317,9 +219,8 @@ class _Interpreter:
         is_and, combine = operator == "&&", both if operator == "&&" else either
         branches = (other, None) if is_and else (None, other)
         one = self._statement(command["X"], state)
-        decided = _decided(one, *branches)
-        if decided is None and one.is_program:
-            decided = True  # a command is expected to succeed
+        # A command is expected to succeed.
+        decided = True if one.is_program else takes_first(one, *branches)
         if state.flow is not None or decided is (not is_and):
             return one
         if decided is None:
@@ -339,7 +240,7 @@ class _Interpreter:
         reasons, branches = reasons_of(subject), list[Branch]()
         for item in command.get("Items", ()):
             patterns = [expander.value(pattern) for pattern in item["Patterns"]]
-            outcome = _matches_any(text_of(subject), patterns)
+            outcome = matches_any(text_of(subject), patterns)
             if outcome is not False:
                 branches.append(partial(self._branch, item.get("Stmts")))
                 reasons = distinct(reasons + reasons_of(*patterns))
@@ -401,14 +302,7 @@ class _Interpreter:
     def _unknown_rounds(
         self, statements: Sequence[Node], state: State, reasons: tuple[str, ...], before: Branch | None = None
     ) -> None:
-        """Run a loop any number of times: what a round may assign is unknown before and after each.
-
-        Args:
-            statements: The body of the loop.
-            state: The state.
-            reasons: The expansions that decide the number of rounds.
-            before: A function that does what else each round does.
-        """
+        """Run a loop any number of times: what a round, or ``before`` it, may assign is unknown."""
         start, forgotten = len(self.run.commands), set[str]()
         while True:
             end = state.fork()
@@ -497,7 +391,7 @@ class _Interpreter:
                     end.assign(name, variable)
             end.parameters, end.saved = outer, saved
 
-        with self.run.deeper(), self.run.catching(("return",), state, leave):
+        with self.run.catching(("return",), state, leave):
             outcome: ExitStatus | None = None if body is None else body(state)
             is_sure = state.flow is None and not self.run.left
         return outcome if is_sure else None
@@ -505,14 +399,14 @@ class _Interpreter:
     def _program(self, words: Sequence[Word], text: str | None, statement: Node, state: State) -> None:
         name = words[0].text
         if name == "eval":
-            self._same_shell(" ".join(script_of(value_of(word)) for word in words[1:]), statement, state)
+            self._same_shell(" ".join(script_of(value_of(word)) for word in words[1:]), state)
             return
         if name in ("source", "."):
-            sourced = self._file(words[1].text) if len(words) > 1 else None
+            sourced = self.run.content(words[1].text) if len(words) > 1 else None
             if sourced is None:
                 state.has_unknown_source = True
             else:
-                self._same_shell(sourced, statement, state)
+                self._same_shell(sourced, state)
             return
         if name in ("exec", "command", "builtin") and len(words) > 1:
             words = words[1:]
@@ -521,7 +415,7 @@ class _Interpreter:
             for a in statement["Cmd"].get("Assigns", ())
             if not a.get("Array")
         ]
-        self._external([*assigned, *words], text, statement, state)
+        self._external([*assigned, *words], text, state)
 
     def _here_text(self, statement: Node, state: State) -> str | None:
         """Return the here-document of a statement, and record the file that it is written to."""
@@ -539,74 +433,60 @@ class _Interpreter:
             self.run.written.add(target)
         return text
 
-    def _external(self, words: Sequence[Word], text: str | None, statement: Node, state: State) -> None:
+    def _external(self, words: Sequence[Word], text: str | None, state: State) -> None:
         """Run a command that is not the shell's own; it may run a shell again."""
         nested = nested_text(words)
         if nested is not None:
             shell, script, parameters = nested
-            self._nested(script_of(value_of(script)), words[:shell], statement, state, parameters)
+            self._nested(script_of(value_of(script)), words[:shell], state, parameters)
             return
         runner = program_at(words, RUNNERS)
         if runner is not None and text is not None:
             parameters = [word for word in words[runner + 1 :] if word.text != "-s"]
-            self._nested(text, words[:runner], statement, state, parameters)
+            self._nested(text, words[:runner], state, parameters)
             return
         if text is not None and words[0].text in ("cat", "tee") and _PROGRAM.search(text):
             # A script that is written to a file is a job of its own, whoever starts it.
-            if (inner := self._reader(text, statement)) is not None:
+            if (inner := self._reader(text)) is not None:
                 given = {name: state.variables.get(name, ()) for name in self.run.given}
                 self._alone(lambda _: inner.all_statements(State(given)), state)
             return
         for at, word in enumerate(words):
             is_operand = runner is not None or not at or not words[at - 1].text.startswith("-")
-            if IS_SCRIPT.search(word.text) and is_operand and (content := self._file(word.text)) is not None:
-                self._nested(content, words[:at], statement, state, words[at + 1 :])
+            if (
+                IS_SCRIPT.search(word.text)
+                and is_operand
+                and (content := self.run.content(word.text)) is not None
+            ):
+                self._nested(content, words[:at], state, words[at + 1 :])
                 return
         if any(word.text in ("xargs", "parallel") for word in words[:2]):
             return  # each input makes another command
-        self._record(words, statement, state)
+        self._record(words, state)
 
-    def _record(self, words: Sequence[Word], statement: Node, state: State) -> None:
-        line = self.line or statement["Pos"]["Line"]
+    def _record(self, words: Sequence[Word], state: State) -> None:
         context = state.scheduler(), tuple(self.run.conditions)
-        self.run.commands.append(ShellCommand(tuple(words), self.wrappers, line, *context))
+        self.run.commands.append(ShellCommand(tuple(words), self.wrappers, self.line, *context))
 
-    def _reader(self, text: str, statement: Node, wrappers: Sequence[Word] = ()) -> _Interpreter | None:
-        """Return the reader of a text that a statement runs; None if it is not a shell script."""
+    def _reader(self, text: str, wrappers: Sequence[Word] = ()) -> _Interpreter | None:
+        """Return the reader of a text that the script runs; None if it is not a shell script."""
         try:
             script = ShellText(text)
         except UsageError:
             return None
-        line = self.line or statement["Pos"]["Line"]
-        return _Interpreter(self.run, script, (*self.wrappers, *wrappers), line)
+        return _Interpreter(self.run, script, (*self.wrappers, *wrappers), self.line)
 
-    def _same_shell(self, text: str, statement: Node, state: State) -> None:
-        if (inner := self._reader(text, statement)) is not None:
-            with self.run.deeper():
-                inner.all_statements(state)
-
-    def _file(self, path: str) -> str | None:
-        if path in self.run.written:
-            return None  # it was read where it is written
-        if self.run.directory is None or not os.path.isfile(os.path.join(self.run.directory, path)):
-            if not _HARMLESS.search(path):
-                self.run.unread[path] = None
-            return None
-        text = read_small_file(os.path.join(self.run.directory, path), "script")
-        return text.decode("utf-8", "replace")
+    def _same_shell(self, text: str, state: State) -> None:
+        if (inner := self._reader(text)) is not None:
+            inner.all_statements(state)
 
     def _nested(
-        self,
-        text: str,
-        wrappers: Sequence[Word],
-        statement: Node,
-        state: State,
-        parameters: Sequence[Word] = (),
+        self, text: str, wrappers: Sequence[Word], state: State, parameters: Sequence[Word] = ()
     ) -> None:
         """Run the text of a shell that a command starts: only exported variables and commands are shared."""
-        inner = self._reader(text, statement, wrappers)
+        inner = self._reader(text, wrappers)
         if inner is None:  # it is a text for another program
-            self._record((*wrappers, Word(written_text(value_of_script(text)))), statement, state)
+            self._record((*wrappers, Word(written_text(value_of_script(text)))), state)
             return
         exported = {name: value for name, value in state.variables.items() if name in state.exported}
         child = State(exported, state.exported, parameters_of(parameters))
@@ -615,23 +495,4 @@ class _Interpreter:
             child.exported |= {name}
         if program_at(wrappers, BATCH) is not None:
             inner.options = dict(variables_of_options([word.text for word in wrappers]))
-        with self.run.deeper():
-            self._alone(lambda _: inner.all_statements(child), state)
-
-
-def _decided(outcome: ExitStatus, holds: Any, fails: Any) -> bool | None:
-    """Return whether the first branch runs; None if that is unknown."""
-    if outcome.succeeds is None and outcome.empty is not None:
-        # The environment is assumed to set no variable for which the script has a default.
-        name, if_empty = outcome.empty
-        return if_empty if name in assigned_names(holds if if_empty else fails) else None
-    return outcome.succeeds
-
-
-def _matches_any(text: str | None, patterns: Sequence[Value]) -> bool | None:
-    found = [text_of(pattern) for pattern in patterns]
-    if "*" in found:
-        return True
-    if text is None or None in found:
-        return None
-    return any(fnmatchcase(text, pattern or "") for pattern in found)
+        self._alone(lambda _: inner.all_statements(child), state)

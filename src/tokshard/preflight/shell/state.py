@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from tokshard.errors import UsageError
 from tokshard.preflight.shell.values import (
     Value,
     Variable,
     Word,
+    distinct,
     scalar,
     text_of,
     undecided_variable,
     unknown_variable,
 )
+from tokshard.storage.small_files import read_small_file
 
 _LAUNCHER = re.compile(r"WORLD_SIZE|PET_\w+")
 
 # Of a variable: a loop may double it in each round.
 _MAX_CHARACTERS = 1 << 20
 _SIZE_OF_UNKNOWN = 16
+
+# They set up tools, and no arguments of a job.
+_HARMLESS = re.compile(
+    r"(?:^|/)(?:\.?bashrc|\.?bash_profile|\.?profile|activate|conda\.sh|setvars\.sh|modules\.sh|bash)$"
+)
+_MAX_STEPS = 50_000
 
 _MISSING = object()
 
@@ -46,6 +57,19 @@ class ShellCommand:
     line: int
     scheduler: tuple[tuple[str, str], ...] = ()
     conditions: tuple[Sequence[str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShellReading:
+    """What a script runs.
+
+    Attributes:
+        commands: The commands that it runs, in order.
+        unread: Scripts that the script runs or sources and that are not here.
+    """
+
+    commands: tuple[ShellCommand, ...]
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -133,6 +157,80 @@ class State:
             self.parameters = None
         self.exported = frozenset().union(*(end.exported for end in ends))
         self.has_unknown_source = any(end.has_unknown_source for end in ends)
+
+
+@dataclass(slots=True)
+class ScriptRun:
+    """A script as far as it is read: what all its texts share.
+
+    Attributes:
+        directory: The directory of the script; None if it is not a file.
+        given: The names of the variables that the caller sets.
+        commands: The commands so far.
+        conditions: For each undecided condition around the current statement, the expansions that decide it.
+        left: The states in which an undecided branch has left a loop or a function, with what decides it.
+        written: The files that the script writes.
+        unread: Scripts that the script runs or sources and that are not here.
+    """
+
+    directory: str | None
+    given: frozenset[str]
+    commands: list[ShellCommand] = field(default_factory=list)
+    conditions: list[list[str]] = field(default_factory=list)
+    left: list[tuple[State, tuple[str, ...]]] = field(default_factory=list)
+    written: set[str] = field(default_factory=set)
+    unread: dict[str, None] = field(default_factory=dict)
+    steps: int = 0
+
+    def step(self) -> None:
+        """Count a statement."""
+        self.steps += 1
+        if self.steps > _MAX_STEPS:
+            raise UsageError(
+                f"the launch script runs more than {_MAX_STEPS:,} commands, which is too many to follow",
+                hint="pass the command that starts the job alone",
+            )
+
+    def settle(self, ends: Sequence[State], reasons: tuple[str, ...], state: State) -> None:
+        """Continue a state after one of several ends of it. A branch that ends the script is not taken."""
+        staying = [end for end in ends if end.flow is None]
+        leaving = [end for end in ends if end.flow not in (None, "exit")]
+        if not staying:
+            staying, leaving = leaving[-1:] or list(ends[:1]), leaving[:-1]
+        self.left += [(end, reasons) for end in leaving]
+        state.join(staying, reasons)
+
+    @contextmanager
+    def catching(self, flows: Collection[str], state: State, leave: Branch | None = None) -> Iterator[None]:
+        """Continue a state after statements that it may leave by one of several flows.
+
+        Args:
+            flows: The flows that end here.
+            state: The state.
+            leave: A function that is called with each state at its end.
+        """
+        outer, self.left = self.left, []
+        yield
+        caught = [(end, reasons) for end, reasons in self.left if end.flow in flows]
+        self.left = [*outer, *((end, reasons) for end, reasons in self.left if end.flow not in flows)]
+        ends = [state.fork(), *(end for end, _ in caught)] if caught else [state]
+        for end in ends:
+            end.flow = None if end.flow in flows else end.flow
+            if leave is not None:
+                leave(end)
+        if caught:
+            self.settle(ends, distinct(reason for _, reasons in caught for reason in reasons), state)
+
+    def content(self, path: str) -> str | None:
+        """Return the content of a script that the script runs or sources; None if it is not here."""
+        if path in self.written:
+            return None  # it was read where it is written
+        if self.directory is None or not os.path.isfile(os.path.join(self.directory, path)):
+            if not _HARMLESS.search(path):
+                self.unread[path] = None
+            return None
+        text = read_small_file(os.path.join(self.directory, path), "script")
+        return text.decode("utf-8", "replace")
 
 
 def _joined(ends: Sequence[Mapping[str, Any]], reasons: tuple[str, ...]) -> dict[str, Any]:

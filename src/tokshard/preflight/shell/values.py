@@ -263,8 +263,7 @@ class Fields:
 
     def words(self) -> list[Word]:
         """Return all words."""
-        self.cut()
-        return [word_of(value) for value in self._done]
+        return [word_of(value) for value in self.values()]
 
 
 def _joined(pieces: Iterable[Piece]) -> Value:
