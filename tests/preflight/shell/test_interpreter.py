@@ -176,6 +176,8 @@ def test_elements_of_arrays_may_begin_with_brackets():
     ("text", "expected"),
     [
         ("until run a; do sleep 1; done", ["run", "a"]),
+        ('A=xfoo; [[ $A == *"foo" ]] && run a', ["run", "a"]),
+        ("A=foo B='f*'; [[ $A == $B ]] && run a; [[ $A == \"$B\" ]] && run b", ["run", "a"]),
         ("IFS=,; unset IFS; L='a b'; run $L", ["run", "a", "b"]),
         ("ls | xargs -I{} run data/{}", ["ls"]),
         ("D=x; unset D; run ${D-m}", ["run", "m"]),
@@ -206,6 +208,7 @@ def test_less_common_syntax(text, expected):
         ("f() { [ $X ] || return 1; run; }; f", [[]]),
         ("for i in 1 2; do [ $X ] || continue; run; done", [[], []]),
         ("case $X in a) ;; *) exit 1 ;; esac; run", [[]]),
+        ("[[ '*a' == '*'* ]] && run", [["`[ *a ** ]`"]]),
         # A variable with a default in the script is not set.
         ('if [ -z "$X" ]; then X=1; run; else run no; fi', [[]]),
         ("[[ -n $X ]] || X=1; if [ $X = 1 ]; then run; fi", [[]]),

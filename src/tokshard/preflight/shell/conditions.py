@@ -16,6 +16,7 @@ from tokshard.preflight.shell.values import Value, distinct, is_open, known, rea
 
 _VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
+_SPECIAL = re.compile(r"[*?\[\\]")
 _MAX_SHOWN = 60
 
 
@@ -81,19 +82,22 @@ def condition_of_words(values: Sequence[Value]) -> ExitStatus:
 def condition_of_test(node: Node, expander: Expander) -> ExitStatus:
     """Return the outcome of a ``[[ ... ]]``."""
     kind = node["Type"]
-    if kind == "ParenTest":
-        return condition_of_test(node["X"], expander)
+    if kind == "ParenTest" or (kind == "UnaryTest" and node["Op"] == "!"):
+        inner = condition_of_test(node["X"], expander)
+        return inner if kind == "ParenTest" else inner.negated()
     if kind == "UnaryTest":
-        if node["Op"] == "!":
-            return condition_of_test(node["X"], expander).negated()
         return _unary(node["Op"], expander.value(node["X"]))
     if kind == "BinaryTest":
         if node["Op"] in ("&&", "||"):
             combine = both if node["Op"] == "&&" else either
             return combine(condition_of_test(node["X"], expander), condition_of_test(node["Y"], expander))
-        quoted = [part["Type"] for part in node["Y"].get("Parts", ())] != ["Lit"]
+        parts = node["Y"].get("Parts", ())
+        quoted = [part for part in parts if part["Type"] in ("SglQuoted", "DblQuoted")]
         values = expander.value(node["X"]), expander.value(node["Y"])
-        return _binary(values[0], node["Op"], values[1], has_patterns=not quoted)
+        has_patterns = len(quoted) < len(parts)
+        if has_patterns and _SPECIAL.search(written_text(expander.value({"Parts": quoted}))):
+            return _unknown(*values)  # quotes around a part of the pattern make its characters ordinary
+        return _binary(values[0], node["Op"], values[1], has_patterns=has_patterns)
     return _unary("-n", expander.value(node))
 
 
