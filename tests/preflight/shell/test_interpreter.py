@@ -56,6 +56,7 @@ def test_words_are_those_of_bash(commands):
         ("X=abc; run ${#X}", "${#X}"),
         ("IFS=,; X=(a,b); run $X", "a,b"),
         ('IFS=,; X=(a b); run "${X[*]}"', "${X[*]}"),
+        ("X=abc; run ${X%[^a]}", "${X%[^a]}"),
         ("run {a,{b,c}}", "{a,{b,c}}"),
         ("run {a..c}", "{a..c}"),
     ],
@@ -208,6 +209,7 @@ def test_less_common_syntax(text, expected):
         ("f() { [ $X ] || return 1; run; }; f", [[]]),
         ("for i in 1 2; do [ $X ] || continue; run; done", [[], []]),
         ("case $X in a) ;; *) exit 1 ;; esac; run", [[]]),
+        ("[[ a == [^b] ]] && run; case a in [[:alpha:]]) run ;; esac", [["`[ a == [^b] ]`"], ["`case a`"]]),
         ("[[ '*a' == '*'* ]] && run", [["`[ *a ** ]`"]]),
         # A variable with a default in the script is not set.
         ('if [ -z "$X" ]; then X=1; run; else run no; fi', [[]]),

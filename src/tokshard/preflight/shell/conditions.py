@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from textwrap import shorten
 from typing import Any
 
 from tokshard.preflight.shell.arithmetic import calculated
-from tokshard.preflight.shell.expansion import Expander
+from tokshard.preflight.shell.expansion import Expander, matches
 from tokshard.preflight.shell.syntax import Node, assigned_names
 from tokshard.preflight.shell.values import Value, distinct, is_open, known, reasons_of, text_of, written_text
 
@@ -126,8 +125,9 @@ def _binary(one: Value, kind: str, other: Value, *, has_patterns: bool) -> ExitS
         if second == "":
             return _unary("-n" if kind == "!=" else "-z", one)
         if first is not None and second is not None:
-            equal = fnmatchcase(first, second) if has_patterns else first == second
-            return ExitStatus(equal == (kind != "!="))
+            equal = matches(first, second) if has_patterns else first == second
+            if equal is not None:
+                return ExitStatus(equal == (kind != "!="))
     if kind in _NUMBERS and first is not None and second is not None:
         result = calculated(_NUMBERS[kind], first.strip(), second.strip())
         if result is not None:
@@ -149,6 +149,5 @@ def matches_any(text: str | None, patterns: Sequence[Value]) -> bool | None:
     found = [text_of(pattern) for pattern in patterns]
     if "*" in found:
         return True
-    if text is None or None in found:
-        return None
-    return any(fnmatchcase(text, pattern or "") for pattern in found)
+    outcomes = [None if text is None or pattern is None else matches(text, pattern) for pattern in found]
+    return True if True in outcomes else None if None in outcomes else False

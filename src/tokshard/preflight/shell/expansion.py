@@ -33,6 +33,7 @@ from tokshard.preflight.shell.values import (
 )
 
 _GLOB = re.compile(r"[*?]")
+_OTHER_PATTERN = re.compile(r"\[\^|\[\[|\\|[@+?*!]\(")
 _PLAIN = re.compile(r"[^\\*?{~]+")
 _ALL = frozenset("@*")
 _SPECIAL = frozenset("?$!-_")
@@ -258,7 +259,10 @@ class Expander:
         cuts = ends if kind in ("%%", "#") else reversed(ends)
         for cut in cuts:
             part, rest = (text[:cut], text[cut:]) if kind.startswith("#") else (text[cut:], text[:cut])
-            if fnmatchcase(part, pattern):
+            is_match = matches(part, pattern)
+            if is_match is None:
+                return written
+            if is_match:
                 return known(rest)
         return value
 
@@ -382,6 +386,11 @@ def _output_of(program: str, operands: Sequence[Value]) -> Value | None:
         case "expr", one, operator, other:
             output = calculated(operator, one, other)
     return None if output is None else known(output)
+
+
+def matches(text: str, pattern: str) -> bool | None:
+    """Return whether a text matches a pattern as a whole; None if Python reads the pattern otherwise."""
+    return None if _OTHER_PATTERN.search(pattern) else fnmatchcase(text, pattern)
 
 
 def _without_newlines(value: Value) -> Value:

@@ -251,7 +251,7 @@ class _Interpreter:
         if len(branches) == 1:
             branches[0](state)
         else:
-            self._undecided(reasons, branches, state)
+            self._undecided(reasons or (f"`case {self.text.written(command['Word'])}`",), branches, state)
 
     # Loops
 
