@@ -49,22 +49,43 @@ def test_words_are_those_of_bash(commands):
         ("X=1; run $((X/0))", "$((X/0))"),
         ("run $((010))", "$((010))"),
         ("X=1; run $((X ? 2 : 3))", "$((X ? 2 : 3))"),
-        ("X=1; run $((X++))", "$((X++))"),
-        ("X=abc; run ${X:1}", "${X:1}"),
-        ("X=abc; run ${X/b/c}", "${X/b/c}"),
-        ("X=abc; run ${X^^}", "${X^^}"),
-        ("X=abc; run ${#X}", "${#X}"),
-        ("IFS=,; X=(a,b); run $X", "a,b"),
         ('IFS=,; X=(a b); run "${X[*]}"', "${X[*]}"),
         ("X=abc; run ${X%[^a]}", "${X%[^a]}"),
-        ("run {a,{b,c}}", "{a,{b,c}}"),
-        ("run {a..c}", "{a..c}"),
     ],
 )
 def test_what_only_a_shell_knows_is_marked(text, unknown):
     word = read_commands(text)[-1][-1]
     assert unknown in word.text
     assert word.unknown == (unknown,)
+
+
+@pytest.mark.parametrize(
+    ("text", "written", "reason"),
+    [
+        ("X=1; run $((X++))", "$((X++))", "`((...))`"),
+        ("X=abc; run ${X:1}", "${X:1}", "a changed value of `X`"),
+        ("X=abc; run ${X/b/c}", "${X/b/c}", "a changed value of `X`"),
+        ("X=abc; run ${X^^}", "${X^^}", "a changed value of `X`"),
+        ("X=abc; run ${#X}", "${#X}", "a changed value of `X`"),
+        ("X=Y; run ${!X}", "${!X}", "a changed value of `X`"),
+        ("run {a,{b,c}}", "{a,{b,c}}", "`{...}`"),
+        ("run {a..c}", "{a..c}", "`{...}`"),
+        ("IFS=,; X=(a,b); run $X", "a,b", "`IFS`"),
+        ("A=(1 2 3); unset 'A[1]'; run ${A[@]}", "$A", "`unset`"),
+        ("A=(1); A[3]=2; run ${A[@]}", "$A", "`A[...]=`"),
+        ("A=([3]=2); run ${A[@]}", "$A", "`A=([...]=...)`"),
+        ("declare -A A; A[x]=2; run ${A[x]}", "${A[x]}", "`declare -A`"),
+        ("declare -A A=([x]=2); run ${A[x]}", "${A[x]}", "`declare -A`"),
+        ("select A in a b; do run $A; done", "$A", "`for`"),
+        ("A=1; ((A += 2)); run $A", "$A", "`((...))`"),
+        ("A=1; let A=2; run $A", "$A", "`let`"),
+        ("for ((i = 0; i < 2; i++)); do A=$i; done; run $A", "$A", "`for ((...))`"),
+        ("for ((i = 0; i < 2; i++)); do [ -f $i ] && continue; run $i; done", "$i", "`for ((...))`"),
+    ],
+)
+def test_syntax_that_is_not_computed_is_unknown_for_a_reason_without_a_variable(text, written, reason):
+    word = read_commands(text)[-1][-1]
+    assert (word.text, word.unknown) == (written, (reason,))
 
 
 def test_a_plain_word_has_nothing_unknown():
@@ -244,19 +265,6 @@ def test_commands_under_an_undecided_condition(text, expected):
         ("A=0; while read B; do A=$B; done; run $A", "$A", "`read`"),
         ("A=0; f() { [ $X ] && return; A=1; }; f; run $A", "$A", "$X"),
         ("A=0; for i in 1 2; do [ $X ] && break; A=$i; done; run $A", "$A", "$X"),
-        ("A=(1 2 3); unset 'A[1]'; run ${A[@]}", "$A", "`unset A[1]`"),
-        ("A=(1); A[3]=2; run ${A[@]}", "$A", "`A[3]=2`"),
-        ("A=([3]=2); run ${A[@]}", "$A", "`A=([3]=2)`"),
-        ("declare -A A; A[x]=2; run ${A[x]}", "${A[x]}", "`declare -A A`"),
-        ("declare -A A=([x]=2); run ${A[x]}", "${A[x]}", "`declare -A A=([x]=2)`"),
-        ("A=1; ((A += 2)); run $A", "$A", "`A += 2`"),
-        ("A=1; let A=2; run $A", "$A", "`let A=2`"),
-        ("for ((i = 0; i < 2; i++)); do A=$i; done; run $A", "$A", "`((i = 0; i < 2; i++))`"),
-        (
-            "for ((i = 0; i < 2; i++)); do [ -f $i ] && continue; run $i; done",
-            "$i",
-            "`((i = 0; i < 2; i++))`",
-        ),
         ("f() { A=1; }; if [ $X ]; then f() { A=2; }; fi; f; run $A", "$A", "`f`"),
         ("A=0; if [ $X ]; then A=1; exit; fi; run $A", "0", None),
         ("A=0; if [ $X ]; then shift; fi; run $1", "$1", "$1"),

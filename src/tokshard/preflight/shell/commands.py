@@ -147,7 +147,7 @@ def run_builtin(words: Sequence[Word], text: str | None, state: State) -> ExitSt
     elif name == "unset":
         for word in operands:
             variable, bracket, _ = word.text.partition("[")
-            state.assign(variable, unknown_variable(variable, (f"`unset {word.text}`",)) if bracket else ())
+            state.assign(variable, unknown_variable(variable, ("`unset`",)) if bracket else ())
             state.exported -= {variable}
     elif name in ("read", "mapfile", "readarray", "getopts"):
         _read(operands, text, state)

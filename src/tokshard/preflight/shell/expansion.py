@@ -87,7 +87,7 @@ class Expander:
         words = expand_braces(node.get("Parts", ()))
         if words is None:
             fields = Fields()
-            fields.add_open(Piece(self._text.written(node), is_unknown=True))
+            fields.add_open(Piece(self._text.written(node), is_unknown=True, reasons=("`{...}`",)))
             yield fields
         for parts in words or ():
             fields = Fields(has_separators=self._has_separators())
@@ -206,14 +206,19 @@ class Expander:
         self._needed.clear()
         variable = self._variable(part["Param"].get("Value", ""))
         values = self._selected(part, variable)
-        if variable is None or values is None or any(part.get(change) for change in _RARE):
+        operation, has_many = part.get("Exp"), _is_list(part)
+        is_text_changed = operation is not None and operation["Op"] not in (*_DEFAULTS, "%", "%%", "#", "##")
+        is_name_or_length = not has_many and (part.get("Excl") or part.get("Length"))
+        if is_text_changed or is_name_or_length or any(part.get(change) for change in _RARE):
+            # No value of the variable makes this known.
+            self._needed[:] = [f"a changed value of `{part['Param'].get('Value', '')}`"]
+            return None
+        if variable is None or values is None:
             return None
         self._needed += reasons_of(*values)
-        operation, has_many = part.get("Exp"), _is_list(part) and not is_open(values)
-        if part.get("Excl"):
-            return list(map(known, map(str, range(len(variable))))) if has_many else None
-        if part.get("Length"):
-            return [known(str(len(values)))] if has_many else None
+        if part.get("Excl") or part.get("Length"):
+            keys = [known(str(key)) for key in range(len(values) + 1)]
+            return None if is_open(values) else keys[:-1] if part.get("Excl") else keys[-1:]
         if operation is None:
             return values
         if "+" in operation["Op"]:
@@ -253,7 +258,7 @@ class Expander:
 
     def _cut(self, operation: Node, value: Value, written: Value) -> Value:
         text, pattern, kind = text_of(value), text_of(self.value(operation.get("Word"))), operation["Op"]
-        if text is None or pattern is None or kind not in ("%", "%%", "#", "##"):
+        if text is None or pattern is None:
             return written
         ends = range(len(text) + 1)
         cuts = ends if kind in ("%%", "#") else reversed(ends)
@@ -269,8 +274,8 @@ class Expander:
     def number(self, node: Node, written: str) -> Value:
         """Return the value of an arithmetic expression; the variables that it assigns become unknown."""
         if names := set(assigned_names(node)):
-            self._state.forget(names, (f"`{self._text.written(node)}`",))
-            return unknown(written)
+            self._state.forget(names, _NOT_COMPUTED)
+            return unknown(written, _NOT_COMPUTED)
         return value_of_arithmetic(node, written, self._operand)
 
     def _operand(self, node: Node) -> Value:
@@ -296,7 +301,7 @@ class Expander:
             elements = assignment["Array"].get("Elems", ())
             added = tuple(self.values([element["Value"] for element in elements if "Value" in element]))
             if any(element.get("Index") is not None for element in elements):
-                state.forget([name], (f"`{self._text.written(assignment)}`",))
+                state.forget([name], (f"`{name}=([...]=...)`",))
             else:
                 state.assign(name, (*before, *added) if assignment.get("Append") else added)
             return
@@ -309,7 +314,7 @@ class Expander:
         if not 0 <= index <= len(before):
             # Also an element after a gap, which is rare.
             reasons = (*self._needed, *reasons_of(*before))
-            state.forget([name], reasons or (f"`{self._text.written(assignment)}`",))
+            state.forget([name], reasons or (f"`{name}[...]=`",))
             return
         if assignment.get("Append"):
             value = (*before, ())[index] + value
@@ -343,6 +348,7 @@ def _plain_word(parts: Sequence[Node]) -> Word | None:
 
 _DEFAULTS = frozenset({":-", "-", ":=", "=", ":+", "+", ":?", "?"})
 _RARE = ("Slice", "Repl", "Width")  # changes of a value that are not done here
+_NOT_COMPUTED = ("`((...))`",)
 
 
 def _opened(value: Value) -> Value:

@@ -152,9 +152,7 @@ class _Interpreter:
                 "ForClause": self._for,
                 "FuncDecl": self._define,
                 "IfClause": self._if,
-                "LetClause": lambda node, state: state.forget(
-                    assigned_names(node), (f"`{self.text.written(node)}`",)
-                ),
+                "LetClause": lambda node, state: state.forget(assigned_names(node), ("`let`",)),
                 "Subshell": lambda node, state: self._alone(
                     partial(self._statements, node.get("Stmts", ())), state
                 ),
@@ -258,7 +256,7 @@ class _Interpreter:
     def _for(self, command: Node, state: State) -> None:
         loop, expander = command["Loop"], self._expander(state)
         if loop["Type"] == "CStyleLoop":
-            why = (f"`{self.text.written(loop)}`",)
+            why = ("`for ((...))`",)
             state.forget(assigned_names(loop), why)
             self._unknown_rounds(command["Do"], state, why)
             return
@@ -269,7 +267,7 @@ class _Interpreter:
             words = [Word("$@", ("$@",), True)]
         else:
             words = list(map(word_of, state.parameters))
-        if any(word.is_open for word in words) or len(words) > _MAX_ROUNDS:
+        if any(word.is_open for word in words) or len(words) > _MAX_ROUNDS or command.get("Select"):
             reasons = distinct(reason for word in words for reason in word.unknown) or ("`for`",)
             state.forget([name], reasons)
             self._unknown_rounds(command["Do"], state, reasons)
@@ -340,7 +338,7 @@ class _Interpreter:
                 continue
             name = argument["Name"].get("Value", "")
             if is_associative:
-                state.forget([name], (f"`{self.text.written(command)}`",))
+                state.forget([name], ("`declare -A`",))
                 continue
             if is_local:
                 state.declare(name, is_assigned=not argument.get("Naked"))

@@ -242,7 +242,7 @@ class Fields:
             if piece.is_unknown or self._has_separators:
                 if piece.choices and all(_BLANKS.match(choice + " ") for choice in piece.choices):
                     self.cut()
-                self.add_open(piece._replace(is_unknown=True))
+                self.add_open(piece if piece.is_unknown else Piece(piece.text, True, reasons=("`IFS`",)))
                 continue
             for number, text in enumerate(_BLANKS.split(piece.text)):
                 if number:
