@@ -323,6 +323,17 @@ def test_a_launch_command_under_an_undecided_condition_is_read_with_a_warning(da
     assert "launch" not in [s.check for s in doctor(decided).skipped]
 
 
+def test_a_script_that_was_not_read_is_a_warning(data):
+    Path("launch.sh").write_text(f"source env.sh\n{command_of(JOB)}\n")
+    options = DoctorOptions("launch.sh", megatron="0.19")
+    reason = "not found and not read: env.sh; they may set variables or start jobs"
+    assert indexes_of_launch(options).warnings == (f"scripts {reason}",)
+    assert [s.reason for s in doctor(options).skipped if s.check == "scripts"] == [reason]
+    Path("env.sh").write_text("SEED=7\n")
+    assert indexes_of_launch(options).warnings == ()
+    assert "scripts" not in [s.check for s in doctor(options).skipped]
+
+
 def test_several_launch_commands_with_other_indexes_are_refused(data):
     options = DoctorOptions("launch.sh", megatron="0.19")
     Path("launch.sh").write_text(f"{command_of(JOB)}\n{command_of(replace(JOB, seed=7))}\n")

@@ -258,6 +258,8 @@ def _local_tokenizer(arguments: LaunchArguments, paths: PathMapping) -> str | No
 
 def _warnings(launch: Launch) -> list[str]:
     warnings = [f"{reason}; {skipped('launch', reason).hint}" for reason in launch.reasons_undecided()]
+    if (reason := launch.reason_unread()) is not None:
+        warnings.append(f"scripts {reason}")
     if (reason := launch.arguments.reason_hidden()) is not None:
         warnings.append(f"{reason}; if they concern the data, {skipped('arguments', reason).hint}")
     if unchecked := unchecked_options(launch):

@@ -15,7 +15,6 @@ from tokshard.blending.options import BuilderConfig
 from tokshard.blending.plan import SplitPlan, shortfall_of
 from tokshard.core.codec import Document, Key, NotStored
 from tokshard.core.findings import Finding
-from tokshard.core.formatting import listed
 from tokshard.core.path_mapping import PathMapping
 from tokshard.gpt_index.packing import Packing, pack_words
 from tokshard.gpt_index.sizes import Sizes
@@ -174,15 +173,9 @@ def diagnose(
         results.add(SkippedCheck("cache" if is_checked else "data", unsupported.reason))
     results.add(*(check_arguments(arguments, version) if is_checked else check_processes(arguments)))
     results.add(*(skipped("launch", reason) for reason in launch.reasons_undecided()))
-    if launch.unread:
-        results.add(
-            SkippedCheck(
-                "scripts",
-                f"not found and not read: {listed(launch.unread, _SHOWN_SOURCES)}; they may set variables or "
-                "start jobs",
-                "run doctor on a machine and in a directory where the script finds them",
-            )
-        )
+    if (unread := launch.reason_unread()) is not None:
+        hint = "run doctor on a machine and in a directory where the script finds them"
+        results.add(SkippedCheck("scripts", unread, hint))
     if options := unchecked_options(launch):
         results.add(SkippedCheck("options", f"the effect of {', '.join(options)} is not checked"))
     paths = PathMapping(path_as)

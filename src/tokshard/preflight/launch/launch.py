@@ -6,10 +6,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tokshard.core.formatting import listed
 from tokshard.preflight.launch.arguments import LaunchArguments
 from tokshard.preflight.launch.launchers import LAUNCHERS, world_size_of
 from tokshard.preflight.launch.options import parse_options
 from tokshard.preflight.shell.values import Word
+
+_SHOWN_SCRIPTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,13 @@ class Launch:
     def reasons_undecided(self) -> list[str]:
         """Return a sentence for each launch command of the script of which it is unknown whether it runs."""
         return [f"whether the command on line {line} runs depends on {on}" for line, on in self.undecided]
+
+    def reason_unread(self) -> str | None:
+        """Return the reason why variables or commands may be missing; None if all scripts were read."""
+        if not self.unread:
+            return None
+        scripts = listed(self.unread, _SHOWN_SCRIPTS)
+        return f"not found and not read: {scripts}; they may set variables or start jobs"
 
     @property
     def program_name(self) -> str:
