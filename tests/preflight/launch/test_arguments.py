@@ -213,6 +213,12 @@ def test_srun_takes_the_number_of_tasks_from_the_batch_script(directives, world)
     assert read_launch(text).world_size == world
 
 
+def test_an_unknown_launcher_is_the_reason_for_an_unknown_world_size():
+    text = '[ "$DRY" ] && RUN=echo || RUN="srun -n 8"; $RUN python pretrain_gpt.py --seq-length 8'
+    told = "the number of processes depends on $DRY"
+    assert read_launch(text).reason_unknown("world_size") == told
+
+
 def test_the_programs_of_one_mpirun_are_one_job_of_unknown_size():
     one = "-np 4 python pretrain_gpt.py --seq-length 8"
     assert read_launch(f"mpirun {one} : {one}").world_size is None

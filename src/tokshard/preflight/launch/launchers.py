@@ -60,6 +60,8 @@ def world_size_of(words: Sequence[Word], variables: Mapping[str, str]) -> WorldS
         found = _srun(options, variables)
     elif (options := _after(words, _MPI)) is not None:
         found = _mpi(options, words)
+    elif (unknown := next((word for word in words if word.is_open), None)) is not None:
+        found = WorldSize(None, unknown.unknown[0])
     if found.size is None and variables.get("WORLD_SIZE", "").isdecimal():
         return WorldSize(int(variables["WORLD_SIZE"]))
     return found
