@@ -35,7 +35,7 @@ from typing import Any
 BAD_RECORD_EXCERPT_CHARACTERS = 60
 EXTRA_PACKAGES = {
     "parquet": ("pyarrow",),
-    "hub": ("huggingface_hub",),
+    "hub": ("huggingface_hub", "fsspec"),
     "tiktoken": ("tiktoken",),
     "sentencepiece": ("sentencepiece",),
     "transformers": ("transformers",),

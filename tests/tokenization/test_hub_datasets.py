@@ -505,9 +505,9 @@ def test_the_library_is_missing(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     error = refused(
-        MissingExtraError, URL, match=f"the URL {URL} requires huggingface_hub, which is not installed"
+        MissingExtraError, URL, match=f"the URL {URL} requires huggingface_hub and fsspec, which are not"
     )
-    assert error.hint == "pip install huggingface_hub"
+    assert error.hint == "pip install huggingface_hub fsspec"
 
 
 def test_the_command_line(hub):
