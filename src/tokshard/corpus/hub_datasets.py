@@ -61,12 +61,18 @@ class HubDatasets:
 
         Raises:
             InputError: The dataset, the revision or the files do not exist.
-            UsageError: The conversion has several configs or splits, and none was chosen.
+            UsageError: The URL names no dataset; or the conversion has several configs or splits, and none
+                was chosen.
             StorageError: Access is denied, or the Hub does not respond.
             MissingExtraError: huggingface_hub is not installed.
         """
         if (dataset := hub.parse_dataset(argument)) is None:
-            return None
+            if not argument.startswith("hf://"):
+                return None
+            raise UsageError(
+                f"invalid URL of a dataset of the Hugging Face Hub: {argument}",
+                hint=f"pass {hub.PREFIX}ORG/NAME/GLOB or {hub.PREFIX}ORG/NAME",
+            )
         if not dataset.path and dataset.revision is not None:
             raise UsageError(
                 f"a path is required after a revision, got {argument}",

@@ -415,3 +415,22 @@ def test_the_command_without_a_connection_ends_in_3_seconds(server, environment,
     assert f"cannot read {URL}{path}: {reason}" in found[1]
     assert DOWNLOAD in found[2]
     assert not server.count("acme/web")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message", "hint"),
+    [
+        (["tokenize", "hf://acme/web/x.jsonl"], 2, "invalid URL of a dataset", "hf://datasets/ORG/NAME/GLOB"),
+        (["tokenize", "hf://datasets//a/x"], 2, "invalid URL of a dataset", "hf://datasets/ORG/NAME/GLOB"),
+        (["tokenize", "hf://datasets/"], 2, "invalid URL of a dataset", "hf://datasets/ORG/NAME/GLOB"),
+        (["inspect", f"{URL}/d/x"], 3, "HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE"),
+        (["verify", f"{URL}/d/x"], 3, "HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE"),
+    ],
+)
+def test_other_hub_urls_end_at_once_without_a_connection(server, arguments, code, message, hint):
+    environment = {"HF_HUB_OFFLINE": "1", "TOKSHARD_REMOTE_RETRIES": "10"}
+    output = ["-o", "out"] if arguments[0] == "tokenize" else []
+    found = failure(installed(*arguments, *output, env=environment, seconds=10))
+    assert found[0] == code
+    assert message in found[1]
+    assert hint in found[2]

@@ -234,12 +234,13 @@ def _lasting(action: str, url: str, error: Exception) -> TokshardError | None:
     status, code = _answer(error)
     if code in _PASSING_CODES:
         return None
+    if type(error).__name__ == "OfflineModeIsEnabled":  # of huggingface_hub
+        return InputError(f"cannot {action} {url}: HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
     if isinstance(error, FileNotFoundError) or status in _MISSING_STATUSES:
         return _missing(url, code)
-    if isinstance(error, PermissionError) or status in _DENIED_STATUSES:
-        return _denied(action, url, f"access denied ({_text(error)})")
-    if type(error).__name__ in _NO_CREDENTIALS:
-        return _denied(action, url, _text(error))
+    is_denied = isinstance(error, PermissionError) or status in _DENIED_STATUSES
+    if is_denied or type(error).__name__ in _NO_CREDENTIALS:
+        return _denied(action, url, f"access denied ({_text(error)})" if is_denied else _text(error))
     if _may_pass(error, status):
         return None
     kind = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
