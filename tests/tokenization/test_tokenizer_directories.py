@@ -75,8 +75,9 @@ def test_another_reading_of_the_directory_is_another_tokenizer(tmp_path, python)
 
 def test_options_without_a_directory_are_refused(tmp_path):
     chosen = options(tmp_path, "plain", transformers="python")
-    with pytest.raises(UsageError, match="--transformers requires a tokenizer directory, got the built-in"):
-        tokenize(replace(chosen, tokenizer=None))
+    for name, shown in ((None, "the built-in tokenizer"), ("null:9", "null:9")):
+        with pytest.raises(UsageError, match=f"--transformers requires a tokenizer.json, .*, got {shown}\n"):
+            tokenize(replace(chosen, tokenizer=name))
     with pytest.raises(UsageError, match="--transformers and --no-files-beside exclude each other"):
         options(tmp_path, "plain", transformers="python", files_beside=False)
 

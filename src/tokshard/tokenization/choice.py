@@ -82,9 +82,9 @@ def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
     is_alone = tokenizer.kind != "huggingface" or options.vocab_file is not None
     if options.transformers is not None and is_alone:
         raise UsageError(
-            "--transformers requires a tokenizer directory, got "
-            f"{tokenizer.path or 'the built-in tokenizer'}",
-            hint="leave it out: transformers reads directories with settings that change ids",
+            "--transformers requires a tokenizer.json, or a directory that transformers reads, got "
+            f"{tokenizer.argument or 'the built-in tokenizer'}",
+            hint="leave out --transformers: it makes no difference to this tokenizer",
         )
     if options.special_tokens and not tokenizer.defines_special_tokens:
         raise UsageError(

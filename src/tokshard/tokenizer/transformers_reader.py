@@ -89,14 +89,14 @@ def _command(python: str | None, place: str, setting: str) -> list[str]:
             raise MissingExtraError(
                 f"the tokenizer directory {place} ({setting})",
                 "transformers",
-                hint="pip install 'tokshard[transformers]', or pass --transformers PYTHON to "
-                "tokshard tokenize, with the Python of the training environment",
+                hint="pip install transformers; tokshard tokenize also accepts --transformers PYTHON, the "
+                "Python of the training environment",
             )
         return [sys.executable]
     try:
         words = shlex.split(python)
     except ValueError as error:
-        raise UsageError(f"--transformers is not a command: {python!r} ({error})", hint=_HINT) from error
+        raise UsageError(f"--transformers must be a command, got {python!r}: {error}", hint=_HINT) from error
     if not words:
         raise UsageError(f"--transformers must be a command, got {python!r}", hint=_HINT)
     return words
@@ -128,9 +128,9 @@ def _answer_of(command: Sequence[str], request: str) -> dict[str, Any]:
     answers = [answer for line in output.splitlines() if (answer := _answer(line)) is not None]
     if len(answers) != 1:
         lines = errors.decode("utf-8", "replace").strip().splitlines()
-        reason = _excerpt(lines[-1]) if lines else "it printed no answer"
+        reason = f": {_excerpt(lines[-1])}" if lines else ""
         raise TokenizerError(
-            f"the command {shown} failed with exit code {process.returncode}: {reason}", hint=_HINT
+            f"the command {shown} printed no answer (exit code {process.returncode}){reason}", hint=_HINT
         )
     return answers[0]
 
