@@ -236,7 +236,8 @@ def plain_eos_token(definition: dict[str, Any], files: Mapping[str, dict[str, An
         if setting not in _NAMED_TOKENS or token["content"] not in known:
             added.check(token, setting)
         if newest.adds_again or setting in _ADDED_BY_MEGATRON:
-            added.check(_token(token["content"], setting), setting)
+            again = f", which {names[1] if newest.adds_again else 'Megatron'} adds again"
+            added.check(_token(token["content"], setting), setting, again)
     _check_pre_tokenizer(definition, settings, converts=first is _LLAMA)
     _check_post_processor(definition, settings, first, newest, added.ids)
     if newest.parts is not None:
@@ -346,7 +347,9 @@ def _token(value: Any, setting: str) -> dict[str, Any]:
     is_token = isinstance(value, dict) and value.get("__type") == "AddedToken"
     if not is_token or not isinstance(value.get("content"), str):
         raise IdsChangedError(
-            f"{setting} is not a token", hint="correct the setting: transformers refuses it"
+            f"{setting} is not a token",
+            hint='write the text of the token, or an object with "__type": "AddedToken" and "content": '
+            "transformers refuses other values",
         )
     return {key: flag for key, flag in value.items() if key != "__type"}
 
@@ -363,7 +366,7 @@ class _AddedTokens:
         if [token.get("id", self.ids.get(token["content"])) for token in tokens] != list(self.ids.values()):
             raise IdsChangedError("the ids of the added tokens in tokenizer.json")
 
-    def check(self, token: Any, setting: str) -> None:
+    def check(self, token: Any, setting: str, again: str = "") -> None:
         """Raise IdsChangedError unless the file has a token with the same flags."""
         content = token.get("content") if isinstance(token, dict) else None
         if not isinstance(content, str) or any(
@@ -375,7 +378,7 @@ class _AddedTokens:
         if content not in self._flags:
             raise IdsChangedError(f"{setting} {content!r}, which is not an added token of tokenizer.json")
         if _flags(token)[: self._compared] != self._flags[content][: self._compared]:
-            raise IdsChangedError(f"{setting} {content!r} with other flags than in tokenizer.json")
+            raise IdsChangedError(f"{setting} {content!r}{again} with other flags than in tokenizer.json")
 
     def check_decoder(self, decoder: Any, *, is_whole: bool) -> None:
         """Check added_tokens_decoder; ``is_whole``: whether the tokens of the file are added in any case."""
