@@ -32,6 +32,7 @@ def touch(tmp_path, *names):
         (["d/x.idx"], "d/x.tokshard/", "dataset", "d/x"),
         (["x.bin", "x.idx", "x/tokenizer.json"], "x", "dataset", "x"),
         (["t/tokenizer.json"], "t", "tokenizer", "t"),
+        (["t/vocab.txt", "t/config.json"], "t", "tokenizer", "t"),
         (["t/any.model"], "t/any.model", "tokenizer", "t/any.model"),
         ([], "hf:some/thing", "tokenizer", "hf:some/thing"),
         (["m/blend.json"], "m", "blend", "m"),

@@ -44,7 +44,12 @@ def test_a_tokenizer_is_read_at_one_commit(hub):
     repository.commit({"README.md": "#"})
     load_tokenizer(f"hf:acme/tiny@{first}")
     assert hub.count("/resolve/") == 2
-    refused("hf:acme/tiny", "it has no tokenizer.json or vocab.json or tokenizer.model", "check the name")
+    refused(
+        "hf:acme/tiny",
+        "it has no tokenizer.json or vocab.json or tokenizer.model or vocab.txt or spiece.model or "
+        "sentencepiece.bpe.model or source.spm",
+        "check the name",
+    )
     refused(
         "hf:acme/tiny@v9",
         "revision not found: v9 of acme/tiny",

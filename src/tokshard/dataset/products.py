@@ -36,7 +36,10 @@ EXPORT_FILES: Final = ("export.json", os.path.join("work", "plan.json"))
 
 TOKENIZER_NAME: Final = "tokenizer.json"
 VOCABULARY_NAME, MERGES_NAME = "vocab.json", "merges.txt"
-TOKENIZER_FILES: Final = (TOKENIZER_NAME, VOCABULARY_NAME, "tokenizer.model")
+FOR_TRANSFORMERS: Final = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "source.spm")
+"""Vocabularies that only classes of transformers read."""
+
+TOKENIZER_FILES: Final = (TOKENIZER_NAME, VOCABULARY_NAME, "tokenizer.model", *FOR_TRANSFORMERS)
 """The definitions that the directory of a tokenizer can have; the first that exists is used."""
 
 CACHE_FILE: Final = re.compile(

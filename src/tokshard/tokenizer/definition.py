@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tokshard.core.strict_json import dump_json
+from tokshard.dataset.products import FOR_TRANSFORMERS
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, TokenizerKind
 from tokshard.errors import TokenizerError
 from tokshard.storage.files import write_atomically
@@ -29,7 +30,7 @@ from tokshard.tokenizer.files import (
 )
 from tokshard.tokenizer.gpt2_files import gpt2_definition
 from tokshard.tokenizer.huggingface import huggingface_vocabulary
-from tokshard.tokenizer.location import FOR_TRANSFORMERS, Location, locate_tokenizer
+from tokshard.tokenizer.location import Location, locate_tokenizer
 from tokshard.tokenizer.sentencepiece_files import sentencepiece_vocabulary
 from tokshard.tokenizer.settings import IdsChangedError, check_gpt2_class, plain_eos_token
 from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings, encoding_of_json, encoding_of_lines

@@ -17,8 +17,6 @@ from tokshard.storage.remote import hub, objects
 from tokshard.tokenizer.files import ACCEPTED_FILES, MAX_DEFINITION_BYTES, read_file
 from tokshard.tokenizer.settings import SETTINGS_FILES
 
-FOR_TRANSFORMERS = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "source.spm")
-"""Vocabularies that only classes of transformers read."""
 _OTHERS = (MERGES_NAME, "target.spm", "tiktoken.model", "tekken.json")
 _CACHE_NAME = "tokenizers"
 # The name of a repository on the Hub, with or without a revision.
@@ -49,7 +47,7 @@ class Location:
         Raises:
             TokenizerError: A file cannot be read.
         """
-        names = dict.fromkeys((*SETTINGS_FILES, *TOKENIZER_FILES, *FOR_TRANSFORMERS, *_OTHERS, *further))
+        names = dict.fromkeys((*SETTINGS_FILES, *TOKENIZER_FILES, *_OTHERS, *further))
         paths_by_name = {name: path for name in names if (path := self.fetch(name)) is not None}
         return {name: read_file(path) for name, path in paths_by_name.items()}
 
@@ -76,7 +74,7 @@ def _location(fetch: Callable[[str], str | None], name: str | None, directory: s
         directory: See :class:`Location`.
     """
     # The first that exists is used.
-    for candidate in (*TOKENIZER_FILES, *FOR_TRANSFORMERS) if name is None else (name,):
+    for candidate in TOKENIZER_FILES if name is None else (name,):
         definition = fetch(candidate)
         if definition is None:
             continue
