@@ -223,4 +223,5 @@ def test_a_run_with_another_python(directory, tmp_path):
     assert tokenize(directory, "--transformers", python, "--workers", "2").returncode == 0
     assert log.read_text() == "x"
     assert manifest(tmp_path / "out")["tokenizer"]["transformers"] == "99.0"
+    assert ", read by transformers 99.0\n" in tokshard("inspect", tmp_path / "out").stdout
     assert tokenize(directory, "--transformers", python).stdout.count("up to date") == 1

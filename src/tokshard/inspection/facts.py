@@ -85,6 +85,8 @@ def _eod(summary: DatasetSummary, share: float) -> str:
 def _manifest_facts(manifest: Manifest) -> Facts:
     identity = manifest.tokenizer
     vocabulary = f", {count(identity.vocab_size)} tokens" if identity else ""
+    if identity and identity.transformers:
+        vocabulary += f", read by transformers {identity.transformers}"
     encoded = ", ".join(
         f"{counted(documents, 'document')} encoded by the {name} encoder"
         for name, documents in manifest.encoder.documents.items()
