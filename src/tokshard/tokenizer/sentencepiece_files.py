@@ -64,7 +64,7 @@ def _template(
     processor: Any, ids: Mapping[str, int], settings: Mapping[str, Any]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     # The defaults are those of LlamaTokenizer of transformers 4.
-    if _foreign_class(settings) is not None:
+    if not _is_like_llama(settings):
         return None
     sides: list[tuple[int, ...]] = []
     for switch, default, name, own in (
@@ -118,12 +118,10 @@ def _fields_of_message(message: memoryview) -> Iterator[tuple[int, Any]]:
         position += size
 
 
-def _foreign_class(settings: Mapping[str, Any]) -> str | None:
-    """Return the tokenizer class or model type that the settings name, if it is not one of Llama's."""
+def _is_like_llama(settings: Mapping[str, Any]) -> bool:
+    """Return whether the tokenizer class or model type is one of Llama's; also if the settings name none."""
     if settings.get("auto_map"):
-        return "a class of its own (auto_map)"
-    name = settings.get("tokenizer_class")
-    if name is not None:
-        return None if name in _LLAMA_CLASSES else str(name)
-    model = settings.get("model_type")
-    return None if model is None or model in _LLAMA_MODELS else str(model)
+        return False
+    if (name := settings.get("tokenizer_class")) is not None:
+        return name in _LLAMA_CLASSES
+    return settings.get("model_type") in (None, *_LLAMA_MODELS)
