@@ -49,13 +49,13 @@ class Tokenizer:
 
     Attributes:
         argument: What the user gave, or None for the built-in one.
-        path: The local file that defines it, or None for the built-in one. If only transformers reads the
-            files, the directory.
+        path: The local file that defines it, or None for the built-in one. If only transformers reads its
+            files, and none is a tokenizer.json, the directory.
         identity: What manifests record, wherever the files are stored.
         definition: The content that its library loads: that of the file at ``path``, or the definition that
             transformers exported.
         sha256: SHA-256 of ``definition``.
-        setting: What makes the reading by transformers necessary, as a phrase; None without it.
+        setting: The setting because of which transformers read the files; None if transformers did not.
         unknown_id: See :class:`Vocabulary`.
         drops_characters: See :class:`Vocabulary`.
     """
@@ -149,7 +149,8 @@ def load_tokenizer(
         transformers: A command that starts a Python with transformers, which reads directories with settings
             that change ids; None for transformers as it is installed here.
         files_beside: Whether files beside the definition, such as ``tokenizer_config.json``, are also read.
-        plain: Whether such directories are errors, so that transformers is never started.
+        plain: Whether directories with settings that change ids are errors, so that transformers is never
+            started.
 
     Raises:
         TokenizerError: The file cannot be read or used, or the EOD cannot be chosen.

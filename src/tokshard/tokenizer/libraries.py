@@ -54,8 +54,8 @@ def load_ahead(argument: str, *, special_tokens: bool = False, **settings: Any) 
     """Load the objects of both libraries for a ``tokenizer.json`` before they are needed.
 
     Nothing is loaded for a tokenizer that the fast encoder does not support, or that only transformers reads:
-    it runs once, in the parent process. Errors are ignored here; the
-    later call of :func:`fast` or :func:`huggingface` raises them.
+    only the parent process starts transformers, once. Errors are ignored here; the later call of :func:`fast`
+    or :func:`huggingface` raises them.
 
     Args:
         argument: The file or its directory.

@@ -55,7 +55,7 @@ class IdsChangedError(Exception):
     """A setting changes ids, or may change them; the message names it.
 
     Attributes:
-        hint: An instruction for the user if transformers does not read the directory; None if it may.
+        hint: An instruction for the user if transformers must not read the directory; None if it may.
     """
 
     def __init__(self, setting: str, *, hint: str | None = None) -> None:
@@ -70,9 +70,9 @@ class _Class:
     Attributes:
         tokens: Its special tokens where the files name none.
         adds_bos: The default of add_bos_token in version 4, if version 4 makes a post-processor of
-            add_bos_token and add_eos_token; None if it keeps that of the file.
-        parts: The parts that version 5 builds; None if it keeps those of the file.
-        adds_again: Whether it adds all special tokens once more, without flags.
+            add_bos_token and add_eos_token; None if it keeps the post-processor of the file.
+        parts: The parts that version 5 builds; None if it keeps the parts of the file.
+        adds_again: Whether version 5 adds all special tokens once more, without flags.
     """
 
     tokens: Mapping[str, str | None]
@@ -367,7 +367,13 @@ class _AddedTokens:
             raise IdsChangedError("the ids of the added tokens in tokenizer.json")
 
     def check(self, token: Any, setting: str, again: str = "") -> None:
-        """Raise IdsChangedError unless the file has a token with the same flags."""
+        """Raise IdsChangedError unless the file has a token with the same flags.
+
+        Args:
+            token: Its text and flags.
+            setting: The setting that adds it, for the message.
+            again: A clause of the message: the program that adds the token once more.
+        """
         content = token.get("content") if isinstance(token, dict) else None
         if not isinstance(content, str) or any(
             key not in _TOKEN_FLAGS or not isinstance(flag, bool)
@@ -381,7 +387,7 @@ class _AddedTokens:
             raise IdsChangedError(f"{setting} {content!r}{again} with other flags than in tokenizer.json")
 
     def check_decoder(self, decoder: Any, *, is_whole: bool) -> None:
-        """Check added_tokens_decoder; ``is_whole``: whether the tokens of the file are added in any case."""
+        """Check added_tokens_decoder; if ``is_whole``, tokens of the file that it does not list are kept."""
         if not isinstance(decoder, dict):
             raise IdsChangedError(f"{_DECODER} is not an object")
         for index, token in decoder.items():
