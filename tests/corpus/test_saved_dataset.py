@@ -80,7 +80,7 @@ def test_tokenize_saved_splits_requires_split(here):
     )
     assert failure(run("saved", "--split", "test", "--config", "x"))[:2] == (
         2,
-        "--config and --split require a dataset of the Hugging Face Hub as an input",
+        "--config and --split require an input that is hf://datasets/ORG/NAME without a path",
     )
     assert run("saved", "--split", "test").returncode == 0
     assert inputs() == ["saved/test/data-00001-of-00002.arrow", "saved/test/data-00000-of-00002.arrow"]

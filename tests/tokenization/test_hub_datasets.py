@@ -238,8 +238,8 @@ def test_a_choice_that_is_missing_or_wrong_is_explained(hub):
     local_copy(FILES)
     for name in ("copy", "copy/data/de/a.jsonl", f"{URL}/data/de/a.jsonl"):
         for choice in ({"split": "train"}, {"config": "de"}):
-            error = refused(UsageError, name, match="--config and --split require a dataset", **choice)
-            assert error.hint.endswith("to select files, pass a glob such as data/train-*.parquet")
+            error = refused(UsageError, name, match="require an input that is hf://datasets", **choice)
+            assert error.hint == "to select files, pass a glob such as data/train-*.parquet"
 
 
 def test_files_that_are_not_there(hub):

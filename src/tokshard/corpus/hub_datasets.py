@@ -103,9 +103,8 @@ class HubDatasets:
         is_chosen = self._config is not None or (self._split is not None and not split_is_used)
         if is_chosen and not any(record.split for record in self.records):
             raise UsageError(
-                "--config and --split require a dataset of the Hugging Face Hub as an input",
-                hint="pass hf://datasets/ORG/NAME without a path; to select files, pass a glob such as "
-                "data/train-*.parquet",
+                "--config and --split require an input that is hf://datasets/ORG/NAME without a path",
+                hint="to select files, pass a glob such as data/train-*.parquet",
             )
 
     def _commit(self, dataset: hub.HubUrl, url: str) -> tuple[hub.HubCommit, bool]:
