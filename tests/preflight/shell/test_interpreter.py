@@ -284,6 +284,22 @@ def test_what_the_branches_of_an_undecided_condition_set_differently_is_unknown(
 
 
 @pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("f() { return 1; }; S=1; f || S=2; run $S", "`f`"),
+        ("f() { if [ 1 = 1 ]; then return 1; fi; }; S=1; f || S=2; run $S", "`f`"),
+        ("S=1; (exit 1) || S=2; run $S", "`exit`"),
+        ("S=1; command -v tool || S=2; run $S", "`command -v tool`"),
+        ("S=1; if grep -q gpu hosts; then S=2; fi; run $S", "`grep -q gpu hosts`"),
+        ("S=0; case a in a) S=1 ;;& [ab]) S=2 ;; esac; run $S", "`;&` in `case`"),
+        ("S=0; case a in a) S=1 ;& b) S=2 ;; esac; run $S", "`;&` in `case`"),
+    ],
+)
+def test_an_exit_status_that_only_running_tells_decides_nothing(text, reason):
+    assert read_commands(text)[-1][-1].unknown == (reason,)
+
+
+@pytest.mark.parametrize(
     ("text", "words", "choices"),
     [
         ("A=(-a 1); [ $X ] && A+=(-b 2); A+=(-c); run ${A[@]}", "run -a 1 ${A[@]} -c", [["-b", "2"], []]),

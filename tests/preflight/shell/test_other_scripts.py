@@ -48,3 +48,15 @@ def test_environments_need_no_mention(tmp_path):
     text = "source ~/.bashrc; . /opt/venv/bin/activate; source /opt/conda/etc/profile.d/conda.sh; run"
     reading = read_shell(text, path=str(tmp_path / "launch.sh"))
     assert reading.unread == ()
+
+
+@pytest.mark.parametrize("command", ['source "$(dirname "$0")/env.sh"', ". ${0%/*}/env.sh", ". ./env.sh"])
+def test_a_file_is_found_next_to_a_script_that_is_named_relative_to_the_directory(
+    tmp_path, monkeypatch, command
+):
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/env.sh").write_text("SEQ=512\n")
+    monkeypatch.chdir(tmp_path)
+    reading = read_shell(f"SEQ=256; {command}; run $SEQ", path="jobs/job.sh")
+    assert [[word.text for word in command.words] for command in reading.commands] == [["run", "512"]]
+    assert reading.unread == ()

@@ -21,6 +21,9 @@ BATCH = frozenset({"sbatch", "salloc"})
 RUNNERS = SHELLS | BATCH
 """Programs that run the script of a file or of their standard input."""
 
+TESTS = frozenset({"grep", "egrep", "command", "type", "which", "hash", "cmp", "diff", "pgrep"})
+"""Programs that scripts run for their exit status; others are expected to succeed."""
+
 IS_SCRIPT = re.compile(r"\.(?:sh|bash|sbatch|slurm|job)$")
 """The names of shell scripts."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from tokshard.preflight.shell.commands import (
     BATCH,
     IS_SCRIPT,
     RUNNERS,
+    TESTS,
     assignments_of,
     nested_text,
     parameters_of,
@@ -233,6 +234,9 @@ class _Interpreter:
         return ExitStatus(None, reasons_of(value)) if text is None else ExitStatus(int(text) != 0)
 
     def _case(self, command: Node, state: State) -> None:
+        if any(item.get("Op", ";;") != ";;" for item in command.get("Items", ())):
+            state.forget(assigned_names(command), ("`;&` in `case`",))
+            return
         expander = self._expander(state)
         subject = expander.value(command["Word"])
         reasons, branches = reasons_of(subject), list[Branch]()
@@ -320,11 +324,14 @@ class _Interpreter:
 
     # Commands
 
-    def _alone(self, branch: Branch, state: State) -> None:
-        """Run a branch in a shell of its own: only its commands count."""
+    def _alone(self, branch: Branch, state: State) -> ExitStatus | None:
+        """Run a branch in a shell of its own: only its commands and its exit status count."""
         with self.run.catching((), state):
-            branch(state.fork())
+            inner = state.fork()
+            outcome: ExitStatus | None = branch(inner)
+            is_sure = inner.flow is None and not self.run.left
             self.run.left.clear()
+        return outcome if is_sure else ExitStatus(None, ("`exit`",))
 
     def _declaration(self, command: Node, state: State) -> None:
         kind = command["Variant"]["Value"]
@@ -375,7 +382,8 @@ class _Interpreter:
             return status
         else:
             self._program(words, text, statement, state)
-        return ExitStatus.of_program(" ".join(word.text for word in words))
+        outcome = ExitStatus.of_program(" ".join(word.text for word in words))
+        return replace(outcome, is_program=name not in TESTS)
 
     def _call_function(self, body: Branch | None, words: Sequence[Word], state: State) -> ExitStatus | None:
         outer, saved = state.parameters, state.saved
@@ -392,7 +400,8 @@ class _Interpreter:
         with self.run.catching(("return",), state, leave):
             outcome: ExitStatus | None = None if body is None else body(state)
             is_sure = state.flow is None and not self.run.left
-        return outcome if is_sure else None
+        # A function that returns early often says by its status that a check failed.
+        return outcome if is_sure else ExitStatus(None, (f"`{words[0].text}`",))
 
     def _program(self, words: Sequence[Word], text: str | None, statement: Node, state: State) -> None:
         name = words[0].text

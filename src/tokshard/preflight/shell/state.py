@@ -225,12 +225,14 @@ class ScriptRun:
         """Return the content of a script that the script runs or sources; None if it is not here."""
         if path in self.written:
             return None  # it was read where it is written
-        if self.directory is None or not os.path.isfile(os.path.join(self.directory, path)):
+        # The path is relative to the script, or as $0 to the directory in which doctor runs.
+        places = [os.path.join(self.directory, path), path] if self.directory is not None else []
+        file = next(filter(os.path.isfile, places), None)
+        if file is None:
             if not _HARMLESS.search(path):
                 self.unread[path] = None
             return None
-        text = read_small_file(os.path.join(self.directory, path), "script")
-        return text.decode("utf-8", "replace")
+        return read_small_file(file, "script").decode("utf-8", "replace")
 
 
 def _joined(ends: Sequence[Mapping[str, Any]], reasons: tuple[str, ...]) -> dict[str, Any]:
