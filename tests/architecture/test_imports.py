@@ -20,7 +20,7 @@ ROOT = Path(tokshard.__file__).parent
 LAYERS = [
     "version",
     "dump_tokenizer_identifiers",
-    "encode_with_transformers",
+    "export_with_transformers",
     "errors",
     "core",
     "storage",

@@ -17,7 +17,7 @@ from support import tokenizer_directories as directories
 from support.command_line import installed
 from support.directory_comparison import PART_TEXTS, WAYS, compare, expected_reading
 from support.tokenize_runs import documents, manifest, write_jsonl
-from tokshard import encode_with_transformers
+from tokshard import export_with_transformers
 from tokshard.tokenizer import transformers_reader
 
 pytestmark = pytest.mark.oracle
@@ -31,7 +31,7 @@ def one_process(monkeypatch):
     """Answer in this process: transformers is imported once for all directories."""
 
     def answer_of(command, request):
-        return encode_with_transformers.answer(json.loads(request))
+        return export_with_transformers.answer(json.loads(request))
 
     monkeypatch.setattr(transformers_reader, "_answer_of", answer_of)
 

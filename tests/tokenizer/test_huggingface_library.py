@@ -150,7 +150,7 @@ def test_both_encoders_agree_on_new_characters(normalizer, tmp_path):
 
 
 def test_one_module_imports_the_library():
-    """encode_with_transformers.py runs in an environment without tokshard."""
+    """export_with_transformers.py runs in an environment without tokshard."""
     importing = set()
     for path in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -158,4 +158,4 @@ def test_one_module_imports_the_library():
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if any(name.split(".")[0] == "tokenizers" for name in names):
                 importing.add(str(path.relative_to(ROOT)))
-    assert importing == {"tokenizer/huggingface_library.py", "encode_with_transformers.py"}
+    assert importing == {"tokenizer/huggingface_library.py", "export_with_transformers.py"}

@@ -12,7 +12,7 @@ from support.command_line import tokshard
 from support.tokenize_runs import manifest
 from support.tokenizer_definitions import lists_of
 from support.transformers_stand_in import python_with_transformers, small_directory
-from tokshard import encode_with_transformers
+from tokshard import export_with_transformers
 from tokshard.errors import MissingExtraError, TokenizerError, UsageError
 from tokshard.tokenizer import transformers_reader
 from tokshard.tokenizer.definition import load_tokenizer, reopen_tokenizer
@@ -107,7 +107,7 @@ def test_flags_of_added_tokens_are_those_by_which_they_are_found():
     definition = small_directory()[DEFINITION]
     definition["added_tokens"][0]["normalized"] = True
     definition["normalizer"] = {"type": "Lowercase"}
-    exported = encode_with_transformers.export(_WithFlags(definition))
+    exported = export_with_transformers.export(_WithFlags(definition))
     assert [token["normalized"] for token in exported["added_tokens"]] == [False]
 
 
@@ -186,7 +186,7 @@ def test_without_transformers_the_command_line_names_both_ways(directory):
         ("false", "the command false printed no answer (exit code 1)"),
         ("sh -c 'echo no daemon >&2; exit 5'", "printed no answer (exit code 5): no daemon"),
         ("sh -c 'echo garbage; echo []; echo 1'", "printed no answer (exit code 0)"),
-        ("""sh -c 'echo "{\\"tokshard\\": \\"encode_with_transformers\\"}"'""", "the answer is incomplete"),
+        ("""sh -c 'echo "{\\"tokshard\\": \\"export_with_transformers\\"}"'""", "the answer is incomplete"),
         (f"{sys.executable} -S", "No module named 'transformers'"),
     ],
 )

@@ -1,6 +1,6 @@
 """Reading of tokenizer directories by transformers, in a process of its own.
 
-The program :mod:`tokshard.encode_with_transformers` and the files of the directory are written to the
+The program :mod:`tokshard.export_with_transformers` and the files of the directory are written to the
 standard input of a Python: that of tokshard, or one that the user names. The other environment needs neither
 tokshard nor a file of this machine.
 """
@@ -27,7 +27,7 @@ from tokshard.errors import MissingExtraError, TokenizerError, UsageError
 TIMEOUT_SECONDS = 300
 """The longest time until a Python answers. The import of transformers from a network disk takes a minute."""
 
-_PROGRAM: Final = "encode_with_transformers"
+_PROGRAM: Final = "export_with_transformers"
 _SHOWN_CHARACTERS: Final = 300
 _HINT: Final = (
     "pass --transformers with a command that starts a Python that has transformers, such as "

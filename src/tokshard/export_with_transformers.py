@@ -21,7 +21,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-ANSWER = {"tokshard": "encode_with_transformers"}
+ANSWER = {"tokshard": "export_with_transformers"}
 _SHOWN_TOKENS = 4
 
 
