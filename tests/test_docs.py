@@ -14,7 +14,7 @@ import pytest
 import tokshard
 from support import forked_commands
 from tokshard import errors
-from tokshard.corpus.rejection import REASONS
+from tokshard.text.corpus.rejection import REASONS
 
 ROOT = Path(__file__).parents[1]
 EXECUTED = [

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.benchmarks import benchmark_modules
-from tokshard.gpt_index.index import GPTDatasetIndex
-from tokshard.gpt_index.packing import Packing
-from tokshard.gpt_index.spans import SampleSpans
+from tokshard.samples.index.index import GPTDatasetIndex
+from tokshard.samples.index.packing import Packing
+from tokshard.samples.index.spans import SampleSpans
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import tokshard
-from tokshard.gpt_index.shuffling import ShuffleStream
+from tokshard.samples.index.shuffling import ShuffleStream
 
 PUBLIC = [
     "ArrayOptions",

@@ -11,7 +11,7 @@ from support.command_line import SAMPLE
 from support.loader_plans import plan_for
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.loader import RankLoader
-from tokshard.sharding.topology import Topology
+from tokshard.ranks.topology import Topology
 
 MOST_CHARACTERS = 700
 

@@ -13,11 +13,11 @@ import pytest
 
 from support import forked_commands
 from support.benchmarks import BENCHMARKS, benchmark_modules
-from tokshard.blending.order import check_source_count
 from tokshard.core import strict_json
 from tokshard.errors import InputError, UsageError
-from tokshard.gpt_index.epochs import plan_epochs
-from tokshard.index_cache.entry import gpt_specs
+from tokshard.samples.blend.order import check_source_count
+from tokshard.samples.index.entry import gpt_specs
+from tokshard.samples.index.epochs import plan_epochs
 from tokshard.storage import small_files
 
 ROOT = Path(__file__).parents[1]

@@ -59,7 +59,7 @@ arrays = dataset._build_document_sample_shuffle_indices()
 """
 
 TOKSHARD_INDEX = """
-from tokshard.gpt_index.index import GPTDatasetIndex
+from tokshard.samples.index.index import GPTDatasetIndex
 length = SEQUENCE_LENGTH
 """
 # Just large enough for the compiled kernels.
@@ -86,10 +86,10 @@ sizes = values.tolist()
 arrays = [numpy.zeros(sum(sizes), numpy.int16), numpy.zeros(sum(sizes), numpy.int64)]
 helpers.build_exhaustive_blending_indices(*arrays, sizes, len(sizes))
 """
-TOKSHARD_GREEDY = "from tokshard.blending.order import build_blending_indices\n"
+TOKSHARD_GREEDY = "from tokshard.samples.blend.order import build_blending_indices\n"
 TOKSHARD_GREEDY_WARMING = "for n in (9, 99): build_blending_indices(numpy.ones(n) / n, 100_000)\n"
 TOKSHARD_GREEDY_CALL = "arrays = build_blending_indices(numpy.array(values), number)\n"
-TOKSHARD_EXHAUSTIVE = "from tokshard.blending.order import build_exhaustive_blending_indices\n"
+TOKSHARD_EXHAUSTIVE = "from tokshard.samples.blend.order import build_exhaustive_blending_indices\n"
 TOKSHARD_EXHAUSTIVE_WARMING = "for n in (9, 99): build_exhaustive_blending_indices(numpy.full(n, 20_000))\n"
 TOKSHARD_EXHAUSTIVE_CALL = "arrays = build_exhaustive_blending_indices(numpy.array(values))\n"
 

@@ -31,8 +31,8 @@ def encode(name: str, tokenizer: str, corpus: str) -> float:
         def run(texts: list[str]) -> object:
             return [part.ids for part in library.encode_batch_fast(texts, add_special_tokens=False)]
     else:
-        from tokshard.tokenizer import encoders
-        from tokshard.tokenizer.definition import load_tokenizer
+        from tokshard.text.tokenizer import encoders
+        from tokshard.text.tokenizer.definition import load_tokenizer
 
         make = encoders.fast_encoder if name == "fast" else encoders.reference_encoder
         run = make(load_tokenizer(tokenizer, need_eod=False), special_tokens=False).encode

@@ -25,14 +25,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from measure import TOKSHARD, parser, session, show_table
 from scaledata import spread_lengths
-
 from tracing import write_pair
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.gpt_index.spans import SampleSpans
-    from tokshard.sharding.plan import Stream
+    from tokshard.ranks.plan import Stream
+    from tokshard.samples.index.spans import SampleSpans
 
     Integers = NDArray[np.int64]
 
@@ -98,7 +97,7 @@ class Reads:
     """Finder of the bytes that the steps of a stream read, each of ``batch`` samples."""
 
     def __init__(self, stream: Stream, batch: int) -> None:
-        from tokshard.sharding.locator import Locator
+        from tokshard.ranks.locator import Locator
 
         self.steps, self.samples = stream.assignment.steps, stream.source.total
         self._stream, self._batch = stream, batch
@@ -108,7 +107,7 @@ class Reads:
         self._dataset = cache(self._open)
 
     def _open(self, number: int) -> tuple[Any, SampleSpans | None]:
-        from tokshard.gpt_index.spans import SampleSpans
+        from tokshard.samples.index.spans import SampleSpans
 
         reference = self._stream.source.datasets[number]
         table = reference.open_dataset().index
@@ -125,13 +124,13 @@ class Reads:
 
     def full_shuffle(self, count: int) -> Integers:
         """Return the first ids of a full shuffle of all samples."""
-        from tokshard.sharding.shuffles import Shuffle
+        from tokshard.ranks.shuffles import Shuffle
 
         return Shuffle(self.samples, self.samples, seed=0).forward(np.arange(count, dtype=np.int64), 0)
 
     def extents(self, ids: Integers) -> tuple[Integers, Integers, Integers, Integers]:
         """Return the index in ``ids``, the dataset, the first byte and the size of each piece of a sample."""
-        from tokshard.gpt_index.spans import document_extents
+        from tokshard.samples.index.spans import document_extents
 
         datasets, samples = self._locator.locate(ids)
         found = []

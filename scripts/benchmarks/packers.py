@@ -17,10 +17,10 @@ from functools import partial
 
 import numpy as np
 
-from tokshard.gpt_index import best_fit, pack_runs, shuffling
-from tokshard.gpt_index.best_fit import EpochPacks
-from tokshard.gpt_index.index import GPTDatasetIndex
-from tokshard.gpt_index.packing import Packing
+from tokshard.samples.index import best_fit, pack_runs, shuffling
+from tokshard.samples.index.best_fit import EpochPacks
+from tokshard.samples.index.index import GPTDatasetIndex
+from tokshard.samples.index.packing import Packing
 from tokshard.storage.compilation import compiled
 
 FEW_DOCUMENTS = 10_000  # for fewer, no kernel is used

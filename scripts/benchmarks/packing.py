@@ -38,8 +38,8 @@ from packers import first_fit, least_samples
 from scaledata import spread_lengths
 
 from tokshard import IndexedDataset
-from tokshard.gpt_index.index import GPTDatasetIndex
-from tokshard.gpt_index.packing import Packing
+from tokshard.samples.index.index import GPTDatasetIndex
+from tokshard.samples.index.packing import Packing
 
 HERE = Path(__file__).parent
 TABLES = ("fill", "speed", "peers", "extremes")

@@ -11,9 +11,8 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from measure import CPU, PEAK, SECONDS, TOKSHARD, Contender, Figure, parser, session, yardstick
-
 import tracing
+from measure import CPU, PEAK, SECONDS, TOKSHARD, Contender, Figure, parser, session, yardstick
 
 SEQUENCE_LENGTH = 64
 RANKS = 32

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-
 from tracing import write_pair, write_sidecars
 
 MEAN_TOKENS = 1000

@@ -25,7 +25,7 @@ from typing import Any
 from measure import Spread, parser, session, show_table
 from tokenizing import make_corpus
 
-from tokshard.tokenization.workers.pool import worker_malloc
+from tokshard.text.tokenize.workers.pool import worker_malloc
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = {
@@ -124,12 +124,12 @@ def encode_units(tokenizer: str, corpus: str, rounds: int) -> None:
 
     from tokshard import TokenizeOptions
     from tokshard.core.progress import SilentProgress
-    from tokshard.corpus import lines, records
-    from tokshard.corpus.planning import plan_units
     from tokshard.storage import syscalls
-    from tokshard.tokenization import encoder, part
-    from tokshard.tokenization.discovery import discover_inputs
-    from tokshard.tokenization.job import prepare_job
+    from tokshard.text.corpus import lines, records
+    from tokshard.text.corpus.planning import plan_units
+    from tokshard.text.tokenize import encoder, part
+    from tokshard.text.tokenize.discovery import discover_inputs
+    from tokshard.text.tokenize.job import prepare_job
 
     with tempfile.TemporaryDirectory(dir=Path(corpus).parent) as directory:
         options = TokenizeOptions(corpus, f"{directory}/x", tokenizer=tokenizer, encoder="fast")

@@ -35,8 +35,8 @@ from measure import (
 )
 
 from tokshard.dataset.layout import optimal_dtype
-from tokshard.tokenization.workers.pool import worker_malloc
-from tokshard.tokenizer.definition import load_tokenizer
+from tokshard.text.tokenize.workers.pool import worker_malloc
+from tokshard.text.tokenizer.definition import load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent

@@ -146,8 +146,8 @@ def reference(directory: Path, number: int, count: int, sequence_length: int):
     """Write a dataset and its index; return what a plan says of it."""
     from tokshard.dataset.fingerprint import DatasetFingerprint
     from tokshard.dataset.reader import IndexedDataset
-    from tokshard.gpt_index.index import GPTDatasetIndex
-    from tokshard.sharding.sources import DatasetReference, FileFingerprint, IndexReference
+    from tokshard.ranks.sources import DatasetReference, FileFingerprint, IndexReference
+    from tokshard.samples.index.index import GPTDatasetIndex
 
     prefix = directory / f"data{number}"
     write_dataset(prefix, count)
@@ -172,8 +172,8 @@ def reference(directory: Path, number: int, count: int, sequence_length: int):
 
 def cached(directory: Path, number: int, kind: str, arrays: dict[str, np.ndarray]):
     """Write arrays as a cache has them; return what a plan says of them."""
-    from tokshard.index_cache.npy import write_npy
-    from tokshard.sharding.sources import CachedArrays, array_path
+    from tokshard.ranks.sources import CachedArrays, array_path
+    from tokshard.samples.index.npy import write_npy
 
     digest = f"{number:032x}"
     for name, array in arrays.items():
@@ -183,12 +183,12 @@ def cached(directory: Path, number: int, kind: str, arrays: dict[str, np.ndarray
 
 def write_world(directory: Path, count: int, sequence_length: int = SEQUENCE_LENGTH) -> None:
     """Write two datasets, their blend and a plan."""
-    from tokshard.blending.order import build_exhaustive_blending_indices
-    from tokshard.sharding.planning import plan_shards
-    from tokshard.sharding.publication import write_plan
-    from tokshard.sharding.requests import PlanRequest, StreamRequest
-    from tokshard.sharding.sources import SampleSource
-    from tokshard.sharding.topology import Topology
+    from tokshard.ranks.planning import plan_shards
+    from tokshard.ranks.publication import write_plan
+    from tokshard.ranks.requests import PlanRequest, StreamRequest
+    from tokshard.ranks.sources import SampleSource
+    from tokshard.ranks.topology import Topology
+    from tokshard.samples.blend.order import build_exhaustive_blending_indices
 
     references = tuple(
         reference(directory, number, size, sequence_length)

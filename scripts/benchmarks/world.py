@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 from measure import CPU, OWN, SECONDS, Contender, Session, parser, session, yardstick
 from scaledata import spread_lengths
-
 from tracing import write_pair
 
 SEQUENCE_LENGTH = 8192
@@ -43,13 +42,13 @@ def words(count: int) -> list[str]:
 
 def link(names: list[str], samples: int, mixture: list[str]) -> None:
     """Build the index of the first dataset, and give all others the same under their own names."""
-    from tokshard.blending.options import BuilderConfig
-    from tokshard.blending.plan import plan_requests
-    from tokshard.blending.recipe_files import parse_words
-    from tokshard.gpt_index.sizes import Sizes
-    from tokshard.index_cache.entry import CacheEntry, Sidecar
-    from tokshard.index_cache.options import neutral_identifiers
-    from tokshard.index_cache.planned_indexes import plan_indexes
+    from tokshard.samples.blend.options import BuilderConfig
+    from tokshard.samples.blend.plan import plan_requests
+    from tokshard.samples.blend.recipe_files import parse_words
+    from tokshard.samples.index.entry import CacheEntry, Sidecar
+    from tokshard.samples.index.options import neutral_identifiers
+    from tokshard.samples.index.planned_indexes import plan_indexes
+    from tokshard.samples.index.sizes import Sizes
 
     config = BuilderConfig(
         sequence_length=SEQUENCE_LENGTH,

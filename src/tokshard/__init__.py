@@ -11,22 +11,9 @@ from typing import TYPE_CHECKING, Any
 from tokshard.version import __version__
 
 if TYPE_CHECKING:
-    from tokshard.blending.certificate import Certificate
-    from tokshard.blending.emission import emit_megatron
-    from tokshard.blending.job import (
-        BlendDryRun,
-        BlendReport,
-        SplitForecast,
-        blend,
-        dry_run_blend,
-    )
-    from tokshard.blending.options import BlendOptions
-    from tokshard.blending.order import build_blending_indices, build_exhaustive_blending_indices
-    from tokshard.blending.recipe import BlendRecipe
-    from tokshard.cluster.options import RayOptions
-    from tokshard.comparison.job import diff
-    from tokshard.comparison.options import DiffOptions
-    from tokshard.comparison.report import (
+    from tokshard.checks.diff.job import diff
+    from tokshard.checks.diff.options import DiffOptions
+    from tokshard.checks.diff.report import (
         DiffReport,
         FieldDifference,
         IndexDifference,
@@ -34,6 +21,34 @@ if TYPE_CHECKING:
         SplitDifference,
         StreamDifference,
     )
+    from tokshard.checks.doctor.from_launch import LaunchIndexes, indexes_of_launch
+    from tokshard.checks.doctor.job import DoctorReport, JobDiagnosis, doctor
+    from tokshard.checks.doctor.launch.rules import SkippedCheck
+    from tokshard.checks.doctor.lookups import CacheLookup
+    from tokshard.checks.doctor.options import DoctorOptions
+    from tokshard.checks.inspect.datasets import DatasetSummary, DocumentSummary, TokenizerSummary
+    from tokshard.checks.inspect.description import describe
+    from tokshard.checks.inspect.indexes import BlendSummary, CacheSummary, IndexSummary
+    from tokshard.checks.inspect.job import inspect, write_inspection_page
+    from tokshard.checks.inspect.options import InspectOptions
+    from tokshard.checks.inspect.plans import PlanSampleSummary, PlanSummary, RankSummary
+    from tokshard.checks.trace.job import trace
+    from tokshard.checks.trace.options import TraceOptions
+    from tokshard.checks.trace.report import (
+        DocumentOrigin,
+        DocumentRead,
+        DocumentReads,
+        SampleContents,
+        SamplePiece,
+        TracedItem,
+        TraceDocumentReport,
+        TraceReadsReport,
+        TraceReport,
+        TraceSamplesReport,
+    )
+    from tokshard.checks.verify.job import verify
+    from tokshard.checks.verify.options import VerifyOptions
+    from tokshard.checks.verify.report import VerifiedProduct, VerifyReport
     from tokshard.dataset.builder import IndexedDatasetBuilder
     from tokshard.dataset.merge.job import (
         MergedDataset,
@@ -50,60 +65,45 @@ if TYPE_CHECKING:
     from tokshard.exchange.conversion.options import ConvertOptions
     from tokshard.exchange.job import ExportDryRun, ExportReport, dry_run_export, export
     from tokshard.exchange.options import ExportOptions
-    from tokshard.gpt_index.arrays import build_document_index, build_sample_index, build_shuffle_index
-    from tokshard.gpt_index.index import GPTDatasetIndex
-    from tokshard.gpt_index.packing_report import PackingReport
-    from tokshard.gpt_index.samples import GPTSamples
-    from tokshard.gpt_index.sizes import Sizes
-    from tokshard.index_cache.job import (
+    from tokshard.ranks.options import BatchSizes, ShardPlanOptions
+    from tokshard.ranks.plan import Plan, read_plan
+    from tokshard.ranks.planning import ShardPlanReport, dry_run_shard_plan, shard_plan
+    from tokshard.ranks.publication import PlanFiles, write_plan
+    from tokshard.ranks.replan.job import dry_run_replan, replan
+    from tokshard.ranks.replan.options import ReplanOptions
+    from tokshard.samples.blend.certificate import Certificate
+    from tokshard.samples.blend.emission import emit_megatron
+    from tokshard.samples.blend.job import (
+        BlendDryRun,
+        BlendReport,
+        SplitForecast,
+        blend,
+        dry_run_blend,
+    )
+    from tokshard.samples.blend.options import BlendOptions
+    from tokshard.samples.blend.order import build_blending_indices, build_exhaustive_blending_indices
+    from tokshard.samples.blend.recipe import BlendRecipe
+    from tokshard.samples.index.arrays import build_document_index, build_sample_index, build_shuffle_index
+    from tokshard.samples.index.index import GPTDatasetIndex
+    from tokshard.samples.index.job import (
         BuildIndicesReport,
         EpochSize,
         IndexReport,
         build_indices,
     )
-    from tokshard.index_cache.options import BuildIndicesOptions, NamingOptions, TrainingOptions
-    from tokshard.inspection.datasets import DatasetSummary, DocumentSummary, TokenizerSummary
-    from tokshard.inspection.description import describe
-    from tokshard.inspection.indexes import BlendSummary, CacheSummary, IndexSummary
-    from tokshard.inspection.job import inspect, write_inspection_page
-    from tokshard.inspection.options import InspectOptions
-    from tokshard.inspection.plans import PlanSampleSummary, PlanSummary, RankSummary
-    from tokshard.preflight.from_launch import LaunchIndexes, indexes_of_launch
-    from tokshard.preflight.job import DoctorReport, JobDiagnosis, doctor
-    from tokshard.preflight.launch.rules import SkippedCheck
-    from tokshard.preflight.lookups import CacheLookup
-    from tokshard.preflight.options import DoctorOptions
-    from tokshard.sharding.options import BatchSizes, ShardPlanOptions
-    from tokshard.sharding.plan import Plan, read_plan
-    from tokshard.sharding.planning import ShardPlanReport, dry_run_shard_plan, shard_plan
-    from tokshard.sharding.publication import PlanFiles, write_plan
-    from tokshard.sharding.replan.job import dry_run_replan, replan
-    from tokshard.sharding.replan.options import ReplanOptions
-    from tokshard.tokenization.discard import DiscardedWork, discard_work
-    from tokshard.tokenization.job_array.job import finish_tokenize, tokenize_array_task
-    from tokshard.tokenization.job_array.options import ArrayOptions, ArrayTask
-    from tokshard.tokenization.options import TokenizeOptions
-    from tokshard.tokenization.report import ArrayTaskReport, TokenizeDryRun, TokenizeReport
-    from tokshard.tokenization.run import dry_run_tokenize, tokenize
-    from tokshard.tokenization.workers.ray import RayExecutor
-    from tokshard.tokenizer.definition import tokenizer_identity
-    from tokshard.tracing.job import trace
-    from tokshard.tracing.options import TraceOptions
-    from tokshard.tracing.report import (
-        DocumentOrigin,
-        DocumentRead,
-        DocumentReads,
-        SampleContents,
-        SamplePiece,
-        TracedItem,
-        TraceDocumentReport,
-        TraceReadsReport,
-        TraceReport,
-        TraceSamplesReport,
-    )
-    from tokshard.verification.job import verify
-    from tokshard.verification.options import VerifyOptions
-    from tokshard.verification.report import VerifiedProduct, VerifyReport
+    from tokshard.samples.index.options import BuildIndicesOptions, NamingOptions, TrainingOptions
+    from tokshard.samples.index.packing_report import PackingReport
+    from tokshard.samples.index.samples import GPTSamples
+    from tokshard.samples.index.sizes import Sizes
+    from tokshard.text.tokenize.cluster.options import RayOptions
+    from tokshard.text.tokenize.discard import DiscardedWork, discard_work
+    from tokshard.text.tokenize.job_array.job import finish_tokenize, tokenize_array_task
+    from tokshard.text.tokenize.job_array.options import ArrayOptions, ArrayTask
+    from tokshard.text.tokenize.options import TokenizeOptions
+    from tokshard.text.tokenize.report import ArrayTaskReport, TokenizeDryRun, TokenizeReport
+    from tokshard.text.tokenize.run import dry_run_tokenize, tokenize
+    from tokshard.text.tokenize.workers.ray import RayExecutor
+    from tokshard.text.tokenizer.definition import tokenizer_identity
 
 __all__ = [
     "ArrayOptions",
@@ -227,123 +227,123 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ArrayOptions": "tokshard.tokenization.job_array.options",
-    "ArrayTask": "tokshard.tokenization.job_array.options",
-    "ArrayTaskReport": "tokshard.tokenization.report",
-    "BatchSizes": "tokshard.sharding.options",
-    "BlendDryRun": "tokshard.blending.job",
-    "BlendOptions": "tokshard.blending.options",
-    "BlendRecipe": "tokshard.blending.recipe",
-    "BlendReport": "tokshard.blending.job",
-    "BlendSummary": "tokshard.inspection.indexes",
-    "BuildIndicesOptions": "tokshard.index_cache.options",
-    "BuildIndicesReport": "tokshard.index_cache.job",
-    "CacheLookup": "tokshard.preflight.lookups",
-    "CacheSummary": "tokshard.inspection.indexes",
-    "Certificate": "tokshard.blending.certificate",
+    "ArrayOptions": "tokshard.text.tokenize.job_array.options",
+    "ArrayTask": "tokshard.text.tokenize.job_array.options",
+    "ArrayTaskReport": "tokshard.text.tokenize.report",
+    "BatchSizes": "tokshard.ranks.options",
+    "BlendDryRun": "tokshard.samples.blend.job",
+    "BlendOptions": "tokshard.samples.blend.options",
+    "BlendRecipe": "tokshard.samples.blend.recipe",
+    "BlendReport": "tokshard.samples.blend.job",
+    "BlendSummary": "tokshard.checks.inspect.indexes",
+    "BuildIndicesOptions": "tokshard.samples.index.options",
+    "BuildIndicesReport": "tokshard.samples.index.job",
+    "CacheLookup": "tokshard.checks.doctor.lookups",
+    "CacheSummary": "tokshard.checks.inspect.indexes",
+    "Certificate": "tokshard.samples.blend.certificate",
     "ConvertDryRun": "tokshard.exchange.conversion.job",
     "ConvertOptions": "tokshard.exchange.conversion.options",
     "ConvertReport": "tokshard.exchange.conversion.job",
-    "DatasetSummary": "tokshard.inspection.datasets",
-    "DiffOptions": "tokshard.comparison.options",
-    "DiffReport": "tokshard.comparison.report",
-    "DiscardedWork": "tokshard.tokenization.discard",
-    "DoctorOptions": "tokshard.preflight.options",
-    "DoctorReport": "tokshard.preflight.job",
-    "DocumentOrigin": "tokshard.tracing.report",
-    "DocumentRead": "tokshard.tracing.report",
-    "DocumentReads": "tokshard.tracing.report",
+    "DatasetSummary": "tokshard.checks.inspect.datasets",
+    "DiffOptions": "tokshard.checks.diff.options",
+    "DiffReport": "tokshard.checks.diff.report",
+    "DiscardedWork": "tokshard.text.tokenize.discard",
+    "DoctorOptions": "tokshard.checks.doctor.options",
+    "DoctorReport": "tokshard.checks.doctor.job",
+    "DocumentOrigin": "tokshard.checks.trace.report",
+    "DocumentRead": "tokshard.checks.trace.report",
+    "DocumentReads": "tokshard.checks.trace.report",
     "DocumentShuffle": "tokshard.dataset.plan",
-    "DocumentSummary": "tokshard.inspection.datasets",
-    "EpochSize": "tokshard.index_cache.job",
+    "DocumentSummary": "tokshard.checks.inspect.datasets",
+    "EpochSize": "tokshard.samples.index.job",
     "ExportDryRun": "tokshard.exchange.job",
     "ExportOptions": "tokshard.exchange.options",
     "ExportReport": "tokshard.exchange.job",
-    "FieldDifference": "tokshard.comparison.report",
-    "GPTDatasetIndex": "tokshard.gpt_index.index",
-    "GPTSamples": "tokshard.gpt_index.samples",
-    "IndexDifference": "tokshard.comparison.report",
-    "IndexReport": "tokshard.index_cache.job",
-    "IndexSummary": "tokshard.inspection.indexes",
+    "FieldDifference": "tokshard.checks.diff.report",
+    "GPTDatasetIndex": "tokshard.samples.index.index",
+    "GPTSamples": "tokshard.samples.index.samples",
+    "IndexDifference": "tokshard.checks.diff.report",
+    "IndexReport": "tokshard.samples.index.job",
+    "IndexSummary": "tokshard.checks.inspect.indexes",
     "IndexedDataset": "tokshard.dataset.reader",
     "IndexedDatasetBuilder": "tokshard.dataset.builder",
-    "InspectOptions": "tokshard.inspection.options",
-    "JobDiagnosis": "tokshard.preflight.job",
-    "LaunchIndexes": "tokshard.preflight.from_launch",
+    "InspectOptions": "tokshard.checks.inspect.options",
+    "JobDiagnosis": "tokshard.checks.doctor.job",
+    "LaunchIndexes": "tokshard.checks.doctor.from_launch",
     "MergeDryRun": "tokshard.dataset.merge.job",
     "MergeOptions": "tokshard.dataset.merge.options",
     "MergeReport": "tokshard.dataset.merge.job",
     "MergedDataset": "tokshard.dataset.merge.job",
-    "NamingOptions": "tokshard.index_cache.options",
-    "PackingReport": "tokshard.gpt_index.packing_report",
-    "Plan": "tokshard.sharding.plan",
-    "PlanFiles": "tokshard.sharding.publication",
-    "PlanSampleSummary": "tokshard.inspection.plans",
-    "PlanSummary": "tokshard.inspection.plans",
-    "RankSummary": "tokshard.inspection.plans",
-    "RayExecutor": "tokshard.tokenization.workers.ray",
-    "RayOptions": "tokshard.cluster.options",
-    "ReplanOptions": "tokshard.sharding.replan.options",
-    "SampleContents": "tokshard.tracing.report",
-    "SamplePiece": "tokshard.tracing.report",
-    "ShardPlanOptions": "tokshard.sharding.options",
-    "ShardPlanReport": "tokshard.sharding.planning",
+    "NamingOptions": "tokshard.samples.index.options",
+    "PackingReport": "tokshard.samples.index.packing_report",
+    "Plan": "tokshard.ranks.plan",
+    "PlanFiles": "tokshard.ranks.publication",
+    "PlanSampleSummary": "tokshard.checks.inspect.plans",
+    "PlanSummary": "tokshard.checks.inspect.plans",
+    "RankSummary": "tokshard.checks.inspect.plans",
+    "RayExecutor": "tokshard.text.tokenize.workers.ray",
+    "RayOptions": "tokshard.text.tokenize.cluster.options",
+    "ReplanOptions": "tokshard.ranks.replan.options",
+    "SampleContents": "tokshard.checks.trace.report",
+    "SamplePiece": "tokshard.checks.trace.report",
+    "ShardPlanOptions": "tokshard.ranks.options",
+    "ShardPlanReport": "tokshard.ranks.planning",
     "ShuffleForecast": "tokshard.dataset.merge.job",
-    "Sizes": "tokshard.gpt_index.sizes",
-    "SourceDifference": "tokshard.comparison.report",
-    "SkippedCheck": "tokshard.preflight.launch.rules",
-    "SplitDifference": "tokshard.comparison.report",
-    "SplitForecast": "tokshard.blending.job",
-    "StreamDifference": "tokshard.comparison.report",
-    "TokenizeDryRun": "tokshard.tokenization.report",
-    "TokenizeOptions": "tokshard.tokenization.options",
-    "TokenizeReport": "tokshard.tokenization.report",
-    "TokenizerSummary": "tokshard.inspection.datasets",
-    "TraceDocumentReport": "tokshard.tracing.report",
-    "TraceOptions": "tokshard.tracing.options",
-    "TraceReadsReport": "tokshard.tracing.report",
-    "TraceReport": "tokshard.tracing.report",
-    "TraceSamplesReport": "tokshard.tracing.report",
-    "TracedItem": "tokshard.tracing.report",
-    "TrainingOptions": "tokshard.index_cache.options",
-    "VerifiedProduct": "tokshard.verification.report",
-    "VerifyOptions": "tokshard.verification.options",
-    "VerifyReport": "tokshard.verification.report",
-    "blend": "tokshard.blending.job",
-    "build_blending_indices": "tokshard.blending.order",
-    "build_document_index": "tokshard.gpt_index.arrays",
-    "build_exhaustive_blending_indices": "tokshard.blending.order",
-    "build_indices": "tokshard.index_cache.job",
-    "build_sample_index": "tokshard.gpt_index.arrays",
-    "build_shuffle_index": "tokshard.gpt_index.arrays",
+    "Sizes": "tokshard.samples.index.sizes",
+    "SourceDifference": "tokshard.checks.diff.report",
+    "SkippedCheck": "tokshard.checks.doctor.launch.rules",
+    "SplitDifference": "tokshard.checks.diff.report",
+    "SplitForecast": "tokshard.samples.blend.job",
+    "StreamDifference": "tokshard.checks.diff.report",
+    "TokenizeDryRun": "tokshard.text.tokenize.report",
+    "TokenizeOptions": "tokshard.text.tokenize.options",
+    "TokenizeReport": "tokshard.text.tokenize.report",
+    "TokenizerSummary": "tokshard.checks.inspect.datasets",
+    "TraceDocumentReport": "tokshard.checks.trace.report",
+    "TraceOptions": "tokshard.checks.trace.options",
+    "TraceReadsReport": "tokshard.checks.trace.report",
+    "TraceReport": "tokshard.checks.trace.report",
+    "TraceSamplesReport": "tokshard.checks.trace.report",
+    "TracedItem": "tokshard.checks.trace.report",
+    "TrainingOptions": "tokshard.samples.index.options",
+    "VerifiedProduct": "tokshard.checks.verify.report",
+    "VerifyOptions": "tokshard.checks.verify.options",
+    "VerifyReport": "tokshard.checks.verify.report",
+    "blend": "tokshard.samples.blend.job",
+    "build_blending_indices": "tokshard.samples.blend.order",
+    "build_document_index": "tokshard.samples.index.arrays",
+    "build_exhaustive_blending_indices": "tokshard.samples.blend.order",
+    "build_indices": "tokshard.samples.index.job",
+    "build_sample_index": "tokshard.samples.index.arrays",
+    "build_shuffle_index": "tokshard.samples.index.arrays",
     "convert": "tokshard.exchange.conversion.job",
-    "describe": "tokshard.inspection.description",
-    "diff": "tokshard.comparison.job",
-    "discard_work": "tokshard.tokenization.discard",
-    "doctor": "tokshard.preflight.job",
-    "dry_run_blend": "tokshard.blending.job",
+    "describe": "tokshard.checks.inspect.description",
+    "diff": "tokshard.checks.diff.job",
+    "discard_work": "tokshard.text.tokenize.discard",
+    "doctor": "tokshard.checks.doctor.job",
+    "dry_run_blend": "tokshard.samples.blend.job",
     "dry_run_convert": "tokshard.exchange.conversion.job",
     "dry_run_export": "tokshard.exchange.job",
     "dry_run_merge": "tokshard.dataset.merge.job",
-    "dry_run_replan": "tokshard.sharding.replan.job",
-    "dry_run_shard_plan": "tokshard.sharding.planning",
-    "dry_run_tokenize": "tokshard.tokenization.run",
-    "emit_megatron": "tokshard.blending.emission",
+    "dry_run_replan": "tokshard.ranks.replan.job",
+    "dry_run_shard_plan": "tokshard.ranks.planning",
+    "dry_run_tokenize": "tokshard.text.tokenize.run",
+    "emit_megatron": "tokshard.samples.blend.emission",
     "export": "tokshard.exchange.job",
-    "finish_tokenize": "tokshard.tokenization.job_array.job",
-    "indexes_of_launch": "tokshard.preflight.from_launch",
-    "inspect": "tokshard.inspection.job",
+    "finish_tokenize": "tokshard.text.tokenize.job_array.job",
+    "indexes_of_launch": "tokshard.checks.doctor.from_launch",
+    "inspect": "tokshard.checks.inspect.job",
     "merge": "tokshard.dataset.merge.job",
-    "read_plan": "tokshard.sharding.plan",
-    "replan": "tokshard.sharding.replan.job",
-    "shard_plan": "tokshard.sharding.planning",
-    "tokenize": "tokshard.tokenization.run",
-    "tokenize_array_task": "tokshard.tokenization.job_array.job",
-    "tokenizer_identity": "tokshard.tokenizer.definition",
-    "trace": "tokshard.tracing.job",
-    "verify": "tokshard.verification.job",
-    "write_inspection_page": "tokshard.inspection.job",
-    "write_plan": "tokshard.sharding.publication",
+    "read_plan": "tokshard.ranks.plan",
+    "replan": "tokshard.ranks.replan.job",
+    "shard_plan": "tokshard.ranks.planning",
+    "tokenize": "tokshard.text.tokenize.run",
+    "tokenize_array_task": "tokshard.text.tokenize.job_array.job",
+    "tokenizer_identity": "tokshard.text.tokenizer.definition",
+    "trace": "tokshard.checks.trace.job",
+    "verify": "tokshard.checks.verify.job",
+    "write_inspection_page": "tokshard.checks.inspect.job",
+    "write_plan": "tokshard.ranks.publication",
 }
 
 

@@ -166,7 +166,7 @@ class BadRecordError(InputError):
         path: The input as the user named it.
         line: The 1-based line (or row) number, or None if unknown.
         offset: The byte offset of the record in the decompressed input (or the 0-based row).
-        reason: A stable code, see :mod:`tokshard.corpus.records`.
+        reason: A stable code, see :mod:`tokshard.text.corpus.records`.
         detail: A description of the defect.
         excerpt: The beginning of the record, already truncated.
         hint: An instruction for the user.

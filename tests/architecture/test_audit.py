@@ -202,7 +202,7 @@ def violations(events, roots):
 
 def is_allowed(event, directory, arguments, roots):
     if event == "subprocess.Popen":
-        is_worker = shlex.quote("tokshard.tokenization.workers.forkserver") in arguments[1]
+        is_worker = shlex.quote("tokshard.text.tokenize.workers.forkserver") in arguments[1]
         # It parses a launch script from its standard input, and has no other operand.
         return is_worker or re.search(PARSER, arguments[1]) is not None
     if event == "os.fork":

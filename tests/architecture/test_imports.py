@@ -16,7 +16,7 @@ import tokshard
 
 ROOT = Path(tokshard.__file__).parent
 
-# From the ground up: a layer may import itself and those before it.
+# From the ground up: a layer may import itself and those before it. Folders in folders are layers too.
 LAYERS = [
     "version",
     "dump_tokenizer_identifiers",
@@ -24,26 +24,24 @@ LAYERS = [
     "errors",
     "core",
     "storage",
-    "cluster",
     "dataset",
-    "corpus",
-    "tokenizer",
-    "tokenization",
-    "gpt_index",
-    "index_cache",
-    "blending",
-    "sharding",
+    "text.corpus",
+    "text.tokenizer",
+    "text.tokenize",
+    "samples.index",
+    "samples.blend",
+    "ranks",
     "loader",
-    "testing",
     "exchange",
-    "verification",
-    "inspection",
-    "tracing",
-    "comparison",
-    "preflight",
+    "checks.verify",
+    "checks.inspect",
+    "checks.trace",
+    "checks.diff",
+    "checks.doctor",
     "cli",
     "__main__",
 ]
+FOLDERS_OF_LAYERS = {"text", "samples", "checks"}
 
 HEAVY = {"tokenizers", "fastokens", "pyarrow", "numba", "torch", "fsspec", "ray", "tiktoken", "sentencepiece"}
 
@@ -102,22 +100,22 @@ def _running_statements(body: list[ast.stmt]) -> list[ast.stmt]:
 
 def upward_imports(layer: str, source: str) -> set[str]:
     allowed = set(LAYERS[: LAYERS.index(layer) + 1])
-    ours = {name.split(".")[1] for name in imports_of(source) if name.startswith("tokshard.")}
-    return {name for name in ours & set(LAYERS) if name not in allowed}
+    names = {name.removeprefix("tokshard.") for name in imports_of(source) if name.startswith("tokshard.")}
+    return {layer_of(name.replace(".", "/")) for name in names} & set(LAYERS) - allowed
 
 
 def layer_of(path: str) -> str:
-    return Path(path).parts[0].removesuffix(".py")
+    first, *others = Path(path).with_suffix("").parts
+    return f"{first}.{others[0]}" if first in FOLDERS_OF_LAYERS and others else first
 
 
 def test_imports_go_downwards():
-    layers = {layer_of(path) for path in modules()} - {"__init__"}
+    layers = {layer_of(path) for path in modules() if not path.endswith("__init__.py")}
     assert layers <= {*LAYERS}, "a module belongs to no layer"
     assert len(layers) > 15
 
     def upward(path: str, source: str) -> set[str]:
-        layer = layer_of(path)
-        return upward_imports(layer, source) if layer != "__init__" else set()
+        return set() if path.endswith("__init__.py") else upward_imports(layer_of(path), source)
 
     assert found_in_modules(upward) == {}
 
@@ -146,7 +144,7 @@ def imports_within(package: str) -> dict[str, set[str]]:
     for path, source in modules().items():
         if package != "." and not path.startswith(f"{package}/"):
             continue
-        unit = layer_of(path if package == "." else path.removeprefix(f"{package}/"))
+        unit = Path(path if package == "." else path.removeprefix(f"{package}/")).parts[0].removesuffix(".py")
         if unit != "__init__":
             found = {unit_of(name, package) for name in imports_of(source)}
             graph.setdefault(unit, set()).update(other for other in found if other not in {None, unit})
@@ -200,9 +198,11 @@ def test_one_module_of_dataset_tells_products_apart():
 
 
 def test_an_upward_import_is_found():
-    assert upward_imports("storage", "def f():\n    from tokshard.corpus import units\n") == {"corpus"}
-    assert upward_imports("corpus", "import tokshard.tokenization.part\n") == {"tokenization"}
-    assert upward_imports("corpus", "from tokshard.storage import syscalls\n") == set()
+    assert upward_imports("storage", "def f():\n    from tokshard.text.corpus import units\n") == {
+        "text.corpus"
+    }
+    assert upward_imports("text.corpus", "import tokshard.text.tokenize.part\n") == {"text.tokenize"}
+    assert upward_imports("text.corpus", "from tokshard.storage import syscalls\n") == set()
 
 
 def heavy_imports(source: str) -> set[str]:
@@ -369,5 +369,5 @@ def test_the_command_line_uses_the_public_api():
 
 def test_an_import_beyond_the_public_api_is_found():
     assert beyond_the_public_api("from tokshard import IndexedDataset, errors\n") == set()
-    assert beyond_the_public_api("def f():\n    from tokshard import blending\n") == {"blending"}
+    assert beyond_the_public_api("def f():\n    from tokshard.samples import blend\n") == {"samples"}
     assert beyond_the_public_api("from tokshard.storage import syscalls\n") == {"storage"}

@@ -53,7 +53,7 @@ class Command:
         def before() -> None:
             _several_checkpoints()
             if self.name == "tokenize-pool":
-                from tokshard.tokenization import run
+                from tokshard.text.tokenize import run
 
                 run.INLINE_BYTES = -1
             if prepare:
@@ -69,7 +69,7 @@ class Command:
 
 def _several_checkpoints() -> None:
     from tokshard.dataset.merge import staging
-    from tokshard.tokenization import assembly
+    from tokshard.text.tokenize import assembly
 
     assembly.CHECKPOINT_UNITS = 3
     staging.CHECKPOINT_BYTES = 700

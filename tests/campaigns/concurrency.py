@@ -229,9 +229,9 @@ def read_all() -> int:
 
 def verify_all() -> int:
     """Verify the output several times."""
+    from tokshard.checks.verify.job import verify
+    from tokshard.checks.verify.options import VerifyOptions
     from tokshard.errors import TokshardError
-    from tokshard.verification.job import verify
-    from tokshard.verification.options import VerifyOptions
 
     for _ in range(_READS // 8):
         try:

@@ -20,15 +20,15 @@ import numpy as np
 from campaigns.strings import SAMPLE_DATA, Strings, texts_of
 from campaigns.tally import Place, Result
 from support.tokenizer_definitions import BYTE_LEVEL, added, characters, metaspace, probe, sequence, split
-from tokshard.tokenizer.definition import load_tokenizer
-from tokshard.tokenizer.encoders import (
+from tokshard.text.tokenizer.definition import load_tokenizer
+from tokshard.text.tokenizer.encoders import (
     EncodedBatch,
     Encoder,
     fast_encoder,
     fast_encoder_refusal,
     reference_encoder,
 )
-from tokshard.tokenizer.structure import KNOWN_PATTERNS
+from tokshard.text.tokenizer.structure import KNOWN_PATTERNS
 
 _STRINGS = 2000
 _CONTROL_BATCHES = 20

@@ -10,12 +10,12 @@ import random
 from collections.abc import Iterator
 
 from campaigns.tally import Place, Result
-from sharding.replan.test_job import MODES
+from ranks.replan.test_job import MODES
 from support.replanned_plans import continued, fault_of, plan_of, source_of, with_epochs
 from tokshard.core.formatting import counted
 from tokshard.errors import UsageError
-from tokshard.sharding.options import BatchSizes
-from tokshard.sharding.plan import Plan
+from tokshard.ranks.options import BatchSizes
+from tokshard.ranks.plan import Plan
 
 _DEALT = (None, "single", "contiguous", "sequential", "chunked")
 

@@ -228,7 +228,7 @@ def _drawn(atoms: Sequence[str], most: int) -> Callable[[random.Random], str]:
 
 
 def _byte_table() -> dict[str, int]:
-    from tokshard.tokenizer.huggingface import byte_alphabet
+    from tokshard.text.tokenizer.huggingface import byte_alphabet
 
     return {character: byte for byte, character in enumerate(byte_alphabet())}
 

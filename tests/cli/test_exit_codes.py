@@ -21,7 +21,7 @@ from support.command_line import SAMPLE
 from support.mixture_data import NAMES, run
 from support.schemas import defects_of
 from tokshard.cli.main import COMMANDS
-from tokshard.sharding.publication import LOCK_NAME
+from tokshard.ranks.publication import LOCK_NAME
 from tokshard.storage.lock import WriterLock
 
 TOKENIZER = SAMPLE / "tokenizer.json"

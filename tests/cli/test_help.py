@@ -11,10 +11,10 @@ import pytest
 import typer
 
 from support.command_line import tokshard
-from tokshard.blending.emission import Form
 from tokshard.cli.help_page import MESSAGES
 from tokshard.cli.main import COMMANDS, app
-from tokshard.sharding import plan as plans
+from tokshard.ranks import plan as plans
+from tokshard.samples.blend.emission import Form
 
 NAMES = [*COMMANDS, "completion"]
 LONGEST = {"tokenize": 69, "shard-plan": 89}

@@ -12,7 +12,7 @@ from support.command_line import SAMPLE, json_of, tokshard
 from support.mixture_data import run
 from support.tokenize_runs import run_tokenize
 from tokshard import IndexedDatasetBuilder
-from tokshard.tokenizer import files
+from tokshard.text.tokenizer import files
 
 TOKENIZER = SAMPLE / "tokenizer.json"
 

@@ -14,9 +14,9 @@ import pytest
 from support.index_caches import write_dataset
 from support.mixture_data import NAMES, WEB, run, write_mixture
 from support.pages import Page
-from tokshard.index_cache.entry import CacheEntry
-from tokshard.verification.job import verify
-from tokshard.verification.options import VerifyOptions
+from tokshard.checks.verify.job import verify
+from tokshard.checks.verify.options import VerifyOptions
+from tokshard.samples.index.entry import CacheEntry
 
 SIZE = 16
 BUILD = ("build-indices", "data/web", "--seq-length", SIZE, "--split", "1", *NAMES)

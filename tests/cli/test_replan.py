@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.mixture_data import run, write_mixture
-from tokshard.sharding.plan import read_plan
+from tokshard.ranks.plan import read_plan
 
 SIZES = ("--seq-length", 8, "--split", 1, "--megatron", "0.19", "--tokenizer-model", "/models/llama")
 

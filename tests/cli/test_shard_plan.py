@@ -8,8 +8,8 @@ import pytest
 from support.command_line import failure, installed, json_of, tokshard
 from support.mixture_data import run, write_mixture
 from support.plain_datasets import Plain
-from tokshard.sharding.options import ShardPlanOptions
-from tokshard.sharding.plan import read_plan
+from tokshard.ranks.options import ShardPlanOptions
+from tokshard.ranks.plan import read_plan
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from support.plain_datasets import Plain
 from support.tokenizer_definitions import BYTE_LEVEL, added, characters, probe, sequence, split
 from support.transformers_stand_in import python_with_transformers
 from tokshard import TokenizeOptions, tokenize
-from tokshard.tokenizer.tiktoken_files import CL100K_PATTERN
+from tokshard.text.tokenizer.tiktoken_files import CL100K_PATTERN
 
 LLAMA = sequence(split(CL100K_PATTERN), BYTE_LEVEL)
 EOD = "<|endoftext|>"

@@ -8,11 +8,11 @@ import pytest
 
 from support.interleaving import interleaved
 from support.tokenize_runs import run_tokenize
+from tokshard.checks.inspect.datasets import inspect_dataset
+from tokshard.checks.trace.job import trace_document
+from tokshard.checks.trace.traced_data import open_dataset
 from tokshard.dataset.merge.inputs import read_input
 from tokshard.errors import InputError
-from tokshard.inspection.datasets import inspect_dataset
-from tokshard.tracing.job import trace_document
-from tokshard.tracing.traced_data import open_dataset
 
 WORK = {
     "inspect": inspect_dataset,
@@ -21,7 +21,11 @@ WORK = {
     "merge": lambda prefix: replace(read_input(prefix, multimodal=False), source=None),
 }
 
-INSIDE = {"inspect": "inspection/datasets.py", "trace": "tracing/contents.py", "merge": "merge/inputs.py"}
+INSIDE = {
+    "inspect": "checks/inspect/datasets.py",
+    "trace": "checks/trace/contents.py",
+    "merge": "merge/inputs.py",
+}
 
 
 def said(work, prefix):

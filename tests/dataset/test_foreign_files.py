@@ -87,7 +87,7 @@ def test_a_foreign_file_is_not_replaced(place, monkeypatch, command, name, momen
     assert run(*arguments).returncode in {4, 6}  # 6: it is no manifest
     assert Path(name).read_bytes() == THEIRS
     if command == "tokenize":  # the next attempt encodes nothing
-        monkeypatch.setattr("tokshard.tokenization.encoder.UnitEncoder.encode", None)
+        monkeypatch.setattr("tokshard.text.tokenize.encoder.UnitEncoder.encode", None)
     if moment is before_its_link:
         done = run(*arguments, "--force")
     else:

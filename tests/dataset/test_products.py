@@ -6,7 +6,7 @@ import pytest
 
 from tokshard.dataset.products import kind_of, recognize
 from tokshard.errors import InputError, UsageError
-from tokshard.index_cache.entry import entries_in, entries_of
+from tokshard.samples.index.entry import entries_in, entries_of
 
 HASH = "0123456789abcdef" * 2
 STEM = f"{HASH}-GPTDataset-train"

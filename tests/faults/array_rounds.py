@@ -181,7 +181,7 @@ def main() -> None:
     os.makedirs(rounds.workdir)
     os.chdir(rounds.workdir)
     os.environ["TMPDIR"] = rounds.workdir
-    import tokshard.tokenization.job_array.job  # noqa: F401 - once, before the forks
+    import tokshard.text.tokenize.job_array.job  # noqa: F401 - once, before the forks
 
     if campaign.load_for(lambda: campaign.command(rounds.arguments, rounds.inputs, None)) != 0:
         raise RuntimeError(Path("stderr.txt").read_text())

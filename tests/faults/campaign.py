@@ -119,7 +119,7 @@ def command(arguments: list[str], inputs: str, hook: Callable[[], None] | None) 
     """Run tokshard in this process, which is good for nothing else afterwards."""
     from tokshard.cli import main
     from tokshard.dataset.merge import documents, options, shuffle, shuffled_output, staging
-    from tokshard.tokenization import assembly, encoder
+    from tokshard.text.tokenize import assembly, encoder
 
     assembly.CHECKPOINT_UNITS = 3  # several checkpoints in a small run
     staging.CHECKPOINT_BYTES = 700

@@ -103,7 +103,7 @@ def invoke(arguments):
 
 
 def run(arguments):
-    from tokshard.tokenization import run as tokenization
+    from tokshard.text.tokenize import run as tokenization
 
     tokenization.INLINE_BYTES = 0 if "pooled" in arguments else 4 << 20  # in worker processes
     code, shown = invoke(arguments)

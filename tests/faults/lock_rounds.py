@@ -50,7 +50,7 @@ def contend(contest: Contest, number: int) -> int:
     """Hold the lock once; return the exit status."""
     from tokshard.dataset import workdir
     from tokshard.errors import LockedError
-    from tokshard.tokenization.job import Workspace
+    from tokshard.text.tokenize.job import Workspace
 
     module, _, name = contest.lock.partition(":")
     workdir.WriterLock = getattr(importlib.import_module(module), name)
@@ -107,7 +107,7 @@ def play(contest: Contest) -> Counter[str]:
 def main() -> None:
     contest = Contest(**json.loads(sys.argv[1]))
     sys.path.insert(0, str(Path(__file__).parent))
-    import tokshard.tokenization.job  # noqa: F401 - once, before the forks
+    import tokshard.text.tokenize.job  # noqa: F401 - once, before the forks
 
     verdicts: Counter[str] = Counter()
     for _ in range(contest.rounds):

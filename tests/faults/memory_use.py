@@ -18,7 +18,7 @@ import campaign
 
 def main() -> None:
     from tokshard.cli.main import main as command
-    from tokshard.tokenization.workers import pool
+    from tokshard.text.tokenize.workers import pool
 
     wanted = json.loads(sys.argv[1])
     campaign.apply_control(wanted["control"])

@@ -27,17 +27,17 @@ import campaign
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from support.replanned_plans import continued, write_blend
+from tokshard.checks.verify.job import verify
+from tokshard.checks.verify.options import VerifyOptions
 from tokshard.errors import MissingFileError, TokshardError
-from tokshard.sharding.discovery import RequestedSamples, open_sources
-from tokshard.sharding.plan import Plan, read_plan
-from tokshard.sharding.planning import plan_shards
-from tokshard.sharding.publication import LOCK_NAME, write_plan
-from tokshard.sharding.ranks import read_rank
-from tokshard.sharding.requests import PlanRequest, StreamRequest
-from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.topology import Topology
-from tokshard.verification.job import verify
-from tokshard.verification.options import VerifyOptions
+from tokshard.ranks.discovery import RequestedSamples, open_sources
+from tokshard.ranks.plan import Plan, read_plan
+from tokshard.ranks.planning import plan_shards
+from tokshard.ranks.publication import LOCK_NAME, write_plan
+from tokshard.ranks.ranks import read_rank
+from tokshard.ranks.requests import PlanRequest, StreamRequest
+from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.topology import Topology
 
 OUTPUT = "new"
 RANKS = 4

@@ -20,9 +20,9 @@ from tokshard.errors import (
 )
 from tokshard.storage import syscalls
 from tokshard.storage.digest import content_digest
-from tokshard.tokenization import assembly
-from tokshard.tokenization import part as part_module
-from tokshard.tokenization.job import Workspace
+from tokshard.text.tokenize import assembly
+from tokshard.text.tokenize import part as part_module
+from tokshard.text.tokenize.job import Workspace
 
 WORK = "out/x.tokshard/work"
 

@@ -24,7 +24,7 @@ import pytest
 from faults.campaign import digest, outputs
 from faults.processes import HERE, SAMPLE_DATA, TOKENIZER, scratch_directory
 from support.tokenize_runs import run_tokenize
-from tokshard.tokenization.workers.executor import InlineExecutor
+from tokshard.text.tokenize.workers.executor import InlineExecutor
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -43,7 +43,7 @@ if wanted["control"]:
     import unordered_assembler
     unordered_assembler.append_in_order_of_completion()
 from tokshard import TokenizeOptions, tokenize
-from tokshard.tokenization.workers.pool import ProcessPool
+from tokshard.text.tokenize.workers.pool import ProcessPool
 executor = ProcessPool(wanted["workers"])
 tokenize(TokenizeOptions(wanted["inputs"], wanted["output"], **wanted["options"]), executor=executor)
 """

@@ -29,7 +29,7 @@ from support.file_faults import open_descriptors
 from support.tokenize_runs import run_tokenize
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import WorkerError
-from tokshard.tokenization.workers.pool import ProcessPool
+from tokshard.text.tokenize.workers.pool import ProcessPool
 
 KILLS = int(os.environ.get("TOKSHARD_KILLS", "3"))
 SEED = int(os.environ.get("TOKSHARD_SEED", "1"))
@@ -342,7 +342,7 @@ SUSPENDED = """
 import sys
 from tokshard import TokenizeOptions, tokenize
 from tokshard.core.progress import SilentProgress
-from tokshard.tokenization.workers.pool import ProcessPool
+from tokshard.text.tokenize.workers.pool import ProcessPool
 executor = ProcessPool(2)
 class Begun(SilentProgress):
     def update(self, progress):

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from support.loader_plans import open_plan, plan_for, same, slow_inputs, some_documents, source_of
 from support.restored_loaders import assert_same_after_restore
 from tokshard.errors import UsageError
-from tokshard.gpt_index.samples import Sample
 from tokshard.loader import BatchOptions
 from tokshard.loader.assembly import DocumentAssembly, RawSamples, SampleAssembly
 from tokshard.loader.masks import document_bounds
 from tokshard.loader.memory import Memory
-from tokshard.sharding.order import Bucketing
-from tokshard.sharding.topology import FIELDS, Topology, context_slices
+from tokshard.ranks.order import Bucketing
+from tokshard.ranks.topology import FIELDS, Topology, context_slices
+from tokshard.samples.index.samples import Sample
 
 
 @st.composite

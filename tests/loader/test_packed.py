@@ -20,17 +20,17 @@ from support.loader_plans import (
 )
 from support.restored_loaders import assert_same_after_restore
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.gpt_index.packing import Packing
-from tokshard.gpt_index.samples import GPTSamples, Sample
 from tokshard.loader import BatchOptions
 from tokshard.loader.assembly import RawSamples
 from tokshard.loader.memory import Memory
 from tokshard.loader.padding import PaddedSampleAssembly
 from tokshard.loader.reader import make_assembly
-from tokshard.sharding.locator import open_sort_key
-from tokshard.sharding.order import Bucketing
-from tokshard.sharding.sources import SampleSource
-from tokshard.sharding.topology import FIELDS, Coordinates, Topology
+from tokshard.ranks.locator import open_sort_key
+from tokshard.ranks.order import Bucketing
+from tokshard.ranks.sources import SampleSource
+from tokshard.ranks.topology import FIELDS, Coordinates, Topology
+from tokshard.samples.index.packing import Packing
+from tokshard.samples.index.samples import GPTSamples, Sample
 
 READ = FIELDS[:-2]
 EVERY = (*READ, "cu_seqlens")

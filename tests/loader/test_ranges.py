@@ -5,9 +5,9 @@ import pytest
 
 from support.loader_plans import LENGTH, open_plan, plan_for, same, source_of
 from tokshard.errors import IntegrityError
-from tokshard.gpt_index.samples import GPTSamples
 from tokshard.loader import BatchOptions, ranges
-from tokshard.sharding.topology import Topology
+from tokshard.ranks.topology import Topology
+from tokshard.samples.index.samples import GPTSamples
 
 
 @pytest.fixture(autouse=True)

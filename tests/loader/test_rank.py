@@ -25,15 +25,15 @@ from support.loader_plans import (
 from support.replanned_plans import continued
 from support.restored_loaders import assert_same_after_restore
 from tokshard.errors import IntegrityError, MissingFileError, ResumeMismatchError, UsageError
-from tokshard.gpt_index.samples import GPTSamples
 from tokshard.loader import BatchOptions, RankLoader
-from tokshard.sharding.history import StoppedPlan
-from tokshard.sharding.locator import Locator
-from tokshard.sharding.plan import read_plan
-from tokshard.sharding.publication import write_plan
-from tokshard.sharding.ranks import read_rank
-from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.topology import Topology
+from tokshard.ranks.history import StoppedPlan
+from tokshard.ranks.locator import Locator
+from tokshard.ranks.plan import read_plan
+from tokshard.ranks.publication import write_plan
+from tokshard.ranks.ranks import read_rank
+from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.topology import Topology
+from tokshard.samples.index.samples import GPTSamples
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def planned(blend, name, ranks):
     directory, source, _ = blend
     options = dict(MODES[name])
     if name == "bucketed":
-        from tokshard.sharding.order import Bucketing
+        from tokshard.ranks.order import Bucketing
 
         options["links"] = (Bucketing(source.total, 24, 6, 3),)
     return plan_for(directory, topology=Topology(ranks), source=source, **options)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from support.loader_plans import open_plan, plan_for, same, source_of
 from tokshard.errors import MissingFileError
-from tokshard.gpt_index.samples import GPTSamples
 from tokshard.loader.reader import FILES_PER_SHARD, OpenShards, Readahead, Shard
-from tokshard.sharding import sources as source_module
-from tokshard.sharding.topology import Topology
+from tokshard.ranks import sources as source_module
+from tokshard.ranks.topology import Topology
+from tokshard.samples.index.samples import GPTSamples
 
 
 def counting():

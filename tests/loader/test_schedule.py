@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support.loader_plans import source_of, stream_of
 from tokshard.loader import schedule as schedule_module
 from tokshard.loader.schedule import MicroBatchSchedule
-from tokshard.sharding.locator import Locator
-from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.topology import Topology
+from tokshard.ranks.locator import Locator
+from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.topology import Topology
 
 
 @pytest.fixture(scope="module")

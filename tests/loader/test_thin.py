@@ -9,8 +9,8 @@ import numpy as np
 
 import tokshard
 from support.loader_plans import open_plan, plan_for, source_of, stream_of, write_streams
-from tokshard.sharding.order import Bucketing
-from tokshard.sharding.topology import Topology
+from tokshard.ranks.order import Bucketing
+from tokshard.ranks.topology import Topology
 
 # Imports nothing outside the standard library but numpy and tokshard, reads a plan, and says what came.
 PROGRAM = """

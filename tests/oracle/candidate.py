@@ -6,18 +6,18 @@ import os
 
 from oracle.configurations import SPLITS, Configuration
 from tokshard import IndexedDataset
-from tokshard.blending.job import build_blend
-from tokshard.blending.options import BuilderConfig
-from tokshard.blending.recipe import BlendRecipe, Mixture, Source
-from tokshard.gpt_index.epochs import plan_epochs
-from tokshard.gpt_index.index import GPTDatasetIndex
-from tokshard.gpt_index.samples import GPTSamples
-from tokshard.gpt_index.sizes import Sizes
-from tokshard.gpt_index.splits import parse_split
-from tokshard.index_cache.description import GPTDatasetDescription
-from tokshard.index_cache.entry import CacheEntry, default_directory
-from tokshard.index_cache.options import IndexRequest
-from tokshard.index_cache.planned_indexes import plan_indexes
+from tokshard.samples.blend.job import build_blend
+from tokshard.samples.blend.options import BuilderConfig
+from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
+from tokshard.samples.index.description import GPTDatasetDescription
+from tokshard.samples.index.entry import CacheEntry, default_directory
+from tokshard.samples.index.epochs import plan_epochs
+from tokshard.samples.index.index import GPTDatasetIndex
+from tokshard.samples.index.options import IndexRequest
+from tokshard.samples.index.planned_indexes import plan_indexes
+from tokshard.samples.index.samples import GPTSamples
+from tokshard.samples.index.sizes import Sizes
+from tokshard.samples.index.splits import parse_split
 
 OWN_SUFFIXES = ("-tokshard.json", "-tokshard.lock")
 

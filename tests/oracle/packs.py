@@ -12,9 +12,9 @@ import numpy as np
 
 from oracle.reference import Recorder, Tokenizer, file_states, items
 from support.index_caches import saved, write_dataset
-from tokshard.gpt_index.splits import parse_split
-from tokshard.index_cache.description import GPTDatasetDescription
-from tokshard.index_cache.entry import CacheEntry
+from tokshard.samples.index.description import GPTDatasetDescription
+from tokshard.samples.index.entry import CacheEntry
+from tokshard.samples.index.splits import parse_split
 
 S = 8
 EOD = 60_001

@@ -13,8 +13,8 @@ from oracle.comparison import EQUAL, campaign, compare
 from oracle.configurations import random_configuration
 from oracle.reference import Megatron
 from oracle.support import cases, shared
-from tokshard.blending.order import build_blending_indices, build_exhaustive_blending_indices
 from tokshard.errors import UsageError
+from tokshard.samples.blend.order import build_blending_indices, build_exhaustive_blending_indices
 
 pytestmark = pytest.mark.oracle
 

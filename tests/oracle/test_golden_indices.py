@@ -4,7 +4,7 @@ They are made by
 
     TOKSHARD_UPDATE_GOLDEN=1 python -m pytest tests/oracle/test_golden_indices.py
 
-and compared with tokshard's files in tests/gpt_index/test_golden.py, where Megatron is not needed.
+and compared with tokshard's files in tests/samples/index/test_golden.py, where Megatron is not needed.
 """
 
 from __future__ import annotations

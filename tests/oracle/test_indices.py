@@ -11,7 +11,7 @@ from oracle.comparison import EQUAL, campaign
 from oracle.configurations import random_configuration
 from oracle.reference import Megatron
 from oracle.support import shared
-from tokshard.gpt_index.index import GPTDatasetIndex
+from tokshard.samples.index.index import GPTDatasetIndex
 
 pytestmark = pytest.mark.oracle
 

@@ -20,8 +20,8 @@ import pytest
 from oracle.reference import Megatron, Recorder, file_states, tree
 from support.command_line import SAMPLE, tokshard
 from tokshard import dump_tokenizer_identifiers
-from tokshard.gpt_index.sizes import TrainingArguments, training_sizes
-from tokshard.index_cache.identifiers import MEGATRON_VERSIONS, megatron_identifiers
+from tokshard.samples.index.identifiers import MEGATRON_VERSIONS, megatron_identifiers
+from tokshard.samples.index.sizes import TrainingArguments, training_sizes
 
 pytestmark = pytest.mark.oracle
 

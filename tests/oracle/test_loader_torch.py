@@ -29,9 +29,9 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import UsageError
 from tokshard.loader import BatchOptions
 from tokshard.loader.torch import ExternalIterator, PlanDataset, PlanSampler, Turn, data_loader
-from tokshard.sharding.order import Bucketing
-from tokshard.sharding.sources import SampleSource
-from tokshard.sharding.topology import Topology
+from tokshard.ranks.order import Bucketing
+from tokshard.ranks.sources import SampleSource
+from tokshard.ranks.topology import Topology
 
 pytestmark = pytest.mark.oracle
 

@@ -28,11 +28,11 @@ from oracle.packs import (
 )
 from oracle.reference import Megatron
 from support.mixture_data import run
-from tokshard.gpt_index.splits import parse_split
-from tokshard.index_cache.description import GPTDatasetDescription
-from tokshard.index_cache.entry import CacheEntry
 from tokshard.loader import BatchOptions, RankLoader
 from tokshard.loader.torch import to_tensors
+from tokshard.samples.index.description import GPTDatasetDescription
+from tokshard.samples.index.entry import CacheEntry
+from tokshard.samples.index.splits import parse_split
 
 pytestmark = pytest.mark.oracle
 

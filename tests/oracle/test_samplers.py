@@ -15,13 +15,13 @@ from support.assignments import World, assignment_of
 from support.sample_sources import document_source
 from support.slow_samplers import random_worlds
 from tokshard.errors import UsageError
-from tokshard.sharding.intervals import Intervals
-from tokshard.sharding.modes import cyclic_order
-from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.permutation import INSIDE_OUT_LENGTH, torch_randperm
-from tokshard.sharding.planning import plan_stream
-from tokshard.sharding.requests import StreamRequest
-from tokshard.sharding.schedule import BatchSchedule
+from tokshard.ranks.intervals import Intervals
+from tokshard.ranks.modes import cyclic_order
+from tokshard.ranks.order import SampleOrder
+from tokshard.ranks.permutation import INSIDE_OUT_LENGTH, torch_randperm
+from tokshard.ranks.planning import plan_stream
+from tokshard.ranks.requests import StreamRequest
+from tokshard.ranks.schedule import BatchSchedule
 
 pytestmark = pytest.mark.oracle
 

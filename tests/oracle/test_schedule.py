@@ -15,7 +15,7 @@ import pytest
 
 from oracle.support import megatron_or_skip
 from tokshard.errors import UsageError
-from tokshard.sharding.schedule import BatchSchedule
+from tokshard.ranks.schedule import BatchSchedule
 
 pytestmark = pytest.mark.oracle
 

@@ -7,9 +7,9 @@ import pytest
 from oracle.support import megatron_or_skip
 from support.tokenizer_definitions import lists_of, random_texts
 from support.tokenizer_files import SPELLED, byte_tokens, listed, write_json
-from tokshard.tokenizer.definition import load_tokenizer
-from tokshard.tokenizer.encoders import reference_encoder
-from tokshard.tokenizer.tiktoken_files import TikTokenizerSettings
+from tokshard.text.tokenizer.definition import load_tokenizer
+from tokshard.text.tokenizer.encoders import reference_encoder
+from tokshard.text.tokenizer.tiktoken_files import TikTokenizerSettings
 
 pytestmark = pytest.mark.oracle
 

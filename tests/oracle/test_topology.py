@@ -12,7 +12,7 @@ import pytest
 
 from oracle.support import megatron_or_skip
 from tokshard.errors import UsageError
-from tokshard.sharding.topology import DIMENSIONS, Topology, context_slices
+from tokshard.ranks.topology import DIMENSIONS, Topology, context_slices
 
 pytestmark = pytest.mark.oracle
 

@@ -18,7 +18,7 @@ from support.command_line import installed
 from support.directory_comparison import PART_TEXTS, WAYS, compare, expected_reading
 from support.tokenize_runs import documents, manifest, write_jsonl
 from tokshard import export_with_transformers
-from tokshard.tokenizer import transformers_reader
+from tokshard.text.tokenizer import transformers_reader
 
 pytestmark = pytest.mark.oracle
 

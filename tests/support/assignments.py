@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
-from tokshard.sharding.modes import World, cyclic_order, layout_of
-from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.schedule import BatchSchedule
+from tokshard.ranks.assignment import Assignment, EpochRange, available_steps
+from tokshard.ranks.modes import World, cyclic_order, layout_of
+from tokshard.ranks.order import SampleOrder
+from tokshard.ranks.schedule import BatchSchedule
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "shuffles.json"
 

@@ -180,8 +180,8 @@ def bin_of_another(directory):
 
 
 def adopted_and_changed(directory):
-    from tokshard.verification.job import verify
-    from tokshard.verification.options import VerifyOptions
+    from tokshard.checks.verify.job import verify
+    from tokshard.checks.verify.options import VerifyOptions
 
     prefix = foreign(directory)
     verify(VerifyOptions(prefix, adopt=True))

@@ -15,19 +15,19 @@ from support.index_caches import build_requests
 from support.mixture_data import run
 from support.replanned_plans import continued
 from support.two_tokenizers import write_two_tokenizers
-from tokshard.blending.document import BlendDocument
-from tokshard.blending.job import build_blend
-from tokshard.blending.recipe_files import parse_words
-from tokshard.gpt_index.packing import Packing
-from tokshard.gpt_index.splits import parse_split
-from tokshard.index_cache.options import IndexRequest
-from tokshard.sharding.discovery import RequestedSamples, open_sources
-from tokshard.sharding.plan import read_plan
-from tokshard.sharding.planning import plan_shards
-from tokshard.sharding.publication import write_plan
-from tokshard.sharding.requests import PlanRequest, StreamRequest
-from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.topology import Topology
+from tokshard.ranks.discovery import RequestedSamples, open_sources
+from tokshard.ranks.plan import read_plan
+from tokshard.ranks.planning import plan_shards
+from tokshard.ranks.publication import write_plan
+from tokshard.ranks.requests import PlanRequest, StreamRequest
+from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.topology import Topology
+from tokshard.samples.blend.document import BlendDocument
+from tokshard.samples.blend.job import build_blend
+from tokshard.samples.blend.recipe_files import parse_words
+from tokshard.samples.index.options import IndexRequest
+from tokshard.samples.index.packing import Packing
+from tokshard.samples.index.splits import parse_split
 from tokshard.storage.digest import content_digest
 
 LENGTHS = [5, 0, 17, 3, 40, 1, 9, 26, 2, 31, 8, 12]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tokshard.blending.options import BuilderConfig
-from tokshard.gpt_index.sizes import Sizes
-from tokshard.verification.job import verify
-from tokshard.verification.options import VerifyOptions
+from tokshard.checks.verify.job import verify
+from tokshard.checks.verify.options import VerifyOptions
+from tokshard.samples.blend.options import BuilderConfig
+from tokshard.samples.index.sizes import Sizes
 
 TOKENIZER = {"class": "a.Tokenizer", "tokenizer_path": "/models/x"}
 

@@ -8,11 +8,11 @@ import os
 import sys
 from dataclasses import dataclass, field
 
-from tokshard.corpus.files import CorpusFile
-from tokshard.corpus.planning import plan_units, stream_units
-from tokshard.corpus.records import read_documents
-from tokshard.corpus.rejection import REASONS
-from tokshard.corpus.units import unit_from_json
+from tokshard.text.corpus.files import CorpusFile
+from tokshard.text.corpus.planning import plan_units, stream_units
+from tokshard.text.corpus.records import read_documents
+from tokshard.text.corpus.rejection import REASONS
+from tokshard.text.corpus.units import unit_from_json
 
 if sys.version_info >= (3, 14):
     from compression import zstd

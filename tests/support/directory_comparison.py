@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from support.tokenizer_definitions import lists_of
 from tokshard import TokenizeOptions
 from tokshard.errors import TokshardError
-from tokshard.tokenization.choice import choose_encoding
-from tokshard.tokenizer.encoders import reference_encoder
+from tokshard.text.tokenize.choice import choose_encoding
+from tokshard.text.tokenizer.encoders import reference_encoder
 
 WAYS = [(megatron, special) for megatron in (False, True) for special in (False, True)]
 """Whether Megatron's wrapper and the preset are compared, and whether texts get special tokens."""

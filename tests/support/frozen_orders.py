@@ -3,9 +3,9 @@
 import numpy as np
 
 from tokshard.core.keyed_orders import sorted_order
-from tokshard.sharding.order import Bucketing
-from tokshard.sharding.permutation import forward_swaps, inside_out
-from tokshard.sharding.shuffles import BlockShuffle, ShardShuffle, Shuffle
+from tokshard.ranks.order import Bucketing
+from tokshard.ranks.permutation import forward_swaps, inside_out
+from tokshard.ranks.shuffles import BlockShuffle, ShardShuffle, Shuffle
 
 SEEDS = (0, 1, 1234, 2**32 - 1, 2**40 + 7)
 LENGTHS = (10, 1000, 4097, 100_000)

@@ -14,10 +14,10 @@ from support.index_twins import (
     slow_samples,
     slow_shuffle_index,
 )
-from tokshard.gpt_index.splits import parse_split
-from tokshard.index_cache.entry import CacheEntry
-from tokshard.index_cache.options import IndexRequest
-from tokshard.index_cache.planned_indexes import plan_indexes
+from tokshard.samples.index.entry import CacheEntry
+from tokshard.samples.index.options import IndexRequest
+from tokshard.samples.index.planned_indexes import plan_indexes
+from tokshard.samples.index.splits import parse_split
 
 TOKENIZER = {"class": "a.Tokenizer", "tokenizer_path": "/models/ü", "vocab_size": "50257"}
 LENGTHS = [5, 0, 17, 3, 40, 1, 9, 26, 2, 31, 8, 12]

@@ -28,7 +28,7 @@ def interleaved(work, action, *, inside, prepare=lambda: None):
     Args:
         work: What is tried.
         action: What is done before its first line, in the next round before its second, and so on.
-        inside: The files whose lines count, by the ends of their paths: ``("index_cache/entry.py",)``. A
+        inside: The files whose lines count, by the ends of their paths: ``("samples/index/entry.py",)``. A
             line of each must be run: a test that disturbs nothing fails.
         prepare: Done before each round.
     """

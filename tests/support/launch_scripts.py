@@ -1,4 +1,4 @@
-"""Launch scripts of training jobs with their expected readings, in tests/preflight/launch/scripts.
+"""Launch scripts of training jobs with their expected readings, in tests/checks/doctor/launch/scripts.
 
 NAME.json beside NAME.sh (or .log, .txt) contains:
 
@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokshard.preflight.launch.launch import Launch
-from tokshard.preflight.launch.text import read_launches
+from tokshard.checks.doctor.launch.launch import Launch
+from tokshard.checks.doctor.launch.text import read_launches
 
-SCRIPTS = Path(__file__).parents[1] / "preflight/launch/scripts"
+SCRIPTS = Path(__file__).parents[1] / "checks/doctor/launch/scripts"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,25 +5,25 @@ import os
 import numpy as np
 
 from support.plain_datasets import Plain
-from tokshard.blending.order import build_blending_indices
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.gpt_index.index import GPTDatasetIndex
 from tokshard.loader import RankLoader
-from tokshard.sharding.assignment import Assignment, EpochRange, available_steps
-from tokshard.sharding.modes import World, cyclic_order, layout_of, shuffle_links
-from tokshard.sharding.order import SampleOrder
-from tokshard.sharding.plan import Plan, Stream
-from tokshard.sharding.publication import write_plan
-from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources import (
+from tokshard.ranks.assignment import Assignment, EpochRange, available_steps
+from tokshard.ranks.modes import World, cyclic_order, layout_of, shuffle_links
+from tokshard.ranks.order import SampleOrder
+from tokshard.ranks.plan import Plan, Stream
+from tokshard.ranks.publication import write_plan
+from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.sources import (
     CachedArrays,
     DatasetReference,
     FileFingerprint,
     IndexReference,
     SampleSource,
 )
-from tokshard.sharding.topology import Topology
+from tokshard.ranks.topology import Topology
+from tokshard.samples.blend.order import build_blending_indices
+from tokshard.samples.index.index import GPTDatasetIndex
 
 EOD = 0
 LENGTH = 8

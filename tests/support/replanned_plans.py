@@ -7,28 +7,28 @@ import collections
 import numpy as np
 
 from support.blends import TOKENIZER, write_dataset
-from tokshard.blending.job import build_blend
-from tokshard.blending.options import BuilderConfig
-from tokshard.blending.recipe import BlendRecipe, Mixture, Source
 from tokshard.dataset.fingerprint import DatasetFingerprint
-from tokshard.gpt_index.epochs import EpochPlan, plan_epochs
-from tokshard.gpt_index.sizes import Sizes
-from tokshard.sharding.locator import Locator
-from tokshard.sharding.plan import Plan
-from tokshard.sharding.planning import plan_shards
-from tokshard.sharding.replan.job import continue_plan
-from tokshard.sharding.replan.options import ReplanOptions
-from tokshard.sharding.requests import PlanRequest, StreamRequest
-from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources import (
+from tokshard.ranks.locator import Locator
+from tokshard.ranks.plan import Plan
+from tokshard.ranks.planning import plan_shards
+from tokshard.ranks.replan.job import continue_plan
+from tokshard.ranks.replan.options import ReplanOptions
+from tokshard.ranks.requests import PlanRequest, StreamRequest
+from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.sources import (
     CachedArrays,
     DatasetReference,
     FileFingerprint,
     IndexReference,
     SampleSource,
 )
-from tokshard.sharding.summary import coverage_of
-from tokshard.sharding.topology import Topology
+from tokshard.ranks.summary import coverage_of
+from tokshard.ranks.topology import Topology
+from tokshard.samples.blend.job import build_blend
+from tokshard.samples.blend.options import BuilderConfig
+from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
+from tokshard.samples.index.epochs import EpochPlan, plan_epochs
+from tokshard.samples.index.sizes import Sizes
 
 FINGERPRINT = FileFingerprint(128, "0" * 64)
 

@@ -4,15 +4,15 @@ import numpy as np
 
 from support.mixture_data import run, write_mixture
 from tokshard.dataset.fingerprint import DatasetFingerprint
-from tokshard.gpt_index.epochs import plan_epochs
-from tokshard.sharding.discovery import RequestedSamples, open_sources
-from tokshard.sharding.sources import (
+from tokshard.ranks.discovery import RequestedSamples, open_sources
+from tokshard.ranks.sources import (
     CachedArrays,
     DatasetReference,
     FileFingerprint,
     IndexReference,
     SampleSource,
 )
+from tokshard.samples.index.epochs import plan_epochs
 
 FINGERPRINT = FileFingerprint(0, "0" * 64)
 

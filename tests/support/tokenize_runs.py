@@ -18,8 +18,8 @@ from tokshard import (
     tokenize,
     tokenize_array_task,
 )
-from tokshard.corpus.files import discover
-from tokshard.tokenization.job import TokenizeJob, prepare_job
+from tokshard.text.corpus.files import discover
+from tokshard.text.tokenize.job import TokenizeJob, prepare_job
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
 TOKENIZER = str(SAMPLE / "tokenizer.json")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from tokshard.tokenizer.definition import load_tokenizer
-from tokshard.tokenizer.huggingface import byte_alphabet
+from tokshard.text.tokenizer.definition import load_tokenizer
+from tokshard.text.tokenizer.huggingface import byte_alphabet
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 GPT2_BYTE_LEVEL = {**BYTE_LEVEL, "use_regex": True}

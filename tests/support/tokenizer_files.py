@@ -7,7 +7,7 @@ from collections import Counter
 from functools import cache
 
 from support.tokenizer_definitions import random_texts
-from tokshard.tokenizer.huggingface import byte_alphabet
+from tokshard.text.tokenizer.huggingface import byte_alphabet
 
 # As published, one literal each; tokshard composes them.
 LLAMA3_PATTERN = (

@@ -9,19 +9,17 @@ import numpy as np
 from hypothesis import strategies as st
 
 from support.plain_datasets import Plain
-from tokshard.blending.order import build_blending_indices
+from tokshard.checks.trace.reads import PlanStage
+from tokshard.checks.trace.traced_data import TracedData, TracedStream
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import TokshardError
-from tokshard.gpt_index.index import GPTDatasetIndex
-from tokshard.gpt_index.samples import GPTSamples
-from tokshard.index_cache.npy import write_npy
-from tokshard.sharding.locator import Locator
-from tokshard.sharding.plan import Plan
-from tokshard.sharding.planning import plan_stream
-from tokshard.sharding.requests import StreamRequest
-from tokshard.sharding.schedule import BatchSchedule
-from tokshard.sharding.sources import (
+from tokshard.ranks.locator import Locator
+from tokshard.ranks.plan import Plan
+from tokshard.ranks.planning import plan_stream
+from tokshard.ranks.requests import StreamRequest
+from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.sources import (
     CachedArrays,
     DatasetReference,
     FileFingerprint,
@@ -29,8 +27,10 @@ from tokshard.sharding.sources import (
     SampleSource,
     array_path,
 )
-from tokshard.tracing.reads import PlanStage
-from tokshard.tracing.traced_data import TracedData, TracedStream
+from tokshard.samples.blend.order import build_blending_indices
+from tokshard.samples.index.index import GPTDatasetIndex
+from tokshard.samples.index.npy import write_npy
+from tokshard.samples.index.samples import GPTSamples
 
 # Of each document the lengths of its sequences; most have one, some none, and some of them no token.
 documents = st.lists(

@@ -8,7 +8,7 @@ import shlex
 import sys
 
 from support.tokenizer_definitions import GPT2_BYTE_LEVEL, added, definition_of
-from tokshard.tokenizer.huggingface import byte_alphabet
+from tokshard.text.tokenizer.huggingface import byte_alphabet
 
 PACKAGE = """
 import os, tokenizers

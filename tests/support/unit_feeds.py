@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from tokshard.corpus.files import discover
-from tokshard.tokenization.encoder import Task
-from tokshard.tokenization.part import UnitKey
-from tokshard.tokenization.workers.feed import Feed
+from tokshard.text.corpus.files import discover
+from tokshard.text.tokenize.encoder import Task
+from tokshard.text.tokenize.part import UnitKey
+from tokshard.text.tokenize.workers.feed import Feed
 
 PATIENCE_SECONDS = 240.0
 

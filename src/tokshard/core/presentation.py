@@ -1,7 +1,7 @@
 """Descriptions of products for people: sections of facts, tables and charts.
 
 The same description is shown in the terminal (:mod:`tokshard.cli.rendering`) and on an HTML page
-(:mod:`tokshard.inspection.page`). Texts are unescaped: renderers must escape them.
+(:mod:`tokshard.checks.inspect.page`). Texts are unescaped: renderers must escape them.
 """
 
 from __future__ import annotations

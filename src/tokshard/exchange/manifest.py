@@ -15,7 +15,7 @@ from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError
 from tokshard.exchange.options import FormatName
 from tokshard.exchange.shards import ExportedFile
-from tokshard.sharding.sources import FileFingerprint
+from tokshard.ranks.sources import FileFingerprint
 from tokshard.storage import fs
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.paths import check_plain_name

@@ -12,10 +12,10 @@ from tokshard.dataset.index_file import read_header
 from tokshard.dataset.source import InputFile
 from tokshard.errors import UsageError
 from tokshard.exchange.records import BLOCK_BYTES, fill_from_blocks
-from tokshard.gpt_index.samples import NO_PAD_ID, GPTSamples
-from tokshard.sharding.locator import Locator
-from tokshard.sharding.plan import Plan, Stream, read_plan
-from tokshard.sharding.sources import SampleSource
+from tokshard.ranks.locator import Locator
+from tokshard.ranks.plan import Plan, Stream, read_plan
+from tokshard.ranks.sources import SampleSource
+from tokshard.samples.index.samples import NO_PAD_ID, GPTSamples
 from tokshard.storage.paths import idx_path
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from tokshard.exchange.manifest import ExportSource, SourceDataset, SourceKind
 from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.records import DatasetRecords, Records
 from tokshard.exchange.samples import SampleRecords, consecutive_ids, open_stream, planned_ids
-from tokshard.sharding.discovery import DatasetSnapshots, RequestedSamples, open_sources
-from tokshard.sharding.sources import DatasetReference, SampleSource
+from tokshard.ranks.discovery import DatasetSnapshots, RequestedSamples, open_sources
+from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import abspath
 from tokshard.storage.paths import strip_data_suffix

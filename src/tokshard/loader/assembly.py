@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokshard.errors import UsageError
-from tokshard.gpt_index.samples import NO_PAD_ID, Sample
 from tokshard.loader.masks import (
     document_bounds,
     masked_attention,
@@ -19,7 +18,8 @@ from tokshard.loader.masks import (
     starts_of,
 )
 from tokshard.loader.memory import Memory
-from tokshard.sharding.topology import context_slices
+from tokshard.ranks.topology import context_slices
+from tokshard.samples.index.samples import NO_PAD_ID, Sample
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -121,11 +121,11 @@ class SampleAssembly:
     Args:
         sequence_length: The tokens of a sample.
         extra_token: Whether samples are read with one token more, which is the last label.
-        fields: What the rank reads, of :data:`tokshard.sharding.topology.FIELDS`. A rank that reads
+        fields: What the rank reads, of :data:`tokshard.ranks.topology.FIELDS`. A rank that reads
             nothing gets nothing, whatever the options.
         options: Masks and boundaries.
         slices: What a context-parallel rank takes of a sequence, see
-            :func:`tokshard.sharding.topology.context_slices`.
+            :func:`tokshard.ranks.topology.context_slices`.
 
     Example:
         >>> whole = SampleAssembly(3, True, ("tokens", "labels"), BatchOptions(), (slice(0, 3),))
@@ -323,7 +323,7 @@ class DocumentAssembly:
     parallelism require. All ranks that read the same documents get the same length.
 
     Attributes:
-        fields: What the rank reads, of :data:`tokshard.sharding.topology.FIELDS`.
+        fields: What the rank reads, of :data:`tokshard.ranks.topology.FIELDS`.
         options: Masks and padding.
         context: The context-parallel size.
         context_rank: The context-parallel rank.

@@ -27,7 +27,7 @@ from tokshard.loader.memory import Memory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.gpt_index.samples import Sample
+    from tokshard.samples.index.samples import Sample
 
     Integers = NDArray[np.int64]
 
@@ -45,7 +45,7 @@ class PaddedSampleAssembly:
     Args:
         sequence_length: The tokens of a sample, a multiple of ``options.pad_to_multiple``.
         extra_token: Whether samples are read with one token more, which is the last label.
-        fields: The fields that the rank reads, of :data:`tokshard.sharding.topology.FIELDS`.
+        fields: The fields that the rank reads, of :data:`tokshard.ranks.topology.FIELDS`.
         options: Masks and padding.
         context: The context-parallel size.
         context_rank: The context-parallel rank.
@@ -54,7 +54,7 @@ class PaddedSampleAssembly:
         UsageError: ``pad_to_multiple`` is not divisible by 2 x context-parallel size.
 
     Example:
-        >>> from tokshard.gpt_index.samples import Sample
+        >>> from tokshard.samples.index.samples import Sample
         >>> options = BatchOptions(cu_seqlens=True, pad_to_multiple=4)
         >>> assembly = PaddedSampleAssembly(8, True, ("tokens", "labels", "cu_seqlens"), options)
         >>> text = np.array([[1, 2, 3, 4, 5, 6, -1, -1, -1]])

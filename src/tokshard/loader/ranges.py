@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokshard.errors import IntegrityError
-from tokshard.gpt_index.samples import TOKENS_WORTH_A_COPY
+from tokshard.samples.index.samples import TOKENS_WORTH_A_COPY
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.gpt_index.samples import GPTSamples
     from tokshard.loader.schedule import SampleRefs
+    from tokshard.samples.index.samples import GPTSamples
 
     Ranges = tuple[int, ...]
     """The begin and end of each range of the tokens of a sample but the first, which precedes them; positions

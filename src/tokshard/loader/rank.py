@@ -13,10 +13,10 @@ from tokshard.loader.assembly import BatchOptions, MicroBatch
 from tokshard.loader.reader import MicroBatchReader, Readahead, make_assembly, open_shards
 from tokshard.loader.schedule import LoaderState, MicroBatchSchedule, consumption_order, position_of
 from tokshard.loader.tokenizer import check_tokenizer
-from tokshard.sharding.assignment import Assignment
-from tokshard.sharding.locator import Locator
-from tokshard.sharding.plan import Plan
-from tokshard.sharding.ranks import check_rank, read_rank
+from tokshard.ranks.assignment import Assignment
+from tokshard.ranks.locator import Locator
+from tokshard.ranks.plan import Plan
+from tokshard.ranks.ranks import check_rank, read_rank
 
 DEFAULT_OPEN_FILES = 600
 DEFAULT_READAHEAD = 8
@@ -128,7 +128,7 @@ class RankLoader:
         Args:
             path: The directory of a plan, its ``plan.json``, or the manifest of a rank.
             rank: The rank in the whole job; may be left out where ``path`` is a rank's manifest.
-            roots: Where data has moved, see :func:`~tokshard.sharding.plan.read_plan`.
+            roots: Where data has moved, see :func:`~tokshard.ranks.plan.read_plan`.
             tokenizer: The tokenizer of the job, which must be that of the data: its identity
                 (:func:`tokshard.tokenizer_identity`) or its path; None to compare nothing.
             vocab_size: The vocabulary size of the model, padding included, which must be larger than all ids
@@ -205,7 +205,7 @@ class RankLoader:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that the rank reads, of :data:`tokshard.sharding.topology.FIELDS`; may be empty."""
+        """The fields that the rank reads, of :data:`tokshard.ranks.topology.FIELDS`; may be empty."""
         return self._reader.assembly.fields
 
     @property

@@ -15,16 +15,16 @@ from tokshard.core.open_cache import OpenCache, affordable
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import open_data
 from tokshard.errors import TokshardError, UsageError
-from tokshard.gpt_index.packing import pack_words
-from tokshard.gpt_index.samples import GPTSamples, Sample
-from tokshard.gpt_index.spans import document_extents
 from tokshard.loader.assembly import BatchOptions, DocumentAssembly, MicroBatch, RawSamples, SampleAssembly
 from tokshard.loader.memory import Memory
 from tokshard.loader.padding import PaddedSampleAssembly
 from tokshard.loader.ranges import ChunkRanges
 from tokshard.loader.schedule import MicroBatchSchedule, SampleRefs
-from tokshard.sharding.sources import SampleSource
-from tokshard.sharding.topology import Coordinates, Topology, context_slices
+from tokshard.ranks.sources import SampleSource
+from tokshard.ranks.topology import Coordinates, Topology, context_slices
+from tokshard.samples.index.packing import pack_words
+from tokshard.samples.index.samples import GPTSamples, Sample
+from tokshard.samples.index.spans import document_extents
 from tokshard.storage.paths import bin_path, is_remote
 
 if TYPE_CHECKING:

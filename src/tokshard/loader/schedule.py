@@ -11,10 +11,10 @@ import numpy as np
 
 from tokshard.core.codec import Document, Key, encode
 from tokshard.errors import IntegrityError, ResumeMismatchError, UsageError
-from tokshard.sharding.assignment import Assignment
-from tokshard.sharding.layouts import Striped
-from tokshard.sharding.locator import Locator
-from tokshard.sharding.order import Bucketing
+from tokshard.ranks.assignment import Assignment
+from tokshard.ranks.layouts import Striped
+from tokshard.ranks.locator import Locator
+from tokshard.ranks.order import Bucketing
 from tokshard.storage.digest import identity_digest
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tokshard.sharding.history import StoppedPlan
-    from tokshard.sharding.order import KeyOf
+    from tokshard.ranks.history import StoppedPlan
+    from tokshard.ranks.order import KeyOf
 
 # Asking for this many samples costs hardly more than asking for one.
 _CHUNK = 1024
@@ -69,9 +69,9 @@ class MicroBatchSchedule:
         key_of: The sort keys of samples, if the order needs them.
 
     Example:
-        >>> from tokshard.sharding.assignment import EpochRange
-        >>> from tokshard.sharding.order import SampleOrder
-        >>> from tokshard.sharding.schedule import BatchSchedule
+        >>> from tokshard.ranks.assignment import EpochRange
+        >>> from tokshard.ranks.order import SampleOrder
+        >>> from tokshard.ranks.schedule import BatchSchedule
         >>> whole = EpochRange(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
         >>> schedule = MicroBatchSchedule(Assignment((whole,), 4, BatchSchedule.constant(16), steps=6), 0)
         >>> len(schedule), schedule.of_step(1), schedule.step(3), schedule.consumed(3), schedule.at(24)

@@ -8,7 +8,7 @@ from tokshard.core.formatting import counted, tokenizer_name
 from tokshard.dataset.tokenizer_agreement import allowed_warnings
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
 from tokshard.errors import TokenizerMismatchError
-from tokshard.sharding.plan import Plan
+from tokshard.ranks.plan import Plan
 
 
 def check_tokenizer(
@@ -50,7 +50,7 @@ def check_tokenizer(
 def _identity_of(tokenizer: TokenizerIdentity | str | os.PathLike[str]) -> TokenizerIdentity:
     if isinstance(tokenizer, TokenizerIdentity):
         return tokenizer
-    from tokshard.tokenizer.definition import tokenizer_identity
+    from tokshard.text.tokenizer.definition import tokenizer_identity
 
     return tokenizer_identity(tokenizer)
 

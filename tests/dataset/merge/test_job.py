@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from support.plain_datasets import Plain, datasets
 from tokshard import IndexedDataset, MergeOptions, merge
+from tokshard.checks.inspect.datasets import inspect_dataset
 from tokshard.dataset.layout import MAX_POINTER_BYTES
 from tokshard.dataset.manifest import read_manifest
 from tokshard.dataset.merge import inputs, job, staging
@@ -29,7 +30,6 @@ from tokshard.errors import (
     StorageError,
     UsageError,
 )
-from tokshard.inspection.datasets import inspect_dataset
 from tokshard.storage import syscalls
 from tokshard.storage.digest import content_digest, file_digest, piecewise_digest
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from support.plain_datasets import CODES, Plain, datasets, idx_bytes
 from support.tokenize_runs import run_tokenize, write_jsonl
 from tokshard import MergeOptions, VerifyOptions, dry_run_merge, merge, verify
+from tokshard.checks.trace.options import parse_item
+from tokshard.checks.trace.provenance import Provenance
 from tokshard.core.keyed_orders import derive_key, mix, sorted_order
 from tokshard.dataset import source
 from tokshard.dataset.manifest import read_manifest
@@ -30,8 +32,6 @@ from tokshard.dataset.pieces import read_pieces
 from tokshard.errors import IntegrityError, OutputExistsError, StorageError, UsageError
 from tokshard.storage import files, syscalls
 from tokshard.storage.digest import content_digest
-from tokshard.tracing.options import parse_item
-from tokshard.tracing.provenance import Provenance
 
 PIECE_BYTES = 12
 

@@ -60,7 +60,7 @@ def write_behind_the_end() -> None:
 
 def forget_finished_parts() -> None:
     """Begin with no parts, whatever is there."""
-    from tokshard.tokenization.job import Workspace
+    from tokshard.text.tokenize.job import Workspace
 
     original = Workspace.usable_parts
 

@@ -8,7 +8,7 @@ from typing import Any
 
 def sweep_whatever_ends_with_tmp_or_part() -> None:
     """Tidy up around and inside the output by the ends of names."""
-    from tokshard.tokenization.job import Workspace
+    from tokshard.text.tokenize.job import Workspace
 
     original = Workspace.sweep
 

@@ -2,8 +2,8 @@
 
 import os
 
-from tokshard.index_cache import build_or_reuse
-from tokshard.index_cache.npy import write_npy
+from tokshard.samples.index import build_or_reuse
+from tokshard.samples.index.npy import write_npy
 from tokshard.storage import syscalls
 from tokshard.storage.files import AtomicFile, write_atomically
 

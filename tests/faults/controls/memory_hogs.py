@@ -12,7 +12,7 @@ _kept: list[Any] = []
 
 def keep_offsets_in_a_list() -> None:
     """Keep the place of every document as a Python integer."""
-    from tokshard.tokenization.part import PartReader
+    from tokshard.text.tokenize.part import PartReader
 
     original = PartReader.chunks
 
@@ -27,7 +27,7 @@ def keep_offsets_in_a_list() -> None:
 
 def read_whole_inputs() -> None:
     """Keep the text of all inputs."""
-    from tokshard.tokenization import discovery
+    from tokshard.text.tokenize import discovery
 
     original = discovery.discover
 

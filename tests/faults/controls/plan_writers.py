@@ -2,8 +2,8 @@
 
 import os
 
-from tokshard.sharding import publication
-from tokshard.sharding.replan import reweighting
+from tokshard.ranks import publication
+from tokshard.ranks.replan import reweighting
 from tokshard.storage import syscalls
 from tokshard.storage.files import write_atomically
 

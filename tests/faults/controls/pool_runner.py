@@ -10,10 +10,10 @@ import os
 import sys
 import time
 
-from tokshard.corpus.files import discover
-from tokshard.corpus.planning import plan_units
-from tokshard.tokenization.encoder import EncodingSpec, Task, UnitEncoder
-from tokshard.tokenizer.definition import load_tokenizer
+from tokshard.text.corpus.files import discover
+from tokshard.text.corpus.planning import plan_units
+from tokshard.text.tokenize.encoder import EncodingSpec, Task, UnitEncoder
+from tokshard.text.tokenizer.definition import load_tokenizer
 
 CORPUS, DIRECTORY = sys.argv[1:]
 UNIT_BYTES = 500_000

@@ -6,8 +6,8 @@ from typing import Any
 
 
 def append_in_order_of_completion() -> None:
-    from tokshard.tokenization import run
-    from tokshard.tokenization.part import PartReader, UnitKey
+    from tokshard.text.tokenize import run
+    from tokshard.text.tokenize.part import PartReader, UnitKey
 
     def wrong(self: Any) -> None:
         for key in list(self._ready):

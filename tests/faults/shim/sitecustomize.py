@@ -36,7 +36,7 @@ def _begun():
 
 
 def _install():
-    from tokshard.tokenization.encoder import UnitEncoder
+    from tokshard.text.tokenize.encoder import UnitEncoder
 
     original = UnitEncoder.encode
     wanted = os.environ.get("TOKSHARD_SHIM_UNIT")
@@ -77,5 +77,5 @@ def _fail_at(name, k, what):
 
 
 # Workers are forked by it, and begin with what it has loaded.
-if "tokshard.tokenization.workers.forkserver" in sys.orig_argv or os.environ.get("TOKSHARD_SHIM_MAIN"):
+if "tokshard.text.tokenize.workers.forkserver" in sys.orig_argv or os.environ.get("TOKSHARD_SHIM_MAIN"):
     _install()

@@ -28,8 +28,8 @@ from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.dataset.merge.job import MergeOptions, merge
 from tokshard.errors import InputError, OutputExistsError, StorageError, UsageError
 from tokshard.storage.remote import upload
-from tokshard.tokenization.report import TokenizeReport
-from tokshard.tokenization.workers.executor import InlineExecutor
+from tokshard.text.tokenize.report import TokenizeReport
+from tokshard.text.tokenize.workers.executor import InlineExecutor
 
 PART_BYTES = 100_000
 UNIT_BYTES = 50_000

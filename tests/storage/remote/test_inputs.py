@@ -14,12 +14,12 @@ import pytest
 from support.command_line import SAMPLE, tokshard
 from support.object_store import DROPPED, SLOW_DOWN, Bucket, Fault, each, first
 from support.tokenize_runs import pair, run_tokenize
-from tokshard.corpus.files import discover
 from tokshard.errors import InputError, StorageError, TokenizerError, UsageError
 from tokshard.storage import readahead
-from tokshard.tokenization.workers.executor import InlineExecutor
-from tokshard.tokenization.workers.pool import ProcessPool
-from tokshard.tokenizer.definition import load_tokenizer
+from tokshard.text.corpus.files import discover
+from tokshard.text.tokenize.workers.executor import InlineExecutor
+from tokshard.text.tokenize.workers.pool import ProcessPool
+from tokshard.text.tokenizer.definition import load_tokenizer
 
 STORIES = (SAMPLE / "stories.jsonl").read_bytes()
 MANUALS = (SAMPLE / "manuals.jsonl").read_bytes()

@@ -12,7 +12,7 @@ from support.tokenize_runs import run_tokenize
 from tokshard import IndexedDataset
 from tokshard.errors import StorageError, TokshardError
 from tokshard.storage.remote import objects
-from tokshard.tokenization.workers.executor import InlineExecutor
+from tokshard.text.tokenize.workers.executor import InlineExecutor
 
 TEXTS = {"old": ["one two", "three", "four five six"], "new": ["six", "five four three", "two one"]}
 """Datasets whose files have the same sizes."""

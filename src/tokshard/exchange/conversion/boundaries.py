@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from tokshard.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
 from tokshard.dataset.source import InputFile
 from tokshard.errors import IntegrityError
 from tokshard.exchange.conversion.files import TokenFile
 from tokshard.storage.reading import open_file
+from tokshard.text.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -28,7 +28,7 @@ from tokshard.exchange.conversion.staging import stage
 from tokshard.exchange.manifest import ExportManifest, check_sizes, read_export
 from tokshard.storage import fs
 from tokshard.storage.lock import lock_mode
-from tokshard.tokenizer.definition import load_tokenizer
+from tokshard.text.tokenizer.definition import load_tokenizer
 
 _SHOWN_FILES = 3
 

@@ -1,0 +1,1 @@
+"""Commands that look at products: inspect, verify, trace, diff, doctor."""

@@ -1,0 +1,284 @@
+"""Comparison of two plans, two blends or two index caches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokshard.checks.diff.options import DiffOptions
+from tokshard.checks.diff.plans import diff_plans
+from tokshard.checks.diff.report import (
+    DiffReport,
+    FieldDifference,
+    IndexDifference,
+    ProductKind,
+    SourceDifference,
+    SplitDifference,
+    different_fields,
+    report_of,
+)
+from tokshard.core.codec import encode
+from tokshard.core.progress import Progress, reporting
+from tokshard.dataset.products import DESCRIPTION_SUFFIX, kind_of, recognize
+from tokshard.errors import InputError, IntegrityError, UsageError
+from tokshard.ranks.plan import read_plan
+from tokshard.samples.blend.document import BlendDocument, BlendSource, BlendSplit
+from tokshard.samples.index.description import (
+    BlendedDescription,
+    Description,
+    Difference,
+    descriptions_in,
+    differences,
+    read_description,
+)
+from tokshard.samples.index.entry import CacheEntry
+from tokshard.samples.index.npy import map_npy
+from tokshard.samples.index.packing import Packing, pack_words
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+_BLOCK = 1 << 20
+
+
+def diff(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    options: DiffOptions | None = None,
+    *,
+    progress: Progress | None = None,
+) -> DiffReport:
+    """Compare two plans, two blends, or two index caches (or two descriptions in caches).
+
+    Args:
+        a: The first: its directory, ``plan.json``, ``blend.json`` or a ``description.txt``.
+        b: The second, of the same kind.
+        options: Which steps of plans to compare.
+        progress: Receives the activity.
+
+    Raises:
+        UsageError: The kinds differ, or options for plans are passed for other products.
+        MissingFileError, InputError: A path is none of these, or a file does not exist.
+        IntegrityError, StorageError: A file is damaged or cannot be read.
+    """
+    with reporting(progress) as listener:
+        listener.start("comparing")
+        return _diff(os.fspath(a), os.fspath(b), options)
+
+
+def _diff(first: str, second: str, options: DiffOptions | None) -> DiffReport:
+    kind, other = _compared_kind(first), _compared_kind(second)
+    if kind != other:
+        raise UsageError(f"cannot compare a {kind} with a {other}: {first} and {second}")
+    if kind == "plan":
+        return diff_plans(read_plan(first), read_plan(second), options)
+    if options not in {None, DiffOptions()}:
+        raise UsageError("--steps and --first require plans")
+    if kind == "blend":
+        return _diff_blends(BlendDocument.read(first), BlendDocument.read(second))
+    return _diff_caches(recognize(first).path, recognize(second).path)
+
+
+def _compared_kind(path: str) -> ProductKind:
+    match kind_of(path):
+        case "plan" | "rank":
+            return "plan"
+        case "blend":
+            return "blend"
+        case "cache" | "index":
+            return "cache"
+    raise InputError(
+        f"cannot compare {path}: it is not a plan, blend or index cache",
+        hint="pass a directory, or a plan.json, blend.json or description.txt",
+    )
+
+
+def _fields(found: Sequence[Difference]) -> tuple[FieldDifference, ...]:
+    return tuple(FieldDifference(*difference) for difference in found)
+
+
+def _diff_blends(a: BlendDocument, b: BlendDocument) -> DiffReport:
+    # The packing of each source is compared instead.
+    builders = (encode(replace(blend.builder, packing=None)) for blend in (a, b))
+    fields = different_fields(*builders)
+    parts = [_diff_split(a.splits[name], b.splits[name]) for name in a.splits if name in b.splits]
+    mismatches = (found for blend in (a, b) for found in blend.tokenizer_mismatches or ())
+    return report_of("blend", fields, parts, (a.splits, b.splits), mismatches=mismatches)
+
+
+def _diff_split(a: BlendSplit, b: BlendSplit) -> SplitDifference:
+    prefixes = {_identity(source): source.prefix for source in (*a.sources, *b.sources)}
+    identities = list(prefixes)
+    places = [
+        np.array([identities.index(_identity(source)) for source in split.sources], dtype=np.int64)
+        for split in (a, b)
+    ]
+    same = np.zeros(len(identities), dtype=np.int64)
+    first_sample = None
+    orders = zip(_order(a), _order(b), strict=False)
+    for number, ((source_a, sample_a), (source_b, sample_b)) in enumerate(orders):
+        count = min(len(source_a), len(source_b))
+        place_a, place_b = places[0][source_a[:count]], places[1][source_b[:count]]
+        equal = (place_a == place_b) & (sample_a[:count] == sample_b[:count])
+        same += np.bincount(place_a[equal], minlength=same.size)
+        if first_sample is None and not equal.all():
+            first_sample = number * _BLOCK + int(np.argmin(equal))
+    drawn = [_draws(split, place, len(identities)) for split, place in zip((a, b), places, strict=True)]
+    both = np.minimum(*drawn)
+    rows = np.stack((same, both - same, drawn[1] - both, drawn[0] - both), axis=1).tolist()
+    return SplitDifference(
+        name=a.name,
+        fields=(
+            *_fields(_hash_fields(a, b)),
+            *different_fields(
+                *({"packing": pack_words(s.packing for s in split.sources)} for split in (a, b))
+            ),
+        ),
+        samples=(a.samples, b.samples),
+        first_sample=first_sample,
+        sources=tuple(
+            SourceDifference(prefix, *row) for prefix, row in zip(prefixes.values(), rows, strict=True)
+        ),
+    )
+
+
+def _identity(source: BlendSource) -> tuple[str, str, Packing | None]:
+    return source.hash, str(source.fingerprint.idx_xxh3_128), source.packing  # no part of the hash
+
+
+def _draws(split: BlendSplit, places: Integers, count: int) -> Integers:
+    drawn = np.zeros(count, dtype=np.int64)
+    np.add.at(drawn, places, [source.draws for source in split.sources])
+    return drawn
+
+
+def _order(split: BlendSplit) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    arrays = None
+    if split.order is not None:
+        arrays = map_npy(split.order.dataset_index), map_npy(split.order.dataset_sample_index)
+    for begin in range(0, split.samples, _BLOCK):
+        end = min(begin + _BLOCK, split.samples)
+        if arrays is None:
+            yield np.zeros(end - begin, dtype=np.int64), np.arange(begin, end, dtype=np.int64)
+        else:
+            yield np.asarray(arrays[0][begin:end]), np.asarray(arrays[1][begin:end])
+
+
+def _hash_fields(a: BlendSplit, b: BlendSplit) -> list[Difference]:
+    if a.order is not None and b.order is not None:
+        return differences(read_description(a.order.description), read_description(b.order.description))
+    if a.order is None and b.order is None:
+        return differences(
+            read_description(a.sources[0].description), read_description(b.sources[0].description)
+        )
+    return [("sources", len(a.sources), len(b.sources))]
+
+
+def _diff_caches(a: str, b: str) -> DiffReport:
+    single = [path.endswith(DESCRIPTION_SUFFIX) for path in (a, b)]
+    if single[0] != single[1]:
+        raise UsageError("cannot compare a description with a whole cache")
+    if single[0]:
+        return report_of("cache", (), [_diff_entries(_entry(a), _entry(b))])
+    first, second = _entries(a), _entries(b)
+    parts = [_diff_entries(first[name], second[name]) for name in first if name in second]
+    return report_of("cache", (), parts, (first, second))
+
+
+@dataclass(frozen=True, slots=True)
+class _DescribedEntry:
+    description: Description
+    files: CacheEntry
+
+    @property
+    def name(self) -> str:
+        description = self.description
+        if isinstance(description, BlendedDescription):
+            return f"{description.split} blend of {len(description.datasets)} datasets"
+        return f"{description.index_split} of {os.path.basename(description.dataset_path)}"
+
+    @property
+    def packing(self) -> str | None:
+        # None for the order of a blend, and for an index that was not built by tokshard.
+        sidecar = self.files.readable_sidecar()
+        return None if sidecar is None or sidecar.origin is None else sidecar.origin.pack
+
+
+def _entry(path: str) -> _DescribedEntry:
+    description = read_description(path)
+    return _DescribedEntry(description, CacheEntry.of(description, os.path.dirname(path)))
+
+
+def _entries(directory: str) -> Mapping[str, _DescribedEntry]:
+    # Several entries of one name are numbered.
+    found: dict[str, _DescribedEntry] = {}
+    for _, description in descriptions_in(directory):
+        entry = _DescribedEntry(description, CacheEntry.of(description, directory))
+        name, times = entry.name, 1
+        while name in found:
+            times += 1
+            name = f"{entry.name} ({times})"
+        found[name] = entry
+    return found
+
+
+def _diff_entries(a: _DescribedEntry, b: _DescribedEntry) -> IndexDifference:
+    starts = [_SampleStarts(entry.files) for entry in (a, b)]
+    count = min(map(len, starts))
+    same, first_sample = 0, None
+    for begin in range(0, count, _BLOCK):
+        block = np.arange(begin, min(begin + _BLOCK, count), dtype=np.int64)
+        (sequence_a, token_a), (sequence_b, token_b) = (of.samples(block) for of in starts)
+        equal = (sequence_a == sequence_b) & (token_a == token_b)
+        same += int(np.count_nonzero(equal))
+        if first_sample is None and not equal.all():
+            first_sample = begin + int(np.argmin(equal))
+    return IndexDifference(
+        name=a.name,
+        fields=(
+            *_fields(differences(a.description, b.description)),
+            *_other_packing(a, b),
+        ),
+        hashes=(a.files.hash, b.files.hash),
+        samples=(len(starts[0]), len(starts[1])),
+        first_sample=first_sample,
+        same=same,
+    )
+
+
+def _other_packing(a: _DescribedEntry, b: _DescribedEntry) -> tuple[FieldDifference, ...]:
+    first, second = a.packing, b.packing
+    if first is None or second is None:
+        return ()
+    return different_fields({"packing": first}, {"packing": second})
+
+
+class _SampleStarts:
+    # (sequence, token) of an index, (source, sample) of a blend.
+    def __init__(self, entry: CacheEntry) -> None:
+        self._path = entry.description_path
+        self._arrays = {name: np.asarray(array) for name, array in entry.load().items()}
+
+    def __len__(self) -> int:
+        name = "dataset_index" if "dataset_index" in self._arrays else "shuffle_index"
+        return len(self._arrays[name])
+
+    def samples(self, numbers: Integers) -> tuple[NDArray[Any], NDArray[Any]]:
+        arrays = self._arrays
+        if "dataset_index" in arrays:
+            return arrays["dataset_index"][numbers], arrays["dataset_sample_index"][numbers]
+        try:
+            rows = arrays["sample_index"][arrays["shuffle_index"][numbers]]
+            return arrays["document_index"][rows[:, 0]], rows[:, 1]
+        except IndexError as error:
+            raise IntegrityError(
+                f"{self._path}: the arrays of the index contradict each other",
+                path=self._path,
+                hint="run `tokshard verify --level deep`",
+            ) from error

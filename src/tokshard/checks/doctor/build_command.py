@@ -1,0 +1,107 @@
+"""The command that builds what the job of a launch script looks up in its cache."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from itertools import count
+
+from tokshard.checks.doctor.launch.launch import Launch
+from tokshard.checks.doctor.launch.source import is_file, script_call
+from tokshard.checks.doctor.lookups import TokenizerNames
+from tokshard.checks.doctor.options import DoctorOptions
+from tokshard.samples.index.packing import Packing
+
+_OUTPUT = "mix"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildCommand:
+    """A command that builds the indexes of one launch command.
+
+    Attributes:
+        launch: The value of ``--from-launch``.
+        options: Words about the variables, paths, names and iteration of the job, as they were passed.
+        has_names: Whether the options name the tokenizer's identifiers.
+        output: The directory of a blend.
+    """
+
+    launch: str = "LAUNCH"
+    options: tuple[str, ...] = ()
+    has_names: bool = False
+    output: str = _OUTPUT
+
+    @classmethod
+    def of(cls, options: DoctorOptions, launch: Launch, *, is_only: bool = True) -> BuildCommand:
+        """Return the command for one of the launch commands that options name."""
+        words = []
+        for name, value in options.variables:
+            words += ["--set", f"{name}={value}"]
+        names = {
+            "--megatron": options.megatron,
+            "--like": options.like,
+            "--tokenizer-identifiers": options.tokenizer_identifiers,
+        }
+        given = {name: value for name, value in names.items() if value is not None}
+        for name, path in given.items():
+            words += [name, "FILE.json" if isinstance(path, dict) else os.fspath(path)]
+        for here, there in options.path_as:
+            words += ["--path-as", f"{here}={there}"]
+        if options.iteration is not None:
+            words += ["--iteration", str(options.iteration)]
+        return cls(_launch_word(options, launch, is_only=is_only), tuple(words), bool(given), _free_output())
+
+    def text(
+        self,
+        *,
+        is_blend: bool,
+        names: TokenizerNames,
+        is_named: bool,
+        rebuild: bool = False,
+        packing: Packing | None = None,
+    ) -> str:
+        """Return the command in back quotes, and what its placeholders mean.
+
+        Args:
+            is_blend: Whether the job has more than one dataset in a split, or weights.
+            names: The source of the tokenizer's identifiers.
+            is_named: Whether these are known, and not only likely.
+            rebuild: Whether files have to be replaced.
+            packing: The packing of the job's other indexes, if they are packed.
+        """
+        words = ["tokshard", "blend" if is_blend else "build-indices", "--from-launch", self.launch]
+        words += self.options
+        told = ""
+        if not self.has_names and not is_named:
+            if names.source == "megatron":
+                words += ["--megatron", "VERSION"]
+                told = ", with the Megatron Core version of the job for VERSION"
+            else:
+                words += ["--tokenizer-identifiers", "FILE.json"]
+                told = (
+                    ", with the output of `python -m tokshard.dump_tokenizer_identifiers` in the job's "
+                    "environment as FILE.json"
+                )
+        words += [] if packing is None else packing.options()
+        if is_blend:
+            words += ["-o", self.output]
+        words += ["--rebuild"] if rebuild else []
+        return f"`{shlex.join(words)}`{told}"
+
+
+def _launch_word(options: DoctorOptions, launch: Launch, *, is_only: bool) -> str:
+    if not is_only and launch.command:
+        return launch.command
+    if (call := script_call(options.launch)) is not None:
+        return shlex.join(call)
+    if isinstance(options.launch, tuple):
+        return launch.command
+    text = os.fspath(options.launch)
+    return text if is_file(options.launch) or "\n" not in text else launch.command or "-"
+
+
+def _free_output() -> str:
+    # Another blend is not replaced.
+    names = (_OUTPUT if number == 1 else f"{_OUTPUT}-{number}" for number in count(1))
+    return next(name for name in names if not os.path.lexists(os.path.join(name, "blend.json")))

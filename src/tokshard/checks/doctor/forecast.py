@@ -1,0 +1,255 @@
+"""What a job will read and look up, as far as its launch command tells."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from tokshard.checks.doctor.launch.arguments import LaunchArguments
+from tokshard.checks.doctor.launch.rules import (
+    Result,
+    SkippedCheck,
+    has_data,
+    reason_data_unknown,
+    reason_sizes_unknown,
+    skipped,
+)
+from tokshard.core import megatron_defaults
+from tokshard.core.findings import Finding
+from tokshard.core.formatting import listed
+from tokshard.core.path_mapping import PathMapping
+from tokshard.errors import (
+    InputError,
+    IntegrityError,
+    MissingFileError,
+    TokshardError,
+    UsageError,
+    raise_exhaustion,
+)
+from tokshard.samples.blend import recipe_files
+from tokshard.samples.blend.options import BuilderConfig
+from tokshard.samples.blend.plan import PackingOf, SplitPlan, plan_blend, plan_requests, shortfall_of
+from tokshard.samples.blend.recipe import BlendRecipe, Mixture
+from tokshard.samples.index.sizes import Sizes
+from tokshard.storage.paths import is_remote
+
+_SHOWN_SOURCES = 5
+NOT_HERE_HINT = "run {} where the data is, or pass --path-as LOCAL=TRAINING"
+# Hints of errors are about options of tokshard; these are those of a launch command.
+_LAUNCH_HINTS = {
+    "pass --num-samples, or omit the weights": "remove --full-validation, or the weights",
+    "pass another --num-samples": "change --train-iters or --train-samples",
+    "pass a smaller --seq-length, a larger share in --split, or --num-samples": (
+        "use a smaller --seq-length, or a larger share in --split"
+    ),
+    "pass --surplus": "add --mid-level-dataset-surplus",
+    "pass --train and --valid": "add --train-data-path and --valid-data-path",
+    "name it once with the total weight": "name it once with the total weight in the data arguments",
+}
+_DEFAULT_HINTS = {
+    "arguments": "correct the arguments of the launch command",
+    "data": "run `tokshard verify` on the dataset",
+    "blend": "correct the data arguments of the launch command",
+}
+_HINTS_OF_WARNINGS = {
+    "is a blend of 1 source": "remove the weight from the data argument",
+    "weights of separate validation sets": "remove the weights from --valid-data-path",
+    "has no samples": "add data, increase the share of the split in --split, or set it to 0",
+    "repeat within samples": "add data, or increase the share of the split in --split",
+}
+
+
+_AFTER_ERRORS = SkippedCheck(
+    "cache",
+    "the cached indexes depend on arguments that are reported as errors",
+    "correct these arguments, and run doctor again",
+)
+
+
+@dataclass(slots=True)
+class Forecast:
+    """What a job will read, as far as it is known.
+
+    Attributes:
+        sizes: The samples that it requests.
+        config: The parameters of its dataset builder.
+        recipe: Its mixture.
+        splits: The plan of each split; that of a split with a defect has no sources.
+        results: What is wrong, and the checks that were not possible.
+        defects: What is wrong with the splits.
+    """
+
+    sizes: Sizes | None = None
+    config: BuilderConfig | None = None
+    recipe: BlendRecipe | None = None
+    splits: list[SplitPlan] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    defects: list[Finding] = field(default_factory=list)
+
+
+def forecast_of(launch: LaunchArguments, version: str | None, paths: PathMapping) -> Forecast:
+    """Return what a job will read, with findings about it; only the indexes of datasets are opened.
+
+    Args:
+        launch: The arguments of the job.
+        version: The version of Megatron Core, if it is known.
+        paths: Paths here and at training time.
+    """
+    forecast = Forecast()
+    results = forecast.results
+    if (reason := reason_sizes_unknown(launch)) is not None:
+        results.append(skipped("sizes", reason))
+    data_reason = reason_data_unknown(launch)
+    try:
+        if reason is None:
+            forecast.sizes = launch.sizes(version)
+        if data_reason is None and not has_data(launch):
+            results.append(_AFTER_ERRORS)  # that no data is given
+            return forecast
+        if data_reason is None and (reason is None or launch.reason_unknown("split") is None):
+            forecast.recipe = recipe_of_launch(launch, paths)
+    except TokshardError as error:
+        if isinstance(error, MissingFileError) and missing_directories([error.filename]):
+            reason, hint = not_on_this_machine([error.filename]), NOT_HERE_HINT.format("doctor")
+            results.append(SkippedCheck("cache", reason, hint))
+        else:
+            results += finding_of_error("arguments", error), _AFTER_ERRORS
+        return forecast
+    if forecast.recipe is not None and (missing := missing_directories(prefixes_of(forecast.recipe))):
+        here = NOT_HERE_HINT.format("doctor")
+        results.append(SkippedCheck("cache", not_on_this_machine(missing), here))
+        return forecast
+    if data_reason is not None or forecast.sizes is None or forecast.recipe is None:
+        results.append(skipped("cache", data_reason or reason or "the datasets are unknown"))
+        return forecast
+    try:
+        forecast.config = config_of_launch(launch, forecast.sizes, paths.pairs)
+        forecast.splits, forecast.defects = forecast_splits(forecast.recipe, forecast.config)
+    except TokshardError as error:
+        results += finding_of_error("arguments", error), _AFTER_ERRORS
+    return forecast
+
+
+def not_on_this_machine(paths: Sequence[str]) -> str:
+    """Return the reason why data cannot be read."""
+    return f"not on this machine: {listed(paths, _SHOWN_SOURCES)}"
+
+
+def missing_directories(prefixes: Iterable[str]) -> list[str]:
+    """Return the prefixes whose directory does not exist here."""
+    # Where even the directory is missing, the data is on another machine; in an existing one it is an error.
+    return [
+        prefix
+        for prefix in dict.fromkeys(prefixes)
+        if not is_remote(prefix) and not os.path.isdir(os.path.dirname(prefix) or ".")
+    ]
+
+
+def config_of_launch(
+    launch: LaunchArguments, sizes: Sizes, path_as: tuple[tuple[str, str], ...]
+) -> BuilderConfig:
+    """Return the parameters of the job's dataset builder, without the identifiers of its tokenizer.
+
+    Raises:
+        UsageError: The sequence length is missing, or a value is invalid.
+    """
+    if launch.sequence_length is None:
+        raise UsageError("the sequence length is required", hint="add --seq-length to the launch command")
+    surplus = launch.mid_level_dataset_surplus
+    return BuilderConfig(
+        sequence_length=launch.sequence_length,
+        sizes=sizes,
+        tokenizer={},
+        split=launch.split or megatron_defaults.SPLIT,
+        seed=megatron_defaults.SEED if launch.seed is None else launch.seed,
+        surplus=megatron_defaults.SURPLUS if surplus is None else surplus,
+        path_as=path_as,
+    )
+
+
+def recipe_of_launch(launch: LaunchArguments, paths: PathMapping) -> BlendRecipe:
+    """Return the recipe of a launch command, with the path prefixes of this machine.
+
+    Raises:
+        UsageError: Megatron would misread it, or it has no data.
+        InputError: A file of the command cannot be read.
+    """
+    here, several = paths.inverse(), launch.multiple_validation_sets
+    if launch.data_args_path is not None:
+        recipe = recipe_files.read_data_args(here.map(launch.data_args_path))
+    elif launch.data_path is not None:
+        recipe = recipe_files.parse_words(launch.data_path)
+    elif launch.per_split_data_args_path is not None:
+        path = here.map(launch.per_split_data_args_path)
+        recipe = recipe_files.read_per_split(path, multiple_validation_sets=several)
+    else:
+        words = (launch.train_data_path, launch.valid_data_path, launch.test_data_path)
+        recipe = recipe_files.parse_per_split_words(*words, multiple_validation_sets=several)
+    if recipe.per_split is None:
+        return replace(recipe, mixture=_mapped(recipe.mixture, here))
+    train, valid, test = (_mapped(mixture, here) for mixture in recipe.per_split)
+    return replace(recipe, per_split=(train, valid, test))
+
+
+def prefixes_of(recipe: BlendRecipe) -> list[str]:
+    """Return the path prefixes of all sources of a recipe, in order."""
+    mixtures = [recipe.mixture] if recipe.per_split is None else recipe.per_split
+    return [source.prefix for mixture in mixtures if mixture is not None for source in mixture.sources]
+
+
+def _mapped(mixture: Mixture | None, paths: PathMapping) -> Mixture | None:
+    if mixture is None:
+        return None
+    sources = (replace(source, prefix=paths.map(source.prefix)) for source in mixture.sources)
+    return replace(mixture, sources=tuple(sources))
+
+
+def forecast_splits(
+    recipe: BlendRecipe,
+    config: BuilderConfig,
+    packing_of: PackingOf | None = None,
+) -> tuple[list[SplitPlan], list[Finding]]:
+    """Return the plan of each split, and findings of all splits.
+
+    The plan of a split with a defect has no sources. ``packing_of`` returns the packing of an index that
+    exists; without it, all documents are concatenated.
+
+    Raises:
+        UsageError: The recipe and the sizes contradict each other.
+    """
+    requested = plan_requests(recipe, config)
+    planned: dict[str, SplitPlan] = {}
+    findings: dict[str, Finding] = {}
+    for name in dict.fromkeys(split.split for split in requested):
+        try:
+            plan = plan_blend(recipe, config, only=name, packing_of=packing_of)
+        except TokshardError as error:
+            code = "data" if isinstance(error, InputError | IntegrityError) else "blend"
+            findings.setdefault(error.message, finding_of_error(code, error))
+            continue
+        shortfalls = {shortfall_of(split, plan.config) for split in plan.splits}  # findings of their own
+        for warning in (warning for warning in plan.warnings if warning not in shortfalls):
+            findings.setdefault(warning, Finding("blend", "warning", warning, _hint_of(warning)))
+        planned |= {split.name: split for split in plan.splits}
+    return [planned.get(split.name, split) for split in requested], list(findings.values())
+
+
+def is_blend(splits: Sequence[SplitPlan]) -> bool:
+    """Return whether a split is more than one dataset without a weight."""
+    return any(split.kind != "single" for split in splits)
+
+
+def finding_of_error(code: str, error: TokshardError) -> Finding:
+    """Return the finding that reports an error; its hint names the options of the launch command."""
+    raise_exhaustion(error)
+    hint = error.hint or _DEFAULT_HINTS[code]
+    for ours, theirs in _LAUNCH_HINTS.items():
+        if hint.startswith(ours):
+            hint = theirs + hint.removeprefix(ours)
+    return Finding(code, "error", error.message, hint)
+
+
+def _hint_of(warning: str) -> str:
+    hints = (hint for part, hint in _HINTS_OF_WARNINGS.items() if part in warning)
+    return next(hints, _DEFAULT_HINTS["blend"])

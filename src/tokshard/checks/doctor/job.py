@@ -1,0 +1,351 @@
+"""Checks of a Megatron launch command: the cached indexes it will find, and the effect of its data arguments.
+
+Reads a launch command, computes the names of all cache files as Megatron does, examines those that exist, and
+for missing ones finds the fields of the description that differ from the nearest existing one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any
+
+from tokshard.checks.doctor.build_command import BuildCommand
+from tokshard.checks.doctor.forecast import Forecast, forecast_of, forecast_splits, is_blend, prefixes_of
+from tokshard.checks.doctor.launch.arguments import LaunchArguments
+from tokshard.checks.doctor.launch.launch import Launch
+from tokshard.checks.doctor.launch.programs import unchecked_options, unsupported_data
+from tokshard.checks.doctor.launch.rules import (
+    Result,
+    SkippedCheck,
+    check_arguments,
+    check_processes,
+    reason_names_unknown,
+    skipped,
+)
+from tokshard.checks.doctor.launch.source import read_job
+from tokshard.checks.doctor.lookups import (
+    CacheLookup,
+    Candidate,
+    JobCache,
+    TokenizerNames,
+    candidates_of_launch,
+    chosen_candidate,
+)
+from tokshard.checks.doctor.options import DoctorOptions
+from tokshard.checks.doctor.packing import common_packing, findings_of_packing, packed_prefixes
+from tokshard.checks.doctor.tokenizers import findings_of_tokenizers, read_launch_tokenizer
+from tokshard.core.codec import Document, Key, NotStored
+from tokshard.core.findings import Finding
+from tokshard.core.path_mapping import PathMapping
+from tokshard.samples.blend.options import BuilderConfig
+from tokshard.samples.blend.plan import SplitPlan, shortfall_of
+from tokshard.samples.index.options import IndexRequest
+from tokshard.samples.index.packing import Packing, pack_words
+from tokshard.samples.index.sizes import Sizes
+
+_SHOWN_SOURCES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class JobDiagnosis:
+    """The diagnosis of one launch command.
+
+    Attributes:
+        launch: The command.
+        splits: The plan of each split; that of a split with a defect has no sources.
+    """
+
+    line: Annotated[
+        int | None, Key("line", "Line of the launch command in the script; null for other texts.")
+    ]
+    program: Annotated[str | None, Key("program", "The program that is started, as written.")]
+    command: Annotated[str, Key("command", "The command as it was understood; empty for a log or a file.")]
+    arguments: Annotated[
+        dict[str, Any], Key("arguments", "Arguments about data that are given, by Megatron's names.")
+    ]
+    unknown: Annotated[
+        dict[str, str],
+        Key("unknown", "Arguments about data whose value is unknown, and what it depends on, as written."),
+    ]
+    sizes: Annotated[
+        Sizes | None, Key("sizes", "Samples that the job asks for; null where they are not known.")
+    ]
+    tokenizer: Annotated[TokenizerNames, Key("tokenizer", "Tokenizer under whose names files are looked up.")]
+    lookups: Annotated[tuple[CacheLookup, ...], Key("lookups", "Cache entries that the job looks up.")]
+    findings: Annotated[tuple[Finding, ...], Key("findings", "What is wrong or worth knowing.")]
+    skipped: Annotated[tuple[SkippedCheck, ...], Key("skipped", "Checks that were not possible.")]
+    launch: Annotated[Launch, NotStored()]
+    splits: Annotated[tuple[SplitPlan, ...], NotStored()] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing that was checked is wrong."""
+        return not any(finding.is_problem for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport(Document):
+    """The diagnosis of a launch script before it is started."""
+
+    SCHEMA = "tokshard.doctor/1"
+
+    is_healthy: Annotated[bool, Key("healthy", "Whether nothing that was checked is wrong.")]
+    is_complete: Annotated[bool, Key("complete", "Whether no check was skipped.")]
+    jobs: Annotated[
+        tuple[JobDiagnosis, ...],
+        Key("jobs", "The launch commands, in the order of the script."),
+    ]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of all jobs, each once."""
+        return tuple(dict.fromkeys(finding for job in self.jobs for finding in job.findings))
+
+    @property
+    def skipped(self) -> tuple[SkippedCheck, ...]:
+        """The skipped checks of all jobs, each once."""
+        return tuple(dict.fromkeys(skipped for job in self.jobs for skipped in job.skipped))
+
+
+def doctor(job: str | os.PathLike[str] | DoctorOptions) -> DoctorReport:
+    """Check a Megatron launch script or command. Nothing is written, run or built.
+
+    Args:
+        job: The path of a launch script, a launch command, or options.
+
+    Raises:
+        UsageError: The text contains no launch command.
+        InputError: A file cannot be read.
+        StorageError: The cache cannot be read.
+    """
+    options = job if isinstance(job, DoctorOptions) else DoctorOptions(job)
+    launches = read_job(options)
+    jobs = tuple(
+        diagnose(
+            launch,
+            tokenizer=_chosen(launch, options),
+            path_as=options.path_as,
+            command=BuildCommand.of(options, launch, is_only=len(launches) == 1),
+        )
+        for launch in launches
+    )
+    return DoctorReport(
+        is_healthy=all(job.is_healthy for job in jobs),
+        is_complete=not any(job.skipped for job in jobs),
+        jobs=jobs,
+    )
+
+
+def _chosen(launch: Launch, options: DoctorOptions) -> Candidate | None:
+    if options.megatron is not None and reason_names_unknown(launch.arguments) is not None:
+        return None
+    return chosen_candidate(launch.arguments, options)
+
+
+def diagnose(
+    launch: Launch,
+    *,
+    tokenizer: Candidate | None = None,
+    path_as: tuple[tuple[str, str], ...] = (),
+    command: BuildCommand = BuildCommand(),  # noqa: B008 - frozen
+) -> JobDiagnosis:
+    """Check a job before it is launched.
+
+    Args:
+        launch: Its launch command.
+        tokenizer: The identifiers of its tokenizer; None to try those of each version of Megatron and those
+            in the cache, and to use the best match.
+        path_as: Pairs (path here, path at training time), for data or caches at other paths here.
+        command: The command that builds what is missing, for the hints.
+
+    Raises:
+        UsageError: An option is invalid.
+        StorageError: The cache cannot be read.
+    """
+    arguments = launch.arguments
+    version = tokenizer.names.versions[0] if tokenizer and tokenizer.names.versions else None
+    results = _Results()
+    unsupported = unsupported_data(launch)
+    is_checked = unsupported is None or unsupported.has_other_names_only
+    if unsupported is not None:
+        results.add(SkippedCheck("cache" if is_checked else "data", unsupported.reason))
+    results.add(*(check_arguments(arguments, version) if is_checked else check_processes(arguments)))
+    results.add(*(skipped("launch", reason) for reason in launch.reasons_undecided()))
+    if (unread := launch.reason_unread()) is not None:
+        hint = "run doctor on a machine and in a directory where the script finds them"
+        results.add(SkippedCheck("scripts", unread, hint))
+    if options := unchecked_options(launch):
+        results.add(SkippedCheck("options", f"the effect of {', '.join(options)} is not checked"))
+    paths = PathMapping(path_as)
+    forecast = forecast_of(arguments, version, paths) if is_checked else Forecast()
+    results.add(*forecast.results)
+    splits = forecast.splits if unsupported is None else []
+    if splits and tokenizer is None and (reason := reason_names_unknown(arguments)) is not None:
+        results.add(skipped("cache", reason))
+        splits = []
+    cache = JobCache(arguments, paths)
+    candidate = tokenizer or cache.likeliest(splits)
+    splits = [split.with_tokenizer(candidate.identifiers) for split in splits]
+    packings, defects = cache.packings(splits), forecast.defects
+    if any(packings.values()) and forecast.recipe is not None and forecast.config is not None:
+
+        def packing_of(request: IndexRequest) -> Packing | None:
+            entry = cache.entry(replace(request, tokenizer=candidate.identifiers))
+            return packings.get(entry, common_packing(packings.values()))
+
+        planned, defects = forecast_splits(forecast.recipe, forecast.config, packing_of)
+        splits = [split.with_tokenizer(candidate.identifiers) for split in planned]
+    results.add(*defects, *findings_of_packing(arguments, packed_prefixes(splits)))
+    lookups, is_named = cache.lookups(splits), tokenizer is not None or cache.has_names_of(splits)
+    results.add(*_of_sizes(splits, forecast.config))
+    conditions = {lookup.condition for lookup in lookups}
+    told = command.text(
+        is_blend=is_blend(splits),
+        names=candidate.names,
+        is_named=is_named or len(candidates_of_launch(arguments)) == 1,
+        rebuild=not conditions.isdisjoint({"stale", "damaged", "foreign"}),
+        packing=common_packing(packings.values()),
+    )
+    told = f"run {told}"
+    if len(set(packings.values())) > 1:
+        told = (
+            "use the recipe or the options of the other indexes, whose packing differs "
+            f"({pack_words(packings.values())}), or remove all of them and {told}"
+        )
+    if arguments.data_cache_path is None and splits:
+        # The directory is the command's default for a blend, so that the order of both does not matter.
+        with_path = f"add --data-cache-path {command.output}/cache to the launch command, and {told}"
+        results.findings = [
+            replace(finding, hint=with_path) if finding.code == "no-cache-path" else finding
+            for finding in results.findings
+        ]
+        told = with_path if is_blend(splits) else told
+    results.add(*_of_cache(arguments, lookups, splits, told))
+    if tokenizer is None and splits:
+        results.add(*_of_tokenizer(candidate.names, is_named=is_named))
+    if forecast.recipe is not None:
+        job, recorded = read_launch_tokenizer(arguments, path_as), cache.allowed_mismatches(lookups)
+        prefixes = prefixes_of(forecast.recipe)
+        results.add(*findings_of_tokenizers(arguments, job, prefixes, recorded))
+    return JobDiagnosis(
+        line=launch.line,
+        program=launch.program,
+        command=launch.command,
+        arguments=_given(arguments),
+        unknown=dict(arguments.unknown),
+        sizes=forecast.sizes,
+        tokenizer=candidate.names,
+        lookups=tuple(lookups),
+        findings=tuple(results.findings),
+        skipped=tuple(results.skipped),
+        launch=launch,
+        splits=tuple(splits),
+    )
+
+
+@dataclass(slots=True)
+class _Results:
+    findings: list[Finding] = field(default_factory=list)
+    skipped: list[SkippedCheck] = field(default_factory=list)
+
+    def add(self, *results: Result) -> None:
+        for result in results:
+            if isinstance(result, SkippedCheck):
+                self.skipped.append(result)
+            else:
+                self.findings.append(result)
+
+
+def _given(launch: LaunchArguments) -> dict[str, Any]:
+    hidden = {"unknown", "unseen", "problems"}
+    given = {field.name: getattr(launch, field.name) for field in fields(launch) if field.name not in hidden}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if value is not None and value is not False
+    }
+
+
+def _of_sizes(splits: Sequence[SplitPlan], config: BuilderConfig | None) -> Iterator[Finding]:
+    for split in splits:
+        if not split.sources or config is None:
+            continue
+        yield from _read_often(split)
+        if (shortfall := shortfall_of(split, config)) is not None:
+            yield Finding(
+                "too-few-samples",
+                "error" if split.split == "train" else "warning",
+                shortfall,
+                "add weights to --data-path: weighted datasets repeat as often as needed",
+            )
+        if config.size_of(split.split) == 0:
+            yield Finding(
+                "unused-split",
+                "note",
+                f"{split.name} requests no samples, but Megatron builds every split with a share",
+            )
+
+
+def _read_often(plan: SplitPlan) -> Iterator[Finding]:
+    times = {}
+    for source in plan.sources:
+        asked = source.request.num_samples
+        drawn = source.draws if asked is None else min(source.draws, asked)
+        times[source.request.training_path] = source.epochs_of(drawn)
+    often = sorted((path for path in times if times[path] > 1), key=lambda path: -times[path])
+    if often:
+        told = ", ".join(f"{path} {times[path]:.2f} times" for path in often[:_SHOWN_SOURCES])
+        more = f", and {len(often) - _SHOWN_SOURCES} more" if len(often) > _SHOWN_SOURCES else ""
+        yield Finding("epochs", "note", f"{plan.name} reads {told}{more}")
+
+
+def _of_cache(
+    launch: LaunchArguments, lookups: Sequence[CacheLookup], splits: Sequence[SplitPlan], remedy: str
+) -> Iterator[Finding]:
+    if launch.data_cache_path is None and is_blend(splits):
+        yield Finding(
+            "no-cache-path",
+            "warning",
+            "without --data-cache-path every rank builds the blend again at every start",
+            remedy,
+        )
+    build, rebuild = f"build them: {remedy}", f"replace them: {remedy}"
+    rules: tuple[tuple[str, str, Any, str, str | None], ...] = (
+        ("missing", "cache-missing", "warning", "the job will build {}", build),
+        ("stale", "cache-stale", "error", "the job will read {}, built from other content", rebuild),
+        ("damaged", "cache-damaged", "error", "the job will fail on, or misread, {}", rebuild),
+        (
+            "foreign",
+            "cache-foreign",
+            "note",
+            "the job will read {}, which were not built by tokshard and are unverified",
+            None,
+        ),
+    )
+    for condition, code, severity, text, hint in rules:
+        those = [lookup for lookup in lookups if lookup.condition == condition]
+        if those:
+            names = ", ".join(f"{lookup.split} of {lookup.name}" for lookup in those[:3])
+            more = f" and {len(those) - 3} more" if len(those) > 3 else ""
+            count = f"{len(those)} of {len(lookups)} sets of files ({names}{more})"
+            yield Finding(code, severity, text.format(count), hint)
+
+
+def _of_tokenizer(names: TokenizerNames, *, is_named: bool) -> Iterator[Result]:
+    hint = "pass --megatron VERSION, --like or --tokenizer-identifiers"
+    if not is_named:
+        yield SkippedCheck(
+            "cache-names",
+            "no cached index matches a known version of Megatron; the names shown are those of "
+            f"{names.label}",
+            hint,
+        )
+    elif names.source == "cache":
+        yield Finding(
+            "tokenizer-assumed",
+            "note",
+            "the names are those of the cache's tokenizer: no preset matches the job's tokenizer",
+            hint,
+        )

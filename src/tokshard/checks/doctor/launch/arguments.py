@@ -1,0 +1,275 @@
+"""Data arguments of a Megatron training job."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tokshard.core import megatron_defaults
+from tokshard.core.findings import Finding
+from tokshard.errors import UsageError
+from tokshard.samples.index.sizes import Sizes, TrainingArguments, training_sizes
+
+_EXPANSION = re.compile(r"[$`<*?\[{~]")
+_SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+NO_OPTIONS = frozenset({"unknown", "unseen", "problems", "world_size", "iteration", "is_completed"})
+"""Attributes of :class:`LaunchArguments` that no option of Megatron sets."""
+
+
+def option_of(name: str) -> str:
+    """Return the option that sets an argument.
+
+    Example:
+        >>> option_of("data_path")
+        '--data-path'
+    """
+    return "--" + name.replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchArguments:
+    """The data arguments of a Megatron job, with Megatron's names.
+
+    Absent arguments are None (or False for a switch), and so are those with an unknown value. ``world_size``
+    is that of the launcher, if the command shows it; ``is_completed`` is set if Megatron has parsed the
+    arguments and filled in derived ones.
+
+    Attributes:
+        unknown: The names of the arguments with an unknown value, and the expansions that make it unknown, as
+            they are written.
+        unseen: Expansions, such as ``$@``, that may contain more arguments.
+        problems: Findings about the text.
+    """
+
+    data_path: tuple[str, ...] | None = None
+    data_args_path: str | None = None
+    train_data_path: tuple[str, ...] | None = None
+    valid_data_path: tuple[str, ...] | None = None
+    test_data_path: tuple[str, ...] | None = None
+    per_split_data_args_path: str | None = None
+    data_cache_path: str | None = None
+    split: str | None = None
+    seed: int | None = None
+    seq_length: int | None = None
+    encoder_seq_length: int | None = None
+    train_iters: int | None = None
+    train_samples: int | None = None
+    global_batch_size: int | None = None
+    micro_batch_size: int | None = None
+    rampup_batch_size: tuple[str, ...] | None = None
+    step_batch_size_schedule: str | None = None
+    eval_interval: int | None = None
+    eval_iters: int | None = None
+    eval_global_batch_size: int | None = None
+    eval_micro_batch_size: int | None = None
+    start_eval_at_iter: int | None = None
+    phase_transition_iterations: str | None = None
+    iteration: int | None = None
+    full_validation: bool = False
+    multiple_validation_sets: bool = False
+    skip_train: bool = False
+    mid_level_dataset_surplus: float | None = None
+    tensor_model_parallel_size: int | None = None
+    pipeline_model_parallel_size: int | None = None
+    context_parallel_size: int | None = None
+    dataloader_type: str | None = None
+    no_data_sharding: bool = False
+    dataloader_fast_cache_load: bool = False
+    dataloader_defer_npy_index_mmap: bool = False
+    dataloader_inter_document_masking: bool = False
+    reset_attention_mask: bool = False
+    reset_position_ids: bool = False
+    eod_mask_loss: bool = False
+    per_dataset_sequences_path: str | None = None
+    tokenizer_type: str | None = None
+    tokenizer_model: str | None = None
+    tokenizer_metadata: str | None = None
+    vocab_size: int | None = None
+    padded_vocab_size: int | None = None
+    vocab_file: str | None = None
+    merge_file: str | None = None
+    tokenizer_special_tokens: tuple[str, ...] | None = None
+    tokenizer_hf_use_fast: bool = False
+    tokenizer_hf_no_use_fast: bool = False
+    tokenizer_hf_include_special_tokens: bool = False
+    tokenizer_hf_no_include_special_tokens: bool = False
+    trust_remote_code: bool = False
+    chat_template: str | None = None
+    null_tokenizer_eod_id: int | None = None
+    null_tokenizer_pad_id: int | None = None
+    use_gigatoken: bool = False
+    legacy_tokenizer: bool = False
+    mock_data: bool = False
+    sft: bool = False
+    fim_data: bool = False
+    world_size: int | None = None
+    is_completed: bool = False
+    unknown: tuple[tuple[str, str], ...] = ()
+    unseen: tuple[str, ...] = ()
+    problems: tuple[Finding, ...] = ()
+
+    def reason_unknown(self, *names: str) -> str | None:
+        """Return the reason why one of these arguments is unknown; None if all are known or absent."""
+        for name, written in self.unknown:
+            if name in names:
+                subject = "the number of processes" if name == "world_size" else option_of(name)
+                if written and name != "world_size" and not _EXPANSION.search(written):
+                    return f"{subject} has the invalid value {written!r}"
+                if written.isalpha():
+                    return f"{subject} depends on the configuration of {written}"
+                return f"{subject} depends on {written}" if written else f"{subject} has no value in the text"
+        return None
+
+    def reason_hidden(self) -> str | None:
+        """Return the reason why an absent argument may be given nevertheless."""
+        return None if not self.unseen else f"{', '.join(self.unseen)} may contain more arguments"
+
+    @property
+    def data_parallel_size(self) -> int | None:
+        """Ranks that read different samples; None if the launcher's world size is unknown."""
+        model = self.model_parallel_size
+        return None if self.world_size is None or self.world_size % model else self.world_size // model
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Ranks that work on the same samples: tensor, pipeline and context parallel."""
+        sizes = (
+            self.tensor_model_parallel_size,
+            self.pipeline_model_parallel_size,
+            self.context_parallel_size,
+        )
+        product = 1
+        for size in sizes:
+            product *= size or 1
+        return product
+
+    @property
+    def sequence_length(self) -> int | None:
+        """Tokens of a sample."""
+        return self.seq_length if self.seq_length is not None else self.encoder_seq_length
+
+    @property
+    def batch_size(self) -> int | None:
+        """The global batch size in Megatron's sums of sizes; None if unknown.
+
+        Without ``--global-batch-size``, and so always with a step schedule, it is one micro-batch for
+        each data-parallel rank.
+        """
+        if self.global_batch_size is not None:
+            return self.global_batch_size
+        if self.micro_batch_size is None or self.data_parallel_size is None:
+            return None
+        if self.reason_unknown("global_batch_size") is not None:
+            return None
+        return self.micro_batch_size * self.data_parallel_size
+
+    def training_arguments(self) -> TrainingArguments:
+        """Return the arguments that decide the sizes.
+
+        Raises:
+            UsageError: The batch size is unknown.
+        """
+        batch = self.batch_size
+        if batch is None:
+            raise UsageError(
+                "the global batch size is required and cannot be derived from the launch command",
+                hint="add --global-batch-size, or --micro-batch-size and the number of processes",
+            )
+        phases = (self.phase_transition_iterations or "").replace(" ", "")
+        given = {
+            "train_iters": self.train_iters or self._steps_of_schedule(),
+            "train_samples": self.train_samples,
+            # A finding says which versions do not start without it.
+            "eval_interval": megatron_defaults.EVAL_INTERVAL
+            if self.eval_interval is None
+            else self.eval_interval,
+            "eval_iters": self.eval_iters,
+            "eval_global_batch_size": self.eval_global_batch_size,
+            "start_eval_at_iter": self.start_eval_at_iter,
+            "iteration": self.iteration,
+        }
+        return TrainingArguments(
+            global_batch_size=batch,
+            full_validation=self.full_validation,
+            skip_train=self.skip_train,
+            phase_transition_iterations=tuple(
+                sorted(_whole("--phase-transition-iterations", step) for step in phases.split(",") if step)
+            ),
+            **{name: value for name, value in given.items() if value is not None},
+        )
+
+    def sizes(self, megatron: str | None = None) -> Sizes:
+        """Return the samples that the job requests in each split.
+
+        Args:
+            megatron: The version of Megatron Core, if it is known.
+
+        Raises:
+            UsageError: A required argument is missing or out of range.
+        """
+        return training_sizes(self.training_arguments(), megatron)
+
+    def _steps_of_schedule(self) -> int | None:
+        if not self.train_samples:
+            return None
+        if self.step_batch_size_schedule is not None:
+            return _steps(
+                parse_step_schedule(self.step_batch_size_schedule, self.seq_length), self.train_samples
+            )
+        return None
+
+
+def parse_step_schedule(text: str, sequence_length: int | None) -> list[tuple[int, int]]:
+    """Return the pairs (first sample, batch size) of ``--step-batch-size-schedule``.
+
+    Args:
+        text: For example ``"0:768 250B:1536"``. Thresholds are tokens where a sequence length is given,
+            else samples.
+        sequence_length: Tokens of a sample, or None.
+
+    Raises:
+        UsageError: It is not a schedule.
+
+    Example:
+        >>> parse_step_schedule("0:16, 1M:32", 1000)
+        [(0, 16), (1000, 32)]
+    """
+    pairs = []
+    for entry in text.replace(",", " ").split():
+        first, _, batch = entry.partition(":")
+        try:
+            pairs.append((_scaled(first) // (sequence_length or 1), _scaled(batch)))
+        except ValueError:
+            raise UsageError(
+                f"--step-batch-size-schedule must be pairs such as 250B:1536, got {entry!r}"
+            ) from None
+    pairs.sort()
+    if not pairs or pairs[0][0] != 0 or any(batch < 1 for _, batch in pairs):
+        raise UsageError(f"--step-batch-size-schedule must begin with 0:SIZE, got {text!r}")
+    return pairs
+
+
+def _scaled(text: str) -> int:
+    text = text.strip().upper()
+    scale = _SUFFIXES.get(text[-1:], 1)
+    return int(float(text[:-1] if scale > 1 else text) * scale)
+
+
+def _steps(schedule: list[tuple[int, int]], samples: int) -> int:
+    # The last step may be partial.
+    consumed = steps = 0
+    ends = [first for first, _ in schedule[1:]] + [samples]
+    for end, (_, batch) in zip(ends, schedule, strict=True):
+        more = max(0, -(-(min(end, samples) - consumed) // batch))
+        consumed += more * batch
+        steps += more
+    return steps
+
+
+def _whole(option: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{option} must be an integer, got {text!r}") from None

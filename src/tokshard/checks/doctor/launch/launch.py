@@ -1,0 +1,106 @@
+"""A launch command: its program, its arguments about data, and what is known of both."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tokshard.checks.doctor.launch.arguments import LaunchArguments
+from tokshard.checks.doctor.launch.launchers import LAUNCHERS, world_size_of
+from tokshard.checks.doctor.launch.options import parse_options
+from tokshard.checks.doctor.shell.values import Word
+from tokshard.core.formatting import listed
+
+_SHOWN_SCRIPTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One launch command of a training job.
+
+    Attributes:
+        arguments: Its arguments about data.
+        program: The program that it starts, as written; None if the text does not name one.
+        others: Its other options by their names in Megatron, and the text of their first operand.
+        words: The command as it was understood; empty for a log or a file of arguments.
+        line: The line of the script, from 1; None for other texts.
+        undecided: The lines of launch commands of the script that run under an undecided condition, and what
+            the condition depends on. It is the line of this command only if there is no other.
+        unread: Scripts that the script runs or sources and that are not here.
+    """
+
+    arguments: LaunchArguments
+    program: str | None = None
+    others: Mapping[str, str] = field(default_factory=dict)
+    words: tuple[Word, ...] = ()
+    line: int | None = None
+    undecided: tuple[tuple[int, str], ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """The command as it was understood; unknown expansions stay as they are written."""
+        return " ".join(word.text if word.unknown else shlex.quote(word.text) for word in self.words)
+
+    def reasons_undecided(self) -> list[str]:
+        """Return a sentence for each launch command of the script of which it is unknown whether it runs."""
+        return [f"whether the command on line {line} runs depends on {on}" for line, on in self.undecided]
+
+    def reason_unread(self) -> str | None:
+        """Return the reason why variables or commands may be missing; None if all scripts were read."""
+        if not self.unread:
+            return None
+        scripts = listed(self.unread, _SHOWN_SCRIPTS)
+        return f"not found and not read: {scripts}; they may set variables or start jobs"
+
+    @property
+    def program_name(self) -> str:
+        """The last part of the program's path."""
+        return (self.program or "").rsplit("/", 1)[-1]
+
+
+def launch_of_words(
+    words: Sequence[Word],
+    wrappers: Sequence[Word] = (),
+    variables: Mapping[str, str] | None = None,
+) -> Launch:
+    """Return the launch command that words are.
+
+    Args:
+        words: The command.
+        wrappers: The words of the wrappers that run it.
+        variables: Known variables of the job scheduler.
+
+    Example:
+        >>> launch = launch_of_words([Word("torchrun"), Word("pretrain_gpt.py"), Word("--seed=7")])
+        >>> launch.program, launch.arguments.seed, launch.arguments.world_size
+        ('pretrain_gpt.py', 7, 1)
+    """
+    start = next((at + 1 for at, word in enumerate(words) if _is_program(words, at)), None)
+    program = None if start is None else words[start - 1].text
+    before = words[:start]
+    if start is None:
+        start = next((at for at, word in enumerate(words) if word.text.startswith("--")), len(words))
+    parsed = parse_options(words[start:])
+    # mpirun separates several programs with a colon; their processes are one job.
+    colons = [word for word in words[start:] if word.text == ":"]
+    world = world_size_of((*wrappers, *before, *colons), variables or {})
+    unknown = dict(parsed.unknown)
+    if world.size is None and world.reason is not None:
+        unknown["world_size"] = world.reason
+    arguments = LaunchArguments(
+        **parsed.values,
+        world_size=world.size,
+        unknown=tuple(unknown.items()),
+        unseen=tuple(parsed.unseen),
+        problems=tuple(parsed.problems),
+    )
+    return Launch(arguments=arguments, program=program, others=parsed.others, words=(*wrappers, *words))
+
+
+def _is_program(words: Sequence[Word], at: int) -> bool:
+    text, before = words[at].text, words[at - 1].text if at else ""
+    if before == "-m":
+        return text not in LAUNCHERS
+    return text.endswith(".py") and not text.startswith("-") and before != "-c"

@@ -1,0 +1,248 @@
+"""Parsing of the options of a Megatron command, as Megatron's argparse parses them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from tokshard.checks.doctor.launch.arguments import NO_OPTIONS, LaunchArguments, option_of
+from tokshard.checks.doctor.shell.values import Word, word_of
+from tokshard.core.findings import Finding
+
+_FLAG, _ONE, _LIST = "flag", "one", "list"
+_OPTION_WITH_VALUE = re.compile(r"--[a-z][a-z0-9-]*=")
+_NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
+_SEVERAL_WORDS = re.compile(r"\s*(?:[0-9.]+|--\S*)\s+\S")
+_TYPOGRAPHIC = re.compile(
+    "^[\N{EN DASH}\N{EM DASH}]|[\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}]|-\N{EN DASH}"
+)
+_SHOWN = 60
+_ELLIPSES = frozenset({"...", "…"})
+_NAME_OF_ARGUMENTS = re.compile(r"ARG|OPT|FLAG|EXTRA|\[[@*]\]|\$\{?[@*]", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class ParsedOptions:
+    """The options of a command.
+
+    Attributes:
+        values: Arguments about data, by Megatron's names.
+        unknown: Those whose value is unknown, and the expansion that makes it unknown.
+        unseen: Expansions that may contain more options.
+        problems: Findings about options that Megatron does not accept.
+        others: All other options by their names (without hyphens), and the text of their first operand.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
+    unseen: list[str] = field(default_factory=list)
+    problems: list[Finding] = field(default_factory=list)
+    others: dict[str, str] = field(default_factory=dict)
+
+
+def _kinds() -> Mapping[str, str]:
+    kinds = {}
+    for attribute in fields(LaunchArguments):
+        if attribute.name not in NO_OPTIONS:
+            text = str(attribute.type)
+            kinds[attribute.name] = _FLAG if text == "bool" else _LIST if text.startswith("tuple") else _ONE
+    return kinds
+
+
+_KINDS = _kinds()
+TYPES = {attribute.name: str(attribute.type) for attribute in fields(LaunchArguments)}
+"""The types of the attributes of :class:`LaunchArguments`, as they are written."""
+
+
+ALIASES = {"special_tokens": "tokenizer_special_tokens", "metadata_path": "tokenizer_metadata"}
+"""Names in Megatron's namespace that differ from those of the options."""
+
+
+def count_options(words: Sequence[Word]) -> int:
+    """Return the number of options about data in a command."""
+    return sum(_attribute(word) is not None for word in words)
+
+
+def parse_options(words: Sequence[Word]) -> ParsedOptions:
+    """Parse the words of a command after its program.
+
+    Of an option given twice the last one counts, as for argparse. A value that cannot be read is unknown.
+
+    Example:
+        >>> parse_options([Word("--seq-length"), Word("8"), Word("--data-path"), Word("a")]).values
+        {'seq_length': 8, 'data_path': ('a',)}
+    """
+    parsed = ParsedOptions()
+    at, is_complete, surplus = 0, False, list[str]()
+    while at < len(words):
+        word = words[at]
+        operands = list(_operands(words, at))
+        attribute = _attribute(word)
+        if word.text == ":":  # another program of mpirun
+            break
+        if attribute is not None:
+            is_complete = _KINDS[attribute] != _LIST or "=" in word.text
+            _set(parsed, attribute, operands)
+        elif _is_hidden(word):
+            _add_hidden(parsed, word)
+        elif word.text == "--":
+            surplus += [word.text for word in words[at:]]
+            break
+        elif _is_surplus(word, is_complete=is_complete):
+            surplus.append(word.text)
+        elif word.text.startswith("--"):
+            is_complete = False
+            name = word.text[2:].partition("=")[0]
+            parsed.others[name.replace("-", "_")] = operands[0].text if operands else ""
+            if name.replace("-", "_") in _KINDS:
+                parsed.problems.append(
+                    Finding(
+                        "reading",
+                        "warning",
+                        f"{word.text} is spelled with underscores, which Megatron does not accept",
+                        f"write {option_of(name)}",
+                    )
+                )
+        for operand in operands:
+            for piece in operand.value:
+                # A value of the script, which may be more than a value of this option.
+                if piece.is_open and piece.reasons and (piece.choices or len(operand.value) == 1):
+                    _add_hidden(parsed, word_of((piece,)))
+        at += 1 if "=" in word.text or not operands else 1 + len(operands)
+    parsed.unseen = list(dict.fromkeys(parsed.unseen))
+    parsed.problems += _problems_of_words(words, surplus)
+    return parsed
+
+
+def _add_hidden(parsed: ParsedOptions, word: Word) -> None:
+    """Add the options that a word may stand for: those that it may contain are unknown."""
+    choices = [parse_options(words) for words in word.choices()]
+    if not choices:
+        parsed.unseen.append(", ".join(word.unknown) or word.text)
+    for choice in choices:
+        parsed.unseen += choice.unseen
+        for name in (*choice.values, *choice.unknown):
+            parsed.values.pop(name, None)
+            parsed.unknown[name] = word.unknown[0]
+
+
+def _is_surplus(word: Word, *, is_complete: bool) -> bool:
+    # A word after the only value of an option, or several options in one word.
+    name = word.text.partition("=")[0]
+    is_quoted = name.startswith("--") and re.search(r"\s", name) is not None
+    return not word.unknown and (is_quoted or (is_complete and not _is_option(word.text)))
+
+
+def _problems_of_words(words: Sequence[Word], surplus: Sequence[str]) -> Iterator[Finding]:
+    if surplus:
+        told = " ".join(map(shlex.quote, surplus))
+        hint = "remove it, put a value with spaces in quotes, or remove the quotes around several options"
+        message = f"no option takes {_short(told)}: Megatron does not start with unrecognized arguments"
+        yield Finding("arguments", "error", message, hint)
+    for word in words:
+        if _TYPOGRAPHIC.search(word.text):
+            message = f"{_short(word.text)} has a typographic dash or quote, which is an ordinary letter here"
+            yield Finding("reading", "warning", message, "replace it with - or a straight quote")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def _attribute(word: Word) -> str | None:
+    if not word.text.startswith("--"):
+        return None
+    name = word.text[2:].partition("=")[0]
+    attribute = name.replace("-", "_")
+    return attribute if attribute in _KINDS and "_" not in name else None
+
+
+def _is_hidden(word: Word) -> bool:
+    return word.is_open or word.text in _ELLIPSES
+
+
+def _operands(words: Sequence[Word], at: int) -> Iterator[Word]:
+    name, separator, value = words[at].text.partition("=")
+    if not name.startswith("--"):
+        return
+    if separator:
+        yield Word(value, words[at].unknown)
+        return
+    kind = _KINDS.get(name[2:].replace("-", "_"), _LIST)
+    if kind == _FLAG:
+        return
+    is_known = name[2:].replace("-", "_") in _KINDS
+    for number in range(at + 1, len(words)):
+        if _ends_operands(words, number, is_first=number == at + 1, is_known=is_known):
+            return
+        yield words[number]
+        if kind != _LIST:
+            return
+
+
+def _ends_operands(words: Sequence[Word], at: int, *, is_first: bool, is_known: bool) -> bool:
+    word = words[at]
+    if _is_option(word.text) or word.text in _ELLIPSES:
+        return True
+    if word.is_open and word.choices():
+        return _begins_with_option(words[at:])
+    looks_like_options = _NAME_OF_ARGUMENTS.search(word.text) is not None
+    return word.is_open and (
+        looks_like_options and not is_first if is_known else looks_like_options or not is_first
+    )
+
+
+def _begins_with_option(words: Sequence[Word]) -> bool:
+    """Return whether no operand comes before the first option, whatever undecided words stand for."""
+    if not words or _is_option(words[0].text):
+        return True
+    choices = words[0].choices() if words[0].is_open else []
+    return bool(choices) and all(_begins_with_option([*choice, *words[1:]]) for choice in choices)
+
+
+def _is_option(text: str) -> bool:
+    # As argparse decides: not a lone hyphen, a negative number, or a text with blanks.
+    if _OPTION_WITH_VALUE.match(text):
+        return True
+    return len(text) > 1 and text[0] == "-" and " " not in text and not _NEGATIVE_NUMBER.fullmatch(text)
+
+
+def _set(parsed: ParsedOptions, attribute: str, words: Sequence[Word]) -> None:
+    parsed.values.pop(attribute, None)
+    parsed.unknown.pop(attribute, None)
+    if _KINDS[attribute] == _FLAG:
+        parsed.values[attribute] = True
+        return
+    for word in words:
+        if word.unknown:
+            parsed.unknown[attribute] = word.unknown[0]
+            return
+        if attribute.endswith("data_path") and _SEVERAL_WORDS.match(word.text):
+            option = option_of(attribute)
+            message = f"Megatron reads {_short(repr(word.text))} as one path prefix of {option}"
+            parsed.problems.append(Finding("arguments", "error", message, "remove the quotes around it"))
+    if _KINDS[attribute] == _LIST:
+        parsed.values[attribute] = tuple(word.text for word in words)
+    elif not words:
+        parsed.unknown[attribute] = ""
+    else:
+        _set_one(parsed, attribute, words[0].text)
+
+
+def _set_one(parsed: ParsedOptions, attribute: str, text: str) -> None:
+    kind = TYPES[attribute].partition(" |")[0]
+    convert = {"int": int, "float": float}.get(kind, str)
+    try:
+        parsed.values[attribute] = convert(text)
+    except ValueError:
+        parsed.unknown[attribute] = text
+        wanted, hint = (
+            ("an integer", "write all digits: Megatron does not accept 1e6 or 1M here")
+            if kind == "int"
+            else ("a number", "write a number such as 0.005")
+        )
+        message = f"{option_of(attribute)} must be {wanted}, got {text!r}"
+        parsed.problems.append(Finding("arguments", "error", message, hint))

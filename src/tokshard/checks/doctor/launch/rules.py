@@ -1,0 +1,414 @@
+"""Checks of the data arguments of a Megatron job: each is fine, wrong, or not possible."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from tokshard.checks.doctor.launch.arguments import LaunchArguments, option_of, parse_step_schedule
+from tokshard.core import megatron_defaults
+from tokshard.core.codec import Key
+from tokshard.core.findings import Finding
+from tokshard.core.megatron_versions import is_at_least, known_version
+from tokshard.errors import UsageError
+from tokshard.samples.index.splits import parse_split
+
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
+_PARAMETER = re.compile(r"\$\{?(?:[0-9@*]|#(?!\w))")
+# Options with which a job reads other data than its data arguments name.
+_OTHER_DATA = ("mock_data", "sft")
+DATA_ARGUMENTS = (
+    "data_path",
+    "data_args_path",
+    "train_data_path",
+    "valid_data_path",
+    "test_data_path",
+    "per_split_data_args_path",
+)
+_INDEXING = (
+    "split",
+    "data_cache_path",
+    "seq_length",
+    "encoder_seq_length",
+    "seed",
+    "mid_level_dataset_surplus",
+)
+_TOKENIZER = ("tokenizer_model", "vocab_file", "merge_file", "chat_template", "tokenizer_special_tokens")
+_NULL_IDS = ("null_tokenizer_eod_id", "null_tokenizer_pad_id")
+_MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+_SIZES = (
+    "train_iters",
+    "train_samples",
+    "rampup_batch_size",
+    "step_batch_size_schedule",
+    "eval_interval",
+    "eval_iters",
+    "eval_global_batch_size",
+    "start_eval_at_iter",
+    "phase_transition_iterations",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedCheck:
+    """A check that was not possible."""
+
+    check: Annotated[str, Key("check", "The check; docs/reference/findings.md lists all checks.")]
+    reason: Annotated[str, Key("reason", "Why it was skipped: one sentence for people.")]
+    hint: Annotated[str | None, Key("hint", "Instruction for the user.")] = None
+
+
+Result = Finding | SkippedCheck
+
+
+def check_arguments(launch: LaunchArguments, megatron: str | None = None) -> list[Result]:
+    """Check arguments that Megatron refuses or treats unexpectedly.
+
+    Args:
+        launch: The arguments of the job.
+        megatron: The version of Megatron Core, if it is known.
+
+    Returns:
+        Findings, and the checks that were skipped because arguments are unknown.
+
+    Raises:
+        UsageError: The version is not known.
+
+    Example:
+        >>> launch = LaunchArguments(seq_length=100, context_parallel_size=8, world_size=8, skip_train=True)
+        >>> [result.code for result in check_arguments(launch)]
+        ['context-parallel', 'no-data']
+    """
+    version = None if megatron is None else known_version(megatron)
+
+    def validation(launch: LaunchArguments) -> Iterator[Result]:
+        return _validation(launch, version)
+
+    rules: tuple[Callable[[LaunchArguments], Iterator[Result]], ...] = (
+        _reading,
+        _ranks,
+        _batches,
+        _schedules,
+        validation,
+        _sources,
+        _split_string,
+        _caches,
+    )
+    return [result for rule in rules for result in rule(launch)]
+
+
+def check_processes(launch: LaunchArguments) -> list[Finding]:
+    """Check the arguments that do not depend on the kind of the data: processes and batches.
+
+    Example:
+        >>> launch = LaunchArguments(tensor_model_parallel_size=16, world_size=8, mock_data=True)
+        >>> [finding.code for finding in check_processes(launch)]
+        ['world-size']
+    """
+    results = (result for rule in (_ranks, _batches, _schedules) for result in rule(launch))
+    return [result for result in results if isinstance(result, Finding) and result.severity == "error"]
+
+
+def reason_sizes_unknown(launch: LaunchArguments) -> str | None:
+    """Return the reason why the numbers of samples are unknown; None if all arguments for them are known."""
+    names: tuple[str, ...] = (*_SIZES, "global_batch_size")
+    if launch.global_batch_size is None:
+        names += ("micro_batch_size", "world_size", *_MODEL_SIZES)
+    reason = launch.reason_unknown(*names)
+    if reason is not None:
+        return reason
+    has_steps = launch.train_iters is not None or launch.train_samples is not None
+    if not has_steps:
+        return launch.reason_hidden()
+    if launch.batch_size is None:
+        if launch.micro_batch_size is not None and launch.world_size is None:
+            return "the command does not contain the number of processes"
+        return launch.reason_hidden()
+    if launch.eval_interval is None and not (launch.full_validation or launch.skip_train):
+        return launch.reason_hidden()
+    return None
+
+
+def reason_data_unknown(launch: LaunchArguments) -> str | None:
+    """Return the reason why the datasets of a job are unknown; None if they are known or absent."""
+    reason = launch.reason_unknown(*DATA_ARGUMENTS, *_OTHER_DATA, *_INDEXING)
+    if reason is not None:
+        return reason
+    has_split = launch.split is not None or (launch.data_path is None and launch.data_args_path is None)
+    if has_data(launch) and has_split and launch.sequence_length and launch.data_cache_path is not None:
+        return None
+    return launch.reason_hidden()
+
+
+def reason_names_unknown(launch: LaunchArguments) -> str | None:
+    """Return the reason why the tokenizer, which the names of cache files contain, is unknown; else None."""
+    names = ("vocab_size", *_NULL_IDS) if launch.tokenizer_type == "NullTokenizer" else _TOKENIZER
+    reason = launch.reason_unknown("tokenizer_type", *names)
+    if reason is None and launch.tokenizer_type is None and launch.tokenizer_model is None:
+        return launch.reason_hidden()
+    return reason
+
+
+def has_data(launch: LaunchArguments) -> bool:
+    """Return whether a data argument is given and known."""
+    return any(getattr(launch, name) is not None for name in DATA_ARGUMENTS)
+
+
+def _reading(launch: LaunchArguments) -> Iterator[Result]:
+    yield from launch.problems
+    if (reason := launch.reason_hidden()) is not None:
+        yield skipped("arguments", reason)
+    for name, written in launch.unknown:
+        if not written:
+            yield SkippedCheck("arguments", f"{option_of(name)} has no value in the text", "add the value")
+
+
+def skipped(check: str, reason: str) -> SkippedCheck:
+    """Return a check that was skipped because an argument is unknown, with the option that tells it."""
+    hint = hint_of_values(reason)
+    if hint is None and "number of processes depends on --" in reason:
+        hint = "pass the launch command with numbers for --nnodes and --nproc-per-node"
+    elif hint is None and "has the invalid value" in reason:
+        hint = "correct the value"
+    elif hint is None and "number of processes" in reason:
+        hint = "pass --set WORLD_SIZE=N"
+    elif hint is None:
+        hint = "pass the launch command with this value, or the log of an earlier run of the job"
+    return SkippedCheck(check, reason, hint)
+
+
+def hint_of_values(text: str) -> str | None:
+    """Return the instruction to pass the values of the variables and parameters in a text; None without any.
+
+    Example:
+        >>> hint_of_values("--seq-length depends on $LENGTH")
+        'pass --set LENGTH=VALUE'
+    """
+    hints = [f"--set {name}=VALUE" for name in variables_in(text)]
+    if _PARAMETER.search(text):
+        hints.append("the parameters of the script after its name")
+    return f"pass {' '.join(hints[:-1])}{' and ' if len(hints) > 1 else ''}{hints[-1]}" if hints else None
+
+
+def variables_in(text: str) -> tuple[str, ...]:
+    """Return the names of the shell variables in a text, each once.
+
+    Example:
+        >>> variables_in('[ "$MODE" = a ] and not [ -n "${N:-}" ]')
+        ('MODE', 'N')
+    """
+    return tuple(dict.fromkeys(_VARIABLE.findall(text)))
+
+
+def _ranks(launch: LaunchArguments) -> Iterator[Result]:
+    length, context = launch.sequence_length, launch.context_parallel_size or 1
+    reason = launch.reason_unknown("seq_length", "encoder_seq_length", "context_parallel_size")
+    if reason is not None:
+        yield skipped("context-parallel", reason)
+    elif length is not None and context > 1 and length % (2 * context):
+        yield Finding(
+            "context-parallel",
+            "error",
+            f"the sequence length must be divisible by {2 * context} (2 x context parallel), got {length}",
+            f"use a multiple of {2 * context}: each context-parallel rank reads two chunks of a sequence",
+        )
+    if launch.is_completed and launch.world_size is None:
+        return
+    model, world = launch.model_parallel_size, launch.world_size
+    reason = launch.reason_unknown("world_size", *_MODEL_SIZES)
+    if reason is None and world is None:
+        reason = "the command does not contain the number of processes"
+    if reason is not None:
+        yield skipped("world-size", reason)
+    elif world is not None and world % model:
+        yield Finding(
+            "world-size",
+            "error",
+            f"the number of processes must be divisible by {model} (tensor x pipeline x context), "
+            f"got {world}",
+            f"start a multiple of {model} processes, or change the parallel sizes",
+        )
+
+
+def _batches(launch: LaunchArguments) -> Iterator[Result]:
+    reason = launch.reason_unknown("global_batch_size", "micro_batch_size", "world_size", *_MODEL_SIZES)
+    if reason is None and launch.global_batch_size is not None:
+        if launch.micro_batch_size is None:
+            reason = launch.reason_hidden()
+        elif launch.world_size is None and not launch.is_completed:
+            reason = "the command does not contain the number of processes"
+    if reason is not None:
+        yield skipped("batch-size", reason)
+        return
+    ranks = launch.data_parallel_size
+    hidden = launch.reason_hidden() if any(getattr(launch, name) is None for name in _MODEL_SIZES) else None
+    pairs = (
+        ("--global-batch-size", launch.global_batch_size, launch.micro_batch_size),
+        (
+            "--eval-global-batch-size",
+            launch.eval_global_batch_size or (launch.eval_micro_batch_size and launch.global_batch_size),
+            launch.eval_micro_batch_size or launch.micro_batch_size,
+        ),
+    )
+    for option, batch, micro in pairs:
+        if batch is None or micro is None or ranks is None or micro < 1:
+            continue
+        if batch % (micro * ranks) and hidden is not None:  # more model-parallel ranks may divide it
+            yield skipped("batch-size", hidden)
+        elif batch % (micro * ranks):
+            yield Finding(
+                "batch-size",
+                "error",
+                f"{option} must be divisible by {micro * ranks} ({micro} for each of {ranks} data-parallel "
+                f"ranks), got {batch}",
+                f"use {option} {-(-batch // (micro * ranks)) * micro * ranks}, or other parallel sizes",
+            )
+
+
+def _schedules(launch: LaunchArguments) -> Iterator[Result]:
+    if launch.step_batch_size_schedule is not None:
+        try:
+            schedule = parse_step_schedule(launch.step_batch_size_schedule, launch.seq_length)
+        except UsageError as error:
+            hint = "write pairs of a first sample and a batch size, such as '0:768 250B:1536'"
+            yield Finding("schedule", "error", error.message, error.hint or hint)
+            return
+        if launch.global_batch_size is not None and not launch.is_completed:
+            yield Finding(
+                "schedule",
+                "error",
+                "--step-batch-size-schedule and --global-batch-size exclude each other",
+                "remove --global-batch-size",
+            )
+        by_steps = launch.train_iters and not launch.train_samples
+        if by_steps and max(batch for _, batch in schedule) > (launch.batch_size or 0):
+            yield Finding(
+                "schedule",
+                "warning",
+                f"Megatron computes the size of the training data with {launch.batch_size} samples per step, "
+                "fewer than the schedule's: training may run out of samples",
+                "pass --train-samples instead of --train-iters",
+            )
+    if launch.rampup_batch_size is not None and not launch.train_iters:
+        yield Finding(
+            "schedule",
+            "warning",
+            "--rampup-batch-size is ignored from Megatron 0.18 on; up to 0.17 it adds steps, and so more "
+            "samples of validation than are counted here",
+            "pass --train-iters as the job prints it",
+        )
+
+
+def _validation(launch: LaunchArguments, megatron: str | None) -> Iterator[Result]:
+    if launch.eval_interval is not None or launch.full_validation or launch.skip_train:
+        return
+    reason = launch.reason_unknown("eval_interval") or launch.reason_hidden()
+    if reason is not None:
+        yield skipped("eval-interval", reason)
+        return
+    default = megatron_defaults.EVAL_INTERVAL
+    hint = f"add --eval-interval; the default up to 0.15 was {default}"
+    if megatron is None:
+        message = f"--eval-interval is missing: Megatron up to 0.15 uses {default}, later versions fail"
+        yield Finding("eval-interval", "warning", message, hint)
+    elif is_at_least(megatron, "0.16"):
+        message = f"--eval-interval is missing: Megatron {megatron} has no default, and will not start"
+        yield Finding("eval-interval", "error", message, hint)
+
+
+def _sources(launch: LaunchArguments) -> Iterator[Result]:
+    reason = launch.reason_unknown(*DATA_ARGUMENTS, *_OTHER_DATA)
+    common = [launch.data_path, launch.data_args_path]
+    separate = [launch.train_data_path, launch.valid_data_path, launch.test_data_path]
+    kinds = [
+        any(option is not None for option in common),
+        any(option is not None for option in (*separate, launch.per_split_data_args_path)),
+    ]
+    if None not in common or all(kinds) or (kinds[1] and any(separate) and launch.per_split_data_args_path):
+        given = ", ".join(option_of(name) for name in DATA_ARGUMENTS if getattr(launch, name) is not None)
+        yield Finding(
+            "no-single-source",
+            "error",
+            f"several mutually exclusive data arguments are set: {given}",
+            "keep one of them",
+        )
+    if reason is not None:
+        yield skipped("data", reason)
+    elif not any(kinds):
+        hidden = launch.reason_hidden()
+        if hidden is not None:
+            yield skipped("data", hidden)
+        else:
+            yield Finding(
+                "no-data", "error", "no data argument is set", "add --data-path or --train-data-path"
+            )
+    if kinds[1] and launch.split is not None:
+        yield Finding(
+            "split-excluded",
+            "error",
+            f"--split {launch.split!r} and data for each split exclude each other: Megatron will not start",
+            "remove --split",
+        )
+
+
+def _split_string(launch: LaunchArguments) -> Iterator[Result]:
+    if launch.data_path is None and launch.data_args_path is None:
+        return
+    if launch.split is None:
+        reason = launch.reason_unknown("split") or launch.reason_hidden()
+        if reason is not None:
+            yield skipped("split", reason)
+        elif launch.data_path is None:
+            yield Finding(
+                "default-split",
+                "error",
+                "--split is missing: Megatron has a default only for --data-path, and will not start",
+                f"add --split; the default would be {megatron_defaults.SPLIT!r}",
+            )
+        else:
+            yield Finding(
+                "default-split",
+                "warning",
+                f"--split is missing, and the default {megatron_defaults.SPLIT!r} reserves 3.1% of the data "
+                "for validation and test",
+                "add --split 1,0,0 to train on all data, or other shares",
+            )
+        return
+    try:
+        parse_split(launch.split)
+    except UsageError as error:
+        yield Finding("split", "error", error.message, error.hint or "write shares such as --split 99,1,0")
+
+
+def _caches(launch: LaunchArguments) -> Iterator[Result]:
+    lazy = launch.dataloader_fast_cache_load or launch.dataloader_defer_npy_index_mmap
+    if lazy and launch.data_cache_path is None:
+        reason = launch.reason_unknown("data_cache_path") or launch.reason_hidden()
+        if reason is not None:
+            yield skipped("cache-path", reason)
+        else:
+            yield Finding(
+                "no-cache-path",
+                "error",
+                "fast and deferred cache loading require --data-cache-path",
+                "add --data-cache-path DIR",
+            )
+    common = launch.data_path is not None or launch.data_args_path is not None
+    if launch.dataloader_fast_cache_load and common:
+        yield Finding(
+            "fast-cache-load",
+            "error",
+            "fast cache loading requires data for each split",
+            "use --train-data-path, --valid-data-path and --test-data-path, or remove "
+            "--dataloader-fast-cache-load",
+        )
+    if launch.dataloader_type == "cyclic" and launch.no_data_sharding:
+        yield Finding(
+            "cyclic-sampler",
+            "warning",
+            "the cyclic sampler without data sharding can yield different numbers of batches per rank, and "
+            "the ranks then diverge",
+            "remove --no-data-sharding, or use a number of samples that is divisible by the ranks",
+        )

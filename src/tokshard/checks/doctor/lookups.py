@@ -1,0 +1,402 @@
+"""Cache files that a job looks up, and under which tokenizer's names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from tokshard.checks.doctor.launch.arguments import LaunchArguments
+from tokshard.checks.doctor.options import DoctorOptions
+from tokshard.core.codec import Key
+from tokshard.core.megatron_versions import MEGATRON_VERSIONS
+from tokshard.core.path_mapping import PathMapping
+from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
+from tokshard.errors import StorageError, UsageError
+from tokshard.samples.blend.plan import SplitPlan
+from tokshard.samples.index.build_or_reuse import CacheTarget
+from tokshard.samples.index.description import BlendedDescription, Description, descriptions_in, differences
+from tokshard.samples.index.entry import CacheEntry, default_directory
+from tokshard.samples.index.examination import Condition
+from tokshard.samples.index.identifiers import (
+    HUGGING_FACE,
+    NEUTRAL,
+    NULL,
+    megatron_identifiers,
+)
+from tokshard.samples.index.options import IndexRequest
+from tokshard.samples.index.packing import Packing
+from tokshard.samples.index.planned_indexes import plan_indexes
+
+_PLACE = re.compile(r"\[\d+\]")
+
+
+@dataclass(frozen=True, slots=True)
+class LookupDifference:
+    """A field that differs between a description that is looked up and one that exists."""
+
+    field: Annotated[str, Key("field", "Name of the field.")]
+    wanted: Annotated[Any, Key("wanted", "Its value in the description that is looked up.")]
+    found: Annotated[Any, Key("found", "Its value in the one that exists.")]
+
+
+@dataclass(frozen=True, slots=True)
+class NearestDescription:
+    """The description in a cache that differs least from one that is missing."""
+
+    path: Annotated[str, Key("path", "Path of the description.")]
+    differences: Annotated[tuple[LookupDifference, ...], Key("differences", "Fields that differ.")]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields that differ, each once, without the numbers of sources."""
+        return tuple(dict.fromkeys(_PLACE.sub("", difference.field) for difference in self.differences))
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLookup:
+    """One cache entry that a job looks up."""
+
+    split: Annotated[str, Key("split", "train, valid, test, or valid.0 and so on.")]
+    prefix: Annotated[
+        str | None, Key("prefix", "Dataset, as the job names it; null for the order of the blend.")
+    ]
+    hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern="[0-9a-f]{32}")]
+    description: Annotated[str, Key("description", "Text whose hash it is.")]
+    files: Annotated[
+        tuple[str, ...],
+        Key("files", "Files that must exist for Megatron to build nothing, description first."),
+    ]
+    condition: Annotated[
+        Condition | None,
+        Key("condition", "fresh, stale, damaged, foreign or missing; null without the dataset."),
+    ]
+    detail: Annotated[str, Key("detail", "Why.")]
+    nearest: Annotated[
+        NearestDescription | None, Key("nearest", "Description that differs least from a missing one.")
+    ] = None
+
+    @property
+    def name(self) -> str:
+        """The dataset as the job names it, or the words ``the blend``."""
+        return "the blend" if self.prefix is None else self.prefix
+
+    @property
+    def stem(self) -> str:
+        """The path that the names of all its files begin with."""
+        return self.files[0].removesuffix("-description.txt")
+
+    @property
+    def will_be_found(self) -> bool:
+        """True if Megatron will use the files: it only checks that they exist."""
+        return all(map(os.path.isfile, self.files))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerNames:
+    """The source of the tokenizer's identifiers in the names of cache files."""
+
+    source: Annotated[
+        Literal["megatron", "file", "cache", "unknown"],
+        Key(
+            "source", "megatron: a preset; file: an option; cache: the cache itself; unknown: no preset fits."
+        ),
+    ]
+    versions: Annotated[tuple[str, ...], Key("versions", "Versions of Megatron Core of the preset.")] = ()
+    path: Annotated[str | None, Key("path", "File that the option names.")] = None
+
+    @property
+    def label(self) -> str:
+        """The source in words."""
+        if self.source == "megatron":
+            return f"Megatron {', '.join(self.versions)}"
+        return {"file": f"the tokenizer in {self.path}", "cache": "the cache itself"}.get(
+            self.source, "no known tokenizer"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Identifiers that the tokenizer of a job may have.
+
+    Attributes:
+        names: Where they come from.
+        identifiers: The identifiers.
+    """
+
+    names: TokenizerNames
+    identifiers: dict[str, Any] | None
+
+
+def identifiers_of_launch(launch: LaunchArguments, version: str) -> dict[str, Any]:
+    """Return the identifiers that a version of Megatron gives the tokenizer of a launch command.
+
+    Raises:
+        UsageError: There is no preset for the version or the tokenizer, or something is missing.
+    """
+    options: dict[str, Any] = {}
+    if launch.tokenizer_type == NULL:
+        options["vocab_size"] = launch.vocab_size
+        options["eod_id"] = launch.null_tokenizer_eod_id
+        if launch.null_tokenizer_pad_id is not None:
+            options["pad_id"] = launch.null_tokenizer_pad_id
+    else:
+        options["vocab_file"] = launch.vocab_file
+        options["merges_file"] = launch.merge_file
+        options["chat_template"] = launch.chat_template
+        options["additional_special_tokens"] = list(launch.tokenizer_special_tokens or ()) or None
+        options["trust_remote_code"] = launch.trust_remote_code or None
+        options["use_gigatoken"] = launch.use_gigatoken or None
+        options["use_fast"] = _switch(launch.tokenizer_hf_use_fast, launch.tokenizer_hf_no_use_fast)
+        options["include_special_tokens"] = _switch(
+            launch.tokenizer_hf_include_special_tokens, launch.tokenizer_hf_no_include_special_tokens
+        )
+    given = {name: value for name, value in options.items() if value is not None}
+    return megatron_identifiers(
+        version, launch.tokenizer_type or HUGGING_FACE, launch.tokenizer_model, **given
+    )
+
+
+def candidates_of_launch(launch: LaunchArguments) -> list[Candidate]:
+    """Return what each version of Megatron would say, the newest first, as far as it is known."""
+    found: dict[str, Candidate] = {}
+    for version in reversed(MEGATRON_VERSIONS):
+        try:
+            identifiers = identifiers_of_launch(launch, version)
+        except UsageError:
+            continue
+        key = repr(identifiers)
+        earlier = found[key].names.versions if key in found else ()
+        found[key] = Candidate(TokenizerNames("megatron", (*earlier, version)), identifiers)
+    return list(found.values())
+
+
+def chosen_candidate(launch: LaunchArguments, options: DoctorOptions) -> Candidate | None:
+    """Return the identifiers that options choose for the tokenizer of a launch command; None if they do not.
+
+    Raises:
+        UsageError: There is no preset for the version or the tokenizer, or something is missing.
+        InputError: A file cannot be read.
+    """
+    if options.megatron is not None:
+        identifiers = identifiers_of_launch(launch, options.megatron)
+        return Candidate(TokenizerNames("megatron", (options.megatron,)), identifiers)
+    found = options.naming.identifiers()
+    path = options.like or options.tokenizer_identifiers
+    return None if found is None else Candidate(TokenizerNames("file", path=str(path)), found)
+
+
+def may_be_of_launch(identifiers: dict[str, Any], launch: LaunchArguments) -> bool:
+    """Tell whether a tokenizer of some cache may be that of a launch command, as far as the command tells.
+
+    Neutral names, which tokshard gives where nothing is known of a job, are those of no job.
+
+    Example:
+        >>> launch = LaunchArguments(tokenizer_type="SentencePieceTokenizer", tokenizer_model="/models/a")
+        >>> may_be_of_launch({"class": "X", "tokenizer_path": "/models/a"}, launch)
+        True
+        >>> may_be_of_launch({"class": "X", "tokenizer_path": "/models/b"}, launch)
+        False
+    """
+    if identifiers.get("class") == NEUTRAL:
+        return False
+    if launch.tokenizer_type == NULL:
+        return identifiers.get("vocab_size") == str(launch.vocab_size)
+    path = identifiers.get("tokenizer_path")  # Megatron's legacy tokenizers have a list of one
+    return launch.tokenizer_model is None or launch.tokenizer_model in (
+        path if isinstance(path, list) else [path]
+    )
+
+
+def _switch(on: bool, off: bool) -> bool | None:  # noqa: FBT001 - two flags of a command line
+    return True if on else False if off else None
+
+
+@dataclass(frozen=True, slots=True)
+class CachedDescriptions:
+    """The descriptions in directories of caches, each directory read once, when it is first asked for."""
+
+    _read: dict[str, dict[tuple[str, str], list[tuple[str, Description]]]] = field(default_factory=dict)
+
+    def nearest(self, wanted: Description, directory: str) -> NearestDescription | None:
+        """Return the description in a directory that differs least from the one wanted.
+
+        Those of the same dataset (or with the same number of sources) come first.
+        """
+        candidates = self._of(directory).get((wanted.CLASS, _split_of(wanted)), [])
+        related = [found for found in candidates if _subject(found[1]) == _subject(wanted)]
+        found = [
+            NearestDescription(
+                path, tuple(LookupDifference(*differs) for differs in differences(wanted, other))
+            )
+            for path, other in related or candidates
+        ]
+        return min(found, key=lambda near: (len(near.fields), len(near.differences), near.path), default=None)
+
+    def tokenizers(self, directories: Iterable[str]) -> list[dict[str, Any]]:
+        """Return the different identifiers of tokenizers in the descriptions, the most frequent first."""
+        times: dict[str, int] = {}
+        values: dict[str, dict[str, Any]] = {}
+        for directory in dict.fromkeys(directories):
+            for (kind, _), descriptions in self._of(directory).items():
+                for _, description in descriptions if kind == "GPTDataset" else ():
+                    if not isinstance(description, BlendedDescription) and description.tokenizer is not None:
+                        key = repr(description.tokenizer)
+                        times[key] = times.get(key, 0) + 1
+                        values[key] = description.tokenizer
+        return [values[key] for key in sorted(times, key=lambda key: -times[key])]
+
+    def _of(self, directory: str) -> dict[tuple[str, str], list[tuple[str, Description]]]:
+        if directory not in self._read:
+            self._read[directory] = _read_directory(directory)
+        return self._read[directory]
+
+
+def _read_directory(directory: str) -> dict[tuple[str, str], list[tuple[str, Description]]]:
+    found: dict[tuple[str, str], list[tuple[str, Description]]] = {}
+    try:
+        for path, description in descriptions_in(directory):
+            found.setdefault((description.CLASS, _split_of(description)), []).append((path, description))
+    except (FileNotFoundError, NotADirectoryError):
+        return found
+    except OSError as error:
+        raise StorageError("read", directory, error) from error
+    return found
+
+
+def _split_of(description: Description) -> str:
+    return description.split if isinstance(description, BlendedDescription) else description.index_split
+
+
+def _subject(description: Description) -> object:
+    if isinstance(description, BlendedDescription):
+        return tuple(dataset.dataset_path for dataset in description.datasets)
+    return description.dataset_path
+
+
+class JobCache:
+    """The cache of a job: the files that the job looks up in it, and their conditions."""
+
+    def __init__(self, launch: LaunchArguments, paths: PathMapping) -> None:
+        path = launch.data_cache_path
+        self._directory = None if path is None else paths.inverse().map(path)
+        self._cached = CachedDescriptions()
+        self._launch = launch
+
+    def likeliest(self, splits: Sequence[SplitPlan]) -> Candidate:
+        """Return the identifiers under which most files are there, else those most like some that are."""
+        directories = [self._of(request) for split in splits for request in split.requests]
+        there = self._cached.tokenizers(directories)
+        candidates = candidates_of_launch(self._launch)
+        known = [candidate.identifiers for candidate in candidates]
+        candidates += [
+            Candidate(TokenizerNames("cache"), identifiers)
+            for identifiers in there
+            if identifiers not in known and may_be_of_launch(identifiers, self._launch)
+        ]
+        if not candidates:
+            return Candidate(TokenizerNames("unknown"), {})
+        return max(
+            candidates,
+            key=lambda candidate: (
+                self._found([split.with_tokenizer(candidate.identifiers) for split in splits]),
+                max((_likeness(candidate.identifiers, other) for other in there), default=0),
+                _is_release(candidate),
+            ),
+        )
+
+    def has_names_of(self, splits: Sequence[SplitPlan]) -> bool:
+        """Return whether an index with the name that one of the splits looks up exists."""
+        return self._found(splits) > 0
+
+    @property
+    def directory(self) -> str | None:
+        """The directory of all files on this machine; None for one beside each dataset."""
+        return self._directory
+
+    def lookups(self, splits: Sequence[SplitPlan]) -> list[CacheLookup]:
+        """Return all cache entries that a job looks up, with their conditions."""
+        conditions = self._conditions(splits)
+        found = []
+        for split in splits:
+            for request in split.requests:
+                entry = self.entry(request)
+                condition, detail = conditions.get(entry.stem, (None, "cannot be examined"))
+                if not all(map(os.path.isfile, entry.megatron_files)):
+                    detail = detail if condition == "missing" else "does not exist"
+                    condition = "missing"
+                description = request.description()
+                found.append(
+                    self._lookup(split.name, request.training_path, entry, description, condition, detail)
+                )
+            blend = split.description()
+            if blend is not None and self._directory is not None:
+                target = CacheTarget.of_blend(blend, self._directory, "the blend")
+                examined = target.examine()
+                found.append(
+                    self._lookup(split.name, None, target.entry, blend, examined.condition, examined.detail)
+                )
+        return found
+
+    def packings(self, splits: Sequence[SplitPlan]) -> dict[CacheEntry, Packing | None]:
+        """Return the packing of each index that is looked up and exists; None for concatenated documents."""
+        found: dict[CacheEntry, Packing | None] = {}
+        entries = (self.entry(request) for split in splits for request in split.requests)
+        for entry in entries:
+            if os.path.isfile(entry.description_path):
+                sidecar = entry.readable_sidecar()
+                packed = sidecar.origin.packed if sidecar is not None and sidecar.origin is not None else None
+                found[entry] = None if packed is None else packed.packing
+        return found
+
+    def allowed_mismatches(self, lookups: Iterable[CacheLookup]) -> tuple[TokenizerMismatch, ...]:
+        """Return the mismatches of tokenizers that existing entries record as allowed."""
+        entries = (CacheEntry.of_file(lookup.files[0]) for lookup in lookups if lookup.condition != "missing")
+        found = (entry.allowed_mismatches() for entry in entries if entry is not None)
+        return tuple(dict.fromkeys(mismatch for mismatches in found for mismatch in mismatches))
+
+    def _lookup(
+        self,
+        split: str,
+        prefix: str | None,
+        entry: CacheEntry,
+        description: Description,
+        condition: Condition | None,
+        detail: str,
+    ) -> CacheLookup:
+        nearest = self._cached.nearest(description, entry.directory) if condition == "missing" else None
+        return CacheLookup(
+            split, prefix, entry.hash, description.text(), entry.megatron_files, condition, detail, nearest
+        )
+
+    def _conditions(self, splits: Sequence[SplitPlan]) -> dict[str, tuple[Condition | None, str]]:
+        requests = [request for split in splits if split.sources for request in split.requests]
+        found = plan_indexes(requests, cache_directory=self._directory).examine()
+        return {entry.stem: (examined.condition, examined.detail) for entry, examined in found.items()}
+
+    def _found(self, splits: Sequence[SplitPlan]) -> int:
+        return sum(
+            os.path.isfile(self.entry(request).description_path)
+            for split in splits
+            for request in split.requests
+        )
+
+    def entry(self, request: IndexRequest) -> CacheEntry:
+        """Return the files of an index; the request has the identifiers of the tokenizer."""
+        return CacheEntry.of(request.description(), self._of(request))
+
+    def _of(self, request: IndexRequest) -> str:
+        return self._directory or default_directory(request.prefix)
+
+
+def _is_release(candidate: Candidate) -> bool:
+    return any(version[0].isdecimal() for version in candidate.names.versions)
+
+
+def _likeness(known: dict[str, Any] | None, other: dict[str, Any]) -> int:
+    # Fields that only one of them has count against it.
+    fields = known or {}
+    same = [name for name, value in other.items() if fields.get(name) == value]
+    return len(same) - len(fields.keys() ^ other.keys())

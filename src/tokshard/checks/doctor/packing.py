@@ -1,0 +1,81 @@
+"""Packed indexes in the cache of a job: what the job reads by them, and what its arguments must be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from tokshard.checks.doctor.launch.arguments import LaunchArguments
+from tokshard.core.findings import Finding
+from tokshard.core.formatting import listed
+from tokshard.samples.blend.plan import SplitPlan
+from tokshard.samples.index.packing import Packing
+
+_SHOWN_SOURCES = 5
+
+
+def common_packing(packings: Iterable[Packing | None]) -> Packing | None:
+    """Return the packing of all indexes; None if they differ or are not packed.
+
+    Example:
+        >>> common_packing([Packing(), Packing()]), common_packing([Packing(), None])
+        (Packing(max_documents=None, pad_multiple=None, algorithm='tokshard.best-fit/1'), None)
+    """
+    found = set(packings)
+    return found.pop() if len(found) == 1 else None
+
+
+def packed_prefixes(splits: Iterable[SplitPlan]) -> dict[str, Packing]:
+    """Return the packing of each packed dataset by path prefix; the first counts if its splits differ."""
+    found: dict[str, Packing] = {}
+    for request in (request for split in splits for request in split.requests):
+        if request.packing is not None:
+            found.setdefault(request.prefix, request.packing)
+    return found
+
+
+def findings_of_packing(launch: LaunchArguments, packed: Mapping[str, Packing]) -> Iterator[Finding]:
+    """Yield the findings about a job that reads packed indexes.
+
+    Args:
+        launch: The arguments of the job.
+        packed: The packing of each index that is packed, by path prefix.
+    """
+    if not packed:
+        return
+    names = listed(list(packed), _SHOWN_SOURCES)
+    if launch.dataloader_defer_npy_index_mmap:
+        yield Finding(
+            "packed-deferred",
+            "error",
+            f"the indexes of {names} are packed, but deferred index loading computes their number of samples "
+            "from token counts",
+            "remove --dataloader-defer-npy-index-mmap, or build the indexes with --pack concat in another "
+            "cache directory",
+        )
+    if not launch.reset_attention_mask and not launch.dataloader_inter_document_masking:
+        yield Finding(
+            "packed-attention",
+            "note",
+            f"samples of {names} are packed documents, and attention crosses their borders",
+            "add --dataloader-inter-document-masking (Megatron 0.19 or later) or, without Transformer "
+            "Engine, --reset-attention-mask, unless this is intended",
+        )
+    if not (launch.reset_position_ids or launch.reset_attention_mask or launch.eod_mask_loss):
+        # GPTDataset masks the padding of the first sample that it reads in the loss mask that it then keeps.
+        yield Finding(
+            "packed-loss-mask",
+            "warning",
+            f"samples of {names} are padded, and Megatron masks the padding of the first sample that a "
+            "data loader worker reads in all samples that the worker reads later",
+            "add --eod-mask-loss, --reset-position-ids or --reset-attention-mask: with any of them, Megatron "
+            "computes the loss mask of every sample",
+        )
+    multiples = [str(packing.pad_multiple) for packing in packed.values() if packing.pad_multiple is not None]
+    if multiples:
+        yield Finding(
+            "packed-padding",
+            "note",
+            f"samples of {names} have room to pad each document to a multiple of "
+            f"{multiples[0]} tokens, but Megatron does not pad documents",
+            "build the indexes without --pad-multiple, unless another trainer reads them too",
+        )

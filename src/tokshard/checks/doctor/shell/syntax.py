@@ -1,0 +1,140 @@
+"""Syntax trees of shell scripts, from the parser of ``shfmt`` (mvdan.cc/sh).
+
+The trees are those of ``shfmt --to-json``: dictionaries with the node types and field names of its Go package
+``syntax``.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from typing import Any
+
+from tokshard.checks.doctor.shell.values import script_of, unknown, value_of_script, written_text
+from tokshard.errors import UsageError
+
+Node = dict[str, Any]
+"""A node of a syntax tree: its fields, and the text of its class under ``Type``."""
+
+_PACKAGE = "shfmt-py"
+_MAX_CHARACTERS = 4 << 20
+_PROGRAMS = ("shfmt", "shfmt.exe")
+# Published scripts contain texts such as <path of the data>, which bash would take for redirections.
+_FILL_IN = re.compile(
+    r"""(?<![<\d&])<[A-Za-z][^<>\n&|;"'$]*(?<!\s)(?<!\s\d)>(?=[\s"'_/\\),.]|$)""",
+    re.MULTILINE,
+)
+# And array elements such as [0]*3, which only bash accepts.
+_BRACKET = re.compile(r"(?<=\s)\[(?=[^\s\[\]]*\](?!\s|\+?=))")
+_ASSIGNING = re.compile(r"\+\+|--|(?:[-+*/%&|^]|<<|>>)?=")
+_MESSAGE = re.compile(r"<standard input>:(\d+):\d+: (.*)|(\d+):\d+: (.*)")
+
+
+class ShellText:
+    """A shell script and its syntax tree.
+
+    Attributes:
+        statements: The statements of the script.
+
+    Raises:
+        UsageError: It is not a shell script.
+
+    Example:
+        >>> [statement["Cmd"]["Type"] for statement in ShellText("A=1; if true; then run $A; fi").statements]
+        ['CallExpr', 'IfClause']
+    """
+
+    def __init__(self, text: str) -> None:
+        if len(text) > _MAX_CHARACTERS:
+            raise UsageError(
+                f"a launch script must have at most {_MAX_CHARACTERS:,} characters, got {len(text):,}",
+                hint="pass the command that starts the job alone",
+            )
+        # The parser counts bytes, and rejects what is not UTF-8.
+        text = text.replace("\r\n", "\n").replace("\0", "?")
+        text = _FILL_IN.sub(lambda match: _filled(match) if " " in match[0] else match[0], text)
+        self._source = text.encode("utf-8", "replace")
+        try:
+            tree = _parse(self._source)
+        except UsageError:
+            text = _BRACKET.sub(r"\\[", _FILL_IN.sub(_filled, text))
+            self._source = text.encode("utf-8", "replace")
+            tree = _parse(self._source)
+        self.statements: list[Node] = tree.get("Stmts", [])
+
+    def written(self, node: Node) -> str:
+        """Return a node as it is written."""
+        return written_text(
+            value_of_script(self._source[node["Pos"].get("Offset", 0) : node["End"]["Offset"]].decode())
+        )
+
+    @property
+    def text(self) -> str:
+        """The script."""
+        return self._source.decode()
+
+
+def assigned_names(node: Any) -> Iterator[str]:
+    """Yield the names of the variables that the statements of a tree set."""
+    if isinstance(node, list):
+        for item in node:
+            yield from assigned_names(item)
+    elif isinstance(node, dict):
+        if isinstance(node.get("Name"), dict) and ("Value" in node or "Array" in node):
+            yield node["Name"].get("Value", "")
+        if node.get("Type") in ("BinaryArithm", "UnaryArithm") and _ASSIGNING.fullmatch(node["Op"]):
+            for part in node["X"].get("Parts", ()):
+                yield part.get("Value") or part.get("Param", {}).get("Value", "")
+        for value in node.values():
+            yield from assigned_names(value)
+
+
+def _filled(match: re.Match[str]) -> str:
+    return script_of(unknown(match[0]))
+
+
+@lru_cache(maxsize=128)  # loops run the same texts again
+def _parse(source: bytes) -> Node:
+    command = [_program(), "--language-dialect", "bash", "--to-json"]
+    done = subprocess.run(  # noqa: S603 - the text is read, not run
+        command, input=source, capture_output=True, check=False
+    )
+    if done.returncode == 0:
+        try:
+            tree: Node = json.loads(done.stdout)
+        except RecursionError:
+            raise too_deep() from None
+        return tree
+    told = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["unknown error"]
+    match = _MESSAGE.fullmatch(told[0])
+    line, message = (match[1] or match[3], match[2] or match[4]) if match else ("1", told[0])
+    raise UsageError(
+        f"cannot read the launch script: line {line}: {message}",
+        hint="check the script with bash -n, or pass the command alone",
+    )
+
+
+def too_deep() -> UsageError:
+    """Return the error about a script that is nested too deeply."""
+    return UsageError(
+        "the launch script is nested too deeply", hint="pass the command that starts the job alone"
+    )
+
+
+@cache
+def _program() -> str:
+    for file in importlib.metadata.files(_PACKAGE) or ():
+        if file.name in _PROGRAMS and os.path.isfile(file.locate()):
+            return str(file.locate())
+    if (found := shutil.which(_PROGRAMS[0])) is not None:
+        return found
+    raise UsageError(
+        f"the package {_PACKAGE}, which reads launch scripts, is incomplete",
+        hint=f"install it again: pip install --force-reinstall {_PACKAGE}",
+    )

@@ -1,0 +1,149 @@
+"""Descriptions of blends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tokshard.checks.inspect.axes import SHARES, linear_axis
+from tokshard.checks.inspect.facts import SUMMARY_TITLE, Facts, mismatch_facts
+from tokshard.checks.inspect.packing_facts import describe_cached, describe_job_options
+from tokshard.core.formatting import Table, count, counted, percent, tokenizer_name
+from tokshard.core.presentation import (
+    Bar,
+    BarChart,
+    Block,
+    FactList,
+    Paragraph,
+    Section,
+)
+from tokshard.samples.blend.certificate import SourceCertificate
+from tokshard.samples.blend.document import BlendDocument, BlendSplit
+from tokshard.samples.blend.plan import KIND_NAMES
+from tokshard.samples.index.entry import CacheEntry
+from tokshard.samples.index.packing_report import PackingReport
+
+SHOWN_SOURCES = 100
+"""Bars of a chart at most."""
+
+
+def describe_blend(document: BlendDocument) -> list[Section]:
+    """Return the description of a blend."""
+    facts: Facts = [
+        ("blend", document.path),
+        ("id", document.id),
+        ("indexes in", document.cache_directory),
+        ("sequence", f"{count(document.sequence_length)} tokens"),
+        ("seed", document.seed),
+        *_tokenizer_facts(document),
+        *mismatch_facts(document.tokenizer_mismatches),
+    ]
+    sections = [
+        Section(SUMMARY_TITLE, [FactList(facts)]),
+        *(describe_split(split) for split in document.splits.values()),
+    ]
+    packed = list(_packed_sources(document))
+    return [*sections, describe_cached(packed), describe_job_options()] if packed else sections
+
+
+def _packed_sources(document: BlendDocument) -> Iterator[tuple[str, str, PackingReport]]:
+    for split in document.splits.values():
+        for source, named in zip(split.sources, split.certificate.sources, strict=True):
+            entry = None if source.packing is None else CacheEntry.of_file(source.description)
+            sidecar = None if entry is None else entry.readable_sidecar()
+            if sidecar is not None and sidecar.packing_report is not None:
+                yield named.prefix, split.name, sidecar.packing_report
+
+
+def _tokenizer_facts(document: BlendDocument) -> Facts:
+    names = dict.fromkeys(tokenizer_name(tokenizer.identity) for tokenizer in document.tokenizers or ())
+    facts: Facts = [("" if number else "tokenizer", name) for number, name in enumerate(names)]
+    if document.job_tokenizer is not None:
+        facts.append(("job's tokenizer", tokenizer_name(document.job_tokenizer)))
+    return facts
+
+
+def describe_split(split: BlendSplit) -> Section:
+    """Return the description of a split: its certificate."""
+    certificate = split.certificate
+    if not certificate.samples:
+        title = f"{split.name}: {KIND_NAMES[split.kind]}, no samples; built anyway, as Megatron does"
+        return Section(title, [])
+    title = (
+        f"{split.name}: {KIND_NAMES[split.kind]}, {counted(certificate.samples, 'sample')}, "
+        f"{counted(certificate.tokens, 'token')}"
+    )
+    rows = [
+        (
+            source.prefix,
+            percent(source.weight),
+            percent(source.share),
+            count(source.samples),
+            count(source.tokens),
+            f"{source.epochs:.2f}",
+            f"{count(source.documents_drawn)} of {count(source.documents)}",
+            _times(source.document_least, source.document_most),
+            f"{source.weight_error:.2f}",
+        )
+        for source in certificate.sources
+    ]
+    header = (
+        *("source", "weight", "share", "samples", "tokens", "epochs"),
+        *("documents read", "times each", "error (samples)"),
+    )
+    blocks: list[Block] = [Table(header, rows)]
+    if split.kind != "single":
+        blocks.append(weight_error_line(certificate.weight_error))
+    shown = certificate.sources[:SHOWN_SOURCES]
+    shares = [Bar(source.prefix, source.share, percent(source.share), mark=source.weight) for source in shown]
+    notes = [] if split.kind == "single" else [WEIGHT_ERROR_NOTE]
+    more = more_sources(len(certificate.sources))
+    return Section(title, blocks, [*notes, shares_chart(shares), _epochs_chart(shown), *more])
+
+
+WEIGHT_ERROR_NOTE = Paragraph(
+    "Weight error: the samples drawn from a source so far, compared with its weight times all samples drawn "
+    "so far.",
+    soft=True,
+)
+
+
+def shares_chart(shares: Sequence[Bar]) -> BarChart:
+    """Return the chart of the shares of sources."""
+    return BarChart(
+        "Share of samples drawn from each source",
+        shares,
+        ("source", "share"),
+        full=1.0,
+        ticks=SHARES,
+        mark="weight of the source",
+    )
+
+
+def _epochs_chart(sources: Sequence[SourceCertificate]) -> BarChart:
+    bars = [Bar(source.prefix, source.epochs, f"{source.epochs:.2f}", mark=1.0) for source in sources]
+    most = max([1.0, *(source.epochs for source in sources)])
+    ticks = linear_axis("epochs", most, whole=most >= 3).ticks
+    return BarChart(
+        "Epochs: tokens drawn from each source, divided by its tokens in this split",
+        bars,
+        ("source", "epochs"),
+        full=most,
+        ticks=ticks,
+        mark="one epoch: each token is read once",
+    )
+
+
+def _times(least: int, most: int) -> str:
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def weight_error_line(largest: float) -> Paragraph:
+    """Return the line with the largest weight error of any source."""
+    return Paragraph(f"Weight error over the run: max. deviation {largest:.2f} samples")
+
+
+def more_sources(sources: int) -> list[Paragraph]:
+    """Return a note if a chart does not show all sources."""
+    if sources <= SHOWN_SOURCES:
+        return []
+    return [Paragraph(f"{count(sources - SHOWN_SOURCES)} more are in the table.", soft=True)]

@@ -1,0 +1,195 @@
+"""Descriptions of index caches and cached indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokshard.checks.inspect.blend_facts import (
+    SHOWN_SOURCES,
+    WEIGHT_ERROR_NOTE,
+    more_sources,
+    shares_chart,
+    weight_error_line,
+)
+from tokshard.checks.inspect.facts import SUMMARY_TITLE, Facts, lengths_chart, mismatch_facts, range_of
+from tokshard.checks.inspect.indexes import (
+    CacheSummary,
+    EntrySummary,
+    IndexSummary,
+    SampleStatistics,
+    SourceStatistics,
+)
+from tokshard.checks.inspect.packing_facts import describe_cached, describe_job_options, describe_packing
+from tokshard.core.formatting import Table, count, counted, percent, size
+from tokshard.core.presentation import (
+    Bar,
+    BarChart,
+    FactList,
+    Paragraph,
+    Section,
+)
+
+
+def describe_cache(summary: CacheSummary) -> list[Section]:
+    """Return the description of an index cache."""
+    blends = sum(entry.is_blend for entry in summary.entries)
+    facts: Facts = [
+        ("cache", summary.directory),
+        ("entries", f"{len(summary.entries) - blends} indexes of datasets, {blends} orders of blends"),
+        ("size", size(summary.size_bytes)),
+    ]
+    facts += [(entry.condition, f"{entry.hash}: {entry.detail}") for entry in summary.entries if entry.detail]
+    facts += dict.fromkeys(fact for entry in summary.entries for fact in _entry_mismatches(entry))
+    rows = [
+        (
+            entry.name,
+            entry.split,
+            "unknown" if entry.samples is None else count(entry.samples),
+            size(entry.size_bytes),
+            _maker(entry),
+            entry.condition,
+            entry.hash,
+        )
+        for entry in summary.entries
+    ]
+    header = ("dataset", "split", "samples", "size", "built by", "state", "hash")
+    bars = [
+        Bar(f"{row[0]}, {row[1]}", entry.samples or 0, row[2])
+        for row, entry in zip(rows, summary.entries[:SHOWN_SOURCES], strict=False)
+    ]
+    sections = [
+        Section(SUMMARY_TITLE, [FactList(facts)]),
+        Section(
+            "Entries",
+            [Table(header, rows, left=(0, 1, 4, 5, 6))],
+            [
+                BarChart("Samples of each entry", bars, ("dataset, split", "samples")),
+                *more_sources(len(rows)),
+            ],
+        ),
+    ]
+    packed = [
+        (entry.name, entry.split, entry.sidecar.packing_report)
+        for entry in summary.entries
+        if entry.sidecar is not None and entry.sidecar.packing_report is not None
+    ]
+    return [*sections, describe_cached(packed)] if packed else sections
+
+
+def _entry_mismatches(entry: EntrySummary) -> Facts:
+    return mismatch_facts(entry.sidecar.tokenizer_mismatches if entry.sidecar is not None else None)
+
+
+def _maker(entry: EntrySummary) -> str:
+    if entry.sidecar is None:
+        return "another program"
+    return f"tokshard {entry.sidecar.tool.version}"
+
+
+_ORIGINS = {
+    "unchanged": "the dataset is unchanged since the index was built",
+    "changed": "the dataset has changed since the index was built",
+    "unknown": "not built by tokshard, so the content of the dataset at that time is unknown",
+    "unreadable": "the dataset cannot be compared from here",
+    None: "the order follows from the description alone",
+}
+
+
+def describe_index(summary: IndexSummary) -> list[Section]:
+    """Return the description of one index of a cache."""
+    entry = summary.entry
+    detail = f": {summary.detail}" if summary.detail else ""
+    facts: Facts = [
+        ("index", f"{entry.hash}, {'the order of a blend' if entry.is_blend else 'an index of a dataset'}"),
+        ("in", summary.directory or "."),
+        ("files", entry.condition + (f": {entry.detail}" if entry.detail else "")),
+        ("made by", _maker(entry)),
+        ("dataset", entry.name),
+        ("origin", f"{_ORIGINS[summary.dataset_condition]}{detail}"),
+        ("split", entry.split),
+    ]
+    facts += _entry_mismatches(entry)
+    if entry.samples is not None:
+        facts.append(("samples", count(entry.samples)))
+    if entry.description is not None and not entry.is_blend:
+        facts += _description_facts(entry.description)
+    statistics = summary.statistics
+    if statistics is not None:
+        facts.append(("epochs", f"{statistics.epochs:g} of {counted(statistics.sequences, 'sequence')}"))
+    facts += _packing_facts(entry, statistics)
+    sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
+    if entry.arrays:
+        rows = [
+            (array.name, f"{array.dtype} of shape {array.shape}", size(array.size_bytes))
+            for array in entry.arrays
+        ]
+        sections.append(Section("Arrays", [Table(("array", "content", "size"), rows, left=(0, 1))]))
+    packing = None if entry.sidecar is None else entry.sidecar.packing_report
+    if packing is not None:
+        counted_documents = None if statistics is None else statistics.sequences_per_sample
+        sections += [describe_packing(packing, counted_documents), describe_job_options()]
+    elif statistics is not None and statistics.sequences_per_sample.count:
+        lengths = statistics.sequences_per_sample
+        columns = ("sequences read", "samples")
+        chart = lengths_chart("Samples by the number of sequences they read from", columns, lengths)
+        sections.append(
+            Section("Sequences per sample", [Paragraph(range_of(lengths, "sequences per sample")), chart])
+        )
+    if summary.sources is not None:
+        sections.append(_describe_order(summary.sources))
+    return sections
+
+
+def _packing_facts(entry: EntrySummary, statistics: SampleStatistics | None) -> Facts:
+    origin = None if entry.sidecar is None else entry.sidecar.origin
+    if origin is None:
+        return []
+    facts: Facts = [("packing", origin.pack)]
+    if statistics is not None and statistics.cut_documents is not None:
+        documents = origin.epochs * (origin.sequences if origin.packed is None else origin.packed.documents)
+        cut = f"{count(statistics.cut_documents)} of {count(documents)}"
+        if statistics.cut_tokens is not None and origin.tokens_per_epoch:
+            share = statistics.cut_tokens / (origin.epochs * origin.tokens_per_epoch)
+            cut += f", which have {percent(share)} of the tokens"
+        facts.append(("documents cut", cut))
+    return facts
+
+
+def _description_facts(described: dict[str, Any]) -> Facts:
+    wanted, split, tokenizer = described["num_samples"], described["split"], described["tokenizer"]
+    facts: Facts = [
+        ("requested", "one epoch" if wanted is None else counted(wanted, "sample")),
+        ("sequence", f"{count(described['sequence_length'])} tokens"),
+        ("seed", described["random_seed"]),
+        ("split by", "separate datasets" if split is None else split),
+    ]
+    if not tokenizer:
+        return [*facts, ("tokenizer", "none")]
+    others = ", ".join(f"{name}={value}" for name, value in tokenizer.items() if name != "class")
+    facts.append(("tokenizer", tokenizer.get("class", "of no class")))
+    return [*facts, ("", others)] if others else facts
+
+
+def _describe_order(sources: Sequence[SourceStatistics]) -> Section:
+    rows = [
+        (
+            source.dataset_path,
+            percent(source.weight),
+            percent(source.share),
+            count(source.draws),
+            f"{source.weight_error:.2f}",
+        )
+        for source in sources
+    ]
+    shares = [
+        Bar(source.dataset_path, source.share, percent(source.share), mark=source.weight)
+        for source in sources[:SHOWN_SOURCES]
+    ]
+    largest = max(source.weight_error for source in sources)
+    header = ("source", "weight", "share", "samples", "error (samples)")
+    return Section(
+        "Order",
+        [Table(header, rows), weight_error_line(largest)],
+        [WEIGHT_ERROR_NOTE, shares_chart(shares), *more_sources(len(rows))],
+    )

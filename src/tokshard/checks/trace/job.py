@@ -1,0 +1,343 @@
+"""Tracing through a plan, a blend, an index or a dataset: from samples to records, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from typing import Concatenate, Literal, ParamSpec, TypeVar
+
+import numpy as np
+
+from tokshard.checks.trace.contents import DatasetContents, StreamContents
+from tokshard.checks.trace.options import TraceItem, TraceOptions
+from tokshard.checks.trace.provenance import Provenance
+from tokshard.checks.trace.reads import DocumentId, find_reads
+from tokshard.checks.trace.report import (
+    DocumentRead,
+    DocumentReads,
+    SampleContents,
+    TracedItem,
+    TraceDocumentReport,
+    TraceReadsReport,
+    TraceReport,
+    TraceSamplesReport,
+)
+from tokshard.checks.trace.sequence_table import SequenceTable
+from tokshard.checks.trace.traced_data import TracedData, open_dataset, open_plan, open_samples
+from tokshard.core.formatting import counted
+from tokshard.core.progress import Progress, reporting
+from tokshard.dataset.fingerprint import unchanged
+from tokshard.errors import MissingFileError, UsageError
+from tokshard.samples.index.splits import TRAIN
+from tokshard.storage.fs import exists, realpath
+from tokshard.storage.paths import idx_path
+
+Arguments = ParamSpec("Arguments")
+Report = TypeVar("Report")
+
+
+def trace(options: TraceOptions, *, progress: Progress | None = None) -> TraceReport:
+    """Trace a step, a sample or a document to its records, or lines and documents to their reads.
+
+    Args:
+        options: What to trace, and through what.
+        progress: Receives the activities.
+
+    Returns:
+        A :class:`~tokshard.checks.trace.report.TraceSamplesReport` for a step or a sample, a
+        :class:`~tokshard.checks.trace.report.TraceDocumentReport` for a document, a
+        :class:`~tokshard.checks.trace.report.TraceReadsReport` for items.
+
+    Raises:
+        UsageError: There is no such stream, step, rank, sample or document.
+        InputError: A dataset was changed while it was read, or the list cannot be read.
+        MissingFileError: A file is missing.
+        IntegrityError: A file is damaged, or has changed since the plan was made.
+    """
+    with reporting(progress) as listener:
+        return _trace(options, listener)
+
+
+def _trace(options: TraceOptions, progress: Progress) -> TraceReport:
+    items = options.parsed_items()
+    kind, path = options.through
+    stream = options.split if options.query == "source" else options.split or TRAIN
+    progress.start(f"reading the {kind}")
+    if kind == "plan":
+        data = open_plan(path, options.moved)
+    elif kind == "dataset":
+        data = open_dataset(path)
+    else:
+        data = open_samples(path, kind, split=stream, path_as=options.path_as)
+    progress.start("tracing")
+    if items:
+        streams = None if stream is None else [stream]
+        return trace_items(data, items, streams=streams, consumed_samples=options.consumed_samples)
+    if options.document is not None:
+        return trace_document(data, options.document, tokenizer=options.tokenizer)
+    if options.step is not None:
+        return trace_step(data, stream or TRAIN, options.step, options.rank, tokenizer=options.tokenizer)
+    return trace_sample(data, stream or TRAIN, options.sample or 0, tokenizer=options.tokenizer)
+
+
+def _of_unchanged_datasets(
+    work: Callable[Concatenate[TracedData, Arguments], Report],
+) -> Callable[Concatenate[TracedData, Arguments], Report]:
+    # The function fails with an InputError if a dataset changes while it runs.
+    @wraps(work)
+    def watched(data: TracedData, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Report:
+        with unchanged(data.datasets):
+            return work(data, *arguments, **options)
+
+    return watched
+
+
+@_of_unchanged_datasets
+def trace_document(data: TracedData, document: int, *, tokenizer: str | None = None) -> TraceDocumentReport:
+    """Return the record and the text of a document of a dataset.
+
+    Raises:
+        UsageError: The document does not exist.
+        InputError: A dataset was changed while it was read.
+    """
+    prefix, multimodal = next(iter(data.datasets.items()))
+    dataset = DatasetContents(prefix, multimodal=multimodal, tokenizer=tokenizer)
+    count = dataset.table.document_count
+    if not 0 <= document < count:
+        raise UsageError(f"document must be from 0 to {count - 1} for {prefix}, got {document}")
+    pieces = dataset.pieces(dataset.spans_of_document(document))
+    origin, detail = dataset.origin_of(document)
+    first, stop = dataset.table.sequences_of(np.array([document]))
+    return TraceDocumentReport(
+        dataset=prefix,
+        document=document,
+        sequences=int(stop[0] - first[0]),
+        tokens=sum(piece.stop_token - piece.first_token for piece in pieces),
+        origin=origin,
+        detail=detail,
+        text="".join(piece.text or "" for piece in pieces) if dataset.has_text else None,
+        warnings=data.allowed_mismatches or None,
+    )
+
+
+@_of_unchanged_datasets
+def trace_sample(
+    data: TracedData, stream: str, sample: int, *, tokenizer: str | None = None
+) -> TraceSamplesReport:
+    """Return the contents of a sample of a blend, an index or a plan.
+
+    Raises:
+        UsageError: The stream or the sample does not exist.
+        InputError: A dataset was changed while it was read.
+    """
+    traced = data.stream(stream)
+    total = traced.source.total
+    if not 0 <= sample < total:
+        raise UsageError(f"sample must be from 0 to {total - 1} for {stream} of {data.path}, got {sample}")
+    samples = StreamContents(traced.source, tokenizer).samples(np.array([sample], np.int64))
+    allowed = data.allowed_mismatches or None
+    return TraceSamplesReport(
+        data.kind, data.path, stream, data.plan_id, None, None, None, tuple(samples), allowed
+    )
+
+
+@_of_unchanged_datasets
+def trace_step(
+    data: TracedData, stream: str, step: int, rank: int | None = None, *, tokenizer: str | None = None
+) -> TraceSamplesReport:
+    """Return the contents of the samples of a step of a plan.
+
+    Without a ``rank`` the samples of all ranks are returned.
+
+    Raises:
+        UsageError: There is no such stream, step or rank.
+        InputError: A dataset was changed while it was read.
+    """
+    traced = data.stream(stream)
+    if data.plan is None or traced.stream is None:
+        raise UsageError(f"--step requires a plan, got {data.path}")
+    topology, assignment = data.plan.topology, traced.stream.assignment
+    if not 0 <= step < assignment.steps:
+        raise UsageError(
+            f"step must be from 0 to {assignment.steps - 1} for {stream} of {data.path}, got {step}"
+        )
+    if rank is not None and not 0 <= rank < topology.world_size:
+        raise UsageError(f"rank must be from 0 to {topology.world_size - 1} for {data.path}, got {rank}")
+    contents = StreamContents(traced.source, tokenizer)
+    samples: list[SampleContents] = []
+    for dp_rank in range(assignment.ranks) if rank is None else [topology.coordinates(rank).dp]:
+        ids = assignment.step_ids(dp_rank, step, traced.key_of)
+        samples += contents.samples(ids.ravel(), data_parallel_rank=dp_rank, micro_batch_size=ids.shape[1])
+    return TraceSamplesReport(
+        kind=data.kind,
+        path=data.path,
+        stream=stream,
+        plan_id=data.plan_id,
+        step=step,
+        consumed_samples=assignment.consumed_after(step),
+        rank=rank,
+        samples=tuple(samples),
+        warnings=data.allowed_mismatches or None,
+    )
+
+
+@_of_unchanged_datasets
+def trace_items(
+    data: TracedData,
+    items: Sequence[TraceItem],
+    *,
+    streams: Sequence[str] | None = None,
+    consumed_samples: int | None = None,
+) -> TraceReadsReport:
+    """Return every read of some lines or documents.
+
+    Memory grows with the items and the reads, not with the data. The time is that of one pass over the
+    indexes of the datasets that hold the documents, and over the order of the blend: about 2 ns an entry.
+
+    ``consumed_samples`` marks what was seen when all ranks had consumed so many samples of training, or of
+    the one stream that is named; without a plan, samples are taken to be consumed in their order.
+
+    Raises:
+        UsageError: The stream does not exist.
+        InputError: A dataset was changed while it was read.
+        MissingFileError: A file of a dataset or of an index is not there.
+        IntegrityError: An index does not fit its dataset, or something has changed since the plan was made.
+    """
+    names = tuple(data.streams if streams is None else dict.fromkeys(streams))
+    searched = [data.stream(name) for name in names]
+    resolver = _Resolver(data.datasets)
+    resolved = [resolver.resolve(item) for item in items]
+    targets = sorted({target for item in resolved for target in item.targets})
+    found: dict[DocumentId, list[DocumentRead]] = {target: [] for target in targets}
+    limited = names[0] if streams is not None and len(names) == 1 else TRAIN
+    for stream in searched:
+        for target, read in find_reads(
+            stream.source,
+            stream.name,
+            targets,
+            resolver.table,
+            stages=stream.stages,
+            key_of=stream.key_of,
+            consumed_samples=consumed_samples if stream.name == limited else None,
+        ):
+            found[target].append(read)
+    documents = {
+        target: DocumentReads(*target, tokens, tuple(found[target]))
+        for target, tokens in resolver.tokens_of(targets).items()
+    }
+    readers = {read.data_parallel_rank for reads in found.values() for read in reads}
+    return TraceReadsReport(
+        kind=data.kind,
+        path=data.path,
+        streams=names,
+        plan_id=data.plan_id,
+        consumed_samples=consumed_samples,
+        ranks=tuple(data.readers(rank) for rank in sorted(rank for rank in readers if rank is not None)),
+        warnings=(*data.warnings, *data.allowed_mismatches),
+        items=tuple(
+            _traced_item(item, documents, searched=bool(names), with_seen=consumed_samples is not None)
+            for item in resolved
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _ResolvedItem:
+    item: TraceItem
+    targets: tuple[DocumentId, ...]
+    detail: str | None = None
+    rejected: bool = False
+
+
+def _traced_item(
+    resolved: _ResolvedItem,
+    documents: Mapping[DocumentId, DocumentReads],
+    *,
+    searched: bool,
+    with_seen: bool,
+) -> TracedItem:
+    text = resolved.item.text
+    if resolved.detail is not None:
+        status: Literal["rejected", "not-found"] = "rejected" if resolved.rejected else "not-found"
+        return TracedItem(text, status, resolved.detail, None, ())
+    mine = tuple(documents[target] for target in resolved.targets)
+    if not searched:
+        return TracedItem(text, "found", None, None, mine)
+    reads = [read for document in mine for read in document.reads]
+    detail = None
+    if not any(document.tokens for document in mine):
+        detail = "the document has no tokens"
+    elif not reads:
+        detail = "the document is never read"
+    inputs = [read for read in reads if not read.label_only]
+    if reads and not inputs:
+        detail = "only its first token is read, as the last label of a sample"
+    seen = any(read.seen for read in inputs) if with_seen else None
+    return TracedItem(text, "read" if inputs else "unread", detail, seen, mine)
+
+
+class _Resolver:
+    def __init__(self, datasets: Mapping[str, bool]) -> None:
+        self._datasets = datasets
+        self._tables: dict[str, SequenceTable] = {}
+        self._real_path = lru_cache(maxsize=4096)(realpath)
+        self._provenance: dict[str, Provenance | None] = {}
+
+    def resolve(self, item: TraceItem) -> _ResolvedItem:
+        if item.kind == "document":
+            real = self._real_path(item.path)
+            named = [prefix for prefix in self._datasets if self._real_path(prefix) == real]
+            if named:
+                return self._numbered(item, named)
+        matches = [
+            (prefix, match)
+            for prefix in self._datasets
+            if (provenance := self._provenance_of(prefix)) is not None
+            for match in provenance.matches(item)
+        ]
+        targets = tuple((prefix, match.document) for prefix, match in matches if match.document is not None)
+        if targets:
+            return _ResolvedItem(item, targets)
+        for _, match in matches:
+            return _ResolvedItem(item, (), match.detail, match.rejected)
+        return _ResolvedItem(item, (), self._unknown(item))
+
+    def tokens_of(self, targets: Sequence[DocumentId]) -> dict[DocumentId, int]:
+        found: dict[DocumentId, int] = {}
+        for prefix in {prefix for prefix, _ in targets}:
+            mine = [target for target in targets if target[0] == prefix]
+            documents = np.array([document for _, document in mine], np.int64)
+            found |= dict(zip(mine, self.table(prefix).tokens_of(documents).tolist(), strict=True))
+        return found
+
+    def table(self, prefix: str) -> SequenceTable:
+        if prefix not in self._tables:
+            path = idx_path(prefix)
+            if not exists(path):
+                raise MissingFileError(f"dataset not found: {prefix} ({path} missing)", path=path)
+            self._tables[prefix] = SequenceTable(prefix, multimodal=self._datasets[prefix])
+        return self._tables[prefix]
+
+    def _numbered(self, item: TraceItem, prefixes: list[str]) -> _ResolvedItem:
+        count = self.table(prefixes[0]).document_count
+        if item.number >= count:
+            return _ResolvedItem(item, (), f"{item.path} has {counted(count, 'document')}, numbered from 0")
+        return _ResolvedItem(item, tuple((prefix, item.number) for prefix in prefixes))
+
+    def _provenance_of(self, prefix: str) -> Provenance | None:
+        if prefix not in self._provenance:
+            self._provenance[prefix] = Provenance.open(prefix)
+        return self._provenance[prefix]
+
+    def _unknown(self, item: TraceItem) -> str:
+        if item.kind == "document":
+            searched = counted(len(self._datasets), "dataset")
+            return f"{item.path} is not in the {searched} searched, and was not merged into any of them"
+        known = [self._provenance_of(prefix) for prefix in self._datasets]
+        silent = sum(provenance is None or provenance.is_silent for provenance in known)
+        detail = f"no dataset lists {item.path} as an input"
+        if silent:
+            datasets = counted(len(known), "dataset")
+            detail += f"; inputs unknown for {silent} of {datasets} (built by another program)"
+        return detail

@@ -1,0 +1,352 @@
+"""Reads of documents: every sample, step and rank that reads some documents.
+
+Everything goes through the indexes: a document's sequences are looked for in the document index, their
+positions lead to rows of the sample index, these to samples by way of the shuffle index, samples to ids of
+the blend, and ids by formulas to steps and ranks. Each array is searched once for all documents together,
+block by block; tokens are never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from tokshard.checks.trace.report import DocumentRead
+from tokshard.checks.trace.sequence_table import find, find_in_blocks, pairs, spread
+from tokshard.errors import IntegrityError
+from tokshard.ranks.layouts import repeats
+from tokshard.samples.index.spans import SampleSpans, Spans
+from tokshard.storage.paths import idx_path
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tokshard.checks.trace.sequence_table import SequenceTable
+    from tokshard.ranks.assignment import Assignment
+    from tokshard.ranks.order import KeyOf
+    from tokshard.ranks.plan import Plan
+    from tokshard.ranks.sources import DatasetReference, SampleSource
+    from tokshard.samples.index.index import GPTDatasetIndex
+
+    Integers = NDArray[np.int64]
+    TableOf = Callable[[str], SequenceTable]
+
+DocumentId = tuple[str, int]
+"""The path prefix of a dataset, and the number of a document."""
+
+_BLOCK = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStage:
+    """A plan, or one that it continues, as far as it was followed.
+
+    Attributes:
+        steps: How many of its steps were or will be taken.
+    """
+
+    plan_id: str
+    assignment: Assignment
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleReads:
+    """Reads of samples: int64 arrays of one shape, with an entry for each time that one is read.
+
+    Attributes:
+        which: The place of the sample among those that were looked for.
+        stage: The number of the stage.
+        epoch: The epoch.
+        step: The step of that plan.
+        rank: The data-parallel rank.
+        row: The row among the rank's samples of the step.
+        consumed: The samples that all ranks have consumed after the step.
+        repeated: 1 where it is read as padding, after it was read in the same epoch; else 0.
+    """
+
+    which: Integers
+    stage: Integers
+    epoch: Integers
+    step: Integers
+    rank: Integers
+    row: Integers
+    consumed: Integers
+    repeated: Integers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _DocumentParts:
+    # int64 arrays of one shape.
+    target: Integers
+    dataset: Integers
+    sample: Integers
+    sequence: Integers
+    first: Integers
+    stop: Integers
+    label: Integers
+
+    @classmethod
+    def joined(cls, parts: list[Self]) -> Self:
+        empty = np.empty(0, np.int64)
+        names = [field.name for field in fields(cls)]
+        return cls(*(np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in names))
+
+
+def stages_of(plan: Plan, stream: str) -> tuple[tuple[PlanStage, ...], int]:
+    """Return the plans that read the samples of a stream, oldest first, the plan itself last.
+
+    Returns:
+        The stages, and how many plans before them read another blend, of which the plan does not know the
+        samples.
+    """
+    stages: list[PlanStage] = []
+    unknown = 0
+    for entry in plan.history:
+        if stream in entry.streams:
+            stopped = entry.streams[stream]
+            stages.append(PlanStage(entry.plan_id, stopped.assignment, stopped.step))
+            if stopped.reweighting is not None:
+                unknown += len(stages)
+                stages = []
+    last = plan.streams[stream].assignment
+    return (*stages, PlanStage(plan.plan_id, last, last.steps)), unknown
+
+
+def find_reads(
+    source: SampleSource,
+    stream: str,
+    targets: Sequence[DocumentId],
+    table_of: TableOf,
+    *,
+    stages: tuple[PlanStage, ...] = (),
+    key_of: KeyOf | None = None,
+    consumed_samples: int | None = None,
+) -> Iterator[tuple[DocumentId, DocumentRead]]:
+    """Yield every read of some documents in a stream, in the order of time.
+
+    Without ``stages`` samples count as read in their order. ``key_of`` is needed where a plan sorts samples
+    by length. Reads up to ``consumed_samples`` are marked as seen.
+
+    Raises:
+        IntegrityError: An index does not fit its dataset.
+    """
+    parts = _parts_of(source, targets, table_of)
+    which, ids = _ids_of(source, parts)
+    if not stages:
+        for place in np.lexsort((parts.first[which], ids)).tolist():
+            seen = None if consumed_samples is None else bool(ids[place] < consumed_samples)
+            yield _read(stream, targets, parts, int(which[place]), int(ids[place]), {"seen": seen})
+        return
+    numbers, place_of = np.unique(ids, return_inverse=True)
+    found = reads_of_samples(stages, numbers, key_of)
+    places, times = pairs(place_of, found.which, numbers.size)
+    order = np.lexsort(
+        (
+            parts.first[which[places]],
+            found.row[times],
+            found.rank[times],
+            found.step[times],
+            found.stage[times],
+        )
+    )
+    columns = np.stack(
+        [found.stage, found.epoch, found.step, found.rank, found.row, found.repeated, found.consumed]
+    )
+    for place, time in zip(places[order].tolist(), times[order].tolist(), strict=True):
+        details = _details(stages, columns[:, time].tolist(), consumed_samples)
+        yield _read(stream, targets, parts, int(which[place]), int(ids[place]), details)
+
+
+def _details(stages: tuple[PlanStage, ...], read: list[int], consumed_samples: int | None) -> dict[str, Any]:
+    stage, epoch, step, rank, place, repeated, consumed = read
+    micro_batch, row = divmod(place, stages[stage].assignment.micro_batch_size)
+    return {
+        "plan_id": stages[stage].plan_id,
+        "epoch": epoch,
+        "step": step,
+        "data_parallel_rank": rank,
+        "row": row,
+        "micro_batch": micro_batch,
+        "repeated": bool(repeated),
+        "seen": None if consumed_samples is None else consumed <= consumed_samples,
+    }
+
+
+def _read(
+    stream: str,
+    targets: Sequence[DocumentId],
+    parts: _DocumentParts,
+    part: int,
+    sample: int,
+    details: dict[str, Any],
+) -> tuple[DocumentId, DocumentRead]:
+    read = DocumentRead(
+        stream=stream,
+        sample=sample,
+        dataset_sample=int(parts.sample[part]),
+        sequence=int(parts.sequence[part]),
+        first_token=int(parts.first[part]),
+        stop_token=int(parts.stop[part]),
+        label_only=bool(parts.label[part]),
+        **details,
+    )
+    return targets[int(parts.target[part])], read
+
+
+def _parts_of(source: SampleSource, targets: Sequence[DocumentId], table_of: TableOf) -> _DocumentParts:
+    by_prefix: dict[str, list[int]] = {}
+    for number, (prefix, _) in enumerate(targets):
+        by_prefix.setdefault(prefix, []).append(number)
+    found = []
+    for number, reference in enumerate(source.datasets):
+        mine = np.array(by_prefix.get(reference.prefix, ()), np.int64)
+        if mine.size:
+            reference.idx.check(idx_path(reference.prefix))
+            documents = np.array([targets[target][1] for target in mine.tolist()], np.int64)
+            table = table_of(reference.prefix)
+            owner, spans = _spans_of(reference, table, documents)
+            firsts = spans.firsts + table.tokens_before(spans.sequences, documents[owner])
+            found.append(
+                _DocumentParts(
+                    target=mine[owner],
+                    dataset=np.full(owner.shape, number, np.int64),
+                    sample=spans.owners,
+                    sequence=spans.sequences,
+                    first=firsts,
+                    stop=firsts + spans.counts,
+                    label=spans.labels.astype(np.int64),
+                )
+            )
+    return _DocumentParts.joined(found)
+
+
+def _spans_of(
+    reference: DatasetReference, table: SequenceTable, documents: Integers
+) -> tuple[Integers, Spans]:
+    # For each part of the documents in samples: its document's place, and the part's span.
+    firsts, stops = table.sequences_of(documents)
+    # Ascending and each once, because the documents are.
+    owners, sequences = spread(firsts, stops - firsts)
+    if reference.index is not None:
+        found = _spans_in_samples(reference.open_index(), table, sequences)
+    else:
+        found = Spans.whole(documents[owners], sequences, table.lengths(sequences))
+    return owners[np.searchsorted(sequences, found.sequences)], found
+
+
+def _spans_in_samples(index: GPTDatasetIndex, table: SequenceTable, sequences: Integers) -> Spans:
+    # Searches the document index and the shuffle index once each, in blocks; only hits are kept.
+    spans = SampleSpans(index, table.sequence_lengths, path=table.path)
+    positions, _ = find(index.document_index, sequences)
+    found = spans.of_positions(positions)
+    rows, places = np.unique(found.owners, return_inverse=True)
+    samples, which = find(index.shuffle_index, rows)
+    if samples.size != rows.size:
+        raise IntegrityError(
+            f"the shuffle index of {table.path} must contain every sample once",
+            path=table.path,
+            field="shuffle_index",
+            hint="rebuild the index: it was built from other data, or is damaged",
+        )
+    of_row = np.empty(rows.size, np.int64)
+    of_row[which] = samples
+    return replace(found, owners=of_row[places])
+
+
+def _ids_of(source: SampleSource, parts: _DocumentParts) -> tuple[Integers, Integers]:
+    # For each time that a part's sample is one of the source: the part, and the id of the sample.
+    if source.order is None:
+        references = source.datasets
+        within = (
+            parts.sample - np.array([reference.first for reference in references], np.int64)[parts.dataset]
+        )
+        counts = np.array([reference.samples for reference in references], np.int64)[parts.dataset]
+        here = np.flatnonzero((within >= 0) & (within < counts))
+        return here, (source.bounds[parts.dataset] + within)[here]
+    arrays = source.order.open()
+    numbers, samples = arrays["dataset_index"], arrays["dataset_sample_index"]
+    if numbers.shape != (source.total,) or samples.shape != (source.total,):
+        path = source.order.path("dataset_index")
+        raise IntegrityError(f"{path}: the arrays of the blend must have {source.total} samples", path=path)
+    count = len(source.datasets)
+    keys, key_of = np.unique(parts.sample * count + parts.dataset, return_inverse=True)
+
+    def block_of(first: int, stop: int) -> Integers:
+        block: Integers = samples[first:stop] * count + numbers[first:stop]
+        return block
+
+    ids, which = find_in_blocks(source.total, block_of, keys)
+    found, times = pairs(key_of, which, keys.size)
+    return found, ids[times]
+
+
+def reads_of_samples(stages: tuple[PlanStage, ...], ids: Integers, key_of: KeyOf | None) -> SampleReads:
+    """Return every read of samples.
+
+    ``ids`` are int64, ascending, each once. ``key_of`` is needed where samples are sorted by length.
+    """
+    found = [
+        np.stack(
+            [
+                which,
+                np.full(which.shape, number, np.int64),
+                np.full(which.shape, epoch, np.int64),
+                *_steps_of(stage.assignment, ranks, local),
+                np.full(which.shape, repeated, np.int64),
+            ]
+        )
+        for number, stage in enumerate(stages)
+        for epoch, repeated, which, ranks, local in _local_indices(stage.assignment, ids, key_of)
+    ]
+    table = np.concatenate(found, axis=1) if found else np.empty((8, 0), np.int64)
+    limits = np.array([stage.steps for stage in stages], np.int64)
+    return SampleReads(*table[:, table[3] < limits[table[1]]])
+
+
+def _local_indices(
+    assignment: Assignment, ids: Integers, key_of: KeyOf | None
+) -> Iterator[tuple[int, bool, Integers, Integers, Integers]]:
+    # Yields (epoch, whether repeated, which ids, their ranks, their local indices).
+    base = -assignment.skipped
+    for epoch_range in assignment.epoch_ranges:
+        reached = min(epoch_range.per_rank, assignment.samples_per_rank - base)
+        for number in range(-(-reached // epoch_range.per_epoch)):
+            start = base + number * epoch_range.per_epoch
+            if start + epoch_range.per_epoch <= 0:
+                continue
+            epoch = epoch_range.first_epoch + number
+            positions = epoch_range.order.positions(ids, epoch, key_of)
+            ranks, within = epoch_range.layout.locate(np.maximum(positions, 0))
+            local = start + within
+            read = (positions >= 0) & (ranks >= 0) & (local >= 0) & (local < assignment.samples_per_rank)
+            yield epoch, False, np.flatnonzero(read), ranks[read], local[read]
+            for rank, first, count in repeats(epoch_range.layout):
+                for begin in range(start + first, start + first + count, _BLOCK):
+                    stop = min(begin + _BLOCK, start + first + count, assignment.samples_per_rank)
+                    repeated = np.arange(max(begin, 0), stop, dtype=np.int64)
+                    of_rank = np.full(repeated.shape, rank, np.int64)
+                    which, here = _members(assignment.at(of_rank, repeated, key_of), ids)
+                    yield epoch, True, which, of_rank[here], repeated[here]
+        base += epoch_range.per_rank
+
+
+def _members(found: Integers, ids: Integers) -> tuple[Integers, NDArray[np.bool_]]:
+    if not ids.size:
+        return np.empty(0, np.int64), np.zeros(found.shape, np.bool_)
+    which = np.minimum(np.searchsorted(ids, found), ids.size - 1)
+    here = ids[which] == found
+    return which[here], here
+
+
+def _steps_of(
+    assignment: Assignment, ranks: Integers, local: Integers
+) -> tuple[Integers, Integers, Integers, Integers]:
+    # (step, rank, row, consumed samples after the step).
+    timeline, before = assignment.timeline, assignment.consumed_samples
+    steps = timeline.step_of(local * assignment.ranks + before)
+    firsts = (timeline.consumed(steps) - before) // assignment.ranks
+    return steps, ranks, local - firsts, timeline.consumed(steps + 1)

@@ -1,0 +1,169 @@
+"""The streams and datasets of a plan, a blend, an index or a dataset to trace through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from tokshard.checks.trace.reads import PlanStage, stages_of
+from tokshard.checks.trace.report import RankReaders, TraceKind
+from tokshard.core.formatting import counted
+from tokshard.core.path_mapping import PathMapping
+from tokshard.dataset.manifest import is_multimodal, read_dataset_tokenizer
+from tokshard.dataset.reader import require_files
+from tokshard.dataset.tokenizer_agreement import allowed_warnings
+from tokshard.errors import UsageError
+from tokshard.ranks.discovery import RequestedSamples, open_sources, read_blends
+from tokshard.ranks.plan import Plan, Stream, read_plan
+from tokshard.ranks.sources import SampleSource
+from tokshard.storage.paths import strip_data_suffix
+
+if TYPE_CHECKING:
+    from tokshard.ranks.order import KeyOf
+
+
+@dataclass(frozen=True)
+class TracedStream:
+    """The samples of one stream, and the plans that read them.
+
+    Attributes:
+        stages: The plans that read them, oldest first; none where there is no plan.
+    """
+
+    name: str
+    source: SampleSource
+    stages: tuple[PlanStage, ...] = ()
+    stream: Stream | None = None
+
+    @cached_property
+    def key_of(self) -> KeyOf | None:
+        """The sort keys of its samples, where the plan sorts them."""
+        return None if self.stream is None else self.stream.open_sort_key()
+
+
+@dataclass(frozen=True, slots=True)
+class TracedData:
+    """A plan, a blend, an index or a dataset to trace through.
+
+    Attributes:
+        path: As the user named it.
+        streams: The streams by their names; none for a dataset.
+        datasets: The path prefixes of all datasets, and whether each is multimodal.
+        warnings: What cannot be traced.
+    """
+
+    kind: TraceKind
+    path: str
+    streams: Mapping[str, TracedStream]
+    datasets: Mapping[str, bool]
+    plan: Plan | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def allowed_mismatches(self) -> tuple[str, ...]:
+        """Warnings about mismatches of the tokenizers of the data that were allowed."""
+        if self.plan is not None:
+            return allowed_warnings(self.plan.tokenizer_mismatches)
+        blends = read_blends([self.path]) if self.kind == "blend" else []
+        found = [mismatch for blend in blends for mismatch in blend.tokenizer_mismatches or ()]
+        for prefix in self.datasets:
+            found += read_dataset_tokenizer(prefix).mismatches or ()
+        return tuple(dict.fromkeys(allowed_warnings(found)))
+
+    @property
+    def plan_id(self) -> str | None:
+        """The id of the plan."""
+        return None if self.plan is None else self.plan.plan_id
+
+    def stream(self, name: str) -> TracedStream:
+        """Return a stream.
+
+        Raises:
+            UsageError: There is none of this name.
+        """
+        if name not in self.streams:
+            raise UsageError(
+                f"{self.path} has no split {name!r}", hint=f"available: {', '.join(self.streams) or 'none'}"
+            )
+        return self.streams[name]
+
+    def readers(self, data_parallel_rank: int) -> RankReaders:
+        """Return the ranks of the job that read what a data-parallel rank reads."""
+        ranks: tuple[int, ...] = ()
+        if self.plan is not None:
+            topology = self.plan.topology
+            every = range(topology.world_size)
+            ranks = tuple(rank for rank in every if topology.coordinates(rank).dp == data_parallel_rank)
+        return RankReaders(data_parallel_rank, ranks)
+
+
+def open_plan(path: str, moved: PathMapping | None = None) -> TracedData:
+    """Read a plan to trace through; no data is opened.
+
+    Raises:
+        MissingFileError: The plan was not found.
+        IntegrityError: The plan is damaged.
+    """
+    plan = read_plan(path, roots=dict(moved or ()))
+    streams, warnings = {}, []
+    for name, stream in plan.streams.items():
+        stages, others = stages_of(plan, name)
+        streams[name] = TracedStream(name, stream.source, stages, stream)
+        if others:
+            warnings.append(
+                f"reads of {name} before {stages[0].assignment.consumed_samples} consumed samples were not "
+                f"searched: {counted(others, 'earlier plan')} read a different blend; trace "
+                f"{'that plan' if others == 1 else 'those plans'} separately"
+            )
+    return TracedData("plan", path, streams, _datasets(streams), plan, tuple(warnings))
+
+
+def open_samples(
+    path: str,
+    kind: Literal["blend", "index"],
+    *,
+    split: str | None = None,
+    path_as: tuple[tuple[str, str], ...] = (),
+) -> TracedData:
+    """Open the samples of a blend or of an index to trace through.
+
+    Args:
+        path: The blend, its ``blend.json``, the ``description.txt`` of an index, or a dataset with an index
+            in its default cache.
+        kind: Which of the two it is.
+        split: The only stream that is needed; None for all.
+        path_as: Pairs (path here, path in the description of an index).
+
+    Raises:
+        InputError: A product is missing, or has no samples.
+        IntegrityError: The files contradict each other.
+    """
+    only = None if split is None else split.partition(".")[0]
+    requested = RequestedSamples(
+        split=only,
+        path_as=path_as,
+        digests=False,
+        missing_hint="build one with tokshard blend or tokshard build-indices",
+    )
+    sources = open_sources([path], requested)
+    streams = {name: TracedStream(name, source) for name, source in sources.items()}
+    return TracedData(kind, path, streams, _datasets(streams))
+
+
+def open_dataset(path: str) -> TracedData:
+    """Open a dataset to trace through.
+
+    Raises:
+        MissingFileError: One or both files of the dataset are missing.
+        IntegrityError: Its manifest is damaged.
+    """
+    prefix = strip_data_suffix(path)
+    require_files(prefix)
+    return TracedData("dataset", path, {}, {prefix: is_multimodal(prefix)})
+
+
+def _datasets(streams: Mapping[str, TracedStream]) -> dict[str, bool]:
+    references = [reference for stream in streams.values() for reference in stream.source.datasets]
+    return {reference.prefix: reference.multimodal for reference in references}

@@ -1,0 +1,182 @@
+"""Verification of a blend: its document, sources and certificate. Its indexes are separate products."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from tokshard.checks.verify.cache import EntryToVerify
+from tokshard.checks.verify.context import VerifyContext, unreadable_found
+from tokshard.checks.verify.report import ProductFindings, VerifiedProduct
+from tokshard.checks.verify.tokenizers import examine_tokenizers
+from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
+from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
+from tokshard.samples.blend.certificate import Certificate, SourceArrays, measure
+from tokshard.samples.blend.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
+from tokshard.samples.index.description import BlendedDescription, read_description
+from tokshard.samples.index.entry import CacheEntry
+from tokshard.samples.index.npy import map_npy, read_spec
+from tokshard.storage.fs import getsize, isfile
+from tokshard.storage.paths import bin_path, idx_path
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def read_document(path: str) -> BlendDocument | TokshardError:
+    """Return the document of a blend, or the error of reading it."""
+    try:
+        return BlendDocument.read(path)
+    except (InputError, IntegrityError, StorageError) as error:
+        return error
+
+
+def verify_blend(path: str, context: VerifyContext, sound_entries: Collection[str]) -> VerifiedProduct:
+    """Verify a blend.
+
+    Args:
+        path: The document or its directory.
+        context: The context.
+        sound_entries: The real paths of the descriptions of indexes without problems: a certificate is
+            measured again only from such.
+    """
+    document = read_document(path)
+    findings = ProductFindings("blend", os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path)
+    if isinstance(document, TokshardError):
+        findings.find_error("blend-damaged", document, path=findings.path)
+        return findings.close()
+    missing: set[str] = set()
+    for split in document.splits.values():
+        findings.counts[f"{split.name}_samples"] = split.samples
+        for source in split.sources:
+            _examine_source(split, source, findings, context, missing)
+        if split.certificate.samples != split.samples:
+            counted = split.certificate.samples
+            text = f"the certificate of {split.name} must cover {split.samples} samples, got {counted}"
+            findings.find("blend-certificate", text)
+    examine_tokenizers(_recorded(document), document.tokenizer_mismatches, findings, context, document)
+    if context.reaches("deep") and not missing:
+        for split in document.splits.values():
+            files = [*split.sources, *([] if split.order is None else [split.order])]
+            if all(os.path.realpath(names.description) in sound_entries for names in files):
+                with unreadable_found(findings, findings.path):
+                    _examine_order(split, findings)
+                    _examine_certificate(split, document.sequence_length, findings)
+    return findings.close()
+
+
+def _recorded(document: BlendDocument) -> dict[str, DatasetTokenizer | None]:
+    return {
+        source.prefix: document.tokenizer_of(source)
+        for split in document.splits.values()
+        for source in split.sources
+    }
+
+
+def entries_of(document: BlendDocument) -> Iterator[EntryToVerify]:
+    """Yield the entries of caches that a blend reads."""
+    for split in document.splits.values():
+        for source in split.sources:
+            yield EntryToVerify(_entry(source.index), source.prefix)
+        if split.order is not None:
+            yield EntryToVerify(_entry(split.order.index))
+
+
+def _entry(path_prefix: str) -> CacheEntry:
+    return CacheEntry(*os.path.split(path_prefix))
+
+
+def _examine_source(
+    split: BlendSplit,
+    source: BlendSource,
+    findings: ProductFindings,
+    context: VerifyContext,
+    missing: set[str],
+) -> None:
+    prefix = source.prefix
+    if not IndexedDataset.exists(prefix):
+        if prefix not in missing:
+            missing.add(prefix)
+            findings.find(
+                "blend-source-missing", f"dataset not found: {prefix} (a source of the blend)", path=prefix
+            )
+        return
+    if source.draws > source.samples:
+        text = f"{split.name} draws {source.draws} samples of {prefix}, but its index has {source.samples}"
+        findings.find("blend-samples", text)
+    # A damaged array is a finding of its index.
+    with unreadable_found(findings, source.shuffle_index), suppress(IntegrityError):
+        if isfile(source.shuffle_index):
+            samples = read_spec(source.shuffle_index).shape[0]
+            if samples != source.samples:
+                text = (
+                    f"{source.shuffle_index} must have {source.samples} samples for the blend, got {samples}"
+                )
+                findings.find("blend-samples", text, path=source.shuffle_index)
+    try:
+        now = (
+            context.fingerprint(prefix)
+            if context.reaches("digest")
+            else DatasetFingerprint(bin_bytes=getsize(bin_path(prefix)), idx_bytes=getsize(idx_path(prefix)))
+        )
+    except (InputError, IntegrityError, StorageError) as error:
+        findings.find_error("dataset-damaged", error, path=prefix)
+        return
+    changes = now.changes_since(source.fingerprint)
+    if changes:
+        text = f"{prefix} has changed since it was blended: {', '.join(changes)}"
+        findings.find("blend-source-changed", text, path=prefix)
+
+
+def _examine_order(split: BlendSplit, findings: ProductFindings) -> None:
+    # The arrays were compared with the order that follows from the description.
+    if split.order is None:
+        return
+    path = split.order.description
+    description = read_description(path)
+    recorded = split.order.weights, split.order.size
+    if not isinstance(description, BlendedDescription) or recorded != (description.weights, description.size):
+        text = f"the weights and the size of {split.name} contradict {path}"
+        findings.find("blend-order", text, path=path)
+
+
+def _examine_certificate(split: BlendSplit, sequence_length: int, findings: ProductFindings) -> None:
+    order: tuple[NDArray[np.int16], NDArray[np.int64]] | None = None
+    if split.order is not None:
+        order = map_npy(split.order.dataset_index), map_npy(split.order.dataset_sample_index)
+    measured = measure(
+        order,
+        split.shares,
+        [source.samples for source in split.sources],
+        (
+            SourceArrays(
+                prefix=claimed.prefix,
+                lengths=IndexedDataset(source.prefix).sequence_lengths,
+                document_index=map_npy(source.document_index),
+                shuffle_index=map_npy(source.shuffle_index),
+                packed_rows=None if source.packing is None else map_npy(source.sample_index),
+            )
+            for source, claimed in zip(split.sources, split.certificate.sources, strict=True)
+        ),
+        sequence_length,
+    )
+    for name, claimed, found in _differing(split.certificate, measured):
+        text = f"the certificate of {split.name} records {name} {claimed}, but it is {found}"
+        findings.find("blend-certificate", text)
+
+
+def _differing(claimed: Certificate, found: Certificate) -> Iterator[tuple[str, Any, Any]]:
+    for field in fields(Certificate):
+        if field.name != "sources" and getattr(claimed, field.name) != getattr(found, field.name):
+            yield field.name, getattr(claimed, field.name), getattr(found, field.name)
+    for source, measured in zip(claimed.sources, found.sources, strict=True):
+        for field in fields(source):
+            if getattr(source, field.name) != getattr(measured, field.name):
+                name = f"{field.name} of {source.prefix}"
+                yield name, getattr(source, field.name), getattr(measured, field.name)

@@ -1,1 +1,0 @@
-"""Megatron's GPT index: splits, epochs, document, sample and shuffle index, and token samples."""

@@ -1,1 +1,0 @@
-"""Megatron's cache of indexes: names, entries, build or reuse."""

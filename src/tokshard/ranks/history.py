@@ -1,0 +1,122 @@
+"""The plans that a plan continues, and where each stopped: the records of ``history`` in ``plan.json``.
+
+:mod:`tokshard.ranks.replan` makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from tokshard.core.codec import SHA256, Key
+from tokshard.errors import UsageError
+from tokshard.ranks.assignment import Assignment
+from tokshard.ranks.sources import FileFingerprint
+
+SourceEpochAlgorithm = Literal["tokshard.feistel/1:lap"]
+SOURCE_EPOCH_ALGORITHM: SourceEpochAlgorithm = "tokshard.feistel/1:lap"
+"""The frozen name of the order of an epoch of one source; keys are derived from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reweighting:
+    """Record of the order of a re-weighted blend.
+
+    Raises:
+        UsageError: There is not one number of each kind for each source.
+    """
+
+    weights: Annotated[
+        tuple[float, ...],
+        Key(
+            "weights",
+            "Weight of each dataset of the stream; 0 for those that are not drawn any more.",
+            minimum=0,
+        ),
+    ]
+    seed: Annotated[int, Key("seed", "Seed of source epochs that begin after the stop.", minimum=0)]
+    next_source_epochs: Annotated[
+        tuple[int, ...],
+        Key(
+            "next_source_epochs",
+            "First epoch of each dataset that was not begun before the stop.",
+            minimum=0,
+        ),
+    ]
+    unread: Annotated[
+        FileFingerprint,
+        Key(
+            "unread",
+            "Fingerprint of the array of unread samples: int64 rows of source, source epoch, first sample "
+            "and one past the last.",
+        ),
+    ]
+    source_epochs: Annotated[
+        FileFingerprint,
+        Key(
+            "source_epochs",
+            "Fingerprint of the array of source epochs: int64 rows of source, source epoch and first sample "
+            "of the plan in it.",
+        ),
+    ]
+    algorithm: Annotated[
+        SourceEpochAlgorithm, Key("algorithm", "Frozen name of the order of a source epoch.")
+    ] = SOURCE_EPOCH_ALGORITHM
+
+    def __post_init__(self) -> None:
+        if len(self.next_source_epochs) != len(self.weights):
+            raise UsageError(
+                f"next_source_epochs must have {len(self.weights)} items like weights, "
+                f"got {len(self.next_source_epochs)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedStream:
+    """A stream of a plan that was stopped.
+
+    Raises:
+        UsageError: The plan has no such step, or other samples are consumed after it.
+    """
+
+    assignment: Annotated[Assignment, Key("assignment", "Samples that the stopped plan was reading.")]
+    step: Annotated[int, Key("step", "Steps that were taken.", minimum=0)]
+    consumed_samples: Annotated[
+        int, Key("consumed_samples", "Samples consumed after these steps, over all ranks.", minimum=0)
+    ]
+    reweighting: Annotated[
+        Reweighting | None,
+        Key("reweighting", "Weights of the next plan's new blend; null if it reads the same samples."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.step > self.assignment.steps:
+            raise UsageError(f"step must be at most {self.assignment.steps}, got {self.step}")
+        if self.assignment.consumed_after(self.step) != self.consumed_samples:
+            raise UsageError(
+                f"consumed_samples after step {self.step} must be "
+                f"{self.assignment.consumed_after(self.step)}, got {self.consumed_samples}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedPlan:
+    """A plan that was stopped, and that the next one continues."""
+
+    plan_id: Annotated[str, Key("plan_id", "Id of the plan.", pattern=SHA256)]
+    streams: Annotated[dict[str, StoppedStream], Key("streams", "Its streams that continue, by name.")]
+
+
+def stops_of(history: Iterable[StoppedPlan], stream: str) -> tuple[StoppedStream, ...]:
+    """Return where a stream was stopped, oldest first."""
+    return tuple(plan.streams[stream] for plan in history if stream in plan.streams)
+
+
+def reweighting_of(stops: Iterable[StoppedStream]) -> Reweighting | None:
+    """Return how the blend that a stream reads now was made; None if it was not re-weighted."""
+    found = None
+    for stop in stops:
+        if stop.reweighting is not None:
+            found = stop.reweighting
+    return found

@@ -1,0 +1,289 @@
+"""The plan of a training job: what its data-parallel ranks read, for training, validation and testing.
+
+``plan.json`` is written last into the directory of a plan, so a directory that has one is complete. Its
+fields are described in ``docs/reference/formats/plan.md``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from tokshard.core.codec import SHA256, Document, Key, Tool, encode
+from tokshard.core.path_mapping import PathMapping
+from tokshard.dataset import products
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch, allowed_warnings
+from tokshard.errors import IntegrityError, MissingFileError, UsageError
+from tokshard.ranks.assignment import Assignment
+from tokshard.ranks.history import StoppedPlan
+from tokshard.ranks.locator import open_sort_key
+from tokshard.ranks.order import Bucketing
+from tokshard.ranks.sources import PathResolver, SampleSource
+from tokshard.ranks.topology import Topology, context_slices
+from tokshard.storage.digest import identity_digest
+from tokshard.storage.fs import refuse_remote
+from tokshard.storage.small_files import read_json_object
+
+if TYPE_CHECKING:
+    from tokshard.ranks.order import KeyOf
+
+PLAN_NAME = products.PLAN_NAME
+
+MODES = ("single", "cyclic", "contiguous", "sequential", "chunked", "full-validation")
+SHUFFLES = ("none", "shards", "samples", "windows")
+TAILS = ("drop", "pad")
+
+MAX_WORLD_SIZE = 1_000_000
+"""Ranks are looked at one by one where a plan is made: more of them are a mistake."""
+
+_STREAM_NAME = re.compile(r"train|test|valid(\.[0-9]{1,5})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Samples for one purpose (training, validation or testing), with a count of consumed samples.
+
+    Attributes:
+        source: What the sample ids refer to.
+        assignment: The rank and step of each sample.
+        mode: The requested mode.
+        tail: The treatment of an incomplete final batch.
+        shuffle: The requested shuffle.
+        sort_key: What bucketing sorts by, one of the source's; None without bucketing.
+        boundaries: Whether attention goes no further than documents, so that every pipeline stage reads
+            their boundaries.
+
+    Raises:
+        UsageError: The parts do not fit.
+    """
+
+    source: Annotated[SampleSource, Key("source", "Datasets that the sample ids refer to.")]
+    assignment: Annotated[Assignment, Key("assignment", "Samples of each rank and step, as formulas.")]
+    mode: Annotated[str, Key("mode", "Mode.", pattern="|".join(MODES))] = "single"
+    tail: Annotated[str, Key("tail", "Treatment of an incomplete final batch.", pattern="|".join(TAILS))] = (
+        "drop"
+    )
+    shuffle: Annotated[str, Key("shuffle", "Shuffle.", pattern="|".join(SHUFFLES))] = "none"
+    sort_key: Annotated[str | None, Key("sort_key", "Key that bucketing sorts by; null for none.")] = None
+    boundaries: Annotated[
+        bool, Key("document_boundaries", "Whether every pipeline stage reads document boundaries.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        for epochs in self.assignment.epoch_ranges:
+            if epochs.order.total != self.source.total:
+                raise UsageError(f"the order must have {self.source.total} samples, got {epochs.order.total}")
+            bucketing = any(isinstance(transform, Bucketing) for transform in epochs.order.transforms)
+            if self.sort_key is None and bucketing:
+                raise UsageError("bucketing requires a sort key")
+        if self.sort_key is not None and self.sort_key not in self.source.sort_keys:
+            raise UsageError(
+                f"samples of kind {self.source.kind} do not support the sort key {self.sort_key!r}",
+                hint=f"use one of {', '.join(self.source.sort_keys)}",
+            )
+
+    def open_sort_key(self) -> KeyOf | None:
+        """Return the function from sample ids to the keys that bucketing sorts by; None without bucketing.
+
+        See :func:`~tokshard.ranks.locator.open_sort_key`.
+        """
+        return None if self.sort_key is None else open_sort_key(self.source, self.sort_key)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWarning:
+    """A property of a plan that its user should know.
+
+    Attributes:
+        code: Its kind: documents need padding for context parallelism; a dataset has changed since the plan
+            that this one continues, and is read from its start; a new blend is read without bucketing;
+            tokenizers were not compared, or documents of some datasets end or begin differently.
+        stream: The stream; None for all of them.
+        path_prefix: The dataset that has changed.
+        multiple: Documents must be padded to a multiple of so many tokens.
+        detail: The sentence of a warning about tokenizers.
+    """
+
+    code: Annotated[
+        Literal["document-padding", "changed-dataset", "no-bucketing", "tokenizer"],
+        Key("code", "Kind of the warning."),
+    ]
+    stream: Annotated[str | None, Key("stream", "Stream; absent for all.", omit_none=True)] = None
+    path_prefix: Annotated[
+        str | None, Key("path_prefix", "Dataset that is read from its start.", omit_none=True)
+    ] = None
+    multiple: Annotated[
+        int | None,
+        Key("multiple", "Tokens: documents must be padded to a multiple.", minimum=1, omit_none=True),
+    ] = None
+    detail: Annotated[str | None, Key("detail", "The warning about tokenizers.", omit_none=True)] = None
+
+    @property
+    def message(self) -> str:
+        """One sentence."""
+        if self.code == "document-padding":
+            return f"the documents of {self.stream} must be padded to multiples of {self.multiple} tokens"
+        if self.code == "changed-dataset":
+            return (
+                f"{self.path_prefix} has changed since the earlier plan read it, and is read from its start"
+            )
+        if self.code == "no-bucketing":
+            return "the new blend is read in blend order, without bucketing"
+        return self.detail or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Document):
+    """Samples that all ranks of a job read.
+
+    Attributes:
+        tool: The program that made it.
+        plan_id: The SHA-256 of everything that determines what is read, and not of where files are stored;
+            computed where it is not given.
+        topology: The ranks.
+        streams: By name: ``"train"``, ``"valid"`` or ``"valid.0"``, ``"valid.1"``, ..., ``"test"``.
+        history: The plans that this one continues, oldest first.
+        warnings: Warnings about the plan.
+        tokenizer: The tokenizer of all datasets, and how they were encoded; None if it is unknown or mixed.
+        tokenizer_mismatches: Mismatches of tokenizers that were allowed; None for none.
+
+    Raises:
+        UsageError: The parts do not fit, or a given ``plan_id`` is not theirs.
+    """
+
+    SCHEMA = "tokshard.plan/1"
+
+    tool: Annotated[Tool, Key("tool", "Program that made the plan.")] = field(default=Tool(), kw_only=True)
+    plan_id: Annotated[
+        str, Key("plan_id", "SHA-256 of everything that determines what is read.", pattern=SHA256)
+    ] = field(default="", kw_only=True)
+    topology: Annotated[Topology, Key("topology", "Ranks of the job.")]
+    streams: Annotated[dict[str, Stream], Key("streams", "Streams, by name.")]
+    history: Annotated[
+        tuple[StoppedPlan, ...], Key("history", "Plans that this one continues, oldest first.")
+    ] = ()
+    warnings: Annotated[tuple[PlanWarning, ...], Key("warnings", "Warnings about the plan.")] = ()
+    tokenizer: Annotated[
+        DatasetTokenizer | None,
+        Key("tokenizer", "Tokenizer of all datasets; absent if unknown or mixed.", omit_none=True),
+    ] = None
+    tokenizer_mismatches: Annotated[
+        tuple[TokenizerMismatch, ...] | None,
+        Key(
+            "tokenizer_mismatches",
+            "Mismatches of the tokenizers of the data that were allowed; absent if there are none.",
+            omit_none=True,
+        ),
+    ] = None
+
+    def __repr__(self) -> str:
+        streams = ", ".join(
+            f"{name}: {stream.assignment.steps} steps of {stream.source.total} samples"
+            for name, stream in self.streams.items()
+        )
+        return f"Plan({self.plan_id[:12]}, {self.topology.world_size} ranks, {streams})"
+
+    def __post_init__(self) -> None:
+        if not self.streams:
+            raise UsageError("a plan must have at least 1 stream")
+        if self.topology.world_size > MAX_WORLD_SIZE:
+            raise UsageError(
+                f"a plan must have at most {MAX_WORLD_SIZE:,} ranks, got {self.topology.world_size:,}"
+            )
+        for name, stream in self.streams.items():
+            if _STREAM_NAME.fullmatch(name) is None:
+                raise UsageError(f"invalid stream name {name!r}")
+            self._check(name, stream)
+        plan_id = identity_digest(self._identity())
+        if self.plan_id not in {"", plan_id}:
+            raise UsageError("plan_id contradicts the other fields: the plan was changed")
+        object.__setattr__(self, "plan_id", plan_id)
+
+    def _check(self, name: str, stream: Stream) -> None:
+        if stream.assignment.ranks != self.topology.data_parallel:
+            raise UsageError(
+                f"the ranks of {name} must be the data-parallel size "
+                f"{self.topology.data_parallel}, got {stream.assignment.ranks}"
+            )
+        if stream.source.sequence_length is not None:
+            # Raises where the sequence length is not divisible by 2 x context-parallel size.
+            context_slices(stream.source.sequence_length, self.topology.context, 0)
+
+    def _identity(self) -> dict[str, Any]:
+        streams = {
+            name: {
+                "source": stream.source.id,
+                "assignment": encode(stream.assignment),
+                "sort_key": stream.sort_key,
+                "document_boundaries": stream.boundaries,
+            }
+            for name, stream in self.streams.items()
+        }
+        return {"schema": self.SCHEMA, "topology": encode(self.topology), "streams": streams}
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """The warnings for people: mismatches of tokenizers that were allowed, and all others."""
+        others = (warning.message for warning in self.warnings)
+        return (*allowed_warnings(self.tokenizer_mismatches), *others)
+
+    def stored_in(self, directory: str) -> Self:
+        """Return the plan with the paths that its file in a directory has.
+
+        Raises:
+            UsageError: A path has characters that a plan does not store.
+        """
+        return self._with_paths(PathResolver(directory).stored)
+
+    def opened_from(self, path: str, moved: PathMapping = PathMapping()) -> Self:  # noqa: B008 - immutable
+        """Return the plan of a file with paths that can be opened.
+
+        Args:
+            path: The file, to whose directory paths are relative.
+            moved: Where data has moved.
+
+        Raises:
+            IntegrityError: A path is none that a plan stores.
+        """
+        try:
+            return self._with_paths(PathResolver(os.path.dirname(path), moved).opened)
+        except UsageError as error:
+            raise IntegrityError(f"{path}: {error.message}", path=path) from error
+
+    def _with_paths(self, path: Callable[[str], str]) -> Self:
+        streams = {
+            name: replace(stream, source=stream.source.with_paths(path))
+            for name, stream in self.streams.items()
+        }
+        plan = copy(self)  # paths are no part of plan_id, which takes time to compute
+        object.__setattr__(plan, "streams", streams)
+        return plan
+
+
+def read_plan(path: str | os.PathLike[str], *, roots: Mapping[str, str] | None = None) -> Plan:
+    """Read a plan strictly; no data is opened.
+
+    Args:
+        path: The directory of the plan, or its ``plan.json``.
+        roots: Where data has moved: beginnings of absolute paths (whole directories) and what they are now,
+            for example ``{"/scratch/data": "/mnt/data"}``.
+
+    Raises:
+        UsageError: It is named by a URL.
+        MissingFileError: The plan was not found.
+        IntegrityError: It is damaged, was changed, or is another version's.
+    """
+    file = os.fspath(path)
+    refuse_remote(file, "a plan must be a local file")
+    file = os.path.join(file, PLAN_NAME) if os.path.isdir(file) else file
+    try:
+        value = read_json_object(file)
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingFileError(
+            f"plan not found: {file}", path=file, hint="build it with tokshard shard-plan"
+        ) from None
+    return Plan.from_json(value, file).opened_from(file, PathMapping.of((roots or {}).items()))

@@ -1,0 +1,293 @@
+"""Planning: options become the assignments of all streams, checked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from tokshard.core.codec import Document, Key
+from tokshard.core.progress import Progress, reporting
+from tokshard.errors import UsageError
+from tokshard.ranks.assignment import Assignment, EpochRange, available_steps
+from tokshard.ranks.discovery import RequestedSamples, open_sources, read_blends
+from tokshard.ranks.intervals import Intervals
+from tokshard.ranks.modes import World, cyclic_order, layout_of, shuffle_links
+from tokshard.ranks.options import ShardPlanOptions
+from tokshard.ranks.order import Bucketing, SampleOrder
+from tokshard.ranks.plan import Plan, PlanWarning, Stream
+from tokshard.ranks.publication import PlanFiles, write_plan
+from tokshard.ranks.requests import DEFAULT_WINDOW, PlanRequest, StreamRequest
+from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.sources import SampleSource
+from tokshard.ranks.summary import Coverage, check_partition, coverage_of
+from tokshard.ranks.tokenizers import PlanTokenizers, agree_on_tokenizers
+from tokshard.ranks.topology import Topology
+from tokshard.storage.lock import lock_mode
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlanReport(Document):
+    """A plan that was made."""
+
+    SCHEMA = "tokshard.shard-plan/1"
+
+    plan: Annotated[Plan, Key("plan", "The plan, as its file has it.")]
+    coverage: Annotated[dict[str, Coverage], Key("coverage", "Samples that each stream reads.")]
+    written: Annotated[PlanFiles | None, Key("written", "Files of the plan; null for a dry run.")]
+    seconds: Annotated[float, Key("seconds", "Duration of the run; 0 for a dry run.", minimum=0)] = 0.0
+
+    @classmethod
+    def of(cls, plan: Plan, output: str, written: PlanFiles | None) -> ShardPlanReport:
+        """Return the report of a plan in a directory."""
+        coverage = {name: coverage_of(stream.assignment) for name, stream in plan.streams.items()}
+        return cls(plan.stored_in(output), coverage, written)
+
+
+def shard_plan(options: ShardPlanOptions, *, progress: Progress | None = None) -> ShardPlanReport:
+    """Plan the samples of every rank and write the plan; see :func:`write_plan`.
+
+    Args:
+        options: What to plan.
+        progress: Receives the activities.
+
+    Raises:
+        UsageError: Batches, the sequence length or the steps do not fit the ranks or the samples.
+        InputError, MissingFileError, IntegrityError: The data does not exist, or does not fit together.
+        TokenizerMismatchError: Datasets have different tokenizers.
+        OutputExistsError: The directory holds another plan.
+        StorageError: The disk is full or broken.
+
+    Example::
+
+        tokshard.shard_plan(ShardPlanOptions(sources=("mix",), output="plan", data_parallel=8))
+    """
+    started = time.monotonic()
+    with lock_mode(options.lock), reporting(progress) as listener:
+        report = publish_plan(
+            dry_run_shard_plan(options, progress=listener),
+            options.output,
+            force=options.force,
+            progress=listener,
+        )
+        return replace(report, seconds=time.monotonic() - started)
+
+
+def publish_plan(
+    plan: Plan,
+    output: str,
+    *,
+    force: bool,
+    progress: Progress,
+) -> ShardPlanReport:
+    """Write a plan; return the report."""
+    progress.start("writing the plan")
+    written = write_plan(plan, output, force=force)
+    return ShardPlanReport.of(plan, output, written)
+
+
+def dry_run_shard_plan(options: ShardPlanOptions, *, progress: Progress | None = None) -> Plan:
+    """Return the plan that :func:`shard_plan` would write."""
+    with reporting(progress) as listener:
+        listener.start("reading sources")
+        return _plan_of(options, listener)
+
+
+def _plan_of(options: ShardPlanOptions, progress: Progress) -> Plan:
+    requested = RequestedSamples(options.documents, options.split, options.path_as, options.digests)
+    sources = open_sources(options.sources, requested)
+    length = next(iter(sources.values())).sequence_length
+    progress.start("planning and checking")
+    request = options.request(options.batch_sizes.schedule(length))
+    tokenizers = agree_on_tokenizers(
+        sources.values(),
+        () if options.documents else read_blends(options.sources),
+        allowed=options.allow_tokenizer_mismatch,
+    )
+    return plan_shards(sources, options.topology(), request, tokenizers)
+
+
+_FROM = "to continue with another world size, run shard-plan --from PLAN --consumed-samples N"
+
+
+def plan_shards(
+    sources: Mapping[str, SampleSource],
+    topology: Topology,
+    request: PlanRequest,
+    tokenizers: PlanTokenizers = PlanTokenizers(),  # noqa: B008 - immutable
+) -> Plan:
+    """Plan what every rank reads. No data is read, and the work does not grow with it.
+
+    Args:
+        sources: What there is to read, by the names of streams; see
+            :func:`~tokshard.ranks.discovery.open_sources`.
+        topology: The ranks.
+        request: How it is to be read.
+        tokenizers: The tokenizers of the data.
+
+    Raises:
+        UsageError: Batches, the sequence length or the steps do not fit the topology or the samples, with
+            the numbers.
+        IntegrityError: A defect: the ranks would not read every sample exactly once.
+    """
+    names = tuple(sources)
+    ranks = topology.data_parallel
+    streams = {}
+    for name, source in sources.items():
+        try:
+            streams[name] = plan_stream(source, ranks, request.of_stream(name, names, ranks))
+        except UsageError as error:
+            raise UsageError(f"{name}: {error.message}", hint=error.hint) from error
+    warnings = (*_warnings(sources, topology), *tokenizers.warnings)
+    return Plan(topology, streams, (), warnings, tokenizers.common, tokenizers.mismatches)
+
+
+def plan_stream(source: SampleSource, ranks: int, request: StreamRequest) -> Stream:
+    """Plan what the data-parallel ranks read of one source.
+
+    Raises:
+        UsageError: See :func:`plan_shards`.
+        IntegrityError: See :func:`plan_shards`.
+    """
+    schedule = request.schedule or BatchSchedule.constant(request.micro_batch_size * ranks)
+    world = world_of(ranks, request.micro_batch_size, request.mode, schedule)
+    order = sample_order(source, world, request)
+    layout = layout_of(request.mode, order.samples, world, tail=request.tail, sharded=request.sharded)
+    endless = request.mode == "cyclic" and request.steps is not None and request.epochs is None
+    whole = EpochRange(order, layout, 0, None if endless else request.epochs or 1)
+    stream = Stream(
+        source=source,
+        assignment=_assignment(whole, world, schedule, request),
+        mode=request.mode,
+        tail=request.tail,
+        shuffle=request.shuffle,
+        sort_key=None if request.bucket_buffer is None else request.sort_key or source.sort_keys[0],
+        boundaries=request.boundaries,
+    )
+    for epochs in stream.assignment.epoch_ranges:
+        check_partition(epochs.layout)
+    return stream
+
+
+def world_of(ranks: int, micro_batch_size: int, mode: str, schedule: BatchSchedule) -> World:
+    """Return the world of a stream: the tail is measured by the global batch where that never changes.
+
+    Mode ``cyclic`` measures it by one micro-batch of each rank, as Megatron does.
+
+    Raises:
+        UsageError: The global batch is not divisible by micro batch size times data-parallel size.
+    """
+    sizes = {size for _, size in schedule.segments}
+    if mode == "cyclic" or len(sizes) > 1 or schedule.round_down:
+        return World(ranks, micro_batch_size)
+    return World(ranks, micro_batch_size, sizes.pop())
+
+
+def sample_order(source: SampleSource, world: World, request: StreamRequest) -> SampleOrder:
+    """Return the order of an epoch: shuffled, then bucketed, as requested.
+
+    Raises:
+        UsageError: The source cannot be put into such an order.
+    """
+    if request.mode == "cyclic":
+        order = cyclic_order(source.total, world, sharded=request.sharded, faithful=not request.equal_counts)
+    else:
+        order = SampleOrder(
+            source.total,
+            shuffle_links(
+                request.shuffle,
+                source.total,
+                request.seed,
+                shard_sizes=_shard_sizes(source, request.shuffle),
+                block=request.block,
+                window=request.window or DEFAULT_WINDOW,
+                per_epoch=request.per_epoch,
+            ),
+        )
+    if request.bucket_buffer is None:
+        return order
+    pack = request.bucket_pack or world.group
+    return order.before(Bucketing(order.samples, request.bucket_buffer, pack, request.seed))
+
+
+def _shard_sizes(source: SampleSource, shuffle: str) -> tuple[int, ...] | None:
+    sizes = None if source.order is not None else tuple(dataset.samples for dataset in source.datasets)
+    if shuffle == "shards" and (sizes is None or len(sizes) == 1):
+        what = "the samples of a blend are already mixed" if sizes is None else "only one dataset was given"
+        raise UsageError(
+            f"--shuffle shards requires several datasets: {what}",
+            hint="pass --shuffle samples, or several datasets",
+        )
+    return sizes
+
+
+def _assignment(
+    whole: EpochRange, world: World, schedule: BatchSchedule, request: StreamRequest
+) -> Assignment:
+    consumed, size = request.consumed_samples, request.micro_batch_size
+    passes: tuple[EpochRange, ...] = (whole,)
+    skipped = consumed // world.ranks
+    if consumed % world.group:
+        passes, skipped = _from_the_middle(whole, world, request), 0
+    elif consumed % world.whole:
+        passes, skipped = _from_within_a_batch(whole, world, request)
+    available = available_steps(passes, size, schedule, consumed, skipped, request.steps)
+    steps = available if request.steps is None else request.steps
+    if steps > available or not steps:
+        epochs = "an epoch" if whole.epochs == 1 else f"{whole.epochs} epochs"
+        raise UsageError(
+            f"{available:,} steps are left in {epochs} of {whole.order.samples:,} samples after {consumed:,} "
+            f"consumed samples (global batch size {schedule.size_at(consumed)}), "
+            f"fewer than the required {request.steps or 1:,}",
+            hint="pass more --epochs or fewer --steps, or build a larger blend",
+        )
+    return Assignment(passes, size, schedule, steps, consumed, skipped)
+
+
+def _from_the_middle(whole: EpochRange, world: World, request: StreamRequest) -> tuple[EpochRange, ...]:
+    # The consumed samples are no whole micro-batch of all ranks: only Megatron's sampler, in the first epoch,
+    # defines what follows. Its groups start there again.
+    consumed = request.consumed_samples
+    if request.mode != "single" or consumed >= whole.order.samples:
+        raise UsageError(
+            f"{consumed} consumed samples are not divisible by micro batch size x data-parallel size = "
+            f"{world.micro_batch_size} x {world.ranks} = {world.group}",
+            hint=_FROM,
+        )
+    order = whole.order.rest(Intervals.of([(consumed, whole.order.samples)]))
+    layout = layout_of(request.mode, order.samples, world, tail=request.tail)
+    return _followed_by_the_rest(EpochRange(order, layout), whole)
+
+
+def _from_within_a_batch(
+    whole: EpochRange, world: World, request: StreamRequest
+) -> tuple[tuple[EpochRange, ...], int]:
+    # The tail of this epoch is measured from the consumed samples, where the steps begin. Measured from the
+    # start of the epoch, it could hold a whole step, which Megatron's sampler gives.
+    epoch, skipped = divmod(request.consumed_samples // world.ranks, whole.per_epoch)
+    if whole.epochs is not None and epoch >= whole.epochs:
+        return (whole,), request.consumed_samples // world.ranks
+    layout = layout_of(
+        request.mode,
+        whole.order.samples,
+        world,
+        tail=request.tail,
+        sharded=request.sharded,
+        skipped=skipped,
+    )
+    return _followed_by_the_rest(EpochRange(whole.order, layout, epoch), whole), skipped
+
+
+def _followed_by_the_rest(first: EpochRange, whole: EpochRange) -> tuple[EpochRange, ...]:
+    # The one epoch of ``first``, then those of ``whole`` that come after it.
+    left = None if whole.epochs is None else whole.epochs - first.first_epoch - 1
+    following = EpochRange(whole.order, whole.layout, first.first_epoch + 1, left) if left != 0 else None
+    return (first,) if following is None else (first, following)
+
+
+def _warnings(sources: Mapping[str, SampleSource], topology: Topology) -> tuple[PlanWarning, ...]:
+    if topology.context == 1:
+        return ()
+    documents = [name for name, source in sources.items() if source.sequence_length is None]
+    return tuple(PlanWarning("document-padding", name, multiple=2 * topology.context) for name in documents)

@@ -1,0 +1,165 @@
+"""Publication of a plan: rank manifests first, ``plan.json`` last."""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Annotated
+
+from tokshard.core.codec import Key, NotStored
+from tokshard.dataset.products import RANK_NAME
+from tokshard.dataset.source import InputFile
+from tokshard.errors import OutputExistsError, TokshardError
+from tokshard.ranks.plan import PLAN_NAME, Plan, read_plan
+from tokshard.ranks.ranks import RankManifest, rank_name
+from tokshard.storage import fs, syscalls
+from tokshard.storage.files import AtomicFile, is_temporary, write_atomically
+from tokshard.storage.lock import WriterLock
+from tokshard.storage.reading import open_file
+from tokshard.storage.small_files import dump_readable_json
+
+LOCK_NAME = ".plan.lock"
+
+_WRITERS = 8
+_OUR_SCHEMA = b'"schema": "tokshard.'
+_BEGINNING_BYTES = 200
+_LEFT_BEHIND = re.compile(r"\.(plan|rank-[0-9]+)\.json\.")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFiles:
+    """The files of a plan that was written.
+
+    Attributes:
+        directory: The directory of the plan.
+        count: The number of files.
+        size_bytes: Their size together.
+        names: Their names.
+    """
+
+    directory: Annotated[str, Key("directory", "Directory of the plan.")]
+    count: Annotated[int, Key("files", "Number of files.", minimum=1)]
+    size_bytes: Annotated[int, Key("bytes", "Size of all files.", minimum=0)]
+    names: Annotated[tuple[str, ...], NotStored()] = ()
+
+
+def write_plan(plan: Plan, directory: str | os.PathLike[str], *, force: bool = False) -> PlanFiles:
+    """Write a plan: the ranks' manifests, and ``plan.json`` last. Every file appears whole or not at all.
+
+    Args:
+        plan: The plan.
+        directory: The directory of the plan, created if missing; files of other programs in it are kept.
+        force: Whether to replace another plan.
+
+    Raises:
+        UsageError: A file would be too large to be read back.
+        MissingFileError, IntegrityError: Files of a re-weighted blend belong into the directory, but do not
+            exist or differ: :func:`tokshard.replan` writes them.
+        OutputExistsError: The directory holds another plan, or a file of another program under the name of
+            one of its files.
+        LockedError: Another process is writing a plan there.
+        StorageError: The disk is full or broken. There is no plan then, or the old one.
+    """
+    place = os.fspath(directory)
+    syscalls.make_directory(place)
+    with WriterLock(os.path.join(place, LOCK_NAME)):
+        _check_own_arrays(plan, place)
+        exists = fs.lexists(os.path.join(place, PLAN_NAME))
+        replaced = _refuse_other(plan, place, force=force)
+        if not force:
+            _refuse_foreign(place)
+        ranks = range(plan.topology.world_size)
+        contents = {rank_name(rank): RankManifest.of(plan, rank).to_bytes() for rank in ranks}
+        hint = "merge some of the datasets with tokshard merge"
+        whole = dump_readable_json(plan.stored_in(place).to_json(), PLAN_NAME, hint=hint)
+        if replaced:
+            # Nothing that a reader could take for a plan while its ranks' manifests change.
+            syscalls.unlink(os.path.join(place, PLAN_NAME))
+            syscalls.fsync_directory(place)
+        _sweep(place, contents)
+        _write_together(place, contents)
+        contents[PLAN_NAME] = whole
+        write_atomically(os.path.join(place, PLAN_NAME), contents[PLAN_NAME], replace=force or exists)
+    return PlanFiles(place, len(contents), sum(map(len, contents.values())), tuple(contents))
+
+
+def _check_own_arrays(plan: Plan, directory: str) -> None:
+    # A dry run of new weights has not written them, and the plan would seem complete without them.
+    for stream in plan.streams.values():
+        order = stream.source.order
+        if order is not None and os.path.abspath(order.directory) == os.path.abspath(directory):
+            order.check()
+
+
+def _write_together(directory: str, contents: dict[str, bytes]) -> None:
+    # Forced to the disk together: one by one, with the directory each time, a thousand small files would take
+    # seconds on a busy disk. Existing files stay.
+    paths = []
+    for name, content in contents.items():
+        path = os.path.join(directory, name)
+        if not _holds(path, content):
+            with AtomicFile(path, durable=False) as file:
+                file.write(content)
+            paths.append(path)
+    with ThreadPoolExecutor(_WRITERS) as crew:
+        for done in [crew.submit(_force, path) for path in paths]:
+            done.result()
+    syscalls.fsync_directory(directory)
+
+
+def _holds(path: str, content: bytes) -> bool:
+    try:
+        with open_file(path) as file:
+            return file.read(len(content) + 1) == content
+    except OSError:
+        return False
+
+
+def _force(path: str) -> None:
+    file = InputFile(path)
+    syscalls.fsync(file.descriptor, path)
+
+
+def _refuse_other(plan: Plan, directory: str, *, force: bool) -> bool:
+    path = os.path.join(directory, PLAN_NAME)
+    if not fs.lexists(path):
+        return False
+    try:
+        same = read_plan(path).plan_id == plan.plan_id
+    except TokshardError:
+        same = False
+    if not same and not force:
+        raise OutputExistsError(
+            f"another plan exists: {path}", hint="pass --force to replace it, or another --output"
+        )
+    return not same
+
+
+def _refuse_foreign(directory: str) -> None:
+    for name in sorted(filter(RANK_NAME.fullmatch, os.listdir(directory))):
+        path = os.path.join(directory, name)
+        if not _is_ours(path):
+            raise OutputExistsError(
+                f"cannot write the plan: {path} is no manifest of a rank",
+                hint="pass another --output, or --force to replace it",
+            )
+
+
+def _is_ours(path: str) -> bool:
+    # A damaged manifest is ours by its first field, and is replaced.
+    try:
+        with open_file(path) as file:
+            return _OUR_SCHEMA in file.read(_BEGINNING_BYTES)
+    except OSError:
+        return False
+
+
+def _sweep(directory: str, kept: dict[str, bytes]) -> None:
+    # Manifests of other plans and leftovers of a killed run go; all other files stay.
+    for name in os.listdir(directory):
+        if (RANK_NAME.fullmatch(name) and name not in kept) or (
+            is_temporary(name) and _LEFT_BEHIND.match(name)
+        ):
+            syscalls.unlink(os.path.join(directory, name))

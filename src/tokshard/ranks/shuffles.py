@@ -1,0 +1,250 @@
+"""Shuffles: transforms that are bijections of all positions of an epoch.
+
+They are links of the chain in :mod:`tokshard.ranks.order`. ``forward(positions, epoch)`` goes from the
+positions that ranks read towards sample ids, ``inverse(positions, epoch)`` back; both take and return int64
+arrays of shape ``(n,)``, and each element can be asked for alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+
+import numpy as np
+
+from tokshard.core.algorithms import FEISTEL_ALGORITHM, SORTED_ALGORITHM
+from tokshard.core.codec import Key
+from tokshard.core.keyed_orders import (
+    Bijection,
+    derive_key,
+    sorted_order,
+    subkeys,
+)
+from tokshard.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+TORCH_ALGORITHM: Final = "torch.randperm/1"
+
+
+@dataclass(frozen=True, slots=True)
+class TorchPermutation:
+    """Megatron's cyclic order: blocks of positions, all permuted by ``torch.randperm`` seeded by the epoch.
+
+    It holds the permutation of an epoch (4 bytes per element, below 2**31 elements) once it is requested.
+
+    Attributes:
+        samples: The number of positions; those after the last block stay where they are.
+        length: The positions of a block.
+        blocks: The number of blocks: the data-parallel size with data sharding, 1 without.
+        algorithm: The frozen name of this order.
+    """
+
+    TAG: ClassVar[tuple[str, str]] = ("transform", "torch-permutation")
+
+    samples: Annotated[int, Key("samples", "Positions that it orders.", minimum=1)]
+    length: Annotated[int, Key("block_length", "Positions of a block.", minimum=1)]
+    blocks: Annotated[int, Key("blocks", "Number of blocks.", minimum=1)]
+    algorithm: Annotated[Literal["torch.randperm/1"], Key("algorithm", "Name of the frozen algorithm.")] = (
+        TORCH_ALGORITHM
+    )
+
+    def __post_init__(self) -> None:
+        if min(self.length, self.blocks) < 1 or self.length * self.blocks > self.samples:
+            raise UsageError(
+                f"blocks x block_length must fit in {self.samples} samples, got {self.blocks} x {self.length}"
+            )
+
+    def forward(self, positions: Integers, epoch: int) -> Integers:
+        """Return the position before this transform of each position after it."""
+        return self._apply(positions, _torch_order(self.length, epoch))
+
+    def inverse(self, positions: Integers, epoch: int) -> Integers:
+        """Return the position after this transform of each position before it."""
+        return self._apply(positions, _torch_places(self.length, epoch))
+
+    def _apply(self, positions: Integers, table: NDArray[Any]) -> Integers:
+        block, place = np.divmod(positions, self.length)
+        return np.where(block < self.blocks, block * self.length + table[place], positions)
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """Positions shuffled within windows; one window for all of them is a full shuffle.
+
+    Attributes:
+        samples: The number of positions.
+        window: The positions of a window.
+        seed: The seed.
+        per_epoch: Whether each epoch has its own order.
+        algorithm: The frozen name of this order.
+    """
+
+    TAG: ClassVar[tuple[str, str]] = ("transform", "shuffle")
+
+    samples: Annotated[int, Key("samples", "Positions that it orders.", minimum=1)]
+    window: Annotated[
+        int, Key("window", "Positions of a window, within which positions are shuffled.", minimum=1)
+    ]
+    seed: Annotated[int, Key("seed", "Seed.", minimum=0)]
+    per_epoch: Annotated[bool, Key("per_epoch", "Whether each epoch has its own order.")] = True
+    algorithm: Annotated[Literal["tokshard.feistel/1"], Key("algorithm", "Name of the frozen algorithm.")] = (
+        FEISTEL_ALGORITHM
+    )
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.window < 1:
+            raise UsageError(f"window must be from 1 to the {self.samples} samples, got {self.window}")
+
+    def forward(self, positions: Integers, epoch: int) -> Integers:
+        """Return the position before this transform of each position after it."""
+        return self._apply(positions, epoch, inverse=False)
+
+    def inverse(self, positions: Integers, epoch: int) -> Integers:
+        """Return the position after this transform of each position before it."""
+        return self._apply(positions, epoch, inverse=True)
+
+    def _apply(self, positions: Integers, epoch: int, *, inverse: bool) -> Integers:
+        base = derive_key(f"{FEISTEL_ALGORITHM}:samples", self.seed, epoch if self.per_epoch else 0)
+        whole = self.samples // self.window
+        windows, places = np.divmod(positions, self.window)
+        result = np.empty(positions.shape, dtype=np.int64)
+        short = windows >= whole
+        for which, length in ((~short, self.window), (short, self.samples - whole * self.window)):
+            if which.any():
+                bijection = Bijection(length)
+                move = bijection.inverse if inverse else bijection.forward
+                result[which] = move(places[which], subkeys(base, windows[which]))
+        return windows * self.window + result
+
+
+@dataclass(frozen=True, slots=True)
+class ShardShuffle:
+    """Shards in random order, the samples of each in their own.
+
+    Attributes:
+        sizes: The number of samples of each shard, in key order.
+        seed: The seed.
+        per_epoch: Whether each epoch has its own order.
+        algorithm: The frozen name of this order.
+    """
+
+    TAG: ClassVar[tuple[str, str]] = ("transform", "shard-shuffle")
+
+    sizes: Annotated[tuple[int, ...], Key("shard_samples", "Samples of each shard.", minimum=0)]
+    seed: Annotated[int, Key("seed", "Seed.", minimum=0)]
+    per_epoch: Annotated[bool, Key("per_epoch", "Whether each epoch has its own order.")] = True
+    algorithm: Annotated[Literal["tokshard.sorted/1"], Key("algorithm", "Name of the frozen algorithm.")] = (
+        SORTED_ALGORITHM
+    )
+
+    def __post_init__(self) -> None:
+        if not self.sizes or min(self.sizes) < 0 or not sum(self.sizes):
+            raise UsageError("shard sizes must be at least 0, with at least 1 sample in total")
+
+    @property
+    def samples(self) -> int:
+        """The number of positions."""
+        return sum(self.sizes)
+
+    def order(self, epoch: int) -> Integers:
+        """Return the numbers of the shards in the order of an epoch."""
+        return _shard_tables(self, epoch if self.per_epoch else 0)[0]
+
+    def forward(self, positions: Integers, epoch: int) -> Integers:
+        """Return the position before this transform of each position after it."""
+        order, starts, places = _shard_tables(self, epoch if self.per_epoch else 0)
+        which = np.searchsorted(places, positions, side="right") - 1
+        return starts[order[which]] + (positions - places[which])
+
+    def inverse(self, positions: Integers, epoch: int) -> Integers:
+        """Return the position after this transform of each position before it."""
+        order, starts, places = _shard_tables(self, epoch if self.per_epoch else 0)
+        shard = np.searchsorted(starts, positions, side="right") - 1
+        return places[np.argsort(order)[shard]] + (positions - starts[shard])
+
+
+@dataclass(frozen=True, slots=True)
+class BlockShuffle:
+    """Blocks of consecutive positions in random order, the positions of each in their own.
+
+    Followed by a :class:`Shuffle` within windows of several blocks, this is the windowed shuffle. The last
+    block is short if the samples are no multiple of its size; it takes any place, as the others do.
+
+    Attributes:
+        samples: The number of positions.
+        block: The positions of a block.
+        seed: The seed.
+        per_epoch: Whether each epoch has its own order.
+        algorithm: The frozen name of this order.
+
+    Example:
+        >>> BlockShuffle(8, 3, seed=2).forward(np.arange(8), epoch=2).tolist()
+        [6, 7, 3, 4, 5, 0, 1, 2]
+    """
+
+    TAG: ClassVar[tuple[str, str]] = ("transform", "block-shuffle")
+
+    samples: Annotated[int, Key("samples", "Positions that it orders.", minimum=1)]
+    block: Annotated[int, Key("block", "Positions of a block, which stay together.", minimum=1)]
+    seed: Annotated[int, Key("seed", "Seed.", minimum=0)]
+    per_epoch: Annotated[bool, Key("per_epoch", "Whether each epoch has its own order.")] = True
+    algorithm: Annotated[Literal["tokshard.feistel/1"], Key("algorithm", "Name of the frozen algorithm.")] = (
+        FEISTEL_ALGORITHM
+    )
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.block < 1:
+            raise UsageError(f"block must be from 1 to the {self.samples} samples, got {self.block}")
+
+    def forward(self, positions: Integers, epoch: int) -> Integers:
+        """Return the position before this transform of each position after it."""
+        bijection, key, gap, missing = self._of_epoch(epoch)
+        places, offsets = np.divmod(positions + (positions >= gap) * missing, self.block)
+        return bijection.forward(places, key) * self.block + offsets
+
+    def inverse(self, positions: Integers, epoch: int) -> Integers:
+        """Return the position after this transform of each position before it."""
+        bijection, key, gap, missing = self._of_epoch(epoch)
+        blocks, offsets = np.divmod(positions, self.block)
+        shuffled = bijection.inverse(blocks, key) * self.block + offsets
+        return shuffled - (shuffled >= gap) * missing
+
+    def _of_epoch(self, epoch: int) -> tuple[Bijection, NDArray[np.uint64], int, int]:
+        # Returns the bijection of the blocks and its key, where the short block ends, and how many positions
+        # it has less than the others. With these added, positions from there on are aligned to blocks.
+        base = derive_key(f"{FEISTEL_ALGORITHM}:blocks", self.seed, epoch if self.per_epoch else 0)
+        key = np.full(1, base, dtype=np.uint64)
+        count = -(-self.samples // self.block)
+        bijection, missing = Bijection(count), count * self.block - self.samples
+        place = int(bijection.inverse(np.array([count - 1], dtype=np.int64), key)[0])
+        return bijection, key, (place + 1) * self.block - missing, missing
+
+
+# Two epochs are requested alternately if a batch spans their boundary.
+@functools.lru_cache(maxsize=2)
+def _torch_order(length: int, seed: int) -> NDArray[Any]:
+    from tokshard.ranks.permutation import torch_randperm  # most plans do without
+
+    order: NDArray[Any] = torch_randperm(length, seed)
+    return order.astype(np.int32) if length < 2**31 else order
+
+
+@functools.lru_cache(maxsize=2)
+def _torch_places(length: int, seed: int) -> NDArray[Any]:
+    order = _torch_order(length, seed)
+    places = np.empty_like(order)
+    places[order] = np.arange(length, dtype=order.dtype)
+    return places
+
+
+@functools.lru_cache(maxsize=8)
+def _shard_tables(transform: ShardShuffle, epoch: int) -> tuple[Integers, Integers, Integers]:
+    # Returns (shard at each place, first position of each shard, first position of each place).
+    sizes = np.array(transform.sizes, dtype=np.int64)
+    order = sorted_order(sizes.size, derive_key(f"{SORTED_ALGORITHM}:shards", transform.seed, epoch))
+    return order, np.cumsum(sizes) - sizes, np.cumsum(sizes[order]) - sizes[order]

@@ -1,0 +1,484 @@
+"""Sources of a plan's samples: the datasets and index files that sample ids refer to, and their paths.
+
+A source is a description, all of it in the plan: small, and read without opening any data. There are three
+kinds. In a ``blend`` the two arrays of the blend give for each id the dataset and its sample. In an
+``index`` the ids number the samples of one or more indexes, one after the other; in ``documents`` the
+documents of one or more datasets, the shards.
+
+Every file that a plan reads has a fingerprint: its size and the SHA-256 of eight blocks of 4 KiB that are
+spread evenly over it, the first and the last byte among them (``tokshard.fingerprint/1``). That takes eight
+small reads, so every rank can check every file that it opens, however large it is; a file that was rebuilt
+has another fingerprint, but a few flipped bits may not change it: ``tokshard verify --level digest`` reads
+files completely.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import numpy as np
+
+from tokshard.core.codec import SHA256, Key, encode
+from tokshard.core.path_mapping import PathMapping
+from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.dataset.source import DataFile, open_data
+from tokshard.errors import IntegrityError, MissingFileError, StorageError, UsageError
+from tokshard.samples.index.epochs import EpochPlan
+from tokshard.samples.index.index import GPTDatasetIndex
+from tokshard.samples.index.npy import ArraySpec, map_npy
+from tokshard.samples.index.packing import Packing
+from tokshard.storage.digest import identity_digest
+from tokshard.storage.fs import exists, relative_inside
+from tokshard.storage.paths import bin_path, idx_path, is_remote
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BLOCKS = 8
+BLOCK_BYTES = 4096
+
+# Stands in what ids are computed from, which content is no part of beside the fingerprints of files.
+_NO_FINGERPRINT = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
+
+_HINT = "restore the file, or run tokshard shard-plan again with --force"
+_MOVED_HINT = "if the data has moved, pass --moved OLD=NEW (trace, shard-plan) or roots={OLD: NEW} (Python)"
+
+
+@dataclass(frozen=True, slots=True)
+class FileFingerprint:
+    """Size and sampled digest of a file.
+
+    Attributes:
+        size_bytes: Its size.
+        sample_sha256: The SHA-256 of the blocks, in order, as hex digits. A file of up to 32 KiB is hashed
+            whole.
+    """
+
+    size_bytes: Annotated[int, Key("bytes", "Size.", minimum=0)]
+    sample_sha256: Annotated[
+        str, Key("sample_sha256", "SHA-256 of eight blocks of 4 KiB spread over the file.", pattern=SHA256)
+    ]
+
+    @classmethod
+    def of(cls, path: str) -> Self:
+        """Return the stamp of a file as it is now.
+
+        Raises:
+            MissingFileError: The file was not found.
+            StorageError: The file cannot be read.
+        """
+        return cls._of(_opened(path, f"file not found: {path}"))
+
+    @classmethod
+    def of_npy(cls, array: NDArray[Any]) -> Self:
+        """Return the fingerprint of the ``.npy`` file of an array, which need not be written yet."""
+        header = ArraySpec.of(array).header()
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        size, skipped, digest = len(header) + data.size, len(header), hashlib.sha256()
+        for start, stop in _blocks(size):
+            digest.update(header[start:stop])
+            digest.update(data[max(start - skipped, 0) : max(stop - skipped, 0)].data)
+        return cls(size, digest.hexdigest())
+
+    @classmethod
+    def _of(cls, file: DataFile) -> Self:
+        digest = hashlib.sha256()
+        blocks = _blocks(file.size_bytes)
+        for start, stop in blocks[1:]:
+            file.prefetch(start, stop - start)
+        for start, stop in blocks:
+            block = bytearray(stop - start)
+            file.read_into(memoryview(block), start)
+            digest.update(block)
+        return cls(file.size_bytes, digest.hexdigest())
+
+    def check(self, path: str) -> None:
+        """Check that a file is the one that was stamped.
+
+        Raises:
+            MissingFileError: The file was not found.
+            IntegrityError: The file has changed.
+            StorageError: The file cannot be read.
+        """
+        file = _opened(path, f"file of the plan not found: {path}", hint=_MOVED_HINT)
+        if file.size_bytes != self.size_bytes:
+            raise IntegrityError(
+                f"{path} has changed since the plan was built: it had {self.size_bytes} bytes "
+                f"and now has {file.size_bytes}",
+                path=path,
+                hint=_HINT,
+            )
+        if self._of(file) != self:
+            raise IntegrityError(
+                f"{path} has changed since the plan was built: its content differs at the same size",
+                path=path,
+                hint=_HINT,
+            )
+
+
+def _opened(path: str, missing: str, *, hint: str | None = None) -> DataFile:
+    try:
+        return open_data(path)
+    except (MissingFileError, StorageError):
+        if exists(path):
+            raise
+        raise MissingFileError(missing, path=path, hint=hint) from None
+
+
+def _blocks(size_bytes: int) -> list[tuple[int, int]]:
+    if size_bytes <= BLOCKS * BLOCK_BYTES:
+        return [(0, size_bytes)]
+    last = size_bytes - BLOCK_BYTES
+    return [(place := last * number // (BLOCKS - 1), place + BLOCK_BYTES) for number in range(BLOCKS)]
+
+
+_SHOWN = 80
+
+
+_UNMOVED = PathMapping()
+
+
+@dataclass(frozen=True, slots=True)
+class PathResolver:
+    """Conversion between the paths in the files of a plan and paths that can be opened.
+
+    What is stored inside the plan's directory has a path relative to it, so that both can move together; all
+    else has its absolute path or its URL, which ``moved`` can map to another location.
+
+    Attributes:
+        directory: The plan's directory.
+        moved: Where data has moved: beginnings of absolute paths or URLs, and what they are now.
+
+    Example:
+        >>> resolver = PathResolver("/runs/plan", PathMapping((("/data", "/mnt/data"),)))
+        >>> resolver.opened("/data/web"), resolver.opened("cache"), resolver.stored("/runs/plan/cache")
+        ('/mnt/data/web', '/runs/plan/cache', 'cache')
+    """
+
+    directory: str
+    moved: PathMapping = _UNMOVED
+
+    def stored(self, path: str) -> str:
+        """Return a path as the plan stores it.
+
+        Raises:
+            UsageError: It has characters that :meth:`opened` refuses.
+        """
+        stored = relative_inside(path, self.directory)
+        if not _is_storable(stored):
+            raise UsageError(
+                f"a plan cannot name the path {stored!r}: it begins with ~, or has a backslash or characters "
+                "that cannot be seen",
+                hint="rename the file or its directory",
+            )
+        return stored
+
+    def opened(self, stored: str) -> str:
+        """Return a stored path as it can be opened.
+
+        Raises:
+            UsageError: No plan stores such a path: it is empty, leads out of the plan's directory, or has
+                characters that cannot be seen.
+        """
+        if not _is_storable(stored):
+            raise UsageError(f"invalid path in a plan: {stored[:_SHOWN]!r}")
+        if not stored.startswith("/") and not is_remote(stored):
+            return os.path.normpath(os.path.join(self.directory, stored))
+        mapped = self.moved.map(stored)
+        return mapped if is_remote(mapped) else os.path.normpath(mapped)
+
+
+def _is_storable(path: str) -> bool:
+    return (
+        bool(path)
+        and path.isprintable()
+        and "\\" not in path
+        and ".." not in path.split("/")
+        and not path.startswith("~")
+    )
+
+
+# The names of a format that is frozen; the code that writes the files imports more than a reader should.
+_ARRAYS = {
+    "GPTDataset": {"document_index", "sample_index", "shuffle_index"},
+    "BlendedDataset": {"dataset_index", "dataset_sample_index"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CachedArrays:
+    """The arrays of an index or of a blend, in Megatron's cache.
+
+    Attributes:
+        directory: The directory of the cache.
+        hash: The hash in the names of the files.
+        split: The split in the names of the files.
+        kind: The class of Megatron in the names of the files.
+        fingerprints: The fingerprint of each array, by its name.
+
+    Raises:
+        UsageError: The arrays are not those of the kind.
+    """
+
+    directory: Annotated[str, Key("directory", "Directory of the index cache.")]
+    hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern="[0-9a-f]{32}")]
+    split: Annotated[str, Key("split", "Split in the names of the files.", pattern="train|valid|test")]
+    kind: Annotated[
+        Literal["GPTDataset", "BlendedDataset"], Key("class", "Megatron's class in the names of the files.")
+    ]
+    fingerprints: Annotated[
+        dict[str, FileFingerprint], Key("arrays", "Fingerprints of the array files, by array name.")
+    ]
+
+    def __post_init__(self) -> None:
+        if set(self.fingerprints) != _ARRAYS[self.kind]:
+            names = ", ".join(sorted(_ARRAYS[self.kind]))
+            raise UsageError(f"the arrays of {self.kind} must be {names}, got {', '.join(self.fingerprints)}")
+
+    @classmethod
+    def at(
+        cls,
+        directory: str,
+        hash: str,  # noqa: A002 - the name of the field
+        split: str,
+        kind: Literal["GPTDataset", "BlendedDataset"],
+    ) -> Self:
+        """Return the arrays of these names as they are now.
+
+        Raises:
+            MissingFileError: One does not exist.
+        """
+        files = {
+            name: FileFingerprint.of(array_path(directory, hash, kind, split, name))
+            for name in sorted(_ARRAYS[kind])
+        }
+        return cls(directory, hash, split, kind, files)
+
+    def path(self, name: str) -> str:
+        """Return the path of an array."""
+        return array_path(self.directory, self.hash, self.kind, self.split, name)
+
+    def open(self) -> dict[str, NDArray[Any]]:
+        """Map the arrays, read-only.
+
+        Raises:
+            MissingFileError: One does not exist.
+            IntegrityError: One has changed since the plan was made, or is no whole array.
+        """
+        self.check()
+        arrays = {name: map_npy(self.path(name)) for name in self.fingerprints}
+        self.check()  # what was mapped is what was checked, and not what has replaced it in between
+        return arrays
+
+    def check(self) -> None:
+        """Check that the files are those that the plan was made for.
+
+        Raises:
+            MissingFileError: One does not exist.
+            IntegrityError: One has changed since the plan was made.
+        """
+        for name, fingerprint in self.fingerprints.items():
+            fingerprint.check(self.path(name))
+
+
+def array_path(directory: str, hash_text: str, kind: str, split: str, name: str) -> str:
+    """Return the path of an array in Megatron's cache."""
+    return f"{directory}/{hash_text}-{kind}-{split}-{name}.npy"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexReference:
+    """The index that makes samples of a dataset.
+
+    Attributes:
+        files: Its arrays.
+        epochs: The numbers that it follows from.
+    """
+
+    files: Annotated[CachedArrays, Key("files", "Arrays of the index.")]
+    epochs: Annotated[EpochPlan, Key("epochs", "Numbers that the index follows from.")]
+
+    def __post_init__(self) -> None:
+        if self.files.kind != "GPTDataset":
+            raise UsageError(f"an index must have the arrays of GPTDataset, got {self.files.kind}")
+
+    def open(self) -> GPTDatasetIndex:
+        """Map the index.
+
+        Raises:
+            MissingFileError, IntegrityError: See :meth:`CachedArrays.open`.
+        """
+        return GPTDatasetIndex(**self.files.open(), plan=self.epochs)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetReference:
+    """A dataset, and which of its samples there are.
+
+    Attributes:
+        prefix: Its path prefix, as it can be opened.
+        first: The number of the first sample: not 0 only for documents of a split.
+        samples: The number of samples that may be read.
+        bin: The stamp of its tokens.
+        idx: The stamp of its index of sequences.
+        multimodal: Whether its sequences have modes.
+        fingerprint: What is known of its content, as in blends and caches.
+        index: The index that makes its samples; None where they are its documents.
+    """
+
+    prefix: Annotated[str, Key("path_prefix", "Path prefix.")]
+    first: Annotated[int, Key("first", "First document of the split; else 0.", minimum=0)]
+    samples: Annotated[int, Key("samples", "Number of samples that may be read.", minimum=0)]
+    bin: Annotated[FileFingerprint, Key("bin", "Fingerprint of the tokens.")]
+    idx: Annotated[FileFingerprint, Key("idx", "Fingerprint of the index of sequences.")]
+    multimodal: Annotated[bool, Key("multimodal", "Whether sequences have modes.")]
+    fingerprint: Annotated[DatasetFingerprint, Key("fingerprint", "Fingerprint of the content.")]
+    index: Annotated[
+        IndexReference | None, Key("index", "Index that makes the samples; null for documents.")
+    ] = None
+
+    @property
+    def packing(self) -> Packing | None:
+        """The packing of its samples; None for concatenated documents, and for documents as samples."""
+        packed = None if self.index is None else self.index.epochs.packed
+        return None if packed is None else packed.packing
+
+    def open_dataset(self, *, mmap: bool = True) -> IndexedDataset:
+        """Open the dataset, if it is the one that the plan was made for.
+
+        Args:
+            mmap: See :class:`~tokshard.dataset.reader.IndexedDataset`.
+
+        Raises:
+            MissingFileError: One of its files is not there.
+            IntegrityError: One has changed since the plan was made, or they contradict each other.
+        """
+        self.check()
+        dataset = IndexedDataset(self.prefix, self.multimodal, mmap)
+        self.check()  # what was opened is what was checked, and not what has replaced it in between
+        return dataset
+
+    def check(self) -> None:
+        """Check that both files are those that the plan was made for, without reading them whole.
+
+        Raises:
+            MissingFileError, IntegrityError: See :meth:`open_dataset`.
+        """
+        self.idx.check(idx_path(self.prefix))
+        self.bin.check(bin_path(self.prefix))
+
+    def open_index(self) -> GPTDatasetIndex:
+        """Map the index that makes its samples.
+
+        Raises:
+            UsageError: Its samples are documents.
+            MissingFileError, IntegrityError: See :meth:`CachedArrays.open`.
+        """
+        if self.index is None:
+            raise UsageError(f"{self.prefix} has no index: its samples are documents")
+        return self.index.open()
+
+    def with_paths(self, path: Callable[[str], str]) -> Self:
+        """Return the reference with a function applied to its paths."""
+        index = self.index
+        if index is not None:
+            index = replace(index, files=replace(index.files, directory=path(index.files.directory)))
+        return replace(self, prefix=path(self.prefix), index=index)
+
+
+MAX_DATASETS = 32767
+"""The int16 that says the dataset of a sample goes no further, as Megatron's."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSource:
+    """The samples of a stream, by their ids.
+
+    Attributes:
+        kind: ``"blend"``, ``"index"`` or ``"documents"``.
+        name: The split that it is, as ``blend.json`` names it: ``"train"``, ``"valid.0"``, ...
+        total: The number of ids.
+        datasets: The datasets, in the order of their numbers.
+        order: The arrays of a blend of several datasets; None where ids number the samples through.
+
+    Raises:
+        UsageError: The parts do not fit.
+    """
+
+    kind: Annotated[Literal["blend", "index", "documents"], Key("kind", "Kind of source.")]
+    name: Annotated[str, Key("split", "Split, as blend.json names it.")]
+    total: Annotated[int, Key("samples", "Number of sample ids.", minimum=0)]
+    datasets: Annotated[tuple[DatasetReference, ...], Key("datasets", "Datasets, by number.")]
+    order: Annotated[
+        CachedArrays | None, Key("blend", "Arrays of the blend; null where ids number the samples through.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.datasets) <= MAX_DATASETS:
+            raise UsageError(f"a source of kind {self.kind!r} must have from 1 to {MAX_DATASETS} datasets")
+        for dataset in self.datasets:
+            if (dataset.index is None) != (self.kind == "documents"):
+                raise UsageError(f"{dataset.prefix} does not fit a source of kind {self.kind}")
+            if dataset.index is not None and dataset.samples > dataset.index.epochs.samples:
+                raise UsageError(
+                    f"{dataset.samples} samples of {dataset.prefix} are more than the "
+                    f"{dataset.index.epochs.samples} of its index"
+                )
+        if self.order is None and self.total != sum(dataset.samples for dataset in self.datasets):
+            raise UsageError(f"samples must be the sum over the datasets, got {self.total}")
+        if self.order is not None and (self.kind, self.order.kind) != ("blend", "BlendedDataset"):
+            raise UsageError("only a blend has its own order")
+        if len({(epochs.sequence_length, epochs.extra_token) for epochs in self._epochs}) > 1:
+            raise UsageError("the indexes of a source must have samples of the same length")
+
+    @property
+    def _epochs(self) -> tuple[EpochPlan, ...]:
+        return tuple(dataset.index.epochs for dataset in self.datasets if dataset.index is not None)
+
+    @property
+    def sequence_length(self) -> int | None:
+        """The tokens of a sample without the extra one; None for documents."""
+        return self._epochs[0].sequence_length if self._epochs else None
+
+    @property
+    def extra_token(self) -> bool:
+        """True if a sample has one more token, so that each token has the next one as its label."""
+        return bool(self._epochs) and self._epochs[0].extra_token
+
+    @property
+    def bounds(self) -> NDArray[np.int64]:
+        """The first id of each dataset, and the total: int64 of shape (datasets + 1,).
+
+        Raises:
+            UsageError: It is a blend, whose ids are mixed.
+        """
+        if self.order is not None:
+            raise UsageError("sample ids of a blend have no boundaries between datasets")
+        sizes = [dataset.samples for dataset in self.datasets]
+        return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+
+    @property
+    def sort_keys(self) -> tuple[str, ...]:
+        """The names of the numbers that samples can be sorted by without loading them."""
+        return ("length", "sequences") if self.kind == "documents" else ("pieces",)
+
+    @property
+    def id(self) -> str:
+        """The SHA-256 of what the ids mean.
+
+        Where the files lie is no part of it, nor how much is known of their content beside their stamps.
+        """
+        source = self.with_paths(lambda _: "")
+        datasets = tuple(replace(dataset, fingerprint=_NO_FINGERPRINT) for dataset in source.datasets)
+        return identity_digest(encode(replace(source, datasets=datasets)))
+
+    def with_paths(self, path: Callable[[str], str]) -> Self:
+        """Return the source with a function applied to all of its paths."""
+        order = None if self.order is None else replace(self.order, directory=path(self.order.directory))
+        datasets = tuple(dataset.with_paths(path) for dataset in self.datasets)
+        return replace(self, datasets=datasets, order=order)

@@ -1,0 +1,1 @@
+"""Samples of datasets: their index, and blends of them."""

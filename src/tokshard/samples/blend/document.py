@@ -1,0 +1,470 @@
+"""``blend.json``: a blend as it was built, with everything that a plan or a loader needs of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from tokshard.core.codec import SHA256, Document, Key, NotStored, Tool, encode
+from tokshard.core.formatting import counted
+from tokshard.dataset import products
+from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer, TokenizerMismatch, agree
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
+from tokshard.errors import IntegrityError, MissingFileError, UsageError
+from tokshard.samples.blend.certificate import Certificate
+from tokshard.samples.blend.options import BuilderConfig
+from tokshard.samples.blend.plan import BlendPlan, Kind
+from tokshard.samples.blend.recipe import BlendRecipe
+from tokshard.samples.blend.weights import BlendWeights, shares_of
+from tokshard.samples.index.build_or_reuse import locked
+from tokshard.samples.index.packing import Packing
+from tokshard.storage import syscalls
+from tokshard.storage.digest import identity_digest
+from tokshard.storage.files import is_temporary, write_atomically
+from tokshard.storage.fs import refuse_remote, relative_inside
+from tokshard.storage.paths import check_plain_name, is_remote
+from tokshard.storage.small_files import dump_readable_json, read_json_object
+
+DOCUMENT_NAME = products.BLEND_NAME
+_LOCK_NAME = ".blend.lock"
+
+HASH = "[0-9a-f]{32}"
+
+
+class CacheEntryNames:
+    """The names of the files of a cache entry, by the path prefix ``index`` that they share."""
+
+    __slots__ = ()
+    index: str
+
+    @property
+    def hash(self) -> str:
+        """The hash in the names of the files."""
+        return os.path.basename(self.index).partition("-")[0]
+
+    @property
+    def description(self) -> str:
+        """The path of the description."""
+        return f"{self.index}-description.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class BlendSource(CacheEntryNames):
+    """A source of a split, and the index that it is read by.
+
+    Attributes:
+        index: The path prefix of its index files, as a dataset has one.
+    """
+
+    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
+    training_path: Annotated[str, Key("training_path", "Path prefix in the hash of the index.")]
+    index: Annotated[
+        str,
+        Key(
+            "index",
+            "Names of the index files in the cache directory, without -description.txt, -document_index.npy, "
+            "-sample_index.npy and -shuffle_index.npy.",
+            pattern=f"(?:.*/)?{HASH}-GPTDataset-(?:train|valid|test)",
+        ),
+    ]
+    samples: Annotated[int, Key("samples", "Samples of the index.", minimum=0)]
+    draws: Annotated[int, Key("draws", "Samples that the split reads: 0 to draws - 1.", minimum=0)]
+    fingerprint: Annotated[
+        DatasetFingerprint, Key("fingerprint", "Fingerprint of the dataset when its index was built.")
+    ]
+    tokenizer: Annotated[
+        int | None,
+        Key(
+            "tokenizer",
+            "Number of its tokenizer in `tokenizers`; absent in files of earlier versions.",
+            minimum=0,
+            omit_none=True,
+        ),
+    ] = None
+    packing: Annotated[
+        Packing | None,
+        Key("packing", "Packing of its documents; absent for concatenated documents.", omit_none=True),
+    ] = None
+
+    @property
+    def document_index(self) -> str:
+        """The path of its document index."""
+        return f"{self.index}-document_index.npy"
+
+    @property
+    def sample_index(self) -> str:
+        """The path of its sample index."""
+        return f"{self.index}-sample_index.npy"
+
+    @property
+    def shuffle_index(self) -> str:
+        """The path of its shuffle index."""
+        return f"{self.index}-shuffle_index.npy"
+
+
+@dataclass(frozen=True, slots=True)
+class BlendOrderFiles(CacheEntryNames):
+    """The files that hold the order of a blended split.
+
+    Attributes:
+        index: The path prefix of the files.
+    """
+
+    index: Annotated[
+        str,
+        Key(
+            "index",
+            "Names of the files in the cache directory, without -description.txt, -dataset_index.npy and "
+            "-dataset_sample_index.npy.",
+            pattern=f"(?:.*/)?{HASH}-BlendedDataset-(?:train|valid|test)",
+        ),
+    ]
+    weights: Annotated[
+        tuple[float, ...],
+        Key("weights", "Weights in the hash: normalized; the samples of each source in an exhaustive blend."),
+    ]
+    size: Annotated[int | None, Key("size", "Size in the hash; null in an exhaustive blend.", minimum=0)]
+
+    @property
+    def dataset_index(self) -> str:
+        """The path of the dataset index."""
+        return f"{self.index}-dataset_index.npy"
+
+    @property
+    def dataset_sample_index(self) -> str:
+        """The path of the dataset sample index."""
+        return f"{self.index}-dataset_sample_index.npy"
+
+
+@dataclass(frozen=True, slots=True)
+class BlendSplit:
+    """A split, or one of several validation sets.
+
+    Attributes:
+        name: ``"train"``, ``"valid"``, ``"test"``, or ``"valid.0"`` and so on.
+
+    Raises:
+        UsageError: The fields contradict each other.
+    """
+
+    split: Annotated[Literal["train", "valid", "test"], Key("split", "Split that it belongs to.")]
+    kind: Annotated[
+        Kind,
+        Key("kind", "single: one source, whose sample k is sample k; else the order is in `order`."),
+    ]
+    samples: Annotated[int, Key("samples", "Samples of the split.", minimum=0)]
+    order: Annotated[BlendOrderFiles | None, Key("order", "Order of a blend; null for a single source.")]
+    sources: Annotated[tuple[BlendSource, ...], Key("sources", "Sources, in the order of their numbers.")]
+    certificate: Annotated[Certificate, Key("certificate", "Figures measured from the index files.")]
+    name: Annotated[str, NotStored()] = ""
+
+    def __post_init__(self) -> None:
+        if (self.kind == "single") != (self.order is None):
+            raise UsageError(f"kind {self.kind} contradicts order")
+        if self.order is not None and len(self.order.weights) != len(self.sources):
+            raise UsageError("weights must have one number for each source")
+        if not self.sources or len(self.certificate.sources) != len(self.sources):
+            raise UsageError("the certificate must list the same sources")
+        if sum(source.draws for source in self.sources) != self.samples:
+            raise UsageError(f"samples must be the sum of the draws, got {self.samples}")
+        for files in (self.order, *self.sources):
+            if files is not None and not files.index.endswith(f"-{self.split}"):
+                raise UsageError(f"index must be of the split {self.split}, got {files.index!r}")
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of the samples that is asked of each source; their sum is 1."""
+        if self.order is None:
+            return (1.0,)
+        return shares_of(self.order.weights, self.order.size)
+
+
+@dataclass(frozen=True, slots=True)
+class BlendTokenizers:
+    """The tokenizers of a blend.
+
+    Attributes:
+        datasets: The different tokenizers of the datasets.
+        job: The tokenizer of the job, if it could be read.
+        mismatches: The mismatches that were allowed.
+    """
+
+    datasets: tuple[DatasetTokenizer, ...]
+    job: TokenizerIdentity | None
+    mismatches: tuple[TokenizerMismatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlendDocument(Document):
+    """The content of ``blend.json``.
+
+    In memory all paths are as they can be opened; in the file, paths inside its directory are relative
+    to it, and index files are named without the cache directory.
+
+    Attributes:
+        directory: The directory of the document.
+    """
+
+    SCHEMA = "tokshard.blend/1"
+
+    tool: Annotated[Tool, Key("tool", "Program that wrote the document.")]
+    id: Annotated[
+        str,
+        Key("id", "SHA-256 of what the blend is; not of where it lies or what was measured.", pattern=SHA256),
+    ]
+    recipe: Annotated[BlendRecipe, Key("recipe", "Recipe as it was given.")]
+    resolved: Annotated[
+        tuple[BlendWeights | None, ...],
+        Key(
+            "resolved", "Weights as passed to Megatron, for all splits or for each of train, valid and test."
+        ),
+    ]
+    builder: Annotated[BuilderConfig, Key("builder", "Parameters of Megatron's dataset builder.")]
+    cache_directory: Annotated[
+        str, Key("cache_directory", "Directory of the index files: Megatron's --data-cache-path.")
+    ]
+    splits: Annotated[
+        dict[str, BlendSplit],
+        Key("splits", "Splits that have data, by name: train, valid (or valid.0, valid.1, ...), test."),
+    ]
+    tokenizers: Annotated[
+        tuple[DatasetTokenizer, ...] | None,
+        Key(
+            "tokenizers",
+            "The different tokenizers of the datasets; absent in files of earlier versions.",
+            omit_none=True,
+        ),
+    ] = None
+    job_tokenizer: Annotated[
+        TokenizerIdentity | None,
+        Key("job_tokenizer", "Tokenizer of the job; absent if it could not be read.", omit_none=True),
+    ] = None
+    tokenizer_mismatches: Annotated[
+        tuple[TokenizerMismatch, ...] | None,
+        Key("tokenizer_mismatches", "Mismatches of tokenizers that were allowed.", omit_none=True),
+    ] = None
+    directory: Annotated[str, NotStored()] = ""
+
+    def __repr__(self) -> str:
+        splits = ", ".join(
+            f"{name}: {counted(split.samples, 'sample')} of {counted(len(split.sources), 'dataset')}"
+            for name, split in self.splits.items()
+        )
+        return f"BlendDocument({self.path!r}, {splits})"
+
+    def __post_init__(self) -> None:
+        number = len(self.tokenizers or ())
+        for name, split in self.splits.items():
+            if name.partition(".")[0] != split.split:
+                raise UsageError(f"splits.{name} has the wrong split {split.split}")
+            for source in split.sources:
+                known = source.tokenizer is not None
+                if known != (self.tokenizers is not None) or (known and (source.tokenizer or 0) >= number):
+                    raise UsageError(f"splits.{name}: tokenizer of {source.prefix} contradicts tokenizers")
+
+    @classmethod
+    def of(
+        cls,
+        directory: str,
+        cache_directory: str,
+        recipe: BlendRecipe,
+        resolved: tuple[BlendWeights | None, ...],
+        builder: BuilderConfig,
+        splits: tuple[BlendSplit, ...],
+        tokenizers: BlendTokenizers,
+    ) -> BlendDocument:
+        """Return the document of a blend that was built."""
+        by_name = {split.name: split for split in splits}
+        return cls(
+            tool=Tool(),
+            id=_identity(builder, by_name),
+            recipe=recipe,
+            resolved=resolved,
+            builder=builder,
+            cache_directory=cache_directory,
+            splits=by_name,
+            tokenizers=tokenizers.datasets,
+            job_tokenizer=tokenizers.job,
+            tokenizer_mismatches=tokenizers.mismatches or None,
+            directory=directory,
+        )
+
+    def is_of(self, plan: BlendPlan) -> bool:
+        """Return whether a plan has the same orders and draws; the content of datasets is not compared."""
+        built = {
+            name: (
+                split.order and split.order.hash,
+                [(each.hash, each.draws, each.packing) for each in split.sources],
+            )
+            for name, split in self.splits.items()
+        }
+        planned = {}
+        for split in plan.splits:
+            order = split.description()
+            draws = [
+                (source.request.description().hash(), source.draws, source.request.packing)
+                for source in split.sources
+            ]
+            planned[split.name] = (None if order is None else order.hash(), draws)
+        return built == planned
+
+    def tokenizer_of(self, source: BlendSource) -> DatasetTokenizer:
+        """Return the tokenizer of a source; all unknown in a document of an earlier version."""
+        if source.tokenizer is None or self.tokenizers is None:
+            return DatasetTokenizer()
+        return self.tokenizers[source.tokenizer]
+
+    def mismatches_of_job(self, tokenizers: Mapping[str, DatasetTokenizer]) -> tuple[TokenizerMismatch, ...]:
+        """Return the mismatches of the job with datasets whose tokenizer has become known since.
+
+        All others were compared when the blend was built.
+
+        Args:
+            tokenizers: The tokenizers that datasets have now, by path prefix.
+        """
+        if self.job_tokenizer is None:
+            return ()
+        unknown = {
+            source.prefix
+            for split in self.splits.values()
+            for source in split.sources
+            if self.tokenizer_of(source).identity is None
+        }
+        known = [(prefix, tokenizer) for prefix, tokenizer in tokenizers.items() if prefix in unknown]
+        job = JobTokenizer(f"of {self.path}", self.job_tokenizer)
+        return tuple(found for found in agree(known, job).mismatches if not found.first.count)
+
+    @property
+    def path(self) -> str:
+        """The path of the document."""
+        return os.path.join(self.directory, DOCUMENT_NAME)
+
+    @property
+    def sequence_length(self) -> int:
+        """The tokens of a sample, without the extra one."""
+        return self.builder.sequence_length
+
+    @property
+    def seed(self) -> int:
+        """The seed of all shuffles."""
+        return self.builder.seed
+
+    @property
+    def extra_token(self) -> bool:
+        """True if a sample has one more token, so that each token has the next one as its label."""
+        return self.builder.extra_token
+
+    def write(self, *, replace: bool = True) -> None:
+        """Write the document, atomically.
+
+        Raises:
+            OutputExistsError: The file exists, and ``replace`` is False.
+            UsageError: It is too large to be read back.
+            StorageError: The disk is full or broken.
+        """
+        stored = _with_paths(self, lambda path: relative_inside(path, self.directory), os.path.basename)
+        hint = "merge some of the sources with tokshard merge, or use shorter paths"
+        content = dump_readable_json(stored.to_json(), self.path, hint=hint)
+        syscalls.make_directory(self.directory)
+        write_atomically(self.path, content, replace=replace)
+
+    @classmethod
+    def read(cls, path: str) -> BlendDocument:
+        """Read a document strictly.
+
+        Args:
+            path: The document, or its directory.
+
+        Raises:
+            UsageError: It is named by a URL.
+            MissingFileError: There is none.
+            IntegrityError: It is damaged, or of another version.
+        """
+        refuse_remote(path, "a blend must be a local file")
+        path = os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path
+        try:
+            value = read_json_object(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise MissingFileError(
+                f"blend not found: {path}", path=path, hint="build it with tokshard blend"
+            ) from None
+        stored = cls.from_json(value, path)
+        if _identity(stored.builder, stored.splits) != stored.id:
+            raise IntegrityError(
+                f"{path}: id contradicts the other fields: the document was changed", path=path, field="id"
+            )
+        directory = os.path.dirname(path)
+
+        def opened(place: str) -> str:
+            if "\0" in place:
+                raise IntegrityError(f"{path}: a path contains a NUL character", path=path)
+            return place if is_remote(place) else os.path.normpath(os.path.join(directory, place))
+
+        cache = opened(stored.cache_directory)
+        document = _with_paths(stored, opened, lambda name: os.path.join(cache, check_plain_name(name, path)))
+        return replace(document, directory=directory)
+
+
+@contextmanager
+def writing(directory: str) -> Iterator[None]:
+    """Hold a directory while its document is checked and written; wait while another process does.
+
+    What a killed process has left of a document is removed.
+
+    Raises:
+        LockedError: The other process was not done in time.
+        StorageError: The file system has no locks, or refuses.
+    """
+    syscalls.make_directory(directory)
+    with locked(os.path.join(directory, _LOCK_NAME)):
+        for name in os.listdir(directory):
+            if name.startswith(f".{DOCUMENT_NAME}.") and is_temporary(name):
+                syscalls.unlink(os.path.join(directory, name))
+        yield
+
+
+def _with_paths(
+    document: BlendDocument, data: Callable[[str], str], index: Callable[[str], str]
+) -> BlendDocument:
+    splits = {
+        name: replace(
+            split,
+            name=name,
+            order=split.order and replace(split.order, index=index(split.order.index)),
+            sources=tuple(
+                replace(source, prefix=data(source.prefix), index=index(source.index))
+                for source in split.sources
+            ),
+        )
+        for name, split in document.splits.items()
+    }
+    return replace(document, cache_directory=data(document.cache_directory), splits=splits)
+
+
+def _identity(builder: BuilderConfig, splits: Mapping[str, BlendSplit]) -> str:
+    # The hashes cover weights, sizes and the names of the datasets.
+    parameters = encode(builder)
+    del parameters["path_as"]
+    described = {
+        name: {
+            "kind": split.kind,
+            "samples": split.samples,
+            "hash": None if split.order is None else split.order.hash,
+            "sources": [
+                {
+                    "hash": source.hash,
+                    "samples": source.samples,
+                    "draws": source.draws,
+                    "fingerprint": encode(source.fingerprint),
+                    **({} if source.packing is None else {"packing": encode(source.packing)}),
+                }
+                for source in split.sources
+            ],
+        }
+        for name, split in splits.items()
+    }
+    return identity_digest({"builder": parameters, "splits": described})

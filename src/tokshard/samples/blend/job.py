@@ -1,0 +1,412 @@
+"""The job of blending: plan, build or reuse every index, write the orders, measure, and certify."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from tokshard.core.codec import Document, Key, NotStored
+from tokshard.core.progress import Progress, ProgressUpdate, reporting
+from tokshard.dataset.manifest import read_dataset_tokenizer
+from tokshard.dataset.token_ids import check_token_ids
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer
+from tokshard.errors import IntegrityError, OutputExistsError, UsageError
+from tokshard.samples.blend.certificate import Certificate, SourceArrays, measure
+from tokshard.samples.blend.document import (
+    DOCUMENT_NAME,
+    HASH,
+    BlendDocument,
+    BlendOrderFiles,
+    BlendSource,
+    BlendSplit,
+    BlendTokenizers,
+    writing,
+)
+from tokshard.samples.blend.options import CACHE_NAME, BlendOptions, BuilderConfig
+from tokshard.samples.blend.order import blend_blocks, exhaustive_order, greedy_order
+from tokshard.samples.blend.plan import KIND_NAMES, BlendPlan, Kind, SplitPlan, plan_blend
+from tokshard.samples.blend.recipe import BlendRecipe
+from tokshard.samples.index.build_or_reuse import Action, CacheTarget, Datasets, build_or_reuse
+from tokshard.samples.index.entry import CacheEntry
+from tokshard.samples.index.npy import Blocks
+from tokshard.samples.index.planned_indexes import IndexOutcome, PlannedIndexes, plan_indexes
+from tokshard.samples.index.tokenizer_check import check_tokenizers
+from tokshard.storage.fs import abspath, lexists
+from tokshard.storage.lock import lock_mode
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MAX_INDICES = 25_000
+"""Sources of all splits together: about two kilobytes each, of the 64 MiB that are read back."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryOutcome:
+    """One entry of the cache, and how the blend came by it."""
+
+    split: Annotated[str, Key("split", "train, valid, test, or valid.0 and so on.")]
+    prefix: Annotated[
+        str | None, Key("prefix", "Path prefix of the dataset; null for the order of the blend.")
+    ]
+    hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern=HASH)]
+    action: Annotated[
+        Action,
+        Key("action", "found: it was fresh; built; rebuilt."),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class BlendReport(Document):
+    """A blend that was built, and how.
+
+    Attributes:
+        plan: The plan that it was built by.
+    """
+
+    SCHEMA = "tokshard.blend-report/1"
+
+    path: Annotated[str, Key("path", "Path of blend.json.")]
+    document: Annotated[BlendDocument, Key("blend", "Content of blend.json, with paths that can be opened.")]
+    entries: Annotated[tuple[EntryOutcome, ...], Key("entries", "Entries of the cache.")]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
+    seconds: Annotated[float, Key("seconds", "Seconds that it took.", minimum=0)]
+    plan: Annotated[BlendPlan, NotStored()] = None  # type: ignore[assignment] # of decoded reports alone
+
+
+@dataclass(frozen=True, slots=True)
+class SourceForecast:
+    """One source of a split, as it would be built."""
+
+    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
+    weight: Annotated[float, Key("weight", "Requested share of the samples.", minimum=0, maximum=1)]
+    draws: Annotated[int, Key("draws", "Samples that the split reads.", minimum=0)]
+    num_samples: Annotated[
+        int | None, Key("num_samples", "Samples asked of its index; null for one epoch.", minimum=0)
+    ]
+    samples: Annotated[int, Key("samples", "Samples of its index.", minimum=0)]
+    epochs: Annotated[int, Key("epochs", "Epochs of its index.", minimum=0)]
+    tokens_per_epoch: Annotated[int, Key("tokens_per_epoch", "Tokens of one epoch.", minimum=0)]
+    epochs_drawn: Annotated[
+        float, Key("epochs_drawn", "Tokens of the samples that are read over those of one epoch.", minimum=0)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitForecast:
+    """One split, as it would be built."""
+
+    name: Annotated[str, Key("name", "train, valid, test, or valid.0 and so on.")]
+    kind: Annotated[Kind, Key("kind", "single: one source and no blend.")]
+    samples: Annotated[int, Key("samples", "Samples of the split.", minimum=0)]
+    size: Annotated[
+        int | None, Key("size", "Size in the hash; null for a single source or all samples.", minimum=0)
+    ]
+    sources: Annotated[tuple[SourceForecast, ...], Key("sources", "Sources, in order.")]
+
+    @property
+    def kind_name(self) -> str:
+        """The kind in words."""
+        return KIND_NAMES[self.kind]
+
+    @classmethod
+    def of(cls, split: SplitPlan) -> SplitForecast:
+        """Return the forecast of a split whose datasets were read."""
+        sources = tuple(
+            SourceForecast(
+                prefix=source.request.prefix,
+                weight=share,
+                draws=source.draws,
+                num_samples=source.request.num_samples,
+                samples=source.epochs.samples,
+                epochs=source.epochs.epochs,
+                tokens_per_epoch=source.epochs.tokens_per_epoch,
+                epochs_drawn=source.epochs_of(source.draws),
+            )
+            for source, share in zip(split.sources, split.shares, strict=True)
+        )
+        return cls(split.name, split.kind, split.samples, split.size, sources)
+
+
+@dataclass(frozen=True, slots=True)
+class BlendDryRun(Document):
+    """A blend as it would be built.
+
+    Attributes:
+        plan: The plan that it would be built by.
+    """
+
+    SCHEMA = "tokshard.blend-dry-run/1"
+
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
+    splits: Annotated[tuple[SplitForecast, ...], Key("splits", "Splits that have data.")]
+    plan: Annotated[BlendPlan, NotStored()] = None  # type: ignore[assignment] # of decoded reports alone
+
+
+def blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendReport:
+    """Build everything that a training run needs for a mixture, and certify it.
+
+    The files in the cache are Megatron's own, under its names, byte for byte; ``OUTPUT/blend.json`` is
+    written last. A run with the same options finds what is there and builds nothing. The peak of memory
+    is that of the indexes which are built at once; the order of a blend is made and written in blocks.
+
+    Raises:
+        UsageError: The output is missing, or the recipe cannot be built; see
+            :func:`tokshard.samples.blend.plan.plan_blend`.
+        InputError: A dataset is missing, or has nothing in a split.
+        OutputExistsError: There is another blend at the output, or an index in the cache that is stale or
+            Megatron's own.
+        IntegrityError: A dataset or an index is damaged.
+        TokenizerMismatchError: The datasets were encoded with different tokenizers, or with another one than
+            the job's, and ``allow_tokenizer_mismatch`` is not set.
+        LockedError: Another process was not done in time.
+        StorageError: The disk is full or broken. What was built is kept.
+    """
+    if options.output is None:
+        raise UsageError(
+            "--output is required", hint="pass for example -o mix, or --dry-run to build nothing"
+        )
+    recipe, config = options.resolve()
+    with lock_mode(options.lock):
+        return build_blend(
+            recipe,
+            config,
+            options.output,
+            cache_directory=options.cache,
+            workers=options.workers,
+            rebuild=options.rebuild,
+            force=options.force,
+            job=options.naming.job_tokenizer(options.path_as),
+            allow_tokenizer_mismatch=options.allow_tokenizer_mismatch,
+            progress=progress,
+        )
+
+
+def dry_run_blend(options: BlendOptions) -> BlendDryRun:
+    """Plan a blend and check that it would work, without building anything.
+
+    Raises:
+        UsageError, InputError, IntegrityError: See :func:`blend`.
+    """
+    plan = plan_blend(*options.resolve())
+    prefixes = dict.fromkeys(request.prefix for request in plan.requests)
+    tokenizers = {prefix: read_dataset_tokenizer(prefix) for prefix in prefixes}
+    check_token_ids(tokenizers)
+    agreement = check_tokenizers(
+        tokenizers,
+        options.naming.job_tokenizer(options.path_as),
+        allowed=options.allow_tokenizer_mismatch,
+        shares=_shares(plan),
+    )
+    warnings = (*plan.warnings, *agreement.warnings)
+    return BlendDryRun(warnings, tuple(map(SplitForecast.of, plan.splits)), plan)
+
+
+def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is built
+    recipe: BlendRecipe,
+    config: BuilderConfig,
+    output: str | os.PathLike[str],
+    *,
+    cache_directory: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    rebuild: bool = False,
+    force: bool = False,
+    job: JobTokenizer | None = None,
+    allow_tokenizer_mismatch: bool = False,
+    progress: Progress | None = None,
+) -> BlendReport:
+    """Build the blend of a recipe; see :func:`blend`."""
+    started = time.monotonic()
+    directory = os.fspath(output)
+    cache = os.path.join(directory, CACHE_NAME) if cache_directory is None else os.fspath(cache_directory)
+    with reporting(progress) as listener:
+        listener.start("reading datasets")
+        plan = plan_blend(recipe, config)
+        _refuse_too_many(plan)
+        # Refused before anything is built, not after hours of work.
+        _refuse_other(os.path.join(directory, DOCUMENT_NAME), lambda there: there.is_of(plan), force=force)
+        planned = plan_indexes(plan.requests, cache_directory=cache, workers=workers, progress=listener)
+        planned = planned.agreeing(job, allowed=allow_tokenizer_mismatch, shares=_shares(plan))
+        built = _build(plan, planned, cache, listener, rebuild=rebuild)
+    tokenizers = BlendTokenizers(
+        built.tokenizers, None if job is None else job.identity, planned.agreement.to_record
+    )
+    document = BlendDocument.of(
+        directory, cache, recipe, plan.resolved, plan.config, tuple(built.splits), tokenizers
+    )
+    with writing(directory):
+        exists = lexists(document.path)
+        # Only now are the fingerprints of the datasets known.
+        _refuse_other(document.path, lambda there: there.id == document.id, force=force)
+        document.write(replace=force or exists)
+    seconds = time.monotonic() - started
+    warnings = dict.fromkeys((*plan.warnings, *built.warnings))
+    return BlendReport(document.path, document, tuple(built.outcomes), tuple(warnings), seconds, plan)
+
+
+def _shares(plan: BlendPlan) -> dict[str, float]:
+    # Of each dataset in the samples of all splits.
+    draws: Counter[str] = Counter()
+    for split in plan.splits:
+        for source in split.sources:
+            draws[source.request.prefix] += source.draws
+    total = max(1, draws.total())
+    return {prefix: count / total for prefix, count in draws.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    outcomes: list[EntryOutcome]
+    splits: list[BlendSplit]
+    tokenizers: tuple[DatasetTokenizer, ...]
+    warnings: tuple[str, ...]
+
+
+def _build(
+    plan: BlendPlan, planned: PlannedIndexes, cache: str, progress: Progress, *, rebuild: bool
+) -> _Built:
+    # Nothing is certified that is not what was written: so what is found is read whole.
+    reports = planned.build(rebuild=rebuild, digests=True, progress=progress)
+    numbers = {
+        tokenizer: number for number, tokenizer in enumerate(dict.fromkeys(planned.tokenizers.values()))
+    }
+    remaining = iter(reports)
+    built = _Built([], [], tuple(numbers), planned.tokenizer_warnings(reports))
+    datasets = Datasets()  # opened again: what they contain now is compared with what was indexed
+    for split in plan.splits:
+        own = [next(remaining) for _ in split.sources]
+        built.outcomes.extend(
+            EntryOutcome(split.name, report.request.prefix, report.entry.hash, report.action)
+            for report in own
+        )
+        entry = None
+        if (description := split.description()) is not None:
+            mismatches = planned.agreement.to_record
+            target = CacheTarget.of_blend(description, cache, f"the {split.name} blend", mismatches)
+            entry = target.entry
+            progress.start(f"ordering {split.name}", target.content.file_bytes)
+            action = _build_order(split, target, progress, rebuild=rebuild)
+            built.outcomes.append(EntryOutcome(split.name, None, entry.hash, action))
+        progress.start(f"measuring {split.name}")
+        built.splits.append(_describe(split, own, entry, numbers, datasets))
+    return built
+
+
+def order_of(split: SplitPlan) -> Iterator[tuple[NDArray[np.int16], NDArray[np.int64]]]:
+    """Return the order of a blended split from its first sample on, in blocks: int16 and int64."""
+    weights = split.weights or ()
+    if split.size is None:
+        return blend_blocks(*exhaustive_order([int(weight) for weight in weights]))
+    return blend_blocks(greedy_order(weights, split.size), split.size)
+
+
+def _build_order(split: SplitPlan, target: CacheTarget, progress: Progress, *, rebuild: bool) -> Action:
+    if not rebuild:
+        found = target.examine(digests=True)
+        target.refuse(found.condition, found.detail)
+    order = Blocks(target.content.specs, lambda: order_of(split))
+    written = 0
+
+    def tell(count: int) -> None:
+        nonlocal written
+        written += count
+        progress.update(ProgressUpdate(bytes_done=written))
+
+    return build_or_reuse(target, lambda: order, rebuild=rebuild, tell=tell)
+
+
+def _describe(
+    split: SplitPlan,
+    reports: Sequence[IndexOutcome],
+    entry: CacheEntry | None,
+    tokenizers: Mapping[DatasetTokenizer, int],
+    datasets: Datasets,
+) -> BlendSplit:
+    sources = tuple(
+        BlendSource(
+            prefix=abspath(source.request.prefix),
+            training_path=source.request.training_path,
+            index=os.path.join(report.entry.directory, report.entry.stem),
+            samples=report.plan.samples,
+            draws=source.draws,
+            fingerprint=report.dataset,
+            tokenizer=tokenizers[report.tokenizer],
+            packing=source.request.packing,
+        )
+        for source, report in zip(split.sources, reports, strict=True)
+    )
+    order = None
+    if entry is not None:
+        weights = tuple(map(float, split.weights or ()))
+        order = BlendOrderFiles(os.path.join(entry.directory, entry.stem), weights, split.size)
+    return BlendSplit(
+        split=split.split,  # type: ignore[arg-type]
+        kind=split.kind,
+        samples=split.samples,
+        order=order,
+        sources=sources,
+        certificate=_certify(split, reports, entry, datasets),
+        name=split.name,
+    )
+
+
+def _certify(
+    split: SplitPlan, reports: Sequence[IndexOutcome], entry: CacheEntry | None, datasets: Datasets
+) -> Certificate:
+    arrays = entry.load() if entry is not None else None
+
+    def sources() -> Iterator[SourceArrays]:
+        for source, report in zip(split.sources, reports, strict=True):
+            dataset = datasets.get(source.request.prefix)
+            dataset.check(report.dataset)
+            index = report.entry.load()
+            yield SourceArrays(
+                source.request.prefix,
+                dataset.table.sequence_lengths,
+                index["document_index"],
+                index["shuffle_index"],
+                None if source.request.packing is None else index["sample_index"],
+            )
+
+    certificate = measure(
+        None if arrays is None else (arrays["dataset_index"], arrays["dataset_sample_index"]),
+        split.shares,
+        [report.plan.samples for report in reports],
+        sources(),
+        split.sources[0].request.sequence_length,
+    )
+    planned = [source.draws for source in split.sources]
+    if [source.samples for source in certificate.sources] != planned or certificate.draws_out_of_range:
+        path = reports[0].entry.description_path if entry is None else entry.description_path
+        raise IntegrityError(
+            f"the {split.name} split does not contain the planned samples",
+            path=path,
+            hint="run the same command with --rebuild",
+        )
+    return certificate
+
+
+def _refuse_too_many(plan: BlendPlan) -> None:
+    if len(plan.requests) > MAX_INDICES:
+        raise UsageError(
+            f"the blend must have at most {MAX_INDICES:,} sources in all splits together, got "
+            f"{len(plan.requests):,}",
+            hint="merge some of them with tokshard merge",
+        )
+
+
+def _refuse_other(path: str, is_same: Callable[[BlendDocument], bool], *, force: bool) -> None:
+    if force or not lexists(path):
+        return
+    with suppress(IntegrityError):  # a damaged document is another one
+        if is_same(BlendDocument.read(path)):
+            return
+    raise OutputExistsError(
+        f"another blend exists: {path}", hint="pass --force to replace it, or another --output"
+    )

@@ -1,0 +1,494 @@
+"""The plan of a blend: every index and every order that Megatron would build for a recipe.
+
+The cases are those of Megatron Core: one prefix without a weight is a plain dataset; weights make a
+blend by weights, and need a size; no weights make a blend in proportion to the sources, or all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.errors import InputError, TokshardError, UsageError
+from tokshard.samples.blend.options import BuilderConfig
+from tokshard.samples.blend.order import blend_blocks, count_draws, exhaustive_order, greedy_order, normalize
+from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
+from tokshard.samples.blend.weights import (
+    BlendWeights,
+    SourceTokens,
+    resolve,
+    shares_of,
+    smallest_surplus,
+    source_sizes,
+    with_surplus,
+)
+from tokshard.samples.index.description import BlendedDescription
+from tokshard.samples.index.epochs import EpochPlan, SplitSize, warnings_of
+from tokshard.samples.index.options import IndexRequest
+from tokshard.samples.index.packing import Packing
+from tokshard.samples.index.splits import SPLITS, whole_split
+from tokshard.storage.fs import realpath
+from tokshard.storage.paths import idx_path
+
+PackingOf = Callable[[IndexRequest], Packing | None]
+Kind = Literal["single", "weighted", "proportional", "exhaustive"]
+KIND_NAMES: dict[Kind, str] = {
+    "single": "one dataset",
+    "weighted": "weighted blend",
+    "proportional": "proportional blend",
+    "exhaustive": "every sample",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlan:
+    """One source of one split.
+
+    Attributes:
+        request: The index that it needs.
+        epochs: The numbers of that index.
+        draws: The samples drawn from it: its first ones.
+    """
+
+    request: IndexRequest
+    epochs: EpochPlan
+    draws: int
+
+    def epochs_of(self, samples: int) -> float:
+        """Return the epochs that the tokens of some samples are; for packed samples, the samples."""
+        if self.epochs.packed is not None:
+            return samples / self.epochs.packed.samples
+        return samples * self.epochs.sequence_length / self.epochs.tokens_per_epoch
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """One split, or one of several validation sets.
+
+    Attributes:
+        name: ``"train"``, ``"valid"``, ``"test"``, or ``"valid.0"`` and so on.
+        split: ``"train"``, ``"valid"`` or ``"test"``.
+        kind: ``"single"`` (one source and no blend), ``"weighted"``, ``"proportional"`` or
+            ``"exhaustive"``.
+        requests: The index of each source, in order.
+        weights: The weights of the blend as they enter its hash; None for a single source, and for blends
+            without weights of which the datasets have not been read.
+        size: The size of the blend as it enters its hash; None for a single source or all samples.
+        targets: The samples that a weighted blend counts on from each source; None otherwise.
+        sources: The sources with their draws; empty where the datasets have not been read.
+    """
+
+    name: str
+    split: str
+    kind: Kind
+    requests: tuple[IndexRequest, ...]
+    weights: tuple[float, ...] | tuple[int, ...] | None
+    size: int | None
+    targets: tuple[int, ...] | None = None
+    sources: tuple[SourcePlan, ...] = ()
+
+    @property
+    def samples(self) -> int:
+        """The samples of the split."""
+        return sum(source.draws for source in self.sources)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of the samples that is asked of each source; their sum is 1."""
+        return (1.0,) if self.weights is None else shares_of(self.weights, self.size)
+
+    def description(self) -> BlendedDescription | None:
+        """Return the description of the blend, which names its files.
+
+        None for a single source, and for blends without weights, whose name depends on the data.
+        """
+        if self.weights is None:
+            return None
+        datasets = tuple(request.description() for request in self.requests)
+        return BlendedDescription(datasets, self.split, self.weights, self.size)
+
+    def with_tokenizer(self, identifiers: dict[str, Any] | None) -> SplitPlan:
+        """Return the same plan for other identifiers of the tokenizer."""
+        return replace(
+            self,
+            requests=tuple(replace(request, tokenizer=identifiers) for request in self.requests),
+            sources=tuple(
+                replace(source, request=replace(source.request, tokenizer=identifiers))
+                for source in self.sources
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BlendPlan:
+    """Everything that Megatron would build for a recipe.
+
+    Attributes:
+        recipe: The recipe.
+        config: The builder's parameters, with the training size that follows from the recipe.
+        resolved: The weights that Megatron is given: one entry for all splits, or one for each (None
+            without data).
+        splits: The splits that have data.
+        warnings: Messages for the user.
+    """
+
+    recipe: BlendRecipe
+    config: BuilderConfig
+    resolved: tuple[BlendWeights | None, ...]
+    splits: tuple[SplitPlan, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def requests(self) -> tuple[IndexRequest, ...]:
+        """All indexes that are needed."""
+        return tuple(request for split in self.splits for request in split.requests)
+
+
+def plan_blend(
+    recipe: BlendRecipe,
+    config: BuilderConfig,
+    *,
+    only: str | None = None,
+    packing_of: PackingOf | None = None,
+) -> BlendPlan:
+    """Plan everything that Megatron would build, and check that it would work, without building anything.
+
+    The samples drawn from each source are counted exactly, which takes the time of one run of the order
+    and memory that does not depend on its length.
+
+    Args:
+        recipe: The recipe.
+        config: The builder's parameters.
+        only: The only split to plan and check, for recipes that Megatron understands as they are.
+        packing_of: Returns the packing of an index that exists; None for that of the recipe.
+
+    Raises:
+        UsageError: The recipe contradicts itself or the sizes, a dataset is named twice, or a blend would
+            draw more samples of a source than there will be: with the numbers and what would work.
+        InputError: A dataset is missing, or has nothing in a split.
+        IntegrityError: A dataset is damaged.
+    """
+    return _Planner(recipe, config, only, packing_of).plan()
+
+
+def plan_requests(
+    recipe: BlendRecipe, config: BuilderConfig, resolved: Sequence[BlendWeights | None] | None = None
+) -> tuple[SplitPlan, ...]:
+    """Plan the indexes that Megatron would build for a recipe. No dataset is opened and nothing is checked.
+
+    Args:
+        recipe: The recipe.
+        config: The builder's parameters.
+        resolved: The weights that Megatron is given: one entry for all splits, or one for each. None for
+            recipes that Megatron understands as they are.
+
+    Raises:
+        UsageError: There are weights and no number of samples, or the recipe has caps, epochs, amounts or
+            a temperature, and ``resolved`` is not given.
+
+    Example:
+        >>> from tokshard.samples.blend.recipe_files import parse_words
+        >>> from tokshard.samples.index.sizes import Sizes
+        >>> config = BuilderConfig(sequence_length=64, sizes=Sizes(100, 0, 0), tokenizer={})
+        >>> for split in plan_requests(parse_words(["0.7", "data/web", "0.3", "data/code"]), config):
+        ...     print(split.name, split.kind, split.size, [request.num_samples for request in split.requests])
+        train weighted 100 [71, 31]
+        valid weighted 0 [0, 0]
+        test weighted 0 [0, 0]
+    """
+    if recipe.mixture is not None:
+        weights = _weights(recipe.mixture, resolved[0] if resolved else None)
+        for name in SPLITS:
+            # Megatron asks this of splits without a share, too.
+            _check_size(name, weights, config.size_of(name))
+        shares = zip(SPLITS, config.shares.matrix, strict=True)
+        return tuple(_request_split(recipe.mixture, weights, name, config) for name, share in shares if share)
+    found: list[SplitPlan] = []
+    for place, name in enumerate(SPLITS):
+        mixture = recipe.for_split(name)
+        if mixture is None:
+            continue
+        weights = _weights(mixture, resolved[place] if resolved else None)
+        _check_size(name, weights, config.size_of(name))
+        if len(mixture.sources) == 1:
+            found.append(_request_single(name, name, mixture.sources[0], config, own=True))
+        elif recipe.multiple_validation_sets and name == "valid":
+            found += [
+                _request_single(f"valid.{number}", name, source, config, own=True)
+                for number, source in enumerate(mixture.sources)
+            ]
+        else:
+            found.append(_request_split(mixture, weights, name, config, own=True))
+    return tuple(found)
+
+
+def _weights(mixture: Mixture, resolved: BlendWeights | None) -> tuple[float, ...] | None:
+    if resolved is not None:
+        return resolved.weights
+    if not mixture.is_plain:
+        raise UsageError("the weights of this recipe depend on its datasets: pass `resolved`")
+    return mixture.weights
+
+
+def _check_size(split: str, weights: tuple[float, ...] | None, size: int | None) -> None:
+    if weights is not None and size is None:
+        raise UsageError(
+            f"the number of samples is required for a blend with weights ({split})",
+            hint="pass --num-samples, or omit the weights for one epoch of every source",
+        )
+
+
+def _request_split(
+    mixture: Mixture,
+    weights: tuple[float, ...] | None,
+    split: str,
+    config: BuilderConfig,
+    *,
+    own: bool = False,
+) -> SplitPlan:
+    size = config.size_of(split)
+    if weights is None or size is None:
+        if len(mixture.sources) == 1:
+            return _request_single(split, split, mixture.sources[0], config, own=own)
+        requests = tuple(_request(split, source, None, config, own=own) for source in mixture.sources)
+        kind: Kind = "exhaustive" if size is None else "proportional"
+        return SplitPlan(split, split, kind, requests, None, size)
+    # The builder normalizes, and the blend normalizes what it gets: the last bits of both are in the hash.
+    once = normalize(weights)
+    sizes = source_sizes(once, size, config.surplus)
+    requests = tuple(
+        _request(split, source, built, config, own=own)
+        for source, built in zip(mixture.sources, sizes.built, strict=True)
+    )
+    return SplitPlan(
+        split, split, "weighted", requests, tuple(normalize(once)), sum(sizes.targets), sizes.targets
+    )
+
+
+def _request_single(name: str, split: str, source: Source, config: BuilderConfig, *, own: bool) -> SplitPlan:
+    request = _request(split, source, config.size_of(split), config, own=own)
+    return SplitPlan(name, split, "single", (request,), None, None)
+
+
+def _request(
+    split: str, source: Source, num_samples: int | None, config: BuilderConfig, *, own: bool
+) -> IndexRequest:
+    return IndexRequest(
+        prefix=source.prefix,
+        training_path=config.training_path(source.prefix),
+        split_name=split,
+        split=whole_split(split) if own else config.shares,
+        num_samples=num_samples,
+        sequence_length=config.sequence_length,
+        seed=config.seed,
+        tokenizer=config.tokenizer,
+        extra_token=config.extra_token,
+        drop_last_partial=config.drop_last_partial,
+        packing=config.packing if source.pack == "best-fit" else None,
+    )
+
+
+class _Planner:
+    def __init__(
+        self, recipe: BlendRecipe, config: BuilderConfig, only: str | None, packing_of: PackingOf | None
+    ) -> None:
+        self._packing_of = packing_of
+        self._recipe = recipe
+        self._config = config
+        self._only = only
+        self._sizes = _DatasetSizes()
+        self._warnings: dict[str, None] = {}
+
+    def plan(self) -> BlendPlan:
+        recipe = self._recipe
+        names = SPLITS if self._only is None else (self._only,)
+        for mixture in dict.fromkeys(recipe.for_split(name) for name in names):
+            if mixture is not None:
+                _refuse_duplicates(mixture.sources)
+        if "valid" in names:
+            self._check_validation_sets()
+        if recipe.mixture is not None:
+            matrix = self._config.shares.matrix
+            first = next(name for name, share in zip(SPLITS, matrix, strict=True) if share)
+            resolved: tuple[BlendWeights | None, ...] = (self._resolve(recipe.mixture, first),)
+        else:
+            mixtures = ((name, recipe.for_split(name)) for name in SPLITS)
+            resolved = tuple(
+                self._resolve(mixture, name) if mixture is not None and name in names else None
+                for name, mixture in mixtures
+            )
+        requested = plan_requests(recipe, self._config, resolved)
+        splits = tuple(self._plan_split(split) for split in requested if split.split in names)
+        for split in splits:
+            self._warn(shortfall_of(split, self._config))
+        return BlendPlan(recipe, self._config, resolved, splits, tuple(self._warnings))
+
+    def _check_validation_sets(self) -> None:
+        mixture = self._recipe.for_split("valid")
+        if not self._recipe.multiple_validation_sets or mixture is None:
+            return
+        if not mixture.is_plain:
+            raise UsageError(
+                "separate validation sets cannot have caps, epochs, amounts or a temperature",
+                hint="remove them, or blend the validation sets",
+            )
+        if mixture.weights is not None:
+            self._warn("weights of separate validation sets have no effect")
+
+    def _resolve(self, mixture: Mixture, name: str) -> BlendWeights:
+        config, own = self._config, self._recipe.mixture is None
+        tokens: list[SourceTokens] = []
+        if not mixture.is_plain:
+            for source in mixture.sources:
+                epochs = self._sizes.plan(_request(name, source, None, config, own=own), 0)
+                packed = None if epochs.packed is None else epochs.packed.samples
+                tokens.append(
+                    SourceTokens(
+                        epochs.tokens_per_epoch, config.sequence_length, int(config.extra_token), packed
+                    )
+                )
+        found = resolve(mixture, config.size_of(name), tokens)
+        self._config = replace(config, sizes=replace(config.sizes, **{name: found.size}))
+        return found
+
+    def _plan_split(self, split: SplitPlan) -> SplitPlan:
+        if self._packing_of is not None:
+            packed = (replace(request, packing=self._packing_of(request)) for request in split.requests)
+            split = replace(split, requests=tuple(packed))
+        if len(split.requests) == 1 and split.kind == "weighted":
+            self._warn(
+                f"{split.name} is a blend of 1 source; remove the weight to read it as a plain dataset"
+            )
+        epochs = [self._plan_index(request) for request in split.requests]
+        counts = [index.samples for index in epochs]
+        weights, size, draws = split.weights, split.size, counts
+        if split.kind == "weighted":
+            draws = self._weighted_draws(split, epochs)
+        elif split.kind == "exhaustive":
+            exhaustive_order(counts)
+            weights = tuple(counts)
+        elif split.kind == "proportional":
+            size = min(size or 0, sum(counts))
+            weights = tuple(normalize(counts))
+            draws = _proportional_draws(split, weights, counts, size)
+        planned = zip(split.requests, epochs, draws, strict=True)
+        return replace(
+            split, weights=weights, size=size, sources=tuple(SourcePlan(*source) for source in planned)
+        )
+
+    def _plan_index(self, request: IndexRequest) -> EpochPlan:
+        epochs = self._sizes.plan(request, request.num_samples)
+        for warning in warnings_of(epochs):
+            self._warn(f"{request.prefix}, {request.split_name}: {warning}")
+        return epochs
+
+    def _weighted_draws(self, split: SplitPlan, epochs: Sequence[EpochPlan]) -> list[int]:
+        size, targets = split.size or 0, split.targets or ()
+        draws: list[int] = count_draws(greedy_order(split.weights or (), size), size).tolist()
+        beyond = [drawn - index.samples for drawn, index in zip(draws, epochs, strict=True)]
+        if max(beyond) <= 0:
+            return draws
+        short = [place for place, missing in enumerate(beyond) if missing > 0]
+
+        def fits(surplus: float) -> bool:
+            return all(
+                self._sizes.plan(split.requests[place], with_surplus(targets[place], surplus)).samples
+                >= draws[place]
+                for place in short
+            )
+
+        needed = smallest_surplus(fits)
+        hint = "pass another --num-samples"
+        if needed is not None:
+            hint = (
+                f"pass --surplus {needed:.6f} (the smallest that works; currently {self._config.surplus:g})"
+            )
+        worst = beyond.index(max(beyond))
+        raise UsageError(
+            f"the {split.name} blend would draw {draws[worst]:,} samples of "
+            f"{split.requests[worst].prefix!r}, whose index has {epochs[worst].samples:,}",
+            hint=hint,
+        )
+
+    def _warn(self, message: str | None) -> None:
+        if message is not None:
+            self._warnings[message] = None
+
+
+def shortfall_of(split: SplitPlan, config: BuilderConfig) -> str | None:
+    """Return a warning if a split has fewer samples than requested, else None."""
+    asked = config.size_of(split.split)
+    if asked is None or split.samples >= asked:
+        return None
+    return (
+        f"{split.name} has {split.samples:,} of the {asked:,} samples requested: "
+        "a blend without weights contains every dataset once"
+    )
+
+
+def _proportional_draws(
+    split: SplitPlan, weights: Sequence[float], counts: Sequence[int], size: int
+) -> list[int]:
+    # The order does not depend on the size, so all draws before the first wrong one are a legal blend.
+    order, limits, done = greedy_order(weights, size), np.array(counts), 0
+    for sources, samples in blend_blocks(order, size):
+        beyond = np.flatnonzero(samples >= limits[sources])
+        if len(beyond):
+            place, most = int(sources[beyond[0]]), done + int(beyond[0])
+            raise UsageError(
+                f"the {split.name} blend of {size:,} samples would draw {counts[place] + 1:,} samples of "
+                f"{split.requests[place].prefix!r}, which has {counts[place]:,} in one epoch",
+                hint=f"request at most {most:,} samples, or none for every sample once",
+            )
+        done += len(sources)
+    draws: list[int] = order.draws().tolist()
+    return draws
+
+
+class _DatasetSizes:
+    # Each dataset is opened once and closed again; for packed samples, once per sequence length.
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[object, ...], dict[str, SplitSize]] = {}
+
+    def plan(self, request: IndexRequest, num_samples: int | None) -> EpochPlan:
+        size = self._of(request)
+        try:
+            return replace(request, num_samples=num_samples).plan(size)
+        except (UsageError, InputError) as error:
+            raise _named(error, request) from error
+
+    def _of(self, request: IndexRequest) -> SplitSize:
+        packing = request.packing and (request.packing, request.sequence_length)
+        key = request.prefix, request.split, packing
+        if key not in self._sizes:
+            table = IndexedDataset(request.prefix).index
+            ranges = zip(SPLITS, request.split.ranges(table.sequence_count), strict=True)
+            self._sizes[key] = {
+                name: replace(request, split_name=name).size(table) for name, part in ranges if part
+            }
+        return self._sizes[key].get(request.split_name, SplitSize(0, 0))
+
+
+def _named(error: TokshardError, request: IndexRequest) -> TokshardError:
+    return type(error)(f"{request.prefix}, {request.split_name}: {error.message}", hint=error.hint)
+
+
+def _refuse_duplicates(sources: Iterable[Source]) -> None:
+    # Two uses of a dataset would give the same samples.
+    seen: dict[str, Source] = {}
+    for source in sources:
+        key = realpath(idx_path(source.prefix))  # the same for all spellings of a dataset
+        if key in seen:
+            first = seen[key]
+            also = "" if first.prefix == source.prefix else f" (also as {first.prefix!r})"
+            same_pack = (first.pack or "concat") == (source.pack or "concat")
+            same = "samples in the same order" if same_pack else "file names, whatever their packing is"
+            raise UsageError(
+                f"{source.prefix!r} is in the mixture twice{also}: both would have the same {same}",
+                hint="name it once with the total weight",
+            )
+        seen[key] = source

@@ -1,0 +1,265 @@
+"""Recipes: the sources of a blend with weights, tokens or epochs, for all splits or for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from tokshard.core.codec import Key, NotStored
+from tokshard.errors import UsageError
+from tokshard.samples.index.packing import PACK_METHODS, PackMethod
+from tokshard.samples.index.sizes import Sizes
+from tokshard.samples.index.splits import SPLITS
+
+Unit = Literal["samples", "tokens"]
+UNITS: tuple[Unit, ...] = ("samples", "tokens")
+
+MAX_SOURCES = 32_766
+"""Megatron numbers the sources of a blend with int16 and refuses 32,767 of them without a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One dataset of a mixture with its weight.
+
+    Attributes:
+        prefix: The path prefix of the dataset on this machine.
+        weight: The weight of the source in the unit of the mixture, or None.
+        epochs: Epochs to read, instead of a weight.
+        max_epochs: The limit on the epochs; what the weight would give the source beyond them goes to
+            the other sources.
+        pack: ``"concat"`` or ``"best-fit"``; None for that of the run, in a resolved recipe for ``"concat"``.
+
+    Raises:
+        UsageError: A number is out of range, two of them contradict each other, or the prefix is one
+            that Megatron would take for a number or not find.
+    """
+
+    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset, as given.")]
+    weight: Annotated[float | None, Key("weight", "Weight in the unit of the mixture.", omit_none=True)] = (
+        None
+    )
+    epochs: Annotated[float | None, Key("epochs", "Epochs to read.", omit_none=True)] = None
+    max_epochs: Annotated[float | None, Key("max_epochs", "Limit on the epochs.", omit_none=True)] = None
+    pack: Annotated[
+        PackMethod | None,
+        Key("pack", "concat, or best-fit for whole documents packed into samples.", omit_none=True),
+    ] = None
+
+    def __post_init__(self) -> None:
+        check_prefix(self.prefix)
+        if self.pack not in {None, *PACK_METHODS}:
+            raise UsageError(
+                f"pack of the source {self.prefix!r} must be {' or '.join(PACK_METHODS)}, got {self.pack!r}"
+            )
+        for name in ("weight", "epochs", "max_epochs"):
+            self._check_positive(name)
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, float(value))  # an int would be another text in blend.json
+        if self.epochs is not None and (self.weight is not None or self.max_epochs is not None):
+            raise UsageError(
+                f"the source {self.prefix!r} has epochs and a {'weight' if self.weight else 'max_epochs'}",
+                hint="keep one of them",
+            )
+
+    def _check_positive(self, name: str) -> None:
+        value = getattr(self, name)
+        if value is None or 0 < value < math.inf:
+            return
+        what = name.replace("_", " ")
+        hint = "remove the source to skip it" if value == 0 else "use a positive number"
+        raise UsageError(
+            f"the {what} of the source {self.prefix!r} must be positive, got {value:g}", hint=hint
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """The sources of one distribution of samples.
+
+    Attributes:
+        sources: In the order that decides ties: 1 to 32,766.
+        unit: What the weights count. ``"samples"`` is Megatron's meaning: shares of the samples. They are
+            the shares of the tokens, too, if no samples are padded by packing. ``"tokens"`` means amounts
+            without padding, so that their sum is the size of the mixture where no other is given.
+        temperature: The weights are taken to the power of 1/temperature. Without weights they are the
+            numbers of tokens that the sources have, if the temperature is not 1.
+
+    Raises:
+        UsageError: There is no source or too many, or the sources do not fit together.
+
+    Example:
+        >>> web_and_code = Mixture((Source("web", weight=7), Source("code", weight=3, max_epochs=4)))
+        >>> web_and_code.weights
+        (7.0, 3.0)
+    """
+
+    sources: Annotated[tuple[Source, ...], Key("sources", "Sources, in the order that decides ties.")]
+    unit: Annotated[Unit, Key("unit", "Unit of the weights: shares of the samples, or tokens.")] = "samples"
+    temperature: Annotated[
+        float, Key("temperature", "The weights are taken to the power of 1/temperature.")
+    ] = 1.0
+
+    def __post_init__(self) -> None:
+        self._check_count()
+        if self.unit not in UNITS:
+            raise UsageError(f"unit must be samples or tokens, got {self.unit!r}")
+        if not 0 < self.temperature < math.inf:
+            raise UsageError(f"temperature must be a positive number, got {self.temperature:g}")
+        for name in ("weight", "epochs"):
+            self._check_all_or_none(name)
+        self._check_fit()
+
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """The weights as given, or None where none are."""
+        given = tuple(source.weight for source in self.sources if source.weight is not None)
+        return given or None
+
+    @property
+    def epochs(self) -> tuple[float, ...] | None:
+        """The epochs as given, or None where none are."""
+        given = tuple(source.epochs for source in self.sources if source.epochs is not None)
+        return given or None
+
+    @property
+    def is_plain(self) -> bool:
+        """True if Megatron reads these prefixes and weights unchanged: no weight has to be computed."""
+        capped = any(source.max_epochs is not None for source in self.sources)
+        return self.unit == "samples" and self.temperature == 1.0 and not capped and self.epochs is None
+
+    def _check_count(self) -> None:
+        if not self.sources:
+            raise UsageError(
+                "a mixture must have at least 1 source", hint="pass the path prefix of a dataset"
+            )
+        if len(self.sources) > MAX_SOURCES:
+            raise UsageError(
+                f"a mixture must have at most {MAX_SOURCES} sources (Megatron numbers them with int16), "
+                f"got {len(self.sources)}",
+                hint="merge some of them with tokshard merge",
+            )
+
+    def _check_all_or_none(self, name: str) -> None:
+        without = [source.prefix for source in self.sources if getattr(source, name) is None]
+        if without and len(without) < len(self.sources):
+            given = next(source.prefix for source in self.sources if source.prefix not in without)
+            raise UsageError(
+                f"{given!r} has {'a weight' if name == 'weight' else 'epochs'}, but {without[0]!r} does not",
+                hint="pass weights for all sources of a mixture, or epochs for all, or neither",
+            )
+
+    def _check_fit(self) -> None:
+        if self.epochs is not None and self.temperature != 1.0:
+            raise UsageError("temperature and epochs exclude each other")
+        if self.unit == "tokens" and self.weights is None:
+            raise UsageError("unit tokens requires weights", hint="add a weight to each source")
+        if self.weights is not None and not math.isfinite(sum(self.weights)):
+            raise UsageError("the sum of the weights is out of range")
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeDefaults:
+    """Options that a recipe file gives, or None; those of the command line take precedence."""
+
+    sequence_length: int | None = None
+    num_samples: Sizes | None = None
+    split: str | None = None
+    seed: int | None = None
+    surplus: float | None = None
+    pack: PackMethod | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlendRecipe:
+    """The mixture of all splits, or one for each split.
+
+    Attributes:
+        mixture: The mixture of which training, validation and testing get their shares by the split
+            string; None where each has its own.
+        per_split: The mixtures of training, validation and testing, of which two may be None.
+        multiple_validation_sets: Whether the sources of validation stay apart instead of being blended.
+        defaults: Options that the recipe file gives.
+
+    Raises:
+        UsageError: There is not exactly one of ``mixture`` and ``per_split``, or no mixture at all.
+
+    Example:
+        >>> recipe = BlendRecipe(Mixture((Source("data/web", 0.7), Source("data/code", 0.3))))
+        >>> [source.prefix for source in recipe.for_split("train").sources]
+        ['data/web', 'data/code']
+    """
+
+    mixture: Annotated[
+        Mixture | None, Key("mixture", "Mixture of all splits; null where each has its own.")
+    ] = None
+    per_split: Annotated[
+        tuple[Mixture | None, Mixture | None, Mixture | None] | None,
+        Key("per_split", "Mixtures of train, valid and test; null where all share one."),
+    ] = None
+    multiple_validation_sets: Annotated[
+        bool, Key("multiple_validation_sets", "Whether the sources of validation stay apart.")
+    ] = False
+    defaults: Annotated[RecipeDefaults, NotStored()] = RecipeDefaults()
+
+    def __post_init__(self) -> None:
+        if (self.mixture is None) == (self.per_split is None):
+            raise UsageError("a recipe must have either sources for all splits or sources for each split")
+        if self.per_split is not None and not any(self.per_split):
+            raise UsageError(
+                "at least one split must have a source", hint="pass the path prefix of a dataset"
+            )
+        if self.multiple_validation_sets and self.per_split is None:
+            raise UsageError(
+                "separate validation sets require sources for each split",
+                hint="pass --train and --valid: Megatron separates validation sets only with data per split",
+            )
+
+    def for_split(self, name: str) -> Mixture | None:
+        """Return the mixture that a split is drawn from, or None where it has none."""
+        return self.mixture if self.per_split is None else self.per_split[SPLITS.index(name)]
+
+
+def reads_as_number(word: str) -> bool:
+    """Tell whether Megatron takes a word of a data path for a weight: all that Python's float reads.
+
+    Example:
+        >>> [reads_as_number(word) for word in ("0.3", "1e5", "nan", "1_000", "./1", "data/web")]
+        [True, True, True, True, False, False]
+    """
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def check_prefix(prefix: str) -> None:
+    """Check that a prefix is one that every form of a recipe can say and Megatron reads as it is.
+
+    Raises:
+        UsageError: It is empty, has spaces around it or a NUL in it, or reads as a number or a percentage.
+    """
+    if not prefix.strip():
+        raise UsageError("the path prefix of a source must not be empty")
+    if prefix != prefix.strip() or "\0" in prefix:
+        raise UsageError(f"invalid path prefix {prefix!r}: it has leading or trailing spaces or a NUL")
+    if prefix.endswith("%") and reads_as_number(prefix[:-1]):
+        raise UsageError(
+            f"a weight must be a plain number, got {prefix!r}",
+            hint=f"pass {prefix[:-1]} (weights are relative), or ./{prefix} for a dataset of that name",
+        )
+    if reads_as_number(prefix):
+        raise UsageError(
+            f"Megatron would read the path prefix {prefix!r} as a weight",
+            hint=f"pass ./{prefix}",
+        )
+
+
+def prefixes(mixtures: Iterable[Mixture | None]) -> tuple[str, ...]:
+    """Return all prefixes that mixtures name, each once, in order."""
+    return tuple(
+        dict.fromkeys(source.prefix for mixture in mixtures if mixture for source in mixture.sources)
+    )

@@ -1,0 +1,291 @@
+"""Job of build-indices: builds or finds indexes and reports them."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from tokshard.core import megatron_defaults
+from tokshard.core.codec import Document, Key
+from tokshard.core.path_mapping import PathMapping
+from tokshard.core.progress import Progress
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
+from tokshard.errors import InputError, UsageError
+from tokshard.samples.index.build_or_reuse import Action
+from tokshard.samples.index.description import JobSettings
+from tokshard.samples.index.epochs import warnings_of
+from tokshard.samples.index.examination import Condition
+from tokshard.samples.index.options import (
+    MISSING_SIZE,
+    MISSING_SIZE_HINT,
+    BuildIndicesOptions,
+    IndexRequest,
+    neutral_identifiers,
+)
+from tokshard.samples.index.packing_report import PackingReport
+from tokshard.samples.index.planned_indexes import IndexOutcome, PlannedIndexes, plan_indexes
+from tokshard.samples.index.splits import Split, parse_split, whole_split
+from tokshard.storage.lock import lock_mode
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSize:
+    """The training samples of a number of epochs."""
+
+    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
+    sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.", minimum=1)]
+    epochs: Annotated[int, Key("epochs", "Epochs.", minimum=1)]
+    train_samples: Annotated[int, Key("train_samples", "Samples that they have.", minimum=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexReport:
+    """One index, and what was done about it."""
+
+    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
+    training_path: Annotated[str, Key("training_path", "Path prefix as the job will name it.")]
+    split: Annotated[str, Key("split", "train, valid or test.", pattern="train|valid|test")]
+    sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.", minimum=1)]
+    num_samples: Annotated[
+        int | None, Key("num_samples", "Samples asked for; null for one epoch.", minimum=0)
+    ]
+    hash: Annotated[
+        str, Key("hash", "MD5 of the description, in the names of the files.", pattern="[0-9a-f]{32}")
+    ]
+    description: Annotated[str, Key("description", "Content of description.txt.")]
+    files: Annotated[tuple[str, ...], Key("files", "The files that Megatron looks up.")]
+    size_bytes: Annotated[int, Key("size_bytes", "Size of its arrays.", minimum=0)]
+    samples: Annotated[int, Key("samples", "Samples of the index.", minimum=0)]
+    epochs: Annotated[int, Key("epochs", "Times that each sequence is read.", minimum=1)]
+    tokens_per_epoch: Annotated[int, Key("tokens_per_epoch", "Tokens of the split.", minimum=0)]
+    sequences: Annotated[int, Key("sequences", "Sequences of the split.", minimum=0)]
+    documents: Annotated[int, Key("documents", "Documents that are read, over all epochs.", minimum=0)]
+    separate_final_epoch: Annotated[
+        bool, Key("separate_final_epoch", "Whether the last epoch is shuffled separately.")
+    ]
+    condition: Annotated[
+        Condition,
+        Key(
+            "condition",
+            "Its condition before: fresh, stale, damaged, missing, or foreign (Megatron's own, not known to "
+            "be right).",
+        ),
+    ]
+    detail: Annotated[str, Key("detail", "The reason of the condition.")]
+    action: Annotated[Action, Key("action", "What was done.")]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
+    packing_report: Annotated[
+        PackingReport | None,
+        Key("packing_report", "Report of an epoch of packed samples; absent for all others.", omit_none=True),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class BuildIndicesReport(Document):
+    """The indexes that were built or found."""
+
+    SCHEMA = "tokshard.build-indices/1"
+
+    has_megatron_names: Annotated[
+        bool,
+        Key("megatron_names", "Whether a job will find the files: false if its tokenizer was not specified."),
+    ]
+    epoch_sizes: Annotated[
+        tuple[EpochSize, ...], Key("epoch_sizes", "Sizes requested as epochs, in samples.")
+    ]
+    indices: Annotated[tuple[IndexReport, ...], Key("indices", "The indexes in order.")]
+    seconds: Annotated[float, Key("seconds", "Duration of the run.", minimum=0)]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
+    tokenizer_mismatches: Annotated[
+        tuple[TokenizerMismatch, ...] | None,
+        Key("tokenizer_mismatches", "Mismatches of tokenizers that were allowed.", omit_none=True),
+    ] = None
+    global_batch_size: Annotated[
+        int | None, Key("global_batch_size", "Samples of a step of the job, if known.", omit_none=True)
+    ] = None
+
+
+def build_indices(options: BuildIndicesOptions, *, progress: Progress | None = None) -> BuildIndicesReport:
+    """Build the indexes that Megatron jobs would build at their start, or reuse fresh ones.
+
+    The files have Megatron's names and bytes. Memory is that of ``options.workers`` indexes at once: for
+    each 4 bytes for each sequence and epoch, and 12 for each sample.
+
+    Args:
+        options: The options.
+        progress: Receives the progress, in bytes written.
+
+    Raises:
+        UsageError: No index would be built, or two would have the same name and different content.
+        InputError: A dataset, or a file about the job, is missing, or a split of a dataset is empty.
+        TokenizerMismatchError: The datasets were encoded with different tokenizers, or with another one than
+            the job's, and ``allow_tokenizer_mismatch`` is not set.
+        OutputExistsError: An index is stale or Megatron's own, and ``rebuild`` is not set.
+        IntegrityError: A dataset or an index is damaged.
+        LockedError: Another process was not done in time.
+        StorageError: The disk is full or broken. What was built is kept.
+    """
+    started = time.monotonic()
+    requests, epoch_sizes = requests_of(options)
+    directory = None if options.cache_directory is None else os.fspath(options.cache_directory)
+    planned = plan_indexes(requests, cache_directory=directory, workers=options.workers, progress=progress)
+    job = options.naming.job_tokenizer(options.path_as)
+    planned = planned.agreeing(job, allowed=options.allow_tokenizer_mismatch)
+    with lock_mode(options.lock):
+        outcomes = planned.build(rebuild=options.rebuild, progress=progress)
+    return _report(options, planned, outcomes, epoch_sizes, started)
+
+
+def _report(
+    options: BuildIndicesOptions,
+    planned: PlannedIndexes,
+    outcomes: Sequence[IndexOutcome],
+    epoch_sizes: Sequence[EpochSize],
+    started: float,
+) -> BuildIndicesReport:
+    reports = tuple(map(report_of, outcomes))
+    of_plans = (warning for report in reports for warning in report.warnings)
+    return BuildIndicesReport(
+        has_megatron_names=options.naming.are_given,
+        epoch_sizes=tuple(epoch_sizes),
+        indices=reports,
+        seconds=time.monotonic() - started,
+        warnings=tuple(dict.fromkeys((*of_plans, *planned.tokenizer_warnings(outcomes)))),
+        tokenizer_mismatches=planned.agreement.to_record or None,
+        global_batch_size=options.global_batch_size or options.training.global_batch_size,
+    )
+
+
+def report_of(outcome: IndexOutcome) -> IndexReport:
+    """Return the report of an index that was built or found."""
+    request, plan = outcome.request, outcome.plan
+    return IndexReport(
+        prefix=request.prefix,
+        training_path=request.training_path,
+        split=request.split_name,
+        sequence_length=request.sequence_length,
+        num_samples=request.num_samples,
+        hash=outcome.entry.hash,
+        description=request.description().text(),
+        files=outcome.entry.megatron_files,
+        size_bytes=outcome.array_bytes,
+        samples=plan.samples,
+        epochs=plan.epochs,
+        tokens_per_epoch=plan.tokens_per_epoch,
+        sequences=plan.sequences,
+        # The last entry of a packed index is read as a label only.
+        documents=plan.documents - (plan.packed is not None),
+        separate_final_epoch=plan.separate_final_epoch,
+        condition=outcome.before.condition,
+        detail=outcome.before.detail,
+        action=outcome.action,
+        warnings=tuple(warnings_of(plan)),
+        packing_report=outcome.packing_report,
+    )
+
+
+def requests_of(options: BuildIndicesOptions) -> tuple[list[IndexRequest], list[EpochSize]]:
+    """Return one request for each index, and the sizes that were given as epochs.
+
+    Raises:
+        UsageError: No index would be built.
+        InputError: A dataset, or a file about the job, cannot be read.
+    """
+    if options.requests:
+        return [replace(request, packing=options.packing) for request in options.requests], []
+    like, identifiers = options.naming.settings(), options.naming.identifiers()
+    lengths = options.sequence_lengths or ((like.sequence_length,) if like else ())
+    if like is not None and not (options.sizes or options.epochs or like.num_samples):
+        raise UsageError(MISSING_SIZE, hint=MISSING_SIZE_HINT)
+    requests: list[IndexRequest] = []
+    epoch_sizes: list[EpochSize] = []
+    for prefix in options.prefixes:
+        tokenizer = identifiers if options.naming.are_given else neutral_identifiers(prefix)
+        for length in lengths:
+            own = [
+                EpochSize(prefix, length, epochs, _epoch_samples(options, like, prefix, length, epochs))
+                for epochs in options.epochs
+            ]
+            epoch_sizes += own
+            for size in _sizes(options, like, own):
+                requests += _requests(options, like, prefix, length, size, tokenizer)
+    if not any(request.is_built for request in requests):
+        raise UsageError(
+            "no index to build: no split has a share, or the job of --like has data for each split",
+            hint="pass --split; or use tokshard blend with --train, --valid and --test",
+        )
+    return requests, epoch_sizes
+
+
+def _sizes(
+    options: BuildIndicesOptions, like: JobSettings | None, epoch_sizes: Sequence[EpochSize]
+) -> Iterator[Mapping[str, int | None]]:
+    for size in options.sizes:
+        yield {"train": size.train, "valid": size.valid, "test": size.test}
+    for epoch_size in epoch_sizes:
+        yield {"train": epoch_size.train_samples, "valid": 0, "test": 0}
+    if like is not None and not options.sizes and not options.epochs:
+        yield like.num_samples
+
+
+def _requests(
+    options: BuildIndicesOptions,
+    like: JobSettings | None,
+    prefix: str,
+    length: int,
+    size: Mapping[str, int | None],
+    tokenizer: Any,
+) -> Iterator[IndexRequest]:
+    default_seed = like.random_seed if like else megatron_defaults.SEED
+    for name, samples in size.items():
+        split = _split(options, like, name)
+        if split is not None:
+            yield IndexRequest(
+                prefix=prefix,
+                training_path=PathMapping(options.path_as).map(prefix),
+                split_name=name,
+                split=split,
+                num_samples=None if samples is None else math.ceil(samples * (1 + options.surplus)),
+                sequence_length=length,
+                seed=default_seed if options.seed is None else options.seed,
+                tokenizer=tokenizer,
+                extra_token=options.extra_token,
+                drop_last_partial=options.drop_last_partial,
+                packing=options.packing,
+            )
+
+
+def _split(options: BuildIndicesOptions, like: JobSettings | None, name: str) -> Split | None:
+    # None if the job has no such split of this data.
+    if options.split is None and like is not None and like.split is None:
+        return whole_split(name) if name in like.num_samples else None
+    return parse_split(options.split or (like and like.split) or megatron_defaults.SPLIT)
+
+
+def _epoch_samples(
+    options: BuildIndicesOptions, like: JobSettings | None, prefix: str, length: int, epochs: int
+) -> int:
+    split = _split(options, like, "train")
+    if split is None:
+        raise UsageError("the size of an epoch is not known: the job of --like has no training split")
+    request = IndexRequest(
+        prefix=prefix,
+        training_path=prefix,
+        split_name="train",
+        split=split,
+        num_samples=None,
+        sequence_length=length,
+        tokenizer=None,
+        extra_token=options.extra_token,
+        packing=options.packing,
+    )
+    table = IndexedDataset(prefix).index
+    try:
+        return request.plan(request.size(table)).samples_of_epochs(epochs)
+    except (InputError, UsageError) as error:
+        raise type(error)(f"the train index of {prefix}: {error.message}", hint=error.hint) from None

@@ -1,0 +1,149 @@
+"""Packing of whole documents into samples: the options, and the numbers of an epoch that was packed.
+
+:mod:`tokshard.samples.index.best_fit` contains the algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from tokshard.core.codec import Key
+from tokshard.errors import UsageError
+
+PackMethod = Literal["concat", "best-fit"]
+PACK_METHODS: Final = ("concat", "best-fit")
+
+BEST_FIT_ALGORITHM: Final = "tokshard.best-fit/1"
+
+MAX_PACKED_SEQUENCE_LENGTH = 1 << 24
+"""Tables of the packer have an entry for each length up to the sequence length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """Packing of whole documents by best-fit decreasing.
+
+    Attributes:
+        max_documents: Documents of a sample at most; None for any number.
+        pad_multiple: The room of each document is a multiple of this many tokens, for trainers that pad each
+            document: 2 x context-parallel size. None for no padding.
+        algorithm: The frozen name of the algorithm.
+
+    Raises:
+        UsageError: A number is out of range.
+    """
+
+    max_documents: Annotated[
+        int | None, Key("max_documents", "Documents of a sample at most.", minimum=1, omit_none=True)
+    ] = None
+    pad_multiple: Annotated[
+        int | None,
+        Key(
+            "pad_multiple",
+            "Tokens of which the room of each document is a multiple.",
+            minimum=1,
+            omit_none=True,
+        ),
+    ] = None
+    algorithm: Annotated[
+        Literal["tokshard.best-fit/1"], Key("algorithm", "Name of the frozen algorithm.")
+    ] = BEST_FIT_ALGORITHM
+
+    def __post_init__(self) -> None:
+        for option, value in (
+            ("--max-documents-per-sample", self.max_documents),
+            ("--pad-multiple", self.pad_multiple),
+        ):
+            if value is not None and value < 1:
+                raise UsageError(f"{option} must be at least 1, got {value}")
+
+    def check_sequence_length(self, sequence_length: int) -> None:
+        """Check that samples of some length can be packed.
+
+        Raises:
+            UsageError: They are too long, or not a multiple of ``pad_multiple``.
+        """
+        if sequence_length > MAX_PACKED_SEQUENCE_LENGTH:
+            raise UsageError(
+                f"the sequence length of packed samples must be at most {MAX_PACKED_SEQUENCE_LENGTH:,}, "
+                f"got {sequence_length:,}"
+            )
+        if self.pad_multiple is not None and sequence_length % self.pad_multiple:
+            raise UsageError(
+                f"the sequence length {sequence_length} must be a multiple of --pad-multiple "
+                f"{self.pad_multiple}"
+            )
+
+    def options(self) -> list[str]:
+        """Return the options of ``build-indices`` and ``blend`` that request it.
+
+        Example:
+            >>> Packing(max_documents=8).options()
+            ['--pack', 'best-fit', '--max-documents-per-sample', '8']
+        """
+        words = ["--pack", "best-fit"]
+        if self.max_documents is not None:
+            words += ["--max-documents-per-sample", str(self.max_documents)]
+        if self.pad_multiple is not None:
+            words += ["--pad-multiple", str(self.pad_multiple)]
+        return words
+
+    def words(self) -> str:
+        """Return a description for people.
+
+        Example:
+            >>> Packing(max_documents=8).words()
+            'best-fit, at most 8 documents per sample'
+        """
+        parts = ["best-fit"]
+        if self.max_documents is not None:
+            parts.append(f"at most {self.max_documents} documents per sample")
+        if self.pad_multiple is not None:
+            parts.append(f"room for documents padded to multiples of {self.pad_multiple} tokens")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedEpoch:
+    """The numbers of an epoch of packed samples; they are the same in every epoch.
+
+    Attributes:
+        packing: The options.
+        documents: The documents of an epoch with at least one token.
+        samples: The samples of an epoch.
+    """
+
+    packing: Annotated[Packing, Key("options", "Options of the packing.")]
+    documents: Annotated[int, Key("documents", "Documents of an epoch with at least one token.", minimum=1)]
+    samples: Annotated[int, Key("samples", "Samples of an epoch.", minimum=1)]
+
+
+def pack_words(packings: Iterable[Packing | None]) -> str:
+    """Return a description of packings for people; None is concatenation.
+
+    Example:
+        >>> pack_words([None, Packing(), None])
+        'best-fit; concat'
+    """
+    return "; ".join(sorted({"concat" if packing is None else packing.words() for packing in packings}))
+
+
+def packing_of(method: PackMethod, max_documents: int | None, pad_multiple: int | None) -> Packing | None:
+    """Return the packing that options request; None for concatenation.
+
+    Raises:
+        UsageError: The method is unknown, or an option requires another method.
+    """
+    if method not in PACK_METHODS:
+        raise UsageError(f"--pack must be {' or '.join(PACK_METHODS)}, got {method!r}")
+    if method == "concat":
+        for option, value in (
+            ("--max-documents-per-sample", max_documents),
+            ("--pad-multiple", pad_multiple),
+        ):
+            if value is not None:
+                raise UsageError(f"{option} requires --pack best-fit")
+        return None
+    return Packing(max_documents=max_documents, pad_multiple=pad_multiple)

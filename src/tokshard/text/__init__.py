@@ -1,0 +1,1 @@
+"""From raw text to indexed datasets: corpus, tokenizer, tokenize."""

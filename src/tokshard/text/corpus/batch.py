@@ -1,0 +1,172 @@
+"""Batches of documents with the rejected records between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tokshard.text.corpus.fields import FieldPaths
+from tokshard.text.corpus.rejection import RejectedRecord, UnusableRecordError
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentBatch:
+    """Consecutive documents of a unit, and the rejected records between them.
+
+    Always ``records == documents + len(rejected) + sum(excluded.values())`` and
+    ``lines == records + blank_lines``.
+
+    Attributes:
+        texts: For each field, the sequences of all documents, concatenated.
+        sequences_per_document: For each field, the number of sequences of each document, uint32
+            [documents]; None if every document has exactly one.
+        offsets: For each document, the offset of its record in the input's decompressed stream, or its
+            row number in the file; int64 [documents].
+        rejected: Rejected records, in order.
+        records: Lines that are not blank, or rows.
+        lines: All lines, or rows.
+        blank_lines: Lines of whitespace, which are not records.
+        raw: Bytes consumed, for digests: the bytes of all lines; of a table, the UTF-8 of each sequence of
+            its documents and a newline. A line over the length limit is split over several batches.
+        keys: For each document, its key of the holdout as UTF-8; None if there is none.
+        splits: For each document, the number of its split, uint8 [documents]; None without a holdout.
+        excluded: Numbers of records that are not in the sample, by code
+            (:data:`tokshard.text.corpus.selection.EXCLUDED`).
+    """
+
+    texts: tuple[list[str], ...]
+    sequences_per_document: tuple[npt.NDArray[np.uint32] | None, ...]
+    offsets: npt.NDArray[np.int64]
+    rejected: list[RejectedRecord]
+    records: int
+    lines: int
+    blank_lines: int
+    raw: bytes | memoryview
+    keys: list[bytes] | None = None
+    splits: npt.NDArray[np.uint8] | None = None
+    excluded: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def plain(
+        cls,
+        columns: tuple[list[str], ...],
+        offsets: npt.NDArray[np.int64],
+        raw: bytes | memoryview | None = None,
+        *,
+        keys: list[bytes] | None = None,
+    ) -> Self:
+        """Return a batch in which every record is a document and every field one text."""
+        document_count = len(offsets)
+        return cls(
+            texts=columns,
+            sequences_per_document=(None,) * len(columns),
+            offsets=offsets,
+            rejected=[],
+            records=document_count,
+            lines=document_count,
+            blank_lines=0,
+            raw=raw_of_texts(columns) if raw is None else raw,
+            keys=keys,
+        )
+
+    @property
+    def documents(self) -> int:
+        """Number of documents."""
+        return len(self.offsets)
+
+    def of_split(self, split: int) -> DocumentBatch:
+        """Return a batch with only the documents of a split; its counts of records are those of all."""
+        if self.splits is None:
+            return self
+        chosen = self.splits == split
+        if chosen.all():
+            return self
+        columns = zip(self.texts, self.sequences_per_document, strict=True)
+        return replace(
+            self,
+            texts=tuple(_chosen_texts(texts, counts, chosen) for texts, counts in columns),
+            sequences_per_document=tuple(
+                None if counts is None else counts[chosen] for counts in self.sequences_per_document
+            ),
+            offsets=self.offsets[chosen],
+            splits=self.splits[chosen],
+        )
+
+    @property
+    def first_offset(self) -> int | None:
+        """Offset of the first record, rejected or not; None if there is none."""
+        found = [int(offset) for offset in self.offsets[:1]] + [record.offset for record in self.rejected[:1]]
+        return min(found, default=None)
+
+    @property
+    def input_bytes(self) -> int:
+        """Number of decompressed bytes consumed."""
+        return len(self.raw)
+
+
+class BatchBuilder:
+    """Builder of a batch from single documents and rejected records."""
+
+    def __init__(self, field_count: int, *, with_keys: bool = False) -> None:
+        self._texts: tuple[list[str], ...] = tuple([] for _ in range(field_count))
+        self._counts: tuple[list[int], ...] = tuple([] for _ in range(field_count))
+        self._offsets: list[int] = []
+        self._keys: list[bytes] | None = [] if with_keys else None
+        self._rejected: list[RejectedRecord] = []
+
+    @classmethod
+    def of(cls, paths: FieldPaths) -> Self:
+        """Return the builder of batches of documents with these fields."""
+        return cls(len(paths.texts), with_keys=paths.key is not None)
+
+    def add(self, values: Sequence[str | list[str]], offset: int, key: bytes | None = None) -> None:
+        """Add a document: for each field, its sequence or list of sequences; and its key, if it has one."""
+        self._offsets.append(offset)
+        if self._keys is not None and key is not None:
+            self._keys.append(key)
+        for value, texts, counts in zip(values, self._texts, self._counts, strict=True):
+            if isinstance(value, str):
+                texts.append(value)
+                counts.append(1)
+            else:
+                texts.extend(value)
+                counts.append(len(value))
+
+    def reject(self, offset: int, line: int, error: UnusableRecordError, excerpt: str) -> None:
+        """Add a rejected record."""
+        hint = "" if self._rejected else error.hint()
+        self._rejected.append(RejectedRecord(offset, line, error.reason, error.detail, excerpt, hint))
+
+    def batch(self, raw: bytes | memoryview | None, *, lines: int, blank_lines: int = 0) -> DocumentBatch:
+        """Return the batch; without ``raw``, the raw bytes are those of the texts."""
+        return DocumentBatch(
+            texts=self._texts,
+            sequences_per_document=tuple(
+                None if all(number == 1 for number in counts) else np.array(counts, np.uint32)
+                for counts in self._counts
+            ),
+            offsets=np.array(self._offsets, np.int64),
+            rejected=self._rejected,
+            records=lines - blank_lines,
+            lines=lines,
+            blank_lines=blank_lines,
+            raw=raw_of_texts(self._texts) if raw is None else raw,
+            keys=self._keys,
+        )
+
+
+def _chosen_texts(
+    texts: list[str], counts: npt.NDArray[np.uint32] | None, chosen: npt.NDArray[np.bool_]
+) -> list[str]:
+    return [*compress(texts, chosen if counts is None else np.repeat(chosen, counts))]
+
+
+def raw_of_texts(columns: Sequence[Sequence[str]]) -> bytes:
+    """Return the bytes that represent the texts of a table in digests: UTF-8 and a newline each."""
+    encoded = [text.encode("utf-8") for column in columns for text in column]
+    return b"\n".join([*encoded, b""])

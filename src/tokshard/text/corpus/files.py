@@ -1,0 +1,440 @@
+"""Discovery of inputs: files, globs, directories, lists and standard input."""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from tokshard.core.background import in_order
+from tokshard.core.formatting import counted, listed
+from tokshard.dataset.plan import Compression, TextInput
+from tokshard.errors import InputError, StorageError, TokshardError, UsageError
+from tokshard.storage.paths import GLOB_CHARACTERS, SIDECAR_SUFFIX, is_glob, is_remote, natural_key
+from tokshard.storage.reading import irregular_kind, open_file, open_passed
+from tokshard.storage.remote import objects
+from tokshard.storage.remote.objects import open_binary
+from tokshard.text.corpus.content import HEAD_BYTES, Content, Format, identify, refuse_utf16
+from tokshard.text.corpus.hub_datasets import HubDatasets
+from tokshard.text.corpus.saved_dataset import SavedDatasets, is_intermediate
+
+STDIN = "-"
+_DATA_NAME = re.compile(r"\.(jsonl|json|ndjson|parquet|arrow)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
+_NAME_WITH_HEADER = re.compile(r"\.(gz|bz2|xz|zst|parquet|arrows?)$", re.IGNORECASE)
+# Files that Hugging Face's datasets library writes next to its data.
+_METADATA_NAMES = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json"}
+_SUFFIX = re.compile(r"(?<=.)\.[^.]+(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
+_SHOWN_KINDS = 6
+LOOKS_AT_ONCE = 16
+"""Inputs that are opened at the same time, to look at their beginnings."""
+_COMPRESSED_TO_PLAIN = 8
+_LARGE_BYTES = 1 << 62
+_HINT_NAMES = (
+    "name the files .jsonl, .json, .ndjson, .parquet or .arrow (also with .gz, .bz2, .xz or .zst), "
+    "or pass them one by one or as a glob"
+)
+_HINT_SPELLING = "check the path; relative paths start at the current directory"
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusFile:
+    """One input.
+
+    Attributes:
+        path: As the user passed it; ``"-"`` is standard input.
+        size_bytes: Size in bytes, or None for a stream (standard input, a named pipe).
+        mtime_ns: Modification time, or None for a stream.
+        compression: Compression. A stream has format ``"jsonl"`` and compression ``"none"`` until it is read.
+        version: Version of an object in a store (its ETag, for example); None otherwise.
+    """
+
+    path: str
+    size_bytes: int | None
+    mtime_ns: int | None
+    format: Format
+    compression: Compression
+    version: str | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        """True if it can only be read sequentially, by one process."""
+        return self.size_bytes is None or self.compression != "none"
+
+    @property
+    def plain_bytes(self) -> int | None:
+        """Estimated size after decompression; None for a stream of unknown size."""
+        if self.size_bytes is None:
+            return None
+        return self.size_bytes * (1 if self.compression == "none" else _COMPRESSED_TO_PLAIN)
+
+    def plan_input(self) -> TextInput:
+        """Return the input as recorded in plans."""
+        return TextInput(
+            self.path, self.size_bytes, self.mtime_ns, self.format, self.compression, self.version
+        )
+
+
+class _Search(NamedTuple):
+    hub: HubDatasets
+    saved: SavedDatasets
+    tell: Callable[[str], None]
+
+
+def discover(
+    arguments: Sequence[str],
+    hub: HubDatasets | None = None,
+    *,
+    split: str | None = None,
+    tell: Callable[[str], None] = lambda _text: None,
+) -> tuple[CorpusFile, ...]:
+    """Return the inputs that the arguments name, in the order of the arguments.
+
+    An argument is a file, a glob (also with ``**``), a directory (searched recursively for names such as
+    ``*.jsonl.zst``), ``@list.txt`` (one argument per line, comment lines begin with ``#``) or ``-``. Files of
+    a glob or directory are in natural order: ``part-2`` before ``part-10``. All but ``-`` can be URLs. URLs
+    of the Hugging Face Hub are read at the commits that ``hub`` chooses. A directory that ``save_to_disk``
+    wrote is the files of ``split``. ``tell`` receives messages for the user, such as the files of a directory
+    that are left out.
+
+    Raises:
+        InputError: An input does not exist, cannot be read, or cannot contain records.
+        StorageError: A store does not answer.
+        UsageError: The same file is passed twice, or no input is passed.
+
+    Example:
+        >>> [file.path for file in discover(["-"])]
+        ['-']
+    """
+    search = _Search(hub or HubDatasets(), SavedDatasets(split, tell), tell)
+    paths = [path for argument in arguments for path in _expand(argument, search)]
+    search.hub.check_used(split_is_used=search.saved.is_used)
+    if not paths:
+        raise UsageError("an input is required", hint="pass files, directories, globs, @list.txt or -")
+    _refuse_twice(paths)
+    # Requests to a store have a high latency, unlike those to a local disk.
+    remote_ones = in_order(
+        (partial(_describe_object, url) for url in filter(is_remote, paths)), LOOKS_AT_ONCE
+    )
+    return tuple(next(remote_ones) if is_remote(path) else _describe(path) for path in paths)
+
+
+def _expand(argument: str, search: _Search) -> Iterator[str]:
+    if argument.startswith("@"):
+        for line in _list_entries(argument[1:]):
+            yield from _expand_path(line, search)
+    else:
+        yield from _expand_path(argument, search)
+
+
+def _expand_path(argument: str, search: _Search) -> Iterator[str]:
+    if "\0" in argument:
+        raise InputError(
+            f"paths must not contain NUL characters, got {argument[:40]!r}",
+            hint="check the list of inputs: it must be a text file with one path per line",
+        )
+    if argument == STDIN:
+        yield argument
+    elif not is_remote(argument) and os.path.isdir(argument):
+        yield from _expand_directory(argument, search)
+    elif (files := search.hub.files(argument, partial(_expand_url, search=search))) is not None:
+        yield from files
+    elif is_remote(argument):
+        yield from _expand_url(argument, search)
+    elif is_glob(argument):
+        yield from _expand_glob(argument, search)
+    else:
+        yield argument
+
+
+def _list_entries(path: str) -> list[str]:
+    try:
+        opened = open_binary(path) if is_remote(path) else open_passed(path)
+        with io.TextIOWrapper(opened, encoding="utf-8-sig", errors="surrogateescape") as file:
+            lines = [line.strip() for line in file]
+    except TokshardError:
+        raise
+    except OSError as error:
+        raise InputError(f"cannot read the list {path}: {error.strerror}", hint=_HINT_SPELLING) from error
+    entries = [line for line in lines if line and not line.startswith("#")]
+    if not entries:
+        raise InputError(f"the list {path} contains no inputs", hint="write one path per line")
+    return entries
+
+
+def _expand_glob(pattern: str, search: _Search) -> list[str]:
+    matches = glob.glob(pattern, recursive=True)
+    files = [path for path in matches if not os.path.isdir(path) and not _is_marker(path)]
+    files = _without_results(files, pattern, search)
+    if files:
+        _refuse_special(files)
+        return sorted(files, key=natural_key)
+    if any(os.path.isdir(path) for path in matches):
+        raise InputError(
+            f"{pattern} matches directories but no files",
+            hint="pass the directories themselves, or end the glob with /**/*.jsonl",
+        )
+    raise InputError(f"no files match {pattern}", hint=_HINT_SPELLING)
+
+
+def _is_marker(path: str) -> bool:
+    name = os.path.basename(path)
+    return name.startswith("_") and not _DATA_NAME.search(name)
+
+
+def _without_results(paths: list[str], pattern: str, search: _Search) -> list[str]:
+    """Return the paths that no program wrote as a result of data nearby, unless the pattern names these."""
+    existing = set(paths)
+    kept = [
+        path
+        for path in paths
+        if (SIDECAR_SUFFIX in pattern or f"{SIDECAR_SUFFIX}/" not in path)
+        and ("cache-" in pattern or is_remote(path) or not is_intermediate(path))
+        and (os.path.basename(path) in pattern or not _is_metadata(path, existing))
+    ]
+    if len(kept) < len(paths):
+        results = counted(len(paths) - len(kept), "file")
+        search.tell(
+            f"left out of {pattern}: {results} in *{SIDECAR_SUFFIX}/, or metadata and cache-*.arrow of a "
+            "saved dataset"
+        )
+    return kept
+
+
+def _is_metadata(path: str, existing: set[str]) -> bool:
+    directory, _, name = path.rpartition("/")
+    is_state = name == "state.json" and f"{directory}/dataset_info.json" in existing
+    return is_state or name in _METADATA_NAMES
+
+
+def _expand_directory(directory: str, search: _Search) -> list[str]:
+    if directory.rstrip("/").endswith(SIDECAR_SUFFIX):
+        raise InputError(
+            f"{directory} is part of a tokenized dataset",
+            hint="pass the raw text instead; `tokshard inspect` shows datasets",
+        )
+    left_out: Counter[str] = Counter()
+    found = sorted(_walk(directory, frozenset(), left_out), key=natural_key)
+    runs = search.saved.select(found)
+    if runs is not None:
+        found = _flattened(runs)
+    found = _without_metadata(found, left_out)
+    _tell_left_out(directory, left_out, search)
+    if not found:
+        raise InputError(f"the directory {directory} contains no inputs", hint=_HINT_NAMES)
+    _refuse_special(found)
+    return found
+
+
+def _refuse_special(paths: Sequence[str]) -> None:
+    # A pipe that nobody passed may have no writer, and reading it would wait for ever.
+    for path in paths:
+        with suppress(OSError):  # reported when the file is described
+            mode = os.stat(path).st_mode
+            if not stat.S_ISREG(mode):
+                raise InputError(
+                    f"cannot read {path}: it is {irregular_kind(mode)}, not a regular file",
+                    hint="remove it, or, to read a pipe, pass its own path",
+                )
+
+
+def _without_metadata(paths: list[str], left_out: Counter[str]) -> list[str]:
+    left_out.update(name for path in paths if (name := os.path.basename(path)) in _METADATA_NAMES)
+    return [path for path in paths if os.path.basename(path) not in _METADATA_NAMES]
+
+
+def _tell_left_out(directory: str, left_out: Counter[str], search: _Search) -> None:
+    if left_out:
+        kinds = [f"{number} {kind}" for kind, number in sorted(left_out.items())]
+        search.tell(
+            f"left out of {directory}: {listed(kinds, _SHOWN_KINDS)}; to read a file, pass its path or a glob"
+        )
+
+
+def _left_out_of(paths: Iterable[str]) -> Counter[str]:
+    """Count the objects of a listing that are left out, as :func:`_walk` counts files."""
+    files: Counter[str] = Counter()
+    directories: set[tuple[str, ...]] = set()
+    for path in paths:
+        *parents, name = path.split("/")
+        skipped = [number for number, part in enumerate(parents) if part[0] == "." or _is_skipped(part)]
+        if skipped:
+            directories.add(tuple(parents[: skipped[0] + 1]))
+        elif kind := _left_out_kind(name):
+            files[kind] += 1
+    return files + Counter(f"{name}/" for *_, name in directories if not name.startswith("."))
+
+
+def _is_skipped(directory_name: str) -> bool:
+    return directory_name.startswith("_") or directory_name.endswith(SIDECAR_SUFFIX)
+
+
+def _left_out_kind(name: str) -> str | None:
+    """Return the kind of a file that is left out of its directory; None if it is read, or hidden."""
+    if name.startswith(".") or _is_marker(name):
+        return None
+    if name.startswith("_"):
+        return name
+    suffix = _SUFFIX.search(name)
+    return None if _DATA_NAME.search(name) else suffix[0] if suffix else name
+
+
+def _flattened(runs: list[list[str]]) -> list[str]:
+    return [path for run in sorted(runs, key=lambda run: natural_key(run[0])) for path in run]
+
+
+def _expand_url(url: str, search: _Search) -> list[str]:
+    pattern = GLOB_CHARACTERS.search(url) is not None and not url.startswith(("http://", "https://"))
+    if pattern and not objects.exists(url):
+        found = [found_url for found_url in objects.glob(url) if not _is_marker(found_url)]
+        found = _without_results(found, url, search)
+        if not found:
+            raise InputError(
+                f"no objects match {url}", hint="check the URL, and that the credentials allow listing"
+            )
+    elif url.endswith("/") or (not _DATA_NAME.search(url) and objects.is_directory(url)):
+        base = url.rstrip("/") + "/"
+        urls = objects.walk(base)
+        found = [found_url for found_url in urls if _is_data(found_url.removeprefix(base))]
+        left_out = _left_out_of(found_url.removeprefix(base) for found_url in urls)
+        runs = search.saved.select(sorted(found, key=natural_key))
+        found = _without_metadata(found if runs is None else _flattened(runs), left_out)
+        _tell_left_out(url, left_out, search)
+        if not found:
+            raise InputError(f"no inputs found below {url}", hint=_HINT_NAMES)
+        if runs is not None:
+            return found
+    else:
+        found = [url]
+    return sorted(found, key=natural_key)
+
+
+def _is_data(path: str) -> bool:
+    *directories, name = path.split("/")
+    hidden = any(part.startswith((".", "_")) for part in path.split("/"))
+    is_output = any(part.endswith(SIDECAR_SUFFIX) for part in directories)
+    return not hidden and not is_output and _DATA_NAME.search(name) is not None
+
+
+def _walk(directory: str, above: frozenset[str], left_out: Counter[str]) -> Iterator[str]:
+    # Symbolic links are followed, except cycles.
+    real = os.path.realpath(directory)
+    if real in above:
+        return
+    try:
+        names = os.listdir(directory)
+    except OSError as error:
+        raise InputError(f"cannot list the directory {directory}: {error.strerror}") from error
+    for name in names:
+        path = os.path.join(directory, name)
+        if name.startswith("."):
+            continue
+        if os.path.isdir(path):
+            if _is_skipped(name):
+                left_out[f"{name}/"] += 1
+            else:
+                yield from _walk(path, above | {real}, left_out)
+        elif kind := _left_out_kind(name):
+            left_out[kind] += 1
+        elif not _is_marker(name):
+            yield path
+
+
+def _refuse_twice(paths: Sequence[str]) -> None:
+    seen: dict[str, str] = {}
+    for path in paths:
+        identity = path if path == STDIN or is_remote(path) else os.path.realpath(path)
+        if identity in seen:
+            also = f" (first as {seen[identity]})" if seen[identity] != path else ""
+            name = "standard input" if path == STDIN else path
+            raise UsageError(f"{name} is passed twice{also}", hint="pass each input once")
+        seen[identity] = path
+
+
+def _describe(path: str) -> CorpusFile:
+    if path == STDIN:
+        return CorpusFile(path, None, None, "jsonl", "none")
+    try:
+        status = os.stat(path)
+        if stat.S_ISFIFO(status.st_mode):
+            return CorpusFile(path, None, None, "jsonl", "none")
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(
+                f"{path} must be a file or a pipe",
+                hint="pipe the data into the command and pass - as the input",
+            )
+        with open_file(path) as file:
+            content = _content(file.read(HEAD_BYTES), path)
+    except FileNotFoundError as error:
+        raise InputError(f"input not found: {path}", hint=_HINT_SPELLING) from error
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}", hint="check the permissions of the file"
+        ) from error
+    return CorpusFile(path, status.st_size, status.st_mtime_ns, content.format, content.compression)
+
+
+def _describe_object(url: str) -> CorpusFile:
+    status = objects.status(url)
+    content = _content(objects.RemoteFile(url, status).read(0, HEAD_BYTES), url)
+    return CorpusFile(
+        url, status.size_bytes, status.mtime_ns, content.format, content.compression, status.version
+    )
+
+
+def _content(head: bytes, path: str) -> Content:
+    if not head and (suffix := _NAME_WITH_HEADER.search(path)):
+        raise InputError(
+            f"{path} is empty, but a {suffix[0]} file has at least a header",
+            hint=f"fetch {path} again, or remove it from the inputs",
+            reason="empty-file",
+        )
+    refuse_utf16(head, path)
+    return identify(head, path)
+
+
+def check_unchanged(files: Sequence[CorpusFile]) -> None:
+    """Check that inputs have not changed since :func:`discover`.
+
+    Raises:
+        InputError: An input was changed or removed.
+        StorageError: A store does not answer.
+    """
+    for file in files:
+        if file.size_bytes is not None and not is_remote(file.path):
+            _check_state(file)
+    remote = (partial(_check_state, file) for file in files if is_remote(file.path))
+    for _ in in_order(remote, LOOKS_AT_ONCE):
+        pass
+
+
+def _check_state(file: CorpusFile) -> None:
+    now: tuple[int, int | None, str | None]
+    try:
+        if is_remote(file.path):
+            found = objects.status(file.path)
+            now = found.size_bytes, found.mtime_ns, found.version
+        else:
+            status = os.stat(file.path)
+            now = status.st_size, status.st_mtime_ns, None
+    except StorageError:
+        raise
+    except OSError as error:
+        raise InputError(f"{file.path} was removed while it was read: {error.strerror or error}") from error
+    if now != (file.size_bytes, file.mtime_ns, file.version):
+        raise InputError(
+            f"{file.path} was changed while it was read",
+            hint="run the command again when no other process writes to the input",
+        )
+
+
+def content_bytes(files: Sequence[CorpusFile]) -> int:
+    """Return the estimated size of inputs after decompression; streams of unknown size count as large."""
+    return sum(_LARGE_BYTES if file.plain_bytes is None else file.plain_bytes for file in files)

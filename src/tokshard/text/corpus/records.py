@@ -1,0 +1,263 @@
+"""Documents from units: JSON lines here, tables in :mod:`tokshard.text.corpus.tables`.
+
+Each line is parsed by ``orjson``. A line that it refuses is parsed again by the standard library, which
+accepts NaN, huge numbers and lone surrogates: a record is rejected only if a requested field is unusable.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import compress
+from typing import Any
+
+import numpy as np
+
+from tokshard.core.formatting import counted
+from tokshard.core.json_limits import JsonLimits
+from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch
+from tokshard.text.corpus.content import UTF8_BYTE_ORDER_MARK, looks_like_utf16
+from tokshard.text.corpus.fields import FieldNames, FieldPaths, json_type, quoted, values_of
+from tokshard.text.corpus.holdout_keys import MAX_INTEGER, MIN_INTEGER, key_in, plain_keys
+from tokshard.text.corpus.lines import LineBatch, line_batches
+from tokshard.text.corpus.rejection import (
+    RejectedRecord,
+    TextCheck,
+    UnusableRecordError,
+    check_length,
+    check_texts,
+    excerpt_of,
+)
+from tokshard.text.corpus.repairs import repair_of_encoding, repair_of_line, repair_of_row
+from tokshard.text.corpus.selection import ALL_RECORDS, RecordSelection, sampled_lines
+from tokshard.text.corpus.units import LineUnit, RowUnit
+
+# Large enough to hide the cost per batch, small enough for a core's cache: 4 MiB is 10% slower.
+BATCH_BYTES = 1 << 20
+MAX_DOCUMENT_BYTES = 16_000_000
+# The parser of the standard library is recursive; the limit makes its result independent of the caller's
+# stack and of Python's version. (orjson accepts 1,024 levels.)
+_SECOND_PARSER_LIMITS = JsonLimits(containers=sys.maxsize, values=sys.maxsize, depth=400)
+
+
+def _integer(digits: str) -> int | float:
+    # As orjson does: keys are integers of 64 bits, all others are never used, but must parse.
+    value = int(digits) if len(digits) <= _MOST_DIGITS else MAX_INTEGER + 1
+    return value if MIN_INTEGER <= value <= MAX_INTEGER else 0.0
+
+
+_MOST_DIGITS = 20
+_TOLERANT = json.JSONDecoder(
+    parse_int=_integer,
+    parse_float=lambda _digits: 0.0,
+    parse_constant=lambda _name: 0.0,
+)
+
+
+def read_documents(
+    unit: LineUnit | RowUnit,
+    fields: Sequence[str],
+    *,
+    batch_bytes: int = BATCH_BYTES,
+    max_document_bytes: int = MAX_DOCUMENT_BYTES,
+    check: TextCheck | None = None,
+    selection: RecordSelection = ALL_RECORDS,
+) -> Iterator[DocumentBatch]:
+    """Yield a unit's documents in batches, in order.
+
+    The documents and rejected records do not depend on ``batch_bytes``.
+
+    ``fields``: distinct names of the text fields (:class:`tokshard.text.corpus.fields.FieldPath`), at least
+    one. A value is a string, or a list of strings: a document of several sequences, or of none.
+    ``max_document_bytes``: larger lines (in a table: larger texts) are rejected.
+    ``check``: raises UnusableRecordError for texts that the tokenizer cannot encode.
+    ``selection``: the records to read; others are not parsed.
+
+    Raises:
+        InputError: The input cannot be read, or a table has no such column.
+        MissingExtraError: The input is a table and pyarrow is not installed.
+    """
+    if isinstance(unit, RowUnit):
+        from tokshard.text.corpus.tables import read_rows
+
+        return read_rows(
+            unit,
+            fields,
+            batch_bytes=batch_bytes,
+            max_document_bytes=max_document_bytes,
+            check=check,
+            selection=selection,
+        )
+    paths = FieldPaths.parse(FieldNames(fields, selection.holdout_key))
+    return _read_lines(unit, paths, batch_bytes, max_document_bytes, check, selection)
+
+
+def rejected_line(
+    line: bytes, fields: FieldNames, max_document_bytes: int, check: TextCheck | None
+) -> list[RejectedRecord]:
+    """Return the first line of an input as a rejected record; none if it is a document or blank."""
+    line = line.removeprefix(UTF8_BYTE_ORDER_MARK)
+    batch = LineBatch(line, [line], np.zeros(1, np.int64), np.array([len(line)]), complete=True)
+    documents = _checked_documents(batch, FieldPaths.parse(fields), max_document_bytes, [1], check)
+    return documents.rejected
+
+
+def _read_lines(
+    unit: LineUnit,
+    paths: FieldPaths,
+    batch_bytes: int,
+    max_document_bytes: int,
+    check: TextCheck | None,
+    selection: RecordSelection,
+) -> Iterator[DocumentBatch]:
+    first_line = 1
+    position = unit.stream_offset + unit.begin
+    for batch in line_batches(unit, batch_bytes, max_document_bytes):
+        lines = batch.lines
+        if lines and position == 0 and bytes(lines[0][:3]) == UTF8_BYTE_ORDER_MARK:
+            lines[0] = lines[0][len(UTF8_BYTE_ORDER_MARK) :]
+        position += len(batch.raw)
+        numbers: Sequence[int] = range(first_line, first_line + len(lines))
+        first_line += len(lines)
+        sampled = selection.sampled(unit.file, batch.offsets)
+        chosen, left_out = batch, None
+        if sampled is not None:
+            numbers = [*compress(numbers, sampled)]
+            chosen, left_out = sampled_lines(batch, sampled, max_document_bytes)
+        documents = None
+        if check is None:
+            documents = _plain_documents(chosen, paths, max_document_bytes)
+        if documents is None:
+            documents = _checked_documents(chosen, paths, max_document_bytes, numbers, check)
+        lines.clear()  # they can be long
+        chosen.lines.clear()
+        documents = selection.divided(documents)
+        yield documents if left_out is None else left_out.added_to(documents)
+    if unit.stream_error is not None:
+        yield selection.divided(_end_of_corrupt_stream(unit, paths, first_line))
+
+
+def _plain_documents(batch: LineBatch, paths: FieldPaths, max_document_bytes: int) -> DocumentBatch | None:
+    import orjson
+
+    if not batch.lines or int(batch.lengths.max()) > max_document_bytes:
+        return None
+    try:
+        columns = values_of(paths.all, map(orjson.loads, batch.lines))
+    except (ValueError, LookupError, TypeError):
+        # Not JSON, no such field or not an object: _checked_documents finds the line and the reason.
+        return None
+    texts = columns[: len(paths.texts)]
+    if not all({str}.issuperset(map(type, column)) for column in texts):
+        return None
+    keys = None
+    if paths.key is not None and (keys := plain_keys(columns[-1])) is None:
+        return None
+    return DocumentBatch.plain(texts, batch.offsets, batch.raw, keys=keys)
+
+
+def _checked_documents(
+    batch: LineBatch,
+    paths: FieldPaths,
+    max_document_bytes: int,
+    numbers: Sequence[int],
+    check: TextCheck | None,
+) -> DocumentBatch:
+    builder = BatchBuilder.of(paths)
+    blank_lines = 0
+    places = zip(numbers, batch.lines, batch.offsets.tolist(), batch.lengths.tolist(), strict=True)
+    for number, content, offset, length in places:
+        line = bytes(content)
+        is_cut = not batch.complete and number == numbers[-1]
+        try:
+            check_length(length, max_document_bytes, what="the line")
+            if not line or line.isspace():
+                blank_lines += 1
+            else:
+                values, key = _field_values(line, paths, is_cut=is_cut)
+                check_texts(values, check)
+                builder.add(values, offset, key)
+        except UnusableRecordError as error:
+            builder.reject(offset, number, error, excerpt_of(line))
+    return builder.batch(batch.raw, lines=len(batch.lines), blank_lines=blank_lines)
+
+
+def _end_of_corrupt_stream(unit: LineUnit, paths: FieldPaths, line: int) -> DocumentBatch:
+    # One rejected record represents the rest of the input.
+    builder = BatchBuilder.of(paths)
+    offset = unit.stream_offset + unit.end + sum(dropped for _, dropped in unit.elided)
+    builder.reject(offset, line, UnusableRecordError("corrupt-stream", str(unit.stream_error)), "")
+    return builder.batch(b"", lines=1)
+
+
+def _field_values(
+    line: bytes, paths: FieldPaths, *, is_cut: bool
+) -> tuple[list[str | list[str]], bytes | None]:
+    import orjson
+
+    try:
+        record, is_strict = orjson.loads(line), True
+    except orjson.JSONDecodeError:
+        record, is_strict = _second_opinion(line, is_cut=is_cut), False
+    if not isinstance(record, dict):
+        raise UnusableRecordError(
+            "not-object",
+            f"the record must be a JSON object, got {json_type(record)}",
+            lambda: repair_of_row(record, paths.texts),
+        )
+    values = [path.value(record) for path in paths.texts]
+    if not is_strict:
+        for path, value in zip(paths.texts, values, strict=True):
+            _refuse_surrogates(value, path.name)
+    return values, None if paths.key is None else key_in(record, paths.key)
+
+
+def _refuse_surrogates(value: str | list[str], field: str) -> None:
+    for text in [value] if isinstance(value, str) else value:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UnusableRecordError(
+                "lone-surrogate",
+                f"field {quoted(field)} contains the lone surrogate U+{ord(text[error.start]):04X} "
+                f"at character {error.start}",
+            ) from None
+
+
+def _second_opinion(line: bytes, *, is_cut: bool) -> Any:
+    if line.startswith(UTF8_BYTE_ORDER_MARK):
+        raise UnusableRecordError("byte-order-mark", "the line begins with a byte order mark (EF BB BF)")
+    if looks_like_utf16(line):
+        raise UnusableRecordError("utf-16", "the line is encoded as UTF-16, but must be UTF-8")
+    text = _decoded(line, is_cut=is_cut)
+    if nul_bytes := text.count("\0"):
+        raise UnusableRecordError("nul-byte", f"the line contains {counted(nul_bytes, 'NUL byte')}")
+    if excess := _SECOND_PARSER_LIMITS.excess(line):
+        raise UnusableRecordError("too-deep", f"the line must {excess.message}")
+    try:
+        return _TOLERANT.decode(text)
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data" and (found := repair_of_line(text, error.pos)):
+            detail, repair = found
+            raise UnusableRecordError("invalid-json", f"invalid JSON: {detail}", lambda: repair) from None
+        detail = f"{error.msg.removesuffix(' at')} at character {error.pos}"
+    except ValueError as error:
+        detail = str(error)
+    if is_cut:
+        raise UnusableRecordError("truncated-record", f"the last line is incomplete: {detail}")
+    raise UnusableRecordError("invalid-json", f"invalid JSON: {detail}")
+
+
+def _decoded(line: bytes, *, is_cut: bool) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        detail = (
+            f"invalid UTF-8 at byte {error.start} of the line (0x{line[error.start]:02x}): {error.reason}"
+        )
+        if is_cut and error.reason == "unexpected end of data":
+            raise UnusableRecordError("truncated-record", f"the last line is incomplete: {detail}") from None
+        repair = partial(repair_of_encoding, line, error.start)
+        raise UnusableRecordError("invalid-utf8", detail, repair) from None

@@ -1,0 +1,127 @@
+"""Discovery of the inputs of a run: the files, and the commits of the Hub's datasets among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from tokshard.core.background import in_order
+from tokshard.dataset.plan import HubDatasetRecord
+from tokshard.text.corpus.files import LOOKS_AT_ONCE, CorpusFile, discover
+from tokshard.text.corpus.hub_datasets import HubDatasets
+from tokshard.text.tokenize.options import TokenizeOptions
+
+if TYPE_CHECKING:
+    from tokshard.dataset.manifest import Manifest
+    from tokshard.text.corpus.rejection import RejectedRecord
+    from tokshard.text.tokenize.job import TokenizeJob
+
+
+class DiscoveredInputs(NamedTuple):
+    """The inputs of a run.
+
+    Attributes:
+        hub_datasets: The datasets of the Hub among the inputs; None without.
+    """
+
+    files: tuple[CorpusFile, ...]
+    hub_datasets: tuple[HubDatasetRecord, ...] | None = None
+
+
+def discover_inputs(options: TokenizeOptions, tell: Callable[[str], None]) -> DiscoveredInputs:
+    """Return the inputs that the options name; see :func:`tokshard.text.corpus.files.discover`.
+
+    Branches and tags of datasets on the Hub become commits: those of an unfinished run for the same output,
+    if it may be resumed.
+    """
+    hub = HubDatasets(
+        options.config,
+        options.split,
+        unfinished=lambda: _unfinished_datasets(options),
+        finished=lambda: _finished_output(options),
+        tell=tell,
+    )
+    files = discover(options.input_names, hub, split=options.split, tell=tell)
+    return DiscoveredInputs(files, tuple(hub.records) or None)
+
+
+def first_problems(job: TokenizeJob) -> Iterator[str]:
+    """Yield what is wrong with the first record of each input, if bad records are skipped.
+
+    Pipes are not read: a later run could not read the record again.
+
+    Raises:
+        BadRecordError: The first record of an input is bad, and bad records are not skipped.
+        InputError: An input cannot be read, or a table does not have the columns.
+    """
+    from tokshard.text.tokenize.assembly import ErrorPolicy
+
+    files = [(number, file) for number, file in enumerate(job.files) if file.size_bytes is not None]
+    # A thread that reads a table must not be left to the end of the process.
+    at_once = LOOKS_AT_ONCE if all(file.format == "jsonl" for _, file in files) else 1
+    records_of_files = in_order(
+        (partial(_first_rejected, job, number, file) for number, file in files), at_once
+    )
+    for (_, file), records in zip(files, records_of_files, strict=True):
+        for record in records:
+            error = ErrorPolicy(skip=False, max_errors=None).refuse(file.path, record.line, record)
+            if job.options.on_error != "skip":
+                raise error
+            yield f"the first record would be skipped: {error.message}"
+
+
+def _first_rejected(job: TokenizeJob, number: int, file: CorpusFile) -> list[RejectedRecord]:
+    import numpy as np
+
+    from tokshard.text.corpus.planning import first_line, plan_units
+    from tokshard.text.corpus.records import read_documents, rejected_line
+    from tokshard.text.corpus.selection import RecordSelection
+    from tokshard.text.tokenize.encoder import text_check
+
+    limit, names = job.parameters.max_document_bytes, job.options.field_names
+    selection, check = RecordSelection.of(job.parameters), text_check(job.tokenizer.identity)
+    sampled = selection.sampled(number, np.zeros(1, np.int64))
+    if sampled is not None and not sampled[0]:
+        return []
+    if file.format == "jsonl":
+        return rejected_line(first_line(file, limit), names, limit, check)
+    unit = next(plan_units(number, file, 1, names.texts, key_field=names.key))
+    batches = read_documents(
+        unit,
+        names.texts,
+        batch_bytes=1,
+        max_document_bytes=limit,
+        check=check,
+        selection=selection,
+    )
+    return next((batch.rejected for batch in batches), [])
+
+
+def _unfinished_datasets(options: TokenizeOptions) -> list[HubDatasetRecord]:
+    from tokshard.dataset.delivery import delivery_to
+    from tokshard.dataset.workdir import WorkDirectory
+
+    if not options.resume:
+        return []
+    delivery = delivery_to(options.prefix, local_dir=options.local_dir, keep=options.keep_local)
+    prefix = options.prefix if delivery is None else delivery.prefix
+    found = [plan.hub_datasets for plan in WorkDirectory(prefix).earlier_plans()]
+    # An output that waits for its upload is not finished, either.
+    waiting = None if delivery is None else _manifest(options, prefix)
+    found += [] if waiting is None else [waiting.hub_datasets]
+    return [record for records in found for record in records or ()]
+
+
+def _finished_output(options: TokenizeOptions) -> Manifest | None:
+    return None if options.force else _manifest(options, options.prefix)
+
+
+def _manifest(options: TokenizeOptions, prefix: str) -> Manifest | None:
+    from tokshard.dataset.manifest import read_manifest
+    from tokshard.errors import TokshardError
+
+    try:
+        return read_manifest(options.output_prefixes(prefix)[0])
+    except TokshardError:  # reported when the output is compared with the plan
+        return None

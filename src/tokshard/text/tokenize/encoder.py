@@ -1,0 +1,493 @@
+"""The encoder of units: turns a unit of work into a part. Each worker has one."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from operator import add
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from tokshard.core.codec import decode, encode
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
+from tokshard.storage import syscalls
+from tokshard.text.corpus.batch import DocumentBatch
+from tokshard.text.corpus.records import read_documents
+from tokshard.text.corpus.rejection import RejectedRecord, TextCheck, UnusableRecordError
+from tokshard.text.corpus.selection import ALL_RECORDS, RecordSelection
+from tokshard.text.corpus.units import LineUnit, Unit, unit_from_json
+from tokshard.text.tokenize.counts import FieldCounts, SplitCounts, UnitCounts, dropped_characters
+from tokshard.text.tokenize.packing import PackedDocuments, pack_documents
+from tokshard.text.tokenize.part import OutputLayout, PartHeader, PartWriter, UnitKey
+from tokshard.text.tokenizer import encoders, equivalence, libraries
+from tokshard.text.tokenizer.definition import Tokenizer, reopen_tokenizer
+from tokshard.text.tokenizer.dropped_characters import DroppedCharacters
+from tokshard.text.tokenizer.structure import FastEncoderRefusedError
+from tokshard.text.tokenizer.token_ids import check_token_ids
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tokshard.text.tokenize.choice import EncoderName
+
+_SEARCHED_CHARACTERS = 1 << 18  # of each text, for dropped characters
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingSpec:
+    """Everything besides the unit itself that determines a part's bytes. It crosses processes as JSON.
+
+    Attributes:
+        tokenizer: Local path of a file with its definition, or None for the built-in one.
+        tokenizer_sha256: SHA-256 of that definition.
+        fallback: Whether the reference encoder may serve if the fast one refuses the tokenizer.
+        max_rejected: A unit stops after more rejected records than this; None for no limit.
+        unknown_id: The token to count as unknown; None for none.
+        drops_characters: Whether to look for characters that the tokenizer drops.
+    """
+
+    tokenizer: str | None
+    tokenizer_sha256: str
+    tokenizer_identity: TokenizerIdentity
+    special_tokens: bool
+    eod_id: int | None
+    append_eod: bool
+    fields: tuple[str, ...]
+    dtype: str
+    encoder: EncoderName
+    fallback: bool
+    max_document_bytes: int
+    max_rejected: int | None
+    selection: RecordSelection = ALL_RECORDS
+    unknown_id: int | None = None
+    drops_characters: bool = False
+
+    @property
+    def layout(self) -> OutputLayout:
+        """The outputs."""
+        splits = 1 if self.selection.holdout is None else 2
+        return OutputLayout(len(self.fields), splits)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the specification as a message between processes."""
+        return {**asdict(self), "tokenizer_identity": encode(self.tokenizer_identity)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Return what :meth:`to_json` described."""
+        identity = decode(TokenizerIdentity, value["tokenizer_identity"], "tokenizer_identity")
+        selection = RecordSelection.from_json(value["selection"])
+        parts = {"fields": tuple(value["fields"]), "tokenizer_identity": identity, "selection": selection}
+        return cls(**{**value, **parts})
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One unit to encode; ``name`` is that of its input in errors.
+
+    Attributes:
+        compare_below: All documents before this position of the input are encoded by both encoders.
+    """
+
+    unit: Unit
+    name: str
+    compare_below: int
+
+    @property
+    def key(self) -> UnitKey:
+        """The unit."""
+        return UnitKey.of(self.unit)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the task as a message between processes."""
+        return {"unit": self.unit.to_json(), "name": self.name, "compare_below": self.compare_below}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Return what :meth:`to_json` described."""
+        return cls(unit_from_json(value["unit"]), value["name"], value["compare_below"])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of a task.
+
+    Attributes:
+        refused: The record at which encoding stopped, because no more rejected records are allowed;
+            None if the part was committed.
+    """
+
+    key: UnitKey
+    refused: RejectedRecord | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the outcome as a message between processes."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Return what :meth:`to_json` described."""
+        refused = RejectedRecord(**value["refused"]) if value["refused"] else None
+        return cls(UnitKey(**value["key"]), refused)
+
+
+class BatchProgress(NamedTuple):
+    """The size of a batch that has been encoded.
+
+    Attributes:
+        input_bytes: Its part of the unit's on-disk input bytes; the batches of a unit add up to all of them.
+        content_bytes: Its decompressed input bytes.
+    """
+
+    input_bytes: int
+    documents: int
+    tokens: int
+    content_bytes: int
+
+
+def progress_each(
+    seconds: float, events: Iterable[BatchProgress | Outcome]
+) -> Iterator[BatchProgress | Outcome]:
+    """Yield the events of a unit, with the progress of its batches summed over about ``seconds``.
+
+    Each message to another process takes time of both. The first batch is reported at once, and all of them
+    before the outcome.
+    """
+    nothing = BatchProgress(0, 0, 0, 0)
+    unreported, reported = nothing, -math.inf
+    for event in events:
+        if isinstance(event, BatchProgress):
+            unreported = BatchProgress(*map(add, unreported, event))
+        is_due = isinstance(event, Outcome) or time.monotonic() - reported >= seconds
+        if is_due and unreported != nothing:
+            yield unreported
+            unreported, reported = nothing, time.monotonic()
+        if isinstance(event, Outcome):
+            yield event
+
+
+class _InputBytes:
+    # Compressed inputs and tables: in proportion to the content or the rows that were read.
+    def __init__(self, unit: Unit) -> None:
+        self._total = unit.input_bytes
+        self._by_rows = not isinstance(unit, LineUnit)
+        self._size = unit.end - unit.begin if isinstance(unit, LineUnit) else unit.row_count
+        self._read = self._reported = 0
+
+    def of(self, batch: DocumentBatch) -> int:
+        self._read += batch.lines if self._by_rows else len(batch.raw)
+        return self._report(self._total * min(self._read, self._size) // max(self._size, 1))
+
+    def rest(self) -> int:
+        return self._report(self._total)
+
+    def _report(self, done: int) -> int:
+        added, self._reported = done - self._reported, done
+        return added
+
+
+class UnitEncoder:
+    """Encodes units.
+
+    Args:
+        parts_directory: Where parts are committed.
+
+    Attributes:
+        parts_directory: The same; it may be changed between two units.
+
+    Raises:
+        TokenizerError: The tokenizer is not that of the specification.
+    """
+
+    def __init__(self, spec: EncodingSpec, parts_directory: str) -> None:
+        import numpy as np
+
+        self._spec = spec
+        self.parts_directory = parts_directory
+        self._dtype = np.dtype(spec.dtype)
+        tokenizer = reopen_tokenizer(spec.tokenizer, spec.tokenizer_identity, spec.tokenizer_sha256)
+        self._tokenizer = tokenizer
+        self._reference = _LateReference(tokenizer, special_tokens=spec.special_tokens)
+        self._compares = spec.encoder == "fast"
+        self._comparisons: list[equivalence.Comparison] = []
+
+    @cached_property
+    def _encoder(self) -> encoders.Encoder:
+        # On first use: the reference may already encode what both are going to encode.
+        if self._spec.encoder == "fast":
+            try:
+                # The job has checked the definition already.
+                return encoders.fast_encoder(
+                    self._tokenizer, special_tokens=self._spec.special_tokens, checked=True
+                )
+            except FastEncoderRefusedError:
+                if not self._spec.fallback:
+                    raise
+                self._compares = False
+        return self._reference
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Load the fast encoder in a thread, for units that are encoded in the block.
+
+        The reference begins to encode meanwhile. The process must not fork in the block.
+        """
+        if self._spec.encoder == "fast":
+            with libraries.loading_fast(self._tokenizer, special_tokens=self._spec.special_tokens):
+                yield
+        else:
+            yield
+
+    def load(self) -> None:
+        """Load the encoder now, and the reference encoder, to compare the fast one with.
+
+        Raises:
+            TokenizerError: The fast encoder refuses the tokenizer.
+        """
+        self._encoder  # noqa: B018 - made on first use
+        self._reference.load()
+
+    def encode(self, task: Task) -> Iterator[BatchProgress | Outcome]:
+        """Encode a unit and commit its part.
+
+        Peak memory: a batch, and a few copies of the longest document.
+
+        Yields:
+            The size of each batch; last the outcome. Nothing is committed if a record was rejected that
+            may not be.
+
+        Raises:
+            EncoderMismatchError: The fast encoder differs from the reference.
+            StorageError: The disk is full or broken. Nothing is committed.
+        """
+        import xxhash
+
+        spec, unit = self._spec, task.unit
+        layout = spec.layout
+        counts = layout.no_counts()
+        self._comparisons = []
+        content_digest = xxhash.xxh3_128()
+        input_bytes = _InputBytes(unit)
+        first_offset: int | None = None
+        path = os.path.join(self.parts_directory, task.key.part_name)
+        uncompared: tuple[list[int], ...] = tuple([] for _ in range(layout.splits))
+        streams = [*layout.streams]
+        if spec.drops_characters:
+            streams += (f"characters.{k}" for k in range(layout.outputs))
+        with PartWriter(path, streams) as part:
+            for batch in read_documents(
+                unit,
+                spec.fields,
+                max_document_bytes=spec.max_document_bytes,
+                check=text_check(spec.tokenizer_identity),
+                selection=spec.selection,
+            ):
+                outputs = [FieldCounts()] * layout.outputs
+                splits = []
+                for split in range(layout.splits):
+                    documents = batch.of_split(split)
+                    chosen, too_large = self._documents_to_compare(documents, task)
+                    for field, packed in self._packed_fields(documents, chosen, task.name):
+                        k = layout.outputs_of(split)[field]
+                        _write_packed(part, k, packed)
+                        outputs[k] += packed.counts
+                    if spec.drops_characters:
+                        for field, rows in self._dropped(documents, task):
+                            k = layout.outputs_of(split)[field]
+                            part.write(f"characters.{k}", rows.data)
+                            outputs[k] += FieldCounts(unrepresented=dropped_characters(rows))
+                    part.write(f"offsets.{split}", documents.offsets.data)
+                    splits.append(SplitCounts(documents.documents, len(chosen) if self._compares else 0))
+                    uncompared[split].extend(documents.offsets[too_large].tolist())
+                added = _counts_of(batch, outputs, splits)
+                counts += added
+                if spec.max_rejected is not None and counts.rejected_total > spec.max_rejected:
+                    self._finish_comparisons()
+                    part.discard()
+                    yield Outcome(task.key, batch.rejected[spec.max_rejected - counts.rejected_total])
+                    return
+                content_digest.update(batch.raw)
+                if first_offset is None:
+                    first_offset = batch.first_offset
+                part.write_rejected(batch.rejected)
+                yield BatchProgress(input_bytes.of(batch), len(batch.offsets), added.tokens, len(batch.raw))
+            self._finish_comparisons()
+            part.finish(
+                PartHeader(
+                    file=unit.file,
+                    unit=unit.index,
+                    last=unit.last,
+                    encoder=self._encoder.name,
+                    input_bytes=unit.input_bytes,
+                    content_xxh3_128=content_digest.hexdigest(),
+                    counts=counts,
+                    first_offset=first_offset,
+                    uncompared=tuple(map(tuple, uncompared)) if self._compares and any(uncompared) else None,
+                )
+            )
+        if isinstance(unit, LineUnit) and unit.temporary:
+            syscalls.unlink(unit.path)
+        if rest := input_bytes.rest():
+            yield BatchProgress(rest, 0, 0, 0)
+        yield Outcome(task.key)
+
+    def _finish_comparisons(self) -> None:
+        comparisons, self._comparisons = self._comparisons, []
+        for comparison in comparisons:
+            comparison.finish()
+
+    def _dropped(self, batch: DocumentBatch, task: Task) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        # Of the beginning of each text that an equivalence check would compare.
+        import numpy as np
+
+        chosen = equivalence.sample(batch.offsets, task.unit.file, task.compare_below)
+        for k, (texts, counts) in enumerate(zip(batch.texts, batch.sequences_per_document, strict=True)):
+            offsets = np.repeat(batch.offsets[chosen], 1 if counts is None else counts[chosen])
+            rows = [
+                (offset, *self._characters.count(texts[index][:_SEARCHED_CHARACTERS]))
+                for offset, index in zip(offsets, _texts_of(chosen, counts), strict=True)
+            ]
+            yield k, np.array(rows, np.int64).reshape(-1, 3)
+
+    @cached_property
+    def _characters(self) -> DroppedCharacters:
+        return DroppedCharacters(self._tokenizer)
+
+    def _documents_to_compare(
+        self, batch: DocumentBatch, task: Task
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the documents to compare, and those that are too large to be compared, as indices."""
+        import numpy as np
+
+        if not self._compares:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        too_large = _larger_documents(batch, equivalence.MOST_BYTES)
+        chosen = equivalence.sample(batch.offsets, task.unit.file, task.compare_below)
+        return np.setdiff1d(chosen, too_large), too_large
+
+    def _packed_fields(
+        self, batch: DocumentBatch, chosen: NDArray[np.int64], where: str
+    ) -> Iterator[tuple[int, PackedDocuments]]:
+        # Of each field all documents at once.
+        spec = self._spec
+        for k, (texts, counts) in enumerate(zip(batch.texts, batch.sequences_per_document, strict=True)):
+            compared = _texts_of(chosen, counts)
+            comparison = equivalence.Comparison([texts[index] for index in compared], self._reference, where)
+            encoded = self._encoder.encode(texts)
+            if len(compared) and self._compares:
+                comparison.add(encoded, compared)
+                self._comparisons.append(comparison)
+            packed = pack_documents(
+                encoded.ids,
+                encoded.offsets,
+                counts,
+                dtype=self._dtype,
+                eod_id=spec.eod_id,
+                append_eod=spec.append_eod,
+                unknown_id=spec.unknown_id,
+            )
+            yield k, packed
+
+
+def text_check(identity: TokenizerIdentity) -> TextCheck | None:
+    """Return the check of texts that a tokenizer needs; None if it can encode every text."""
+    if identity.kind != "null":
+        return None
+
+    def check(text: str) -> None:
+        try:
+            check_token_ids(text, identity.vocab_size)
+        except ValueError as error:
+            raise UnusableRecordError("token-ids", str(error)) from None
+
+    return check
+
+
+def _counts_of(
+    batch: DocumentBatch, outputs: Sequence[FieldCounts], splits: Sequence[SplitCounts]
+) -> UnitCounts:
+    total = sum(splits[1:], splits[0])
+    return UnitCounts(
+        records=batch.records,
+        documents=len(batch.offsets),
+        lines=batch.lines,
+        blank_lines=batch.blank_lines,
+        content_bytes=len(batch.raw),
+        compared=total.compared,
+        rejected=dict(Counter(record.reason for record in batch.rejected)),
+        fields=tuple(outputs),
+        excluded=batch.excluded or None,
+        splits=tuple(splits) if len(splits) > 1 else None,
+    )
+
+
+def _write_packed(part: PartWriter, field: int, packed: PackedDocuments) -> None:
+    part.write(f"tokens.{field}", packed.tokens.data)
+    part.write(f"lengths.{field}", packed.lengths.data)
+    part.write(f"sequences.{field}", packed.sequences.data)
+
+
+class _LateReference:
+    # Loaded when it is first needed: a worker may never have a text to compare.
+    name = "reference"
+
+    def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
+        self._make = partial(encoders.reference_encoder, tokenizer, special_tokens=special_tokens)
+        self._encoder: encoders.Encoder | None = None
+        self._lock = threading.Lock()
+
+    def load(self) -> encoders.Encoder:
+        with self._lock:
+            if self._encoder is None:
+                self._encoder = self._make()
+            return self._encoder
+
+    def encode(self, texts: list[str]) -> encoders.EncodedBatch:
+        return self.load().encode(texts)
+
+
+def _texts_of(
+    documents: NDArray[np.int64], texts_per_document: NDArray[np.uint32] | None
+) -> NDArray[np.int64]:
+    import numpy as np
+
+    if texts_per_document is None:
+        return documents
+    ends = np.cumsum(texts_per_document, dtype=np.int64)
+    pieces = [np.arange(ends[index] - texts_per_document[index], ends[index]) for index in documents]
+    return np.concatenate(pieces) if pieces else documents
+
+
+def _larger_documents(batch: DocumentBatch, size_bytes: int) -> NDArray[np.int64]:
+    """Return the documents of a batch with more bytes of text, as indices."""
+    import numpy as np
+
+    columns = list(zip(batch.texts, batch.sequences_per_document, strict=True))
+    characters = sum(_characters_per_document(texts, counts) for texts, counts in columns)
+    larger = []
+    for document in np.flatnonzero(4 * characters > size_bytes):  # a character has at most 4 bytes
+        found = (
+            texts[index] for texts, counts in columns for index in _texts_of(np.array([document]), counts)
+        )
+        if sum(len(text.encode()) for text in found) > size_bytes:
+            larger.append(document)
+    return np.array(larger, np.int64)
+
+
+def _characters_per_document(
+    texts: list[str], texts_per_document: NDArray[np.uint32] | None
+) -> NDArray[np.int64]:
+    import numpy as np
+
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    if texts_per_document is None:
+        return lengths
+    before = np.concatenate(([0], np.cumsum(lengths)))
+    return np.diff(before[np.cumsum(texts_per_document, dtype=np.int64)], prepend=0)

@@ -1,0 +1,327 @@
+"""Parts: the result of encoding one unit, as one file that is complete or absent.
+
+Layout (little endian): data, then a JSON footer, then the footer's length in bytes as ``u64``, its
+XXH3-128 (16 bytes), and the magic ``TOKPART5``. The data consists of named
+*streams*, each a list of extents in the order written:
+
+=================  =========================================================
+``tokens.K``       token ids of output K, in the dataset's dtype
+``lengths.K``      ``i32``, tokens of each sequence of output K
+``sequences.K``    ``u32``, sequences of each document of output K
+``characters.K``   three ``i64`` for each text that was checked for dropped characters: where
+                   its document lies in the input, the characters checked, those dropped;
+                   only if the tokenizer drops characters
+``offsets.S``      ``i64``, where the record of each document of split S lies in its input
+``rejected``       JSON lines, one for each rejected record, with its offset
+=================  =========================================================
+
+Output ``S * F + f`` is that of split S and field f of F. Without a holdout there is one split.
+
+A part is not forced to the disk: its footer holds the digest of each stream, which are checked before a
+run uses what an earlier one has left, so a part that a power cut has damaged is just made again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Annotated, Self
+
+from tokshard.core.codec import XXH3_128, Document, Key
+from tokshard.dataset.plan import TokenizeParameters
+from tokshard.errors import IntegrityError
+from tokshard.storage.digest import content_digest
+from tokshard.storage.files import AtomicFile
+from tokshard.storage.reading import open_descriptor, read_at, read_into
+from tokshard.storage.syscalls import Buffer
+from tokshard.text.corpus.rejection import RejectedRecord
+from tokshard.text.corpus.units import Unit
+from tokshard.text.tokenize.counts import FieldCounts, SplitCounts, UnitCounts
+
+_MAGIC = b"TOKPART5"
+_TAIL = struct.Struct("<Q16s8s")
+_COPY_BYTES = 1 << 20
+_PART_NAME = re.compile(r"([0-9]{6,})-([0-9]{9,})\.part")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class UnitKey:
+    """Key of a unit: number of the input file, number of the unit in it. Ordered as the output is."""
+
+    file: int
+    index: int
+
+    @classmethod
+    def of(cls, unit: Unit) -> Self:
+        """Return the key of a unit."""
+        return cls(unit.file, unit.index)
+
+    @property
+    def part_name(self) -> str:
+        """The file name of the unit's part."""
+        return f"{self.file:06d}-{self.index:09d}.part"
+
+    @classmethod
+    def of_part(cls, name: str) -> Self | None:
+        """Return the unit of a part's file name; None for other names."""
+        found = _PART_NAME.fullmatch(name)
+        return cls(int(found[1]), int(found[2])) if found else None
+
+    def following(self, *, last: bool) -> UnitKey:
+        """Return the unit after this one, which is the ``last`` of its file or is not."""
+        return UnitKey(self.file + 1, 0) if last else UnitKey(self.file, self.index + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLayout:
+    """The outputs of a run: one for each field of each split."""
+
+    fields: int
+    splits: int
+
+    @classmethod
+    def of(cls, parameters: TokenizeParameters) -> Self:
+        """Return the outputs of a run with these parameters."""
+        return cls(len(parameters.fields), len(parameters.splits))
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs."""
+        return self.fields * self.splits
+
+    def split_of(self, k: int) -> int:
+        """Return the split of an output."""
+        return k // self.fields
+
+    def outputs_of(self, split: int) -> range:
+        """Return the outputs of a split."""
+        return range(split * self.fields, (split + 1) * self.fields)
+
+    @property
+    def streams(self) -> list[str]:
+        """The names of the streams that are assembled."""
+        of_output = ("tokens", "lengths", "sequences")
+        return [
+            *(f"{kind}.{k}" for k in range(self.outputs) for kind in of_output),
+            *(f"offsets.{split}" for split in range(self.splits)),
+            "rejected",
+        ]
+
+    def no_counts(self) -> UnitCounts:
+        """Return the counts of no unit."""
+        return UnitCounts(
+            fields=(FieldCounts(),) * self.outputs,
+            splits=(SplitCounts(),) * self.splits if self.splits > 1 else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
+    """One stream of a part."""
+
+    extents: Annotated[
+        tuple[tuple[int, int], ...], Key("extents", "Offset and size of each piece in the part.", minimum=0)
+    ]
+    xxh3_128: Annotated[str, Key("xxh3_128", "Digest of the stream.", pattern=XXH3_128)]
+
+
+@dataclass(frozen=True, slots=True)
+class PartHeader:
+    """The unit that a part was made of, and its counts."""
+
+    file: Annotated[int, Key("input", "Number of the input.", minimum=0)]
+    unit: Annotated[int, Key("unit", "Number of the unit in its input.", minimum=0)]
+    last: Annotated[bool, Key("last", "Whether the unit is the last of its input.")]
+    encoder: Annotated[str, Key("encoder", "The encoder that encoded the unit.")]
+    input_bytes: Annotated[int, Key("input_bytes", "On-disk input bytes that it covers.", minimum=0)]
+    content_xxh3_128: Annotated[
+        str, Key("content_xxh3_128", "Digest of its decompressed input.", pattern=XXH3_128)
+    ]
+    counts: Annotated[UnitCounts, Key("counts", "Its counts.")]
+    first_offset: Annotated[
+        int | None,
+        Key(
+            "first_offset",
+            "Offset of its first record in the decompressed input, or its row; absent without records.",
+            minimum=0,
+            omit_none=True,
+        ),
+    ] = None
+    uncompared: Annotated[
+        tuple[tuple[int, ...], ...] | None,
+        Key(
+            "uncompared",
+            "For each split, positions in the input of documents that were too large to be compared; absent "
+            "if there are none.",
+            minimum=0,
+            omit_none=True,
+        ),
+    ] = None
+
+    @property
+    def key(self) -> UnitKey:
+        """The unit."""
+        return UnitKey(self.file, self.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class PartFooter(Document):
+    """The JSON footer of a part."""
+
+    SCHEMA = "tokshard.part/1"
+    IS_PUBLISHED = False
+
+    header: Annotated[PartHeader, Key("header", "The unit and its counts.")]
+    streams: Annotated[dict[str, StreamEntry], Key("streams", "The streams.")]
+
+
+class PartWriter:
+    """Writes the part of one unit; a context manager that commits the file when left normally."""
+
+    def __init__(self, path: str, streams: Iterable[str]) -> None:
+        import xxhash
+
+        self._file = AtomicFile(path, durable=False)
+        self._extents: dict[str, list[tuple[int, int]]] = {stream: [] for stream in streams}
+        self._digests = {stream: xxhash.xxh3_128() for stream in self._extents}
+
+    def __enter__(self) -> Self:
+        self._file.__enter__()
+        return self
+
+    def write(self, stream: str, buffer: Buffer) -> None:
+        """Append ``buffer`` to one of the part's streams."""
+        size = memoryview(buffer).nbytes
+        if size:
+            self._digests[stream].update(buffer)
+            self._extents[stream].append((self._file.size_bytes, size))
+            self._file.write(buffer)
+
+    def write_rejected(self, records: Iterable[RejectedRecord]) -> None:
+        """Append rejected records."""
+        lines = (json.dumps(dataclasses.astuple(record)) + "\n" for record in records)
+        self.write("rejected", "".join(lines).encode("ascii"))
+
+    def finish(self, header: PartHeader) -> None:
+        """Write the footer."""
+        streams = {
+            name: StreamEntry(tuple(extents), self._digests[name].hexdigest())
+            for name, extents in self._extents.items()
+        }
+        content = PartFooter(header, streams).to_json()
+        footer = json.dumps(content, separators=(",", ":")).encode()
+        self._file.write(footer)
+        self._file.write(_TAIL.pack(len(footer), bytes.fromhex(content_digest(footer)), _MAGIC))
+
+    def discard(self) -> None:
+        """Give the part up: nothing is committed."""
+        self._file.discard()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.__exit__(kind, error, trace)
+
+
+class PartReader:
+    """Reads a part. Use as a context manager.
+
+    Raises:
+        IntegrityError: The file is cut, or not a part.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._buffer = bytearray(_COPY_BYTES)
+        self._descriptor = open_descriptor(path)
+        try:
+            footer = self._read_footer()
+        except (ValueError, IntegrityError) as error:
+            self.close()
+            raise IntegrityError(f"{path} is not a complete part: {error}", path=path) from error
+        self.header = footer.header
+        self.unit = footer.header.key
+        self._streams = footer.streams
+
+    def digest(self, stream: str) -> str:
+        """Return the recorded XXH3-128 of a stream."""
+        return self._streams[stream].xxh3_128
+
+    def chunks(self, stream: str) -> Iterator[memoryview]:
+        """Yield a stream in pieces of at most 1 MiB, and check its digest at the end.
+
+        Each piece is valid until the next is requested: they share one buffer, which stays in the cache.
+
+        Raises:
+            IntegrityError: The stream is not what was written.
+        """
+        import xxhash
+
+        state = xxhash.xxh3_128()
+        for offset, size in self._streams[stream].extents:
+            for position in range(offset, offset + size, _COPY_BYTES):
+                wanted = memoryview(self._buffer)[: offset + size - position]
+                chunk = wanted[: read_into(self._descriptor, wanted, position)]
+                state.update(chunk)
+                yield chunk
+        if state.hexdigest() != self.digest(stream):
+            raise IntegrityError(f"{self.path}: the stream {stream} is damaged", path=self.path, field=stream)
+
+    def read(self, stream: str) -> bytes:
+        """Return a whole stream; see :meth:`chunks`."""
+        return b"".join(bytes(chunk) for chunk in self.chunks(stream))
+
+    def rejected(self) -> Iterator[RejectedRecord]:
+        """Yield the rejected records; see :meth:`chunks`."""
+        for line in self.read("rejected").splitlines():
+            yield RejectedRecord(*json.loads(line))
+
+    def verify(self) -> None:
+        """Check the digest of every stream."""
+        for stream in self._streams:
+            for _ in self.chunks(stream):
+                pass
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *arguments: object) -> None:
+        self.close()
+
+    def _read_footer(self) -> PartFooter:
+        size = os.fstat(self._descriptor).st_size
+        tail = read_at(self._descriptor, _TAIL.size, max(0, size - _TAIL.size))
+        if len(tail) != _TAIL.size:
+            raise ValueError("it is too short")
+        length, digest, magic = _TAIL.unpack(tail)
+        if magic != _MAGIC or length > size - _TAIL.size:
+            raise ValueError("the footer is missing")
+        content = read_at(self._descriptor, length, size - _TAIL.size - length)
+        if bytes.fromhex(content_digest(content)) != digest:
+            raise ValueError("the footer is damaged")
+        return PartFooter.from_bytes(content, self.path)
+
+
+def part_headers(directory: str) -> Iterator[PartHeader]:
+    """Yield the headers of the parts in a directory; their data is not checked."""
+    for name in os.listdir(directory) if os.path.isdir(directory) else ():
+        path = os.path.join(directory, name)
+        # A pipe must not even be opened: that would wait for ever.
+        if UnitKey.of_part(name) is None or os.path.islink(path) or not os.path.isfile(path):
+            continue
+        with suppress(IntegrityError), PartReader(path) as part:
+            if part.unit.part_name == name:
+                yield part.header

@@ -1,0 +1,197 @@
+"""The canonical form of a tokenizer's definition: equal for all files that give the same ids by design.
+
+A tokenizer's file changes when it is saved again: merges are pairs or strings, defaults are written or left
+out, options get newer names, and keys another order. The canonical form has none of these differences, and no
+parts that change no id (decoders, truncation, padding, offsets). It is compared by its digest.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
+from itertools import chain
+from typing import Any, Final
+
+from tokshard.text.tokenizer.huggingface import (
+    COMPONENT_DEFAULTS,
+    SPLITS_SPECIAL_TOKENS,
+    added_ids_of_model,
+    byte_alphabet,
+    model_type,
+    template_ids,
+)
+from tokshard.text.tokenizer.tiktoken_files import TiktokenEncoding
+
+_WITHOUT_EFFECT: Final = {"trim_offsets", "str_rep"}
+_PARTS_OF_SEQUENCES: Final = ("normalizers", "pretokenizers")
+_FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
+_NORMALIZED: Final = 2 + _FLAGS.index("normalized")  # after id and content
+
+
+def huggingface_digest(parsed: dict[str, Any]) -> str:
+    """Return the SHA-256 of the canonical form of a parsed ``tokenizer.json``.
+
+    Example:
+        >>> model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}}
+        >>> old, new = {"merges": ["a b"]}, {"merges": [["a", "b"]], "byte_fallback": False}
+        >>> huggingface_digest({"model": model | old}) == huggingface_digest({"model": model | new})
+        True
+    """
+    return _digest({"kind": "huggingface", "model": _model(parsed["model"]), **_parts_of(parsed)})
+
+
+def behavior(parsed: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts that decide ids besides vocabulary and merges, in a form to compare.
+
+    Options without effect are left out, such as the unknown token of a vocabulary with all bytes, so
+    definitions with different digests can have equal behavior.
+    """
+    model, parts = parsed["model"], _parts_of(parsed)
+    options = _options(model)
+    if _has_all_bytes(parsed, options):
+        for name in ("unk_token", "fuse_unk"):
+            options.pop(name, None)
+        if _splits_into_bytes(parts["pre_tokenizer"]):
+            options.pop("byte_fallback", None)
+    parts["added_tokens"] = _without_unused_flags(parts, splits=bool(parsed.get(SPLITS_SPECIAL_TOKENS)))
+    return {"model": options, **parts}
+
+
+def _without_unused_flags(parts: Mapping[str, Any], *, splits: bool) -> list[list[Any]]:
+    # Tokens are matched in two passes, before and after normalization. Without a normalizer, both see the
+    # same text.
+    tokens: list[list[Any]] = parts["added_tokens"]
+    ways = {token[_NORMALIZED] for token in tokens}
+    if parts["normalizer"] is None and len(ways) == 1:
+        tokens = [[*token[:_NORMALIZED], *token[_NORMALIZED + 1 :]] for token in tokens]
+    return tokens if splits else [token[:-1] for token in tokens]
+
+
+def _parts_of(parsed: dict[str, Any]) -> dict[str, Any]:
+    template = template_ids(parsed.get("post_processor"))
+    processor = parsed.get("post_processor") if template is None else [list(ids) for ids in template]
+    parts = {
+        "added_tokens": _added_tokens(parsed),
+        "normalizer": _component(parsed.get("normalizer")),
+        "pre_tokenizer": _component(parsed.get("pre_tokenizer")),
+        "post_processor": processor,
+    }
+    return parts | ({SPLITS_SPECIAL_TOKENS: True} if parsed.get(SPLITS_SPECIAL_TOKENS) else {})
+
+
+def _has_all_bytes(parsed: dict[str, Any], options: dict[str, Any]) -> bool:
+    vocabulary = parsed["model"].get("vocab")
+    if options["type"] != "BPE" or not isinstance(vocabulary, dict):
+        return False
+    if _splits_into_bytes(_component(parsed.get("pre_tokenizer"))):
+        return all(character in vocabulary for character in byte_alphabet())
+    return bool(options.get("byte_fallback")) and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
+
+
+def _splits_into_bytes(pre_tokenizer: Any) -> bool:
+    parts = pre_tokenizer if isinstance(pre_tokenizer, list) else [pre_tokenizer]
+    return any(isinstance(part, dict) and part.get("type") == "ByteLevel" for part in parts)
+
+
+def tiktoken_digest(encoding: TiktokenEncoding) -> str:
+    """Return the SHA-256 of the canonical form of a tiktoken encoding."""
+    form: dict[str, Any] = {
+        "kind": "tiktoken",
+        "ranks": sorted((rank, base64.b64encode(token).decode()) for token, rank in encoding.ranks.items()),
+        "pattern": encoding.pattern,
+        "special_tokens": dict(encoding.special_tokens),
+    }
+    if encoding.special_text:
+        form["special_text"] = True
+    return _digest(form)
+
+
+def content_digest(kind: str, content: bytes, **settings: Any) -> str:
+    """Return the SHA-256 of a definition that has one form only, and of settings from other files."""
+    return _digest({"kind": kind, "content": sha256(content).hexdigest(), **settings})
+
+
+def _digest(value: dict[str, Any]) -> str:
+    import orjson
+
+    return sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)).hexdigest()
+
+
+def _options(model: dict[str, Any]) -> dict[str, Any]:
+    kind = model_type(model)
+    plain = {key: value for key, value in model.items() if key not in ("type", "vocab", "merges")}
+    if kind == "BPE":
+        for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+            plain[name] = plain.get(name) or None
+    return {"type": kind, **_without_defaults(kind, plain)}
+
+
+def _model(model: dict[str, Any]) -> dict[str, Any]:
+    result = _options(model)
+    vocabulary = model.get("vocab")
+    result["vocab"] = _in_id_order(vocabulary) if isinstance(vocabulary, dict) else vocabulary
+    if (merges := model.get("merges")) is not None:
+        result["merges"] = _flat_merges(merges)
+    return result
+
+
+# Both are written without tuples and lists for each token, which would double the time to load a tokenizer.
+
+
+def _in_id_order(vocabulary: dict[str, int]) -> list[Any]:
+    ids = list(vocabulary.values())
+    if ids == list(range(len(ids))):
+        return list(vocabulary)
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    ids.sort()
+    return tokens if ids == list(range(len(ids))) else [tokens, ids]
+
+
+def _flat_merges(merges: Any) -> Any:
+    kinds = set(map(type, merges)) if isinstance(merges, list) else set()
+    if kinds == {str}:  # the older form: two tokens and a space
+        return " ".join(merges).split(" ")
+    if kinds == {list}:
+        return list(chain.from_iterable(merges))
+    return merges
+
+
+def _added_tokens(parsed: dict[str, Any]) -> list[list[Any]]:
+    tokens = [token for token in parsed.get("added_tokens") or [] if token.get("content")]
+    ids = added_ids_of_model(parsed["model"], [token["content"] for token in tokens])
+    flags = {token["content"]: [bool(token.get(flag)) for flag in _FLAGS] for token in tokens}
+    return sorted([index, content, *flags[content]] for content, index in ids.items())
+
+
+def _component(part: Any) -> Any:
+    parts = list(_flat(part))
+    return parts[0] if len(parts) == 1 else parts or None
+
+
+def _flat(part: Any) -> Iterator[Any]:
+    if not isinstance(part, dict):
+        if part is not None:
+            yield part
+        return
+    if part.get("type") == "Sequence":
+        for inner in _of_sequence(part):
+            yield from _flat(inner)
+        return
+    kind = str(part.get("type"))
+    plain = {key: value for key, value in part.items() if key not in _WITHOUT_EFFECT and key != "type"}
+    if kind == "Metaspace" and (prefix := plain.pop("add_prefix_space", None)) is not None:
+        plain.setdefault("prepend_scheme", "always" if prefix else "never")
+    yield {"type": kind, **_without_defaults(kind, plain)}
+
+
+def _of_sequence(part: dict[str, Any]) -> Iterable[Any]:
+    for name in _PARTS_OF_SEQUENCES:
+        if isinstance(part.get(name), list):
+            return list(part[name])
+    return [{"type": "Sequence?", **{key: value for key, value in part.items() if key != "type"}}]
+
+
+def _without_defaults(kind: str, values: dict[str, Any]) -> dict[str, Any]:
+    defaults = COMPONENT_DEFAULTS.get(kind, {})
+    return {key: value for key, value in values.items() if key not in defaults or value != defaults[key]}

@@ -1,0 +1,260 @@
+"""The definition in a ``tokenizer.json``, as the library `tokenizers` reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from tokshard.errors import TokenizerError
+from tokshard.text.tokenizer.vocabulary import Vocabulary
+
+SPLITS_SPECIAL_TOKENS: Final = "encode_special_tokens"
+"""First key of definitions, written by tokshard, that encode special tokens in texts as ordinary text."""
+
+EMPTY_MODEL: Final[Mapping[str, Any]] = {"type": "BPE", "vocab": {}, "merges": []}
+"""A model that drops all text: what is left are added tokens."""
+
+_UTF8_BYTES: Final = [*range(0xC0), *range(0xC2, 0xF5)]
+
+COMPONENT_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "BPE": {
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+    },
+    "Unigram": {"unk_id": None, "byte_fallback": False},
+    "WordPiece": {
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
+        "unk_token": "[UNK]",
+    },
+    "WordLevel": {"unk_token": "<unk>"},
+    "ByteLevel": {"add_prefix_space": True, "use_regex": True},
+    "Metaspace": {"replacement": "\N{LOWER ONE EIGHTH BLOCK}", "prepend_scheme": "always", "split": True},
+    "Split": {"invert": False},
+    "Digits": {"individual_digits": False},
+    "Punctuation": {"behavior": "Isolated"},
+    "BertNormalizer": {
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": None,
+        "lowercase": True,
+    },
+    "Strip": {"strip_left": True, "strip_right": True},
+}
+"""Values that the library uses for missing keys, by the type of the component."""
+
+
+def huggingface_vocabulary(parsed: dict[str, Any], path: str) -> Vocabulary:
+    """Return the vocabulary of a parsed ``tokenizer.json``; raise TokenizerError if it is none."""
+    model_ids, model_size = _model_vocabulary(parsed, path)
+    added = added_token_ids(model_ids, model_size, _added_contents(parsed, path))
+    # Not the number of names: Unigram models count pieces that repeat.
+    size = model_size + len(added.keys() - model_ids.keys())
+    prefix, suffix = template_ids(parsed.get("post_processor")) or (None, None)
+    unknown_id = None if has_all_bytes(parsed, model_ids) else declared_unknown_id(parsed["model"], model_ids)
+    return Vocabulary(
+        {**model_ids, **added},
+        added,
+        size,
+        prefix_ids=prefix,
+        suffix_ids=suffix,
+        unknown_id=unknown_id,
+        drops_characters=unknown_id is None and _drops_characters(parsed, model_ids),
+    )
+
+
+def declared_unknown_id(model: dict[str, Any], ids: Mapping[str, int]) -> int | None:
+    """Return the id of the unknown token that a model names; None if it names none, or none of ``ids``."""
+    if model_type(model) == "Unigram":
+        return model["unk_id"] if type(model.get("unk_id")) is int else None
+    unknown = model.get("unk_token", COMPONENT_DEFAULTS.get(model_type(model), {}).get("unk_token"))
+    return ids.get(unknown) if isinstance(unknown, str) else None
+
+
+def _drops_characters(parsed: dict[str, Any], ids: Mapping[str, int]) -> bool:
+    # Other models fail where they need an unknown token and have none.
+    model = parsed["model"]
+    return model_type(model) == "BPE" and model.get("unk_token") is None and not has_all_bytes(parsed, ids)
+
+
+def has_all_bytes(parsed: Mapping[str, Any], ids: Mapping[str, int]) -> bool:
+    """Return whether a parsed ``tokenizer.json`` can write every text as bytes.
+
+    ``ids``: the vocabulary of its model.
+    """
+    model = parsed["model"]
+    parts = (("pre_tokenizer", "pretokenizers"), ("normalizer", "normalizers"))
+    steps = (step.get("type") for part, key in parts for step in components(parsed.get(part), key))
+    # The others look up whole words, or need other names for the same characters.
+    has_own_names = model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
+    if "ByteLevel" in steps and model_type(model) in {"BPE", "Unigram"} and not has_own_names:
+        alphabet = byte_alphabet()
+        return all(alphabet[byte] in ids for byte in _UTF8_BYTES)
+    return model.get("byte_fallback") is True and all(f"<0x{byte:02X}>" in ids for byte in _UTF8_BYTES)
+
+
+def template_ids(post_processor: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the ids that a post-processor adds before and after each text; None if it is not understood.
+
+    Example:
+        >>> template_ids({"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]})
+        ((1,), (2,))
+        >>> template_ids(None)
+        ((), ())
+    """
+    found: tuple[tuple[int, ...], tuple[int, ...]] | None
+    ids: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    for part in _processors(post_processor):
+        match part:
+            case {"type": "ByteLevel"}:
+                continue
+            case {"type": "BertProcessing" | "RobertaProcessing", "sep": [_, int(sep)], "cls": [_, int(cls)]}:
+                found = (cls,), (sep,)
+            case {"type": "TemplateProcessing", "single": list(single), "special_tokens": dict(named)}:
+                found = _ids_of_template(single, named)
+            case _:
+                return None
+        if found is None or ids is not None:  # of two processors the library applies only one
+            return None
+        ids = found
+    return ids or ((), ())
+
+
+def components(part: Any, key: str) -> Iterator[dict[str, Any]]:
+    """Yield the components of a part of a definition; ``key``: the key of the members of a Sequence."""
+    if not isinstance(part, dict):
+        return
+    members = part.get(key) if part.get("type") == "Sequence" else None
+    if not isinstance(members, list):
+        yield part
+        return
+    for inner in members:
+        yield from components(inner, key)
+
+
+def _processors(part: Any) -> Iterator[Any]:
+    match part:
+        case None:
+            return
+        case {"type": "Sequence", "processors": list(parts)}:
+            for inner in parts:
+                yield from _processors(inner)
+        case _:
+            yield part
+
+
+def _ids_of_template(
+    single: list[Any], named: dict[str, Any]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    sides: tuple[list[int], list[int]] = ([], [])
+    side = 0
+    for piece in single:
+        match piece:
+            case {"Sequence": {"id": "A"}} if side == 0:
+                side = 1
+            case {"SpecialToken": {"id": str(name)}}:
+                match named.get(name):
+                    case {"ids": list(ids)} if set(map(type, ids)) <= {int}:
+                        sides[side].extend(ids)
+                    case _:
+                        return None
+            case _:
+                return None
+    return (tuple(sides[0]), tuple(sides[1])) if side else None
+
+
+def _added_contents(parsed: dict[str, Any], path: str) -> list[str]:
+    tokens = parsed.get("added_tokens") or []
+    if isinstance(tokens, list) and all(isinstance(token, dict) for token in tokens):
+        contents = [token.get("content") for token in tokens]
+        if set(map(type, contents)) <= {str}:
+            return contents
+    raise TokenizerError(f"the field added_tokens of {path} is not a list of tokens")
+
+
+def _model_vocabulary(parsed: dict[str, Any], path: str) -> tuple[dict[str, int], int]:
+    model = parsed.get("model")
+    if not isinstance(model, dict):
+        raise TokenizerError(
+            f"{path} has no model: it is not a tokenizer.json",
+            hint="pass --vocab-file VOCAB --merge-file MERGES, or a directory with vocab.json and merges.txt"
+            if path.endswith("vocab.json")
+            else "pass the tokenizer.json of the same model, or the directory that contains it",
+        )
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, dict) and set(map(type, vocabulary.values())) <= {int}:
+        if vocabulary and not 0 <= min(vocabulary.values()) <= max(vocabulary.values()) < 2**32:
+            raise TokenizerError(f"the vocabulary of {path} has ids that are not unsigned 32-bit numbers")
+        return vocabulary, len(vocabulary)
+    if isinstance(vocabulary, list) and set(map(type, vocabulary)) <= {list}:
+        # Unigram: pieces with their scores, whose places are their ids
+        with suppress(TypeError, ValueError):
+            ids = {piece: index for index, (piece, _) in enumerate(vocabulary)}
+            if set(map(type, ids)) <= {str}:
+                return ids, len(vocabulary)
+    raise TokenizerError(
+        f"the field model.vocab of {path} is not a vocabulary",
+        hint="fetch the file again: it is damaged, or not a tokenizer.json",
+    )
+
+
+def added_token_ids(
+    vocabulary: Mapping[str, int], vocabulary_size: int, contents: Iterable[str]
+) -> dict[str, int]:
+    """Return the ids that ``tokenizers`` gives to added tokens, whatever ids the file states.
+
+    A token of the model's vocabulary keeps its id there. The others get the ids from the model's size on, in
+    the order of the file.
+
+    Example:
+        >>> added_token_ids({"a": 0, "b": 1}, 2, ["<x>", "b", "<y>"])
+        {'<x>': 2, 'b': 1, '<y>': 3}
+    """
+    ids: dict[str, int] = {}
+    following = vocabulary_size
+    for content in contents:
+        if not content or content in ids:
+            continue
+        ids[content] = vocabulary.get(content, following)
+        following += content not in vocabulary
+    return ids
+
+
+def added_ids_of_model(model: Mapping[str, Any], contents: Iterable[str]) -> dict[str, int]:
+    """Return the ids of tokens that are added to a parsed model; see :func:`added_token_ids`.
+
+    Example:
+        >>> added_ids_of_model({"vocab": [["a", 0.0], ["b", -1.0]]}, ["b", "<y>"])
+        {'b': 1, '<y>': 2}
+    """
+    vocabulary, contents = model.get("vocab") or {}, list(contents)
+    size = len(vocabulary)
+    if isinstance(vocabulary, list):  # Unigram: a table of all pieces would take longer than the rest
+        wanted = set(contents)
+        vocabulary = {piece[0]: index for index, piece in enumerate(vocabulary) if piece[0] in wanted}
+    return added_token_ids(vocabulary, size, contents)
+
+
+def model_type(model: dict[str, Any]) -> str:
+    """Return the type of a model."""
+    if model.get("type"):
+        return str(model["type"])
+    # The oldest files name no type; the library tries them in this order.
+    if "merges" in model:
+        return "BPE"
+    if isinstance(model.get("vocab"), list):
+        return "Unigram"
+    return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
+
+
+def byte_alphabet() -> list[str]:
+    """Return the 256 characters by which byte-level vocabularies write the bytes, in the bytes' order."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    shifted = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(shifted)) for byte in range(256)]

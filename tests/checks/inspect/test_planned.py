@@ -1,0 +1,100 @@
+"""Planned samples: the counts of a plan equal what its ranks read, however they are counted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from support.mixture_data import write_mixture
+from support.sample_sources import blend_sources, document_source
+from tokshard.checks.inspect import planned
+from tokshard.checks.inspect.planned import count_planned
+from tokshard.errors import TokshardError
+from tokshard.ranks.discovery import RequestedSamples, open_sources
+from tokshard.ranks.locator import Locator
+from tokshard.ranks.planning import plan_shards
+from tokshard.ranks.requests import PlanRequest, StreamRequest
+from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.topology import Topology
+
+REQUESTS = [
+    {},
+    {"micro_batch_size": 2, "schedule": BatchSchedule.parse("0:6 18:12")},
+    {"steps": 3},
+    {"mode": "contiguous"},
+    {"mode": "contiguous", "shuffle": "samples"},
+    {"mode": "chunked", "tail": "pad", "shuffle": "windows", "block": 5, "window": 2},
+    {"shuffle": "windows", "block": 7, "window": 2},
+    {"mode": "cyclic", "steps": 50},
+    {"mode": "sequential", "bucket_buffer": 30, "epochs": 2},
+    {"consumed_samples": 18, "micro_batch_size": 3},
+    {"shuffle": "samples", "epochs": 3, "consumed_samples": 18},
+    {"shuffle": "samples", "steps": 7, "consumed_samples": 9},
+]
+
+
+def stream_of(kind, directory, **request):
+    if kind == "blend":
+        source = blend_sources(directory)["train"]
+    else:
+        write_mixture(directory)
+        prefixes = [str(directory / "data/web"), str(directory / "data/code")]
+        source = open_sources(prefixes, RequestedSamples(documents=True))["train"]
+    plan = plan_shards({"train": source}, Topology(3), PlanRequest(train=StreamRequest(**request)))
+    return plan.streams["train"]
+
+
+def counted_one_by_one(stream):
+    assignment, locator = stream.assignment, Locator(stream.source)
+    counts = np.zeros(len(stream.source.datasets), np.int64)
+    for rank in range(assignment.ranks):
+        ids = assignment.ids(rank, 0, assignment.samples_per_rank, stream.open_sort_key())
+        counts += np.bincount(locator.locate(ids)[0], minlength=counts.size)
+    return tuple(counts.tolist())
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+@pytest.mark.parametrize("kind", ["documents", "blend"])
+def test_planned_samples_are_what_the_ranks_read(tmp_path, kind, request_):
+    stream = stream_of(kind, tmp_path, **request_)
+    found = count_planned(stream)
+    assert (found.counts, found.exact) == (counted_one_by_one(stream), True)
+    assert found.total == stream.assignment.samples_per_rank * stream.assignment.ranks
+
+
+@pytest.mark.parametrize("request_", [{"shuffle": "samples", "steps": 12}, {"mode": "cyclic", "steps": 50}])
+def test_of_many_reads_a_random_sample_is_looked_up(tmp_path, request_):
+    stream = stream_of("documents", tmp_path, **request_)
+    exact, found = count_planned(stream), count_planned(stream, limit=30)
+    assert not found.exact
+    assert found == count_planned(stream, limit=30)
+    assert abs(found.total - exact.total) <= len(found.counts)
+    for some, all_ in zip(found.counts, exact.counts, strict=True):
+        assert abs(some - all_) < 0.5 * exact.total
+
+
+def test_many_epochs_are_looked_up(tmp_path, monkeypatch):
+    stream = stream_of("documents", tmp_path, epochs=3, steps=100)
+    exact = count_planned(stream)
+    monkeypatch.setattr(planned, "_MOST_EPOCHS", 1)
+    assert count_planned(stream) == exact
+    assert not count_planned(stream, limit=10).exact
+
+
+def test_plain_orders_are_counted_without_looking_up_reads(tmp_path, monkeypatch):
+    stream = stream_of("blend", tmp_path, steps=4)
+    exact = count_planned(stream)
+    monkeypatch.setattr(planned._DatasetCounts, "add", None)
+    assert count_planned(stream, limit=0) == exact
+
+
+def test_one_dataset_is_counted_without_its_files():
+    plan = plan_shards({"train": document_source([10])}, Topology(1), PlanRequest(train=StreamRequest()))
+    assert count_planned(plan.streams["train"]).counts == (10,)
+
+
+def test_a_blend_whose_arrays_are_gone_is_an_error(tmp_path):
+    stream = stream_of("blend", tmp_path)
+    (tmp_path / stream.source.order.path("dataset_index")).unlink()
+    with pytest.raises(TokshardError):
+        count_planned(stream)

@@ -1,0 +1,267 @@
+"""Plans: from the index of a rank to the sample and its dataset, and all the way back."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.mixture_data import write_mixture
+from support.pages import build
+from support.plain_datasets import Plain
+from support.sample_sources import blend_sources, document_source, index_source
+from tokshard.checks.inspect import plan_facts
+from tokshard.checks.inspect.job import inspect, write_inspection_page
+from tokshard.checks.inspect.options import InspectOptions
+from tokshard.checks.inspect.plan_facts import describe_plan
+from tokshard.checks.inspect.plans import (
+    PlanSummary,
+    epochs_of,
+    find_dataset_sample,
+    find_sample,
+    inspect_rank,
+    inspect_sample,
+    read_grid,
+)
+from tokshard.errors import InputError, StorageError, UsageError
+from tokshard.ranks.discovery import RequestedSamples, open_sources
+from tokshard.ranks.locator import Locator
+from tokshard.ranks.plan import read_plan
+from tokshard.ranks.planning import plan_shards
+from tokshard.ranks.publication import write_plan
+from tokshard.ranks.requests import PlanRequest, StreamRequest
+from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.topology import Topology
+
+
+def plan_of(sources, topology=None, **request):
+    return plan_shards(sources, topology or Topology(3), PlanRequest(train=StreamRequest(**request)))
+
+
+def documents_in(directory):
+    write_mixture(directory)
+    prefixes = [str(directory / "data/web"), str(directory / "data/code")]
+    return open_sources(prefixes, RequestedSamples(documents=True))
+
+
+REQUESTS = [
+    {},
+    {"micro_batch_size": 2, "schedule": BatchSchedule.parse("0:6 18:12")},
+    {"mode": "contiguous", "shuffle": "shards"},
+    {"mode": "chunked", "tail": "pad", "shuffle": "windows", "block": 5, "window": 2},
+    {"shuffle": "windows", "block": 7, "window": 2},
+    {"mode": "cyclic", "steps": 50},
+    {"mode": "sequential", "bucket_buffer": 30, "epochs": 2},
+    {"consumed_samples": 18, "micro_batch_size": 3},
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+@pytest.mark.parametrize("kind", ["documents", "blend"])
+def test_every_index_of_every_rank_is_found_again(tmp_path, kind, request_):
+    if kind == "blend" and request_.get("shuffle") == "shards":
+        request_ = {**request_, "shuffle": "samples"}
+    sources = documents_in(tmp_path) if kind == "documents" else blend_sources(tmp_path)
+    plan = plan_of({"train": sources["train"]}, **request_)
+    write_plan(plan, tmp_path / "plan")
+    assignment, seen = plan.streams["train"].assignment, set()
+    for rank in range(3):
+        for index in range(0, assignment.samples_per_rank, 7):
+            (place,) = inspect_rank(str(tmp_path / "plan"), rank, index=index).places
+            assert (place.data_parallel_rank, place.index) == (rank, index)
+            again = find_sample(plan, "train", place.sample, epoch=place.epoch)
+            if (place.sample, place.epoch) not in seen and request_.get("tail") != "pad":
+                assert again == place
+            assert (again.dataset, again.dataset_sample) == (place.dataset, place.dataset_sample)
+            assert find_dataset_sample(plan, "train", place.dataset, place.dataset_sample) == (place.sample,)
+            seen.add((place.sample, place.epoch))
+
+
+def test_a_step_is_its_micro_batches_in_order(tmp_path):
+    plan = plan_of(documents_in(tmp_path), micro_batch_size=2, schedule=BatchSchedule.constant(12))
+    write_plan(plan, tmp_path / "plan")
+    summary = inspect_rank(str(tmp_path / "plan"), 1, step=3)
+    rows = [(place.sample, place.micro_batch, place.row, place.step) for place in summary.places]
+    assert rows == [(38, 0, 0, 3), (39, 0, 1, 3), (44, 1, 0, 3), (45, 1, 1, 3)]
+    assert [place.index for place in summary.places] == [12, 13, 14, 15]
+    assert summary.to_json()["schema"] == "tokshard.inspect-rank/1"
+
+
+def test_ranks_that_share_samples_show_the_same(tmp_path):
+    plan = plan_of(documents_in(tmp_path), Topology(6, tensor=2))
+    write_plan(plan, tmp_path / "plan")
+    first, second = (inspect_rank(str(tmp_path / "plan"), rank, step=0).places for rank in (2, 3))
+    assert first == second
+
+
+def test_a_dropped_sample_is_read_by_nobody():
+    plan = plan_of({"train": document_source([10])}, micro_batch_size=3)
+    place = find_sample(plan, "train", 9)
+    assert (place.data_parallel_rank, place.index, place.step, place.row) == (None, None, None, None)
+    assert (place.dataset, place.dataset_sample) == (0, 9)
+
+
+def test_documents_of_a_split_keep_their_numbers():
+    plan = plan_of({"train": document_source([5, 5], firsts=[100, 200])}, Topology(1))
+    assert find_dataset_sample(plan, "train", 1, 203) == (8,)
+    assert find_sample(plan, "train", 8).dataset_sample == 203
+    with pytest.raises(UsageError, match="must be 100 to 104, got 203"):
+        find_dataset_sample(plan, "train", 0, 203)
+
+
+def test_the_epoch_of_an_index_is_counted_from_the_first_pass_on():
+    plan = plan_of({"train": document_source([12])}, epochs=3, consumed_samples=6)
+    assignment = plan.streams["train"].assignment
+    assert epochs_of(assignment, np.arange(10)).tolist() == [0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+    assert find_sample(plan, "train", 0).data_parallel_rank is None
+    assert find_sample(plan, "train", 0, epoch=1).index == 2
+    with pytest.raises(UsageError, match="epoch 3 is not read"):
+        find_sample(plan, "train", 0, epoch=3)
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ({"rank": 3}, "rank must be from 0 to 2, got 3"),
+        ({"rank": 0, "step": 4}, "the step of train must be 0 to 3, got 4"),
+        ({"rank": 0, "step": -1}, "must be 0 to 3, got -1"),
+        ({"rank": 0, "index": 4}, "the index must be 0 to 3, got 4"),
+        ({"rank": 0, "stream": "valid"}, "the stream must be train, got 'valid'"),
+        ({"rank": None, "step": 0}, "the rank is required"),
+    ],
+)
+def test_a_question_that_has_no_answer_is_refused(tmp_path, question, message):
+    write_plan(plan_of({"train": index_source(12)}), tmp_path)
+    with pytest.raises(UsageError, match=message):
+        inspect_rank(str(tmp_path), question.pop("rank"), **question)
+
+
+def test_samples_and_datasets_that_are_not_there_are_refused():
+    plan = plan_of({"train": document_source([12])})
+    for sample in (-1, 12):
+        with pytest.raises(UsageError, match="must be 0 to 11"):
+            find_sample(plan, "train", sample)
+    for dataset in (-1, 1):
+        with pytest.raises(UsageError, match="dataset must be 0 to 0, got "):
+            find_dataset_sample(plan, "train", dataset, 0)
+
+
+def test_the_summary_tells_shards_batches_and_tails(tmp_path):
+    plan = plan_of({"train": document_source([7, 4])}, Topology(2), schedule=BatchSchedule.constant(4))
+    write_plan(plan_of({"train": index_source(12)}), tmp_path)
+    assert inspect(tmp_path).to_json()["schema"] == "tokshard.inspect-plan/1"
+    stream = PlanSummary.of(plan).to_json()["streams"]["train"]
+    assert [(shard["samples"], shard["ids"]) for shard in stream["datasets"]] == [(7, [0, 7]), (4, [7, 11])]
+    assert (stream["steps"], stream["batch_sizes"]) == (2, [[0, 0, 4]])
+    (covered,) = stream["coverage"]["epoch_ranges"]
+    assert (covered["read"], covered["dropped"], covered["dropped_ids"]) == (8, 3, [[8, 11]])
+    blended = plan_of({"train": index_source(6, datasets=2, blended=True)})
+    assert PlanSummary.of(blended).to_json()["streams"]["train"]["datasets"][1]["ids"] is None
+
+
+def test_a_sample_is_found_by_its_id_or_by_its_dataset(tmp_path):
+    plan = plan_of({"train": index_source(12)})
+    write_plan(plan, tmp_path)
+    place = find_sample(plan, "train", 5)
+    for question in ({"sample": 5}, {"dataset_sample": (place.dataset, place.dataset_sample)}):
+        assert inspect_sample(str(tmp_path), **question).places == (place,)
+    for path in (tmp_path, tmp_path / "plan.json", tmp_path / "rank-00002.json"):
+        found = inspect(InspectOptions(path, sample=5))
+        assert (found.plan_id, found.stream, found.places) == (plan.plan_id, "train", (place,))
+
+
+def test_a_rank_manifest_is_its_rank_and_a_plan_is_the_plan(tmp_path):
+    write_plan(plan_of({"train": index_source(12)}), tmp_path)
+    assert inspect(tmp_path / "rank-00002.json").rank == 2
+    assert inspect(InspectOptions(tmp_path, rank=1)).rank == 1
+    assert inspect(tmp_path / "plan.json").topology.world_size == 3
+    with pytest.raises(InputError, match="no dataset or file found"):
+        inspect(tmp_path / "rank-00003.json")
+
+
+def test_no_plan_is_both_a_blend_and_a_plan(tmp_path):
+    write_plan(plan_of({"train": index_source(12)}), tmp_path)
+    (tmp_path / "blend.json").touch()
+    with pytest.raises(UsageError, match=r"holds plan\.json and blend\.json"):
+        inspect(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("questions", "message"),
+    [
+        ({"step": 1, "sample": 2}, "--step and --sample exclude each other"),
+        ({"rank": 1, "sample": 2}, "--rank and --sample exclude each other"),
+        ({"epoch": 1}, "--epoch requires"),
+        ({"dataset_sample": "1"}, "must be D:N, got '1'"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(questions, message):
+    with pytest.raises(UsageError, match=message):
+        InspectOptions("plan", **questions)
+
+
+def test_options_that_have_no_meaning_for_a_product_are_refused(tmp_path):
+    write_plan(plan_of({"train": index_source(12)}), tmp_path)
+    with pytest.raises(UsageError, match="--document requires a dataset"):
+        inspect(InspectOptions(tmp_path, document=0))
+    with pytest.raises(UsageError, match="the rank is required"):
+        inspect(InspectOptions(tmp_path, stream="valid"))
+    with pytest.raises(UsageError, match="--html shows the whole product, and excludes --stream"):
+        write_inspection_page(tmp_path / "page.html", InspectOptions(tmp_path, stream="valid"))
+    Plain("uint16", [[[0, 1, 2]]]).write(tmp_path / "web")
+    with pytest.raises(UsageError, match=r"--stream requires a plan, got .*web \(indexed dataset\)"):
+        inspect(InspectOptions(tmp_path / "web", stream="valid"))
+
+
+@pytest.fixture
+def plans(tmp_path):
+    paths = build(tmp_path)
+    return {kind: read_plan(paths[kind]) for kind in ("plan", "runs")}
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(100, 1000), (2, 3)])
+def test_it_shows_what_ranks_begin_with(plans, ranks, steps):
+    for plan in plans.values():
+        for stream in plan.streams.values():
+            grid, assignment = read_grid(stream, ranks=ranks, steps=steps), stream.assignment
+            assert (grid.ranks[0], grid.ranks[-1]) == (0, assignment.ranks - 1)
+            assert (grid.steps[0], grid.steps[-1]) == (0, assignment.steps - 1)
+            assert len(grid.ranks) <= ranks
+            assert len(grid.steps) <= steps
+            for row, rank in enumerate(grid.ranks):
+                twin = [int(assignment.step_ids(rank, step)[0, 0]) for step in grid.steps]
+                assert list(grid.samples[row]) == twin
+                if stream.source.order is not None:
+                    numbers = np.load(stream.source.order.path("dataset_index"))
+                else:
+                    numbers = np.repeat(range(2), [dataset.samples for dataset in stream.source.datasets])
+                assert list(grid.datasets[row]) == numbers[twin].tolist()
+            assert grid.unknown is None
+
+
+def test_without_the_data_it_says_so(plans):
+    stream = plans["plan"].streams["train"]
+    Path(stream.source.order.path("dataset_index")).unlink()
+    grid = read_grid(stream, ranks=32, steps=80)
+    assert grid.datasets is None
+    assert "dataset_index.npy" in grid.unknown.message
+    assert grid.samples[0][0] == 0
+
+
+def test_a_failing_disk_is_named_on_the_terminal_and_absent_data_only_on_the_page(plans, monkeypatch):
+    plan = plans["plan"]
+    Path(plan.streams["train"].source.order.path("dataset_index")).unlink()
+    texts = repr([section.blocks for section in describe_plan(plan)])
+    assert "Planned samples per dataset are unknown" not in texts
+    assert "Datasets by step are unknown" not in texts
+
+    def failing(*_):
+        raise StorageError("read", "x.npy", OSError(errno.EIO, "Input/output error"))
+
+    monkeypatch.setattr(plan_facts, "count_planned", failing)
+    monkeypatch.setattr(Locator, "locate", failing)
+    texts = repr([section.blocks for section in describe_plan(plan)])
+    assert "Planned samples per dataset are unknown: cannot read x.npy: Input/output error" in texts
+    assert "Datasets by step are unknown: cannot read x.npy: Input/output error" in texts

@@ -1,0 +1,458 @@
+"""Plans of every mode, counted sample by sample; Megatron's sampler orders, shuffles and tails by name."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support import assignments, slow_samplers
+from support.sample_sources import document_source, everything, index_source
+from tokshard.errors import IntegrityError, UsageError
+from tokshard.ranks.intervals import Intervals
+from tokshard.ranks.layouts import Blocked, Striped
+from tokshard.ranks.modes import World, cyclic_order, layout_of, shuffle_links
+from tokshard.ranks.order import SampleOrder
+from tokshard.ranks.plan import MODES as ALL_MODES
+from tokshard.ranks.plan import SHUFFLES, PlanWarning
+from tokshard.ranks.planning import plan_shards, plan_stream
+from tokshard.ranks.requests import PlanRequest, StreamRequest
+from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.summary import LISTED, check_partition, coverage_of
+from tokshard.ranks.topology import Topology
+
+MODES = ALL_MODES[:5]  # full-validation is no mode of training
+
+
+def planned(total=60, ranks=3, source=None, **request):
+    if "batch" in request:
+        request["schedule"] = BatchSchedule.constant(request.pop("batch"))
+    return plan_stream(source or document_source([total]), ranks, StreamRequest(**request))
+
+
+def plan_of(sources, ranks=2, train=None, **request):
+    return plan_shards(sources, Topology(ranks), PlanRequest(train=train or StreamRequest(), **request))
+
+
+def lengths_of(ids):
+    return ids * 7919 % 101
+
+
+def shuffle_is_possible(mode, shuffle):
+    return shuffle == "none" or mode != "cyclic"
+
+
+CASES = [
+    case
+    for case in product(MODES, SHUFFLES, ("drop", "pad"), (False, True))
+    if shuffle_is_possible(*case[:2]) and not (case[0] == "cyclic" and case[2] == "pad")
+]
+
+
+@pytest.mark.parametrize(("mode", "shuffle", "tail", "bucket"), CASES)
+def test_every_sample_is_read_once_apart_from_the_tail(mode, shuffle, tail, bucket):
+    for sizes, ranks, size in product(([5, 0, 12], [1, 30, 9]), (1, 2, 3, 5), (1, 2)):
+        batch = ranks * size
+        if sum(sizes) < 2 * batch:
+            continue
+        stream = planned(
+            source=document_source(sizes),
+            ranks=ranks,
+            mode=mode,
+            shuffle=shuffle,
+            tail=tail,
+            block=4,
+            window=2 if shuffle == "windows" else None,
+            micro_batch_size=size,
+            batch=batch,
+            bucket_buffer=3 * batch if bucket else None,
+        )
+        key_of = lengths_of if bucket else None
+        read = everything(stream, key_of)
+        covered = coverage_of(stream.assignment).epoch_ranges[0]
+        ids, times = np.unique(read, return_counts=True)
+        total = sum(sizes)
+        steps = -(-total // batch) if tail == "pad" else total // batch
+        assert read.shape == (ranks, steps * size)
+        assert times.sum() - ids.size == covered.repeated == (steps * batch - total if tail == "pad" else 0)
+        dropped = np.setdiff1d(np.arange(total), ids)
+        assert dropped.size == covered.dropped == max(0, total - steps * batch)
+        if not bucket:
+            assert [
+                sample_id for pair in covered.dropped_ids.to_json_value() for sample_id in range(*pair)
+            ] == dropped.tolist()
+            again = [
+                (int(sample_id), int(count) - 1)
+                for sample_id, count in zip(ids, times, strict=True)
+                if count > 1
+            ]
+            assert list(covered.repeated_ids) == again
+
+
+@given(
+    total=st.integers(1, 400),
+    ranks=st.integers(1, 6),
+    size=st.integers(1, 4),
+    data=st.data(),
+)
+def test_megatrons_sampler_continues_from_any_number_of_consumed_samples(total, ranks, size, data):
+    group = ranks * size
+    if total < group:
+        return
+    consumed = data.draw(st.integers(0, total - group))
+    stream = planned(total, ranks, micro_batch_size=size, consumed_samples=consumed)
+    slow = [[] for _ in range(ranks)]
+    for first in range(consumed, total - group + 1, group):
+        for rank in range(ranks):
+            slow[rank] += range(first + rank * size, first + (rank + 1) * size)
+    assert everything(stream).tolist() == slow
+    assert stream.assignment.consumed_samples == consumed
+
+
+@settings(max_examples=60)
+@given(
+    mode=st.sampled_from(MODES),
+    shuffle=st.sampled_from(SHUFFLES),
+    ranks=st.integers(1, 4),
+    size=st.integers(1, 3),
+    epochs=st.integers(1, 3),
+    data=st.data(),
+)
+def test_what_is_left_after_consumed_samples_is_the_end_of_the_whole(
+    mode, shuffle, ranks, size, epochs, data
+):
+    if not shuffle_is_possible(mode, shuffle):
+        return
+    options = {
+        "source": document_source([40, 17]),
+        "ranks": ranks,
+        "mode": mode,
+        "shuffle": shuffle,
+        "per_epoch": True,
+        "block": 8,
+        "window": 3 if shuffle == "windows" else None,
+        "micro_batch_size": size,
+        "epochs": epochs,
+    }
+    whole = planned(**options)
+    steps = whole.assignment.steps
+    step = data.draw(st.integers(0, steps - 1))
+    consumed = step * ranks * size
+    rest = planned(**options, consumed_samples=consumed)
+    assert rest.assignment.steps == steps - step
+    np.testing.assert_array_equal(everything(rest), everything(whole)[:, step * size :])
+
+
+def test_a_middle_of_a_micro_batch_is_refused_where_it_has_no_meaning():
+    for mode in ("cyclic", "contiguous", "sequential", "chunked"):
+        with pytest.raises(UsageError, match=r"7 consumed samples .* 2 x 3 = 6") as caught:
+            planned(mode=mode, micro_batch_size=2, consumed_samples=7)
+        assert "--from PLAN" in caught.value.hint
+    with pytest.raises(UsageError, match=r"61 consumed"):
+        planned(mode="single", micro_batch_size=2, consumed_samples=61, epochs=2)
+
+
+def test_a_later_epoch_follows_a_first_one_that_began_in_its_middle():
+    stream = planned(10, ranks=2, consumed_samples=3, epochs=2)
+    assert everything(stream).T.ravel().tolist() == [*range(3, 9), *range(10)]
+
+
+def test_cyclic_reads_as_many_epochs_as_its_steps_need():
+    stream = planned(20, ranks=2, mode="cyclic", micro_batch_size=2, steps=23)
+    assert stream.assignment.samples_per_rank == 46
+    assert coverage_of(stream.assignment).left is None
+    assert sorted(everything(stream)[0, :10].tolist()) == list(range(10))
+    with pytest.raises(UsageError, match="5 steps are left in an epoch"):
+        planned(20, ranks=2, mode="cyclic", micro_batch_size=2, steps=6, epochs=1)
+
+
+def test_the_ragged_end_of_megatrons_unsharded_sampler_is_refused_or_cut():
+    options = {"total": 22, "ranks": 3, "mode": "cyclic", "sharded": False, "micro_batch_size": 2}
+    with pytest.raises(UsageError, match="Megatron gives some ranks 4 and others 3"):
+        planned(**options)
+    stream = planned(**options, equal_counts=True)
+    assert everything(stream).shape == (3, 6)
+    assert np.unique(everything(stream)).size == 18
+
+
+def test_batches_grow_and_every_rank_takes_as_many_steps():
+    schedule = BatchSchedule.parse("0:4 20:8 36:16")
+    stream = planned(100, ranks=2, micro_batch_size=2, schedule=schedule)
+    timeline = stream.assignment.timeline
+    assert [timeline.batch_size(step) for step in range(stream.assignment.steps)] == [4] * 5 + [8] * 2 + [
+        16
+    ] * 4
+    covered = coverage_of(stream.assignment)
+    assert (covered.reads, covered.samples_per_rank, covered.left) == (100, 50, 0)
+
+
+def test_too_many_steps_are_refused_with_the_numbers():
+    with pytest.raises(
+        UsageError, match=r"20 steps are left in an epoch of 60 samples .* fewer than the required 21"
+    ) as caught:
+        planned(60, ranks=3, steps=21)
+    assert "--epochs" in caught.value.hint
+    assert planned(60, ranks=3, steps=21, epochs=2).assignment.steps == 21
+    with pytest.raises(UsageError, match=r"0 steps are left .* after 60 consumed"):
+        planned(60, ranks=3, consumed_samples=60)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"micro_batch_size": 2, "batch": 8}, r"2 x 3 = 6, got 8"),
+        ({"batch": 61 * 3}, "60 samples are fewer than one batch of 183"),
+        ({"mode": "cyclic", "shuffle": "samples"}, "has its own order"),
+        ({"mode": "random"}, "mode must be one of"),
+        ({"shuffle": "all"}, "shuffle must be one of"),
+        ({"shuffle": "samples", "window": 2}, "--shuffle-window requires --shuffle windows, got .* samples"),
+        ({"shuffle": "windows", "window": 0}, "window must be at least 1, got 0"),
+        ({"shuffle": "shards"}, "only one dataset"),
+        (
+            {"bucket_buffer": 10},
+            "must be a positive multiple of the pack, got a buffer of 10 samples and a pack of 3",
+        ),
+        ({"bucket_pack": 3}, "bucketing requires --bucket-buffer"),
+        ({"bucket_buffer": 12, "sort_key": "color"}, "do not support the sort key 'color'"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"consumed_samples": -3}, "consumed samples must be at least 0, got -3"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_with_the_numbers(request_, message):
+    with pytest.raises(UsageError, match=message):
+        planned(60, ranks=3, **request_)
+
+
+def test_a_blend_has_no_shards_to_shuffle_but_windows():
+    source = index_source(50, datasets=2, blended=True)
+    with pytest.raises(UsageError, match="the samples of a blend are already mixed"):
+        planned(source=source, shuffle="shards")
+    windowed = planned(source=source, ranks=2, shuffle="windows", block=7, window=2)
+    assert np.unique(everything(windowed)).size == 100
+
+
+def test_streams_have_batches_and_counters_of_their_own():
+    sources = {
+        "train": index_source(100),
+        "valid.0": index_source(40, name="valid.0"),
+        "valid.1": index_source(30, name="valid.1"),
+        "test": index_source(20, name="test"),
+    }
+    train = StreamRequest(micro_batch_size=2, schedule=BatchSchedule.constant(20), consumed_samples=40)
+    plan = plan_of(sources, 2, train, eval_global_batch_size=4, consumed_valid_samples=(8, 4))
+    found = {
+        name: (
+            stream.assignment.consumed_samples,
+            stream.assignment.steps,
+            stream.assignment.timeline.batch_size(0),
+        )
+        for name, stream in plan.streams.items()
+    }
+    assert found == {"train": (40, 3, 20), "valid.0": (8, 8, 4), "valid.1": (4, 6, 4), "test": (0, 5, 4)}
+    with pytest.raises(UsageError, match=r"one for each validation set .2., got 3"):
+        plan_of(sources, 2, train, consumed_valid_samples=(1, 2, 3), eval_global_batch_size=4)
+    with pytest.raises(UsageError, match=r"^test: 20 samples are fewer than one batch of 24"):
+        plan_of(sources, 2, train, eval_global_batch_size=24)
+
+
+def test_full_validation_reads_everything_on_ranks_of_any_number():
+    sources = {"train": index_source(100), "valid": index_source(7, name="valid")}
+    plan = plan_of(sources, 3, StreamRequest(micro_batch_size=4), full_validation=True)
+    assert everything(plan.streams["valid"]).tolist() == [[0, 3, 6], [1, 4, 1], [2, 5, 2]]
+
+
+def test_a_sequence_that_context_parallelism_does_not_divide_is_refused():
+    sources = {"train": index_source(100, sequence_length=36)}
+    request = PlanRequest(train=StreamRequest())
+    with pytest.raises(UsageError, match=r"sequence length must be divisible by .* 8, got 36"):
+        plan_shards(sources, Topology(4, context=4), request)
+    plan_shards({"train": index_source(100, sequence_length=40)}, Topology(4, context=4), request)
+    documents = plan_shards({"train": document_source([100])}, Topology(4, context=4), request)
+    assert documents.warnings == (PlanWarning("document-padding", "train", multiple=8),)
+    assert documents.warnings[0].message == "the documents of train must be padded to multiples of 8 tokens"
+
+
+def test_ids_are_listed_only_where_that_is_cheap():
+    for more in (0, 1):
+        stream = planned(10 * LISTED + more, ranks=1, batch=3 * LISTED)
+        covered = coverage_of(stream.assignment).epoch_ranges[0]
+        assert covered.dropped == LISTED + more
+        assert (covered.dropped_ids is None) is bool(more)
+    long = planned((1 << 22) + 1, ranks=2, mode="cyclic")
+    covered = coverage_of(long.assignment).epoch_ranges[0]
+    assert covered.dropped == 1
+    assert covered.dropped_ids is None
+
+
+class Overlapping:
+    """A layout as others make them: blocks of the larger size, whose last ranks read what others read."""
+
+    samples, ranks, samples_per_rank = 5, 4, 2
+
+    def owned(self, rank):
+        return 2
+
+    def dropped(self):
+        return Blocked(5, 4, 2, 2).dropped()
+
+    def at(self, ranks, local):
+        return np.minimum(ranks * 2 + local, 4)
+
+    def locate(self, positions):
+        return positions // 2, positions % 2
+
+
+class Gap(Overlapping):
+    """A layout that leaves a position out and does not say so."""
+
+    def owned(self, rank):
+        return 1
+
+
+@pytest.mark.parametrize("layout", [Overlapping(), Gap()])
+def test_a_layout_that_repeats_or_loses_samples_is_found(layout):
+    with pytest.raises(IntegrityError, match="not every sample exactly once"):
+        check_partition(layout)
+
+
+@given(st.integers(1, 300), st.integers(1, 20), st.integers(1, 5), st.booleans())
+def test_the_layouts_in_use_pass_the_same_check(samples, ranks, width, pads):
+    rounds = -(-samples // (ranks * width)) if pads else samples // (ranks * width)
+    if not rounds:
+        return
+    striped = Striped(samples, ranks, width, rounds * width)
+    read, dropped = check_partition(striped)
+    assert (read, dropped) == (min(samples, rounds * width * ranks), max(0, samples - rounds * width * ranks))
+    check_partition(Blocked(samples, ranks, -(-samples // ranks), rounds * width))
+
+
+def test_single_reads_in_the_order_of_the_pretraining_sampler():
+    for generator, total, size, ranks in slow_samplers.random_worlds(300, seed=1):
+        consumed = generator.randint(0, total - size * ranks)
+        unread = SampleOrder(total).rest(Intervals.of([(consumed, total)]))
+        plan = assignments.assignment_of("single", unread, World(ranks, size), consumed_samples=consumed)
+        for rank in range(ranks):
+            read = plan.ids(rank, 0, plan.samples_per_rank).reshape(-1, size).tolist()
+            assert read == slow_samplers.single_sampler(total, consumed, size, rank, ranks)
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_cyclic_reads_in_the_order_of_the_random_sampler(sharded):
+    compared = ragged = 0
+    for generator, total, size, ranks in slow_samplers.random_worlds(110, seed=2):
+        world = World(ranks, size)
+        rounds = total // world.group
+        consumed = generator.randint(0, 3 * rounds) * world.group
+        expected = [
+            [
+                batch
+                for epoch in range(3)
+                for batch in sampler(total, consumed, epoch, size, rank, ranks, sharded)
+            ]
+            for rank in range(ranks)
+        ]
+        counts = {
+            len(slow_samplers.cyclic_sampler(total, 0, size, rank, ranks, sharded)) for rank in range(ranks)
+        }
+        if len(counts) > 1:
+            ragged += 1
+            with pytest.raises(UsageError, match="it hangs"):
+                cyclic_order(total, world, sharded=sharded)
+            continue
+        order = cyclic_order(total, world, sharded=sharded)
+        options = {"consumed_samples": consumed, "skipped": consumed // ranks}
+        plan = assignments.assignment_of("cyclic", order, world, sharded=sharded, epochs=6, **options)
+        for rank, batches in enumerate(expected):
+            read = plan.ids(rank, 0, min(plan.samples_per_rank, len(batches) * size)).reshape(-1, size)
+            assert read.tolist() == batches[: len(read)]
+        compared += 1
+    assert compared >= 75
+    assert bool(ragged) == (not sharded)
+
+
+def sampler(total, consumed, epoch, size, rank, ranks, sharded):
+    """What the sampler yields in the epoch of a position, or in one of the next from its start."""
+    active = total - total % (size * ranks)
+    start = consumed if epoch == 0 else (consumed // active + epoch) * active
+    return slow_samplers.cyclic_sampler(total, start, size, rank, ranks, sharded)
+
+
+def test_the_ragged_case_has_equal_counts_where_they_are_asked_for():
+    for _, total, size, ranks in slow_samplers.random_worlds(200, seed=3):
+        world = World(ranks, size)
+        order = cyclic_order(total, world, sharded=False, faithful=False)
+        plan = assignments.assignment_of("cyclic", order, world, sharded=False)
+        for rank in range(ranks):
+            read = plan.ids(rank, 0, plan.samples_per_rank).reshape(-1, size).tolist()
+            assert read == slow_samplers.cyclic_sampler(
+                total, 0, size, rank, ranks, sharded=False, truncated=True
+            )
+
+
+def test_the_ragged_case_of_22_samples_is_named():
+    with pytest.raises(UsageError, match="some ranks 4 and others 3 micro-batches of 22 samples"):
+        cyclic_order(22, World(3, 2), sharded=False)
+
+
+def test_contiguous_ranks_read_runs_of_neighbours():
+    plan = assignments.assignment_of("contiguous", SampleOrder(11), World(3, 1))
+    assert assignments.everything(plan)[:, :, 0].T.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert plan.tail(0).to_json_value() == [[9, 11]]
+
+
+@pytest.mark.parametrize("kind", SHUFFLES)
+def test_shuffles_read_every_sample_once_and_differ_by_seed_and_epoch(kind):
+    sizes = (40, 1, 0, 77, 82)
+    links = shuffle_links(kind, 200, 7, shard_sizes=sizes, block=50, window=2)
+    order = SampleOrder(200, links)
+    orders = [order.ids(np.arange(200), epoch) for epoch in range(3)]
+    for epoch, ids in enumerate(orders):
+        assert np.array_equal(np.sort(ids), np.arange(200))
+        assert np.array_equal(order.positions(ids, epoch), np.arange(200))
+    other = SampleOrder(200, shuffle_links(kind, 200, 8, shard_sizes=sizes, block=50, window=2))
+    once = SampleOrder(
+        200, shuffle_links(kind, 200, 7, shard_sizes=sizes, block=50, window=2, per_epoch=False)
+    )
+    assert np.array_equal(once.ids(np.arange(200), 5), orders[0])
+    if kind == "none":
+        assert orders[0].tolist() == list(range(200))
+    else:
+        seen = {tuple(ids.tolist()) for ids in [*orders, other.ids(np.arange(200), 0)]}
+        # Four orders of four shards that are not empty may meet by chance; those of samples cannot.
+        assert len(seen) >= (2 if kind == "shards" else 4)
+
+
+def test_shuffled_shards_keep_their_samples_in_order_and_together():
+    ids = SampleOrder(60, shuffle_links("shards", 60, 3, shard_sizes=(10, 20, 0, 30))).ids(np.arange(60), 0)
+    starts = [place for place in range(60) if place == 0 or ids[place] != ids[place - 1] + 1]
+    assert {int(ids[place]) for place in starts} <= {0, 10, 30}
+    assert ids.tolist() != list(range(60))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: layout_of("random", 10, World(1, 1)), "single, cyclic, contiguous"),
+        (lambda: layout_of("single", 10, World(1, 1), tail="cut"), "drop, pad, got"),
+        (lambda: layout_of("single", 5, World(3, 2)), "5 samples are fewer than one batch of 6"),
+        (lambda: layout_of("cyclic", 50, World(3, 2), tail="pad"), "requires --tail drop .*, got pad"),
+        (lambda: layout_of("full-validation", 5, World(3, 2)), "requires a batch of 1 sample per rank"),
+        (lambda: World(3, 2, 16), "the global batch size must be divisible .* = 2 x 3 = 6, got 16"),
+        (lambda: World(0, 2), "must be at least 1, got 0 and"),
+        (lambda: shuffle_links("all", 10, 0), "none, shards, samples, windows"),
+        (lambda: shuffle_links("shards", 10, 0, shard_sizes=(4, 5)), "must have 10 samples in total, got 9"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(call, said):
+    with pytest.raises(UsageError, match=said):
+        call()
+
+
+def test_the_tail_is_measured_by_the_batch():
+    world = World(ranks=2, micro_batch_size=2, batch=12)
+    for mode in MODES:
+        layout = layout_of(mode, 35, world)
+        assert layout.samples_per_rank == 12
+        assert layout.dropped().count == 11
+    assert layout_of("single", 35, world, tail="pad").samples_per_rank == 18

@@ -1,0 +1,71 @@
+import itertools
+
+import pytest
+
+from support.blends import config_for, write_sources
+from tokshard.errors import UsageError
+from tokshard.samples.blend.emission import emit_megatron_args, emit_megatron_json, emit_megatron_words
+from tokshard.samples.blend.plan import plan_blend
+from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
+from tokshard.samples.blend.recipe_files import parse_per_split_words, parse_words
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    return write_sources(tmp_path_factory.mktemp("sources"))
+
+
+def test_the_arguments_that_sizes_come_from_are_emitted_as_they_are(sources):
+    plan = plan_blend(parse_words(["1", sources[0], "2", sources[1]]), config_for(80, 24, 8))
+    job = ["--train-iters", "10", "--global-batch-size", "8"]
+    words = emit_megatron_args(plan, size_arguments=job)
+    assert words[-4:] == job
+    assert "--train-samples" not in words
+
+
+def test_arguments_and_json_of_a_plan_are_read_back_as_the_same_plan(sources):
+    mixture = Mixture(
+        tuple(
+            Source(prefix, weight, max_epochs=2)
+            for prefix, weight in zip(sources, (0.7, 0.2, 0.1), strict=True)
+        )
+    )
+    plan = plan_blend(BlendRecipe(mixture), config_for(200, 8, 8))
+    words = emit_megatron_args(plan, "/cache")
+    begin, end = words.index("--data-path") + 1, words.index("--split")
+    assert dict(itertools.pairwise(words))["--train-samples"] == "200"
+    again = plan_blend(parse_words(words[begin:end]), config_for(200, 8, 8))
+    assert [split.description() for split in again.splits] == [split.description() for split in plan.splits]
+    assert parse_words(emit_megatron_words(plan).split()) == again.recipe
+    with pytest.raises(UsageError, match="requires sources for each split"):
+        emit_megatron_json(plan)
+
+
+def test_splits_of_their_own_are_emitted_as_such(sources, tmp_path):
+    from tokshard.samples.blend.recipe_files import read_per_split
+
+    recipe = parse_per_split_words(["1", sources[0], "2", sources[1]], [sources[2]], None)
+    plan = plan_blend(recipe, config_for(30, None))
+    (tmp_path / "splits.json").write_text(emit_megatron_json(plan))
+    assert read_per_split(str(tmp_path / "splits.json")) == recipe
+    with pytest.raises(UsageError, match="sources for each split"):
+        emit_megatron_words(plan)
+    words = emit_megatron_args(plan)
+    assert "--full-validation" in words
+    assert words[: words.index("--full-validation")] == [
+        "--train-data-path", "1", sources[0], "2", sources[1], "--valid-data-path", sources[2],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("training", ["-x/source0", "7"])
+def test_prefixes_that_megatron_would_misread_are_not_emitted(sources, training):
+    plan = plan_blend(parse_words(sources[:1]), config_for(30, path_as=((sources[0], training),)))
+    with pytest.raises(UsageError, match=training):
+        emit_megatron_args(plan)
+
+
+def test_a_file_of_words_has_no_prefix_that_megatron_would_cut(sources):
+    plan = plan_blend(parse_words(sources[:1]), config_for(30, path_as=((sources[0], "data/a b"),)))
+    assert "data/a b" in emit_megatron_args(plan)
+    with pytest.raises(UsageError, match="'data/a b': it contains white space"):
+        emit_megatron_words(plan)

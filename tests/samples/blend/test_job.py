@@ -1,0 +1,264 @@
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.blends import (
+    config_for,
+    covered,
+    deviations,
+    exhaustive,
+    greedy,
+    problems_of,
+    snapshot,
+    write_dataset,
+    write_sources,
+)
+from tokshard.dataset.reader import IndexedDataset
+from tokshard.errors import IntegrityError, OutputExistsError
+from tokshard.samples.blend import document as document_module
+from tokshard.samples.blend import job
+from tokshard.samples.blend.document import BlendDocument
+from tokshard.samples.blend.job import build_blend
+from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
+from tokshard.samples.blend.recipe_files import parse_words, read_recipe
+from tokshard.samples.index.description import read_description
+from tokshard.samples.index.sizes import Sizes
+from tokshard.storage.files import temporary_path
+
+
+def words(sources, weights=(0.5, 0.2, 0.3)):
+    return parse_words([word for pair in zip(map(str, weights), sources, strict=True) for word in pair])
+
+
+@pytest.fixture
+def made(tmp_path):
+    sources = write_sources(tmp_path / "data")
+    return sources, build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", workers=1)
+
+
+def test_the_files_are_the_orders_of_the_definitions_under_the_hashes_of_their_descriptions(tmp_path):
+    sources = write_sources(tmp_path / "data")
+    weighted = build_blend(words(sources), config_for(120, 10, 5), tmp_path / "weighted").document
+    every = build_blend(parse_words(sources), config_for(None, 9, 5), tmp_path / "every").document
+    for document, name, right in (
+        (weighted, "train", lambda split: greedy(list(split.order.weights), split.order.size)),
+        (weighted, "test", lambda split: greedy(list(split.order.weights), split.order.size)),
+        (every, "train", lambda split: exhaustive([int(size) for size in split.order.weights])),
+        (every, "valid", lambda split: greedy(list(split.order.weights), split.order.size)),
+    ):
+        split = document.splits[name]
+        arrays = [np.load(split.order.dataset_index), np.load(split.order.dataset_sample_index)]
+        assert [array.tolist() for array in arrays] == list(right(split))
+        assert [array.dtype for array in arrays] == [np.int16, np.int64]
+        description = read_description(split.order.description)
+        assert (
+            os.path.basename(split.order.dataset_index)
+            == f"{description.hash()}-BlendedDataset-{name}-dataset_index.npy"
+        )
+        assert [dataset.hash() for dataset in description.datasets] == [
+            source.hash for source in split.sources
+        ]
+        assert problems_of(document) == set()
+
+
+def test_the_certificate_says_what_counting_one_by_one_says(made, tmp_path):
+    sources, report = made
+    split = report.document.splits["train"]
+    order = np.load(split.order.dataset_index).tolist()
+    lag, lead = deviations(order, split.order.weights)
+    certificate = split.certificate
+    assert certificate.weight_error == pytest.approx(max(*lag, *lead))
+    assert (certificate.samples, certificate.draws_out_of_range) == (len(order), 0)
+    lengths = {
+        prefix: [1 + (7 * i + n) % 40 for i in range(count)]
+        for n, (prefix, count) in enumerate(zip(sources, (60, 40, 50), strict=True))
+    }
+    for place, (source, certified) in enumerate(zip(split.sources, certificate.sources, strict=True)):
+        index = [np.load(path).tolist() for path in (source.document_index, source.shuffle_index)]
+        right = covered(lengths[sources[place]], *index, order.count(place), 16)
+        assert {name: getattr(certified, name) for name in right} == right
+        assert (certified.samples, certified.available) == (order.count(place), source.samples)
+        assert certified.share == order.count(place) / len(order)
+        assert (certified.largest_lag, certified.largest_lead) == (
+            pytest.approx(lag[place]),
+            pytest.approx(lead[place]),
+        )
+
+
+def test_a_second_run_finds_everything_and_writes_the_same_document(made, tmp_path):
+    sources = made[0]
+    before = snapshot(tmp_path / "mix" / "cache")
+    document = (tmp_path / "mix" / "blend.json").read_bytes()
+    again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+    assert [(entry.split, entry.action) for entry in again.entries] == [
+        (split, "found") for split in ("train", "valid", "test") for _ in (*sources, "the order")
+    ]
+    assert snapshot(tmp_path / "mix" / "cache") == before
+    assert (tmp_path / "mix" / "blend.json").read_bytes() == document
+
+
+def test_another_blend_is_not_replaced_unless_told(made, tmp_path):
+    sources, report = made
+    with pytest.raises(OutputExistsError, match="another blend"):
+        build_blend(words(sources, (1, 1, 1)), config_for(120, 10, 0), tmp_path / "mix")
+    assert BlendDocument.read(str(tmp_path / "mix")).id == report.document.id
+    other = build_blend(words(sources, (1, 1, 1)), config_for(120, 10, 0), tmp_path / "mix", force=True)
+    assert BlendDocument.read(str(tmp_path / "mix")).id == other.document.id != report.document.id
+    (tmp_path / "mix" / "blend.json").write_text("{}")
+    with pytest.raises(OutputExistsError):
+        build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+
+
+def rewrite(path, change):
+    array = np.load(path)
+    change(array)
+    np.save(path, array)
+
+
+def orders(report):
+    """Return what was done about the order of each split."""
+    return {entry.split: entry.action for entry in report.entries if entry.prefix is None}
+
+
+def falsify(array):
+    array[5] = (array[5] + 1) % 3
+
+
+def turn_round(array):
+    array[:] = array[::-1].copy()
+
+
+def test_a_source_rewritten_while_it_is_blended_gets_no_certificate(tmp_path, monkeypatch):
+    sources = write_sources(tmp_path / "data")
+    order = job.order_of
+
+    def meanwhile(split):
+        write_dataset(sources[0], IndexedDataset(sources[0]).sequence_lengths[::-1].tolist())
+        return order(split)
+
+    monkeypatch.setattr(job, "order_of", meanwhile)
+    with pytest.raises(IntegrityError, match="changed while its indexes were built"):
+        build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", workers=1)
+    assert not (tmp_path / "mix" / "blend.json").exists()
+
+
+def test_an_order_of_megatrons_own_is_left_alone_and_rebuilt_on_request(made, tmp_path):
+    sources, report = made
+    split = report.document.splits["train"]
+    os.remove(split.order.description.replace("description.txt", "tokshard.json"))
+    with pytest.raises(OutputExistsError, match=r"the train blend .* was not built by tokshard") as caught:
+        build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+    assert "pass --rebuild to replace it" in caught.value.hint
+    again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
+    assert orders(again) == {"train": "rebuilt", "valid": "found", "test": "found"}
+    assert problems_of(again.document) == set()
+
+
+def test_a_cap_of_whole_epochs_is_one_for_every_document(tmp_path):
+    sources = write_sources(tmp_path / "data")
+    mixture = Mixture(
+        (Source(sources[0], 0.5, max_epochs=2), Source(sources[1], 0.3), Source(sources[2], 0.2))
+    )
+    document = build_blend(BlendRecipe(mixture), config_for(500, 5, 5), tmp_path / "mix").document
+    capped, *others = document.splits["train"].certificate.sources
+    assert capped.document_most == 2
+    assert 1.9 < capped.epochs <= 2
+    assert capped.share < capped.available / 500
+    shares = [source.weight for source in others]
+    assert shares[0] / shares[1] == pytest.approx(1.5)
+    assert problems_of(document) == set()
+
+
+def test_the_recipe_of_the_sample_data_is_one():
+    path = Path(__file__).parents[3] / "sample_data" / "recipe.toml"
+    recipe = read_recipe(str(path))
+    assert [os.path.basename(source.prefix) for source in recipe.mixture.sources] == ["stories", "manuals"]
+    assert recipe.defaults.num_samples == Sizes(8000, 100, 0)
+
+
+def test_a_blend_that_was_changed_is_refused_and_rebuilt_on_request(made, tmp_path):
+    sources, report = made
+    split = report.document.splits["train"]
+    right = Path(split.order.dataset_index).read_bytes()
+    rewrite(split.order.dataset_index, falsify)
+    with pytest.raises(IntegrityError, match="train blend"):
+        build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+    again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
+    assert orders(again) == {"train": "rebuilt", "valid": "found", "test": "found"}
+    assert Path(split.order.dataset_index).read_bytes() == right
+    assert problems_of(again.document) == set()
+
+
+def test_a_source_index_that_was_changed_is_never_certified(made, tmp_path):
+    sources, report = made
+    certified = Path(report.document.path).read_bytes()
+    index = report.document.splits["train"].sources[0].shuffle_index
+    right = Path(index).read_bytes()
+    rewrite(index, turn_round)
+    with pytest.raises(IntegrityError, match=r"the train index of .* does not match its recorded digest"):
+        build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+    assert Path(report.document.path).read_bytes() == certified
+    again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
+    assert Path(index).read_bytes() == right
+    assert again.document.id == report.document.id
+
+
+def test_another_blend_is_refused_before_anything_is_built(made, tmp_path):
+    sources, report = made
+    before = snapshot(tmp_path / "mix")
+    for other in (words(sources, (0.5, 0.3, 0.2)), words(sources[:2], (0.5, 0.5))):
+        with pytest.raises(OutputExistsError, match="another blend"):
+            build_blend(other, config_for(120, 10, 0), tmp_path / "mix")
+    assert snapshot(tmp_path / "mix") == before
+    forced = build_blend(
+        words(sources, (0.5, 0.3, 0.2)), config_for(120, 10, 0), tmp_path / "mix", force=True
+    )
+    assert forced.document.id != report.document.id
+
+
+def test_a_run_that_stopped_before_any_of_its_files_is_resumed(tmp_path):
+    sources = write_sources(tmp_path / "data")
+    whole = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "whole").document
+    right = {name: content for name, (content, _) in snapshot(whole.cache_directory).items()}
+    for number, name in enumerate(sorted(right)):
+        if name.endswith(".lock"):
+            continue
+        mix = tmp_path / f"mix{number}"
+        shutil.copytree(tmp_path / "whole", mix)
+        os.remove(mix / "blend.json")
+        os.remove(mix / "cache" / os.path.basename(name))
+        # No stopped run leaves a description without its sidecar: such files are taken for Megatron's own.
+        rebuild = name.endswith("-tokshard.json")
+        again = build_blend(words(sources), config_for(120, 10, 0), mix, rebuild=rebuild)
+        assert again.document.id == whole.id
+        found = {os.path.basename(path): content for path, (content, _) in snapshot(mix / "cache").items()}
+        assert found == {os.path.basename(path): content for path, content in right.items()}
+
+
+def test_what_a_killed_run_left_of_a_document_is_removed(made, tmp_path):
+    sources, report = made
+    for name in ("blend.json", "other.json"):
+        Path(temporary_path(str(tmp_path / "mix" / name))).touch()
+    os.remove(report.document.path)
+    build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+    hidden = [name for name in os.listdir(tmp_path / "mix") if name.startswith(".")]
+    assert [name.split(".")[1] for name in hidden] == ["other"]
+
+
+def test_a_blend_that_another_process_finishes_meanwhile_is_found(made, tmp_path, monkeypatch):
+    sources, report = made
+    content = Path(report.document.path).read_bytes()
+    os.remove(report.document.path)
+    original = document_module.syscalls.make_directory
+
+    def other_process_first(path):
+        original(path)
+        Path(report.document.path).write_bytes(content)
+
+    monkeypatch.setattr(document_module.syscalls, "make_directory", other_process_first)
+    again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+    assert again.document.id == report.document.id
+    assert sorted(os.listdir(tmp_path / "mix")) == ["blend.json", "cache"]

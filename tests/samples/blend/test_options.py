@@ -1,0 +1,67 @@
+import pytest
+
+from support.blends import write_sources
+from tokshard.errors import UsageError
+from tokshard.samples.blend.options import BlendOptions
+from tokshard.samples.index.description import GPTDatasetDescription
+from tokshard.samples.index.options import NamingOptions, TrainingOptions
+from tokshard.samples.index.sizes import Sizes
+
+
+@pytest.fixture
+def like(tmp_path):
+    """The description of a job with a seed of its own."""
+    description = GPTDatasetDescription("data/web", 10, "train", 4321, 64, "9,1", None, {"class": "a.B"})
+    (tmp_path / "x-description.txt").write_text(description.text())
+    return NamingOptions(like=tmp_path / "x-description.txt")
+
+
+def test_the_seed_is_that_of_an_option_of_the_recipe_or_of_like(like, tmp_path):
+    (tmp_path / "recipe.toml").write_text("seed = 9\n[[source]]\nprefix = 'data/web'\n")
+    sources = (str(tmp_path / "recipe.toml"),)
+    assert BlendOptions(("data/web",), sequence_length=8).resolve()[1].seed == 1234
+    assert BlendOptions(("data/web",), naming=like).resolve()[1].seed == 4321
+    assert BlendOptions(sources, naming=like).resolve()[1].seed == 9
+    assert BlendOptions(sources, naming=like, seed=7).resolve()[1].seed == 7
+
+
+def test_what_no_option_gives_is_that_of_like(like):
+    config = BlendOptions(("data/web",), naming=like).resolve()[1]
+    assert (config.sequence_length, config.seed, config.split) == (64, 4321, "9,1")
+    assert config.tokenizer == {"class": "a.B"}
+    changed = BlendOptions(("data/web",), naming=like, sequence_length=8, split="1").resolve()[1]
+    assert (changed.sequence_length, changed.split) == (8, "1")
+
+
+def test_sizes_are_given_in_one_way():
+    training = TrainingOptions(train_iters=3, global_batch_size=4, eval_interval=2)
+    assert BlendOptions(("a",), sequence_length=8, training=training).resolve()[1].sizes.train == 12
+    with pytest.raises(UsageError, match="exclude each other"):
+        BlendOptions(("a",), num_samples=Sizes(1, 0, 0), training=training)
+
+
+@pytest.mark.parametrize("given", [{}, {"sources": ("a",), "train": "b"}])
+def test_the_mixture_is_given_in_one_way(given):
+    with pytest.raises(UsageError, match=r"a mixture is required|exclude each other"):
+        BlendOptions(**given)
+
+
+def test_the_files_are_those_of_the_public_api(tmp_path, monkeypatch):
+    import tokshard
+
+    monkeypatch.chdir(tmp_path)
+    sources = write_sources(tmp_path)
+    options = BlendOptions(
+        ("2", sources[0], "1", sources[1]),
+        "mix",
+        sequence_length=16,
+        num_samples=Sizes(30, 0, 0),
+        split="1",
+        naming=NamingOptions(tokenizer_identifiers={"class": "a.B"}),
+    )
+    forecast = tokshard.dry_run_blend(options)
+    report = tokshard.blend(options)
+    (split,) = forecast.splits
+    drawn = [source.draws for source in report.document.splits["train"].sources]
+    assert [source.draws for source in split.sources] == drawn == [20, 10]
+    assert tokshard.emit_megatron(report.plan, options).endswith("--data-cache-path mix/cache")

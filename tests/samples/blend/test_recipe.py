@@ -1,0 +1,49 @@
+import pytest
+
+from tokshard.errors import UsageError
+from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
+from tokshard.samples.blend.recipe_files import (
+    parse_recipe,
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[source]]\nprefix = 'a'\nweight = 0",
+        "[[source]]\nprefix = 'a'\nweight = -1",
+        "[[source]]\nprefix = 'a'\nweight = inf",
+        "[[source]]\nprefix = '7'",
+        "[[source]]\nprefix = ''",
+        "[[source]]\nprefix = 'a'\nepochs = 0",
+        "[[source]]\nprefix = 'a'\nepochs = 1\nweight = 1",
+        "[[source]]\nprefix = 'a'\nepochs = 1\nmax_epochs = 2",
+        "[[source]]\nprefix = 'a'\nweight = 1\n[[source]]\nprefix = 'b'",
+        "unit = 'words'\n[[source]]\nprefix = 'a'",
+        "unit = 'tokens'\n[[source]]\nprefix = 'a'",
+        "temperature = 0\n[[source]]\nprefix = 'a'",
+        "temperature = 2\n[[source]]\nprefix = 'a'\nepochs = 1",
+        "multiple_validation_sets = true\n[[source]]\nprefix = 'a'",
+    ],
+)
+def test_recipes_that_cannot_be_meant_are_refused(text):
+    with pytest.raises(UsageError):
+        parse_recipe(text)
+
+
+def test_the_number_of_sources_is_limited_by_name():
+    sources = tuple(Source(f"s{number}") for number in range(32_767))
+    assert len(Mixture(sources[:-1]).sources) == 32_766
+    with pytest.raises(UsageError, match=r"int16.*32767"):
+        Mixture(sources)
+
+
+def test_a_recipe_has_one_mixture_or_one_for_each_split():
+    mixture = Mixture((Source("a"),))
+    for arguments in (
+        {},
+        {"mixture": mixture, "per_split": (mixture, None, None)},
+        {"per_split": (None, None, None)},
+    ):
+        with pytest.raises(UsageError):
+            BlendRecipe(**arguments)

@@ -1,0 +1,26 @@
+import hashlib
+import json
+import os
+
+from support.index_caches import LENGTHS, build_requests, request_for, write_dataset
+from tokshard.core.codec import encode
+from tokshard.samples.index.job import report_of
+
+
+def test_reports_are_json_with_everything_that_is_printed(tmp_path):
+    prefix = write_dataset(str(tmp_path / "web"))
+    (report,) = build_requests([request_for(prefix)], cache_directory=str(tmp_path / "cache"))
+    value = json.loads(json.dumps(encode(report_of(report))))
+    assert value["hash"] == hashlib.md5(value["description"].encode()).hexdigest()
+    assert (value["condition"], value["action"], value["warnings"]) == ("missing", "built", [])
+    assert all(os.path.isfile(path) for path in value["files"])
+    tokens = sum(LENGTHS[: value["sequences"]])
+    assert (value["tokens_per_epoch"], value["documents"]) == (tokens, value["epochs"] * value["sequences"])
+    assert value["samples"] == (value["epochs"] * tokens - 1) // 8
+
+
+def test_a_warning_of_the_plan_reaches_the_report(tmp_path):
+    prefix = write_dataset(str(tmp_path / "web"))
+    request = request_for(prefix, sequence_length=500, num_samples=2)
+    (report,) = build_requests([request], cache_directory=str(tmp_path / "cache"))
+    assert "sequences repeat within samples" in report_of(report).warnings[0]
