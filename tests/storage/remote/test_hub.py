@@ -424,6 +424,12 @@ def test_the_command_without_a_connection_ends_in_3_seconds(server, environment,
     [
         (["tokenize", "hf://acme/web/x.jsonl"], 2, "invalid URL of a dataset", "hf://datasets/ORG/NAME/GLOB"),
         (["tokenize", "hf://datasets//a/x"], 2, "invalid URL of a dataset", "hf://datasets/ORG/NAME/GLOB"),
+        (
+            ["tokenize", "hf://datasets/acme/web@"],
+            2,
+            "invalid URL of a dataset",
+            "hf://datasets/ORG/NAME/GLOB",
+        ),
         (["tokenize", "hf://datasets/"], 2, "invalid URL of a dataset", "hf://datasets/ORG/NAME/GLOB"),
         (["inspect", f"{URL}/d/x"], 3, "HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE"),
         (["verify", f"{URL}/d/x"], 3, "HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE"),

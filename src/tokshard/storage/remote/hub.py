@@ -4,9 +4,10 @@ A URL ``hf://datasets/ORG/NAME@COMMIT/PATH`` with a whole commit hash never chan
 request to a file is redirected to where its content is stored; later ones go there directly, because the Hub
 limits the number of requests to itself.
 
-huggingface_hub provides the endpoint, the token and the connections. Its file system is not used: it lists
-without a timeout or a limit, waits as long as ``Retry-After`` says, and reads the whole answer to a range
-request, however long. Here every answer is limited in bytes and in time.
+huggingface_hub provides the endpoint, the token and the connections. Its file system does not read these
+files: it takes the bytes of a server that ignores the range, lists without a timeout or a limit, waits as
+long as ``Retry-After`` says, and reads the whole answer to a range request, however long. Here every answer
+is limited in bytes and in time. Outputs and other ``hf://`` URLs still go through its file system.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _NAME = r"\w[\w.-]*(?:/\w[\w.-]*)?"
 _COMMIT = "[0-9a-f]{40}"
 _DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _DATASET = re.compile(
-    rf"{PREFIX}({_NAME})(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/+(.*))?", re.ASCII | re.DOTALL
+    # (?>...): the name of ORG/NAME@ is not ORG.
+    rf"{PREFIX}((?>{_NAME}))(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/+(.*))?",
+    re.ASCII | re.DOTALL,
 )
 _PINNED = re.compile(rf"hf://(datasets/)?({_NAME})@({_COMMIT})/(.*)", re.ASCII | re.DOTALL)
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"

@@ -1,4 +1,4 @@
-"""Settings beside a ``tokenizer.json`` that change its ids when transformers loads the directory.
+"""Settings next to a ``tokenizer.json`` that change its ids when transformers loads the directory.
 
 A directory is plain if transformers 4.57 and 5 both give exactly the ids of its ``tokenizer.json``, even
 after Megatron's wrapper has added BOS, EOS, CLS and SEP once more. :func:`plain_eos_token` proves that, or
@@ -23,7 +23,7 @@ SETTINGS_FILES: Final = (
     "added_tokens.json",
     "config.json",
 )
-"""Files beside a tokenizer's definition that tell how transformers reads it."""
+"""Files next to a tokenizer's definition that tell how transformers reads it."""
 
 _CONFIG, _MAP, _ADDED, _MODEL_CONFIG = SETTINGS_FILES
 _NAMED_TOKENS: Final = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
@@ -193,7 +193,7 @@ def plain_eos_token(definition: dict[str, Any], files: Mapping[str, dict[str, An
 
     Args:
         definition: The parsed ``tokenizer.json``.
-        files: The parsed files beside it, by the names in :data:`SETTINGS_FILES`.
+        files: The parsed files next to it, by the names in :data:`SETTINGS_FILES`.
 
     Raises:
         IdsChangedError: The directory is not plain.
@@ -300,7 +300,7 @@ def _classes(
 
 
 def _has_byte_level(part: Any) -> bool:
-    """Return whether a part of tokenizer.json besides the model has the type ByteLevel."""
+    """Return whether a part of tokenizer.json other than the model has the type ByteLevel."""
     if isinstance(part, dict):
         return any(_has_byte_level(value) for key, value in part.items() if key != "model")
     return any(map(_has_byte_level, part)) if isinstance(part, list) else part == "ByteLevel"

@@ -72,7 +72,7 @@ def read_shell(
         text: The script.
         parameters: Its positional parameters; None if they are unknown.
         variables: Variables of its environment; all others are unknown.
-        path: The file of the script: scripts that it runs are read from beside it.
+        path: The file of the script: scripts that it runs are read from its directory.
 
     Raises:
         UsageError: It is not a shell script, or runs too many commands to follow.
