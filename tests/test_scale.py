@@ -13,7 +13,6 @@ import pytest
 
 from support import forked_commands
 from support.benchmarks import BENCHMARKS, benchmark_modules
-from tokshard.core import strict_json
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.blend.order import check_source_count
 from tokshard.samples.index.entry import gpt_specs
@@ -236,7 +235,7 @@ def test_more_sources_than_int16_numbers_are_refused():
 
 
 def test_a_file_that_could_not_be_read_back_is_not_made(monkeypatch):
-    monkeypatch.setattr(strict_json, "MAX_JSON_BYTES", 100)
+    monkeypatch.setattr(small_files, "MAX_JSON_BYTES", 100)
     assert small_files.dump_readable_json({"a": "x" * 50}, "plan.json", hint="merge")
     with pytest.raises(UsageError, match=r"plan\.json must have at most 100 bytes, got 114") as raised:
         small_files.dump_readable_json({"a": "x" * 100}, "plan.json", hint="merge")

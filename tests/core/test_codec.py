@@ -147,6 +147,14 @@ def test_what_is_written_is_read_back_and_is_what_the_schema_says(drawing):
     Draft202012Validator(json_schema(Drawing)).validate(json.loads(drawing.to_bytes()))
 
 
+def nested(levels):
+    """Return arrays in arrays."""
+    value = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
 CHANGES = {
     "d.json: title is missing": lambda value: value.pop("title"),
     "d.json: colour is unknown": lambda value: value.update(colour=1),
@@ -172,6 +180,7 @@ CHANGES = {
         lambda v: v["ranges"][1].__setitem__(0, 2**63)
     ),
     "d.json: mode must be one of fast, slow, got 'Fast'": lambda value: value.update(mode="Fast"),
+    "d.json: foreign must be nested at most 32 levels deep": lambda value: value.update(foreign=nested(33)),
     "d.json: even is invalid: 3 is odd": lambda value: value.update(even=3),
     "d.json: schema must be 'example.drawing/2', got null": lambda value: value.pop("schema"),
     "d.json: schema must be 'example.drawing/2', got 'example.drawing/1'": lambda value: value.update(
@@ -191,14 +200,20 @@ def test_every_defect_is_named_with_its_place(message):
     assert message.startswith(f"d.json: {caught.value.field}")
 
 
+@pytest.mark.parametrize("field", ["title", "foreign"])
+def test_value_nested_deeper_than_python_can_print_is_a_mismatch(field):
+    with pytest.raises(IntegrityError, match=rf"^d\.json: {field} must be .{{,60}}$"):
+        Drawing.from_json({**VALUE, field: nested(5000)}, "d.json")
+
+
 def test_the_schema_refuses_what_the_codec_refuses():
     schema = Draft202012Validator(json_schema(Drawing))
     assert schema.is_valid(VALUE)
     for message, change in CHANGES.items():
         value = copy.deepcopy(VALUE)
         change(value)
-        # Not expressed in the schema: what classes refuse, the width of integers, and that 3.0 is no integer.
-        if "invalid" in message or "9223372036854775808" in message or "3.0" in message:
+        # Not expressed in the schema: what classes refuse, wide integers, depth, and that 3.0 is no integer.
+        if any(text in message for text in ("invalid", "9223372036854775808", "3.0", "levels deep")):
             continue
         assert not schema.is_valid(value), message
 

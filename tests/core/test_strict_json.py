@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tokshard.core.strict_json import JSON_LIMITS, dump_json, parse_json_object
+from tokshard.core.strict_json import dump_json, parse_json_object
 from tokshard.errors import IntegrityError
 
 # Surrogates stand for bytes of file names that are not UTF-8.
@@ -47,7 +47,7 @@ def wrap(depth, inner="1"):
 
 SOUND = {
     "empty": b"{}",
-    "as deep as may be": wrap(JSON_LIMITS.depth).encode(),
+    "deeper than any file": wrap(40).encode(),
     "brackets in a string": json.dumps({"a": "[{" * 100}).encode(),
     "brackets behind an escaped quote": rb'{"a": "\"' + b"[" * 100 + rb'\\"}',
     "brackets in a key": json.dumps({"[" * 100: 1}).encode(),
@@ -80,6 +80,8 @@ WRONG = {
     "a number too large for a float": b'{"a": 1e999}',
     "a number of too many digits": b'{"a": 1' + b"0" * 40 + b"}",
     "a number too small for a float": b'{"a": [-1e999]}',
+    "an endless fraction": b'{"a": ' + b"9" * 5000 + b".5}",
+    "an endless key twice": b'{"%s": 1, "%s": 1}' % (b"a" * 5000, b"a" * 5000),
     "an endless integer": b'{"a": ' + b"9" * 5000 + b"}",
     "a leading zero": b'{"a": 01}',
     "a raw newline in a string": b'{"a": "\n"}',
@@ -89,8 +91,8 @@ WRONG = {
     "a byte that is not UTF-8": b'{"a": "\xff"}',
     "an overlong slash": b'{"a": "\xc0\xaf"}',
     "a surrogate in UTF-8": b'{"a": "\xed\xa0\x80"}',
-    "one level too deep": wrap(JSON_LIMITS.depth + 1).encode(),
-    "too deep in objects": b'{"a":' * 40 + b"1" + b"}" * 40,
+    "too deep in arrays": wrap(50_000).encode(),
+    "too deep in objects": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
     "far too deep": b"[" * 200_000,
     "far too deep behind a string": b'{"a": "\\\\", "b": ' + b"[" * 200_000,
     "far too deep behind a wrong backslash": b"\\" + b"[" * 200_000,
@@ -104,33 +106,10 @@ def test_sound(name):
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong(name):
-    with pytest.raises(IntegrityError, match=r"^some/x\.json (is|must have|must be) ") as caught:
+    with pytest.raises(IntegrityError, match=r"^some/x\.json is ") as caught:
         parse_json_object(WRONG[name], "some/x.json")
     assert caught.value.path == "some/x.json"
     assert len(str(caught.value)) < 300
-
-
-def test_the_depth_is_counted_before_anything_is_parsed(monkeypatch):
-    monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
-    with pytest.raises(IntegrityError, match="at most 32 levels"):
-        parse_json_object(wrap(JSON_LIMITS.depth + 1).encode(), "x.json")
-
-
-@pytest.mark.parametrize(
-    ("item", "message"),
-    [
-        (b"[],", "at most 1,000,000 arrays and objects"),
-        (b'{"a":1},', "at most 1,000,000 arrays and objects"),
-        (b'{"a":{"b":[]}},', "at most 1,000,000 arrays and objects"),
-        (b"0,", "at most 5,000,000 keys and values"),
-        (b'"",', "at most 5,000,000 keys and values"),
-    ],
-)
-def test_the_structure_is_counted_before_anything_is_parsed(item, message, monkeypatch):
-    monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
-    content = b'{"a": [' + item * ((16 << 20) // len(item)) + b"0]}"
-    with pytest.raises(IntegrityError, match=message):
-        parse_json_object(content, "x.json")
 
 
 @pytest.mark.parametrize("piece", [b'\\"', b'"', b"\\", b"[]", b'""', b'"[', b'"a":1,'])

@@ -15,8 +15,8 @@ JSON Schemas are generated from the same declarations (:mod:`tokshard.core.json_
 
 Types of fields: ``int``, ``float``, ``str``, ``bool``, ``Literal``, ``X | None``, ``tuple[X, ...]``,
 ``tuple[X, Y]``, ``dict[str, X]``, dataclasses with keys, unions of dataclasses that differ in their ``TAG``
-(the name and the value of one field), ``Any`` (JSON that another program defines), and classes with
-``JSON_TYPE``, ``to_json_value`` and ``from_json_value``.
+(the name and the value of one field), ``Any`` (JSON that another program defines, at most 32 levels), and
+classes with ``JSON_TYPE``, ``to_json_value`` and ``from_json_value``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import dataclasses
 import functools
 import math
 import re
+import reprlib
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ INTEGER_LIMIT = 2**63
 """Integers are at least -2**63 and less than 2**63: what int64 holds."""
 
 _SHOWN_CHARACTERS = 80
+_MOST_LEVELS = 32
 
 T = TypeVar("T")
 
@@ -233,7 +235,7 @@ def _made_codec(hint: Any, key: Key | None) -> _Codec:  # noqa: PLR0911 - one re
     if origin is Annotated:
         return _codec_of(get_args(hint)[0], key)
     if hint is Any:
-        return _Codec(_as_it_is, lambda value, _: value)
+        return _Codec(_as_it_is, _foreign)
     if hint in _SCALARS:
         return _scalar(hint, key)
     if origin is Literal:
@@ -435,7 +437,7 @@ def _check_names(
         _check_constant(value, name, constant, where)
     for name in value:
         if name not in known:
-            raise _Mismatch("is unknown", _join(where, name))
+            raise _Mismatch("is unknown", _join(where, name[:_SHOWN_CHARACTERS]))
 
 
 def _check_constant(value: dict[str, Any], name: str, constant: str, where: str) -> None:
@@ -475,13 +477,28 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
+def _foreign(value: Any, field: str) -> Any:
+    """Return JSON of any types; a deep value, which Python could not print or compare, is a mismatch."""
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        containers = [outer for outer in level if isinstance(outer, dict | list)]
+        if not containers:
+            return value
+        level = [
+            inner for outer in containers for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    raise _Mismatch(f"must be nested at most {_MOST_LEVELS} levels deep", field)
+
+
 def _join(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
 
 
 def shown(value: Any) -> str:
     """Return a JSON value for an error message, truncated to 80 characters."""
-    text = str(value).lower() if isinstance(value, bool) else "null" if value is None else repr(value)
+    # repr needs the stack of a deep value, and the memory of a large one.
+    represented = reprlib.repr if isinstance(value, dict | list) else repr
+    text = str(value).lower() if isinstance(value, bool) else "null" if value is None else represented(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from tokshard.core.codec import Document
-from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json, json_excess, parse_json_object
+from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json, parse_json_object
 from tokshard.errors import InputError, MissingFileError, StorageError, TokshardError, UsageError
 from tokshard.storage import fs
 from tokshard.storage.paths import is_remote
@@ -67,11 +67,13 @@ def dump_readable_json(value: Any, path: str, *, hint: str) -> bytes:
     """Return ``value`` as :func:`dump_json` does, if it is small enough for :func:`read_json_object`.
 
     Raises:
-        UsageError: The result is larger than 64 MiB, or has too many values or levels.
+        UsageError: The result is larger than 64 MiB.
     """
     content = dump_json(value)
-    if excess := json_excess(content):
-        raise UsageError(f"{path} {excess}", hint=hint)
+    if len(content) > MAX_JSON_BYTES:
+        raise UsageError(
+            f"{path} must have at most {MAX_JSON_BYTES:,} bytes, got {len(content):,}", hint=hint
+        )
     return content
 
 
@@ -84,14 +86,24 @@ def read_json_object(path: str) -> dict[str, Any]:
         StorageError: It cannot be read.
         IntegrityError: The content is invalid.
     """
+    return parse_json_object(read_json_bytes(path), path)
+
+
+def read_json_bytes(path: str) -> bytes:
+    """Return the bytes of a JSON file; of a file that is too large, one byte more than the limit.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        NotADirectoryError: Its parent is not a directory.
+        StorageError: It cannot be read.
+    """
     try:
         with fs.open_file(path) as file:
-            content = file.read(MAX_JSON_BYTES + 1)
+            return file.read(MAX_JSON_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError, TokshardError):
         raise
     except OSError as error:
         raise StorageError("read", path, error) from error
-    return parse_json_object(content, path)
 
 
 def read_document(cls: type[DocumentT], path: str) -> DocumentT:

@@ -141,7 +141,7 @@ def data_files(*entries):
         (data_files({"filename": "../x.arrow"}), "saved/state.json: file names must have no directories"),
         (data_files({"filename": "/etc/passwd"}), "saved/state.json: file names must have no directories"),
         (data_files({"filename": "gone.arrow"}), "saved/state.json: the file gone.arrow is missing"),
-        ("[" * 100_000, "saved/state.json must be nested at most"),
+        ("[" * 100_000, "saved/state.json is nested too deeply"),
     ],
 )
 def test_tokenize_saved_dataset_with_a_bad_state_fails(state, error, here):

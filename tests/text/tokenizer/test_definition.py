@@ -272,8 +272,7 @@ def test_a_wrong_eod_is_always_an_error(eod, message, need_eod, tmp_path):
         ('{"model": {"vocab": {"a": 0}}, "added_tokens": [{"content": []}]}', "is not a list of tokens"),
         ("[" * 100_000, "is not JSON"),
         ('{"model": {"vocab": {"\\ud800": 0}}}', "is not JSON"),
-        ('{"model": [' + "[]," * 2_000_000 + "0]}", "must have at most 2,000,000 arrays and objects"),
-        ('{"model": [' + "0," * 8_000_000 + "0]}", "must have at most 8,000,000 keys and values"),
+        ('{"model": [' + "[]," * 2_000_000 + "0]}", "has no model"),
     ],
 )
 def test_bad_files_are_named(content, message, tmp_path):
@@ -360,7 +359,7 @@ def test_a_huge_file_is_not_read(tmp_path):
     path = tmp_path / "tokenizer.json"
     with path.open("wb") as file:
         file.truncate(module.MAX_DEFINITION_BYTES + 1)
-    with pytest.raises(TokenizerError, match="has 536870913 bytes, more than 536870912"):
+    with pytest.raises(TokenizerError, match="has 134217729 bytes, more than 134217728"):
         load_tokenizer(str(path))
 
 

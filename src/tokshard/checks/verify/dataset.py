@@ -17,7 +17,7 @@ from tokshard.checks.verify.inputs import Units, examine_units, read_units
 from tokshard.checks.verify.pieces import PieceTable, examine_pieces
 from tokshard.checks.verify.report import ProductFindings, VerifiedProduct
 from tokshard.checks.verify.tokenizers import find_allowed
-from tokshard.core.strict_json import MAX_JSON_BYTES, parse_json_object
+from tokshard.core.strict_json import parse_json_object
 from tokshard.dataset.fingerprint import dataset_state
 from tokshard.dataset.layout import DTYPE_CODE_OFFSET, require_integers
 from tokshard.dataset.manifest import (
@@ -34,9 +34,10 @@ from tokshard.dataset.manifest import (
 )
 from tokshard.dataset.pieces import shuffle_text
 from tokshard.dataset.source import InputFile, open_data
-from tokshard.errors import InputError, IntegrityError, StorageError
+from tokshard.errors import InputError, IntegrityError
 from tokshard.storage import fs
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
+from tokshard.storage.small_files import read_json_bytes
 
 _SUMMED = ("records", "documents", "blank_lines", "content_bytes")
 
@@ -49,14 +50,9 @@ def read_claims(path_prefix: str, findings: ProductFindings) -> Manifest | None:
     """
     path = manifest_path(path_prefix)
     try:
-        with fs.open_file(path) as file:
-            content = file.read(MAX_JSON_BYTES + 1)
+        content = read_json_bytes(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError("read", path, error) from error
     try:
         value = parse_json_object(content, path)
         manifest = Manifest.from_json(value, path)

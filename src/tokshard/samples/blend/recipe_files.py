@@ -14,7 +14,6 @@ from typing import Any, cast
 
 from tokshard.core.codec import shown
 from tokshard.core.formatting import count
-from tokshard.core.strict_json import json_excess
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture, RecipeDefaults, Source, reads_as_number
 from tokshard.samples.index.packing import PACK_METHODS, PackMethod
@@ -104,10 +103,7 @@ def read_per_split(path: str, *, multiple_validation_sets: bool = False) -> Blen
         UsageError: As for :func:`parse_words`.
     """
     try:
-        text = read_text(path)
-        if excess := json_excess(text.encode("utf-8")):
-            raise InputError(f"{path} {excess}")
-        value = json.loads(text, object_pairs_hook=_unique)
+        value = json.loads(_read_recipe_text(path), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(value, dict) or set(value) != set(SPLITS):

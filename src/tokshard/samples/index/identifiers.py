@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tokshard.core.codec import decode
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS, known_version
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.storage.small_files import read_json_object
@@ -128,7 +129,7 @@ def read_identifiers(path: str) -> dict[str, Any]:
         InputError: The file is not a JSON object, or it is a whole description of a cache.
     """
     try:
-        found = read_json_object(path)
+        found = decode(dict[str, Any], read_json_object(path), path)
     except (FileNotFoundError, NotADirectoryError):
         raise MissingFileError(
             f"file of tokenizer identifiers not found: {path}", path=path, hint=_OTHER_WAYS

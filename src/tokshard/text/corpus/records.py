@@ -7,16 +7,15 @@ accepts NaN, huge numbers and lone surrogates: a record is rejected only if a re
 from __future__ import annotations
 
 import json
-import sys
+import re
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import compress
+from itertools import accumulate, compress
 from typing import Any
 
 import numpy as np
 
 from tokshard.core.formatting import counted
-from tokshard.core.json_limits import JsonLimits
 from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch
 from tokshard.text.corpus.content import UTF8_BYTE_ORDER_MARK, looks_like_utf16
 from tokshard.text.corpus.fields import FieldNames, FieldPaths, json_type, quoted, values_of
@@ -39,7 +38,10 @@ BATCH_BYTES = 1 << 20
 MAX_DOCUMENT_BYTES = 16_000_000
 # The parser of the standard library is recursive; the limit makes its result independent of the caller's
 # stack and of Python's version. (orjson accepts 1,024 levels.)
-_SECOND_PARSER_LIMITS = JsonLimits(containers=sys.maxsize, values=sys.maxsize, depth=400)
+_MOST_LEVELS = 400
+# Possessive, and with an optional end, so that no line takes more than linear time.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 def _integer(digits: str) -> int | float:
@@ -234,8 +236,8 @@ def _second_opinion(line: bytes, *, is_cut: bool) -> Any:
     text = _decoded(line, is_cut=is_cut)
     if nul_bytes := text.count("\0"):
         raise UnusableRecordError("nul-byte", f"the line contains {counted(nul_bytes, 'NUL byte')}")
-    if excess := _SECOND_PARSER_LIMITS.excess(line):
-        raise UnusableRecordError("too-deep", f"the line must {excess.message}")
+    if _is_too_deep(line):
+        raise UnusableRecordError("too-deep", f"the line must be nested at most {_MOST_LEVELS} levels deep")
     try:
         return _TOLERANT.decode(text)
     except json.JSONDecodeError as error:
@@ -248,6 +250,11 @@ def _second_opinion(line: bytes, *, is_cut: bool) -> Any:
     if is_cut:
         raise UnusableRecordError("truncated-record", f"the last line is incomplete: {detail}")
     raise UnusableRecordError("invalid-json", f"invalid JSON: {detail}")
+
+
+def _is_too_deep(line: bytes) -> bool:
+    brackets = _STRING.sub(b"", line).translate(None, delete=_NOT_BRACKETS)
+    return any(depth > _MOST_LEVELS for depth in accumulate(1 if b in b"[{" else -1 for b in brackets))
 
 
 def _decoded(line: bytes, *, is_cut: bool) -> str:
