@@ -54,7 +54,6 @@ PUBLIC = [
     "InspectOptions",
     "JobDiagnosis",
     "LaunchIndexes",
-    "MergeDryRun",
     "MergeOptions",
     "MergeReport",
     "MergedDataset",
@@ -72,7 +71,6 @@ PUBLIC = [
     "SamplePiece",
     "ShardPlanOptions",
     "ShardPlanReport",
-    "ShuffleForecast",
     "Sizes",
     "SkippedCheck",
     "SourceDifference",
@@ -109,7 +107,6 @@ PUBLIC = [
     "dry_run_blend",
     "dry_run_convert",
     "dry_run_export",
-    "dry_run_merge",
     "dry_run_replan",
     "dry_run_shard_plan",
     "dry_run_tokenize",
@@ -196,12 +193,12 @@ def make_datasets(api):
     api.tokenize_array_task(options("manuals"), api.ArrayTask(0, 1), finish=False)
     manuals = api.finish_tokenize(options("manuals"))
     merge = api.MergeOptions(inputs=("stories", "manuals"), output="all")
-    assert api.dry_run_merge(merge).to_json()["schema"] == "tokshard.merge-dry-run/1"
+    assert api.merge(merge, dry_run=True).action == "planned"
     merged = api.merge(merge)
-    assert merged.documents == stories.documents + manuals.documents
+    assert merged.output.dataset.documents == stories.documents + manuals.documents
     export = api.ExportOptions("all", to="olmo", output="olmo")
     assert api.dry_run_export(export).to_json()["schema"] == "tokshard.export-dry-run/1"
-    assert api.export(export).tokens == merged.tokens
+    assert api.export(export).tokens == merged.output.tokens
     convert = api.ConvertOptions("olmo", "olmo", "back")
     assert api.dry_run_convert(convert).to_json()["schema"] == "tokshard.convert-dry-run/1"
     assert api.convert(convert).pieces_xxh3_128

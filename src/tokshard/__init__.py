@@ -50,14 +50,7 @@ if TYPE_CHECKING:
     from tokshard.checks.verify.options import VerifyOptions
     from tokshard.checks.verify.report import VerifiedProduct, VerifyReport
     from tokshard.dataset.builder import IndexedDatasetBuilder
-    from tokshard.dataset.merge.job import (
-        MergedDataset,
-        MergeDryRun,
-        MergeReport,
-        ShuffleForecast,
-        dry_run_merge,
-        merge,
-    )
+    from tokshard.dataset.merge.job import MergedDataset, MergeReport, merge
     from tokshard.dataset.merge.options import MergeOptions
     from tokshard.dataset.plan import DocumentShuffle
     from tokshard.dataset.reader import IndexedDataset
@@ -149,7 +142,6 @@ __all__ = [
     "InspectOptions",
     "JobDiagnosis",
     "LaunchIndexes",
-    "MergeDryRun",
     "MergeOptions",
     "MergeReport",
     "MergedDataset",
@@ -167,7 +159,6 @@ __all__ = [
     "SamplePiece",
     "ShardPlanOptions",
     "ShardPlanReport",
-    "ShuffleForecast",
     "Sizes",
     "SkippedCheck",
     "SourceDifference",
@@ -204,7 +195,6 @@ __all__ = [
     "dry_run_blend",
     "dry_run_convert",
     "dry_run_export",
-    "dry_run_merge",
     "dry_run_replan",
     "dry_run_shard_plan",
     "dry_run_tokenize",
@@ -270,7 +260,6 @@ _HOMES = {
     "InspectOptions": "tokshard.checks.inspect.options",
     "JobDiagnosis": "tokshard.checks.doctor.job",
     "LaunchIndexes": "tokshard.checks.doctor.from_launch",
-    "MergeDryRun": "tokshard.dataset.merge.job",
     "MergeOptions": "tokshard.dataset.merge.options",
     "MergeReport": "tokshard.dataset.merge.job",
     "MergedDataset": "tokshard.dataset.merge.job",
@@ -288,7 +277,6 @@ _HOMES = {
     "SamplePiece": "tokshard.checks.trace.report",
     "ShardPlanOptions": "tokshard.ranks.options",
     "ShardPlanReport": "tokshard.ranks.planning",
-    "ShuffleForecast": "tokshard.dataset.merge.job",
     "Sizes": "tokshard.samples.index.sizes",
     "SourceDifference": "tokshard.checks.diff.report",
     "SkippedCheck": "tokshard.checks.doctor.launch.rules",
@@ -324,7 +312,6 @@ _HOMES = {
     "dry_run_blend": "tokshard.samples.blend.job",
     "dry_run_convert": "tokshard.exchange.conversion.job",
     "dry_run_export": "tokshard.exchange.job",
-    "dry_run_merge": "tokshard.dataset.merge.job",
     "dry_run_replan": "tokshard.ranks.replan.job",
     "dry_run_shard_plan": "tokshard.ranks.planning",
     "dry_run_tokenize": "tokshard.text.tokenize.run",

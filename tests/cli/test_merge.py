@@ -56,8 +56,10 @@ def test_multimodal_datasets_are_merged_on_demand(workshop):
 
 def test_json_is_one_document_and_quiet_is_quiet(workshop):
     report = json_of(tokshard("merge", "part-*", "-o", "x", "--json", cwd=workshop))
-    assert report["schema"] == "tokshard.merge-report/1"
-    assert (report["inputs"], report["tokens"], report["tokenizer"]) == (2, 6, None)
+    assert (report["schema"], report["action"]) == ("tokshard.merge/1", "written")
+    assert report["options"]["inputs"] == ["part-2", "part-10"]
+    assert (report["output"]["dataset"]["tokens"], report["output"]["tokenizer"]) == (6, None)
+    assert "inputs" not in report
     done = tokshard("merge", "part-*", "-o", "y", "--quiet", cwd=workshop)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -69,7 +71,13 @@ def test_dry_run_writes_nothing(workshop):
     assert "inputs: 2, 12 B of uint16 tokens\n  part-2 (2 documents, 3 tokens)\n  part-10 (" in done.stdout
     assert "output: all (new)" in done.stdout
     plan = json_of(tokshard("merge", "part-*", "-o", "all", "--dry-run", "--json", cwd=workshop))
-    assert plan["schema"] == "tokshard.merge-dry-run/1"
+    assert (plan["schema"], plan["action"], plan["state"]) == ("tokshard.merge/1", "planned", "new")
+    assert plan["output"]["dataset"]["tokens"] == 6
+    assert "files" not in plan["output"]
+    assert [(given["source"]["path"], given["dataset"]["tokens"]) for given in plan["inputs"]] == [
+        ("part-2", 3),
+        ("part-10", 3),
+    ]
     assert sorted(path.name for path in workshop.iterdir()) == before
 
 

@@ -227,7 +227,7 @@ def test_an_export_tells_its_tokenizer(tmp_path, monkeypatch):
         with pytest.raises(tokshard.errors.TokenizerMismatchError, match="is not the tokenizer of"):
             convert(ConvertOptions(form, form, "other", tokenizer="null:9000"))
     merged = tokshard.merge(tokshard.MergeOptions(["web", "olmo-back"], "both"))
-    assert merged.provenance
+    assert merged.output.files.provenance
     assert is_sound("both")
     origin = tokshard.trace(tokshard.TraceOptions(dataset="olmo-back", document=5)).to_json()
     assert "part-0-00000.npy" in json.dumps(origin)

@@ -13,10 +13,11 @@ from tokshard.cli import declarations, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import integer, switch, text
 from tokshard.cli.options import RUN, AsJson, DryRun, Force, Lock, NoProgress, Quiet
-from tokshard.core.formatting import count, counted, size, throughput, tokenizer_name, written_dataset
+from tokshard.core.formatting import count, counted, size, throughput, tokenizer_name
 
 if TYPE_CHECKING:
-    from tokshard import MergeDryRun, MergeReport, ShuffleForecast
+    from tokshard import DocumentShuffle, MergeReport
+    from tokshard.dataset.merge.shuffle import ShuffleSizes
 
 _SHOWN_INPUTS = 10
 
@@ -100,52 +101,48 @@ def merge(
             memory_bytes=memory,
             workers=workers,
         )
-        if dry_run:
-            plan = tokshard.dry_run_merge(options)
-            run.warn(plan.warnings)
-            run.show(plan, _show_dry_run)
-            return
-        report = tokshard.merge(options, progress=run.progress)
+        report = tokshard.merge(options, dry_run=dry_run, progress=None if dry_run else run.progress)
         run.warn(report.warnings)
-        run.show(report, _show)
+        run.show(report, _show_dry_run if dry_run else _show)
 
 
 def _show(report: MergeReport) -> None:
-    written = report.bin_bytes + report.idx_bytes
-    facts: list[tuple[str, object]] = [
-        ("up to date" if report.up_to_date else "written", written_dataset(report))
-    ]
-    if not report.up_to_date:
+    output, shuffle = report.output, report.options.shuffle
+    is_found = report.action == "found"
+    facts: list[tuple[str, object]] = [("up to date" if is_found else "written", output.describe())]
+    if not is_found:
         if report.bytes_resumed:
             facts.append(("reused", f"{size(report.bytes_resumed)} copied by an earlier run"))
-        speed = throughput(report.seconds, written, report.tokens)
-        if report.shuffle is not None:
-            facts.append(("order", f"shuffled with seed {report.shuffle.seed}"))
-        facts.append(("time", f"{counted(report.inputs, 'dataset')} in {speed}"))
-    flag = " --multimodal" if report.multimodal else ""
-    rendering.outcome([*facts, ("next", f"tokshard inspect {shlex.quote(report.prefix)}{flag}")])
+        if shuffle is not None:
+            facts.append(("order", f"shuffled with seed {shuffle.seed}"))
+        speed = throughput(report.seconds, output.size_bytes, output.tokens)
+        facts.append(("time", f"{counted(len(report.options.inputs), 'dataset')} in {speed}"))
+    flag = " --multimodal" if report.options.multimodal else ""
+    rendering.outcome([*facts, ("next", f"tokshard inspect {shlex.quote(output.path_prefix)}{flag}")])
 
 
-def _show_dry_run(plan: MergeDryRun) -> None:
-    total = sum(dataset.bin_bytes for dataset in plan.inputs)
-    rendering.line(f"inputs: {count(len(plan.inputs))}, {size(total)} of {plan.dtype} tokens")
-    inputs = [
-        f"  {dataset.path} ({count(dataset.documents)} documents, {count(dataset.tokens)} tokens)"
-        for dataset in plan.inputs
+def _show_dry_run(report: MergeReport) -> None:
+    output, inputs = report.output, report.inputs or ()
+    total = sum(dataset.source.bin_bytes for dataset in inputs)
+    rendering.line(f"inputs: {count(len(inputs))}, {size(total)} of {inputs[0].dataset.dtype} tokens")
+    lines = [
+        f"  {dataset.source.path} ({count(dataset.dataset.documents)} documents, "
+        f"{count(dataset.dataset.tokens)} tokens)"
+        for dataset in inputs
     ]
-    rendering.lines(inputs, _SHOWN_INPUTS, "  and {rest} more")
-    rendering.line(f"output: {plan.prefix} ({plan.state})")
-    rendering.line(f"tokenizer: {tokenizer_name(plan.tokenizer)}")
-    if plan.shuffle is not None:
-        _show_shuffle(plan.shuffle)
+    rendering.lines(lines, _SHOWN_INPUTS, "  and {rest} more")
+    rendering.line(f"output: {output.path_prefix} ({report.state})")
+    rendering.line(f"tokenizer: {tokenizer_name(output.tokenizer)}")
+    if report.options.shuffle is not None and report.shuffle_sizes is not None:
+        _show_shuffle(report.options.shuffle, report.shuffle_sizes, report.free_bytes)
 
 
-def _show_shuffle(shuffle: ShuffleForecast) -> None:
+def _show_shuffle(shuffle: DocumentShuffle, sizes: ShuffleSizes, free_bytes: int | None) -> None:
     rendering.line(f"order: shuffled with seed {shuffle.seed} ({shuffle.algorithm})")
-    passes = counted(shuffle.passes, "pass", "passes")
-    means = f"{size(shuffle.memory_bytes)} of memory"
-    if shuffle.scratch_bytes:
-        means += f", {size(shuffle.scratch_bytes)} of scratch files"
+    passes = counted(sizes.passes, "pass", "passes")
+    means = f"{size(sizes.memory_bytes)} of memory"
+    if sizes.scratch_bytes:
+        means += f", {size(sizes.scratch_bytes)} of scratch files"
     rendering.line(f"shuffle: {passes} over the tokens, {means}")
-    free = "unknown" if shuffle.free_bytes is None else size(shuffle.free_bytes)
-    rendering.line(f"disk: {size(shuffle.disk_bytes)} required, {free} free")
+    free = "unknown" if free_bytes is None else size(free_bytes)
+    rendering.line(f"disk: {size(sizes.disk_bytes)} required, {free} free")

@@ -35,6 +35,7 @@ from tokshard.storage.paths import is_remote
 
 _TIMES = frozenset({"mtime_ns", "version"})
 OutputState = Literal["new", "resume", "up-to-date", "exists"]
+BuildAction = Literal["planned", "written", "found"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,11 @@ class BuildResult:
     encoded_bytes: int = 0
     encoded_tokens: int = 0
     up_to_date: bool = False
+
+    @property
+    def action(self) -> BuildAction:
+        """What the run did to the outputs."""
+        return "found" if self.up_to_date else "written"
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,9 +91,9 @@ def test_a_merge_is_the_concatenation(plains, checkpoint_bytes):
         # What has a manifest is copied by the kernel, and its digests are carried over.
         again = merge(MergeOptions(["out", *names], "more", multimodal=multimodal, force=True))
     assert pair("more") == expected(*plains, *plains)
-    assert report.documents == sum(len(plain.documents) for plain in plains)
+    assert report.output.dataset.documents == sum(len(plain.documents) for plain in plains)
     tokens = IndexedDataset("out", multimodal).index.token_count
-    assert (report.tokens, again.tokens) == (tokens, 2 * tokens)
+    assert (report.output.tokens, again.output.tokens) == (tokens, 2 * tokens)
     assert_manifest_is_true("out", [plain.bin_bytes() for plain in plains])
     assert_manifest_is_true("more", [plain.bin_bytes() for plain in [*plains, *plains]])
     summary = inspect_dataset("more", multimodal=multimodal)
@@ -113,14 +113,15 @@ def assert_manifest_is_true(prefix: str, pieces: list[bytes]) -> None:
 
 def test_forms_of_one_dataset_count_once_and_the_same_argument_counts_again():
     write(a=TEXT, b=MORE)
-    assert merge(MergeOptions(["a.bin", "a.idx", "a.tokshard", "b.idx", "b"], "out")).inputs == 2
+    report = merge(MergeOptions(["a.bin", "a.idx", "a.tokshard", "b.idx", "b"], "out"))
+    assert report.options.inputs == ("a", "b")
     twice = merge(MergeOptions(["a", "b", "a"], "twice"))
     assert pair("twice") == expected(TEXT, MORE, TEXT)
     assert [warning for warning in twice.warnings if "twice" in warning] == [
         "a: passed twice, so their documents are in the output twice"
     ]
     shell = merge(MergeOptions(["a.bin", "a.idx", "b.bin", "b.idx"] * 2, "shell"))
-    assert (shell.inputs, pair("shell")) == (4, expected(TEXT, MORE, TEXT, MORE))
+    assert (shell.options.inputs, pair("shell")) == (("a", "b", "a", "b"), expected(TEXT, MORE, TEXT, MORE))
 
 
 @pytest.mark.parametrize("pattern", ["part-*", "part-*.idx", "part-*.bin", "part-?*"])
@@ -131,7 +132,7 @@ def test_globs_are_in_natural_order_and_leave_out_the_output(pattern):
     right = expected(plains["part-1"], plains["part-2"], plains["part-10"])
     merge(MergeOptions(pattern, "part-all"))
     assert pair("part-all") == right
-    assert merge(MergeOptions(pattern, "part-all")).up_to_date
+    assert merge(MergeOptions(pattern, "part-all")).action == "found"
     with pytest.raises(UsageError, match="--output part-all is one of the inputs"):
         merge(MergeOptions([pattern, "part-all.idx"], "part-all"))
 
@@ -198,7 +199,7 @@ def test_an_existing_output_stays_unless_forced():
     assert pair("out") == expected(MORE)
     merge(MergeOptions(["a", "b"], "out", force=True))
     assert pair("out") == expected(TEXT, MORE)
-    assert merge(MergeOptions(["a", "b"], "out")).up_to_date
+    assert merge(MergeOptions(["a", "b"], "out")).action == "found"
     with pytest.raises(OutputExistsError):
         merge(MergeOptions(["b", "a"], "out"))
 
@@ -370,7 +371,8 @@ MEASURED = """
 import re
 from tokshard import MergeOptions, merge
 report = merge(MergeOptions(["big", "small", "big"], "out", multimodal=True))
-print(report.documents, re.search(r"VmHWM:\\s+([0-9]+) kB", open("/proc/self/status").read())[1])
+peak = re.search(r"VmHWM:\\s+([0-9]+) kB", open("/proc/self/status").read())[1]
+print(report.output.dataset.documents, peak)
 """
 
 

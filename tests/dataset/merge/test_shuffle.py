@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from support.plain_datasets import CODES, Plain, datasets, idx_bytes
 from support.tokenize_runs import run_tokenize, write_jsonl
-from tokshard import MergeOptions, VerifyOptions, dry_run_merge, merge, verify
+from tokshard import MergeOptions, VerifyOptions, merge, verify
 from tokshard.checks.trace.options import parse_item
 from tokshard.checks.trace.provenance import Provenance
 from tokshard.core.keyed_orders import derive_key, mix, sorted_order
@@ -133,7 +133,7 @@ def test_a_shuffle_is_the_documented_order(plains, seed, limits):
             )
         )
         assert pair("out") == (wanted.bin_bytes(), wanted.idx_bytes())
-        assert (report.shuffle.seed, report.documents) == (seed, len(order))
+        assert (report.options.shuffle.seed, report.output.dataset.documents) == (seed, len(order))
         assert not Path("out.tokshard/work").exists()
         found.append(read_manifest("out").files)
     assert found[0] == found[1]
@@ -244,7 +244,7 @@ def test_a_run_in_one_pass_resumes(monkeypatch):
         with pytest.raises(StorageError):
             merge(MergeOptions("p", "out", shuffle=9))
     report = merge(MergeOptions("p", "out", shuffle=9))
-    assert report.passes == 1
+    assert report.shuffle_sizes.passes == 1
     assert report.bytes_resumed >= 360
     wanted, _ = shuffled([plain], 9)
     assert pair("out") == (wanted.bin_bytes(), wanted.idx_bytes())
@@ -255,16 +255,22 @@ def test_without_a_memory_option_the_page_cache_may_hold_a_third_of_the_memory(m
     monkeypatch.setattr(options, "DEFAULT_MEMORY_BYTES", 9200)  # the tokens and their index need 12,720 bytes
     for available, passes in ((38_159, 2), (38_160, 1), (None, 2)):
         monkeypatch.setattr(options, "available_bytes", lambda known=available: known)
-        assert dry_run_merge(MergeOptions("p", "out", shuffle=9)).shuffle.passes == passes
+        assert merge(MergeOptions("p", "out", shuffle=9), dry_run=True).shuffle_sizes.passes == passes
     monkeypatch.setattr(options, "available_bytes", lambda: 10**9)
-    assert dry_run_merge(MergeOptions("p", "out", shuffle=9, memory_bytes=12_719)).shuffle.passes == 2
-    assert dry_run_merge(MergeOptions("p", "out", shuffle=9, memory_bytes=12_720)).shuffle.passes == 1
+    assert (
+        merge(MergeOptions("p", "out", shuffle=9, memory_bytes=12_719), dry_run=True).shuffle_sizes.passes
+        == 2
+    )
+    assert (
+        merge(MergeOptions("p", "out", shuffle=9, memory_bytes=12_720), dry_run=True).shuffle_sizes.passes
+        == 1
+    )
     monkeypatch.setattr(options, "DEFAULT_MEMORY_BYTES", 9119)  # the index alone needs 9,120 bytes
-    assert dry_run_merge(MergeOptions("p", "out", shuffle=9)).shuffle.passes == 2
+    assert merge(MergeOptions("p", "out", shuffle=9), dry_run=True).shuffle_sizes.passes == 2
     monkeypatch.setattr(options, "DEFAULT_MEMORY_BYTES", 9120)
-    assert dry_run_merge(MergeOptions("p", "out", shuffle=9)).shuffle.passes == 1
+    assert merge(MergeOptions("p", "out", shuffle=9), dry_run=True).shuffle_sizes.passes == 1
     monkeypatch.setattr(shuffle, "MAX_OPEN_INPUTS", 0)
-    assert dry_run_merge(MergeOptions("p", "out", shuffle=9)).shuffle.passes == 2
+    assert merge(MergeOptions("p", "out", shuffle=9), dry_run=True).shuffle_sizes.passes == 2
 
 
 def test_a_run_from_the_page_cache_is_continued_by_one_with_less_memory(monkeypatch):
@@ -319,7 +325,7 @@ def test_the_disk_space_is_known_before(monkeypatch, memory, checkpoint):
 
     monkeypatch.setattr(shuffled_output.ShuffledOutput, "_append", recorded)
     merge(asked)
-    assert max(sizes) <= dry_run_merge(asked).shuffle.disk_bytes
+    assert max(sizes) <= merge(asked, dry_run=True).shuffle_sizes.disk_bytes
 
 
 def test_less_memory_starts_over_and_another_seed_is_refused(monkeypatch):
@@ -332,7 +338,7 @@ def test_less_memory_starts_over_and_another_seed_is_refused(monkeypatch):
     report = merge(MergeOptions("p", "out", shuffle=9, memory_bytes=1500))
     assert report.bytes_resumed == 0
     assert pair("out")[0] == shuffled([plain], 9)[0].bin_bytes()
-    assert merge(MergeOptions("p", "out", shuffle=9)).up_to_date
+    assert merge(MergeOptions("p", "out", shuffle=9)).action == "found"
     with pytest.raises(OutputExistsError, match="--shuffle was 9 and is now 8"):
         merge(MergeOptions("p", "out", shuffle=8))
     with pytest.raises(OutputExistsError, match="--shuffle was 9 and is now not set"):
@@ -341,8 +347,8 @@ def test_less_memory_starts_over_and_another_seed_is_refused(monkeypatch):
 
 def test_a_dry_run_tells_passes_memory_and_disk_space(monkeypatch):
     Plain("uint16", [[[i] * 1000] for i in range(60)]).write("p")
-    one = dry_run_merge(MergeOptions("p", "out", shuffle=9)).shuffle
-    two = dry_run_merge(MergeOptions("p", "out", shuffle=9, memory_bytes=50_000)).shuffle
+    one = merge(MergeOptions("p", "out", shuffle=9), dry_run=True).shuffle_sizes
+    two = merge(MergeOptions("p", "out", shuffle=9, memory_bytes=50_000), dry_run=True).shuffle_sizes
     assert (one.passes, one.scratch_bytes, two.passes, two.memory_bytes) == (1, 0, 2, 50_000)
     assert 120_000 < two.scratch_bytes < 125_000
     assert one.disk_bytes < two.disk_bytes
@@ -403,7 +409,9 @@ def test_memory_is_bounded(monkeypatch):
             tracemalloc.stop()
 
     monkeypatch.setattr(shuffle.ShuffledCopy, "run", traced)
-    assert merge(MergeOptions("p", "out", shuffle=1, memory_bytes=8 << 20, workers=2)).passes == 2
+    assert (
+        merge(MergeOptions("p", "out", shuffle=1, memory_bytes=8 << 20, workers=2)).shuffle_sizes.passes == 2
+    )
     assert peaks[0] < 16 << 20
 
 

@@ -43,7 +43,7 @@ def test_a_merge_of_parts_is_the_whole():
     report = merge(MergeOptions("part-*", "merged"))
     merge(MergeOptions(["part-0", "part-1"], "first"))
     merge(MergeOptions(["first", "part-2"], "nested"))
-    assert report.provenance
+    assert report.output.files.provenance
     assert not report.warnings
     whole = read_manifest("whole")
     for prefix in ("merged", "nested"):
@@ -70,7 +70,7 @@ def test_other_tokenizers_are_refused_unless_allowed():
     assert refused.value.exit_code == 6
     assert "--allow-tokenizer-mismatch" in refused.value.hint
     report = merge(MergeOptions(["a", "b"], "out", allow_tokenizer_mismatch=True))
-    assert report.tokenizer is None
+    assert report.output.tokenizer is None
     assert any("different tokenizers" in warning for warning in report.warnings)
     assert inspect_dataset("out").eod_id is None
     assert inspect_document("out", 0).text is None
@@ -85,10 +85,10 @@ def test_an_allowed_mismatch_is_recorded_and_repeated():
     assert (mismatch.kind, mismatch.first.names, mismatch.second.names) == ("tokenizer", ("a",), ("b",))
     # A merge of it needs no consent again, and repeats it.
     again = merge(MergeOptions(["mixed", "mixed"], "again"))
-    assert again.tokenizer_mismatches == (mismatch,)
+    assert again.output.tokenizer_mismatches == (mismatch,)
     assert any(mismatch.message in warning for warning in again.warnings)
     up_to_date = merge(MergeOptions(["mixed", "mixed"], "again"))
-    assert (up_to_date.up_to_date, up_to_date.warnings) == (True, again.warnings)
+    assert (up_to_date.action, up_to_date.warnings) == ("found", again.warnings)
 
 
 def test_another_eod_is_refused():
@@ -109,7 +109,7 @@ def test_an_input_without_a_manifest_makes_the_tokenizer_unknown():
         "the tokenizer of b is unknown and was not compared",
         "b: no provenance, so the output has none",
     )
-    assert (report.tokenizer, report.provenance) == (None, False)
+    assert (report.output.tokenizer, report.output.files.provenance) == (None, None)
     assert read_manifest("out").files.provenance is None
     units = [json.loads(line) for line in Path("out.tokshard/units.jsonl").read_text().splitlines()]
     known = sum(unit["input"] == 0 for unit in units)

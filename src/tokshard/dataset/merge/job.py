@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from tokshard.core.codec import XXH3_128, Document, Key
+from tokshard.core.codec import Key
 from tokshard.core.formatting import listed, size
 from tokshard.core.progress import Progress, reporting
-from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec, OutputState
+from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
+from tokshard.dataset.manifest import DatasetRecord
 from tokshard.dataset.merge.inputs import MergeInput, check_together, common, expand, named_twice, read_input
 from tokshard.dataset.merge.options import MergeOptions
 from tokshard.dataset.merge.shuffle import ShuffledCopy, ShuffleSizes, shuffle_sizes
-from tokshard.dataset.merge.staging import TokenCopy, check_manifest_size, stage
-from tokshard.dataset.plan import BuildPlan, DocumentShuffle, MergeParameters
+from tokshard.dataset.merge.staging import TokenCopy, check_manifest_size, dataset_record, stage
+from tokshard.dataset.plan import BuildPlan, DatasetInput, DocumentShuffle, MergeParameters
+from tokshard.dataset.report import BuildReport, DatasetProduct
 from tokshard.dataset.token_ids import check_token_ids
-from tokshard.dataset.tokenizer_agreement import TokenizerAgreement, TokenizerMismatch, agree
-from tokshard.dataset.tokenizer_identity import TokenizerIdentity
+from tokshard.dataset.tokenizer_agreement import TokenizerAgreement, agree
 from tokshard.dataset.workdir import WorkDirectory
 from tokshard.errors import StorageError
 from tokshard.storage.files import tree_bytes
@@ -30,102 +31,40 @@ _SHOWN_NAMES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class MergeReport(Document):
-    """The dataset written by :func:`tokshard.merge`."""
-
-    SCHEMA = "tokshard.merge-report/1"
-
-    prefix: Annotated[str, Key("prefix", "The path prefix of the dataset.")]
-    inputs: Annotated[int, Key("inputs", "Merged datasets.", minimum=1)]
-    dtype: Annotated[str, Key("dtype", "The dtype of the tokens.")]
-    multimodal: Annotated[bool, Key("multimodal", "Whether each sequence has a mode.")]
-    documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
-    sequences: Annotated[int, Key("sequences", "Sequences.", minimum=0)]
-    tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0)]
-    bin_bytes: Annotated[int, Key("bin_bytes", "The size of the .bin file.", minimum=0)]
-    idx_bytes: Annotated[int, Key("idx_bytes", "The size of the .idx file.", minimum=0)]
-    pieces_xxh3_128: Annotated[
-        str, Key("pieces_xxh3_128", "The piecewise digest of the .bin file.", pattern=XXH3_128)
-    ]
-    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown or mixed.")]
-    tokenizer_mismatches: Annotated[
-        tuple[TokenizerMismatch, ...] | None,
-        Key("tokenizer_mismatches", "Mismatches of the inputs that were allowed.", omit_none=True),
-    ]
-    provenance: Annotated[bool, Key("provenance", "Whether the origin of each document is known.")]
-    shuffle: Annotated[
-        DocumentShuffle | None,
-        Key("shuffle", "Random order of the documents; absent if they are concatenated.", omit_none=True),
-    ]
-    passes: Annotated[
-        int | None,
-        Key(
-            "passes",
-            "How often a shuffle reads and writes all tokens; absent without a shuffle.",
-            minimum=1,
-            omit_none=True,
-        ),
-    ]
-    bytes_resumed: Annotated[
-        int, Key("bytes_resumed", "Bytes of tokens copied by an earlier run.", minimum=0)
-    ]
-    up_to_date: Annotated[bool, Key("up_to_date", "Whether the output already existed and nothing was done.")]
-    seconds: Annotated[float, Key("seconds", "Duration.", minimum=0)]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
-
-
-@dataclass(frozen=True, slots=True)
 class MergedDataset:
     """An input of a merge."""
 
-    path: Annotated[str, Key("path", "The path prefix, as the user named it.")]
-    bin_bytes: Annotated[int, Key("bin_bytes", "The size of the .bin file.", minimum=0)]
-    documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
-    sequences: Annotated[int, Key("sequences", "Sequences.", minimum=0)]
-    tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0)]
-    empty_documents: Annotated[int, Key("empty_documents", "Documents without a sequence.", minimum=0)]
-    longest_sequence: Annotated[int, Key("longest_sequence", "Tokens of the longest sequence.", minimum=0)]
+    source: Annotated[DatasetInput, Key("source", "The files.")]
+    dataset: Annotated[DatasetRecord, Key("dataset", "Properties and counts.")]
 
 
-@dataclass(frozen=True, slots=True)
-class ShuffleForecast:
-    """Memory and disk space of a shuffle."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeReport(BuildReport):
+    """The dataset that :func:`tokshard.merge` wrote, found up to date, or would write."""
 
-    seed: Annotated[int, Key("seed", "Seed of the order.", minimum=0)]
-    algorithm: Annotated[str, Key("algorithm", "Name of the algorithm.")]
-    passes: Annotated[int, Key("passes", "How often all tokens are read and written.", minimum=1)]
-    memory_bytes: Annotated[int, Key("memory_bytes", "Memory for tokens and their index, about.", minimum=0)]
-    scratch_bytes: Annotated[int, Key("scratch_bytes", "Size of the scratch files, about.", minimum=0)]
-    disk_bytes: Annotated[
-        int, Key("disk_bytes", "Free disk space that the shuffle requires, about.", minimum=0)
-    ]
-    free_bytes: Annotated[int | None, Key("free_bytes", "Free disk space; null if unknown.", minimum=0)]
+    SCHEMA = "tokshard.merge/1"
 
-
-@dataclass(frozen=True, slots=True)
-class MergeDryRun(Document):
-    """The dataset that :func:`tokshard.merge` would write."""
-
-    SCHEMA = "tokshard.merge-dry-run/1"
-
-    prefix: Annotated[str, Key("prefix", "The path prefix of the dataset.")]
-    inputs: Annotated[tuple[MergedDataset, ...], Key("inputs", "The datasets to be merged, in order.")]
-    dtype: Annotated[str, Key("dtype", "The dtype of the tokens.")]
-    multimodal: Annotated[bool, Key("multimodal", "Whether each sequence has a mode.")]
-    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown or mixed.")]
-    tokenizer_mismatches: Annotated[
-        tuple[TokenizerMismatch, ...] | None,
-        Key("tokenizer_mismatches", "Mismatches of the inputs that were allowed.", omit_none=True),
-    ]
-    shuffle: Annotated[
-        ShuffleForecast | None,
-        Key("shuffle", "The shuffle; absent if documents are concatenated.", omit_none=True),
-    ]
-    state: Annotated[OutputState, Key("state", "State that the run would start from.")]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
+    output: Annotated[DatasetProduct, Key("output", "The dataset.")]
+    options: Annotated[MergeParameters, Key("options", "The options that determine the bytes.")]
+    inputs: Annotated[
+        tuple[MergedDataset, ...] | None,
+        Key("inputs", "Dry run: the datasets to be merged, in order.", omit_none=True),
+    ] = None
+    shuffle_sizes: Annotated[
+        ShuffleSizes | None,
+        Key("shuffle_sizes", "Memory and disk space of a shuffle; absent without one.", omit_none=True),
+    ] = None
+    free_bytes: Annotated[
+        int | None,
+        Key("free_bytes", "Dry run of a shuffle: free disk space, if known.", minimum=0, omit_none=True),
+    ] = None
+    bytes_resumed: Annotated[
+        int | None,
+        Key("bytes_resumed", "Bytes of tokens copied by an earlier run.", minimum=0, omit_none=True),
+    ] = None
 
 
-def merge(options: MergeOptions, *, progress: Progress | None = None) -> MergeReport:
+def merge(options: MergeOptions, *, dry_run: bool = False, progress: Progress | None = None) -> MergeReport:
     """Concatenate datasets as Megatron's ``IndexedDatasetBuilder.add_index`` does, or shuffle them.
 
     The bytes of ``OUTPUT.bin`` and ``OUTPUT.idx`` are identical to Megatron's for the same inputs in the
@@ -135,6 +74,7 @@ def merge(options: MergeOptions, *, progress: Progress | None = None) -> MergeRe
 
     Args:
         options: The inputs, the output and the options.
+        dry_run: Check the inputs and plan the merge, but write nothing.
         progress: Receives the progress.
 
     Raises:
@@ -149,13 +89,15 @@ def merge(options: MergeOptions, *, progress: Progress | None = None) -> MergeRe
 
     Example:
         >>> report = merge(MergeOptions(["out/a", "out/b"], "out/ab"))  # doctest: +SKIP
-        >>> report.documents  # doctest: +SKIP
+        >>> report.output.dataset.documents  # doctest: +SKIP
         790
     """
     started = time.monotonic()
     with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("reading indexes")
         job = _prepare(options)
+        if dry_run:
+            return _report(job, None, started)
         result = job.spec.up_to_date(job.work)
         if result is None:
             with job.work.locked(), BuildRun(job.spec, job.work) as run:
@@ -166,39 +108,16 @@ def merge(options: MergeOptions, *, progress: Progress | None = None) -> MergeRe
         return _report(job, result, started)
 
 
-def dry_run_merge(options: MergeOptions) -> MergeDryRun:
-    """Return what :func:`merge` would do with the same options, without writing anything."""
-    job = _prepare(options)
-    return MergeDryRun(
-        prefix=job.work.prefix,
-        inputs=tuple(
-            MergedDataset(dataset.prefix, dataset.bin_bytes, **dataset.counts) for dataset in job.inputs
-        ),
-        dtype=job.inputs[0].header.dtype.name,
-        multimodal=options.multimodal,
-        tokenizer=job.spec.plan.tokenizer,
-        tokenizer_mismatches=job.agreement.to_record or None,
-        shuffle=_forecast(job),
-        state=job.spec.state(job.work),
-        warnings=job.warnings,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Job:
     options: MergeOptions
     inputs: tuple[MergeInput, ...]
+    parameters: MergeParameters
     spec: BuildSpec
     work: WorkDirectory
     agreement: TokenizerAgreement
     sizes: ShuffleSizes | None
     warnings: tuple[str, ...]
-
-    @property
-    def shuffle(self) -> DocumentShuffle | None:
-        """The order of the documents; None to concatenate them."""
-        parameters = self.spec.plan.options
-        return parameters.shuffle if isinstance(parameters, MergeParameters) else None
 
 
 def _prepare(options: MergeOptions) -> _Job:
@@ -212,10 +131,17 @@ def _prepare(options: MergeOptions) -> _Job:
     check_manifest_size(inputs)
     agreement = agree([(dataset.prefix, dataset.tokenizer) for dataset in inputs])
     agreement.require(allowed=options.allow_tokenizer_mismatch)
-    plan = _plan(inputs, options, agreement)
+    is_one = not agreement.to_record and not agreement.unchecked
+    parameters = _parameters(inputs, options)
+    plan = BuildPlan(
+        inputs=tuple(dataset.source for dataset in inputs),
+        tokenizer=inputs[0].tokenizer.identity if is_one else None,
+        options=parameters,
+    )
     return _Job(
         options=options,
         inputs=inputs,
+        parameters=parameters,
         spec=BuildSpec(plan=plan, prefixes=(prefix,), resume=options.resume, force=options.force),
         work=WorkDirectory(prefix),
         agreement=agreement,
@@ -230,21 +156,16 @@ def _sizes(inputs: Sequence[MergeInput], options: MergeOptions) -> ShuffleSizes:
     )
 
 
-def _plan(inputs: Sequence[MergeInput], options: MergeOptions, agreement: TokenizerAgreement) -> BuildPlan:
-    is_one = not agreement.to_record and not agreement.unchecked
-    parameters = [dataset.manifest.options if dataset.manifest else None for dataset in inputs]
+def _parameters(inputs: Sequence[MergeInput], options: MergeOptions) -> MergeParameters:
+    recorded = [dataset.manifest.options if dataset.manifest else None for dataset in inputs]
     # Where only some inputs end documents with EOD, theirs is the EOD token of the output.
-    ending = [made_with for made_with in parameters if not made_with or made_with.append_eod is not False]
-    return BuildPlan(
-        inputs=tuple(dataset.source for dataset in inputs),
-        tokenizer=inputs[0].tokenizer.identity if is_one else None,
-        options=MergeParameters(
-            inputs=tuple(dataset.prefix for dataset in inputs),
-            multimodal=options.multimodal,
-            eod_id=common([made_with.eod_id if made_with else None for made_with in ending or parameters]),
-            append_eod=common([made_with.append_eod if made_with else None for made_with in parameters]),
-            shuffle=None if options.shuffle is None else DocumentShuffle(options.shuffle),
-        ),
+    ending = [made_with for made_with in recorded if not made_with or made_with.append_eod is not False]
+    return MergeParameters(
+        inputs=tuple(dataset.prefix for dataset in inputs),
+        multimodal=options.multimodal,
+        eod_id=common([made_with.eod_id if made_with else None for made_with in ending or recorded]),
+        append_eod=common([made_with.append_eod if made_with else None for made_with in recorded]),
+        shuffle=None if options.shuffle is None else DocumentShuffle(options.shuffle),
     )
 
 
@@ -252,7 +173,7 @@ def _stage(job: _Job, progress: Progress) -> BuildResult:
     copy = _copy(job, progress)
     try:
         progress.start(
-            "merging" if job.shuffle is None else "shuffling", copy.total_bytes, copy.resumed_bytes
+            "merging" if job.parameters.shuffle is None else "shuffling", copy.total_bytes, copy.resumed_bytes
         )
         copy.run()
     finally:
@@ -275,12 +196,12 @@ def _stage(job: _Job, progress: Progress) -> BuildResult:
 
 def _copy(job: _Job, progress: Progress) -> TokenCopy | ShuffledCopy:
     directory, options = job.work.directory, job.options
-    if job.shuffle is None or job.sizes is None:
+    if job.parameters.shuffle is None or job.sizes is None:
         return TokenCopy(directory, job.inputs, progress)
     return ShuffledCopy(
         directory,
         job.inputs,
-        job.shuffle,
+        job.parameters.shuffle,
         progress,
         sizes=job.sizes,
         threads=options.shuffle_threads,
@@ -295,20 +216,6 @@ def _require_free_space(job: _Job) -> None:
     if free is not None and needed > free:
         error = OSError(errno.ENOSPC, f"{size(needed)} required, {size(free)} free")
         raise StorageError("write", job.work.prefix, error)
-
-
-def _forecast(job: _Job) -> ShuffleForecast | None:
-    if job.shuffle is None or job.sizes is None:
-        return None
-    return ShuffleForecast(
-        seed=job.shuffle.seed,
-        algorithm=job.shuffle.algorithm,
-        passes=job.sizes.passes,
-        memory_bytes=job.sizes.memory_bytes,
-        scratch_bytes=job.sizes.scratch_bytes,
-        disk_bytes=job.sizes.disk_bytes,
-        free_bytes=free_bytes(job.work.directory),
-    )
 
 
 def _warnings(inputs: Sequence[MergeInput], agreement: TokenizerAgreement) -> tuple[str, ...]:
@@ -326,27 +233,31 @@ def _warnings(inputs: Sequence[MergeInput], agreement: TokenizerAgreement) -> tu
     return tuple(found)
 
 
-def _report(job: _Job, result: BuildResult, started: float) -> MergeReport:
-    (manifest,) = result.manifests
-    data, files = manifest.dataset, manifest.files
+def _report(job: _Job, result: BuildResult | None, started: float) -> MergeReport:
+    # No result means a dry run.
+    prefix, multimodal = job.work.prefix, job.options.multimodal
+    if result is None:
+        output = DatasetProduct(
+            prefix,
+            job.spec.plan.tokenizer,
+            dataset_record(job.inputs, multimodal=multimodal),
+            tokenizer_mismatches=job.agreement.to_record or None,
+        )
+    else:
+        output = DatasetProduct.of(prefix, result.manifests[0])
+    inputs = (
+        MergedDataset(dataset.source, dataset_record([dataset], multimodal=multimodal))
+        for dataset in job.inputs
+    )
     return MergeReport(
-        prefix=job.work.prefix,
-        inputs=len(job.inputs),
-        dtype=data.dtype,
-        multimodal=data.multimodal,
-        documents=data.documents,
-        sequences=data.sequences,
-        tokens=data.tokens,
-        bin_bytes=files.bin.size_bytes,
-        idx_bytes=files.idx.size_bytes,
-        pieces_xxh3_128=files.bin.pieces_xxh3_128,
-        tokenizer=manifest.tokenizer,
-        tokenizer_mismatches=manifest.tokenizer_mismatches,
-        provenance=all(dataset.has_provenance for dataset in job.inputs),
-        shuffle=job.shuffle,
-        passes=job.sizes.passes if job.sizes else None,
-        bytes_resumed=result.resumed,
-        up_to_date=result.up_to_date,
+        action="planned" if result is None else result.action,
+        state=job.spec.state(job.work) if result is None else None,
+        output=output,
+        options=job.parameters,
+        inputs=tuple(inputs) if result is None else None,
+        shuffle_sizes=job.sizes,
+        free_bytes=free_bytes(job.work.directory) if result is None and job.sizes else None,
+        bytes_resumed=result.resumed if result else None,
         seconds=time.monotonic() - started,
         warnings=job.warnings,
     )

@@ -75,29 +75,24 @@ class ShuffleEntry:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleSizes:
-    """Memory and disk space of a shuffle, known before it begins.
+    """Memory and disk space of a shuffle, known before it begins."""
 
-    Attributes:
-        block_bytes: The memory of a run or range.
-        is_single_pass: Whether all documents fit into memory or the page cache.
-        single_pass_bytes: The ``block_bytes`` from which on there is a single pass from the page cache; None
-            if the documents cannot be read from there.
-        memory_bytes: The memory of the index, and of the tokens that are in memory at a time, about.
-        scratch_bytes: The size of the scratch files, about.
-        disk_bytes: The largest size of the scratch files and the output at any time, about.
-    """
-
-    block_bytes: int
-    is_single_pass: bool
-    single_pass_bytes: int | None
-    memory_bytes: int
-    scratch_bytes: int
-    disk_bytes: int
-
-    @property
-    def passes(self) -> int:
-        """How often all tokens are read and written."""
-        return 1 if self.is_single_pass else 2
+    passes: Annotated[int, Key("passes", "How often all tokens are read and written.", minimum=1)]
+    block_bytes: Annotated[int, Key("block_bytes", "Memory of a run or range.", minimum=1)]
+    single_pass_bytes: Annotated[
+        int | None,
+        Key(
+            "single_pass_bytes",
+            "Smallest block_bytes for a single pass from the page cache; null if it cannot hold the inputs.",
+        ),
+    ]
+    memory_bytes: Annotated[
+        int, Key("memory_bytes", "Memory of the index and the tokens held at a time, about.", minimum=0)
+    ]
+    scratch_bytes: Annotated[int, Key("scratch_bytes", "Size of the scratch files, about.", minimum=0)]
+    disk_bytes: Annotated[
+        int, Key("disk_bytes", "Largest size of scratch files and output at any time, about.", minimum=0)
+    ]
 
     def allows(self, block_bytes: int) -> bool:
         """Return whether a run with this ``block_bytes`` can be continued."""
@@ -132,7 +127,7 @@ def shuffle_sizes(inputs: Sequence[MergeInput], *, memory_bytes: int, page_cache
     in_memory = needed - tokens if is_in_place else needed
     return ShuffleSizes(
         block_bytes=block_bytes,
-        is_single_pass=is_single,
+        passes=1 if is_single else 2,
         single_pass_bytes=needed if is_in_place else None,
         memory_bytes=in_memory if is_single else memory_bytes,
         scratch_bytes=scratch_bytes,

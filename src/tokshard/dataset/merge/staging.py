@@ -221,7 +221,7 @@ def stage(
     manifest = Manifest(
         tool=Tool(),
         fingerprint=plan.fingerprint,
-        dataset=_dataset_record(inputs, len(unit_digests), multimodal=multimodal),
+        dataset=dataset_record(inputs, multimodal=multimodal),
         files=DatasetFiles(
             tokens,
             index,
@@ -345,7 +345,8 @@ def _damaged(dataset: MergeInput, name: str) -> IntegrityError:
     )
 
 
-def _dataset_record(inputs: Sequence[MergeInput], units: int, *, multimodal: bool) -> DatasetRecord:
+def dataset_record(inputs: Sequence[MergeInput], *, multimodal: bool) -> DatasetRecord:
+    """Return the properties and counts of the merged dataset."""
     counts = [dataset.counts for dataset in inputs]
     records = [dataset.manifest.dataset for dataset in inputs if dataset.manifest]
     totals = {name: sum(count[name] for count in counts) for name in counts[0]}
@@ -353,7 +354,7 @@ def _dataset_record(inputs: Sequence[MergeInput], units: int, *, multimodal: boo
         dtype=inputs[0].header.dtype.name,
         multimodal=multimodal,
         field=common([dataset.manifest.dataset.field if dataset.manifest else None for dataset in inputs]),
-        units=units,
+        units=sum(dataset.manifest.dataset.units if dataset.manifest else 1 for dataset in inputs),
         **{**totals, "longest_sequence": max(count["longest_sequence"] for count in counts)},
         split=common([dataset.manifest.dataset.split if dataset.manifest else None for dataset in inputs]),
         eod_in_text=sum(record.eod_in_text for record in records),

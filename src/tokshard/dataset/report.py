@@ -1,0 +1,80 @@
+"""Reports of the commands that write datasets: the datasets, and what was done to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tokshard.core.codec import Document, Key
+from tokshard.core.formatting import counted, size
+from tokshard.dataset.build_run import BuildAction, OutputState
+from tokshard.dataset.manifest import DatasetFiles, DatasetRecord, Manifest
+from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetProduct:
+    """A dataset that a command wrote, found up to date, or would write."""
+
+    path_prefix: Annotated[str, Key("path_prefix", "Path or URL prefix.")]
+    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown or mixed.")]
+    dataset: Annotated[
+        DatasetRecord | None,
+        Key("dataset", "Properties and counts; absent before the inputs are read.", omit_none=True),
+    ] = None
+    files: Annotated[
+        DatasetFiles | None,
+        Key("files", "The files, by name; absent before they are written.", omit_none=True),
+    ] = None
+    tokenizer_mismatches: Annotated[
+        tuple[TokenizerMismatch, ...] | None,
+        Key(
+            "tokenizer_mismatches", "Mismatches of the inputs' tokenizers that were allowed.", omit_none=True
+        ),
+    ] = None
+
+    @classmethod
+    def of(cls, path_prefix: str, manifest: Manifest) -> DatasetProduct:
+        """Return the product that a manifest describes."""
+        return cls(
+            path_prefix,
+            manifest.tokenizer,
+            manifest.dataset,
+            manifest.files,
+            manifest.tokenizer_mismatches,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the ``.bin`` and ``.idx`` files; 0 before they are written."""
+        return 0 if self.files is None else self.files.bin.size_bytes + self.files.idx.size_bytes
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens; 0 before the inputs are read."""
+        return 0 if self.dataset is None else self.dataset.tokens
+
+    def describe(self) -> str:
+        """Return the names, counts and size of the files for a message; the path prefix if unknown."""
+        if (data := self.dataset) is None:
+            return self.path_prefix
+        return (
+            f"{self.path_prefix}.bin, .idx: {counted(data.documents, 'document')}, "
+            f"{counted(data.sequences, 'sequence')}, {counted(data.tokens, 'token')} "
+            f"({data.dtype}, {size(self.size_bytes)})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildReport(Document):
+    """What a command did to the datasets of its report."""
+
+    action: Annotated[
+        BuildAction, Key("action", "planned by a dry run, written, or found: the output was up to date.")
+    ]
+    state: Annotated[
+        OutputState | None, Key("state", "Dry run: state that a run would start from.", omit_none=True)
+    ] = None
+    seconds: Annotated[float, Key("seconds", "Duration.", minimum=0)]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings for the user, one sentence each.")]
