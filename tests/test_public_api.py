@@ -25,7 +25,6 @@ PUBLIC = [
     "CacheLookup",
     "CacheSummary",
     "Certificate",
-    "ConvertDryRun",
     "ConvertOptions",
     "ConvertReport",
     "DatasetSummary",
@@ -105,7 +104,6 @@ PUBLIC = [
     "discard_work",
     "doctor",
     "dry_run_blend",
-    "dry_run_convert",
     "dry_run_export",
     "dry_run_replan",
     "dry_run_shard_plan",
@@ -200,8 +198,8 @@ def make_datasets(api):
     assert api.dry_run_export(export).to_json()["schema"] == "tokshard.export-dry-run/1"
     assert api.export(export).tokens == merged.output.tokens
     convert = api.ConvertOptions("olmo", "olmo", "back")
-    assert api.dry_run_convert(convert).to_json()["schema"] == "tokshard.convert-dry-run/1"
-    assert api.convert(convert).pieces_xxh3_128
+    assert api.convert(convert, dry_run=True).action == "planned"
+    assert api.convert(convert).output.files.bin.pieces_xxh3_128
     builder = api.IndexedDatasetBuilder("own.bin", dtype="uint16")
     builder.add_document([1, 2, 3], [3])
     builder.finalize("own.idx")

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from tokshard.dataset.merge.options import MergeOptions
     from tokshard.dataset.plan import DocumentShuffle
     from tokshard.dataset.reader import IndexedDataset
-    from tokshard.exchange.conversion.job import ConvertDryRun, ConvertReport, convert, dry_run_convert
+    from tokshard.exchange.conversion.job import ConvertReport, convert
     from tokshard.exchange.conversion.options import ConvertOptions
     from tokshard.exchange.job import ExportDryRun, ExportReport, dry_run_export, export
     from tokshard.exchange.options import ExportOptions
@@ -113,7 +113,6 @@ __all__ = [
     "CacheLookup",
     "CacheSummary",
     "Certificate",
-    "ConvertDryRun",
     "ConvertOptions",
     "ConvertReport",
     "DatasetSummary",
@@ -193,7 +192,6 @@ __all__ = [
     "discard_work",
     "doctor",
     "dry_run_blend",
-    "dry_run_convert",
     "dry_run_export",
     "dry_run_replan",
     "dry_run_shard_plan",
@@ -231,7 +229,6 @@ _HOMES = {
     "CacheLookup": "tokshard.checks.doctor.lookups",
     "CacheSummary": "tokshard.checks.inspect.indexes",
     "Certificate": "tokshard.samples.blend.certificate",
-    "ConvertDryRun": "tokshard.exchange.conversion.job",
     "ConvertOptions": "tokshard.exchange.conversion.options",
     "ConvertReport": "tokshard.exchange.conversion.job",
     "DatasetSummary": "tokshard.checks.inspect.datasets",
@@ -310,7 +307,6 @@ _HOMES = {
     "discard_work": "tokshard.text.tokenize.discard",
     "doctor": "tokshard.checks.doctor.job",
     "dry_run_blend": "tokshard.samples.blend.job",
-    "dry_run_convert": "tokshard.exchange.conversion.job",
     "dry_run_export": "tokshard.exchange.job",
     "dry_run_replan": "tokshard.ranks.replan.job",
     "dry_run_shard_plan": "tokshard.ranks.planning",

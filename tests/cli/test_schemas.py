@@ -32,7 +32,10 @@ OPTIONAL = {
 }
 """What not every document of its schema has: details of errors, and what old versions did not write."""
 
-OF_RUNS = {"tokshard.merge/1": {"bytes_resumed", "free_bytes", "inputs", "shuffle_sizes", "state"}}
+OF_RUNS = {
+    "tokshard.convert/1": {"bytes_resumed", "files", "state"},
+    "tokshard.merge/1": {"bytes_resumed", "free_bytes", "inputs", "shuffle_sizes", "state"},
+}
 """What only the report of a run, or only that of a dry run has, by schema."""
 
 TOKENIZER = SAMPLE / "tokenizer.json"
@@ -73,12 +76,12 @@ RUNS = [
     (
         f"convert web.bin --from olmo --source-dtype uint16 --tokenizer {TOKENIZER} -o back --dry-run",
         0,
-        "convert-dry-run",
+        "convert",
     ),
     (
         f"convert web.bin --from olmo --source-dtype uint16 --tokenizer {TOKENIZER} -o back",
         0,
-        "convert-report",
+        "convert",
     ),
     (f"build-indices web code {SAMPLES}", 0, "build-indices"),
     ("build-indices web --seq-length 64 --epochs 2 --split 1 --cache-dir cache", 0, "build-indices"),

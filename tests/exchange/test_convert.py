@@ -139,18 +139,19 @@ def test_documents_are_those_of_the_description_also_after_interruptions(place, 
         except StopError:
             pass
     report = convert(ConvertOptions(directory, form, output, **options))
-    expected = plain_of(report.dtype, source)
+    data, made_with = report.output.dataset, report.options
+    expected = plain_of(data.dtype, source)
     assert written(output) == [expected.bin_bytes(), expected.idx_bytes()]
-    assert (report.documents, report.sequences) == (len(source.documents), len(expected.sequences))
+    assert (data.documents, data.sequences) == (len(source.documents), len(expected.sequences))
     assert is_sound(output)
-    if report.eod_id is not None and report.sequences:
-        assert report.append_eod == all(
-            document[-1] == report.eod_id for document in filter(None, source.documents)
+    if made_with.eod_id is not None and data.sequences:
+        assert made_with.append_eod == all(
+            document[-1] == made_with.eod_id for document in filter(None, source.documents)
         )
-        in_text = sum(document[:-1].count(report.eod_id) for document in source.documents if document)
+        in_text = sum(document[:-1].count(made_with.eod_id) for document in source.documents if document)
         manifest = json.loads(Path(f"{output}.tokshard/manifest.json").read_text())
         assert manifest["dataset"]["eod_in_text"] == in_text
-    assert convert(ConvertOptions(directory, form, output, **options)).up_to_date
+    assert convert(ConvertOptions(directory, form, output, **options)).action == "found"
 
 
 def test_a_resumed_run_reads_only_what_is_left(tmp_path):
@@ -189,7 +190,7 @@ def test_other_options_start_over(tmp_path):
         convert(ConvertOptions(directory, "nanogpt", tmp_path / "out", bos_id=BOS, split="val"))
     assert convert(
         ConvertOptions(directory, "nanogpt", tmp_path / "out", bos_id=BOS, split="val", force=True)
-    ).append_eod
+    ).options.append_eod
 
 
 @settings(max_examples=12, deadline=None)
@@ -221,8 +222,8 @@ def test_an_export_tells_its_tokenizer(tmp_path, monkeypatch):
         tokshard.export(ExportOptions("web", form, form))
         report = convert(ConvertOptions(form, form, f"{form}-back"))
         assert written(f"{form}-back") == written("web")
-        assert report.tokenizer == tokshard.tokenizer_identity(tokenizer)
-        assert report.append_eod
+        assert report.output.tokenizer == tokshard.tokenizer_identity(tokenizer)
+        assert report.options.append_eod
         assert report.warnings == ()
         with pytest.raises(tokshard.errors.TokenizerMismatchError, match="is not the tokenizer of"):
             convert(ConvertOptions(form, form, "other", tokenizer="null:9000"))
@@ -265,7 +266,7 @@ def test_the_dtype_follows_megatron_where_the_vocabulary_is_known(tmp_path):
     def dtype(source, **options):
         report = convert(ConvertOptions(source, "datatrove", tmp_path / "out", force=True, **options))
         assert tokshard.IndexedDataset(tmp_path / "out")[0].tolist() == [1, 2, 500]
-        return report.dtype
+        return report.output.dataset.dtype
 
     assert dtype(wide) == "int32"
     assert dtype(narrow) == "uint16"
@@ -302,14 +303,15 @@ def test_a_dry_run_writes_nothing(tmp_path):
     source = slow_conversions.olmo([[[1, 2], [3]]], dtype="uint32", compress=gzip.compress).write(
         tmp_path / "in"
     )
-    plan = tokshard.dry_run_convert(ConvertOptions(source, "olmo", tmp_path / "out")).to_json()
+    plan = convert(ConvertOptions(source, "olmo", tmp_path / "out"), dry_run=True).to_json()
     assert plan["state"] == "new"
     (file,) = plan["files"]
     assert (file["tokens"], file["dtype"]) == (3, "uint32")
     assert file["boundaries"].endswith("part-0.csv.gz")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
     convert(ConvertOptions(source, "olmo", tmp_path / "out"))
-    assert tokshard.dry_run_convert(ConvertOptions(source, "olmo", tmp_path / "out")).state == "up-to-date"
+    again = convert(ConvertOptions(source, "olmo", tmp_path / "out"), dry_run=True)
+    assert (again.action, again.state) == ("planned", "up-to-date")
 
 
 def test_the_formats_are_those_of_manifests():
@@ -347,4 +349,4 @@ def test_a_full_disk_keeps_what_was_converted(tmp_path, monkeypatch):
             convert(options)
     report = convert(options)
     assert report.bytes_resumed > 100
-    assert report.tokens == 240
+    assert report.output.tokens == 240

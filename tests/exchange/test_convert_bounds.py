@@ -61,4 +61,5 @@ def test_empty_documents_are_taken_in_pieces(tmp_path, monkeypatch):
     pieces = [*DocumentEnds(file, 0).take(1000)]
     assert [*map(len, pieces)] == [1000] * 20 + [1]
     report = convert(ConvertOptions(source, "olmo", tmp_path / "out"))
-    assert (report.documents, report.sequences, report.tokens) == (20_001, 1, 1000)
+    data = report.output.dataset
+    assert (data.documents, data.sequences, data.tokens) == (20_001, 1, 1000)

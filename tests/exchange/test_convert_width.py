@@ -60,7 +60,9 @@ def test_convert_refuses_uint32_tokens_that_are_passed_as_uint16(tmp_path):
         "pass --source-dtype uint32",
     )
     assert failure(command(*words, "--source-dtype", "uint16", "--dry-run"))[0] == 3
-    assert json_of(command(*words, "--source-dtype", "uint32", "--json"))["tokens"] == len(IDS)
+    assert json_of(command(*words, "--source-dtype", "uint32", "--json"))["output"]["dataset"][
+        "tokens"
+    ] == len(IDS)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_convert_finds_the_width_of_few_tokens(tmp_path, ids, dtype, source_dtyp
         with pytest.raises(InputError, match=r"every second of its first (4 16|8 8)-bit words is zero"):
             convert(options)
     else:
-        assert convert(options).tokens == len(ids)
+        assert convert(options).output.tokens == len(ids)
 
 
 def test_convert_requires_the_width_of_each_file(tmp_path):
@@ -131,7 +133,7 @@ def test_an_export_with_a_zero_in_every_second_place_is_converted_back(tmp_path,
     plain.write(tmp_path / "in")
     ids = {"eod_id": 9, "bos_id": 9} if form == "nanogpt" else {}
     tokshard.export(ExportOptions(tmp_path / "in", form, tmp_path / "x", **ids))
-    assert convert(ConvertOptions(tmp_path / "x", form, tmp_path / "out")).documents == 3
+    assert convert(ConvertOptions(tmp_path / "x", form, tmp_path / "out")).output.dataset.documents == 3
 
 
 def test_a_headerless_file_of_nanogpt_is_converted_as_its_hint_says(tmp_path):
@@ -147,5 +149,5 @@ def test_a_headerless_file_of_nanogpt_is_converted_as_its_hint_says(tmp_path):
         "--source-dtype uint16 --eod-id ID (50256 for GPT-2)"
     )
     advised = ["--from", "olmo", "--source-dtype", "uint16", "--eod-id", "7", "--json"]
-    report = json_of(command("convert", source, *advised, "-o", tmp_path / "out"))
-    assert (report["tokens"], report["documents"]) == (1000, 251)
+    data = json_of(command("convert", source, *advised, "-o", tmp_path / "out"))["output"]["dataset"]
+    assert (data["tokens"], data["documents"]) == (1000, 251)

@@ -300,8 +300,10 @@ def test_their_own_files_are_converted_to_what_megatron_writes(tmp_path, dtype):
 
     def check(source, form, expected, **options):
         report = convert(ConvertOptions(source, form, tmp_path / f"{source.name}-ours", **options))
-        theirs = by_megatron(megatron, tmp_path / f"{source.name}-theirs", expected, report.dtype)
-        assert report.dtype == dtype
+        theirs = by_megatron(
+            megatron, tmp_path / f"{source.name}-theirs", expected, report.output.dataset.dtype
+        )
+        assert report.output.dataset.dtype == dtype
         assert contents(tmp_path / f"{source.name}-ours") == theirs
 
     (tmp_path / "dolma").mkdir()

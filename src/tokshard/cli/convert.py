@@ -13,10 +13,11 @@ from tokshard.cli import declarations, rendering
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import choice, count, switch, text
 from tokshard.cli.options import RUN, AsJson, DryRun, Force, Lock, NoProgress, Quiet
-from tokshard.core.formatting import counted, size, throughput, tokenizer_name, written_dataset
+from tokshard.core.formatting import counted, size, throughput, tokenizer_name
 
 if TYPE_CHECKING:
-    from tokshard import ConvertDryRun, ConvertReport
+    from tokshard import ConvertReport
+    from tokshard.dataset.plan import ConvertParameters
 
 _SHOWN_FILES = 10
 TOKENS = "Tokens"
@@ -155,62 +156,58 @@ def convert(
             force=force,
             lock=lock,
         )
-        if dry_run:
-            plan = tokshard.dry_run_convert(options)
-            run.warn(plan.warnings)
-            run.show(plan, _show_dry_run)
-            return
-        report = tokshard.convert(options, progress=run.progress)
+        report = tokshard.convert(options, dry_run=dry_run, progress=None if dry_run else run.progress)
         run.warn(report.warnings)
-        run.show(report, _show)
+        run.show(report, _show_dry_run if dry_run else _show)
 
 
 def _show(report: ConvertReport) -> None:
-    facts: list[tuple[str, object]] = [
-        ("up to date" if report.up_to_date else "written", written_dataset(report))
-    ]
-    if not report.up_to_date:
+    output = report.output
+    is_found = report.action == "found"
+    facts: list[tuple[str, object]] = [("up to date" if is_found else "written", output.describe())]
+    if not is_found:
         if report.bytes_resumed:
             facts.append(("reused", f"{size(report.bytes_resumed)} converted by an earlier run"))
-        speed = throughput(report.seconds, report.bin_bytes + report.idx_bytes, report.tokens)
-        facts.append(("time", f"{counted(report.files, f'{report.format} file')} in {speed}"))
+        speed = throughput(report.seconds, output.size_bytes, output.tokens)
+        facts.append(("time", f"{counted(report.file_count, f'{report.options.format} file')} in {speed}"))
     facts.append(("tokenizer", _tokenizer(report)))
-    facts.append(("documents", _endings(report)))
-    rendering.outcome([*facts, ("next", f"tokshard inspect {shlex.quote(report.prefix)}")])
+    facts.append(("documents", _endings(report.options)))
+    rendering.outcome([*facts, ("next", f"tokshard inspect {shlex.quote(output.path_prefix)}")])
 
 
-def _show_dry_run(plan: ConvertDryRun) -> None:
-    total = sum(file.size_bytes for file in plan.files)
-    tokens = sum(file.tokens for file in plan.files)
-    rendering.line(f"source: {counted(len(plan.files), 'file')}, {counted(tokens, 'token')}, {size(total)}")
-    files = [
-        f"  {file.path} ({counted(file.tokens, 'token')} of {file.dtype}"
+def _show_dry_run(report: ConvertReport) -> None:
+    files, options = report.files or (), report.options
+    total = sum(file.source.size_bytes for file in files)
+    tokens = sum(file.tokens for file in files)
+    rendering.line(f"source: {counted(len(files), 'file')}, {counted(tokens, 'token')}, {size(total)}")
+    lines = [
+        f"  {file.source.path} ({counted(file.tokens, 'token')} of {file.dtype}"
         f"{f', documents in {file.boundaries}' if file.boundaries else ''})"
-        for file in plan.files
+        for file in files
     ]
-    rendering.lines(files, _SHOWN_FILES, "  and {rest} more")
-    rendering.line(f"documents: {_rule(plan)}")
-    rendering.line(f"output: {plan.prefix} ({plan.state}), {plan.options.dtype}")
-    rendering.line(f"tokenizer: {_tokenizer(plan)}")
+    rendering.lines(lines, _SHOWN_FILES, "  and {rest} more")
+    are_listed = all(file.boundaries for file in files)
+    rendering.line(f"documents: {_rule(options, are_listed=are_listed)}")
+    rendering.line(f"output: {report.output.path_prefix} ({report.state}), {options.dtype}")
+    rendering.line(f"tokenizer: {_tokenizer(report)}")
 
 
-def _rule(plan: ConvertDryRun) -> str:
-    made = plan.options
-    if made.bos == "move":
-        return f"BOS token {made.bos_id} before them is replaced by EOD token {made.eod_id} after them"
-    if made.bos is not None:
-        return f"BOS token {made.bos_id} before them is {'kept' if made.bos == 'keep' else 'dropped'}"
-    if all(file.boundaries for file in plan.files):
+def _rule(options: ConvertParameters, *, are_listed: bool) -> str:
+    if options.bos == "move":
+        return f"BOS token {options.bos_id} before them is replaced by EOD token {options.eod_id} after them"
+    if options.bos is not None:
+        return f"BOS token {options.bos_id} before them is {'kept' if options.bos == 'keep' else 'dropped'}"
+    if are_listed:
         return "end as listed beside the tokens"
-    return f"end with EOD token {made.eod_id} where no file lists them"
+    return f"end with EOD token {options.eod_id} where no file lists them"
 
 
-def _tokenizer(plan: ConvertDryRun | ConvertReport) -> str:
-    known = plan.tokenizer
+def _tokenizer(report: ConvertReport) -> str:
+    known = report.output.tokenizer
     return "unknown: --tokenizer records it" if known is None else tokenizer_name(known)
 
 
-def _endings(report: ConvertReport) -> str:
-    if report.append_eod is None:
-        return "the EOD token is unknown" if report.eod_id is None else "none has tokens"
-    return f"{'all' if report.append_eod else 'not all'} end with the EOD token {report.eod_id}"
+def _endings(options: ConvertParameters) -> str:
+    if options.append_eod is None:
+        return "the EOD token is unknown" if options.eod_id is None else "none has tokens"
+    return f"{'all' if options.append_eod else 'not all'} end with the EOD token {options.eod_id}"

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, cast
 
 import numpy as np
 
-from tokshard.core.codec import XXH3_128, Document, Key
+from tokshard.core.codec import Key
 from tokshard.core.formatting import counted, listed
 from tokshard.core.progress import Progress, reporting
-from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec, OutputState
+from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
 from tokshard.dataset.layout import optimal_dtype
-from tokshard.dataset.plan import BuildPlan, ConvertParameters, TokenFormat
+from tokshard.dataset.plan import BuildPlan, ConvertParameters, TokenFileInput
+from tokshard.dataset.report import BuildReport, DatasetProduct
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
 from tokshard.dataset.workdir import WorkDirectory
 from tokshard.errors import TokenizerMismatchError, UsageError
@@ -34,42 +35,10 @@ _SHOWN_FILES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class ConvertReport(Document):
-    """The dataset written by :func:`tokshard.convert`."""
-
-    SCHEMA = "tokshard.convert-report/1"
-
-    prefix: Annotated[str, Key("prefix", "The path prefix of the dataset.")]
-    format: Annotated[TokenFormat, Key("format", "The format of the sources.")]
-    files: Annotated[int, Key("files", "Token files that were read.", minimum=1)]
-    dtype: Annotated[str, Key("dtype", "The dtype of the tokens.")]
-    documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
-    sequences: Annotated[int, Key("sequences", "Sequences: documents that are not empty.", minimum=0)]
-    tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0)]
-    bin_bytes: Annotated[int, Key("bin_bytes", "The size of the .bin file.", minimum=0)]
-    idx_bytes: Annotated[int, Key("idx_bytes", "The size of the .idx file.", minimum=0)]
-    pieces_xxh3_128: Annotated[
-        str, Key("pieces_xxh3_128", "The piecewise digest of the .bin file.", pattern=XXH3_128)
-    ]
-    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if it was not given.")]
-    eod_id: Annotated[int | None, Key("eod_id", "The id of the EOD token; null if unknown.", minimum=0)]
-    append_eod: Annotated[
-        bool | None, Key("append_eod", "Whether the EOD token ends all documents; null if it is unknown.")
-    ]
-    bytes_resumed: Annotated[
-        int, Key("bytes_resumed", "Bytes of tokens converted by an earlier run.", minimum=0)
-    ]
-    up_to_date: Annotated[bool, Key("up_to_date", "Whether the output already existed and nothing was done.")]
-    seconds: Annotated[float, Key("seconds", "Duration.", minimum=0)]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
-
-
-@dataclass(frozen=True, slots=True)
 class SourceFile:
     """A token file of a conversion."""
 
-    path: Annotated[str, Key("path", "The path.")]
-    size_bytes: Annotated[int, Key("bytes", "Size in bytes.", minimum=0)]
+    source: Annotated[TokenFileInput, Key("source", "The file.")]
     dtype: Annotated[str, Key("dtype", "The dtype of its tokens.")]
     tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0)]
     boundaries: Annotated[
@@ -77,21 +46,27 @@ class SourceFile:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertDryRun(Document):
-    """The dataset that :func:`tokshard.convert` would write."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertReport(BuildReport):
+    """The dataset that :func:`tokshard.convert` wrote, found up to date, or would write."""
 
-    SCHEMA = "tokshard.convert-dry-run/1"
+    SCHEMA = "tokshard.convert/1"
 
-    prefix: Annotated[str, Key("prefix", "The path prefix of the dataset.")]
-    files: Annotated[tuple[SourceFile, ...], Key("files", "The token files, in order.")]
+    output: Annotated[DatasetProduct, Key("output", "The dataset.")]
     options: Annotated[ConvertParameters, Key("options", "The options that determine the bytes.")]
-    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if it was not given.")]
-    state: Annotated[OutputState, Key("state", "State that the run would start from.")]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
+    file_count: Annotated[int, Key("file_count", "Token files.", minimum=1)]
+    files: Annotated[
+        tuple[SourceFile, ...] | None, Key("files", "Dry run: the token files, in order.", omit_none=True)
+    ] = None
+    bytes_resumed: Annotated[
+        int | None,
+        Key("bytes_resumed", "Bytes of tokens converted by an earlier run.", minimum=0, omit_none=True),
+    ] = None
 
 
-def convert(options: ConvertOptions, *, progress: Progress | None = None) -> ConvertReport:
+def convert(
+    options: ConvertOptions, *, dry_run: bool = False, progress: Progress | None = None
+) -> ConvertReport:
     """Convert token files of another trainer into an indexed dataset, without encoding anything again.
 
     The documents are those of the source, in its order: of nanogpt files they begin at BOS tokens, of the
@@ -100,6 +75,7 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
 
     Args:
         options: The sources, the output and the options.
+        dry_run: Check the sources and plan the conversion, but write nothing.
         progress: Receives the progress.
 
     Raises:
@@ -115,13 +91,15 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
     Example:
         >>> options = ConvertOptions("fineweb10B", "nanogpt", "out/web", bos_id=50256)
         >>> report = convert(options)  # doctest: +SKIP
-        >>> report.append_eod  # doctest: +SKIP
+        >>> report.options.append_eod  # doctest: +SKIP
         True
     """
     started = time.monotonic()
     with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("reading headers")
         job = _prepare(options)
+        if dry_run:
+            return _report(job, None, started)
         result = job.spec.up_to_date(job.work)
         if result is None:
             with job.work.locked(), BuildRun(job.spec, job.work) as run:
@@ -129,28 +107,6 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
                 if result is None:
                     result = run.publish(_stage(job, listener))
         return _report(job, result, started)
-
-
-def dry_run_convert(options: ConvertOptions) -> ConvertDryRun:
-    """Return what :func:`convert` would do with the same options, without writing anything."""
-    job = _prepare(options)
-    return ConvertDryRun(
-        prefix=job.work.prefix,
-        files=tuple(
-            SourceFile(
-                file.path,
-                file.state.size_bytes,
-                file.dtype.name,
-                file.tokens,
-                file.boundaries.state.path if file.boundaries is not None else None,
-            )
-            for file in job.files
-        ),
-        options=job.parameters,
-        tokenizer=job.vocabulary.identity,
-        state=job.spec.state(job.work),
-        warnings=job.warnings,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,30 +309,36 @@ def _stage(job: _Conversion, progress: Progress) -> BuildResult:
     return BuildResult((manifest,), conversion.resumed_bytes)
 
 
-def _report(job: _Conversion, result: BuildResult, started: float) -> ConvertReport:
-    (manifest,) = result.manifests
-    data, files = manifest.dataset, manifest.files
-    warnings = job.warnings
-    if job.parameters.bos is not None and data.documents == 1:
-        warnings += (
-            f"the source has a single document: the BOS token {job.parameters.bos_id} begins no other one",
+def _report(job: _Conversion, result: BuildResult | None, started: float) -> ConvertReport:
+    # No result means a dry run.
+    prefix, parameters, warnings = job.work.prefix, job.parameters, job.warnings
+    if result is None:
+        output = DatasetProduct(prefix, job.vocabulary.identity)
+    else:
+        (manifest,) = result.manifests
+        output = DatasetProduct.of(prefix, manifest)
+        parameters = replace(parameters, append_eod=manifest.options.append_eod)
+        if parameters.bos is not None and manifest.dataset.documents == 1:
+            warnings += (
+                f"the source has a single document: the BOS token {parameters.bos_id} begins no other one",
+            )
+    files = (
+        SourceFile(
+            file.state,
+            file.dtype.name,
+            file.tokens,
+            file.boundaries.state.path if file.boundaries is not None else None,
         )
+        for file in job.files
+    )
     return ConvertReport(
-        prefix=job.work.prefix,
-        format=job.parameters.format,
-        files=len(job.files),
-        dtype=data.dtype,
-        documents=data.documents,
-        sequences=data.sequences,
-        tokens=data.tokens,
-        bin_bytes=files.bin.size_bytes,
-        idx_bytes=files.idx.size_bytes,
-        pieces_xxh3_128=files.bin.pieces_xxh3_128,
-        tokenizer=manifest.tokenizer,
-        eod_id=manifest.options.eod_id,
-        append_eod=manifest.options.append_eod,
-        bytes_resumed=result.resumed,
-        up_to_date=result.up_to_date,
+        action="planned" if result is None else result.action,
+        state=job.spec.state(job.work) if result is None else None,
+        output=output,
+        options=parameters,
+        file_count=len(job.files),
+        files=tuple(files) if result is None else None,
+        bytes_resumed=result.resumed if result else None,
         seconds=time.monotonic() - started,
         warnings=warnings,
     )
