@@ -34,6 +34,7 @@ OPTIONAL = {
 
 OF_RUNS = {
     "tokshard.convert/1": {"bytes_resumed", "files", "state"},
+    "tokshard.export-report/1": {"manifest", "state"},
     "tokshard.merge/1": {"bytes_resumed", "free_bytes", "inputs", "shuffle_sizes", "state"},
 }
 """What only the report of a run, or only that of a dry run has, by schema."""
@@ -120,7 +121,7 @@ RUNS = [
     ("diff mix own", 1, "diff"),
     ("diff mix/cache cache", 1, "diff"),
     ("diff plan mix", 2, "error"),
-    ("export web --to nanogpt -o exported --dry-run", 0, "export-dry-run"),
+    ("export web --to nanogpt -o exported --dry-run", 0, "export-report"),
     ("export web --to nanogpt -o exported", 0, "export-report"),
     ("export plan --samples --to datatrove -o samples", 0, "export-report"),
     ("verify exported", 0, "verify"),

@@ -31,16 +31,16 @@ def export(to="olmo", output="out", source="d", **options):
 
 
 def test_an_export_is_written_once_and_replaced_on_demand(place):
-    assert not export().up_to_date
+    assert export().action == "written"
     before = {path.name: path.stat().st_mtime_ns for path in Path("out").iterdir()}
-    assert export().up_to_date
+    assert export().action == "found"
     assert {path.name: path.stat().st_mtime_ns for path in Path("out").iterdir()} == before
     with pytest.raises(OutputExistsError, match="shard_tokens was 1073741824 and is now 6"):
         export(shard_tokens=6)
     with pytest.raises(OutputExistsError, match="format was olmo and is now datatrove"):
         export("datatrove")
-    assert export(shard_tokens=6, force=True).shards == 3
-    assert export(force=True).shards == 1
+    assert export(shard_tokens=6, force=True).manifest.shards == 3
+    assert export(force=True).manifest.shards == 1
     assert sorted(os.listdir("out")) == [".tokshard", "part-0-00000.csv.gz", "part-0-00000.npy"]
 
 
@@ -49,7 +49,7 @@ def test_a_moved_dataset_is_the_same_and_a_changed_one_is_not(place):
     os.mkdir("elsewhere")
     for suffix in ("bin", "idx"):
         os.rename(f"d.{suffix}", f"elsewhere/d.{suffix}")
-    assert export(source="elsewhere/d").up_to_date
+    assert export(source="elsewhere/d").action == "found"
     Plain("uint16", [*DOCUMENTS, [[4]]]).write("elsewhere/d")
     with pytest.raises(OutputExistsError, match="bin_bytes was 24 and is now 26"):
         export(source="elsewhere/d")
@@ -108,7 +108,7 @@ def test_the_dtype_holds_the_vocabulary(tmp_path, to, dtype, vocabulary, expecte
     Plain(dtype, DOCUMENTS).write(tmp_path / "d")
     options = {"bos_id": 0} if to == "nanogpt" else {}
     report = export(to, tmp_path / "out", tmp_path / "d", vocab_size=vocabulary, **options)
-    assert report.dtype == expected
+    assert report.manifest.parameters.dtype == expected
     assert ("unknown" in report.dtype_detail) == (vocabulary is None)
 
 
@@ -195,12 +195,15 @@ def test_a_tokenized_dataset_is_exported_with_the_numbers_of_its_documents(place
 def test_a_dry_run_writes_nothing_and_counts_files(place):
     for to, options in (("olmo", {}), ("datatrove", {}), ("parquet", {}), ("nanogpt", {"bos_id": 0})):
         chosen = tokshard.ExportOptions("d", to, to, shard_tokens=5, **options)
-        plan = tokshard.dry_run_export(chosen)
-        assert (plan.state, os.path.exists(to)) == ("new", False)
-        assert abs(plan.files - tokshard.export(chosen).files) <= (to == "nanogpt")
-        assert tokshard.dry_run_export(chosen).state == "up-to-date"
+        planned = tokshard.export(chosen, dry_run=True)
+        assert (planned.action, planned.state, os.path.exists(to)) == ("planned", "new", False)
+        written = tokshard.export(chosen)
+        assert abs(planned.files - written.files) <= (to == "nanogpt")
+        assert (planned.records, planned.source_tokens) == (written.records, written.source_tokens)
+        assert planned.plan.parameters == written.manifest.parameters
+        assert tokshard.export(chosen, dry_run=True).state == "up-to-date"
         changed = tokshard.ExportOptions("d", to, to, shard_tokens=6, **options)
-        assert tokshard.dry_run_export(changed).state == "exists"
+        assert tokshard.export(changed, dry_run=True).state == "exists"
 
 
 def test_an_empty_dataset_is_exported(place):

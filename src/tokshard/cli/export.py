@@ -17,7 +17,7 @@ from tokshard.core import formatting
 from tokshard.core.formatting import counted, throughput
 
 if TYPE_CHECKING:
-    from tokshard import ExportDryRun, ExportReport
+    from tokshard import ExportReport
 
 SAMPLES = "Samples"
 FILES = "Files"
@@ -204,50 +204,48 @@ def export(
             force,
             lock,
         )
-        if dry_run:
-            plan = tokshard.dry_run_export(options)
-            run.warn(plan.warnings)
-            run.show(plan, _show_dry_run)
-            return
-        report = tokshard.export(options, progress=run.progress)
+        report = tokshard.export(options, dry_run=dry_run, progress=run.progress)
         run.warn(report.warnings)
         run.show(report, _show)
 
 
-def _records(kind: str, records: int) -> str:
-    return counted(records, "document" if kind == "dataset" else "sample")
+def _records(report: ExportReport) -> str:
+    return counted(report.records, "document" if report.plan.source.kind == "dataset" else "sample")
 
 
 def _show(report: ExportReport) -> None:
+    manifest = report.manifest
+    if manifest is None:
+        _show_plan(report)
+        return
+    dtype = manifest.parameters.dtype
     written = (
-        f"{report.output} ({counted(report.files, 'file')}, {formatting.size(report.size_bytes)}: "
-        f"{_records(report.kind, report.records)}, {counted(report.tokens, 'token')} of {report.dtype})"
+        f"{report.output} ({counted(report.files, 'file')}, {formatting.size(manifest.size_bytes)}: "
+        f"{_records(report)}, {counted(manifest.tokens, 'token')} of {dtype})"
     )
-    facts: list[tuple[str, object]] = [("up to date" if report.up_to_date else "written", written)]
-    facts.append(("dtype", f"{report.dtype}: {report.dtype_detail}"))
-    if report.tokens_added or report.tokens_left_out:
+    facts: list[tuple[str, object]] = [("up to date" if report.action == "found" else "written", written)]
+    facts.append(("dtype", f"{dtype}: {report.dtype_detail}"))
+    if manifest.tokens_added or manifest.tokens_left_out:
         added, left_out = (
-            counted(report.tokens_added, "BOS token"),
-            counted(report.tokens_left_out, "EOD token"),
+            counted(manifest.tokens_added, "BOS token"),
+            counted(manifest.tokens_left_out, "EOD token"),
         )
         facts.append(("documents", f"{added} added before them, {left_out} left out after them"))
-    if not report.up_to_date:
+    if report.action == "written":
         if report.shards_resumed:
             facts.append(("reused", f"{counted(report.shards_resumed, 'shard')} written by an earlier run"))
-        facts.append(("time", throughput(report.seconds, report.size_bytes, report.tokens)))
+        facts.append(("time", throughput(report.seconds, manifest.size_bytes, manifest.tokens)))
     rendering.outcome([*facts, ("next", f"tokshard verify {shlex.quote(report.output)}")])
 
 
-def _show_dry_run(plan: ExportDryRun) -> None:
-    rendering.line(
-        f"source: {plan.source} ({plan.kind}, {_records(plan.kind, plan.records)}, "
-        f"{counted(plan.source_tokens, 'token')})"
-    )
-    parameters = plan.parameters
+def _show_plan(report: ExportReport) -> None:
+    tokens = counted(report.source_tokens, "token")
+    rendering.line(f"source: {report.source} ({report.plan.source.kind}, {_records(report)}, {tokens})")
+    parameters = report.plan.parameters
     limit = counted(parameters.shard_tokens, "token")
-    rendering.line(f"format: {parameters.to}, {counted(plan.files, 'file')}, shards of {limit}")
-    rendering.line(f"dtype: {parameters.dtype}: {plan.dtype_detail}")
+    rendering.line(f"format: {parameters.to}, {counted(report.files, 'file')}, shards of {limit}")
+    rendering.line(f"dtype: {parameters.dtype}: {report.dtype_detail}")
     if parameters.bos_id is not None:
         left_out = "none" if parameters.eod_id is None else str(parameters.eod_id)
         rendering.line(f"documents: BOS token {parameters.bos_id} before, EOD token left out: {left_out}")
-    rendering.line(f"output: {plan.output} ({plan.state})")
+    rendering.line(f"output: {report.output} ({report.state})")

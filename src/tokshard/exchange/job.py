@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Annotated, Self
+from typing import Annotated, Any, Literal, Self
 
 from tokshard.core.background import Background
 from tokshard.core.codec import Document, Key
@@ -20,8 +20,8 @@ from tokshard.errors import InputError, StorageError, UsageError
 from tokshard.exchange import datatrove, nanogpt, olmo, parquet
 from tokshard.exchange.directory import ExportDirectory, ShardJournal
 from tokshard.exchange.formats import ChosenDtype, Format, Stage, choose_dtype, settle
-from tokshard.exchange.manifest import ExportManifest, ExportParameters, ExportPlan, SourceKind
-from tokshard.exchange.options import ExportOptions, FormatName
+from tokshard.exchange.manifest import ExportManifest, ExportParameters, ExportPlan
+from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.shards import ExportedFile, Position, WrittenShard
 from tokshard.exchange.source import OpenSource, open_source
 from tokshard.storage.lock import lock_mode
@@ -42,55 +42,46 @@ _SHARD_TOKENS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport(Document):
-    """The files written by :func:`tokshard.export`."""
+    """An export, and what :func:`tokshard.export` did.
+
+    Attributes:
+        manifest: The export as it was written or found; None after a dry run.
+    """
 
     SCHEMA = "tokshard.export-report/1"
 
     output: Annotated[str, Key("output", "Directory of the export.")]
-    to: Annotated[FormatName, Key("format", "Format.")]
     source: Annotated[str, Key("source", "The source, as the user named it.")]
-    kind: Annotated[SourceKind, Key("kind", "Kind of the source.")]
-    records: Annotated[int, Key("records", "Documents, or samples.", minimum=0)]
-    tokens: Annotated[int, Key("tokens", "Tokens in the files.", minimum=0)]
-    tokens_added: Annotated[int, Key("tokens_added", "Of them, BOS tokens that were added.", minimum=0)]
-    tokens_left_out: Annotated[
-        int, Key("tokens_left_out", "EOD tokens of the source that were left out.", minimum=0)
+    action: Annotated[
+        Literal["planned", "written", "found"],
+        Key("action", "planned: a dry run; written; found: the output was up to date."),
     ]
-    dtype: Annotated[str, Key("dtype", "Dtype of the tokens.")]
+    plan: Annotated[ExportPlan, Key("plan", "Requested parameters, and the source.")]
+    manifest: Annotated[
+        ExportManifest | None,
+        Key("manifest", "Manifest of the export; absent after a dry run.", omit_none=True),
+    ] = None
+    state: Annotated[
+        OutputState | None,
+        Key("state", "State that a run would start from; absent except after a dry run.", omit_none=True),
+    ] = None
     dtype_detail: Annotated[str, Key("dtype_detail", "Reason for the dtype.")]
-    shards: Annotated[int, Key("shards", "Shards.", minimum=0)]
-    shards_resumed: Annotated[int, Key("shards_resumed", "Shards written by an earlier run.", minimum=0)]
-    files: Annotated[int, Key("files", "Files.", minimum=0)]
-    size_bytes: Annotated[int, Key("bytes", "Size of all files.", minimum=0)]
-    up_to_date: Annotated[bool, Key("up_to_date", "Whether the output already existed and nothing was done.")]
-    seconds: Annotated[float, Key("seconds", "Duration.", minimum=0)]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
-
-
-@dataclass(frozen=True, slots=True)
-class ExportDryRun(Document):
-    """The files that :func:`tokshard.export` would write."""
-
-    SCHEMA = "tokshard.export-dry-run/1"
-
-    output: Annotated[str, Key("output", "Directory of the export.")]
-    source: Annotated[str, Key("source", "The source, as the user named it.")]
-    kind: Annotated[SourceKind, Key("kind", "Kind of the source.")]
-    parameters: Annotated[ExportParameters, Key("parameters", "Options that determine the bytes.")]
-    dtype_detail: Annotated[str, Key("dtype_detail", "Reason for the dtype.")]
-    records: Annotated[int, Key("records", "Documents, or samples.", minimum=0)]
+    records: Annotated[int, Key("records", "Documents, or samples, of the source.", minimum=0)]
     source_tokens: Annotated[int, Key("source_tokens", "Tokens of the source.", minimum=0)]
     files: Annotated[
         int,
-        Key("files", "Files; of nanogpt those if all documents end with the EOD token.", minimum=0),
+        Key("files", "Files; planned for nanogpt as if all documents ended with the EOD token.", minimum=0),
     ]
-    state: Annotated[OutputState, Key("state", "State that the run would start from.")]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
+    shards_resumed: Annotated[int, Key("shards_resumed", "Shards written by an earlier run.", minimum=0)] = 0
+    seconds: Annotated[float, Key("seconds", "Duration.", minimum=0)]
+    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")] = ()
 
 
-def export(options: ExportOptions, *, progress: Progress | None = None) -> ExportReport:
+def export(
+    options: ExportOptions, *, dry_run: bool = False, progress: Progress | None = None
+) -> ExportReport:
     """Write the documents of a dataset, or samples in training order, in the format of another trainer.
 
     The token files have the bytes that the format's own writer makes from the same ids. Finished shards are
@@ -100,6 +91,7 @@ def export(options: ExportOptions, *, progress: Progress | None = None) -> Expor
 
     Args:
         options: The source, the format, the output and the options.
+        dry_run: Whether to plan the export without writing anything.
         progress: Receives the progress.
 
     Raises:
@@ -120,6 +112,13 @@ def export(options: ExportOptions, *, progress: Progress | None = None) -> Expor
     with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("reading indexes")
         job = _prepare(options)
+        if dry_run:
+            return ExportReport(
+                action="planned",
+                state=job.output.state(),
+                files=job.form.count_files(),
+                **_facts(job, started),
+            )
         with unchanged(job.source.prefixes) as check_source:
             resumed = 0
             manifest = job.output.up_to_date()
@@ -131,24 +130,14 @@ def export(options: ExportOptions, *, progress: Progress | None = None) -> Expor
                     was_there = manifest is not None
                     if manifest is None:
                         manifest, resumed = _written(job, listener, check_source)
-        return _report(job, manifest, resumed, started, up_to_date=was_there)
-
-
-def dry_run_export(options: ExportOptions) -> ExportDryRun:
-    """Return what :func:`export` would do with the same options, without writing anything."""
-    job = _prepare(options)
-    return ExportDryRun(
-        output=options.directory,
-        source=os.fspath(options.source),
-        kind=job.source.description.kind,
-        parameters=job.output.plan.parameters,
-        dtype_detail=job.dtype.reason,
-        records=job.source.records.count,
-        source_tokens=job.source.records.tokens,
-        files=job.form.count_files(),
-        state=job.output.state(),
-        warnings=(),
-    )
+        return ExportReport(
+            action="found" if was_there else "written",
+            manifest=manifest,
+            files=len(manifest.files),
+            shards_resumed=resumed,
+            warnings=tuple(_warnings(job, manifest)),
+            **_facts(job, started),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,34 +359,22 @@ def _manifest(job: _ExportJob, shards: list[WrittenShard], files: tuple[Exported
     )
 
 
-def _report(
-    job: _ExportJob, manifest: ExportManifest, resumed: int, started: float, *, up_to_date: bool
-) -> ExportReport:
-    shards = sum(file.tokens is not None for file in manifest.files)
-    return ExportReport(
-        output=job.options.directory,
-        to=manifest.parameters.to,
-        source=os.fspath(job.options.source),
-        kind=manifest.source.kind,
-        records=manifest.records,
-        tokens=manifest.tokens,
-        tokens_added=manifest.tokens_added,
-        tokens_left_out=manifest.tokens_left_out,
-        dtype=manifest.parameters.dtype,
-        dtype_detail=job.dtype.reason,
-        shards=shards,
-        shards_resumed=resumed,
-        files=len(manifest.files),
-        size_bytes=sum(file.size_bytes for file in manifest.files),
-        up_to_date=up_to_date,
-        seconds=time.monotonic() - started,
-        warnings=tuple(_warnings(job, manifest, shards)),
-    )
+def _facts(job: _ExportJob, started: float) -> dict[str, Any]:
+    """Return the fields that the reports of a run and of a dry run share."""
+    return {
+        "output": job.options.directory,
+        "source": os.fspath(job.options.source),
+        "plan": job.output.plan,
+        "dtype_detail": job.dtype.reason,
+        "records": job.source.records.count,
+        "source_tokens": job.source.records.tokens,
+        "seconds": time.monotonic() - started,
+    }
 
 
-def _warnings(job: _ExportJob, manifest: ExportManifest, shards: int) -> Iterator[str]:
+def _warnings(job: _ExportJob, manifest: ExportManifest) -> Iterator[str]:
     parameters = manifest.parameters
-    if parameters.to == "nanogpt" and 0 < shards <= (parameters.val_shards or 0):
+    if parameters.to == "nanogpt" and 0 < manifest.shards <= (parameters.val_shards or 0):
         yield (
             f"all {counted(manifest.tokens, 'token')} are in validation shards: lower --shard-tokens, or "
             "pass --val-shards 0"

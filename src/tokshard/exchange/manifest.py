@@ -169,6 +169,16 @@ class ExportManifest(Document):
         if not self.seal:
             object.__setattr__(self, "seal", self.expected_seal())
 
+    @property
+    def shards(self) -> int:
+        """The number of files with tokens."""
+        return sum(file.tokens is not None for file in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.size_bytes for file in self.files)
+
     def expected_seal(self) -> str:
         """Return the SHA-256 of all fields but the seal."""
         value: dict[str, Any] = self.to_json()
