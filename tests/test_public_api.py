@@ -59,7 +59,6 @@ PUBLIC = [
     "NamingOptions",
     "PackingReport",
     "Plan",
-    "PlanFiles",
     "PlanSampleSummary",
     "PlanSummary",
     "RankSummary",
@@ -104,9 +103,6 @@ PUBLIC = [
     "discard_work",
     "doctor",
     "dry_run_blend",
-    "dry_run_export",
-    "dry_run_replan",
-    "dry_run_shard_plan",
     "dry_run_tokenize",
     "emit_megatron",
     "export",
@@ -236,11 +232,12 @@ def make_plans(api):
     plan = api.ShardPlanOptions(
         sources=("mix",), output="plan", data_parallel=2, batch_sizes=api.BatchSizes(global_batch_size=8)
     )
-    assert api.dry_run_shard_plan(plan).streams.keys() >= {"train"}
+    planned = api.shard_plan(plan, dry_run=True)
+    assert planned.plan.streams.keys() >= {"train"}
     assert api.shard_plan(plan).to_json()["schema"] == "tokshard.shard-plan/1"
-    assert api.read_plan("plan").plan_id == api.dry_run_shard_plan(plan).plan_id
+    assert api.read_plan("plan").plan_id == planned.plan.plan_id
     replan = api.ReplanOptions(plan="plan", output="plan2", consumed_samples=80, data_parallel=4)
-    assert api.dry_run_replan(replan).plan_id == api.replan(replan).plan.plan_id
+    assert api.replan(replan, dry_run=True).plan.plan_id == api.replan(replan).plan.plan_id
     assert api.write_plan(api.read_plan("plan2"), "copied")
 
 

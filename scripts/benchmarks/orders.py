@@ -185,7 +185,7 @@ def follow(sources: str, *, batch: int, window: int = WINDOW, **options: Any) ->
     planning = tokshard.ShardPlanOptions(
         sources=(sources,), output="plan", data_parallel=RANKS, batch_sizes=sizes, digests=False, **options
     )
-    reads = Reads(tokshard.dry_run_shard_plan(planning).streams["train"], batch)
+    reads = Reads(tokshard.shard_plan(planning, dry_run=True).plan.streams["train"], batch)
     steps = np.arange(min(window // batch, reads.steps))
 
     def ranges(ids: Integers) -> Ranges:

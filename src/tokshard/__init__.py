@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from tokshard.exchange.options import ExportOptions
     from tokshard.ranks.options import BatchSizes, ShardPlanOptions
     from tokshard.ranks.plan import Plan, read_plan
-    from tokshard.ranks.planning import ShardPlanReport, dry_run_shard_plan, shard_plan
-    from tokshard.ranks.publication import PlanFiles, write_plan
-    from tokshard.ranks.replan.job import dry_run_replan, replan
+    from tokshard.ranks.planning import ShardPlanReport, shard_plan
+    from tokshard.ranks.publication import write_plan
+    from tokshard.ranks.replan.job import replan
     from tokshard.ranks.replan.options import ReplanOptions
     from tokshard.samples.blend.certificate import Certificate
     from tokshard.samples.blend.emission import emit_megatron
@@ -147,7 +147,6 @@ __all__ = [
     "NamingOptions",
     "PackingReport",
     "Plan",
-    "PlanFiles",
     "PlanSampleSummary",
     "PlanSummary",
     "RankSummary",
@@ -192,9 +191,6 @@ __all__ = [
     "discard_work",
     "doctor",
     "dry_run_blend",
-    "dry_run_export",
-    "dry_run_replan",
-    "dry_run_shard_plan",
     "dry_run_tokenize",
     "emit_megatron",
     "export",
@@ -263,7 +259,6 @@ _HOMES = {
     "NamingOptions": "tokshard.samples.index.options",
     "PackingReport": "tokshard.samples.index.packing_report",
     "Plan": "tokshard.ranks.plan",
-    "PlanFiles": "tokshard.ranks.publication",
     "PlanSampleSummary": "tokshard.checks.inspect.plans",
     "PlanSummary": "tokshard.checks.inspect.plans",
     "RankSummary": "tokshard.checks.inspect.plans",
@@ -307,9 +302,6 @@ _HOMES = {
     "discard_work": "tokshard.text.tokenize.discard",
     "doctor": "tokshard.checks.doctor.job",
     "dry_run_blend": "tokshard.samples.blend.job",
-    "dry_run_export": "tokshard.exchange.job",
-    "dry_run_replan": "tokshard.ranks.replan.job",
-    "dry_run_shard_plan": "tokshard.ranks.planning",
     "dry_run_tokenize": "tokshard.text.tokenize.run",
     "emit_megatron": "tokshard.samples.blend.emission",
     "export": "tokshard.exchange.job",

@@ -33,6 +33,7 @@ OPTIONAL = {
 """What not every document of its schema has: details of errors, and what old versions did not write."""
 
 OF_RUNS = {
+    "tokshard.shard-plan/1": {"files", "size_bytes"},
     "tokshard.convert/1": {"bytes_resumed", "files", "state"},
     "tokshard.export-report/1": {"manifest", "state"},
     "tokshard.merge/1": {"bytes_resumed", "free_bytes", "inputs", "shuffle_sizes", "state"},

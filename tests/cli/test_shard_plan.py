@@ -56,11 +56,8 @@ def test_the_result_as_json(mixture, tmp_path):
     value = json_of(done)
     assert value["schema"] == "tokshard.shard-plan/1"
     assert value["plan"]["plan_id"] == read_plan(tmp_path / "plan").plan_id
-    assert value["written"] == {
-        "directory": str(tmp_path / "plan"),
-        "files": 3,
-        "bytes": sum(path.stat().st_size for path in (tmp_path / "plan").iterdir()),
-    }
+    assert (value["output"], value["action"], value["files"]) == (str(tmp_path / "plan"), "written", 3)
+    assert value["size_bytes"] == sum(path.stat().st_size for path in (tmp_path / "plan").iterdir())
     assert value["coverage"]["test"]["epoch_ranges"][0]["dropped"] == 1
 
 

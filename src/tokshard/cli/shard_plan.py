@@ -95,11 +95,7 @@ def shard_plan(
         if from_plan is not None:
             mapping = PathMapping.of(options.parse_moved(moved))
             replanning = replan_options(from_plan, given, mapping, blend=blend)
-            if dry_run:
-                plan = tokshard.dry_run_replan(replanning, progress=run.progress)
-                report = tokshard.ShardPlanReport.of(plan, output, None)
-            else:
-                report = tokshard.replan(replanning, progress=run.progress)
+            report = tokshard.replan(replanning, dry_run=dry_run, progress=run.progress)
         else:
             given.refuse(_ONLY_FROM, "requires --from")
             planning = ShardPlanOptions(
@@ -147,26 +143,21 @@ def shard_plan(
                 force=force,
                 lock=lock,
             )
-            if dry_run:
-                plan = tokshard.dry_run_shard_plan(planning, progress=run.progress)
-                report = tokshard.ShardPlanReport.of(plan, output, None)
-            else:
-                report = tokshard.shard_plan(planning, progress=run.progress)
+            report = tokshard.shard_plan(planning, dry_run=dry_run, progress=run.progress)
         run.warn(report.plan.messages)
-        run.show(report, lambda report: _show(report, output))
+        run.show(report, _show)
 
 
-def _show(report: ShardPlanReport, output: str) -> None:
-    plan, files = report.plan.opened_from(f"{output}/plan.json"), report.written
-    rendering.show(tokshard.describe(plan, charts=False))
-    if files is None:
+def _show(report: ShardPlanReport) -> None:
+    rendering.show(tokshard.describe(report.plan, charts=False))
+    if report.files is None or report.size_bytes is None:
         rendering.line("nothing was written (--dry-run)")
         return
     rendering.outcome(
         [
-            ("written", f"{output}: {counted(files.count, 'file')}, {size(files.size_bytes)}"),
+            ("written", f"{report.output}: {counted(report.files, 'file')}, {size(report.size_bytes)}"),
             ("time", duration(report.seconds)),
-            ("next", f"tokshard inspect {shlex.quote(output)}"),
+            ("next", f"tokshard inspect {shlex.quote(report.output)}"),
         ]
     )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from tokshard.core.codec import Document, Key
 from tokshard.core.progress import Progress, reporting
@@ -17,7 +17,7 @@ from tokshard.ranks.modes import World, cyclic_order, layout_of, shuffle_links
 from tokshard.ranks.options import ShardPlanOptions
 from tokshard.ranks.order import Bucketing, SampleOrder
 from tokshard.ranks.plan import Plan, PlanWarning, Stream
-from tokshard.ranks.publication import PlanFiles, write_plan
+from tokshard.ranks.publication import write_plan
 from tokshard.ranks.requests import DEFAULT_WINDOW, PlanRequest, StreamRequest
 from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.sources import SampleSource
@@ -27,29 +27,33 @@ from tokshard.ranks.topology import Topology
 from tokshard.storage.lock import lock_mode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardPlanReport(Document):
-    """A plan that was made."""
+    """A plan, and what :func:`tokshard.shard_plan` or :func:`tokshard.replan` did."""
 
     SCHEMA = "tokshard.shard-plan/1"
 
-    plan: Annotated[Plan, Key("plan", "The plan, as its file has it.")]
+    output: Annotated[str, Key("output", "Directory of the plan.")]
+    action: Annotated[Literal["planned", "written"], Key("action", "planned: a dry run; written.")]
+    plan: Annotated[Plan, Key("plan", "The plan, with paths that can be opened.")]
     coverage: Annotated[dict[str, Coverage], Key("coverage", "Samples that each stream reads.")]
-    written: Annotated[PlanFiles | None, Key("written", "Files of the plan; null for a dry run.")]
-    seconds: Annotated[float, Key("seconds", "Duration of the run; 0 for a dry run.", minimum=0)] = 0.0
+    files: Annotated[
+        int | None, Key("files", "Number of files; absent after a dry run.", minimum=1, omit_none=True)
+    ] = None
+    size_bytes: Annotated[
+        int | None, Key("size_bytes", "Size of all files; absent after a dry run.", minimum=0, omit_none=True)
+    ] = None
+    seconds: Annotated[float, Key("seconds", "Duration of the run.", minimum=0)]
 
-    @classmethod
-    def of(cls, plan: Plan, output: str, written: PlanFiles | None) -> ShardPlanReport:
-        """Return the report of a plan in a directory."""
-        coverage = {name: coverage_of(stream.assignment) for name, stream in plan.streams.items()}
-        return cls(plan.stored_in(output), coverage, written)
 
-
-def shard_plan(options: ShardPlanOptions, *, progress: Progress | None = None) -> ShardPlanReport:
+def shard_plan(
+    options: ShardPlanOptions, *, dry_run: bool = False, progress: Progress | None = None
+) -> ShardPlanReport:
     """Plan the samples of every rank and write the plan; see :func:`write_plan`.
 
     Args:
         options: What to plan.
+        dry_run: Whether to plan without writing anything.
         progress: Receives the activities.
 
     Raises:
@@ -65,33 +69,30 @@ def shard_plan(options: ShardPlanOptions, *, progress: Progress | None = None) -
     """
     started = time.monotonic()
     with lock_mode(options.lock), reporting(progress) as listener:
-        report = publish_plan(
-            dry_run_shard_plan(options, progress=listener),
-            options.output,
-            force=options.force,
-            progress=listener,
+        listener.start("reading sources")
+        plan = _plan_of(options, listener)
+        return publish_plan(
+            plan, options.output, listener, force=options.force, dry_run=dry_run, started=started
         )
-        return replace(report, seconds=time.monotonic() - started)
 
 
 def publish_plan(
-    plan: Plan,
-    output: str,
-    *,
-    force: bool,
-    progress: Progress,
+    plan: Plan, output: str, progress: Progress, *, force: bool, dry_run: bool, started: float
 ) -> ShardPlanReport:
-    """Write a plan; return the report."""
-    progress.start("writing the plan")
-    written = write_plan(plan, output, force=force)
-    return ShardPlanReport.of(plan, output, written)
-
-
-def dry_run_shard_plan(options: ShardPlanOptions, *, progress: Progress | None = None) -> Plan:
-    """Return the plan that :func:`shard_plan` would write."""
-    with reporting(progress) as listener:
-        listener.start("reading sources")
-        return _plan_of(options, listener)
+    """Write a plan, except in a dry run; return the report."""
+    sizes = None
+    if not dry_run:
+        progress.start("writing the plan")
+        sizes = write_plan(plan, output, force=force)
+    return ShardPlanReport(
+        output=output,
+        action="planned" if sizes is None else "written",
+        plan=plan,
+        coverage={name: coverage_of(stream.assignment) for name, stream in plan.streams.items()},
+        files=None if sizes is None else len(sizes),
+        size_bytes=None if sizes is None else sum(sizes.values()),
+        seconds=time.monotonic() - started,
+    )
 
 
 def _plan_of(options: ShardPlanOptions, progress: Progress) -> Plan:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Annotated
 
-from tokshard.core.codec import Key, NotStored
 from tokshard.dataset.products import RANK_NAME
 from tokshard.dataset.source import InputFile
 from tokshard.errors import OutputExistsError, TokshardError
@@ -28,30 +25,16 @@ _BEGINNING_BYTES = 200
 _LEFT_BEHIND = re.compile(r"\.(plan|rank-[0-9]+)\.json\.")
 
 
-@dataclass(frozen=True, slots=True)
-class PlanFiles:
-    """The files of a plan that was written.
-
-    Attributes:
-        directory: The directory of the plan.
-        count: The number of files.
-        size_bytes: Their size together.
-        names: Their names.
-    """
-
-    directory: Annotated[str, Key("directory", "Directory of the plan.")]
-    count: Annotated[int, Key("files", "Number of files.", minimum=1)]
-    size_bytes: Annotated[int, Key("bytes", "Size of all files.", minimum=0)]
-    names: Annotated[tuple[str, ...], NotStored()] = ()
-
-
-def write_plan(plan: Plan, directory: str | os.PathLike[str], *, force: bool = False) -> PlanFiles:
+def write_plan(plan: Plan, directory: str | os.PathLike[str], *, force: bool = False) -> dict[str, int]:
     """Write a plan: the ranks' manifests, and ``plan.json`` last. Every file appears whole or not at all.
 
     Args:
         plan: The plan.
         directory: The directory of the plan, created if missing; files of other programs in it are kept.
         force: Whether to replace another plan.
+
+    Returns:
+        The size of each file, by name.
 
     Raises:
         UsageError: A file would be too large to be read back.
@@ -82,7 +65,7 @@ def write_plan(plan: Plan, directory: str | os.PathLike[str], *, force: bool = F
         _write_together(place, contents)
         contents[PLAN_NAME] = whole
         write_atomically(os.path.join(place, PLAN_NAME), contents[PLAN_NAME], replace=force or exists)
-    return PlanFiles(place, len(contents), sum(map(len, contents.values())), tuple(contents))
+    return {name: len(content) for name, content in contents.items()}
 
 
 def _check_own_arrays(plan: Plan, directory: str) -> None:

@@ -25,7 +25,7 @@ from tokshard.ranks.options import BatchSizes
 from tokshard.ranks.plan import PlanWarning, read_plan
 from tokshard.ranks.planning import plan_shards
 from tokshard.ranks.publication import LOCK_NAME, write_plan
-from tokshard.ranks.replan.job import dry_run_replan, replan
+from tokshard.ranks.replan.job import replan
 from tokshard.ranks.replan.options import ReplanOptions
 from tokshard.ranks.requests import PlanRequest, StreamRequest
 from tokshard.ranks.schedule import BatchSchedule
@@ -315,7 +315,7 @@ def test_a_dry_run_writes_nothing_and_is_the_plan_that_is_written(tmp_path, weig
         blend=f"0.25 {tmp_path}/web 0.75 {tmp_path}/code" if weighted else None,
     )
     before = tree_of(tmp_path)
-    dry = dry_run_replan(options)
+    dry = replan(options, dry_run=True).plan
     assert tree_of(tmp_path) == before
     if weighted:
         with pytest.raises(MissingFileError, match=r"file of the plan not found: .*dataset_index\.npy"):
@@ -323,6 +323,6 @@ def test_a_dry_run_writes_nothing_and_is_the_plan_that_is_written(tmp_path, weig
         assert not [path for path in Path(options.output).iterdir() if path.name != LOCK_NAME]
     report = replan(options)
     assert read_plan(options.output) == dry
-    assert report.plan == dry.stored_in(options.output)
+    assert report.plan == dry
     assert report.coverage.keys() == dry.streams.keys()
-    assert len(report.written.names) == 3
+    assert report.files == 3

@@ -56,11 +56,15 @@ FULL_VALIDATION = "full-validation"
 STRIPED_MODES = ("single", "sequential")
 
 
-def replan(options: ReplanOptions, *, progress: Progress | None = None) -> ShardPlanReport:
+def replan(
+    options: ReplanOptions, *, dry_run: bool = False, progress: Progress | None = None
+) -> ShardPlanReport:
     """Continue a plan for a new world size or with new weights, and write it.
 
     Args:
         options: How it continues.
+        dry_run: Whether to plan without writing anything. The samples of a plan with new weights cannot be
+            read from it: their order would be in files next to it.
         progress: Receives the activities.
 
     Raises:
@@ -80,26 +84,12 @@ def replan(options: ReplanOptions, *, progress: Progress | None = None) -> Shard
     with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("planning and checking")
         found = continue_plan(read_plan(options.plan, roots=dict(options.moved)), options)
-        if found.files is not None:
+        if found.files is not None and not dry_run:
             listener.start("writing the order")
             found.files.write()
-        report = publish_plan(
-            found.plan,
-            options.output,
-            force=options.force,
-            progress=listener,
+        return publish_plan(
+            found.plan, options.output, listener, force=options.force, dry_run=dry_run, started=started
         )
-        return replace(report, seconds=time.monotonic() - started)
-
-
-def dry_run_replan(options: ReplanOptions, *, progress: Progress | None = None) -> Plan:
-    """Return the plan that :func:`replan` would write; nothing is written.
-
-    The samples of a plan with new weights cannot be read from it: their order would be in files beside it.
-    """
-    with reporting(progress) as listener:
-        listener.start("planning and checking")
-        return continue_plan(read_plan(options.plan, roots=dict(options.moved)), options).plan
 
 
 @dataclass(frozen=True, slots=True)
