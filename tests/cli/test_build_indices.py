@@ -42,13 +42,14 @@ def test_the_bare_run_builds_and_says_what(workshop):
     assert len(files_of(workshop / "cache")) == 8
     report = run(*BUILD, "--split", "9,1", "--epochs", 2, "--cache-dir", "cache", *NAMES, "--json").json
     for line, index in zip((train, valid), report["indices"], strict=True):
-        pretty = json.dumps(json.loads(index["description"]), indent=4)
+        pretty = json.dumps(index["description"], indent=4)
         assert hashlib.md5(pretty.encode()).hexdigest() == index["hash"]
         arrays = [path for path in index["files"] if path.endswith(".npy")]
         assert index["size_bytes"] == sum((workshop / path).stat().st_size for path in arrays)
-        numbers = (index["samples"], index["epochs"], index["documents"])
+        plan = index["plan"]
+        numbers = (plan["samples"], plan["epochs"], index["documents"])
         assert line.split()[2:5] == [f"{number:,}" for number in numbers]
-        assert line.split()[5] == f"{index['tokens_per_epoch'] * index['epochs']:,}"
+        assert line.split()[5] == f"{plan['tokens_per_epoch'] * plan['epochs']:,}"
         assert line.split()[6] == "built"
     hashes = [index["hash"] for index in report["indices"]]
     samples = int(re.search(r"--train-samples (\d+)", done.stdout)[1])
@@ -74,8 +75,9 @@ def test_all_sizes_and_lengths_are_combined(workshop):
     sizes = ("--num-samples", "1k,20,none", "--num-samples", "none", "--epochs", 3, "--seq-length", 32)
     report = run(*BUILD, *sizes, "--split", "8,1,1", "--json", "--quiet", *NAMES).json
     assert report["schema"] == "tokshard.build-indices/1"
-    assert report["megatron_names"]
-    asked = [(index["sequence_length"], index["split"], index["num_samples"]) for index in report["indices"]]
+    assert report["has_megatron_names"]
+    described = [index["description"] for index in report["indices"]]
+    asked = [(each["sequence_length"], each["index_split"], each["num_samples"]) for each in described]
     epochs = [request[2] for request in asked if request[1] == "train"][2::3]
     assert asked == [
         (length, split, size)
@@ -91,33 +93,35 @@ def test_epochs_are_told_for_each_dataset_and_length(workshop):
     built = run(*command, *NAMES, "--json").json
     wanted = []
     for built_index in built["indices"]:
-        epochs = ("1 epoch of {} is", "2 epochs of {} are")[len(wanted) % 2].format(built_index["prefix"])
-        length = built_index["sequence_length"]
-        wanted.append(f"{epochs} --train-samples {built_index['num_samples']} with --seq-length {length}")
+        epochs = ("1 epoch of {} is", "2 epochs of {} are")[len(wanted) % 2].format(
+            built_index["path_prefix"]
+        )
+        plan = built_index["plan"]
+        size = f"--train-samples {plan['num_samples']} with --seq-length {plan['sequence_length']}"
+        wanted.append(f"{epochs} {size}")
     assert lines == wanted
     assert len(set(lines)) == 8
-    names = ("prefix", "sequence_length")
-    assert [[size[name] for name in names] for size in built["epoch_sizes"]] == [
-        [index[name] for name in names] for index in built["indices"]
+    assert [(size["path_prefix"], size["sequence_length"]) for size in built["epoch_sizes"]] == [
+        (index["path_prefix"], index["plan"]["sequence_length"]) for index in built["indices"]
     ]
     assert [size["epochs"] for size in built["epoch_sizes"]] == [1, 2] * 4
-    samples = [index["num_samples"] for index in built["indices"]]
+    samples = [index["plan"]["num_samples"] for index in built["indices"]]
     assert [size["train_samples"] for size in built["epoch_sizes"]] == samples
 
 
 def test_training_arguments_make_megatrons_sizes(workshop):
     arguments = ("--train-iters", 25, "--global-batch-size", 4, "--eval-interval", 10, "--eval-iters", 3)
     report = run(*BUILD, *arguments, "--split", "8,1,1", "--json", *NAMES).json
-    assert [index["num_samples"] for index in report["indices"]] == [100, 36, 12]
+    assert [index["plan"]["num_samples"] for index in report["indices"]] == [100, 36, 12]
     full = ("--full-validation", "--eval-global-batch-size", 2)
     report = run(*BUILD, *arguments, *full, "--split", "8,1,1", "--json", *NAMES).json
-    assert [index["num_samples"] for index in report["indices"]] == [100, None, 6]
+    assert [index["plan"]["num_samples"] for index in report["indices"]] == [100, None, 6]
 
 
 def test_only_megatron_015_has_a_default_of_the_validation_interval(workshop):
     command = (*BUILD, "--train-iters", 2000, "--global-batch-size", 1, "--eval-iters", 2, "--split", "8,1,1")
     early = (*command, "--megatron", "0.15", *NAMES[2:])
-    assert [index["num_samples"] for index in run(*early, "--json").json["indices"]] == [2000, 6, 2]
+    assert [index["plan"]["num_samples"] for index in run(*early, "--json").json["indices"]] == [2000, 6, 2]
     refused = run(*command, *NAMES)
     assert refused.returncode == 2
     assert "the validation interval is required" in refused.stderr
@@ -126,7 +130,7 @@ def test_only_megatron_015_has_a_default_of_the_validation_interval(workshop):
 
 def test_a_surplus_is_that_of_a_source(workshop):
     done = run(*BUILD, "--num-samples", 1001, "--surplus", 0.005, "--split", "1", "--json", *NAMES)
-    assert [index["num_samples"] for index in done.json["indices"]] == [1007]
+    assert [index["plan"]["num_samples"] for index in done.json["indices"]] == [1007]
 
 
 def test_like_another_cache_the_names_are_its_own(workshop):
@@ -142,7 +146,7 @@ def test_like_another_cache_the_names_are_its_own(workshop):
     other = run(
         "build-indices", "data/web", "--like", like, "--seq-length", 32, "--cache-dir", "one", "--json"
     )
-    assert {index["sequence_length"] for index in other.json["indices"]} == {32}
+    assert {index["plan"]["sequence_length"] for index in other.json["indices"]} == {32}
     (workshop / "three").mkdir()
     alone = workshop / "three" / like.name
     alone.write_bytes(like.read_bytes())
@@ -154,15 +158,15 @@ def test_like_another_cache_the_names_are_its_own(workshop):
 def test_the_hashed_path_may_be_another(workshop):
     options = ("--num-samples", 10, "--split", "1", *NAMES, "--json")
     here = run(*BUILD, *options, "--path-as", "data=/mnt/v1").json["indices"][0]
-    assert json.loads(here["description"])["dataset_path"] == here["training_path"] == "/mnt/v1/web"
-    assert here["prefix"] == "data/web"
+    assert here["description"]["dataset_path"] == "/mnt/v1/web"
+    assert here["path_prefix"] == "data/web"
 
 
 def test_identifiers_come_from_a_file(workshop):
     (workshop / "tokenizer.json").write_text('{"class": "x.Y", "tokenizer_path": "ü"}')
     options = ("--tokenizer-identifiers", "tokenizer.json", "--num-samples", 10, "--split", "1", "--json")
     index = run(*BUILD, *options).json["indices"][0]
-    assert json.loads(index["description"])["tokenizer"] == {"class": "x.Y", "tokenizer_path": "ü"}
+    assert index["description"]["tokenizer"] == {"class": "x.Y", "tokenizer_path": "ü"}
 
 
 def test_damaged_indexes_are_refused_and_rebuilt_on_request(workshop):
@@ -266,11 +270,11 @@ def test_packed_and_concatenated_indexes_do_not_replace_each_other(workshop):
 
 def test_epochs_are_counted_in_packed_samples(workshop):
     packed = ("--pack", "best-fit", "--cache-dir", "packed", "--split", "1", *NAMES, "--json")
-    (one,) = run(*BUILD, *packed, "--num-samples", "none").json["indices"]
+    one = run(*BUILD, *packed, "--num-samples", "none").json["indices"][0]["plan"]["samples"]
     report = run(*BUILD, *packed, "--epochs", 3).json
-    assert report["epoch_sizes"][0]["train_samples"] == 3 * one["samples"] == report["indices"][0]["samples"]
-    (more,) = run(*BUILD, *packed, "--num-samples", 3 * one["samples"] + 1).json["indices"]
-    assert (more["epochs"], more["samples"]) == (4, 4 * one["samples"])
+    assert report["epoch_sizes"][0]["train_samples"] == 3 * one == report["indices"][0]["plan"]["samples"]
+    (more,) = run(*BUILD, *packed, "--num-samples", 3 * one + 1).json["indices"]
+    assert (more["plan"]["epochs"], more["plan"]["samples"]) == (4, 4 * one)
 
 
 def test_documents_of_several_sequences_are_not_packed(workshop):

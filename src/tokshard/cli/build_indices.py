@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections import Counter
@@ -194,16 +193,17 @@ def build_indices(
 
 
 def _show(report: BuildIndicesReport, following: str | None) -> None:
-    several_lengths = len({index.sequence_length for index in report.indices}) > 1
+    several_lengths = len({index.plan.sequence_length for index in report.indices}) > 1
     header = ["dataset", "split", "samples", "epochs", "documents", "tokens", "index", "size"]
     rows = []
     for index in report.indices:
         row = [
-            *(shown_path(index.prefix), index.split, count(index.samples), count(index.epochs)),
-            *(count(index.documents), count(index.tokens_per_epoch * index.epochs)),
+            *(shown_path(index.path_prefix), index.description.index_split),
+            *(count(index.plan.samples), count(index.plan.epochs)),
+            *(count(index.documents), count(index.plan.tokens)),
             *(_WORDS.get(index.action, index.action), size(index.size_bytes)),
         ]
-        rows.append([*row, count(index.sequence_length)] if several_lengths else row)
+        rows.append([*row, count(index.plan.sequence_length)] if several_lengths else row)
     rendering.table([*header, "sequence length"] if several_lengths else header, rows, left=(0, 1, 6))
     _show_epochs(report.epoch_sizes)
     packing = tokshard.describe(report)
@@ -226,10 +226,10 @@ def _outcome(report: BuildIndicesReport, following: str | None) -> Iterator[tupl
 
 
 def _show_epochs(sizes: Sequence[EpochSize]) -> None:
-    several_datasets = len({size.prefix for size in sizes}) > 1
+    several_datasets = len({size.path_prefix for size in sizes}) > 1
     several_lengths = len({size.sequence_length for size in sizes}) > 1
     for epoch_size in sizes:
-        of = f" of {epoch_size.prefix}" if several_datasets else ""
+        of = f" of {epoch_size.path_prefix}" if several_datasets else ""
         length = f" with --seq-length {epoch_size.sequence_length}" if several_lengths else ""
         verb = "is" if epoch_size.epochs == 1 else "are"
         epochs = counted(epoch_size.epochs, "epoch")
@@ -237,12 +237,12 @@ def _show_epochs(sizes: Sequence[EpochSize]) -> None:
 
 
 def _next(index: IndexReport) -> str:
-    described = json.loads(index.description)
+    described = index.description
     directory = os.path.dirname(index.files[0])
-    arguments = ["--data-path", index.training_path, "--data-cache-path", directory]
-    arguments += ["--seq-length", str(index.sequence_length), "--seed", str(described["random_seed"])]
-    if described["split"] is not None:
-        arguments += ["--split", described["split"]]
+    arguments = ["--data-path", described.dataset_path, "--data-cache-path", directory]
+    arguments += ["--seq-length", str(described.sequence_length), "--seed", str(described.random_seed)]
+    if described.split is not None:
+        arguments += ["--split", described.split]
     if index.packing_report is not None:
         arguments.append("--eod-mask-loss")
     return f"launch with {shlex.join(arguments)}; check the launch script with `tokshard doctor launch.sh`"

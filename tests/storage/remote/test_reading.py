@@ -160,8 +160,8 @@ def test_indexes_are_the_same_files(here, there):
 
 def test_the_hash_is_of_the_url_as_given(here, there):
     done = run("build-indices", f"{there}/web", *SIZES, "--cache-dir", "cache", "--json")
-    texts = [json.loads(index["description"]) for index in done.json["indices"]]
-    assert [description["dataset_path"] for description in texts] == [f"{there}/web"] * 3
+    descriptions = [index["description"] for index in done.json["indices"]]
+    assert [description["dataset_path"] for description in descriptions] == [f"{there}/web"] * 3
 
 
 def mixed(here, root, name, *, path_as=()):

@@ -30,7 +30,7 @@ _JOB_OPTIONS = (
 def describe_built(report: BuildIndicesReport) -> list[Section]:
     """Return the descriptions of the packed samples of indexes, none for concatenated documents."""
     packed = {
-        (index.prefix, index.split, index.sequence_length): index.packing_report
+        (index.path_prefix, index.description.index_split, index.plan.sequence_length): index.packing_report
         for index in report.indices
         if index.packing_report is not None
     }

@@ -17,8 +17,8 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.index.build_or_reuse import Action
-from tokshard.samples.index.description import JobSettings
-from tokshard.samples.index.epochs import warnings_of
+from tokshard.samples.index.description import GPTDatasetDescription, JobSettings
+from tokshard.samples.index.epochs import EpochPlan, warnings_of
 from tokshard.samples.index.examination import Condition
 from tokshard.samples.index.options import (
     MISSING_SIZE,
@@ -37,7 +37,7 @@ from tokshard.storage.lock import lock_mode
 class EpochSize:
     """The training samples of a number of epochs."""
 
-    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
+    path_prefix: Annotated[str, Key("path_prefix", "Path prefix of the dataset.")]
     sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.", minimum=1)]
     epochs: Annotated[int, Key("epochs", "Epochs.", minimum=1)]
     train_samples: Annotated[int, Key("train_samples", "Samples that they have.", minimum=0)]
@@ -47,27 +47,15 @@ class EpochSize:
 class IndexReport:
     """One index, and what was done about it."""
 
-    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
-    training_path: Annotated[str, Key("training_path", "Path prefix as the job will name it.")]
-    split: Annotated[str, Key("split", "train, valid or test.", pattern="train|valid|test")]
-    sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.", minimum=1)]
-    num_samples: Annotated[
-        int | None, Key("num_samples", "Samples asked for; null for one epoch.", minimum=0)
-    ]
+    path_prefix: Annotated[str, Key("path_prefix", "Path prefix of the dataset.")]
     hash: Annotated[
         str, Key("hash", "MD5 of the description, in the names of the files.", pattern="[0-9a-f]{32}")
     ]
-    description: Annotated[str, Key("description", "Content of description.txt.")]
+    description: Annotated[GPTDatasetDescription, Key("description", "Content of description.txt.")]
+    plan: Annotated[EpochPlan, Key("plan", "Samples, epochs and tokens of the index.")]
+    documents: Annotated[int, Key("documents", "Documents that are read, over all epochs.", minimum=0)]
     files: Annotated[tuple[str, ...], Key("files", "The files that Megatron looks up.")]
     size_bytes: Annotated[int, Key("size_bytes", "Size of its arrays.", minimum=0)]
-    samples: Annotated[int, Key("samples", "Samples of the index.", minimum=0)]
-    epochs: Annotated[int, Key("epochs", "Times that each sequence is read.", minimum=1)]
-    tokens_per_epoch: Annotated[int, Key("tokens_per_epoch", "Tokens of the split.", minimum=0)]
-    sequences: Annotated[int, Key("sequences", "Sequences of the split.", minimum=0)]
-    documents: Annotated[int, Key("documents", "Documents that are read, over all epochs.", minimum=0)]
-    separate_final_epoch: Annotated[
-        bool, Key("separate_final_epoch", "Whether the last epoch is shuffled separately.")
-    ]
     condition: Annotated[
         Condition,
         Key(
@@ -93,7 +81,10 @@ class BuildIndicesReport(Document):
 
     has_megatron_names: Annotated[
         bool,
-        Key("megatron_names", "Whether a job will find the files: false if its tokenizer was not specified."),
+        Key(
+            "has_megatron_names",
+            "Whether a job will find the files: false if its tokenizer was not specified.",
+        ),
     ]
     epoch_sizes: Annotated[
         tuple[EpochSize, ...], Key("epoch_sizes", "Sizes requested as epochs, in samples.")
@@ -165,22 +156,14 @@ def report_of(outcome: IndexOutcome) -> IndexReport:
     """Return the report of an index that was built or found."""
     request, plan = outcome.request, outcome.plan
     return IndexReport(
-        prefix=request.prefix,
-        training_path=request.training_path,
-        split=request.split_name,
-        sequence_length=request.sequence_length,
-        num_samples=request.num_samples,
+        path_prefix=request.prefix,
         hash=outcome.entry.hash,
-        description=request.description().text(),
-        files=outcome.entry.megatron_files,
-        size_bytes=outcome.array_bytes,
-        samples=plan.samples,
-        epochs=plan.epochs,
-        tokens_per_epoch=plan.tokens_per_epoch,
-        sequences=plan.sequences,
+        description=request.description(),
+        plan=plan,
         # The last entry of a packed index is read as a label only.
         documents=plan.documents - (plan.packed is not None),
-        separate_final_epoch=plan.separate_final_epoch,
+        files=outcome.entry.megatron_files,
+        size_bytes=outcome.array_bytes,
         condition=outcome.before.condition,
         detail=outcome.before.detail,
         action=outcome.action,
