@@ -15,7 +15,6 @@ PUBLIC = [
     "ArrayTask",
     "ArrayTaskReport",
     "BatchSizes",
-    "BlendDryRun",
     "BlendOptions",
     "BlendRecipe",
     "BlendReport",
@@ -73,7 +72,6 @@ PUBLIC = [
     "SkippedCheck",
     "SourceDifference",
     "SplitDifference",
-    "SplitForecast",
     "StreamDifference",
     "TokenizeDryRun",
     "TokenizeOptions",
@@ -102,7 +100,6 @@ PUBLIC = [
     "diff",
     "discard_work",
     "doctor",
-    "dry_run_blend",
     "dry_run_tokenize",
     "emit_megatron",
     "export",
@@ -222,7 +219,7 @@ def make_indexes_and_blends(api):
         split="9,1",
         num_samples=api.Sizes(300, 16, 0),
     )
-    assert api.dry_run_blend(blend).to_json()["schema"] == "tokshard.blend-dry-run/1"
+    assert api.blend(blend, dry_run=True).to_json()["schema"] == "tokshard.blend-report/1"
     report = api.blend(blend)
     assert report.to_json()["schema"] == "tokshard.blend-report/1"
     return blend
@@ -242,7 +239,7 @@ def make_plans(api):
 
 
 def look_at_everything(api, blend):
-    assert "--data-path" in api.emit_megatron(api.dry_run_blend(blend).plan, blend)
+    assert "--data-path" in api.emit_megatron(api.blend(blend, dry_run=True), blend)
     assert api.diff("plan", "plan2").to_json()["schema"] == "tokshard.diff/1"
     assert not api.verify("plan").findings
     for thing in ("stories", "mix", "mix/cache", "plan", TOKENIZER):

@@ -85,7 +85,7 @@ def test_reports_are_shown_in_a_line(made):
 
 
 def test_a_blend_says_its_splits(made):
-    document = next(report.document for report in made if isinstance(report, tokshard.BlendReport))
+    document = next(report.blend for report in made if isinstance(report, tokshard.BlendReport))
     samples = f"{document.splits['train'].samples:,} samples"
     assert repr(document) == f"BlendDocument({document.path!r}, train: {samples} of 1 dataset)"
 

@@ -67,11 +67,8 @@ if TYPE_CHECKING:
     from tokshard.samples.blend.certificate import Certificate
     from tokshard.samples.blend.emission import emit_megatron
     from tokshard.samples.blend.job import (
-        BlendDryRun,
         BlendReport,
-        SplitForecast,
         blend,
-        dry_run_blend,
     )
     from tokshard.samples.blend.options import BlendOptions
     from tokshard.samples.blend.order import build_blending_indices, build_exhaustive_blending_indices
@@ -103,7 +100,6 @@ __all__ = [
     "ArrayTask",
     "ArrayTaskReport",
     "BatchSizes",
-    "BlendDryRun",
     "BlendOptions",
     "BlendRecipe",
     "BlendReport",
@@ -161,7 +157,6 @@ __all__ = [
     "SkippedCheck",
     "SourceDifference",
     "SplitDifference",
-    "SplitForecast",
     "StreamDifference",
     "TokenizeDryRun",
     "TokenizeOptions",
@@ -190,7 +185,6 @@ __all__ = [
     "diff",
     "discard_work",
     "doctor",
-    "dry_run_blend",
     "dry_run_tokenize",
     "emit_megatron",
     "export",
@@ -215,7 +209,6 @@ _HOMES = {
     "ArrayTask": "tokshard.text.tokenize.job_array.options",
     "ArrayTaskReport": "tokshard.text.tokenize.report",
     "BatchSizes": "tokshard.ranks.options",
-    "BlendDryRun": "tokshard.samples.blend.job",
     "BlendOptions": "tokshard.samples.blend.options",
     "BlendRecipe": "tokshard.samples.blend.recipe",
     "BlendReport": "tokshard.samples.blend.job",
@@ -273,7 +266,6 @@ _HOMES = {
     "SourceDifference": "tokshard.checks.diff.report",
     "SkippedCheck": "tokshard.checks.doctor.launch.rules",
     "SplitDifference": "tokshard.checks.diff.report",
-    "SplitForecast": "tokshard.samples.blend.job",
     "StreamDifference": "tokshard.checks.diff.report",
     "TokenizeDryRun": "tokshard.text.tokenize.report",
     "TokenizeOptions": "tokshard.text.tokenize.options",
@@ -301,7 +293,6 @@ _HOMES = {
     "diff": "tokshard.checks.diff.job",
     "discard_work": "tokshard.text.tokenize.discard",
     "doctor": "tokshard.checks.doctor.job",
-    "dry_run_blend": "tokshard.samples.blend.job",
     "dry_run_tokenize": "tokshard.text.tokenize.run",
     "emit_megatron": "tokshard.samples.blend.emission",
     "export": "tokshard.exchange.job",

@@ -19,7 +19,7 @@ from tokshard.core.formatting import count, duration, percent, shown_path, visib
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokshard import BlendDryRun, BlendReport, SplitForecast
+    from tokshard import BlendReport
 
 
 _MIXTURE = "Mixture"
@@ -306,65 +306,58 @@ def blend(
         run.warn(chosen.early_warnings())
         if not chosen.naming.are_given and not dry_run and emit is None:
             run.warn((options.NEUTRAL_NOTE,), options.NEUTRAL_HINT)
-        made: BlendDryRun | BlendReport
-        if dry_run or (emit is not None and output is None):
-            made = tokshard.dry_run_blend(chosen)
-        else:
-            made = tokshard.blend(chosen, progress=run.progress)
-        run.warn(made.warnings)
+        planned = dry_run or (emit is not None and output is None)
+        report = tokshard.blend(chosen, dry_run=planned, progress=run.progress)
+        run.warn(report.warnings)
         if emit is not None:
-            text = tokshard.emit_megatron(made.plan, chosen, emit)
+            text = tokshard.emit_megatron(report, chosen, emit)
             terminal.say(text if emit == "megatron-json" else visible(text))
         else:
             following = None if indexes is None else launches.following(indexes, chosen.cache, values)
-            run.show(made, lambda made: _show(made, chosen, following))
+            run.show(report, lambda report: _show(report, chosen, following))
 
 
-def _show(made: BlendDryRun | BlendReport, options: BlendOptions, following: str | None) -> None:
-    if isinstance(made, tokshard.BlendReport):
-        _show_report(made, options, following)
-    else:
-        for split in made.splits:
-            _show_forecast(split)
-
-
-def _show_forecast(split: SplitForecast) -> None:
-    rendering.line(f"{split.name}: {split.kind_name}, {count(split.samples)} samples")
-    rows = [
-        (
-            source.prefix,
-            percent(source.weight),
-            count(source.draws),
-            count(source.samples),
-            f"{source.epochs_drawn:.2f}",
-            count(source.tokens_per_epoch),
-        )
-        for source in split.sources
-    ]
-    rendering.table(("source", "share", "samples", "in its index", "epochs", "tokens of an epoch"), rows)
-    rendering.line()
-
-
-def _show_report(report: BlendReport, options: BlendOptions, following: str | None) -> None:
-    rendering.show(tokshard.describe(report.document))
+def _show(report: BlendReport, options: BlendOptions, following: str | None) -> None:
+    if report.blend is None or report.path is None:
+        _show_plan(report)
+        return
+    rendering.show(tokshard.describe(report.blend))
     rendering.line()
     actions = Counter(entry.action for entry in report.entries)
     words = {"found": "reused"}
     done = ", ".join(f"{count(number)} {words.get(action, action)}" for action, number in actions.items())
     facts: list[tuple[str, object]] = [
         ("written", shown_path(report.path)),
-        ("indexes", f"{done} in {shown_path(report.document.cache_directory)}"),
+        ("indexes", f"{done} in {shown_path(report.blend.cache_directory)}"),
         ("time", duration(report.seconds)),
     ]
-    rendering.outcome([*facts, ("next", following or _next(report, options))])
+    rendering.outcome([*facts, ("next", following or _next(report, options, report.path))])
 
 
-def _next(report: BlendReport, options: BlendOptions) -> str:
+def _show_plan(report: BlendReport) -> None:
+    header = ("source", "share", "samples", "in its index", "epochs", "tokens of an epoch")
+    for split in report.splits:
+        rendering.line(f"{split.name}: {split.kind_name}, {count(split.samples)} samples")
+        rows = [
+            (
+                source.path_prefix,
+                percent(source.weight),
+                count(source.draws),
+                count(source.plan.samples),
+                f"{source.epochs_drawn:.2f}",
+                count(source.plan.tokens_per_epoch),
+            )
+            for source in split.sources
+        ]
+        rendering.table(header, rows)
+        rendering.line()
+
+
+def _next(report: BlendReport, options: BlendOptions, path: str) -> str:
     if options.naming.are_given:
-        arguments = tokshard.emit_megatron(report.plan, options)
-        splits = report.document.splits.values()
-        if any(source.packing is not None for split in splits for source in split.sources):
+        arguments = tokshard.emit_megatron(report, options)
+        if any(source.plan.packed is not None for split in report.splits for source in split.sources):
             arguments += " --eod-mask-loss"
         return f"launch with {arguments}; check the launch script with `tokshard doctor launch.sh`"
-    directory = shlex.quote(shown_path(os.path.dirname(report.path)))
+    directory = shlex.quote(shown_path(os.path.dirname(path)))
     return f"tokshard shard-plan {directory} --data-parallel N --global-batch-size N -o PLAN"

@@ -503,7 +503,7 @@ def test_packed_indexes_are_found_and_their_samples_counted(data):
     assert {lookup.condition for lookup in diagnosis.lookups} == {"fresh"}
     assert diagnosis.is_healthy
     assert [split.samples for split in diagnosis.splits] == [split.samples for split in concatenated.splits]
-    assert all(source.epochs.packed for split in diagnosis.splits for source in split.sources)
+    assert all(source.plan.packed for split in diagnosis.splits for source in split.sources)
     assert codes(diagnosis, "note") == ["packed-padding", "epochs", "epochs"]
     unmasked = replace(job, reset_attention_mask=False)
     assert "packed-attention" in codes(diagnose(unmasked), "note")

@@ -41,21 +41,21 @@ def falsify(array):
 
 def test_what_was_changed_afterwards_is_found(made, tmp_path):
     report = made[1]
-    split = report.document.splits["train"]
+    split = report.blend.splits["train"]
     backup = tmp_path / "backup"
     shutil.copytree(tmp_path / "mix", backup)
 
     def after(change):
         change()
-        found = problems_of(report.document)
+        found = problems_of(report.blend)
         shutil.rmtree(tmp_path / "mix")
         shutil.copytree(backup, tmp_path / "mix")
-        assert problems_of(report.document) == set()
+        assert problems_of(report.blend) == set()
         return found
 
     source, order = split.sources[1], split.order
     written, shorter = {"cache-digest", "cache-content"}, {"cache-array", "cache-shape", "cache-digest"}
-    other = Path(report.document.splits["valid"].order.description).read_bytes()
+    other = Path(report.blend.splits["valid"].order.description).read_bytes()
     assert after(lambda: rewrite(order.dataset_index, falsify)) == written
     assert after(lambda: rewrite(order.dataset_sample_index, falsify)) == written
     assert after(lambda: shorten(order.dataset_index)) == shorter
@@ -71,4 +71,4 @@ def test_what_was_changed_afterwards_is_found(made, tmp_path):
 def test_a_rewritten_source_is_found(made, tmp_path):
     sources, report = made
     write_dataset(sources[0], [3] * 70)
-    assert "blend-source-changed" in problems_of(report.document)
+    assert "blend-source-changed" in problems_of(report.blend)

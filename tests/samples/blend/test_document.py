@@ -81,7 +81,7 @@ def test_a_source_names_a_tokenizer_of_the_list():
 def test_the_document_is_read_back_and_moves_with_its_directory(made, tmp_path):
     report = made[1]
     read = BlendDocument.read(str(tmp_path / "mix"))
-    assert read == report.document
+    assert read == report.blend
     assert BlendDocument.read(str(tmp_path / "mix" / "blend.json")) == read
     assert (read.sequence_length, read.seed, read.extra_token) == (16, 1234, True)
     shutil.move(tmp_path / "mix", tmp_path / "moved")
@@ -98,7 +98,7 @@ def test_all_kinds_of_splits_are_documented(tmp_path):
     )
     document = build_blend(
         recipe, config_for(50, 3, 4), tmp_path / "mix", cache_directory=tmp_path / "elsewhere"
-    ).document
+    ).blend
     read = BlendDocument.read(str(tmp_path / "mix"))
     assert read == document
     assert list(read.splits) == ["train", "valid.0", "valid.1", "test"]

@@ -41,8 +41,8 @@ def made(tmp_path):
 
 def test_the_files_are_the_orders_of_the_definitions_under_the_hashes_of_their_descriptions(tmp_path):
     sources = write_sources(tmp_path / "data")
-    weighted = build_blend(words(sources), config_for(120, 10, 5), tmp_path / "weighted").document
-    every = build_blend(parse_words(sources), config_for(None, 9, 5), tmp_path / "every").document
+    weighted = build_blend(words(sources), config_for(120, 10, 5), tmp_path / "weighted").blend
+    every = build_blend(parse_words(sources), config_for(None, 9, 5), tmp_path / "every").blend
     for document, name, right in (
         (weighted, "train", lambda split: greedy(list(split.order.weights), split.order.size)),
         (weighted, "test", lambda split: greedy(list(split.order.weights), split.order.size)),
@@ -66,7 +66,7 @@ def test_the_files_are_the_orders_of_the_definitions_under_the_hashes_of_their_d
 
 def test_the_certificate_says_what_counting_one_by_one_says(made, tmp_path):
     sources, report = made
-    split = report.document.splits["train"]
+    split = report.blend.splits["train"]
     order = np.load(split.order.dataset_index).tolist()
     lag, lead = deviations(order, split.order.weights)
     certificate = split.certificate
@@ -104,9 +104,9 @@ def test_another_blend_is_not_replaced_unless_told(made, tmp_path):
     sources, report = made
     with pytest.raises(OutputExistsError, match="another blend"):
         build_blend(words(sources, (1, 1, 1)), config_for(120, 10, 0), tmp_path / "mix")
-    assert BlendDocument.read(str(tmp_path / "mix")).id == report.document.id
+    assert BlendDocument.read(str(tmp_path / "mix")).id == report.blend.id
     other = build_blend(words(sources, (1, 1, 1)), config_for(120, 10, 0), tmp_path / "mix", force=True)
-    assert BlendDocument.read(str(tmp_path / "mix")).id == other.document.id != report.document.id
+    assert BlendDocument.read(str(tmp_path / "mix")).id == other.blend.id != report.blend.id
     (tmp_path / "mix" / "blend.json").write_text("{}")
     with pytest.raises(OutputExistsError):
         build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
@@ -120,7 +120,7 @@ def rewrite(path, change):
 
 def orders(report):
     """Return what was done about the order of each split."""
-    return {entry.split: entry.action for entry in report.entries if entry.prefix is None}
+    return {entry.split: entry.action for entry in report.entries if entry.path_prefix is None}
 
 
 def falsify(array):
@@ -147,14 +147,14 @@ def test_a_source_rewritten_while_it_is_blended_gets_no_certificate(tmp_path, mo
 
 def test_an_order_of_megatrons_own_is_left_alone_and_rebuilt_on_request(made, tmp_path):
     sources, report = made
-    split = report.document.splits["train"]
+    split = report.blend.splits["train"]
     os.remove(split.order.description.replace("description.txt", "tokshard.json"))
     with pytest.raises(OutputExistsError, match=r"the train blend .* was not built by tokshard") as caught:
         build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
     assert "pass --rebuild to replace it" in caught.value.hint
     again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
     assert orders(again) == {"train": "rebuilt", "valid": "found", "test": "found"}
-    assert problems_of(again.document) == set()
+    assert problems_of(again.blend) == set()
 
 
 def test_a_cap_of_whole_epochs_is_one_for_every_document(tmp_path):
@@ -162,7 +162,7 @@ def test_a_cap_of_whole_epochs_is_one_for_every_document(tmp_path):
     mixture = Mixture(
         (Source(sources[0], 0.5, max_epochs=2), Source(sources[1], 0.3), Source(sources[2], 0.2))
     )
-    document = build_blend(BlendRecipe(mixture), config_for(500, 5, 5), tmp_path / "mix").document
+    document = build_blend(BlendRecipe(mixture), config_for(500, 5, 5), tmp_path / "mix").blend
     capped, *others = document.splits["train"].certificate.sources
     assert capped.document_most == 2
     assert 1.9 < capped.epochs <= 2
@@ -181,7 +181,7 @@ def test_the_recipe_of_the_sample_data_is_one():
 
 def test_a_blend_that_was_changed_is_refused_and_rebuilt_on_request(made, tmp_path):
     sources, report = made
-    split = report.document.splits["train"]
+    split = report.blend.splits["train"]
     right = Path(split.order.dataset_index).read_bytes()
     rewrite(split.order.dataset_index, falsify)
     with pytest.raises(IntegrityError, match="train blend"):
@@ -189,21 +189,21 @@ def test_a_blend_that_was_changed_is_refused_and_rebuilt_on_request(made, tmp_pa
     again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
     assert orders(again) == {"train": "rebuilt", "valid": "found", "test": "found"}
     assert Path(split.order.dataset_index).read_bytes() == right
-    assert problems_of(again.document) == set()
+    assert problems_of(again.blend) == set()
 
 
 def test_a_source_index_that_was_changed_is_never_certified(made, tmp_path):
     sources, report = made
-    certified = Path(report.document.path).read_bytes()
-    index = report.document.splits["train"].sources[0].shuffle_index
+    certified = Path(report.blend.path).read_bytes()
+    index = report.blend.splits["train"].sources[0].shuffle_index
     right = Path(index).read_bytes()
     rewrite(index, turn_round)
     with pytest.raises(IntegrityError, match=r"the train index of .* does not match its recorded digest"):
         build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
-    assert Path(report.document.path).read_bytes() == certified
+    assert Path(report.blend.path).read_bytes() == certified
     again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
     assert Path(index).read_bytes() == right
-    assert again.document.id == report.document.id
+    assert again.blend.id == report.blend.id
 
 
 def test_another_blend_is_refused_before_anything_is_built(made, tmp_path):
@@ -216,12 +216,12 @@ def test_another_blend_is_refused_before_anything_is_built(made, tmp_path):
     forced = build_blend(
         words(sources, (0.5, 0.3, 0.2)), config_for(120, 10, 0), tmp_path / "mix", force=True
     )
-    assert forced.document.id != report.document.id
+    assert forced.blend.id != report.blend.id
 
 
 def test_a_run_that_stopped_before_any_of_its_files_is_resumed(tmp_path):
     sources = write_sources(tmp_path / "data")
-    whole = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "whole").document
+    whole = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "whole").blend
     right = {name: content for name, (content, _) in snapshot(whole.cache_directory).items()}
     for number, name in enumerate(sorted(right)):
         if name.endswith(".lock"):
@@ -233,7 +233,7 @@ def test_a_run_that_stopped_before_any_of_its_files_is_resumed(tmp_path):
         # No stopped run leaves a description without its sidecar: such files are taken for Megatron's own.
         rebuild = name.endswith("-tokshard.json")
         again = build_blend(words(sources), config_for(120, 10, 0), mix, rebuild=rebuild)
-        assert again.document.id == whole.id
+        assert again.blend.id == whole.id
         found = {os.path.basename(path): content for path, (content, _) in snapshot(mix / "cache").items()}
         assert found == {os.path.basename(path): content for path, content in right.items()}
 
@@ -242,7 +242,7 @@ def test_what_a_killed_run_left_of_a_document_is_removed(made, tmp_path):
     sources, report = made
     for name in ("blend.json", "other.json"):
         Path(temporary_path(str(tmp_path / "mix" / name))).touch()
-    os.remove(report.document.path)
+    os.remove(report.blend.path)
     build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
     hidden = [name for name in os.listdir(tmp_path / "mix") if name.startswith(".")]
     assert [name.split(".")[1] for name in hidden] == ["other"]
@@ -250,15 +250,15 @@ def test_what_a_killed_run_left_of_a_document_is_removed(made, tmp_path):
 
 def test_a_blend_that_another_process_finishes_meanwhile_is_found(made, tmp_path, monkeypatch):
     sources, report = made
-    content = Path(report.document.path).read_bytes()
-    os.remove(report.document.path)
+    content = Path(report.blend.path).read_bytes()
+    os.remove(report.blend.path)
     original = document_module.syscalls.make_directory
 
     def other_process_first(path):
         original(path)
-        Path(report.document.path).write_bytes(content)
+        Path(report.blend.path).write_bytes(content)
 
     monkeypatch.setattr(document_module.syscalls, "make_directory", other_process_first)
     again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
-    assert again.document.id == report.document.id
+    assert again.blend.id == report.blend.id
     assert sorted(os.listdir(tmp_path / "mix")) == ["blend.json", "cache"]

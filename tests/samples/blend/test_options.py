@@ -59,9 +59,9 @@ def test_the_files_are_those_of_the_public_api(tmp_path, monkeypatch):
         split="1",
         naming=NamingOptions(tokenizer_identifiers={"class": "a.B"}),
     )
-    forecast = tokshard.dry_run_blend(options)
+    planned = tokshard.blend(options, dry_run=True)
     report = tokshard.blend(options)
-    (split,) = forecast.splits
-    drawn = [source.draws for source in report.document.splits["train"].sources]
+    (split,) = planned.splits
+    drawn = [source.draws for source in report.blend.splits["train"].sources]
     assert [source.draws for source in split.sources] == drawn == [20, 10]
-    assert tokshard.emit_megatron(report.plan, options).endswith("--data-cache-path mix/cache")
+    assert tokshard.emit_megatron(report, options).endswith("--data-cache-path mix/cache")

@@ -32,10 +32,10 @@ def kinds(plan):
 def test_one_prefix_is_a_plain_dataset_and_with_a_weight_a_blend_of_one(sources):
     plan = plan_blend(parse_words(sources[:1]), config_for(20))
     assert [(split.kind, split.description()) for split in plan.splits] == [("single", None)] * 3
-    assert [source.request.num_samples for source in plan.splits[0].sources] == [20]
+    assert [source.plan.num_samples for source in plan.splits[0].sources] == [20]
     plan = plan_blend(parse_words(["3", sources[0]]), config_for(20))
     assert [split.kind for split in plan.splits] == ["weighted"] * 3
-    assert plan.splits[0].sources[0].request.num_samples == 21
+    assert plan.splits[0].sources[0].plan.num_samples == 21
     assert any("blend of 1 source" in warning for warning in plan.warnings)
 
 
@@ -45,13 +45,13 @@ def test_one_prefix_of_one_split_is_plain_even_with_a_weight(sources):
         ("train", "single", None),
         ("test", "exhaustive", None),
     ]
-    assert all(source.request.description().split_matrix is None for source in plan.splits[1].sources)
+    assert all(request.description().split_matrix is None for request in plan.splits[1].requests)
 
 
 def test_no_weights_are_in_proportion_or_all(sources):
     plan = plan_blend(parse_words(sources), config_for(50, None, 10_000, split="60,20,20"))
     train, valid, test = plan.splits
-    counts = [source.epochs.samples for source in train.sources]
+    counts = [source.plan.samples for source in train.sources]
     assert (train.kind, train.samples, sum(source.draws for source in train.sources)) == (
         "proportional",
         50,
@@ -63,7 +63,7 @@ def test_no_weights_are_in_proportion_or_all(sources):
         None,
         tuple(source.draws for source in valid.sources),
     )
-    assert (test.kind, test.size) == ("proportional", sum(source.epochs.samples for source in test.sources))
+    assert (test.kind, test.size) == ("proportional", sum(source.plan.samples for source in test.sources))
     (warning,) = plan.warnings
     assert warning.startswith(
         f"test has {test.size:,} of the 10,000 samples requested: a blend without weights"
@@ -75,7 +75,7 @@ def test_weights_make_megatrons_sizes(sources):
     train = plan.splits[0]
     shares = [1 / 7, 2 / 7, 4 / 7]
     assert train.size == train.samples == sum(math.ceil(100 * share) for share in shares) == 102
-    assert [source.request.num_samples for source in train.sources] == [16, 30, 59]
+    assert [source.plan.num_samples for source in train.sources] == [16, 30, 59]
     drawn = greedy(list(train.weights), 102)[0]
     assert [source.draws for source in train.sources] == [drawn.count(place) for place in range(3)]
 
@@ -101,11 +101,11 @@ def test_several_validation_sets_stay_apart(sources):
     assert [(split.name, split.split, split.kind) for split in plan.splits] == [
         ("train", "train", "single"), ("valid.0", "valid", "single"), ("valid.1", "valid", "single"),
     ]  # fmt: skip
-    assert [split.sources[0].request.num_samples for split in plan.splits] == [20, 7, 7]
+    assert [split.sources[0].plan.num_samples for split in plan.splits] == [20, 7, 7]
     assert any("no effect" in warning for warning in plan.warnings)
     recipe = parse_per_split_words([sources[0]], sources[1:], None, multiple_validation_sets=True)
     full = plan_blend(recipe, config_for(20, None)).splits[1:]
-    assert [split.samples for split in full] == [split.sources[0].epochs.samples for split in full]
+    assert [split.samples for split in full] == [split.sources[0].plan.samples for split in full]
     capped = Mixture((Source("a", max_epochs=1), Source("b")))
     recipe = BlendRecipe(per_split=(None, capped, None), multiple_validation_sets=True)
     with pytest.raises(UsageError, match="separate validation sets"):
@@ -140,7 +140,7 @@ def test_an_overrun_is_refused_with_the_smallest_surplus_that_works(tmp_path):
     with pytest.raises(UsageError, match=r"would draw 125 samples of .*large', whose index has 90") as caught:
         plan(0.0)
     needed = float(caught.value.hint.split()[2].rstrip(","))
-    assert plan(needed).splits[0].sources[0].epochs.epochs == 2
+    assert plan(needed).splits[0].sources[0].plan.epochs == 2
     with pytest.raises(UsageError, match="would draw"):
         plan(needed - 1e-6)
 
@@ -174,7 +174,7 @@ def test_paths_of_the_training_run_enter_the_hash(sources):
     plan = plan_blend(
         parse_words(sources), config_for(20, path_as=((folder, "/data/v1"), (sources[2], "/other")))
     )
-    assert [source.request.training_path for source in plan.splits[0].sources] == [
+    assert [request.training_path for request in plan.splits[0].requests] == [
         "/data/v1/source0", "/data/v1/source1", "/other",
     ]  # fmt: skip
 
@@ -186,9 +186,9 @@ def test_epochs_are_reached_and_never_exceeded(sources, epochs):
     )
     plan = plan_blend(BlendRecipe(mixture), config_for(None, split="100"))
     for source, wanted in zip(plan.splits[0].sources, epochs, strict=True):
-        most = math.floor(wanted * source.epochs.tokens_per_epoch - 1) // 16
+        most = math.floor(wanted * source.plan.tokens_per_epoch - 1) // 16
         assert most - 2 <= source.draws <= most
-    assert plan.config.sizes.train == plan.resolved[0].size
+    assert plan.builder.sizes.train == plan.resolved[0].size
     with pytest.raises(UsageError, match="by the epochs of the recipe"):
         plan_blend(BlendRecipe(mixture), config_for(7, split="100"))
 
@@ -196,10 +196,10 @@ def test_epochs_are_reached_and_never_exceeded(sources, epochs):
 def test_amounts_of_tokens_decide_the_size_unless_it_is_given(sources):
     mixture = weighted(sources, (800, 1600, 3200), unit="tokens")
     plan = plan_blend(BlendRecipe(mixture), config_for(None, split="100"))
-    assert plan.config.sizes == Sizes(350, 0, 0)
+    assert plan.builder.sizes == Sizes(350, 0, 0)
     assert plan.resolved[0].weights == (800, 1600, 3200)
     plan = plan_blend(BlendRecipe(mixture), config_for(70, split="100"))
-    assert plan.config.sizes.train == 70
+    assert plan.builder.sizes.train == 70
 
 
 def test_temperature_flattens_weights_or_the_sizes_of_the_sources(sources):

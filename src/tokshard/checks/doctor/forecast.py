@@ -228,7 +228,7 @@ def forecast_splits(
             code = "data" if isinstance(error, InputError | IntegrityError) else "blend"
             findings.setdefault(error.message, finding_of_error(code, error))
             continue
-        shortfalls = {shortfall_of(split, plan.config) for split in plan.splits}  # findings of their own
+        shortfalls = {shortfall_of(split, plan.builder) for split in plan.splits}  # findings of their own
         for warning in (warning for warning in plan.warnings if warning not in shortfalls):
             findings.setdefault(warning, Finding("blend", "warning", warning, _hint_of(warning)))
         planned |= {split.name: split for split in plan.splits}

@@ -290,10 +290,10 @@ def _of_sizes(splits: Sequence[SplitPlan], config: BuilderConfig | None) -> Iter
 
 def _read_often(plan: SplitPlan) -> Iterator[Finding]:
     times = {}
-    for source in plan.sources:
-        asked = source.request.num_samples
+    for request, source in zip(plan.requests, plan.sources, strict=True):
+        asked = request.num_samples
         drawn = source.draws if asked is None else min(source.draws, asked)
-        times[source.request.training_path] = source.epochs_of(drawn)
+        times[request.training_path] = source.plan.epochs_of(drawn)
     often = sorted((path for path in times if times[path] > 1), key=lambda path: -times[path])
     if often:
         told = ", ".join(f"{path} {times[path]:.2f} times" for path in often[:_SHOWN_SOURCES])

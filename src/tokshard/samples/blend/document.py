@@ -306,8 +306,8 @@ class BlendDocument(Document):
         for split in plan.splits:
             order = split.description()
             draws = [
-                (source.request.description().hash(), source.draws, source.request.packing)
-                for source in split.sources
+                (request.description().hash(), source.draws, request.packing)
+                for request, source in zip(split.requests, split.sources, strict=True)
             ]
             planned[split.name] = (None if order is None else order.hash(), draws)
         return built == planned

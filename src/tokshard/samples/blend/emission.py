@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tokshard.core import megatron_defaults
 from tokshard.errors import UsageError
@@ -15,14 +15,17 @@ from tokshard.samples.blend.recipe import Mixture, check_prefix
 from tokshard.samples.blend.weights import BlendWeights
 from tokshard.samples.index.splits import SPLITS
 
+if TYPE_CHECKING:
+    from tokshard.samples.blend.job import BlendReport
+
 Form = Literal["megatron-args", "megatron-json", "megatron-words"]
 
 
-def emit_megatron(plan: BlendPlan, options: BlendOptions, form: Form = "megatron-args") -> str:
+def emit_megatron(blend: BlendPlan | BlendReport, options: BlendOptions, form: Form = "megatron-args") -> str:
     """Return a blend for Megatron: the arguments of a job in one line, or the content of a file.
 
     Args:
-        plan: The plan of a report or a dry run.
+        blend: The report of a run or of a dry run, or a plan.
         options: The options that it was made by.
         form: ``"megatron-args"``: arguments, quoted for a shell. ``"megatron-json"``: a file for
             ``--per-split-data-args-path``. ``"megatron-words"``: a file for ``--data-args-path``.
@@ -32,20 +35,20 @@ def emit_megatron(plan: BlendPlan, options: BlendOptions, form: Form = "megatron
             packed and has no cache.
     """
     if form == "megatron-json":
-        return emit_megatron_json(plan).rstrip("\n")
+        return emit_megatron_json(blend).rstrip("\n")
     if form == "megatron-words":
-        return emit_megatron_words(plan).rstrip("\n")
-    if plan.config.packing is not None and options.cache is None:
+        return emit_megatron_words(blend).rstrip("\n")
+    if blend.builder.packing is not None and options.cache is None:
         raise UsageError(
             "the arguments of a blend with packed samples require the directory of its cache",
             hint="pass --output or --cache-dir",
         )
-    cache = None if options.cache is None else plan.config.training_path(options.cache)
-    return shlex.join(emit_megatron_args(plan, cache, size_arguments=options.training.words()))
+    cache = None if options.cache is None else blend.builder.training_path(options.cache)
+    return shlex.join(emit_megatron_args(blend, cache, size_arguments=options.training.words()))
 
 
 def emit_megatron_args(
-    plan: BlendPlan, cache_directory: str | None = None, *, size_arguments: Sequence[str] = ()
+    blend: BlendPlan | BlendReport, cache_directory: str | None = None, *, size_arguments: Sequence[str] = ()
 ) -> list[str]:
     """Return the arguments with which a Megatron run reads a blend.
 
@@ -53,23 +56,23 @@ def emit_megatron_args(
     unless they are given.
 
     Args:
-        plan: The blend.
+        blend: The report or the plan of a blend.
         cache_directory: Where the indexes are at training time, for ``--data-cache-path``.
         size_arguments: The run's own arguments that the sizes come from; ``--train-samples`` without.
 
     Raises:
         UsageError: Megatron would misread a prefix.
     """
-    config = plan.config
+    config = blend.builder
     words: list[str] = []
-    if plan.recipe.mixture is not None:
-        words += ["--data-path", *_checked_words(plan, plan.recipe.mixture, plan.resolved[0])]
+    if blend.recipe.mixture is not None:
+        words += ["--data-path", *_checked_words(blend, blend.recipe.mixture, blend.resolved[0])]
         words += ["--split", str(config.split)]
     else:
-        for name, mixture, resolved in zip(SPLITS, plan.recipe.per_split or (), plan.resolved, strict=True):
+        for name, mixture, resolved in zip(SPLITS, blend.recipe.per_split or (), blend.resolved, strict=True):
             if mixture is not None:
-                words += [f"--{name}-data-path", *_checked_words(plan, mixture, resolved)]
-    if plan.recipe.multiple_validation_sets:
+                words += [f"--{name}-data-path", *_checked_words(blend, mixture, resolved)]
+    if blend.recipe.multiple_validation_sets:
         words.append("--multiple-validation-sets")
     if config.sizes.valid is None:
         words.append("--full-validation")
@@ -83,39 +86,39 @@ def emit_megatron_args(
     return words if cache_directory is None else [*words, "--data-cache-path", cache_directory]
 
 
-def emit_megatron_json(plan: BlendPlan) -> str:
+def emit_megatron_json(blend: BlendPlan | BlendReport) -> str:
     """Return the content of a file for Megatron's ``--per-split-data-args-path``.
 
     Raises:
         UsageError: The splits share one mixture, for which there is no such file; or as for
             :func:`emit_megatron_args`.
     """
-    if plan.recipe.per_split is None:
+    if blend.recipe.per_split is None:
         raise UsageError(
             "--emit megatron-json requires sources for each split, but this blend has one mixture",
             hint="pass --emit megatron-args, which prints --data-path and --split",
         )
-    mixtures = zip(SPLITS, plan.recipe.per_split, plan.resolved, strict=True)
+    mixtures = zip(SPLITS, blend.recipe.per_split, blend.resolved, strict=True)
     value = {
-        name: None if mixture is None else _words(plan, mixture, resolved)
+        name: None if mixture is None else _words(blend, mixture, resolved)
         for name, mixture, resolved in mixtures
     }
     return json.dumps(value, indent=2) + "\n"
 
 
-def emit_megatron_words(plan: BlendPlan) -> str:
+def emit_megatron_words(blend: BlendPlan | BlendReport) -> str:
     """Return the content of a file for Megatron's ``--data-args-path``: the words of ``--data-path``.
 
     Raises:
         UsageError: Each split has separate sources, for which there is no such file; a prefix has white
             space in it, where Megatron would cut it; or as for :func:`emit_megatron_args`.
     """
-    if plan.recipe.mixture is None:
+    if blend.recipe.mixture is None:
         raise UsageError(
             "--emit megatron-words requires one mixture, but this blend has sources for each split",
             hint="pass --emit megatron-json, for --per-split-data-args-path",
         )
-    words = _words(plan, plan.recipe.mixture, plan.resolved[0])
+    words = _words(blend, blend.recipe.mixture, blend.resolved[0])
     for word in words:
         if len(word.split()) != 1:
             raise UsageError(
@@ -125,8 +128,10 @@ def emit_megatron_words(plan: BlendPlan) -> str:
     return " ".join(words) + "\n"
 
 
-def _checked_words(plan: BlendPlan, mixture: Mixture, resolved: BlendWeights | None) -> list[str]:
-    words = _words(plan, mixture, resolved)
+def _checked_words(
+    blend: BlendPlan | BlendReport, mixture: Mixture, resolved: BlendWeights | None
+) -> list[str]:
+    words = _words(blend, mixture, resolved)
     for word in words:
         if word.startswith("-"):
             raise UsageError(
@@ -136,10 +141,10 @@ def _checked_words(plan: BlendPlan, mixture: Mixture, resolved: BlendWeights | N
     return words
 
 
-def _words(plan: BlendPlan, mixture: Mixture, resolved: BlendWeights | None) -> list[str]:
+def _words(blend: BlendPlan | BlendReport, mixture: Mixture, resolved: BlendWeights | None) -> list[str]:
     prefixes = []
     for source in mixture.sources:
-        prefixes.append(plan.config.training_path(source.prefix))
+        prefixes.append(blend.builder.training_path(source.prefix))
         check_prefix(prefixes[-1])
     weights = resolved.weights if resolved is not None else None
     if weights is None:

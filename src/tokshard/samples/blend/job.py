@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tokshard.core.codec import Document, Key, NotStored
+from tokshard.core.codec import Document, Key
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.token_ids import check_token_ids
@@ -29,8 +29,9 @@ from tokshard.samples.blend.document import (
 )
 from tokshard.samples.blend.options import CACHE_NAME, BlendOptions, BuilderConfig
 from tokshard.samples.blend.order import blend_blocks, exhaustive_order, greedy_order
-from tokshard.samples.blend.plan import KIND_NAMES, BlendPlan, Kind, SplitPlan, plan_blend
+from tokshard.samples.blend.plan import KIND_NAMES, BlendPlan, Kind, SourcePlan, SplitPlan, plan_blend
 from tokshard.samples.blend.recipe import BlendRecipe
+from tokshard.samples.blend.weights import BlendWeights
 from tokshard.samples.index.build_or_reuse import Action, CacheTarget, Datasets, build_or_reuse
 from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.npy import Blocks
@@ -52,8 +53,8 @@ class EntryOutcome:
     """One entry of the cache, and how the blend came by it."""
 
     split: Annotated[str, Key("split", "train, valid, test, or valid.0 and so on.")]
-    prefix: Annotated[
-        str | None, Key("prefix", "Path prefix of the dataset; null for the order of the blend.")
+    path_prefix: Annotated[
+        str | None, Key("path_prefix", "Path prefix of the dataset; null for the order of the blend.")
     ]
     hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern=HASH)]
     action: Annotated[
@@ -63,44 +64,8 @@ class EntryOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class BlendReport(Document):
-    """A blend that was built, and how.
-
-    Attributes:
-        plan: The plan that it was built by.
-    """
-
-    SCHEMA = "tokshard.blend-report/1"
-
-    path: Annotated[str, Key("path", "Path of blend.json.")]
-    document: Annotated[BlendDocument, Key("blend", "Content of blend.json, with paths that can be opened.")]
-    entries: Annotated[tuple[EntryOutcome, ...], Key("entries", "Entries of the cache.")]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
-    seconds: Annotated[float, Key("seconds", "Seconds that it took.", minimum=0)]
-    plan: Annotated[BlendPlan, NotStored()] = None  # type: ignore[assignment] # of decoded reports alone
-
-
-@dataclass(frozen=True, slots=True)
-class SourceForecast:
-    """One source of a split, as it would be built."""
-
-    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
-    weight: Annotated[float, Key("weight", "Requested share of the samples.", minimum=0, maximum=1)]
-    draws: Annotated[int, Key("draws", "Samples that the split reads.", minimum=0)]
-    num_samples: Annotated[
-        int | None, Key("num_samples", "Samples asked of its index; null for one epoch.", minimum=0)
-    ]
-    samples: Annotated[int, Key("samples", "Samples of its index.", minimum=0)]
-    epochs: Annotated[int, Key("epochs", "Epochs of its index.", minimum=0)]
-    tokens_per_epoch: Annotated[int, Key("tokens_per_epoch", "Tokens of one epoch.", minimum=0)]
-    epochs_drawn: Annotated[
-        float, Key("epochs_drawn", "Tokens of the samples that are read over those of one epoch.", minimum=0)
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class SplitForecast:
-    """One split, as it would be built."""
+class PlannedSplit:
+    """One split as it is planned."""
 
     name: Annotated[str, Key("name", "train, valid, test, or valid.0 and so on.")]
     kind: Annotated[Kind, Key("kind", "single: one source and no blend.")]
@@ -108,53 +73,78 @@ class SplitForecast:
     size: Annotated[
         int | None, Key("size", "Size in the hash; null for a single source or all samples.", minimum=0)
     ]
-    sources: Annotated[tuple[SourceForecast, ...], Key("sources", "Sources, in order.")]
+    sources: Annotated[tuple[SourcePlan, ...], Key("sources", "Sources, in order.")]
 
     @property
     def kind_name(self) -> str:
         """The kind in words."""
         return KIND_NAMES[self.kind]
 
-    @classmethod
-    def of(cls, split: SplitPlan) -> SplitForecast:
-        """Return the forecast of a split whose datasets were read."""
-        sources = tuple(
-            SourceForecast(
-                prefix=source.request.prefix,
-                weight=share,
-                draws=source.draws,
-                num_samples=source.request.num_samples,
-                samples=source.epochs.samples,
-                epochs=source.epochs.epochs,
-                tokens_per_epoch=source.epochs.tokens_per_epoch,
-                epochs_drawn=source.epochs_of(source.draws),
-            )
-            for source, share in zip(split.sources, split.shares, strict=True)
-        )
-        return cls(split.name, split.kind, split.samples, split.size, sources)
 
-
-@dataclass(frozen=True, slots=True)
-class BlendDryRun(Document):
-    """A blend as it would be built.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlendReport(Document):
+    """A blend, and what :func:`tokshard.blend` did.
 
     Attributes:
-        plan: The plan that it would be built by.
+        blend: The blend as it was written; None after a dry run.
     """
 
-    SCHEMA = "tokshard.blend-dry-run/1"
+    SCHEMA = "tokshard.blend-report/1"
 
+    action: Annotated[Literal["planned", "written"], Key("action", "planned: a dry run; written.")]
+    recipe: Annotated[BlendRecipe, Key("recipe", "Recipe as it was given.")]
+    resolved: Annotated[
+        tuple[BlendWeights | None, ...],
+        Key(
+            "resolved", "Weights as passed to Megatron, for all splits or for each of train, valid and test."
+        ),
+    ]
+    builder: Annotated[BuilderConfig, Key("builder", "Parameters of Megatron's dataset builder.")]
+    splits: Annotated[tuple[PlannedSplit, ...], Key("splits", "Splits that have data, as planned.")]
+    path: Annotated[
+        str | None, Key("path", "Path of blend.json; absent after a dry run.", omit_none=True)
+    ] = None
+    blend: Annotated[
+        BlendDocument | None,
+        Key(
+            "blend",
+            "Content of blend.json, with paths that can be opened; absent after a dry run.",
+            omit_none=True,
+        ),
+    ] = None
+    entries: Annotated[tuple[EntryOutcome, ...], Key("entries", "Entries of the cache.")] = ()
     warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
-    splits: Annotated[tuple[SplitForecast, ...], Key("splits", "Splits that have data.")]
-    plan: Annotated[BlendPlan, NotStored()] = None  # type: ignore[assignment] # of decoded reports alone
+    seconds: Annotated[float, Key("seconds", "Seconds that it took.", minimum=0)]
+
+    @classmethod
+    def of(cls, plan: BlendPlan, started: float, warnings: Iterable[str], **built: Any) -> BlendReport:
+        """Return the report of a plan; ``built`` has the fields of a blend that was written."""
+        return cls(
+            action="written" if built else "planned",
+            recipe=plan.recipe,
+            resolved=plan.resolved,
+            builder=plan.builder,
+            splits=tuple(
+                PlannedSplit(split.name, split.kind, split.samples, split.size, split.sources)
+                for split in plan.splits
+            ),
+            warnings=tuple(dict.fromkeys((*plan.warnings, *warnings))),
+            seconds=time.monotonic() - started,
+            **built,
+        )
 
 
-def blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendReport:
+def blend(options: BlendOptions, *, dry_run: bool = False, progress: Progress | None = None) -> BlendReport:
     """Build everything that a training run needs for a mixture, and certify it.
 
     The files in the cache are Megatron's own, under its names, byte for byte; ``OUTPUT/blend.json`` is
     written last. A run with the same options finds what is there and builds nothing. The peak of memory
     is that of the indexes which are built at once; the order of a blend is made and written in blocks.
+
+    Args:
+        options: The options; a dry run needs no output.
+        dry_run: Whether to plan the blend and check that it would work, without building anything.
+        progress: Receives the progress.
 
     Raises:
         UsageError: The output is missing, or the recipe cannot be built; see
@@ -168,6 +158,8 @@ def blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendRe
         LockedError: Another process was not done in time.
         StorageError: The disk is full or broken. What was built is kept.
     """
+    if dry_run:
+        return _plan_only(options)
     if options.output is None:
         raise UsageError(
             "--output is required", hint="pass for example -o mix, or --dry-run to build nothing"
@@ -188,12 +180,8 @@ def blend(options: BlendOptions, *, progress: Progress | None = None) -> BlendRe
         )
 
 
-def dry_run_blend(options: BlendOptions) -> BlendDryRun:
-    """Plan a blend and check that it would work, without building anything.
-
-    Raises:
-        UsageError, InputError, IntegrityError: See :func:`blend`.
-    """
+def _plan_only(options: BlendOptions) -> BlendReport:
+    started = time.monotonic()
     plan = plan_blend(*options.resolve())
     prefixes = dict.fromkeys(request.prefix for request in plan.requests)
     tokenizers = {prefix: read_dataset_tokenizer(prefix) for prefix in prefixes}
@@ -204,8 +192,7 @@ def dry_run_blend(options: BlendOptions) -> BlendDryRun:
         allowed=options.allow_tokenizer_mismatch,
         shares=_shares(plan),
     )
-    warnings = (*plan.warnings, *agreement.warnings)
-    return BlendDryRun(warnings, tuple(map(SplitForecast.of, plan.splits)), plan)
+    return BlendReport.of(plan, started, agreement.warnings)
 
 
 def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is built
@@ -238,16 +225,15 @@ def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is
         built.tokenizers, None if job is None else job.identity, planned.agreement.to_record
     )
     document = BlendDocument.of(
-        directory, cache, recipe, plan.resolved, plan.config, tuple(built.splits), tokenizers
+        directory, cache, recipe, plan.resolved, plan.builder, tuple(built.splits), tokenizers
     )
     with writing(directory):
         exists = lexists(document.path)
         # Only now are the fingerprints of the datasets known.
         _refuse_other(document.path, lambda there: there.id == document.id, force=force)
         document.write(replace=force or exists)
-    seconds = time.monotonic() - started
-    warnings = dict.fromkeys((*plan.warnings, *built.warnings))
-    return BlendReport(document.path, document, tuple(built.outcomes), tuple(warnings), seconds, plan)
+    entries = tuple(built.outcomes)
+    return BlendReport.of(plan, started, built.warnings, path=document.path, blend=document, entries=entries)
 
 
 def _shares(plan: BlendPlan) -> dict[str, float]:
@@ -255,7 +241,7 @@ def _shares(plan: BlendPlan) -> dict[str, float]:
     draws: Counter[str] = Counter()
     for split in plan.splits:
         for source in split.sources:
-            draws[source.request.prefix] += source.draws
+            draws[source.path_prefix] += source.draws
     total = max(1, draws.total())
     return {prefix: count / total for prefix, count in draws.items()}
 
@@ -330,14 +316,14 @@ def _describe(
 ) -> BlendSplit:
     sources = tuple(
         BlendSource(
-            prefix=abspath(source.request.prefix),
-            training_path=source.request.training_path,
+            prefix=abspath(report.request.prefix),
+            training_path=report.request.training_path,
             index=os.path.join(report.entry.directory, report.entry.stem),
             samples=report.plan.samples,
             draws=source.draws,
             fingerprint=report.dataset,
             tokenizer=tokenizers[report.tokenizer],
-            packing=source.request.packing,
+            packing=report.request.packing,
         )
         for source, report in zip(split.sources, reports, strict=True)
     )
@@ -362,16 +348,17 @@ def _certify(
     arrays = entry.load() if entry is not None else None
 
     def sources() -> Iterator[SourceArrays]:
-        for source, report in zip(split.sources, reports, strict=True):
-            dataset = datasets.get(source.request.prefix)
+        for report in reports:
+            request = report.request
+            dataset = datasets.get(request.prefix)
             dataset.check(report.dataset)
             index = report.entry.load()
             yield SourceArrays(
-                source.request.prefix,
+                request.prefix,
                 dataset.table.sequence_lengths,
                 index["document_index"],
                 index["shuffle_index"],
-                None if source.request.packing is None else index["sample_index"],
+                None if request.packing is None else index["sample_index"],
             )
 
     certificate = measure(
@@ -379,7 +366,7 @@ def _certify(
         split.shares,
         [report.plan.samples for report in reports],
         sources(),
-        split.sources[0].request.sequence_length,
+        split.requests[0].sequence_length,
     )
     planned = [source.draws for source in split.sources]
     if [source.samples for source in certificate.sources] != planned or certificate.draws_out_of_range:

@@ -109,7 +109,7 @@ class BuilderConfig:
 
 @dataclass(frozen=True)
 class BlendOptions:
-    """Options of :func:`tokshard.blend` and :func:`tokshard.dry_run_blend`.
+    """Options of :func:`tokshard.blend`.
 
     The mixture is given in one way: by ``sources``, by one of Megatron's files, or by words for each split.
     What no option gives is taken from the recipe file, then from ``naming.like``, then from Megatron.

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from tokshard.core.codec import Key
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, TokshardError, UsageError
 from tokshard.samples.blend.options import BuilderConfig
@@ -49,20 +50,19 @@ class SourcePlan:
     """One source of one split.
 
     Attributes:
-        request: The index that it needs.
-        epochs: The numbers of that index.
+        weight: The share of the samples that is asked of it.
         draws: The samples drawn from it: its first ones.
+        plan: The numbers of its index.
+        epochs_drawn: The epochs that the tokens of the drawn samples are; for packed samples, the samples.
     """
 
-    request: IndexRequest
-    epochs: EpochPlan
-    draws: int
-
-    def epochs_of(self, samples: int) -> float:
-        """Return the epochs that the tokens of some samples are; for packed samples, the samples."""
-        if self.epochs.packed is not None:
-            return samples / self.epochs.packed.samples
-        return samples * self.epochs.sequence_length / self.epochs.tokens_per_epoch
+    path_prefix: Annotated[str, Key("path_prefix", "Path prefix of the dataset.")]
+    weight: Annotated[float, Key("weight", "Requested share of the samples.", minimum=0, maximum=1)]
+    draws: Annotated[int, Key("draws", "Samples that the split reads.", minimum=0)]
+    plan: Annotated[EpochPlan, Key("plan", "Samples, epochs and tokens of its index.")]
+    epochs_drawn: Annotated[
+        float, Key("epochs_drawn", "Tokens of the samples that are read over those of one epoch.", minimum=0)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +113,8 @@ class SplitPlan:
 
     def with_tokenizer(self, identifiers: dict[str, Any] | None) -> SplitPlan:
         """Return the same plan for other identifiers of the tokenizer."""
-        return replace(
-            self,
-            requests=tuple(replace(request, tokenizer=identifiers) for request in self.requests),
-            sources=tuple(
-                replace(source, request=replace(source.request, tokenizer=identifiers))
-                for source in self.sources
-            ),
-        )
+        requests = tuple(replace(request, tokenizer=identifiers) for request in self.requests)
+        return replace(self, requests=requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +123,7 @@ class BlendPlan:
 
     Attributes:
         recipe: The recipe.
-        config: The builder's parameters, with the training size that follows from the recipe.
+        builder: The builder's parameters, with the training size that follows from the recipe.
         resolved: The weights that Megatron is given: one entry for all splits, or one for each (None
             without data).
         splits: The splits that have data.
@@ -137,7 +131,7 @@ class BlendPlan:
     """
 
     recipe: BlendRecipe
-    config: BuilderConfig
+    builder: BuilderConfig
     resolved: tuple[BlendWeights | None, ...]
     splits: tuple[SplitPlan, ...]
     warnings: tuple[str, ...]
@@ -375,10 +369,13 @@ class _Planner:
             size = min(size or 0, sum(counts))
             weights = tuple(normalize(counts))
             draws = _proportional_draws(split, weights, counts, size)
-        planned = zip(split.requests, epochs, draws, strict=True)
-        return replace(
-            split, weights=weights, size=size, sources=tuple(SourcePlan(*source) for source in planned)
+        split = replace(split, weights=weights, size=size)
+        planned = zip(split.requests, split.shares, draws, epochs, strict=True)
+        sources = tuple(
+            SourcePlan(request.prefix, share, drawn, plan, plan.epochs_of(drawn))
+            for request, share, drawn, plan in planned
         )
+        return replace(split, sources=sources)
 
     def _plan_index(self, request: IndexRequest) -> EpochPlan:
         epochs = self._sizes.plan(request, request.num_samples)

@@ -126,6 +126,12 @@ class EpochPlan:
             return epochs * self.packed.samples
         return (epochs * self.tokens_per_epoch - self.extra_token) // self.sequence_length
 
+    def epochs_of(self, samples: int) -> float:
+        """Return the epochs that the tokens of some samples are; for packed samples, the samples."""
+        if self.packed is not None:
+            return samples / self.packed.samples
+        return samples * self.sequence_length / self.tokens_per_epoch
+
 
 def plan_epochs(
     *,
