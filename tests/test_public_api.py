@@ -61,7 +61,6 @@ PUBLIC = [
     "PlanSampleSummary",
     "PlanSummary",
     "RankSummary",
-    "RayExecutor",
     "RayOptions",
     "ReplanOptions",
     "SampleContents",

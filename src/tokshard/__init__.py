@@ -92,7 +92,6 @@ if TYPE_CHECKING:
     from tokshard.text.tokenize.options import TokenizeOptions
     from tokshard.text.tokenize.report import ArrayTaskReport, TokenizeDryRun, TokenizeReport
     from tokshard.text.tokenize.run import dry_run_tokenize, tokenize
-    from tokshard.text.tokenize.workers.ray import RayExecutor
     from tokshard.text.tokenizer.definition import tokenizer_identity
 
 __all__ = [
@@ -146,7 +145,6 @@ __all__ = [
     "PlanSampleSummary",
     "PlanSummary",
     "RankSummary",
-    "RayExecutor",
     "RayOptions",
     "ReplanOptions",
     "SampleContents",
@@ -255,7 +253,6 @@ _HOMES = {
     "PlanSampleSummary": "tokshard.checks.inspect.plans",
     "PlanSummary": "tokshard.checks.inspect.plans",
     "RankSummary": "tokshard.checks.inspect.plans",
-    "RayExecutor": "tokshard.text.tokenize.workers.ray",
     "RayOptions": "tokshard.text.tokenize.cluster.options",
     "ReplanOptions": "tokshard.ranks.replan.options",
     "SampleContents": "tokshard.checks.trace.report",

@@ -367,7 +367,6 @@ def tokenize(
         if array.finish:
             report = tokshard.finish_tokenize(options, tasks=array.tasks, progress=run.progress)
         else:
-            cluster = None if ray is None else tokshard.RayExecutor(ray)
-            report = tokshard.tokenize(options, executor=cluster, progress=run.progress)
+            report = tokshard.tokenize(options, executor=ray, progress=run.progress)
         run.warn(report.warnings)
         run.show(report, partial(tokenize_views.show_report, rules=rules))

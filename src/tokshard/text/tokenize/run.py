@@ -23,6 +23,7 @@ from tokshard.storage.lock import lock_mode
 from tokshard.storage.paths import idx_path
 from tokshard.text.corpus.files import check_unchanged, content_bytes
 from tokshard.text.corpus.rejection import top_reasons
+from tokshard.text.tokenize.cluster.options import RayOptions
 from tokshard.text.tokenize.discovery import DiscoveredInputs, discover_inputs, first_problems
 from tokshard.text.tokenize.options import TokenizeOptions
 from tokshard.text.tokenize.workers.pool import ProcessPool
@@ -48,7 +49,10 @@ _WARNED_SHARE = 0.01
 
 
 def tokenize(
-    options: TokenizeOptions, *, executor: Executor | None = None, progress: Progress | None = None
+    options: TokenizeOptions,
+    *,
+    executor: Executor | RayOptions | None = None,
+    progress: Progress | None = None,
 ) -> TokenizeReport:
     """Tokenize text into a Megatron indexed dataset, exactly and resumably.
 
@@ -59,7 +63,8 @@ def tokenize(
 
     Args:
         options: The options.
-        executor: The executor; by default worker processes, or this process for small inputs.
+        executor: Options of a Ray cluster, or an executor; by default worker processes, or this process for
+            small inputs.
         progress: Receives the progress.
 
     Raises:
@@ -132,12 +137,16 @@ def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
 
 @contextmanager
 def chosen_executor(
-    given: Executor | None, size_bytes: int, options: TokenizeOptions, *, files: int
+    given: Executor | RayOptions | None, size_bytes: int, options: TokenizeOptions, *, files: int
 ) -> Iterator[Executor]:
     """Return ``given``, or choose this process or worker processes, which begin to load libraries.
 
     Processes that were started and not used are ended. ``size_bytes``: content of all ``files`` files.
     """
+    if isinstance(given, RayOptions):
+        from tokshard.text.tokenize.workers.ray import RayExecutor
+
+        given = RayExecutor(given)
     if given is not None:
         yield given
         return

@@ -24,7 +24,6 @@ from tokshard import errors
 from tokshard.text.tokenize.cluster.connection import Connection
 from tokshard.text.tokenize.cluster.options import RayOptions
 from tokshard.text.tokenize.cluster.task import perform
-from tokshard.text.tokenize.workers.ray import RayExecutor
 from tokshard.version import __version__
 
 pytestmark = [
@@ -76,7 +75,7 @@ class Nodes:
         self.foreign = 0
 
     def executor(self, **options):
-        return RayExecutor(RayOptions(address=self.address, **options))
+        return RayOptions(address=self.address, **options)
 
     def command(self):
         return "--executor", "ray", "--ray-address", self.address

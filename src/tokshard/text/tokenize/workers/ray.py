@@ -58,22 +58,10 @@ _Events = tuple[BatchProgress | Outcome, ...]
 
 
 class RayExecutor:
-    """Encodes on a Ray cluster.
-
-    Args:
-        options: Which cluster, and how.
-
-    Example:
-        >>> executor = RayExecutor(RayOptions(address="auto", cpus_per_task=2))
-        >>> options = TokenizeOptions(inputs=["web/*.jsonl"], output="out/web")  # doctest: +SKIP
-        >>> tokenize(options, executor=executor)  # doctest: +SKIP
-    """
+    """Executor that encodes on a Ray cluster."""
 
     def __init__(self, options: RayOptions) -> None:
         self._options = options
-
-    def __repr__(self) -> str:
-        return f"RayExecutor({self._options!r})"
 
     def run(self, spec: EncodingSpec, parts_directory: str, feed: Feed) -> Events:
         """See :class:`~tokshard.text.tokenize.workers.executor.Executor`."""
