@@ -8,11 +8,11 @@ import warnings
 
 import pytest
 
-import tokshard
 from support.mixture_data import run
 from support.two_tokenizers import tokenize, write_two_tokenizers
 from tokshard.errors import TokenizerMismatchError
 from tokshard.loader import RankLoader
+from tokshard.text.tokenizer.definition import tokenizer_identity
 
 SIZES = ("--seq-length", 8, "--split", "1,0,0", "--num-samples", 64)
 JOB = ("torchrun", "--nproc-per-node", 2, "pretrain_gpt.py", "--seq-length", 8, "--split", "1,0,0")
@@ -54,7 +54,7 @@ def test_documents_of_two_tokenizers_are_refused_with_both_names(here):
 def test_a_plan_of_one_tokenizer_records_it(here):
     assert plan("data/web", options=["--documents"]).stderr == ""
     recorded = json.loads((here / "plan/plan.json").read_text())
-    identity = tokshard.tokenizer_identity("a.json")
+    identity = tokenizer_identity("a.json")
     assert recorded["tokenizer"]["tokenizer"]["definition_sha256"] == identity.definition_sha256
     assert "tokenizer_mismatches" not in recorded
     loader = RankLoader.open("plan", 0)
@@ -84,7 +84,7 @@ def test_an_allowed_mismatch_is_recorded_and_repeated(here):
 
 def test_the_loader_compares_the_tokenizer_of_the_job(here):
     assert plan("data/web", options=["--documents"]).returncode == 0
-    identity = tokshard.tokenizer_identity("a.json")
+    identity = tokenizer_identity("a.json")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for tokenizer in ("a.json", identity):
@@ -229,7 +229,7 @@ def test_doctor_says_what_it_could_not_compare(here, tmp_path):
 
 
 def test_doctor_compares_the_vocabulary_of_a_null_tokenizer_and_of_the_model(here):
-    largest = tokshard.tokenizer_identity("a.json").max_token_id
+    largest = tokenizer_identity("a.json").max_token_id
     for size, fits in ((largest, True), (100, False)):
         job = [*JOB[:-2], "--tokenizer-type", "NullTokenizer", "--vocab-size", size]
         codes = [
@@ -246,7 +246,7 @@ def test_data_that_was_tokenized_again_with_another_tokenizer_is_named(here, mad
     assert blend("a.json", weights=("1", "data/again")).returncode == 0
     tokenize(made, "again", "b", "--force")
     done = plan("mix")
-    names = [f"huggingface {tokshard.tokenizer_identity(f'{letter}.json').digest[:12]}" for letter in "ab"]
+    names = [f"huggingface {tokenizer_identity(f'{letter}.json').digest[:12]}" for letter in "ab"]
     assert done.returncode == 6
     assert f"its tokenizer was {names[0]} and is now {names[1]}" in done.stderr
 

@@ -20,6 +20,7 @@ from tokshard.dataset.plan import TokenFormat
 from tokshard.errors import StorageError
 from tokshard.exchange.conversion import content, conversion, options
 from tokshard.exchange.conversion.conversion import JOURNAL_NAME
+from tokshard.text.tokenizer.definition import tokenizer_identity
 
 EOD, BOS = 7, 3
 NAMES = itertools.count()
@@ -222,7 +223,7 @@ def test_an_export_tells_its_tokenizer(tmp_path, monkeypatch):
         tokshard.export(ExportOptions("web", form, form))
         report = convert(ConvertOptions(form, form, f"{form}-back"))
         assert written(f"{form}-back") == written("web")
-        assert report.output.tokenizer == tokshard.tokenizer_identity(tokenizer)
+        assert report.output.tokenizer == tokenizer_identity(tokenizer)
         assert report.options.append_eod
         assert report.warnings == ()
         with pytest.raises(tokshard.errors.TokenizerMismatchError, match="is not the tokenizer of"):

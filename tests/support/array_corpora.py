@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from support.tokenize_runs import TOKENIZER, run_array_task, run_tokenize
-from tokshard import ArrayTask, ArrayTaskReport
+from tokshard import ArrayTask
+from tokshard.text.tokenize.report import ArrayTaskReport
 
 UNIT_BYTES = 2000
 OPTIONS: dict[str, Any] = {"tokenizer": TOKENIZER, "unit_bytes": UNIT_BYTES}

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from tokshard import (
     ArrayTask,
-    ArrayTaskReport,
     IndexedDataset,
     TokenizeDryRun,
     TokenizeOptions,
@@ -20,6 +19,7 @@ from tokshard import (
 )
 from tokshard.text.corpus.files import discover
 from tokshard.text.tokenize.job import TokenizeJob, prepare_job
+from tokshard.text.tokenize.report import ArrayTaskReport
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
 TOKENIZER = str(SAMPLE / "tokenizer.json")

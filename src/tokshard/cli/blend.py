@@ -310,7 +310,9 @@ def blend(
         report = tokshard.blend(chosen, dry_run=planned, progress=run.progress)
         run.warn(report.warnings)
         if emit is not None:
-            text = tokshard.emit_megatron(report, chosen, emit)
+            from tokshard.samples.blend.emission import emit_megatron
+
+            text = emit_megatron(report, chosen, emit)
             terminal.say(text if emit == "megatron-json" else visible(text))
         else:
             following = None if indexes is None else launches.following(indexes, chosen.cache, values)
@@ -321,7 +323,9 @@ def _show(report: BlendReport, options: BlendOptions, following: str | None) -> 
     if report.blend is None or report.path is None:
         _show_plan(report)
         return
-    rendering.show(tokshard.describe(report.blend))
+    from tokshard.checks.inspect.description import describe
+
+    rendering.show(describe(report.blend))
     rendering.line()
     actions = Counter(entry.action for entry in report.entries)
     words = {"found": "reused"}
@@ -355,7 +359,9 @@ def _show_plan(report: BlendReport) -> None:
 
 def _next(report: BlendReport, options: BlendOptions, path: str) -> str:
     if options.naming.are_given:
-        arguments = tokshard.emit_megatron(report, options)
+        from tokshard.samples.blend.emission import emit_megatron
+
+        arguments = emit_megatron(report, options)
         if any(source.plan.packed is not None for split in report.splits for source in split.sources):
             arguments += " --eod-mask-loss"
         return f"launch with {arguments}; check the launch script with `tokshard doctor launch.sh`"

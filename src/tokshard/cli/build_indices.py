@@ -21,7 +21,8 @@ from tokshard.core.formatting import count, counted, duration, listed, shown_pat
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tokshard import BuildIndicesReport, EpochSize, IndexReport
+    from tokshard import BuildIndicesReport
+    from tokshard.samples.index.job import EpochSize, IndexReport
 
 _SHOWN_DIRECTORIES = 4
 _WORDS = {"found": "reused"}
@@ -193,6 +194,8 @@ def build_indices(
 
 
 def _show(report: BuildIndicesReport, following: str | None) -> None:
+    from tokshard.checks.inspect.description import describe
+
     several_lengths = len({index.plan.sequence_length for index in report.indices}) > 1
     header = ["dataset", "split", "samples", "epochs", "documents", "tokens", "index", "size"]
     rows = []
@@ -206,7 +209,7 @@ def _show(report: BuildIndicesReport, following: str | None) -> None:
         rows.append([*row, count(index.plan.sequence_length)] if several_lengths else row)
     rendering.table([*header, "sequence length"] if several_lengths else header, rows, left=(0, 1, 6))
     _show_epochs(report.epoch_sizes)
-    packing = tokshard.describe(report)
+    packing = describe(report)
     rendering.show(packing, continued=True)
     if packing:
         rendering.line()

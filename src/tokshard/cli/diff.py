@@ -15,7 +15,14 @@ from tokshard.core.formatting import count, shown_path
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tokshard import DiffReport, FieldDifference, SourceDifference
+    from tokshard.checks.diff.report import (
+        DiffReport,
+        FieldDifference,
+        IndexDifference,
+        SourceDifference,
+        SplitDifference,
+        StreamDifference,
+    )
 
 _SHOWN_CHARACTERS = 60
 
@@ -52,11 +59,13 @@ def diff(
 
 
 def _show(report: DiffReport) -> None:
+    from tokshard.checks.diff.report import StreamDifference
+
     if report.same_plan is not None:
         rendering.line("the same plan" if report.same_plan else "two plans")
     _show_fields(report.fields)
     for part in report.parts:
-        if isinstance(part, tokshard.StreamDifference):
+        if isinstance(part, StreamDifference):
             _show_stream(part)
         else:
             _show_samples(part)
@@ -65,7 +74,7 @@ def _show(report: DiffReport) -> None:
             rendering.line(f"only in {which}: {name}")
 
 
-def _show_stream(stream: tokshard.StreamDifference) -> None:
+def _show_stream(stream: StreamDifference) -> None:
     rendering.line(f"{stream.name}, from {count(stream.start)} consumed samples on:")
     _show_fields(stream.fields)
     if stream.first_step is None:
@@ -79,9 +88,11 @@ def _show_stream(stream: tokshard.StreamDifference) -> None:
     _show_counts(stream.sources)
 
 
-def _show_samples(part: tokshard.SplitDifference | tokshard.IndexDifference) -> None:
+def _show_samples(part: SplitDifference | IndexDifference) -> None:
+    from tokshard.checks.diff.report import IndexDifference
+
     line = f"{part.name}: {count(part.samples[0])} and {count(part.samples[1])} samples"
-    if isinstance(part, tokshard.IndexDifference):
+    if isinstance(part, IndexDifference):
         first, second = part.hashes
         line += f", same hash {first}" if first == second else f", hashes {first} and {second}"
     rendering.line(line)
@@ -90,10 +101,10 @@ def _show_samples(part: tokshard.SplitDifference | tokshard.IndexDifference) -> 
         rendering.line("  every sample that both have is the same")
     else:
         rendering.line(f"  first sample that differs: {count(part.first_sample)}")
-    if isinstance(part, tokshard.SplitDifference):
-        _show_counts(part.sources)
-    else:
+    if isinstance(part, IndexDifference):
         rendering.line(f"  {count(part.same)} samples are the same at the same position")
+    else:
+        _show_counts(part.sources)
 
 
 def _show_fields(fields: Sequence[FieldDifference]) -> None:

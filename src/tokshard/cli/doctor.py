@@ -18,7 +18,9 @@ from tokshard.cli.from_launch import read_launch
 from tokshard.core.formatting import count, counted
 
 if TYPE_CHECKING:
-    from tokshard import CacheLookup, DoctorReport, JobDiagnosis, SkippedCheck
+    from tokshard.checks.doctor.job import DoctorReport, JobDiagnosis
+    from tokshard.checks.doctor.launch.rules import SkippedCheck
+    from tokshard.checks.doctor.lookups import CacheLookup
 
 _SHOWN_LOOKUPS = 12
 _KINDS = {

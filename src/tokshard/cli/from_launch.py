@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import tokshard
 from tokshard import BlendOptions, BuildIndicesOptions, DoctorOptions
 from tokshard.cli import options
 from tokshard.cli.declarations import text
@@ -20,7 +19,7 @@ from tokshard.errors import UsageError
 if TYPE_CHECKING:
     import typer
 
-    from tokshard import LaunchIndexes
+    from tokshard.checks.doctor.from_launch import LaunchIndexes
 
 MAX_STDIN_BYTES = 64 << 20
 
@@ -64,7 +63,7 @@ def indexes_of(context: typer.Context, values: Mapping[str, Any]) -> LaunchIndex
 
     Raises:
         UsageError: An option is given that the launch command decides about, or see
-            :func:`tokshard.indexes_of_launch`.
+            :func:`~tokshard.checks.doctor.from_launch.indexes_of_launch`.
         InputError, StorageError: See there.
     """
     launch = values["from_launch"]
@@ -87,7 +86,9 @@ def indexes_of(context: typer.Context, values: Mapping[str, Any]) -> LaunchIndex
             f"--from-launch and {parameter.opts[0]} exclude each other",
             hint=f"remove {parameter.opts[0]}: the launch command decides about it",
         )
-    return tokshard.indexes_of_launch(
+    from tokshard.checks.doctor.from_launch import indexes_of_launch
+
+    return indexes_of_launch(
         DoctorOptions(
             read_launch(launch),
             megatron=values["megatron"],

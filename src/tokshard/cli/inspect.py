@@ -116,12 +116,16 @@ def inspect(
             path, document, tokenizer, multimodal, rank, step, index, sample, dataset_sample, epoch, stream
         )
         if html is not None:
-            tokshard.write_inspection_page(html, options, verify=verify)
+            from tokshard.checks.inspect.job import write_inspection_page
+
+            write_inspection_page(html, options, verify=verify)
         elif verify is not None:
             raise UsageError("--verify requires --html", hint="pass --html FILE, or run tokshard verify")
         if as_json:
             run.show(tokshard.inspect(options, progress=run.progress), lambda _: None)
         else:
-            rendering.show(tokshard.describe(options, progress=run.progress))
+            from tokshard.checks.inspect.description import describe
+
+            rendering.show(describe(options, progress=run.progress))
         if html is not None:
             rendering.tell(f"written: {html}")

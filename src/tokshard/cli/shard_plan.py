@@ -149,7 +149,9 @@ def shard_plan(
 
 
 def _show(report: ShardPlanReport) -> None:
-    rendering.show(tokshard.describe(report.plan, charts=False))
+    from tokshard.checks.inspect.description import describe
+
+    rendering.show(describe(report.plan, charts=False))
     if report.files is None or report.size_bytes is None:
         rendering.line("nothing was written (--dry-run)")
         return

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 import tokshard
-from tokshard import ArrayOptions, ArrayTask, TokenizeOptions
+from tokshard import ArrayTask, TokenizeOptions
 from tokshard.cli import declarations, terminal, tokenize_views
 from tokshard.cli.command_run import command_run
 from tokshard.cli.corpus_options import TEXT, DatasetConfigName, DatasetSplit
@@ -55,6 +55,7 @@ from tokshard.cli.tokenize_options import (
 )
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS
 from tokshard.errors import UsageError
+from tokshard.text.tokenize.job_array.options import ArrayOptions
 
 _ERRORS = "Bad records"
 _ARRAYS = "Job arrays"
@@ -340,7 +341,9 @@ def tokenize(
         if like_megatron:
             refuse_with_preset(options)
         if discard_work:
-            run.show(tokshard.discard_work(options), tokenize_views.show_discarded)
+            from tokshard.text.tokenize.discard import discard_work as discard
+
+            run.show(discard(options), tokenize_views.show_discarded)
             return
         array = ArrayOptions(array_task, finish, tasks)
         ray = ray_options(executor, ray_address, ray_cpus_per_task, ray_retries, workers=workers)

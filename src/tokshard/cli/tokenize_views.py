@@ -19,7 +19,9 @@ from tokshard.core.formatting import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tokshard import ArrayTaskReport, DiscardedWork, TokenizeDryRun, TokenizeReport
+    from tokshard import TokenizeDryRun, TokenizeReport
+    from tokshard.text.tokenize.discard import DiscardedWork
+    from tokshard.text.tokenize.report import ArrayTaskReport
 
 _SHOWN_INPUTS = 10
 

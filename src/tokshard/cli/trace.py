@@ -13,7 +13,7 @@ from tokshard.core.formatting import count, counted, listed, shown_path
 from tokshard.core.path_mapping import PathMapping
 
 if TYPE_CHECKING:
-    from tokshard import (
+    from tokshard.checks.trace.report import (
         DocumentOrigin,
         DocumentRead,
         DocumentReads,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         TracedItem,
         TraceDocumentReport,
         TraceReadsReport,
+        TraceReport,
         TraceSamplesReport,
     )
 
@@ -151,14 +152,18 @@ def trace(
         )
         report = tokshard.trace(trace_options, progress=run.progress)
         run.show(report, _show)
-        if isinstance(report, tokshard.TraceReadsReport) and not report.is_complete:
+        from tokshard.checks.trace.report import TraceReadsReport
+
+        if isinstance(report, TraceReadsReport) and not report.is_complete:
             run.found_problems()
 
 
-def _show(report: tokshard.TraceReport) -> None:
-    if isinstance(report, tokshard.TraceDocumentReport):
+def _show(report: TraceReport) -> None:
+    from tokshard.checks.trace.report import TraceDocumentReport, TraceSamplesReport
+
+    if isinstance(report, TraceDocumentReport):
         _show_document(report)
-    elif isinstance(report, tokshard.TraceSamplesReport):
+    elif isinstance(report, TraceSamplesReport):
         _show_samples(report)
     else:
         _show_reads(report)

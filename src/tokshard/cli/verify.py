@@ -15,7 +15,7 @@ from tokshard.cli.options import AsJson, Lock, NoProgress, Quiet
 from tokshard.core.formatting import count, counted, duration, size
 
 if TYPE_CHECKING:
-    from tokshard import VerifiedProduct, VerifyReport
+    from tokshard.checks.verify.report import VerifiedProduct, VerifyReport
 
 Level = Literal["structure", "digest", "deep"]
 

@@ -130,7 +130,7 @@ class RankLoader:
             rank: The rank in the whole job; may be left out where ``path`` is a rank's manifest.
             roots: Where data has moved, see :func:`~tokshard.ranks.plan.read_plan`.
             tokenizer: The tokenizer of the job, which must be that of the data: its identity
-                (:func:`tokshard.tokenizer_identity`) or its path; None to compare nothing.
+                or its path; None to compare nothing.
             vocab_size: The vocabulary size of the model, padding included, which must be larger than all ids
                 of the data's tokenizer; None to compare nothing.
             **settings: See the class.

@@ -2,6 +2,7 @@ import pytest
 
 from support.blends import write_sources
 from tokshard.errors import UsageError
+from tokshard.samples.blend.emission import emit_megatron
 from tokshard.samples.blend.options import BlendOptions
 from tokshard.samples.index.description import GPTDatasetDescription
 from tokshard.samples.index.options import NamingOptions, TrainingOptions
@@ -64,4 +65,4 @@ def test_the_files_are_those_of_the_public_api(tmp_path, monkeypatch):
     (split,) = planned.splits
     drawn = [source.draws for source in report.blend.splits["train"].sources]
     assert [source.draws for source in split.sources] == drawn == [20, 10]
-    assert tokshard.emit_megatron(report, options).endswith("--data-cache-path mix/cache")
+    assert emit_megatron(report, options).endswith("--data-cache-path mix/cache")

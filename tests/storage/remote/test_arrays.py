@@ -8,8 +8,9 @@ import pytest
 from support.array_corpora import content, lines
 from support.object_store import SLOW_DOWN, Bucket, always
 from support.tokenize_runs import run_array_task, run_finish, run_tokenize
-from tokshard import ArrayTask, ArrayTaskReport
+from tokshard import ArrayTask
 from tokshard.errors import OutputExistsError, StorageError, UsageError
+from tokshard.text.tokenize.report import ArrayTaskReport
 
 TASKS = 3
 UNIT_BYTES = 2000

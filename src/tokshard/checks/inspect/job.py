@@ -120,7 +120,7 @@ def _inspect(found: Product, options: InspectOptions) -> Summary:
 def describe_path(
     options: str | os.PathLike[str] | InspectOptions, progress: Progress | None
 ) -> list[Section]:
-    """Return the description of what the options name; see :func:`tokshard.describe`."""
+    """Return the description of what the options name; see ``description.describe``."""
     options = _options(options)
     found = _recognized(options)
     with reporting(progress) as listener:

@@ -132,7 +132,7 @@ class NamingOptions:
 class TrainingOptions:
     """Arguments of a Megatron job that decide its sizes, as far as they are given.
 
-    See :class:`~tokshard.samples.index.sizes.TrainingArguments`.
+    The attributes are Megatron's arguments of the same names.
 
     Raises:
         UsageError: The number of steps or samples, or the batch size, is missing.
@@ -275,7 +275,7 @@ class BuildIndicesOptions:
             may be used.
         workers: Threads; None for one for each core.
         requests: The indexes themselves, instead of datasets, lengths, sizes and what else decides about
-            them; :func:`tokshard.indexes_of_launch` sets it.
+            them; ``--from-launch`` sets it.
 
     Raises:
         UsageError: Something is missing, or a value is out of range.

@@ -18,7 +18,7 @@ from tokshard.text.tokenize.options import TokenizeOptions
 
 @dataclass(frozen=True, slots=True)
 class DiscardedWork(Document):
-    """The result of :func:`tokshard.discard_work`."""
+    """The result of :func:`discard_work`."""
 
     SCHEMA = "tokshard.discarded-work/1"
 

@@ -218,10 +218,6 @@ def tokenizer_identity(path: str | os.PathLike[str], *, eod: str | None = None) 
     Raises:
         TokenizerError: The file cannot be read or used.
         MissingExtraError: The tokenizer needs a library that is not installed.
-
-    Example::
-
-        loader = RankLoader.open("plan", rank=3, tokenizer=tokshard.tokenizer_identity("/models/llama"))
     """
     return load_tokenizer(os.fspath(path), eod=eod, need_eod=False).identity
 
