@@ -37,7 +37,6 @@ OF_RUNS = {
     "tokshard.export-report/1": {"manifest", "state"},
     "tokshard.shard-plan/1": {"files", "size_bytes"},
     "tokshard.convert/1": {"bytes_resumed", "files", "state"},
-    "tokshard.export-report/1": {"manifest", "state"},
     "tokshard.merge/1": {"bytes_resumed", "free_bytes", "inputs", "shuffle_sizes", "state"},
 }
 """What only the report of a run, or only that of a dry run has, by schema."""

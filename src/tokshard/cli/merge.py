@@ -16,8 +16,9 @@ from tokshard.cli.options import RUN, AsJson, DryRun, Force, Lock, NoProgress, Q
 from tokshard.core.formatting import count, counted, size, throughput, tokenizer_name
 
 if TYPE_CHECKING:
-    from tokshard import DocumentShuffle, MergeReport
+    from tokshard import MergeReport
     from tokshard.dataset.merge.shuffle import ShuffleSizes
+    from tokshard.dataset.plan import DocumentShuffle
 
 _SHOWN_INPUTS = 10
 
