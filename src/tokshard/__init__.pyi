@@ -41,8 +41,6 @@ from tokshard.text.tokenize.job_array.job import finish_tokenize as finish_token
 from tokshard.text.tokenize.job_array.job import tokenize_array_task as tokenize_array_task
 from tokshard.text.tokenize.job_array.options import ArrayTask as ArrayTask
 from tokshard.text.tokenize.options import TokenizeOptions as TokenizeOptions
-from tokshard.text.tokenize.report import TokenizeDryRun as TokenizeDryRun
 from tokshard.text.tokenize.report import TokenizeReport as TokenizeReport
-from tokshard.text.tokenize.run import dry_run_tokenize as dry_run_tokenize
 from tokshard.text.tokenize.run import tokenize as tokenize
 from tokshard.version import __version__ as __version__

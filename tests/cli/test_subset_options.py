@@ -34,9 +34,9 @@ def test_what_a_subset_prints(tmp_path):
     )
     done = tokshard(*words, "--json", cwd=tmp_path)
     report = json_of(done)
-    assert [output["prefix"] for output in report["outputs"]] == ["out_train", "out_valid"]
-    assert report["documents"] == 100
-    assert report["records"] == 100 + sum(report["excluded"].values())
+    assert [output["path_prefix"] for output in report["outputs"]] == ["out_train", "out_valid"]
+    assert report["counts"]["documents"] == 100
+    assert report["counts"]["records"] == 100 + sum(report["counts"]["excluded"].values())
     shown = tokshard(*words, cwd=tmp_path).stdout
     assert "excluded: " in shown
     assert "not-sampled" in shown

@@ -47,8 +47,8 @@ def test_json_is_one_document_and_quiet_is_quiet(tmp_path, corpus):
     done = tokshard("tokenize", corpus, "-o", "x", "--json", "--quiet", cwd=tmp_path)
     report = json_of(done)
     assert (done.returncode, done.stderr) == (0, "")
-    assert report["schema"] == "tokshard.tokenize-report/1"
-    assert report["outputs"][0]["tokens"] == 12
+    assert (report["schema"], report["action"]) == ("tokshard.tokenize/1", "written")
+    assert report["outputs"][0]["dataset"]["tokens"] == 12
     done = tokshard("tokenize", corpus, "-o", "y", "--quiet", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -59,14 +59,16 @@ def test_dry_run_writes_nothing(tmp_path, corpus):
     assert "outputs: x (new)" in done.stdout
     assert "corpus.jsonl (jsonl, 50 B)" in done.stdout
     plan = json_of(tokshard("tokenize", corpus, "-o", "x", "--dry-run", "--json", cwd=tmp_path))
-    assert plan["schema"] == "tokshard.tokenize-dry-run/1"
+    assert (plan["schema"], plan["action"], plan["state"]) == ("tokshard.tokenize/1", "planned", "new")
+    assert [source["path"] for source in plan["inputs"]] == [str(corpus)]
+    assert plan["outputs"][0].keys() == {"path_prefix", "tokenizer"}
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
 
 
 def test_stdin(tmp_path):
     data = (SAMPLE / "stories.jsonl.gz").read_bytes()
     done = tokshard("tokenize", "-", "-o", "x", "--json", cwd=tmp_path, stdin=data)
-    assert json_of(done)["documents"] == 430
+    assert json_of(done)["counts"]["documents"] == 430
 
 
 def test_lists_directories_and_globs(tmp_path, corpus):
@@ -80,7 +82,7 @@ def test_lists_directories_and_globs(tmp_path, corpus):
         ("c", ["@list.txt"], 3),
     ):
         done = tokshard("tokenize", *arguments, "-o", output, "--json", cwd=tmp_path)
-        assert json_of(done)["documents"] == documents, done.stderr
+        assert json_of(done)["counts"]["documents"] == documents, done.stderr
     assert pair(tmp_path / "a") == pair(tmp_path / "b")
     assert (tmp_path / "a.bin").read_bytes()[::2].startswith(b"9\x0010")
 
@@ -346,11 +348,11 @@ def test_the_second_attempt_with_the_suggested_field_works(tmp_path):
     assert tokshard("tokenize", "c.jsonl", "--quiet", *hint, cwd=tmp_path).returncode == 0
     nested = ["--field", "meta.title", "--field", "content", "-o", "y"]
     report = json_of(tokshard("tokenize", "c.jsonl", "--quiet", "--json", *nested, cwd=tmp_path))
-    assert [output["prefix"] for output in report["outputs"]] == [
+    assert [output["path_prefix"] for output in report["outputs"]] == [
         "y_meta.title_document",
         "y_content_document",
     ]
-    assert [output["field"] for output in report["outputs"]] == ["meta.title", "content"]
+    assert [output["dataset"]["field"] for output in report["outputs"]] == ["meta.title", "content"]
 
 
 def test_units_beyond_a_limit_are_not_reused(tmp_path):
@@ -358,4 +360,4 @@ def test_units_beyond_a_limit_are_not_reused(tmp_path):
     command = ("tokenize", "c.jsonl", "-o", "x", "--unit-size", "100", "--json")
     assert tokshard(*command, cwd=tmp_path).returncode == 3
     report = json_of(tokshard(*command, "--limit", "8", cwd=tmp_path))
-    assert (report["units_reused"], report["units"]) == (2, 2)
+    assert (report["units_reused"], report["outputs"][0]["dataset"]["units"]) == (2, 2)

@@ -89,7 +89,7 @@ def test_a_journal_damaged_anywhere(directory, monkeypatch):
         content[position] ^= 1
         journal.write_bytes(content)
         report = tokenize()
-        redone.add(report.units - report.units_reused)
+        redone.add(report.outputs[0].dataset.units - report.units_reused)
         assert outputs(["out/x"]) == expected, position
     assert 0 in redone or len(redone) > 2
 
@@ -318,7 +318,7 @@ def test_a_link_in_the_place_of_a_second_output_is_refused_and_the_work_is_kept(
         tokenize(**both)
     assert os.listdir(theirs) == []
     Path("out/x_title_document.tokshard").unlink()
-    assert tokenize(**both).outputs[1].documents == 39
+    assert tokenize(**both).outputs[1].dataset.documents == 39
     assert os.path.isfile("out/x_title_document.tokshard/manifest.json")
 
 
@@ -378,7 +378,7 @@ def test_odd_prefixes_and_odd_input_names(directory, monkeypatch, prefix):
     with broken_off(monkeypatch, "units"), pytest.raises(KeyboardInterrupt):
         run_tokenize(str(odd), prefix, **options)
     assert run_tokenize(str(odd), prefix, **options).units_reused > 5
-    assert run_tokenize(str(odd), prefix, **options).up_to_date
+    assert run_tokenize(str(odd), prefix, **options).action == "found"
     assert os.path.isfile(f"{prefix}.bin")
     assert os.path.isfile(f"{prefix}.idx")
 

@@ -333,7 +333,7 @@ def test_failed_runs_leave_nothing_behind_in_the_process_and_the_executor_may_be
     second = fail_again()
     assert all(map(set.issubset, second, first))  # what earlier tests left may go meanwhile
     assert children() <= before
-    assert tokenize_here(directory, executor).documents > 0
+    assert tokenize_here(directory, executor).counts.documents > 0
     assert open_descriptors() <= first[0]
     assert set(threading.enumerate()) <= first[1]
 
@@ -452,7 +452,7 @@ import tokshard
 report = tokshard.tokenize(
     tokshard.TokenizeOptions("corpus.jsonl", "out/x", workers=2, encoder="reference")
 )
-print(json.dumps([__name__, report.documents]))
+print(json.dumps([__name__, report.counts.documents]))
 """
 
 

@@ -9,10 +9,8 @@ from pathlib import Path
 from tokshard import (
     ArrayTask,
     IndexedDataset,
-    TokenizeDryRun,
     TokenizeOptions,
     TokenizeReport,
-    dry_run_tokenize,
     finish_tokenize,
     tokenize,
     tokenize_array_task,
@@ -58,8 +56,8 @@ def run_tokenize(inputs, output=None, *, executor=None, progress=None, **options
     return tokenize(TokenizeOptions(inputs, output, **options), executor=executor, progress=progress)
 
 
-def dry_run(inputs, output=None, **options) -> TokenizeDryRun:
-    return dry_run_tokenize(TokenizeOptions(inputs, output, **options))
+def dry_run(inputs, output=None, **options) -> TokenizeReport:
+    return tokenize(TokenizeOptions(inputs, output, **options), dry_run=True)
 
 
 def run_array_task(

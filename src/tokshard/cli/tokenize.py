@@ -353,9 +353,9 @@ def tokenize(
                 hint="leave out one of them",
             )
         if dry_run:
-            plan = tokshard.dry_run_tokenize(options)
-            run.warn(plan.warnings)
-            run.show(plan, partial(tokenize_views.show_dry_run, rules=rules))
+            report = tokshard.tokenize(options, dry_run=True)
+            run.warn(report.warnings)
+            run.show(report, partial(tokenize_views.show_dry_run, rules=rules))
             return
         if tokenizer is None and vocab_file is None and not quiet:
             terminal.tell("using the built-in byte-level tokenizer; pass --tokenizer for your own")

@@ -13,13 +13,13 @@ from tokshard.core.formatting import (
     size,
     throughput,
     tokenizer_name,
-    written_dataset,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tokshard import TokenizeDryRun, TokenizeReport
+    from tokshard import TokenizeReport
+    from tokshard.dataset.manifest import EncoderRecord
     from tokshard.text.tokenize.discard import DiscardedWork
     from tokshard.text.tokenize.report import ArrayTaskReport
 
@@ -28,56 +28,61 @@ _SHOWN_INPUTS = 10
 
 def show_report(report: TokenizeReport, rules: str | None = None) -> None:
     """Print what was written, and how."""
-    first = report.outputs[0].prefix
-    verb = "up to date" if report.up_to_date else "written"
-    facts: list[tuple[str, object]] = [(verb, written_dataset(output)) for output in report.outputs]
-    if sum(report.rejected.values()):
-        facts.append(("rejected", f"{_listed(report.rejected)} (listed in {first}.tokshard/rejected.jsonl)"))
-    if report.excluded:
-        facts.append(("excluded", _listed(report.excluded)))
-    for output in report.outputs:
-        if (lost := output.unrepresented) is not None and lost.count:
-            of_output = f" in {output.prefix}" if len(report.outputs) > 1 else ""
+    outputs, first = report.outputs, report.outputs[0]
+    is_found = report.action == "found"
+    verb = "up to date" if is_found else "written"
+    facts: list[tuple[str, object]] = [(verb, output.describe()) for output in outputs]
+    if report.counts is not None:
+        if report.counts.rejected_total:
+            path = f"{first.path_prefix}.tokshard/rejected.jsonl"
+            facts.append(("rejected", f"{_listed(report.counts.rejected)} (listed in {path})"))
+        if report.counts.excluded:
+            facts.append(("excluded", _listed(report.counts.excluded)))
+    for output in outputs:
+        lost = None if output.dataset is None else output.dataset.unrepresented
+        if lost is not None and lost.count:
+            of_output = f" in {output.path_prefix}" if len(outputs) > 1 else ""
             facts.append((lost.name, f"{lost.describe()}{of_output}"))
     if rules is not None:
         facts.append(("preset", rules))
-    facts.append(("encoder", _encoder(report)))
-    if not report.up_to_date:
-        if report.units_reused:
-            units = f"{count(report.units_reused)} of {counted(report.units, 'unit')}"
+    if report.encoder is not None:
+        facts.append(("encoder", _encoder(report.encoder, report.encoder_reason)))
+    if not is_found:
+        if report.units_reused and first.dataset is not None:
+            units = f"{count(report.units_reused)} of {counted(first.dataset.units, 'unit')}"
             facts.append(("reused", units))
         if report.bytes_of_other_options:
-            units = counted(report.units_of_other_options, "unit")
+            units = counted(report.units_of_other_options or 0, "unit")
             removed = size(report.bytes_of_other_options)
             facts.append(("removed", f"{units} of other options or inputs ({removed})"))
         facts.append(("time", _time(report)))
     rendering.outcome([*facts, *_next_steps(report)])
 
 
-def show_dry_run(plan: TokenizeDryRun, rules: str | None) -> None:
+def show_dry_run(report: TokenizeReport, rules: str | None) -> None:
     """Print what would be done."""
-    total = sum(source.size_bytes or 0 for source in plan.inputs)
-    rendering.line(f"inputs: {count(len(plan.inputs))}, {size(total)} on disk")
-    inputs = []
-    for source in plan.inputs:
+    inputs, options, tokenizer = report.inputs or (), report.options, report.outputs[0].tokenizer
+    rendering.line(f"inputs: {count(len(inputs))}, {size(report.input_bytes)} on disk")
+    lines = []
+    for source in inputs:
         length = "stream" if source.size_bytes is None else size(source.size_bytes)
         packed = "" if source.compression == "none" else f", {source.compression}"
-        inputs.append(f"  {source.path} ({source.format}{packed}, {length})")
-    rendering.lines(inputs, _SHOWN_INPUTS, "  and {rest} more")
-    for text in plan.messages:
+        lines.append(f"  {source.path} ({source.format}{packed}, {length})")
+    rendering.lines(lines, _SHOWN_INPUTS, "  and {rest} more")
+    for text in report.messages or ():
         rendering.line(text)
-    rendering.line(f"outputs: {', '.join(plan.outputs)} ({plan.state})")
-    if plan.local_dir is not None:
-        rendering.line(f"built in: {plan.local_dir}, then uploaded")
-    name, vocabulary = tokenizer_name(plan.tokenizer), count(plan.tokenizer.vocab_size)
-    dtype, eod = plan.options.dtype, plan.options.eod_id
-    rendering.line(f"tokenizer: {name}, {vocabulary} tokens, {dtype}, EOD token {eod}")
-    if plan.options.subset is not None:
-        rendering.line(f"subset: {plan.options.subset}")
+    rendering.line(f"outputs: {', '.join(output.path_prefix for output in report.outputs)} ({report.state})")
+    if report.local_dir is not None:
+        rendering.line(f"built in: {report.local_dir}, then uploaded")
+    if tokenizer is not None:
+        name, vocabulary = tokenizer_name(tokenizer), count(tokenizer.vocab_size)
+        rendering.line(f"tokenizer: {name}, {vocabulary} tokens, {options.dtype}, EOD token {options.eod_id}")
+    if options.subset is not None:
+        rendering.line(f"subset: {options.subset}")
     if rules is not None:
         rendering.line(f"preset: {rules}")
-    reason = f" ({plan.encoder_reason})" if plan.encoder_reason else ""
-    rendering.line(f"encoder: {plan.encoder}{reason}, {counted(plan.workers, 'worker')}")
+    reason = f" ({report.encoder_reason})" if report.encoder_reason else ""
+    rendering.line(f"encoder: {report.chosen_encoder}{reason}, {counted(report.workers or 1, 'worker')}")
 
 
 def show_task(report: ArrayTaskReport, *, is_locked: bool) -> None:
@@ -108,10 +113,10 @@ def show_discarded(report: DiscardedWork) -> None:
 
 
 def _next_steps(report: TokenizeReport) -> list[tuple[str, object]]:
-    outputs = report.outputs
-    prefixes = [shlex.quote(output.prefix) for output in outputs if output.field == outputs[0].field]
+    options = report.options
+    prefixes = [shlex.quote(output.path_prefix) for output in report.outputs[:: len(options.fields)]]
     found: list[tuple[str, object]] = [("next", f"tokshard inspect {prefix}") for prefix in prefixes]
-    if outputs[0].split is not None:
+    if options.holdout is not None:
         train, valid = prefixes
         found.append(("next", f"launch with --train-data-path {train} --valid-data-path {valid}"))
     return found
@@ -124,19 +129,20 @@ def _time(report: TokenizeReport) -> str:
     text = f"{size(report.encoded_bytes)} of text"
     if report.units_reused:
         text += " encoded by this run"
-    return f"{text} in {throughput(report.seconds, report.encoded_bytes, report.encoded_tokens, ' of text')}"
+    speed = throughput(report.seconds, report.encoded_bytes, report.encoded_tokens or 0, " of text")
+    return f"{text} in {speed}"
 
 
 def _listed(numbers: Mapping[str, int]) -> str:
     return ", ".join(f"{count(number)} {code}" for code, number in sorted(numbers.items()))
 
 
-def _encoder(report: TokenizeReport) -> str:
-    names = [name for name in ("fast", "reference") if report.encoder.documents.get(name)]
+def _encoder(encoder: EncoderRecord, reason: str | None) -> str:
+    names = [name for name in ("fast", "reference") if encoder.documents.get(name)]
     text = " and ".join(names) or "none, there are no documents"
-    if report.encoder.compared:
-        checked = counted(report.encoder.compared, "document")
+    if encoder.compared:
+        checked = counted(encoder.compared, "document")
         text += f", {checked} checked against the reference encoder, all equal"
-    if report.encoder.uncompared:
-        text += f", {counted(report.encoder.uncompared, 'document')} above 1 MB not checked"
-    return text + (f" ({report.encoder_reason})" if report.encoder_reason else "")
+    if encoder.uncompared:
+        text += f", {counted(encoder.uncompared, 'document')} above 1 MB not checked"
+    return text + (f" ({reason})" if reason else "")

@@ -86,47 +86,6 @@ def throughput(seconds: float, size_bytes: int, tokens: int = 0, of: str = "") -
     return f"{duration(seconds)} ({size(size_bytes / seconds)}/s{of}{of_tokens})"
 
 
-class WrittenDataset(Protocol):
-    """The report of a dataset that was written."""
-
-    @property
-    def prefix(self) -> str:
-        """Path or URL prefix."""
-
-    @property
-    def dtype(self) -> str:
-        """Token dtype."""
-
-    @property
-    def documents(self) -> int:
-        """Documents."""
-
-    @property
-    def sequences(self) -> int:
-        """Sequences."""
-
-    @property
-    def tokens(self) -> int:
-        """Tokens."""
-
-    @property
-    def bin_bytes(self) -> int:
-        """Size of the .bin file."""
-
-    @property
-    def idx_bytes(self) -> int:
-        """Size of the .idx file."""
-
-
-def written_dataset(report: WrittenDataset) -> str:
-    """Return the files and counts of a dataset that was written."""
-    return (
-        f"{report.prefix}.bin, .idx: {counted(report.documents, 'document')}, "
-        f"{counted(report.sequences, 'sequence')}, {counted(report.tokens, 'token')} "
-        f"({report.dtype}, {size(report.bin_bytes + report.idx_bytes)})"
-    )
-
-
 def percent(share: float) -> str:
     """Return a fraction as a percentage.
 

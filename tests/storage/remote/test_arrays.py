@@ -55,7 +55,7 @@ def test_the_task_that_ends_last_uploads(inputs: list[str], bucket: Bucket):
     last = run_task(inputs, bucket, TASKS - 1)
     assert last.state == "published"
     assert last.result is not None
-    assert last.result.outputs[0].prefix == f"{bucket.url}/out/x"
+    assert last.result.outputs[0].path_prefix == f"{bucket.url}/out/x"
     assert uploaded(bucket) == expected(inputs)
     assert list(Path("staging").iterdir()) == []
     for options in ({}, {"force": True}):
@@ -77,7 +77,8 @@ def test_an_upload_that_failed_is_done_by_whoever_comes_next(
     again = run_task(inputs, bucket, 0)
     assert (again.state, again.units) == ("published", 0)
     assert uploaded(bucket) == expected(inputs)
-    assert run_finish(inputs, f"{bucket.url}/out/x", local_dir="staging", unit_bytes=UNIT_BYTES).up_to_date
+    again = run_finish(inputs, f"{bucket.url}/out/x", local_dir="staging", unit_bytes=UNIT_BYTES)
+    assert again.action == "found"
 
 
 def test_another_output_is_not_replaced_without_force(inputs: list[str], bucket: Bucket):

@@ -125,7 +125,7 @@ def test_what_is_there_already_is_seen_without_work(bucket: Bucket, corpus: Path
     made = tokenize(corpus, url)
     bucket.proxy.reset()
     again = tokenize(corpus, url)
-    assert again.up_to_date
+    assert again.action == "found"
     assert again.outputs == made.outputs
     assert dry_run(str(corpus), url, unit_bytes=UNIT_BYTES).state == "up-to-date"
     with pytest.raises(OutputExistsError, match=r"web\.bin exists already"):
@@ -311,7 +311,10 @@ def test_several_fields_and_a_local_directory_of_ones_own(bucket: Bucket, tmp_pa
     planned = tokshard(*arguments, "-o", url, "--local-dir", "here", "--dry-run", "--json", cwd=tmp_path)
     plan = json.loads(planned.stdout)
     assert defects_of(plan) == []
-    assert plan["outputs"] == [f"{url}_text_document", f"{url}_title_document"]
+    assert [output["path_prefix"] for output in plan["outputs"]] == [
+        f"{url}_text_document",
+        f"{url}_title_document",
+    ]
     assert plan["local_dir"].startswith("here/web-")
     assert not (tmp_path / "here").exists()
     done = tokshard(*arguments, "-o", url, "--local-dir", "here", "--keep-local", cwd=tmp_path)
@@ -331,13 +334,13 @@ def test_both_outputs_of_a_holdout_are_uploaded(bucket: Bucket, tmp_path: Path):
     source = bucket.put("in/web.jsonl.gz", gzip.compress(text))
     options = {"holdout": 0.4, "limit": 30, "sample": 0.9}
     report = run_tokenize(source, f"{bucket.url}/out/web", **options)
-    assert [output.prefix for output in report.outputs] == [
+    assert [output.path_prefix for output in report.outputs] == [
         f"{bucket.url}/out/web_{s}" for s in ("train", "valid")
     ]
     run_tokenize(source, str(tmp_path / "web"), **options)
     for split in ("train", "valid"):
         assert (tmp_path / f"web_{split}.bin").read_bytes() == bucket.get(f"out/web_{split}.bin")
-    assert run_tokenize(source, f"{bucket.url}/out/web", **options).up_to_date
+    assert run_tokenize(source, f"{bucket.url}/out/web", **options).action == "found"
 
 
 def test_the_progress_shows_the_upload(bucket: Bucket, corpus: Path):
@@ -356,7 +359,7 @@ def test_the_progress_shows_the_upload(bucket: Bucket, corpus: Path):
     report = tokenize(corpus, f"{bucket.url}/out/web", progress=noting)
     size = sum(len(content) for name, content in uploaded(bucket).items() if "manifest" not in name)
     assert [total for total in noting.totals if total is not None] == [corpus.stat().st_size, size]
-    assert noting.updates[-1] == ProgressUpdate(size, report.documents, report.outputs[0].tokens)
+    assert noting.updates[-1] == ProgressUpdate(size, report.counts.documents, report.outputs[0].tokens)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_the_same_dataset_from_a_store_as_from_a_file(bucket: Bucket, tmp_path: 
     options = {"unit_bytes": 50_000, "executor": InlineExecutor()}
     run_tokenize(str(tmp_path / "here.data"), str(tmp_path / "local"), **options)
     report = run_tokenize(url, str(tmp_path / "remote"), **options)
-    assert report.units > 3
+    assert report.outputs[0].dataset.units > 3
     assert data_of(tmp_path / "remote") == data_of(tmp_path / "local")
 
 

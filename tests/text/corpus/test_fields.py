@@ -181,12 +181,12 @@ def test_outputs_of_nested_fields_have_safe_and_different_names(tmp_path):
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"text": "a", "meta": {"title": "b"}, "a.b": ["c", "d"]}\n')
     report = run_tokenize(str(path), str(tmp_path / "x"), fields=("text", "meta.title", r"a\.b"))
-    assert [(output.prefix, output.field) for output in report.outputs] == [
+    assert [(output.path_prefix, output.dataset.field) for output in report.outputs] == [
         (str(tmp_path / "x_text_document"), "text"),
         (str(tmp_path / "x_meta.title_document"), "meta.title"),
         (str(tmp_path / "x_a.b_document"), r"a\.b"),
     ]
-    assert [output.sequences for output in report.outputs] == [1, 1, 2]
+    assert [output.dataset.sequences for output in report.outputs] == [1, 1, 2]
     manifest = json.loads((tmp_path / "x_a.b_document.tokshard" / "manifest.json").read_text())
     assert manifest["dataset"]["field"] == r"a\.b"
 

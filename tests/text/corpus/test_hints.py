@@ -247,7 +247,7 @@ def test_a_run_in_which_every_record_was_rejected_publishes_nothing(here):
         assert (caught.value.exit_code, caught.value.reason) == (3, "field-missing")
         published = {path.suffix for path in here.iterdir()} | {path.name for path in here.glob("x*/*")}
         assert not published & {".bin", ".idx", "manifest.json"}
-    assert run_tokenize("c.jsonl", "y", on_error="skip", fields=("content",)).documents == 1200
+    assert run_tokenize("c.jsonl", "y", on_error="skip", fields=("content",)).counts.documents == 1200
 
 
 def test_hints_of_a_run_without_documents_do_not_ask_for_what_it_does(here):
@@ -280,5 +280,5 @@ def test_most_records_rejected_is_a_warning_with_the_top_reasons(here):
 def test_inputs_without_records_make_an_empty_dataset_as_before(here):
     (here / "c.jsonl").write_bytes(b"\n \n")
     report = run_tokenize("c.jsonl", "x", on_error="skip")
-    assert (report.records, report.documents) == (0, 0)
+    assert (report.counts.records, report.counts.documents) == (0, 0)
     assert report.warnings == ("x has no tokens: Megatron cannot train on it",)

@@ -52,10 +52,10 @@ def test_a_document_above_the_default_is_a_bad_record(tmp_path, limit, options):
     assert (code, hint) == (3, MEMORY)
     assert error.startswith(f"{path}:2: the line must be at most {limit:,} bytes, got {limit + 1:,}")
     done = tokshard("tokenize", path, "-o", tmp_path / "out", "--on-error", "skip", "--json", *options)
-    assert (json_of(done)["rejected"], json_of(done)["documents"]) == ({"too-long": 1}, 1)
+    assert (json_of(done)["counts"]["rejected"], json_of(done)["counts"]["documents"]) == ({"too-long": 1}, 1)
     assert manifest(tmp_path / "out")["options"]["max_document_bytes"] == limit
 
 
 def test_a_document_of_the_limit_is_encoded(tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", [line_of(4_000_000)])
-    assert run_tokenize(path, str(tmp_path / "out")).documents == 1
+    assert run_tokenize(path, str(tmp_path / "out")).counts.documents == 1

@@ -57,8 +57,8 @@ def test_several_fields_are_hashed_together_and_have_outputs_of_each_split(tmp_p
     path = write_jsonl(tmp_path / "a.jsonl", records)
     report = tokenize(path, str(tmp_path / "out"), fields=("text", "title"), holdout=0.4)
     names = [f"{tmp_path}/out{split}_{field}_document" for split in SPLITS for field in ("text", "title")]
-    assert [output.prefix for output in report.outputs] == names
-    assert [(output.split, output.field) for output in report.outputs] == [
+    assert [output.path_prefix for output in report.outputs] == names
+    assert [(output.dataset.split, output.dataset.field) for output in report.outputs] == [
         ("train", "text"), ("train", "title"), ("valid", "text"), ("valid", "title")
     ]  # fmt: skip
     for number, split in enumerate(SPLITS):
@@ -85,7 +85,7 @@ def test_keys_may_be_strings_and_integers_and_others_are_rejected(tmp_path):
     with pytest.raises(BadRecordError, match="not found"):
         tokenize(path, str(tmp_path / "out"), **options)
     report = tokenize(path, str(tmp_path / "out"), on_error="skip", **options)
-    assert report.rejected == {"key-missing": 2, "key-type": 1}
+    assert report.counts.rejected == {"key-missing": 2, "key-type": 1}
     valid = [
         record
         for record in good

@@ -102,7 +102,7 @@ def test_the_files_of_a_glob_are_read_at_one_commit(hub):
     report = run_tokenize(TRAIN, "web", workers=1)
 
     assert pair("web") == pair("local")
-    assert report.documents == 110
+    assert report.counts.documents == 110
     written = manifest("web")
     assert [(entry["path"], entry["version"]) for entry in written["inputs"]] == [
         (f"{URL}@{commit}/{name}", digest_of(SHARDS[name])) for name in shards
@@ -112,7 +112,7 @@ def test_the_files_of_a_glob_are_read_at_one_commit(hub):
     assert [hub.count(f"resolve/{commit}/{name}") for name in shards] == [1, 1]
     assert hub.count("/stored/") > 4
     assert hub.count(f"tree/{commit}") == hub.count(f"tree/{commit}/data?recursive=false")
-    assert run_tokenize(f"{URL}@{commit}/data/train*", "web").up_to_date
+    assert run_tokenize(f"{URL}@{commit}/data/train*", "web").action == "found"
 
 
 def test_worker_processes_and_lists_read_datasets(hub, monkeypatch):
@@ -407,16 +407,16 @@ def test_a_finished_output_is_up_to_date_as_long_as_its_files_are_the_same(hub):
     repository.commit(
         SHARDS | {"README.md": "# a better page\n", "data/test-00000-of-00001.parquet": table(7, 7)}
     )
-    assert run_tokenize(TRAIN, "web").up_to_date
+    assert run_tokenize(TRAIN, "web").action == "found"
     assert manifest("web") == before
     run_tokenize(TRAIN, "few", limit=7)
     repository.commit(SHARDS | {"README.md": "# the best page\n"})
-    assert run_tokenize(TRAIN, "few", limit=7).up_to_date
+    assert run_tokenize(TRAIN, "few", limit=7).action == "found"
 
     second = repository.commit(SHARDS | {"data/train-00001-of-00002.parquet": table(60, 51)})
     with pytest.raises(OutputExistsError, match=f"the inputs were .* and are now .*{second}"):
         run_tokenize(TRAIN, "web")
-    assert run_tokenize(TRAIN, "web", force=True).documents == 111
+    assert run_tokenize(TRAIN, "web", force=True).counts.documents == 111
     assert manifest("web")["hub_datasets"][0]["commit"] == second
 
 
@@ -471,8 +471,8 @@ def test_a_dataset_without_a_path_is_its_conversion(hub):
         f"{URL}@{converted}/en/train/000{number}.parquet" for number in range(2)
     ]
     assert manifest("web")["counts"]["documents"] == 6
-    assert run_tokenize(f"{URL}/", "web", config="en", split="train").up_to_date
-    assert run_tokenize(URL, "de", config="de").documents == 4
+    assert run_tokenize(f"{URL}/", "web", config="en", split="train").action == "found"
+    assert run_tokenize(URL, "de", config="de").counts.documents == 4
     # The same files by their paths in the branch.
     run_tokenize(f"{URL}@refs/convert/parquet/en/train/*.parquet", "files")
     assert pair("files") == pair("web")

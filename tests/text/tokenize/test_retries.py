@@ -69,7 +69,7 @@ def test_a_mended_record_keeps_the_units_before_it(corpus):
     attempt(corpus, *UNIT, code=3)
     mend()
     report = attempt(corpus, *UNIT)
-    assert report["units_reused"] == report["units"] - 1 > 5
+    assert report["units_reused"] == report["outputs"][0]["dataset"]["units"] - 1 > 5
     assert pair("corpus") == clean_pair(corpus, *UNIT)
 
 
@@ -78,7 +78,7 @@ def test_a_touched_input_keeps_all_units(corpus):
     os.utime(corpus, (1, 1))
     attempt(corpus, *UNIT, code=3)
     report = attempt(corpus, *UNIT, "--on-error", "skip")
-    assert report["units_reused"] == report["units"] - 1
+    assert report["units_reused"] == report["outputs"][0]["dataset"]["units"] - 1
     assert pair("corpus") == clean_pair(corpus, *UNIT, "--on-error", "skip")
 
 
@@ -87,7 +87,7 @@ def test_another_unit_size_and_back(corpus):
     attempt(corpus, "--unit-size", "300", code=3)
     mend()
     report = attempt(corpus, *UNIT)
-    assert report["units_reused"] == report["units"] - 1
+    assert report["units_reused"] == report["outputs"][0]["dataset"]["units"] - 1
     assert report["units_of_other_options"] > 5
     assert report["bytes_of_other_options"] > 1000
     assert sorted(os.listdir("corpus.tokshard")) == ["manifest.json", "provenance.bin", "units.jsonl"]
@@ -116,7 +116,7 @@ def test_a_changed_input_keeps_the_units_of_the_others(corpus):
     os.utime("first.jsonl", (1, 1))
     mend()
     report = attempt(*both)
-    assert report["units_reused"] == report["units"] - 2 > first_units
+    assert report["units_reused"] == report["outputs"][0]["dataset"]["units"] - 2 > first_units
     assert pair("x") == clean_pair("first.jsonl", corpus, *UNIT)
 
 
@@ -138,7 +138,7 @@ def test_a_compressed_input_that_was_fetched_again(corpus):
     attempt("cut.jsonl.gz", "-o", "x", *UNIT, code=3)
     Path("cut.jsonl.gz").write_bytes(whole)
     report = attempt("cut.jsonl.gz", "-o", "x", *UNIT)
-    assert 0 < report["units_reused"] < report["units"]
+    assert 0 < report["units_reused"] < report["outputs"][0]["dataset"]["units"]
     assert pair("x") == clean_pair("cut.jsonl.gz", *UNIT)
 
 
@@ -148,7 +148,7 @@ def test_several_fields_and_back_to_one(corpus):
     mend()
     Path(corpus).write_bytes(Path(corpus).read_bytes().replace(b'"mended"', b'"mended", "title": ""'))
     report = attempt(corpus, "-o", "x", *UNIT, "--field", "text", "--field", "title")
-    assert report["units_reused"] == report["units"] - 1
+    assert report["units_reused"] == report["outputs"][0]["dataset"]["units"] - 1
     assert report["units_of_other_options"] > 5
     assert pair("x_text_document") == clean_pair(corpus, *UNIT)
 
@@ -188,7 +188,11 @@ def test_the_report_has_what_this_run_encoded(corpus):
     report = attempt(corpus, *UNIT, "-o", "out")
     made = [json.loads(line) for line in Path("out.tokshard/units.jsonl").read_text().splitlines()]
     made = made[report["units_reused"] :]
-    assert report["encoded_bytes"] == sum(unit["content_bytes"] for unit in made) < report["content_bytes"]
+    assert (
+        report["encoded_bytes"]
+        == sum(unit["content_bytes"] for unit in made)
+        < report["counts"]["content_bytes"]
+    )
     assert report["encoded_tokens"] == sum(unit["tokens"] for unit in made)
     again = attempt(corpus, *UNIT, "-o", "out")
     assert (again["encoded_bytes"], again["encoded_tokens"]) == (0, 0)
@@ -200,7 +204,7 @@ def test_the_progress_and_the_report_count_decompressed_text(tmp_path):
     noted = Noting()
     report = tokenize(TokenizeOptions(str(tmp_path / "in.jsonl.gz"), str(tmp_path / "out")), progress=noted)
     last = noted.updates[-1]
-    assert last.content_bytes == report.encoded_bytes == report.content_bytes == len(content)
+    assert last.content_bytes == report.encoded_bytes == report.counts.content_bytes == len(content)
     assert last.bytes_done == report.input_bytes < len(content) / 5
 
 
@@ -229,7 +233,7 @@ def test_a_finished_output_is_refused_with_all_that_differs(corpus):
     assert "--append-eod was on and is now off; --unit-size was 200 and is now 300" in refused
     assert "--force" in refused
     report = attempt(corpus, "--unit-size", "300", "--no-append-eod", "--force")
-    assert not report["up_to_date"]
+    assert report["action"] == "written"
     assert pair("corpus") == clean_pair(corpus, "--unit-size", "300", "--no-append-eod")
 
 
@@ -241,7 +245,7 @@ def test_a_finished_output_of_touched_inputs_is_up_to_date(corpus):
     attempt(*both)
     for path in (corpus, compressed):
         os.utime(path, (1, 1))
-    assert attempt(*both)["up_to_date"]
+    assert attempt(*both)["action"] == "found"
     content = Path(corpus).read_bytes().replace(b"document 9", b"DOCUMENT 9")
     Path(corpus).write_bytes(content)
     assert "corpus.jsonl: mtime_ns was" in attempt(*both, code=4)
@@ -309,7 +313,7 @@ def test_a_finished_output_is_not_discarded(corpus):
     before = pair("corpus")
     attempt(corpus, "--discard-work")
     assert pair("corpus") == before
-    assert attempt(corpus)["up_to_date"]
+    assert attempt(corpus)["action"] == "found"
 
 
 def test_work_that_is_under_way_is_not_discarded(corpus):

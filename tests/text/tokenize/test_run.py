@@ -67,9 +67,9 @@ def test_the_bare_run(tmp_path, corpus, monkeypatch):
         "corpus.tokshard",
     ]
     assert sorted(os.listdir("corpus.tokshard")) == ["manifest.json", "provenance.bin", "units.jsonl"]
-    output = report.outputs[0]
-    assert (output.documents, output.sequences, output.tokens, output.dtype) == (3, 2, 6, "uint16")
-    assert report.records == report.documents == 3
+    data = report.outputs[0].dataset
+    assert (data.documents, data.sequences, data.tokens, data.dtype) == (3, 2, 6, "uint16")
+    assert report.counts.records == report.counts.documents == 3
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -168,7 +168,7 @@ def test_several_fields_in_one_pass(tmp_path):
     report = run_tokenize(path, str(tmp_path / "out"), fields=("a", "b"))
     assert documents(tmp_path / "out_a_document") == [[[120, EOD]], []]
     assert documents(tmp_path / "out_b_document") == [[[121], [122, EOD]], []]
-    assert [output.field for output in report.outputs] == ["a", "b"]
+    assert [output.dataset.field for output in report.outputs] == ["a", "b"]
     assert not (tmp_path / "out.tokshard").exists()
 
 
@@ -217,7 +217,7 @@ def test_skip_lists_every_rejected_record(tmp_path, unit_bytes):
     data = path.read_bytes()
     starts = [0, *(k + 1 for k, byte in enumerate(data) if byte == 10)]
     assert [record["offset"] for record in listed] == [starts[line - 1] for line, _ in wanted]
-    assert report.records == report.documents + sum(report.rejected.values())
+    assert report.counts.records == report.counts.documents + sum(report.counts.rejected.values())
     accepted = [record["text"] for record in expected if record["outcome"] == "accepted"]
     texts = [text if isinstance(text, list) else [text] for text in accepted]
     assert documents(tmp_path / "a") == [
@@ -265,9 +265,9 @@ def test_a_cut_gzip_file_is_an_error_with_its_place(tmp_path):
     assert caught.value.reason == "corrupt-stream"
     assert caught.value.hint == f"fetch {cut} again: it is incomplete or damaged"
     report = run_tokenize(str(cut), str(tmp_path / "a"), unit_bytes=100_000, on_error="skip")
-    assert report.rejected == {"corrupt-stream": 1}
-    kept = report.documents
-    whole_documents = run_tokenize(str(SAMPLE / "stories.jsonl"), str(tmp_path / "b")).documents
+    assert report.counts.rejected == {"corrupt-stream": 1}
+    kept = report.counts.documents
+    whole_documents = run_tokenize(str(SAMPLE / "stories.jsonl"), str(tmp_path / "b")).counts.documents
     assert 0 < kept < whole_documents
     assert documents(tmp_path / "a") == documents(tmp_path / "b")[:kept]
 
@@ -292,7 +292,7 @@ def unfinished(tmp_path):
 def test_a_resumed_run_says_so(unfinished):
     path, output = unfinished
     report = run_tokenize(path, output, unit_bytes=200, on_error="skip")
-    assert 0 < report.units_reused < report.units
+    assert 0 < report.units_reused < report.outputs[0].dataset.units
 
 
 OTHER_OPTIONS = {
@@ -333,7 +333,7 @@ def test_the_same_command_again_does_nothing(tmp_path, corpus):
     run_tokenize(corpus, str(tmp_path / "out"))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     report = run_tokenize(corpus, str(tmp_path / "out"))
-    assert report.up_to_date
+    assert report.action == "found"
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
@@ -450,7 +450,7 @@ def test_the_dtype_rule(tmp_path, corpus, size, dtype):
     vocabulary.update({f"filler{n}": n for n in range(len(vocabulary), size)})
     (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
     report = run_tokenize(corpus, str(tmp_path / "out"), tokenizer=str(tmp_path))
-    assert report.outputs[0].dtype == dtype
+    assert report.outputs[0].dataset.dtype == dtype
 
 
 def test_without_any_eod_token_the_candidates_are_named(tmp_path, corpus):
@@ -488,7 +488,11 @@ def test_the_plan_writes_nothing(tmp_path, corpus):
     before = set(tmp_path.rglob("*"))
     plan = dry_run(corpus, str(tmp_path / "out"), tokenizer=TOKENIZER)
     assert set(tmp_path.rglob("*")) == before
-    assert (plan.state, plan.outputs, plan.options.dtype) == ("new", (str(tmp_path / "out"),), "uint16")
+    assert (plan.state, plan.outputs[0].path_prefix, plan.options.dtype) == (
+        "new",
+        str(tmp_path / "out"),
+        "uint16",
+    )
 
 
 def test_stdin_and_pipes_are_read_once(tmp_path):

@@ -106,10 +106,10 @@ def test_subsets_equal_the_twin(tmp_path_factory, corpus, subset, unit_bytes, pr
         assert documents(prefix) == wanted
         assert rejected_positions(prefix) == rejected
         assert findings(prefix) == set()
-    left = sum(report.rejected.values()) + sum(report.excluded.values())
-    assert report.records == report.documents + left
-    assert report.documents == sum(map(len, expected))
-    assert run().up_to_date
+    left = report.counts.rejected_total + report.counts.excluded_total
+    assert report.counts.records == report.counts.documents + left
+    assert report.counts.documents == sum(map(len, expected))
+    assert run().action == "found"
 
 
 # A fixed corpus: bad records, blank lines, lists, three kinds of inputs
@@ -201,7 +201,7 @@ def test_units_of_a_run_with_another_limit_are_reused(corpus, before, after, mon
     report = run_tokenize(paths, "out", executor=InlineExecutor(), limit=after, **options)
     expected, _ = twin(records, limit=after)
     assert documents("out") == expected[0]
-    assert report.units_reused >= min(3, report.units - 1)
+    assert report.units_reused >= min(3, report.outputs[0].dataset.units - 1)
 
 
 def _fail(*_):
@@ -222,8 +222,8 @@ def test_a_limit_at_the_end_of_a_unit(tmp_path):
     for limit, units, excluded in ((2, 1, 0), (3, 2, 1), (4, 2, 0), (6, 3, 0), (9, 3, 0)):
         out = str(tmp_path / f"out{limit}")
         report = run_tokenize(path, out, limit=limit, unit_bytes=unit)
-        assert (report.documents, report.units) == (min(limit, 6), units)
-        assert report.excluded == ({"beyond-limit": excluded} if excluded else {})
+        assert (report.counts.documents, report.outputs[0].dataset.units) == (min(limit, 6), units)
+        assert report.counts.excluded == ({"beyond-limit": excluded} if excluded else None)
         partial = [entry.get("partial", False) for entry in manifest(out)["inputs"]]
         assert partial == [limit < 6 and units < 3]
         by_tokens = str(tmp_path / f"tokens{limit}")
@@ -238,14 +238,14 @@ def test_bad_records_count_up_to_the_end_alone(tmp_path):
     for unit_bytes in (1, 30, 1 << 20):
         out = str(tmp_path / f"out{unit_bytes}")
         report = run_tokenize(path, out, limit=2, unit_bytes=unit_bytes)
-        assert (report.documents, report.rejected) == (2, {})
+        assert (report.counts.documents, report.counts.rejected) == (2, {})
         with pytest.raises(BadRecordError, match=r"a\.jsonl:3"):
             run_tokenize(path, out + "x", limit=3, unit_bytes=unit_bytes)
         with pytest.raises(BadRecordError, match=r"a\.jsonl:3"):
             # It comes before the first document that would exceed the tokens.
             run_tokenize(path, out + "y", max_tokens=5, unit_bytes=unit_bytes)
         report = run_tokenize(path, out + "z", limit=3, unit_bytes=unit_bytes, on_error="skip", max_errors=1)
-        assert (report.documents, report.rejected) == (3, {"field-null": 1})
+        assert (report.counts.documents, report.counts.rejected) == (3, {"field-null": 1})
 
 
 def test_an_input_that_cannot_be_read_after_the_limit_is_no_error(tmp_path):
@@ -264,7 +264,7 @@ def test_an_input_that_cannot_be_read_after_the_limit_is_no_error(tmp_path):
 
     for limit in (4, 9):
         report = run_tokenize([path, bad], str(tmp_path / f"out{limit}"), limit=limit, executor=Greedy())
-        assert report.documents == limit
+        assert report.counts.documents == limit
     with pytest.raises(InputError, match="column"):
         run_tokenize([path, bad], str(tmp_path / "out"), limit=10, executor=Greedy())
 
@@ -274,7 +274,7 @@ def test_a_first_document_beyond_max_tokens_is_an_error_with_its_size(tmp_path):
     with pytest.raises(UsageError, match="at least 4 tokens") as raised:
         run_tokenize(path, str(tmp_path / "out"), max_tokens=3)
     assert raised.value.hint == "pass --max-tokens 4 or more"
-    assert run_tokenize(path, str(tmp_path / "out"), max_tokens=4).documents == 1
+    assert run_tokenize(path, str(tmp_path / "out"), max_tokens=4).counts.documents == 1
 
 
 def test_records_outside_the_sample_are_not_parsed(tmp_path):
@@ -283,7 +283,11 @@ def test_records_outside_the_sample_are_not_parsed(tmp_path):
         run_tokenize(path, str(tmp_path / "out"), sample=0.02)
     assert raised.value.line > 1
     report = run_tokenize(path, str(tmp_path / "none"), sample=1e-9)
-    assert (report.documents, report.rejected, report.excluded) == (0, {}, {"not-sampled": 200})
+    assert (report.counts.documents, report.counts.rejected, report.counts.excluded) == (
+        0,
+        {},
+        {"not-sampled": 200},
+    )
     assert "has no tokens" in report.warnings[0]
 
 
@@ -294,8 +298,8 @@ def test_long_lines_outside_of_a_subset_are_counted_apart(tmp_path, options):
     path.write_bytes(gzip.compress(b"".join(line + b"\n" for line in lines)))
     out = str(tmp_path / "out")
     report = run_tokenize(str(path), out, max_document_bytes=100, on_error="skip", **options)
-    assert report.excluded["too-long"] + report.rejected.get("too-long", 0) == 4
-    assert report.excluded["too-long"] > 0
+    assert report.counts.excluded["too-long"] + report.counts.rejected.get("too-long", 0) == 4
+    assert report.counts.excluded["too-long"] > 0
     assert findings(out) == set()
 
 
@@ -324,21 +328,21 @@ def test_what_was_selected_is_recorded_and_shown(tmp_path):
     out = str(tmp_path / "out")
     options = {"sample": "50%", "limit": 10, "holdout": "20%", "holdout_seed": 5}
     plan = dry_run(path, out, **options)
-    assert plan.outputs == (f"{out}_train", f"{out}_valid")
+    assert [output.path_prefix for output in plan.outputs] == [f"{out}_train", f"{out}_valid"]
     assert plan.options.subset == (
         "50% of the records (seed 1234), at most 10 documents, 20% of the documents held out by text (seed 5)"
     )
     report = run_tokenize(path, out, **options)
-    assert [output.split for output in report.outputs] == ["train", "valid"]
+    assert [output.dataset.split for output in report.outputs] == ["train", "valid"]
     for output in report.outputs:
-        found = manifest(output.prefix)
+        found = manifest(output.path_prefix)
         wanted = {"sample": 0.5, "sample_seed": 1234, "limit": 10, "holdout": 0.2, "holdout_seed": 5}
         assert found["options"].items() >= wanted.items()
         counts = found["counts"]
-        assert counts["excluded"]["other-split"] == 10 - output.documents
+        assert counts["excluded"]["other-split"] == 10 - output.dataset.documents
         assert counts["records"] == counts["documents"] + sum(counts["excluded"].values())
-        shown = inspect(InspectOptions(output.prefix))
-        assert shown.manifest.dataset.split == output.split
+        shown = inspect(InspectOptions(output.path_prefix))
+        assert shown.manifest.dataset.split == output.dataset.split
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,9 @@ def test_workers_encode_with_the_exported_definition(tmp_path, python):
     expected = load_tokenizer(chosen.tokenizer, transformers=python)
     ids, _ = libraries.huggingface(expected).encode([TEXT], special_tokens=False)
     assert IndexedDataset(chosen.output)[0].tolist() == ids.tolist()
-    assert report.tokenizer == expected.identity
+    assert report.outputs[0].tokenizer == expected.identity
     assert read_manifest(chosen.output).tokenizer.transformers == "99.0"
-    assert tokenize(chosen).up_to_date
+    assert tokenize(chosen).action == "found"
 
 
 def test_a_recorded_directory_is_not_available_without_transformers(tmp_path, python, monkeypatch):
@@ -85,7 +85,7 @@ def test_options_without_a_directory_are_refused(tmp_path):
 def test_a_python_makes_no_difference_for_a_plain_directory(tmp_path, python):
     chosen = options(tmp_path, "plain")
     tokenize(chosen)
-    assert tokenize(replace(chosen, transformers=python)).up_to_date
+    assert tokenize(replace(chosen, transformers=python)).action == "found"
 
 
 @pytest.mark.parametrize(("name", "is_loaded"), [("plain", True), ("pad_token", False)])

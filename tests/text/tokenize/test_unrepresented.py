@@ -70,7 +70,7 @@ def test_characters_that_are_dropped(tmp_path):
     assert f"{CANNOT}dropped characters, {share}; {ADVICE}\n" in done.stderr
     assert recorded(tmp_path) == {"unit": "characters", "checked": 16, "count": 2}
     report = json_of(tokenize(tmp_path, "--no-append-eod", "--json"))
-    assert report["outputs"][0]["unrepresented"] == recorded(tmp_path)
+    assert report["outputs"][0]["dataset"]["unrepresented"] == recorded(tmp_path)
     assert len(report["warnings"]) == 1
     assert f"dropped characters {share}" in " ".join(installed("inspect", "out", cwd=tmp_path).stdout.split())
 

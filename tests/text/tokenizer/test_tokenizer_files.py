@@ -239,7 +239,7 @@ def test_a_run_with_two_files(tmp_path, monkeypatch):
     run_tokenize(corpus, str(tmp_path / "b"), vocab_file=vocabulary, merge_file=merges, workers=2)
     assert (tmp_path / "a.bin").read_bytes() == (tmp_path / "b.bin").read_bytes()
     again = run_tokenize(corpus, str(tmp_path / "a"), vocab_file=vocabulary, merge_file=merges, workers=2)
-    assert again.up_to_date
+    assert again.action == "found"
     with pytest.raises(
         UsageError, match=r"--transformers requires a tokenizer\.json, or a directory .*, got .*/v\n"
     ):

@@ -167,6 +167,11 @@ class TokenizeJob:
         return Workspace(self.prefix)
 
     @property
+    def input_bytes(self) -> int:
+        """Bytes of the inputs on disk; a stream counts as 0."""
+        return sum(file.size_bytes or 0 for file in self.files)
+
+    @property
     def workers(self) -> int:
         """Most worker processes."""
         return self.options.workers or len(os.sched_getaffinity(0))

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tokshard.core.formatting import count, counted, size
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from tokshard.text.tokenize.job import KeptUnits, TokenizeJob
     from tokshard.text.tokenize.limits import LimitedParts
     from tokshard.text.tokenize.part import PartHeader, UnitKey
-    from tokshard.text.tokenize.report import TokenizeDryRun, TokenizeReport
+    from tokshard.text.tokenize.report import TokenizeReport
     from tokshard.text.tokenize.workers.executor import Events, Executor
     from tokshard.text.tokenize.workers.feed import Feed
 
@@ -51,6 +52,7 @@ _WARNED_SHARE = 0.01
 def tokenize(
     options: TokenizeOptions,
     *,
+    dry_run: bool = False,
     executor: Executor | RayOptions | None = None,
     progress: Progress | None = None,
 ) -> TokenizeReport:
@@ -63,6 +65,8 @@ def tokenize(
 
     Args:
         options: The options.
+        dry_run: Plan the run, but write no output. The first record of each input is read, of a table also
+            the schema; pipes are not read.
         executor: Options of a Ray cluster, or an executor; by default worker processes, or this process for
             small inputs.
         progress: Receives the progress.
@@ -78,10 +82,12 @@ def tokenize(
 
     Example:
         >>> report = tokenize(TokenizeOptions("corpus.jsonl", "out/corpus"))  # doctest: +SKIP
-        >>> report.outputs[0].tokens  # doctest: +SKIP
+        >>> report.outputs[0].dataset.tokens  # doctest: +SKIP
         2219
     """
     started = time.monotonic()
+    if dry_run:
+        return _dry_run(options, started)
     with lock_mode(options.lock), reporting(progress) as listener:
         listener.start("scanning inputs")
         inputs = discover_inputs(options, listener.message)
@@ -105,32 +111,28 @@ def tokenize(
         return make_report(job, result, started)
 
 
-def dry_run_tokenize(options: TokenizeOptions) -> TokenizeDryRun:
-    """Return what :func:`tokenize` would do with the same options, without writing an output.
-
-    The first record of each input is read, of a table also the schema; pipes are not read.
-
-    Raises:
-        TokshardError: As :func:`tokenize` does.
-    """
+def _dry_run(options: TokenizeOptions, started: float) -> TokenizeReport:
+    from tokshard.dataset.report import DatasetProduct
     from tokshard.text.tokenize.job import prepare_job
-    from tokshard.text.tokenize.report import TokenizeDryRun
+    from tokshard.text.tokenize.report import TokenizeReport
 
     messages: list[str] = []
     inputs = discover_inputs(options, messages.append)
     job = prepare_job(options, *inputs)
     problems = tuple(first_problems(job))
-    return TokenizeDryRun(
-        inputs=tuple(file.plan_input() for file in job.files),
-        outputs=job.build.destinations,
-        tokenizer=job.tokenizer.identity,
-        options=job.parameters,
-        encoder=job.encoder.name,
-        encoder_reason=job.encoder.reason,
-        workers=job.workers,
+    return TokenizeReport(
+        action="planned",
         state=job.build.state(job.workspace),
-        local_dir=job.delivery.directory if job.delivery else None,
+        outputs=tuple(DatasetProduct(prefix, job.tokenizer.identity) for prefix in job.build.destinations),
+        options=job.parameters,
+        input_bytes=job.input_bytes,
+        inputs=tuple(file.plan_input() for file in job.files),
         messages=tuple(messages),
+        workers=job.workers,
+        local_dir=job.delivery.directory if job.delivery else None,
+        chosen_encoder=job.encoder.name,
+        encoder_reason=job.encoder.reason,
+        seconds=time.monotonic() - started,
         warnings=(*_doubled_eod(job), *problems),
     )
 
@@ -368,54 +370,37 @@ def _events(executor: Executor, job: TokenizeJob, feed: Feed) -> Events:
 
 def make_report(job: TokenizeJob, result: BuildResult, started: float) -> TokenizeReport:
     """Return the report of a run that began at ``started`` by the monotonic clock."""
-    from tokshard.text.tokenize.report import OutputReport, TokenizeReport
+    from tokshard.dataset.report import DatasetProduct
+    from tokshard.text.tokenize.report import TokenizeReport
 
     # The counts are the same for all fields.
-    fields = len(job.parameters.fields)
-    first, *others = of_splits = result.manifests[::fields]
+    first, *others = of_splits = result.manifests[:: len(job.parameters.fields)]
     excluded = {
         code: records
         for code, records in (first.counts.excluded or {}).items()
         if code != "other-split"  # it is in the others
     }
     encoder = sum((manifest.encoder for manifest in others), first.encoder)
-    outputs = tuple(
-        OutputReport(
-            prefix=prefix,
-            field=field,
-            split=split,
-            dtype=job.parameters.dtype,
-            documents=manifest.dataset.documents,
-            sequences=manifest.dataset.sequences,
-            tokens=manifest.dataset.tokens,
-            bin_bytes=manifest.files.bin.size_bytes,
-            idx_bytes=manifest.files.idx.size_bytes,
-            pieces_xxh3_128=manifest.files.bin.pieces_xxh3_128,
-            unrepresented=manifest.dataset.unrepresented,
-        )
-        for prefix, (split, field), manifest in zip(
-            job.build.destinations, job.parameters.outputs, result.manifests, strict=True
-        )
-    )
     return TokenizeReport(
-        outputs=outputs,
-        tokenizer=job.tokenizer.identity,
-        records=first.counts.records,
-        documents=sum(manifest.counts.documents for manifest in of_splits),
-        rejected=first.counts.rejected,
-        excluded=excluded,
-        input_bytes=sum(source.size_bytes or 0 for source in first.inputs),
-        content_bytes=first.counts.content_bytes,
+        action=result.action,
+        outputs=tuple(map(DatasetProduct.of, job.build.destinations, result.manifests)),
+        options=job.parameters,
+        input_bytes=job.input_bytes,
+        local_dir=job.delivery.directory if job.delivery else None,
+        chosen_encoder=job.encoder.name,
         encoder=encoder,
         encoder_reason=_encoder_reason(job, encoder),
-        units=first.dataset.units,
+        counts=replace(
+            first.counts,
+            documents=sum(manifest.counts.documents for manifest in of_splits),
+            excluded=excluded or None,
+        ),
         # Of those that an earlier run finished, a limit can leave out some.
         units_reused=min(result.resumed, first.dataset.units),
         encoded_bytes=result.encoded_bytes,
         encoded_tokens=result.encoded_tokens,
         units_of_other_options=result.kept_units,
         bytes_of_other_options=result.kept_bytes,
-        up_to_date=result.up_to_date,
         seconds=time.monotonic() - started,
         warnings=_warnings(job, result.manifests),
     )

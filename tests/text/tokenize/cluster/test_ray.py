@@ -179,8 +179,8 @@ def test_all_kinds_of_input_give_the_bytes_of_a_local_run(nodes, tmp_path, traff
     expected = tokenize(inputs, tmp_path / "local/out")
     report = tokenize(inputs, tmp_path / "ray/out", nodes.executor())
     assert files_of(tmp_path / "ray/out") == files_of(tmp_path / "local/out")
-    assert (report.units, report.documents) == (expected.units, expected.documents)
-    assert report.units == len(traffic.answers) > 30
+    assert report.outputs[0].dataset == expected.outputs[0].dataset
+    assert report.outputs[0].dataset.units == len(traffic.answers) > 30
     assert max(traffic.submitted.values()) == 1
     assert not any("file" in answer for answer in traffic.answers), "both nodes see the work directory"
     assert capfd.readouterr() == ("", ""), "what Ray prints is not ours to print"
@@ -204,7 +204,7 @@ def test_a_node_that_does_not_see_the_work_directory_hands_its_parts_back(nodes,
     report = tokenize(inputs, nodes.hidden / "out", nodes.executor(cpus_per_task=FOREIGN_CPUS))
     assert files_of(nodes.hidden / "out") == files_of(tmp_path / "local/out")
     assert [answer["file"] for answer in traffic.answers if "file" in answer] != []
-    assert sum("file" in answer for answer in traffic.answers) == report.units
+    assert sum("file" in answer for answer in traffic.answers) == report.outputs[0].dataset.units
 
 
 def test_what_is_wrong_on_a_node_is_said_with_its_name(nodes, tmp_path):
@@ -219,7 +219,7 @@ def test_what_is_wrong_on_a_node_is_said_with_its_name(nodes, tmp_path):
     with pytest.raises(errors.StorageError, match=f"on the node {HOST}: No space") as caught:
         tokenize(big, output, there, unit_bytes=1 << 30)
     assert (caught.value.exit_code, "finished work is kept" in caught.value.hint) == (7, True)
-    assert tokenize(big, output, unit_bytes=1 << 30).documents == 10
+    assert tokenize(big, output, unit_bytes=1 << 30).counts.documents == 10
 
 
 # Interrupts itself at the third finished unit, however fast the others come.
@@ -293,7 +293,7 @@ def test_a_lost_node_costs_only_its_unfinished_units(nodes, tmp_path, traffic):
     held.end()
     assert files_of(tmp_path / "ray/out") == files_of(tmp_path / "local/out")
     encoded = Counter(tuple(answer["outcome"]["key"].values()) for answer in traffic.answers)
-    assert len(encoded) == report.units
+    assert len(encoded) == report.outputs[0].dataset.units
     assert max(encoded.values()) == 1, "nothing that had been answered was encoded again"
     assert traffic.losses, "the node had been given something"
     assert len(traffic.begun.keys() & traffic.losses) <= FOREIGN_CPUS, "what was being encoded there"

@@ -63,9 +63,9 @@ def test_the_bytes_are_those_of_one_run(corpus, count, order):
     assert last == count - 1 or count > 8  # more tasks than there are shares
     assert content("x") == expected(corpus)
     result = reports[last].result
-    assert sum(report.units for report in reports) == result.units
+    assert sum(report.units for report in reports) == result.outputs[0].dataset.units
     assert (sum(report.documents for report in reports), sum(report.tokens for report in reports)) == (
-        result.documents,
+        result.counts.documents,
         result.outputs[0].tokens,
     )
 
@@ -73,7 +73,7 @@ def test_the_bytes_are_those_of_one_run(corpus, count, order):
 def test_several_fields_are_shared_too(corpus):
     for index in range(3):
         report = run_task(corpus, index, 3, fields=("text", "title"))
-    assert [output.prefix for output in report.result.outputs] == ["x_text_document", "x_title_document"]
+    assert [output.path_prefix for output in report.result.outputs] == ["x_text_document", "x_title_document"]
     run_tokenize(corpus, "y", fields=("text", "title"), **OPTIONS)
     for field in ("text", "title"):
         assert content(f"x_{field}_document") == content(f"y_{field}_document")
@@ -87,7 +87,7 @@ def test_the_number_of_tasks_may_change_and_nothing_is_encoded_twice(corpus):
     assert sum(report.units for report in first + second) == len(parts())
     last = run_task(corpus, 1, 3)
     assert last.state == "published"
-    assert sum(report.units for report in [*first, *second, last]) == last.result.units
+    assert sum(report.units for report in [*first, *second, last]) == last.result.outputs[0].dataset.units
     assert content("x") == expected(corpus)
 
 
@@ -99,7 +99,7 @@ def test_a_task_that_comes_again_does_nothing(corpus):
     before = {path: path.stat().st_mtime_ns for path in Path().glob("x*")}
     for options in ({}, {"force": True}):
         late = run_task(corpus, 0, 2, **options)
-        assert (late.state, late.units, late.result.up_to_date) == ("up-to-date", 0, True)
+        assert (late.state, late.units, late.result.action) == ("up-to-date", 0, "found")
     assert {path: path.stat().st_mtime_ns for path in Path().glob("x*")} == before
 
 
@@ -113,9 +113,9 @@ def test_putting_together_can_be_left_to_a_later_run(corpus):
     states = [run_task(corpus, index, 3, finish=False).state for index in range(3)]
     assert states == ["encoded"] * 3
     assert not Path("x.bin").exists()
-    assert not finish(corpus).up_to_date
+    assert finish(corpus).action == "written"
     assert content("x") == expected(corpus)
-    assert finish(corpus).up_to_date
+    assert finish(corpus).action == "found"
 
 
 def test_units_without_a_part_are_named(corpus):
@@ -245,7 +245,9 @@ def test_tasks_resume_where_an_ordinary_run_has_stopped(corpus, units):
         run_tokenize(corpus, "x", executor=stopping_after(units), **OPTIONS)
     reports = [run_task(corpus, index, 3) for index in range(3)]
     assert reports[-1].state == "published"
-    assert reports[-1].result.units == sum(report.units + report.units_reused for report in reports)
+    assert reports[-1].result.outputs[0].dataset.units == sum(
+        report.units + report.units_reused for report in reports
+    )
     assert sum(report.units_reused for report in reports) >= units
     assert content("x") == expected(corpus)
 
@@ -353,7 +355,7 @@ def test_bad_records_are_skipped_and_counted_over_all_tasks(tmp_path, monkeypatc
     options = {"on_error": "skip", "unit_bytes": 90}
     for index in range(3):
         report = run_task([path], index, 3, **options)
-    assert report.result.rejected == {"invalid-json": 3}
+    assert report.result.counts.rejected == {"invalid-json": 3}
     assert content("x") == expected([path], **options)
     listed = Path("x.tokshard/rejected.jsonl").read_text().splitlines()
     assert [json.loads(line)["line"] for line in listed] == [41, 122, 203]
