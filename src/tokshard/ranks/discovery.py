@@ -352,10 +352,12 @@ def _blend(path: str, requested: RequestedSamples, snapshots: DatasetSnapshots) 
     splits = {
         name: split for name, split in document.splits.items() if requested.includes(name) and split.samples
     }
-    return {name: _split_source(split, document, snapshots) for name, split in splits.items()}
+    return {name: _split_source(name, split, document, snapshots) for name, split in splits.items()}
 
 
-def _split_source(split: BlendSplit, document: BlendDocument, snapshots: DatasetSnapshots) -> SampleSource:
+def _split_source(
+    name: str, split: BlendSplit, document: BlendDocument, snapshots: DatasetSnapshots
+) -> SampleSource:
     alone = split.order is None
     datasets = tuple(
         _blend_reference(source, split.split, document, snapshots, draws=source.draws if alone else None)
@@ -368,7 +370,7 @@ def _split_source(split: BlendSplit, document: BlendDocument, snapshots: Dataset
         _check_arrays(
             order.path, blend_specs(split.samples), "the blend", "run tokshard blend with --rebuild"
         )
-    return SampleSource("blend", split.name, split.samples, datasets, order)
+    return SampleSource("blend", name, split.samples, datasets, order)
 
 
 def _blend_reference(

@@ -175,7 +175,7 @@ def test_it_says_what_the_document_says(mix):
 
 def test_every_figure_of_the_certificate_is_in_the_table(mix):
     splits = BlendDocument.read("mix").splits
-    section = describe_split(splits["train"])
+    section = describe_split("train", splits["train"])
     table = section.blocks[0]
     for row, source in zip(table.rows, splits["train"].certificate.sources, strict=True):
         cells = dict(zip(table.header, row, strict=True))
@@ -184,7 +184,7 @@ def test_every_figure_of_the_certificate_is_in_the_table(mix):
         assert cells["documents read"] == f"{source.documents_drawn} of {source.documents}"
         assert cells["share"] == f"{100 * source.share:.2f}%"
         assert cells["epochs"] == f"{source.epochs:.2f}"
-    assert "no samples" in describe_split(splits["valid"]).title
+    assert "no samples" in describe_split("valid", splits["valid"]).title
     assert "60 samples" in section.title
 
 

@@ -107,12 +107,12 @@ def _diff_blends(a: BlendDocument, b: BlendDocument) -> DiffReport:
     # The packing of each source is compared instead.
     builders = (encode(replace(blend.builder, packing=None)) for blend in (a, b))
     fields = different_fields(*builders)
-    parts = [_diff_split(a.splits[name], b.splits[name]) for name in a.splits if name in b.splits]
+    parts = [_diff_split(name, a.splits[name], b.splits[name]) for name in a.splits if name in b.splits]
     mismatches = (found for blend in (a, b) for found in blend.tokenizer_mismatches or ())
     return report_of("blend", fields, parts, (a.splits, b.splits), mismatches=mismatches)
 
 
-def _diff_split(a: BlendSplit, b: BlendSplit) -> SplitDifference:
+def _diff_split(name: str, a: BlendSplit, b: BlendSplit) -> SplitDifference:
     prefixes = {_identity(source): source.prefix for source in (*a.sources, *b.sources)}
     identities = list(prefixes)
     places = [
@@ -133,7 +133,7 @@ def _diff_split(a: BlendSplit, b: BlendSplit) -> SplitDifference:
     both = np.minimum(*drawn)
     rows = np.stack((same, both - same, drawn[1] - both, drawn[0] - both), axis=1).tolist()
     return SplitDifference(
-        name=a.name,
+        name=name,
         fields=(
             *_fields(_hash_fields(a, b)),
             *different_fields(

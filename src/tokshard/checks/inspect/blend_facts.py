@@ -39,19 +39,19 @@ def describe_blend(document: BlendDocument) -> list[Section]:
     ]
     sections = [
         Section(SUMMARY_TITLE, [FactList(facts)]),
-        *(describe_split(split) for split in document.splits.values()),
+        *(describe_split(name, split) for name, split in document.splits.items()),
     ]
     packed = list(_packed_sources(document))
     return [*sections, describe_cached(packed), describe_job_options()] if packed else sections
 
 
 def _packed_sources(document: BlendDocument) -> Iterator[tuple[str, str, PackingReport]]:
-    for split in document.splits.values():
+    for name, split in document.splits.items():
         for source, named in zip(split.sources, split.certificate.sources, strict=True):
             entry = None if source.packing is None else CacheEntry.of_file(source.description)
             sidecar = None if entry is None else entry.readable_sidecar()
             if sidecar is not None and sidecar.packing_report is not None:
-                yield named.prefix, split.name, sidecar.packing_report
+                yield named.prefix, name, sidecar.packing_report
 
 
 def _tokenizer_facts(document: BlendDocument) -> Facts:
@@ -62,14 +62,14 @@ def _tokenizer_facts(document: BlendDocument) -> Facts:
     return facts
 
 
-def describe_split(split: BlendSplit) -> Section:
+def describe_split(name: str, split: BlendSplit) -> Section:
     """Return the description of a split: its certificate."""
     certificate = split.certificate
     if not certificate.samples:
-        title = f"{split.name}: {KIND_NAMES[split.kind]}, no samples; built anyway, as Megatron does"
+        title = f"{name}: {KIND_NAMES[split.kind]}, no samples; built anyway, as Megatron does"
         return Section(title, [])
     title = (
-        f"{split.name}: {KIND_NAMES[split.kind]}, {counted(certificate.samples, 'sample')}, "
+        f"{name}: {KIND_NAMES[split.kind]}, {counted(certificate.samples, 'sample')}, "
         f"{counted(certificate.tokens, 'token')}"
     )
     rows = [

@@ -293,7 +293,7 @@ def inspect_blend(path: str) -> BlendSummary:
         seed=document.seed,
         splits=tuple(
             BlendSplitSummary(
-                name=split.name,
+                name=name,
                 kind=split.kind,
                 samples=split.samples,
                 hash=None if split.order is None else split.order.hash,
@@ -302,7 +302,7 @@ def inspect_blend(path: str) -> BlendSummary:
                 ),
                 certificate=split.certificate,
             )
-            for split in document.splits.values()
+            for name, split in document.splits.items()
         ),
         tokenizers=document.tokenizers,
         job_tokenizer=document.job_tokenizer,

@@ -52,22 +52,22 @@ def verify_blend(path: str, context: VerifyContext, sound_entries: Collection[st
         findings.find_error("blend-damaged", document, path=findings.path)
         return findings.close()
     missing: set[str] = set()
-    for split in document.splits.values():
-        findings.counts[f"{split.name}_samples"] = split.samples
+    for name, split in document.splits.items():
+        findings.counts[f"{name}_samples"] = split.samples
         for source in split.sources:
-            _examine_source(split, source, findings, context, missing)
+            _examine_source(name, source, findings, context, missing)
         if split.certificate.samples != split.samples:
             counted = split.certificate.samples
-            text = f"the certificate of {split.name} must cover {split.samples} samples, got {counted}"
+            text = f"the certificate of {name} must cover {split.samples} samples, got {counted}"
             findings.find("blend-certificate", text)
     examine_tokenizers(_recorded(document), document.tokenizer_mismatches, findings, context, document)
     if context.reaches("deep") and not missing:
-        for split in document.splits.values():
+        for name, split in document.splits.items():
             files = [*split.sources, *([] if split.order is None else [split.order])]
             if all(os.path.realpath(names.description) in sound_entries for names in files):
                 with unreadable_found(findings, findings.path):
-                    _examine_order(split, findings)
-                    _examine_certificate(split, document.sequence_length, findings)
+                    _examine_order(name, split, findings)
+                    _examine_certificate(name, split, document.sequence_length, findings)
     return findings.close()
 
 
@@ -93,7 +93,7 @@ def _entry(path_prefix: str) -> CacheEntry:
 
 
 def _examine_source(
-    split: BlendSplit,
+    split: str,
     source: BlendSource,
     findings: ProductFindings,
     context: VerifyContext,
@@ -108,7 +108,7 @@ def _examine_source(
             )
         return
     if source.draws > source.samples:
-        text = f"{split.name} draws {source.draws} samples of {prefix}, but its index has {source.samples}"
+        text = f"{split} draws {source.draws} samples of {prefix}, but its index has {source.samples}"
         findings.find("blend-samples", text)
     # A damaged array is a finding of its index.
     with unreadable_found(findings, source.shuffle_index), suppress(IntegrityError):
@@ -134,7 +134,7 @@ def _examine_source(
         findings.find("blend-source-changed", text, path=prefix)
 
 
-def _examine_order(split: BlendSplit, findings: ProductFindings) -> None:
+def _examine_order(name: str, split: BlendSplit, findings: ProductFindings) -> None:
     # The arrays were compared with the order that follows from the description.
     if split.order is None:
         return
@@ -142,11 +142,13 @@ def _examine_order(split: BlendSplit, findings: ProductFindings) -> None:
     description = read_description(path)
     recorded = split.order.weights, split.order.size
     if not isinstance(description, BlendedDescription) or recorded != (description.weights, description.size):
-        text = f"the weights and the size of {split.name} contradict {path}"
+        text = f"the weights and the size of {name} contradict {path}"
         findings.find("blend-order", text, path=path)
 
 
-def _examine_certificate(split: BlendSplit, sequence_length: int, findings: ProductFindings) -> None:
+def _examine_certificate(
+    name: str, split: BlendSplit, sequence_length: int, findings: ProductFindings
+) -> None:
     order: tuple[NDArray[np.int16], NDArray[np.int64]] | None = None
     if split.order is not None:
         order = map_npy(split.order.dataset_index), map_npy(split.order.dataset_sample_index)
@@ -166,8 +168,8 @@ def _examine_certificate(split: BlendSplit, sequence_length: int, findings: Prod
         ),
         sequence_length,
     )
-    for name, claimed, found in _differing(split.certificate, measured):
-        text = f"the certificate of {split.name} records {name} {claimed}, but it is {found}"
+    for field, claimed, found in _differing(split.certificate, measured):
+        text = f"the certificate of {name} records {field} {claimed}, but it is {found}"
         findings.find("blend-certificate", text)
 
 

@@ -144,9 +144,6 @@ class BlendOrderFiles(CacheEntryNames):
 class BlendSplit:
     """A split, or one of several validation sets.
 
-    Attributes:
-        name: ``"train"``, ``"valid"``, ``"test"``, or ``"valid.0"`` and so on.
-
     Raises:
         UsageError: The fields contradict each other.
     """
@@ -160,7 +157,6 @@ class BlendSplit:
     order: Annotated[BlendOrderFiles | None, Key("order", "Order of a blend; null for a single source.")]
     sources: Annotated[tuple[BlendSource, ...], Key("sources", "Sources, in the order of their numbers.")]
     certificate: Annotated[Certificate, Key("certificate", "Figures measured from the index files.")]
-    name: Annotated[str, NotStored()] = ""
 
     def __post_init__(self) -> None:
         if (self.kind == "single") != (self.order is None):
@@ -274,19 +270,18 @@ class BlendDocument(Document):
         recipe: BlendRecipe,
         resolved: tuple[BlendWeights | None, ...],
         builder: BuilderConfig,
-        splits: tuple[BlendSplit, ...],
+        splits: dict[str, BlendSplit],
         tokenizers: BlendTokenizers,
     ) -> BlendDocument:
         """Return the document of a blend that was built."""
-        by_name = {split.name: split for split in splits}
         return cls(
             tool=Tool(),
-            id=_identity(builder, by_name),
+            id=_identity(builder, splits),
             recipe=recipe,
             resolved=resolved,
             builder=builder,
             cache_directory=cache_directory,
-            splits=by_name,
+            splits=splits,
             tokenizers=tokenizers.datasets,
             job_tokenizer=tokenizers.job,
             tokenizer_mismatches=tokenizers.mismatches or None,
@@ -433,7 +428,6 @@ def _with_paths(
     splits = {
         name: replace(
             split,
-            name=name,
             order=split.order and replace(split.order, index=index(split.order.index)),
             sources=tuple(
                 replace(source, prefix=data(source.prefix), index=index(source.index))

@@ -225,7 +225,7 @@ def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is
         built.tokenizers, None if job is None else job.identity, planned.agreement.to_record
     )
     document = BlendDocument.of(
-        directory, cache, recipe, plan.resolved, plan.builder, tuple(built.splits), tokenizers
+        directory, cache, recipe, plan.resolved, plan.builder, built.splits, tokenizers
     )
     with writing(directory):
         exists = lexists(document.path)
@@ -249,7 +249,7 @@ def _shares(plan: BlendPlan) -> dict[str, float]:
 @dataclass(frozen=True, slots=True)
 class _Built:
     outcomes: list[EntryOutcome]
-    splits: list[BlendSplit]
+    splits: dict[str, BlendSplit]
     tokenizers: tuple[DatasetTokenizer, ...]
     warnings: tuple[str, ...]
 
@@ -263,7 +263,7 @@ def _build(
         tokenizer: number for number, tokenizer in enumerate(dict.fromkeys(planned.tokenizers.values()))
     }
     remaining = iter(reports)
-    built = _Built([], [], tuple(numbers), planned.tokenizer_warnings(reports))
+    built = _Built([], {}, tuple(numbers), planned.tokenizer_warnings(reports))
     datasets = Datasets()  # opened again: what they contain now is compared with what was indexed
     for split in plan.splits:
         own = [next(remaining) for _ in split.sources]
@@ -280,7 +280,7 @@ def _build(
             action = _build_order(split, target, progress, rebuild=rebuild)
             built.outcomes.append(EntryOutcome(split.name, None, entry.hash, action))
         progress.start(f"measuring {split.name}")
-        built.splits.append(_describe(split, own, entry, numbers, datasets))
+        built.splits[split.name] = _describe(split, own, entry, numbers, datasets)
     return built
 
 
@@ -338,7 +338,6 @@ def _describe(
         order=order,
         sources=sources,
         certificate=_certify(split, reports, entry, datasets),
-        name=split.name,
     )
 
 
