@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,6 @@ class PathMapping:
         >>> mapping.inverse().map("/data/v1/books")
         'out/books'
     """
-
-    JSON_TYPE: ClassVar[object] = tuple[tuple[str, str], ...]
 
     pairs: tuple[tuple[str, str], ...] = ()
 
@@ -55,12 +53,3 @@ class PathMapping:
     def inverse(self) -> PathMapping:
         """Return the mapping from the new paths to the old ones."""
         return PathMapping(tuple((new, old) for old, new in self.pairs))
-
-    def to_json_value(self) -> tuple[tuple[str, str], ...]:
-        """Return the pairs, for the codec."""
-        return self.pairs
-
-    @classmethod
-    def from_json_value(cls, value: tuple[tuple[str, str], ...]) -> Self:
-        """Return the mapping of decoded pairs."""
-        return cls(value)

@@ -10,7 +10,6 @@ import math
 import re
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Self
 
 from tokshard.core import megatron_defaults
 from tokshard.errors import UsageError
@@ -52,24 +51,6 @@ class Split:
         if self.text is None:
             return None
         return [None if share is None else list(share) for share in self.matrix]
-
-    JSON_TYPE: ClassVar[Any] = Any  # the bounds keep their type, int or float, which Megatron hashes
-
-    def to_json_value(self) -> dict[str, Any]:
-        """Return the split as a JSON object."""
-        matrix = [None if share is None else list(share) for share in self.matrix]
-        return {"text": self.text, "matrix": matrix}
-
-    @classmethod
-    def from_json_value(cls, value: dict[str, Any]) -> Self:
-        """Return the split decoded from a JSON object.
-
-        Example:
-            >>> Split.from_json_value({"text": "1", "matrix": [[0, 1.0], None, None]}).matrix
-            ((0, 1.0), None, None)
-        """
-        train, valid, test = (None if share is None else (share[0], share[1]) for share in value["matrix"])
-        return cls(value["text"], (train, valid, test))
 
     def ranges(self, count: int) -> tuple[range | None, range | None, range | None]:
         """Return the sequence numbers of each split.
