@@ -150,16 +150,16 @@ def _show_end(is_healthy: bool, skipped: Sequence[SkippedCheck], lookups: int) -
 
 
 def _show_sizes(job: JobDiagnosis) -> None:
-    arguments, sizes = job.launch.arguments, job.sizes
+    sizes = job.sizes
     parts = []
-    if arguments.world_size is not None:
-        parts.append(counted(arguments.world_size, "process", "processes"))
-    if arguments.data_parallel_size is not None:
-        parts.append(counted(arguments.data_parallel_size, "data-parallel rank"))
-    if arguments.batch_size is not None:
-        parts.append(f"batches of {count(arguments.batch_size)}")
-    if arguments.sequence_length is not None:
-        parts.append(f"samples of {count(arguments.sequence_length)} tokens")
+    if (processes := job.arguments.get("world_size")) is not None:
+        parts.append(counted(processes, "process", "processes"))
+    if job.data_parallel_size is not None:
+        parts.append(counted(job.data_parallel_size, "data-parallel rank"))
+    if job.batch_size is not None:
+        parts.append(f"batches of {count(job.batch_size)}")
+    if job.sequence_length is not None:
+        parts.append(f"samples of {count(job.sequence_length)} tokens")
     rendering.line(f"job: {', '.join(parts) or 'unknown'}")
     if sizes is not None:
         asked = (f"{name} {_number(getattr(sizes, name))}" for name in ("train", "valid", "test"))

@@ -144,7 +144,7 @@ def build(options: DoctorOptions, **changes) -> None:
         report = build_indices(replace(found.build_indices_options(), **changes))
         assert report.has_megatron_names
     # The other command builds the same files, and finds them.
-    if is_blend or job.launch.arguments.data_cache_path is not None:
+    if is_blend or "data_cache_path" in job.arguments:
         report = tokshard.blend(replace(found.blend_options(), output="mix", force=True, **changes))
         assert is_blend or {entry.action for entry in report.entries} == {"found"}
 

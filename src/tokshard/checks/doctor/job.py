@@ -36,11 +36,11 @@ from tokshard.checks.doctor.lookups import (
 from tokshard.checks.doctor.options import DoctorOptions
 from tokshard.checks.doctor.packing import common_packing, findings_of_packing, packed_prefixes
 from tokshard.checks.doctor.tokenizers import findings_of_tokenizers, read_launch_tokenizer
-from tokshard.core.codec import Document, Key, NotStored
+from tokshard.core.codec import Document, Key
 from tokshard.core.findings import Finding
 from tokshard.core.path_mapping import PathMapping
 from tokshard.samples.blend.options import BuilderConfig
-from tokshard.samples.blend.plan import SplitPlan, shortfall_of
+from tokshard.samples.blend.plan import PlannedSplit, SplitPlan, shortfall_of
 from tokshard.samples.index.options import IndexRequest
 from tokshard.samples.index.packing import Packing, pack_words
 from tokshard.samples.index.sizes import Sizes
@@ -53,7 +53,6 @@ class JobDiagnosis:
     """The diagnosis of one launch command.
 
     Attributes:
-        launch: The command.
         splits: The plan of each split; that of a split with a defect has no sources.
     """
 
@@ -76,8 +75,16 @@ class JobDiagnosis:
     lookups: Annotated[tuple[CacheLookup, ...], Key("lookups", "Cache entries that the job looks up.")]
     findings: Annotated[tuple[Finding, ...], Key("findings", "What is wrong or worth knowing.")]
     skipped: Annotated[tuple[SkippedCheck, ...], Key("skipped", "Checks that were not possible.")]
-    launch: Annotated[Launch, NotStored()]
-    splits: Annotated[tuple[SplitPlan, ...], NotStored()] = ()
+    splits: Annotated[tuple[PlannedSplit, ...], Key("splits", "Splits of the job, as planned.")]
+    data_parallel_size: Annotated[
+        int | None, Key("data_parallel_size", "Data-parallel ranks; absent if unknown.", omit_none=True)
+    ] = None
+    batch_size: Annotated[
+        int | None, Key("batch_size", "Samples of a step; absent if unknown.", omit_none=True)
+    ] = None
+    sequence_length: Annotated[
+        int | None, Key("sequence_length", "Tokens of a sample; absent if unknown.", omit_none=True)
+    ] = None
 
     @property
     def is_healthy(self) -> bool:
@@ -240,8 +247,10 @@ def diagnose(
         lookups=tuple(lookups),
         findings=tuple(results.findings),
         skipped=tuple(results.skipped),
-        launch=launch,
-        splits=tuple(splits),
+        splits=tuple(split.planned for split in splits),
+        data_parallel_size=arguments.data_parallel_size,
+        batch_size=arguments.batch_size,
+        sequence_length=arguments.sequence_length,
     )
 
 

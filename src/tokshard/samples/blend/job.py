@@ -29,7 +29,7 @@ from tokshard.samples.blend.document import (
 )
 from tokshard.samples.blend.options import CACHE_NAME, BlendOptions, BuilderConfig
 from tokshard.samples.blend.order import blend_blocks, exhaustive_order, greedy_order
-from tokshard.samples.blend.plan import KIND_NAMES, BlendPlan, Kind, SourcePlan, SplitPlan, plan_blend
+from tokshard.samples.blend.plan import BlendPlan, PlannedSplit, SplitPlan, plan_blend
 from tokshard.samples.blend.recipe import BlendRecipe
 from tokshard.samples.blend.weights import BlendWeights
 from tokshard.samples.index.build_or_reuse import Action, CacheTarget, Datasets, build_or_reuse
@@ -61,24 +61,6 @@ class EntryOutcome:
         Action,
         Key("action", "found: it was fresh; built; rebuilt."),
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedSplit:
-    """One split as it is planned."""
-
-    name: Annotated[str, Key("name", "train, valid, test, or valid.0 and so on.")]
-    kind: Annotated[Kind, Key("kind", "single: one source and no blend.")]
-    samples: Annotated[int, Key("samples", "Samples of the split.", minimum=0)]
-    size: Annotated[
-        int | None, Key("size", "Size in the hash; null for a single source or all samples.", minimum=0)
-    ]
-    sources: Annotated[tuple[SourcePlan, ...], Key("sources", "Sources, in order.")]
-
-    @property
-    def kind_name(self) -> str:
-        """The kind in words."""
-        return KIND_NAMES[self.kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +106,7 @@ class BlendReport(Document):
             recipe=plan.recipe,
             resolved=plan.resolved,
             builder=plan.builder,
-            splits=tuple(
-                PlannedSplit(split.name, split.kind, split.samples, split.size, split.sources)
-                for split in plan.splits
-            ),
+            splits=tuple(split.planned for split in plan.splits),
             warnings=tuple(dict.fromkeys((*plan.warnings, *warnings))),
             seconds=time.monotonic() - started,
             **built,

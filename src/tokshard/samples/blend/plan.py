@@ -66,6 +66,24 @@ class SourcePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedSplit:
+    """One split as it is planned."""
+
+    name: Annotated[str, Key("name", "train, valid, test, or valid.0 and so on.")]
+    kind: Annotated[Kind, Key("kind", "single: one source and no blend.")]
+    samples: Annotated[int, Key("samples", "Samples of the split.", minimum=0)]
+    size: Annotated[
+        int | None, Key("size", "Size in the hash; null for a single source or all samples.", minimum=0)
+    ]
+    sources: Annotated[tuple[SourcePlan, ...], Key("sources", "Sources, in order; none if they are unknown.")]
+
+    @property
+    def kind_name(self) -> str:
+        """The kind in words."""
+        return KIND_NAMES[self.kind]
+
+
+@dataclass(frozen=True, slots=True)
 class SplitPlan:
     """One split, or one of several validation sets.
 
@@ -100,6 +118,11 @@ class SplitPlan:
     def shares(self) -> tuple[float, ...]:
         """The share of the samples that is asked of each source; their sum is 1."""
         return (1.0,) if self.weights is None else shares_of(self.weights, self.size)
+
+    @property
+    def planned(self) -> PlannedSplit:
+        """The split as reports show it."""
+        return PlannedSplit(self.name, self.kind, self.samples, self.size, self.sources)
 
     def description(self) -> BlendedDescription | None:
         """Return the description of the blend, which names its files.
