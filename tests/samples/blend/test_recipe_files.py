@@ -64,18 +64,18 @@ def test_each_form_has_its_reader(tmp_path):
     )
     (tmp_path / "r.toml").write_text('[[source]]\nprefix = "a"\n')
     assert (
-        read_arguments([f"@{tmp_path}/words"])
+        read_arguments([f"@{tmp_path}/words"])[0]
         == read_data_args(f"{tmp_path}/words")
         == parse_words(["0.7", "a", "0.3", "b"])
     )
-    per_split = read_arguments([f"{tmp_path}/split.json"])
+    per_split, _ = read_arguments([f"{tmp_path}/split.json"])
     assert [mixture and pairs(mixture) for mixture in per_split.per_split] == [
         [("a", 1.0), ("b", 2.0)],
         [("c", None), ("d", None)],
         None,
     ]
     assert read_arguments([f"{tmp_path}/r.toml"]) == read_recipe(f"{tmp_path}/r.toml")
-    assert read_arguments(["1", "a.toml"]) == parse_words(["1", "a.toml"])
+    assert read_arguments(["1", "a.toml"])[0] == parse_words(["1", "a.toml"])
     for name in ("none", "none.json", "none.toml"):
         with pytest.raises(MissingFileError, match="none"):
             read_arguments([f"@{tmp_path}/none" if name == "none" else f"{tmp_path}/{name}"])
@@ -128,11 +128,10 @@ max_epochs = 4
 
 
 def test_a_recipe_file_says_all():
-    recipe = parse_recipe(FULL)
+    recipe, options = parse_recipe(FULL)
     assert recipe.mixture == Mixture(
         (Source("data/web", 300_000_000_000), Source("data/code", 1.5e9, max_epochs=4)), "tokens", 2
     )
-    options = recipe.defaults
     assert (options.sequence_length, options.num_samples, options.split) == (
         512,
         Sizes(1000, 10, None),
@@ -142,7 +141,7 @@ def test_a_recipe_file_says_all():
 
 
 def test_a_recipe_file_has_mixtures_for_each_split():
-    recipe = parse_recipe(
+    recipe, _ = parse_recipe(
         'multiple_validation_sets = true\n[[train.source]]\nprefix = "a"\nepochs = 2\n'
         '[[valid.source]]\nprefix = "b"\n[[valid.source]]\nprefix = "c"\n'
     )
@@ -184,8 +183,8 @@ def test_recipe_files_that_are_wrong_are_refused_by_name(text, what, hint):
 
 
 def test_samples_are_counted_as_on_the_command_line():
-    recipe = parse_recipe("num_samples = ['2M', 'none', '1.5k']\n[[source]]\nprefix = 'a'")
-    assert recipe.defaults.num_samples == Sizes(2_000_000, None, 1500)
+    _, defaults = parse_recipe("num_samples = ['2M', 'none', '1.5k']\n[[source]]\nprefix = 'a'")
+    assert defaults.num_samples == Sizes(2_000_000, None, 1500)
 
 
 @pytest.mark.parametrize(("name", "word"), [("r.toml", ""), ("splits.json", ""), ("words", "@")])

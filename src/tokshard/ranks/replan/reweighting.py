@@ -130,7 +130,8 @@ def _of_blend(path: str, source: SampleSource, stream: str) -> tuple[Weights, tu
 
 
 def _of_recipe(text: str, source: SampleSource, stream: str) -> Weights:
-    mixture = read_arguments(shlex.split(text)).for_split(stream.partition(".")[0])
+    recipe, _ = read_arguments(shlex.split(text))
+    mixture = recipe.for_split(stream.partition(".")[0])
     if mixture is None or not mixture.is_plain or mixture.weights is None:
         raise UsageError(f"new weights must be pairs of weight and dataset, got {text!r}", hint=_BUILD)
     known = {abspath(reference.prefix): reference for reference in source.datasets}

@@ -25,7 +25,7 @@ from tokshard.samples.index.splits import Split, parse_split
 from tokshard.storage.lock import LockMode, check_lock_mode
 
 if TYPE_CHECKING:
-    from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Unit
+    from tokshard.samples.blend.recipe import BlendRecipe, Mixture, RecipeDefaults, Unit
 
 CACHE_NAME = "cache"
 
@@ -235,8 +235,7 @@ class BlendOptions:
         """
         from tokshard.samples.blend.recipe import prefixes
 
-        recipe = self._adjusted_recipe()
-        defaults, like = recipe.defaults, self.naming.settings()
+        (recipe, defaults), like = self._adjusted_recipe(), self.naming.settings()
         sequence_length = _first(
             self.sequence_length, defaults.sequence_length, like and like.sequence_length
         )
@@ -277,32 +276,35 @@ class BlendOptions:
         Raises:
             UsageError, InputError: See :meth:`resolve`.
         """
-        recipe, like = self._adjusted_recipe(), self.naming.settings()
-        known = (self.split, recipe.defaults.split, like and like.split, recipe.per_split)
+        (recipe, defaults), like = self._adjusted_recipe(), self.naming.settings()
+        known = (self.split, defaults.split, like and like.split, recipe.per_split)
         return () if any(known) else (DEFAULT_SPLIT_WARNING,)
 
-    def _adjusted_recipe(self) -> BlendRecipe:
-        recipe = self._read_recipe()
+    def _adjusted_recipe(self) -> tuple[BlendRecipe, RecipeDefaults]:
+        recipe, defaults = self._read_recipe()
         if self.multiple_validation_sets:
             recipe = replace(recipe, multiple_validation_sets=True)
         if recipe.per_split is None:
-            return replace(recipe, mixture=self._adjusted(recipe.mixture, recipe.defaults.pack))
-        train, valid, test = (self._adjusted(mixture, recipe.defaults.pack) for mixture in recipe.per_split)
-        return replace(recipe, per_split=(train, valid, test))
+            return replace(recipe, mixture=self._adjusted(recipe.mixture, defaults.pack)), defaults
+        train, valid, test = (self._adjusted(mixture, defaults.pack) for mixture in recipe.per_split)
+        return replace(recipe, per_split=(train, valid, test)), defaults
 
-    def _read_recipe(self) -> BlendRecipe:
+    def _read_recipe(self) -> tuple[BlendRecipe, RecipeDefaults]:
         from tokshard.samples.blend import recipe_files
+        from tokshard.samples.blend.recipe import RecipeDefaults
 
+        if isinstance(self.sources, tuple) and self.sources:
+            return recipe_files.read_arguments(self.sources)
         if self.data_args_path is not None:
-            return recipe_files.read_data_args(self.data_args_path)
-        if self.per_split_data_args_path is not None:
-            return recipe_files.read_per_split(self.per_split_data_args_path)
-        if isinstance(self.sources, tuple):
-            if self.sources:
-                return recipe_files.read_arguments(self.sources)
+            recipe = recipe_files.read_data_args(self.data_args_path)
+        elif self.per_split_data_args_path is not None:
+            recipe = recipe_files.read_per_split(self.per_split_data_args_path)
+        elif isinstance(self.sources, tuple):
             train, valid, test = (None if words is None else _words(words) for words in self._separate)
-            return recipe_files.parse_per_split_words(train, valid, test)
-        return self.sources
+            recipe = recipe_files.parse_per_split_words(train, valid, test)
+        else:
+            recipe = self.sources
+        return recipe, RecipeDefaults()
 
     def _adjusted(self, mixture: Mixture | None, pack: PackMethod | None) -> Mixture | None:
         if mixture is None:

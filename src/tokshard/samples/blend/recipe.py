@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from tokshard.core.codec import Key, NotStored
+from tokshard.core.codec import Key
 from tokshard.errors import UsageError
 from tokshard.samples.index.packing import PACK_METHODS, PackMethod
 from tokshard.samples.index.sizes import Sizes
@@ -181,7 +181,6 @@ class BlendRecipe:
             string; None where each has its own.
         per_split: The mixtures of training, validation and testing, of which two may be None.
         multiple_validation_sets: Whether the sources of validation stay apart instead of being blended.
-        defaults: Options that the recipe file gives.
 
     Raises:
         UsageError: There is not exactly one of ``mixture`` and ``per_split``, or no mixture at all.
@@ -202,7 +201,6 @@ class BlendRecipe:
     multiple_validation_sets: Annotated[
         bool, Key("multiple_validation_sets", "Whether the sources of validation stay apart.")
     ] = False
-    defaults: Annotated[RecipeDefaults, NotStored()] = RecipeDefaults()
 
     def __post_init__(self) -> None:
         if (self.mixture is None) == (self.per_split is None):

@@ -31,8 +31,8 @@ _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _AMOUNT = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)([kmbt]?)", re.IGNORECASE)
 
 
-def read_arguments(arguments: Sequence[str]) -> BlendRecipe:
-    """Return the recipe that the arguments of a command name.
+def read_arguments(arguments: Sequence[str]) -> tuple[BlendRecipe, RecipeDefaults]:
+    """Return the recipe that the arguments of a command name, and the options that its file gives.
 
     Args:
         arguments: One recipe file (``*.toml``), one file of Megatron's blends per split (``*.json``), one
@@ -47,10 +47,10 @@ def read_arguments(arguments: Sequence[str]) -> BlendRecipe:
         if only.endswith(".toml"):
             return read_recipe(only)
         if only.endswith(".json"):
-            return read_per_split(only)
+            return read_per_split(only), RecipeDefaults()
         if only.startswith("@"):
-            return read_data_args(only[1:])
-    return parse_words(arguments)
+            return read_data_args(only[1:]), RecipeDefaults()
+    return parse_words(arguments), RecipeDefaults()
 
 
 def parse_words(words: Sequence[str]) -> BlendRecipe:
@@ -164,8 +164,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def read_recipe(path: str) -> BlendRecipe:
-    """Return the recipe in a TOML file; the format is described in ``docs/reference/blends.md``.
+def read_recipe(path: str) -> tuple[BlendRecipe, RecipeDefaults]:
+    """Return the recipe and the options in a TOML file; see ``docs/reference/blends.md`` for its format.
 
     Raises:
         MissingFileError: There is no such file.
@@ -182,15 +182,15 @@ def _read_recipe_text(path: str, kind: str = "file", *, hint: str | None = None)
     return text
 
 
-def parse_recipe(text: str, path: str = "recipe") -> BlendRecipe:
-    """Return the recipe that a TOML text says.
+def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, RecipeDefaults]:
+    """Return the recipe and the options that a TOML text gives.
 
     Raises:
         InputError: It is not TOML, has an unknown key, or a value of a wrong kind.
         UsageError: Its content is invalid.
 
     Example:
-        >>> recipe = parse_recipe('''
+        >>> recipe, defaults = parse_recipe('''
         ... num_samples = 1000
         ... [[source]]
         ... prefix = "data/web"
@@ -200,7 +200,7 @@ def parse_recipe(text: str, path: str = "recipe") -> BlendRecipe:
         ... weight = 0.3
         ... max_epochs = 4
         ... ''')
-        >>> recipe.mixture.weights, recipe.defaults.num_samples
+        >>> recipe.mixture.weights, defaults.num_samples
         ((0.7, 0.3), Sizes(train=1000, valid=0, test=0))
     """
     try:
@@ -214,12 +214,12 @@ def parse_recipe(text: str, path: str = "recipe") -> BlendRecipe:
     known = (*_OPTION_KEYS, *(() if per_split else _MIXTURE_KEYS), *SPLITS, "multiple_validation_sets")
     _check_keys(table, known, "", path)
     try:
-        return BlendRecipe(
+        recipe = BlendRecipe(
             mixture=None if per_split else _table_mixture(table, "", path),
             per_split=_per_split(table, path) if per_split else None,
             multiple_validation_sets=_value(table, "multiple_validation_sets", bool, "", path) or False,
-            defaults=_defaults(table, path),
         )
+        return recipe, _defaults(table, path)
     except UsageError as error:
         raise UsageError(f"{path}: {error}", hint=error.hint) from error
 
