@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, Union, get_args, get_origin
 
 from tokshard.core.formatting import short_repr
-from tokshard.core.strict_json import dump_json, parse_json_object
+from tokshard.core.strict_json import dump_json, parse_json_object, paused_garbage_collection
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.version import __version__
 
@@ -148,7 +148,8 @@ class Document:
     @classmethod
     def from_bytes(cls, content: bytes, path: str) -> Self:
         """Return the document decoded from the bytes of a file; see :meth:`from_json`."""
-        return decode(cls, parse_json_object(content, path), path)
+        with paused_garbage_collection():
+            return decode(cls, parse_json_object(content, path), path)
 
 
 def encode(value: Any) -> Any:

@@ -26,7 +26,7 @@ from tokshard.ranks.sources import PathResolver, SampleSource
 from tokshard.ranks.topology import Topology, context_slices
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import refuse_remote
-from tokshard.storage.small_files import read_json_object
+from tokshard.storage.small_files import read_document
 
 if TYPE_CHECKING:
     from tokshard.ranks.order import KeyOf
@@ -281,9 +281,9 @@ def read_plan(path: str | os.PathLike[str], *, roots: Mapping[str, str] | None =
     refuse_remote(file, "a plan must be a local file")
     file = os.path.join(file, PLAN_NAME) if os.path.isdir(file) else file
     try:
-        value = read_json_object(file)
+        plan = read_document(Plan, file)
     except (FileNotFoundError, NotADirectoryError):
         raise MissingFileError(
             f"plan not found: {file}", path=file, hint="build it with tokshard shard-plan"
         ) from None
-    return Plan.from_json(value, file).opened_from(file, PathMapping.of((roots or {}).items()))
+    return plan.opened_from(file, PathMapping.of((roots or {}).items()))

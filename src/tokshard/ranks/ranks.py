@@ -20,7 +20,7 @@ from tokshard.ranks.plan import PLAN_NAME, Plan, read_plan
 from tokshard.ranks.shuffles import ShardShuffle
 from tokshard.ranks.sources import SampleSource
 from tokshard.ranks.topology import Coordinates
-from tokshard.storage.small_files import read_json_object
+from tokshard.storage.small_files import read_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def _same_rank(path: str, named: int, asked: int | None) -> int:
 def _check_manifest(plan: Plan, rank: int, directory: str) -> None:
     path = os.path.join(directory, rank_name(rank))
     try:
-        manifest = RankManifest.from_json(read_json_object(path), path)
+        manifest = read_document(RankManifest, path)
     except FileNotFoundError:
         raise MissingFileError(
             f"rank manifest not found: {path} (rank {rank} of the plan)",

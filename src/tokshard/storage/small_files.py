@@ -112,4 +112,4 @@ def read_document(cls: type[DocumentT], path: str) -> DocumentT:
     Raises:
         IntegrityError: The content is invalid, or has another schema.
     """
-    return cls.from_json(read_json_object(path), path)
+    return cls.from_bytes(read_json_bytes(path), path)

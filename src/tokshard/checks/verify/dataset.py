@@ -17,7 +17,6 @@ from tokshard.checks.verify.inputs import Units, examine_units, read_units
 from tokshard.checks.verify.pieces import PieceTable, examine_pieces
 from tokshard.checks.verify.report import ProductFindings, VerifiedProduct
 from tokshard.checks.verify.tokenizers import find_allowed
-from tokshard.core.strict_json import parse_json_object
 from tokshard.dataset.fingerprint import dataset_state
 from tokshard.dataset.layout import DTYPE_CODE_OFFSET, require_integers
 from tokshard.dataset.manifest import (
@@ -54,12 +53,11 @@ def read_claims(path_prefix: str, findings: ProductFindings) -> Manifest | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        value = parse_json_object(content, path)
-        manifest = Manifest.from_json(value, path)
+        manifest = Manifest.from_bytes(content, path)
     except IntegrityError as error:
         findings.find_error("manifest-damaged", error, path=path)
         return None
-    if manifest.seal != seal_of(value) or content != manifest.to_bytes():
+    if manifest.seal != seal_of(manifest.to_json()) or content != manifest.to_bytes():
         text = f"{path} was changed after it was written: its seal contradicts the other fields"
         findings.find("manifest-changed", text, path=path)
     return manifest

@@ -27,7 +27,7 @@ from tokshard.storage.digest import identity_digest
 from tokshard.storage.files import is_temporary, write_atomically
 from tokshard.storage.fs import refuse_remote, relative_inside
 from tokshard.storage.paths import check_plain_name, is_remote
-from tokshard.storage.small_files import dump_readable_json, read_json_object
+from tokshard.storage.small_files import dump_readable_json, read_document
 
 DOCUMENT_NAME = products.BLEND_NAME
 _LOCK_NAME = ".blend.lock"
@@ -382,12 +382,11 @@ class BlendDocument(Document):
         refuse_remote(path, "a blend must be a local file")
         path = os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path
         try:
-            value = read_json_object(path)
+            stored = read_document(cls, path)
         except (FileNotFoundError, NotADirectoryError):
             raise MissingFileError(
                 f"blend not found: {path}", path=path, hint="build it with tokshard blend"
             ) from None
-        stored = cls.from_json(value, path)
         if _identity(stored.builder, stored.splits) != stored.id:
             raise IntegrityError(
                 f"{path}: id contradicts the other fields: the document was changed", path=path, field="id"

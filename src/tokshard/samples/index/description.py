@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
 from tokshard.core.codec import Key, decode, encode, shown
-from tokshard.core.strict_json import parse_json_object
+from tokshard.core.strict_json import parse_json_object, paused_garbage_collection
 from tokshard.dataset.products import DESCRIPTION_SUFFIX
 from tokshard.errors import InputError, IntegrityError, StorageError, UsageError
 from tokshard.samples.index.splits import SPLITS
@@ -53,7 +53,8 @@ class _DescribedIndex:
         """
         content = text.encode("utf-8", "surrogatepass")
         try:
-            description = decode(cls, parse_json_object(content, source), source)
+            with paused_garbage_collection():
+                description = decode(cls, parse_json_object(content, source), source)
         except IntegrityError as error:
             raise InputError(error.message, hint=_HINT) from error
         if description.text() != text:
@@ -164,10 +165,11 @@ def read_description(path: str) -> Description:
     except StorageError as error:
         raise InputError(error.message, hint=_HINT) from error
     try:
-        value = parse_json_object(content, path)
+        with paused_garbage_collection():
+            name = parse_json_object(content, path).get("class")
     except IntegrityError as error:
         raise InputError(error.message, hint=_HINT) from error
-    kind = BlendedDescription if value.get("class") == BlendedDescription.CLASS else GPTDatasetDescription
+    kind = BlendedDescription if name == BlendedDescription.CLASS else GPTDatasetDescription
     return kind.from_text(content.decode(), path)
 
 
