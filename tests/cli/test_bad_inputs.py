@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from support.bad_files import BAD, COMMANDS, write_good_files
+from support.bad_files import BAD, COMMANDS, CONVERT, HOSTILE, write_good_files
 from support.command_line import FAILURE_SECONDS, INSTALLED, failure, installed, tokshard
 from support.tokenize_runs import run_tokenize
+from tokshard.core.strict_json import MAX_JSON_BYTES
 from tokshard.errors import InputError
 
 pytest.importorskip("pyarrow")
@@ -110,6 +111,41 @@ def test_bad_file_ends_the_installed_command_with_code_error_and_hint(bad, file,
     code, _, hint = failure(done)
     assert hint
     assert str(code) == codes[number]
+
+
+JSON_FILES = {
+    "web.tokshard/manifest.json": ("inspect", "web"),
+    "mix/blend.json": ("inspect", "mix"),
+    "plan/plan.json": ("inspect", "plan"),
+    "plan/rank-00001.json": ("inspect", "plan", "--rank", "1"),
+    "mix/cache/6fc3fc642851b27e17d7a7529a90f14a-GPTDataset-train-description.txt": (
+        ("build-indices", "web", "--like", "FILE", "--cache-dir", "new/cache")
+    ),
+    "olmo/.tokshard/export.json": ("convert", "olmo", "--from", "olmo", *CONVERT),
+}
+
+
+@pytest.mark.parametrize("way", HOSTILE)
+@pytest.mark.parametrize("file", JSON_FILES)
+def test_hostile_json_ends_the_installed_command_with_the_file_and_its_defect(place, file, way):
+    change, message = HOSTILE[way]
+    (place / file).write_bytes(change((place / file).read_bytes()))
+    words = [word.replace("FILE", file) for word in JSON_FILES[file]]
+    code, error, hint = failure(installed(*words, memory=4 << 30))
+    assert code == (3 if "--like" in words else 6)
+    assert error.startswith(file)
+    assert message in error
+    assert len(error) < 300
+    assert hint
+
+
+def test_largest_manifest_of_nested_arrays_takes_limited_memory_and_time(place):
+    """50 bytes of memory for each byte of the file, and no collection of garbage that visits all arrays."""
+    arrays = b"[" * 800 + b"]" * 800 + b","
+    content = b'{"x": [' + arrays * (MAX_JSON_BYTES // len(arrays) - 1) + b"0]}"
+    (place / "web.tokshard/manifest.json").write_bytes(content)
+    code, error, _ = failure(installed("inspect", "web", memory=6 << 30))
+    assert (code, error.partition(":")[0]) == (6, "web.tokshard/manifest.json")
 
 
 TOKENIZE = ("-o", "new/web", "--tokenizer", "tok/tokenizer.json")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.command_line import SAMPLE, tokshard
+from tokshard.core.strict_json import MAX_JSON_BYTES
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -197,3 +198,30 @@ BAD: dict[str, Callable[[Path], object]] = {
     "pipe": _pipe,
     "unreadable": lambda path: path.chmod(0),
 }
+
+
+def _first(field: bytes) -> Callable[[bytes], bytes]:
+    """Return a function that inserts a field into a JSON object, as the first one."""
+    return lambda content: content.replace(b"{", b"{" + field + b", ", 1)
+
+
+HOSTILE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "huge": (
+        lambda content: content.ljust(MAX_JSON_BYTES + 1),
+        "must have at most 67,108,864 bytes, got more",
+    ),
+    "deep arrays": (lambda _: b"[" * MAX_JSON_BYTES, "is nested too deeply"),
+    "deep objects": (lambda _: b'{"a":' * (MAX_JSON_BYTES // 5), "is nested too deeply"),
+    "wide": (_first(b'"x": [' + b"[[]]," * 200_000 + b"0]"), "x is unknown"),
+    "nested": (_first(b'"x": ' + b"[" * 900 + b"]" * 900), "x is unknown"),
+    "long key": (_first(b'"%s": 0' % (b"x" * 100_000)), "x" * 80 + " is unknown"),
+    "long number": (_first(b'"x": ' + b"9" * 5000), "9" * 40 + "... is out of range"),
+    "float out of range": (_first(b'"x": 1e999'), "1e999 is out of range"),
+    "NaN": (_first(b'"x": NaN'), "NaN is not a JSON number"),
+    "duplicate key": (_first(b'"x": 0, "x": 0'), "duplicate key 'x'"),
+    "invalid UTF-8": (_first(b'"x": "\xff"'), "can't decode byte 0xff"),
+    "lone surrogate": (_first(rb'"\ud800": 0'), r"\ud800 is unknown"),
+    "NUL": (_first(b'"x": "\0"'), "Invalid control character"),
+    "array": (lambda content: b"[" + content + b"]", "is not a JSON object"),
+}
+"""Ways in which the content of a JSON file is hostile, and what the error says of each."""

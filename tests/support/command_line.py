@@ -46,7 +46,7 @@ def tokshard(*arguments, cwd=None, env=None, stdin=b"", **settings) -> subproces
 
 
 def installed(
-    *arguments, cwd=None, env=None, stdin=b"", seconds=FAILURE_SECONDS
+    *arguments, cwd=None, env=None, stdin=b"", seconds=FAILURE_SECONDS, memory=None
 ) -> subprocess.CompletedProcess[str]:
     """Run the installed command as a user does; one that does not end within a limit fails the test.
 
@@ -56,6 +56,7 @@ def installed(
         env: Variables added to the environment.
         stdin: The bytes of standard input, or an open file.
         seconds: Limit of the processor time of each process. The wall-clock limit is three times as long.
+        memory: Limit of the address space of each process in bytes, or None.
     """
     process = subprocess.Popen(
         [INSTALLED, *map(str, arguments)],
@@ -68,6 +69,8 @@ def installed(
     )
     try:
         resource.prlimit(process.pid, resource.RLIMIT_CPU, (seconds, seconds))
+        if memory is not None:
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (memory, memory))
         out, err = process.communicate(stdin if isinstance(stdin, bytes) else None, timeout=3 * seconds)
     finally:
         with contextlib.suppress(ProcessLookupError):

@@ -44,7 +44,7 @@ def read_small_file(path: str, kind: str = "file", *, hint: str | None = None, p
     except OSError as error:
         raise StorageError("read", path, error) from error
     if len(content) > MAX_TEXT_BYTES:
-        raise InputError(f"{path} must have at most {MAX_TEXT_BYTES:,} bytes")
+        raise InputError(f"{path} must have at most {MAX_TEXT_BYTES:,} bytes, got more", hint=hint)
     return content
 
 
