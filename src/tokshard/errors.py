@@ -15,6 +15,7 @@
     ├── ResumeMismatchError           4   a saved state is of another plan or stream
     ├── LockedError                   5   another process is writing this output
     ├── IntegrityError, ValueError    6   corrupt or inconsistent data
+    │   ├── OlderVersionError         6   a file was written by an earlier version of tokshard
     │   ├── EncoderMismatchError      6   the fast encoder disagrees with the reference
     │   └── TokenizerMismatchError    6   data of different tokenizers would be used together
     ├── StorageError, OSError         7   disk full, I/O error, permission denied, object store failure
@@ -259,6 +260,10 @@ class IntegrityError(TokshardError, ValueError):
         self.path = path
         self.field = field
         self.offset = offset
+
+
+class OlderVersionError(IntegrityError):
+    """A file was written by an earlier version of tokshard, in a format that is no longer read."""
 
 
 class EncoderMismatchError(IntegrityError):

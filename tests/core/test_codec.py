@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from tokshard.core.codec import SHA256, Document, Key, NotStored, decode, encode
 from tokshard.core.json_schema import documents, file_name, json_schema
-from tokshard.errors import IntegrityError, UsageError
+from tokshard.errors import IntegrityError, OlderVersionError, UsageError
 
 
 class Even:
@@ -183,8 +183,8 @@ CHANGES = {
     "d.json: foreign must be nested at most 32 levels deep": lambda value: value.update(foreign=nested(33)),
     "d.json: even is invalid: 3 is odd": lambda value: value.update(even=3),
     "d.json: schema must be 'example.drawing/2', got null": lambda value: value.pop("schema"),
-    "d.json: schema must be 'example.drawing/2', got 'example.drawing/1'": lambda value: value.update(
-        schema="example.drawing/1"
+    "d.json: schema must be 'example.drawing/2', got 'example.draw/1'": lambda value: value.update(
+        schema="example.draw/1"
     ),
 }
 
@@ -223,8 +223,20 @@ def test_a_newer_schema_asks_for_an_upgrade():
         Drawing.from_json({**VALUE, "schema": "example.drawing/3"}, "d.json")
     assert "upgrade tokshard" in caught.value.hint
     with pytest.raises(IntegrityError) as caught:
-        Drawing.from_json({**VALUE, "schema": "example.drawing/1"}, "d.json")
+        Drawing.from_json({**VALUE, "schema": "example.draw/3"}, "d.json")
     assert caught.value.hint is None
+
+
+@pytest.mark.parametrize(
+    "read", [Drawing.from_json, lambda value, path: Drawing.from_bytes(json.dumps(value).encode(), path)]
+)
+def test_an_older_schema_is_its_own_error_whatever_else_the_file_holds(read):
+    with pytest.raises(
+        OlderVersionError, match=r"by an earlier version of tokshard \(example.drawing/1\)"
+    ) as caught:
+        read({"schema": "example.drawing/1", "gone": None}, "d.json")
+    assert caught.value.hint == "build it again with this version of tokshard"
+    assert (caught.value.exit_code, caught.value.field) == (6, "schema")
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar,
 
 from tokshard.core.formatting import short_repr
 from tokshard.core.strict_json import dump_json, parse_json_object, paused_garbage_collection
-from tokshard.errors import IntegrityError, UsageError
+from tokshard.errors import IntegrityError, OlderVersionError, UsageError
 from tokshard.version import __version__
 
 SCHEMA_FIELD = "schema"
@@ -118,6 +118,8 @@ class Document:
     SCHEMA: ClassVar[str]
     IS_PUBLISHED: ClassVar[bool] = True
     """False for private formats, whose schemas are not published."""
+    OLDER_HINT: ClassVar[str] = "build it again with this version of tokshard"
+    """The advice about a file of an earlier version, which is not read."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the document as a JSON object, the schema first.
@@ -141,15 +143,20 @@ class Document:
             path: The file it was read from, for errors.
 
         Raises:
+            OlderVersionError: An earlier version of tokshard wrote it.
             IntegrityError: The schema differs, or a field is missing, unknown or mistyped.
         """
+        schema = value.get(SCHEMA_FIELD) if isinstance(value, dict) else None
+        if _versions_ahead(schema, cls.SCHEMA) < 0:
+            text = f"{path} was written by an earlier version of tokshard ({schema})"
+            raise OlderVersionError(text, path=path, field=SCHEMA_FIELD, hint=cls.OLDER_HINT)
         return decode(cls, value, path)
 
     @classmethod
     def from_bytes(cls, content: bytes, path: str) -> Self:
         """Return the document decoded from the bytes of a file; see :meth:`from_json`."""
         with paused_garbage_collection():
-            return decode(cls, parse_json_object(content, path), path)
+            return cls.from_json(parse_json_object(content, path), path)
 
 
 def encode(value: Any) -> Any:
@@ -298,7 +305,7 @@ def _literal(choices: tuple[Any, ...]) -> _Codec:
         for choice in choices:
             if type(value) is type(choice) and value == choice:
                 return choice
-        hint = _NEWER if any(_is_newer(value, choice) for choice in choices) else None
+        hint = _NEWER if any(_versions_ahead(value, choice) > 0 for choice in choices) else None
         raise _Mismatch(f"must be one of {', '.join(map(str, choices))}, got {shown(value)}", field, hint)
 
     return _Codec(to_json, from_json)
@@ -449,19 +456,20 @@ def _check_constant(value: dict[str, Any], name: str, constant: str, where: str)
     raise _Mismatch(
         f"must be {constant!r}, got {shown(value.get(name))}",
         _join(where, name),
-        hint=_NEWER if _is_newer(value.get(name), constant) else None,
+        hint=_NEWER if _versions_ahead(value.get(name), constant) > 0 else None,
     )
 
 
 _NEWER = "upgrade tokshard: a newer version may have written this file"
 
 
-def _is_newer(schema: Any, constant: Any) -> bool:
+def _versions_ahead(schema: Any, constant: Any) -> int:
+    """Return the version of a schema minus that of a constant; 0 if it is of another name."""
     name, _, version = str(constant).rpartition("/")
     if not (name and version.isdecimal()):
-        return False
+        return 0
     match = re.fullmatch(rf"{re.escape(name)}/(\d{{1,9}})", schema) if isinstance(schema, str) else None
-    return match is not None and int(match[1]) > int(version)
+    return int(match[1]) - int(version) if match else 0
 
 
 def _check_object(value: Any, field: str) -> None:

@@ -53,6 +53,7 @@ class ExportPublication(Document):
     """The completely staged export; after this, a run can only complete the publication."""
 
     SCHEMA = "tokshard.export-publication/1"
+    OLDER_HINT = "remove the directory and export again"
     IS_PUBLISHED = False
 
     removes: Annotated[

@@ -150,6 +150,7 @@ class ExportManifest(Document):
     """
 
     SCHEMA = "tokshard.export/1"
+    OLDER_HINT = "remove the directory and export again"  # only its manifest lists the files to replace
 
     tool: Annotated[Tool, Key("tool", "The program that wrote the export.")] = field(default_factory=Tool)
     fingerprint: Annotated[str, Key("fingerprint", "SHA-256 of the plan.", pattern=SHA256)]

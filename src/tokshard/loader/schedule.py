@@ -230,6 +230,7 @@ class LoaderState(Document):
     """
 
     SCHEMA = "tokshard.loader/1"
+    OLDER_HINT = "resume with the tokshard that saved it, or call seek() with the samples consumed so far"
 
     plan_id: Annotated[str, Key("plan_id", "Plan.")]
     stream: Annotated[str, Key("stream", "Stream.")]

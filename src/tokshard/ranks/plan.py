@@ -156,6 +156,7 @@ class Plan(Document):
     """
 
     SCHEMA = "tokshard.plan/1"
+    OLDER_HINT = "build it again with the same tokshard shard-plan command"
 
     tool: Annotated[Tool, Key("tool", "Program that made the plan.")] = field(default=Tool(), kw_only=True)
     plan_id: Annotated[

@@ -95,6 +95,7 @@ class RankManifest(Document):
     """Manifest of one rank: the samples that it reads."""
 
     SCHEMA = "tokshard.rank/1"
+    OLDER_HINT = Plan.OLDER_HINT
 
     rank: Annotated[int, Key("rank", "Rank in the whole job.", minimum=0)]
     coordinates: Annotated[Coordinates, Key("coordinates", "Place in the grid of parallel dimensions.")]

@@ -206,6 +206,7 @@ class BlendDocument(Document):
     """
 
     SCHEMA = "tokshard.blend/1"
+    OLDER_HINT = "build it again with the same tokshard blend command"
 
     tool: Annotated[Tool, Key("tool", "Program that wrote the document.")]
     id: Annotated[

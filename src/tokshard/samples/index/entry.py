@@ -122,6 +122,7 @@ class Sidecar(Document):
     """The sidecar file next to Megatron's files: the origin of the arrays and their digests."""
 
     SCHEMA = "tokshard.cache/1"
+    OLDER_HINT = "build it again with the same tokshard build-indices or tokshard blend command"
 
     tool: Annotated[Tool, Key("tool", "The program that wrote the arrays.")] = field(default_factory=Tool)
     description_md5: Annotated[
