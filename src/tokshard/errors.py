@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import errno
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -264,6 +265,19 @@ class IntegrityError(TokshardError, ValueError):
 
 class OlderVersionError(IntegrityError):
     """A file was written by an earlier version of tokshard, in a format that is no longer read."""
+
+
+class OlderVersionWarning(UserWarning):
+    """The file at ``path`` was written by an earlier version: it counts as absent, or is replaced."""
+
+    def __init__(self, message: str, path: str | None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+def ignore_older(error: OlderVersionError, consequence: str) -> None:
+    """Warn that a file of an earlier version is not read, instead of raising the error."""
+    warnings.warn(OlderVersionWarning(f"{error.message}: {consequence}", error.path), stacklevel=1)
 
 
 class EncoderMismatchError(IntegrityError):

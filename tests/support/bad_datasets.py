@@ -8,7 +8,7 @@ import shutil
 import struct
 from pathlib import Path
 
-from support.file_changes import cut, edit_manifest, edit_units, flip, poke
+from support.file_changes import age, cut, edit_manifest, edit_units, flip, poke
 from support.plain_datasets import Plain
 from support.tokenize_runs import run_tokenize
 from tokshard import MergeOptions, merge
@@ -192,6 +192,12 @@ def adopted_and_changed(directory):
 def manifest_damaged(directory):
     prefix = sound(directory)
     cut(f"{prefix}.tokshard/manifest.json", 20)
+    return prefix
+
+
+def manifest_older(directory):
+    prefix = sound(directory)
+    age(f"{prefix}.tokshard/manifest.json")
     return prefix
 
 

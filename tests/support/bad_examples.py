@@ -76,6 +76,8 @@ EXAMPLES = [
     _structure(bad_datasets.foreign, notes=["unverified"]),
     Example(bad_datasets.foreign, set(), {"adopted"}, "digest", {"adopt": True}),
     _digest(bad_datasets.adopted_and_changed, "bin-digest"),
+    _structure(bad_datasets.manifest_older, notes=["manifest-older"]),
+    Example(bad_datasets.manifest_older, set(), {"adopted"}, "digest", {"adopt": True}),
     _structure(bad_datasets.manifest_damaged, "manifest-damaged"),
     _structure(bad_datasets.manifest_without_units, "manifest-damaged"),
     _structure(bad_datasets.manifest_changed, "manifest-changed"),
@@ -133,6 +135,7 @@ EXAMPLES = [
     _deep(bad_products.wrong_packing, "cache-content"),
     # Blends
     _structure(bad_products.blend_damaged, "blend-damaged"),
+    _structure(bad_products.blend_older, "older-version"),
     _structure(bad_products.blend_source_missing, "blend-source-missing", notes=["cache-alone"]),
     _structure(bad_products.blend_source_changed, "blend-source-changed", "cache-stale"),
     _digest(bad_products.blend_source_damaged, "dataset-damaged"),

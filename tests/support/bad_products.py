@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from support.blends import config_for, write_dataset
-from support.file_changes import cut, edit_json, edit_manifest, flip
+from support.file_changes import age, cut, edit_json, edit_manifest, flip
 from support.index_caches import build_requests
 from support.mixture_data import run
 from support.replanned_plans import continued
@@ -214,6 +214,12 @@ def document(path):
 def blend_damaged(directory):
     path = sound_blend(directory)
     edit_json(f"{path}/blend.json", lambda value: value.update(id="0" * 64))
+    return path
+
+
+def blend_older(directory):
+    path = sound_blend(directory)
+    age(f"{path}/blend.json")
     return path
 
 

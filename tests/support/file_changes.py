@@ -36,6 +36,14 @@ def edit_json(path, change):
     Path(path).write_bytes(dump_json(value))
 
 
+def age(*paths):
+    """Make JSON files, or all of those in directories, files of an earlier version with other fields."""
+    for path in map(Path, paths):
+        for file in path.rglob("*.json") if path.is_dir() else [path]:
+            name, _, version = json.loads(file.read_bytes())["schema"].rpartition("/")
+            file.write_bytes(dump_json({"schema": f"{name}/{int(version) - 1}", "gone": 1}))
+
+
 def edit_manifest(prefix, change):
     """Change a manifest and seal it anew, as somebody would who edits it with our own code."""
 

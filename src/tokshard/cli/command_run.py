@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -12,6 +14,7 @@ import typer
 from tokshard.cli import failures, rendering, terminal
 from tokshard.cli.meters import make_meter
 from tokshard.core.progress import Progress
+from tokshard.errors import OlderVersionWarning
 
 FOUND_PROBLEMS = 1
 """The exit code of a command that succeeded and found problems or differences."""
@@ -69,5 +72,26 @@ def command_run(
     no_progress: bool = False,
 ) -> Iterator[CommandRun]:
     """Run the block as a command: errors in it become messages and exit codes."""
-    with failures.reported(as_json=as_json):
+    with failures.reported(as_json=as_json), _notes_shown(quiet=quiet):
         yield CommandRun(as_json=as_json, quiet=quiet, animated=not no_progress)
+
+
+@contextmanager
+def _notes_shown(*, quiet: bool) -> Iterator[None]:
+    """Print one note for each file of an earlier version when the block ends."""
+    notes: dict[str, str] = {}
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **named: Any) -> None:
+        if isinstance(message, OlderVersionWarning):
+            notes.setdefault(os.path.abspath(message.path or ""), str(message))
+        else:
+            show_other(message, category, *where, **named)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", OlderVersionWarning)
+        show_other, warnings.showwarning = warnings.showwarning, show
+        try:
+            yield
+        finally:
+            for note in () if quiet else notes.values():
+                rendering.tell(f"note: {note}")

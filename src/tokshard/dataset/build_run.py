@@ -15,7 +15,7 @@ from typing import Literal, Self, cast
 
 from tokshard.core.progress import Progress
 from tokshard.dataset.delivery import JOURNAL_NAME, Delivery, UploadJournal
-from tokshard.dataset.manifest import Manifest, check_sizes, manifest_path, read_manifest
+from tokshard.dataset.manifest import Manifest, adopt_command, check_sizes, manifest_path, read_manifest
 from tokshard.dataset.plan import (
     BuildDifference,
     BuildInput,
@@ -124,7 +124,9 @@ class BuildSpec:
         return self.finished(self.destinations)
 
     def state(self, work: WorkDirectory) -> OutputState:
-        """Return the state that a run would start from, for a dry run."""
+        """Return the state that a run would start from, for a dry run; see :func:`recover` for the errors."""
+        if self.resume:
+            work.refuse_older()
         if not self.force and self.finished(self.destinations) is not None:
             return "up-to-date"
         is_staged = self.delivery is not None and self.finished(self.prefixes) is not None
@@ -138,19 +140,19 @@ class BuildSpec:
             return
         manifests = [manifest for prefix in prefixes if (manifest := read_manifest(prefix)) is not None]
         found = self._differences(manifests)
+        hint = "pass --force to replace it, or choose another --output"
         if found:
             reason = f"was made from other inputs or options: {'; '.join(found)}"
         elif not self.plan.is_repeatable:
             reason = "cannot be compared with what comes through a pipe"
         elif manifests:
             reason = "is incomplete, or its inputs have changed"
+        elif older := [prefix for prefix in prefixes if fs.lexists(manifest_path(prefix))]:
+            reason = "was made by an earlier version of tokshard"
+            hint += f", or keep it: {adopt_command(older[0])}"
         else:
             reason = "has no manifest: tokshard did not write it"
-        raise OutputExistsError(
-            f"{existing[0]} {state}{reason}",
-            differences=found,
-            hint="pass --force to replace it, or choose another --output",
-        )
+        raise OutputExistsError(f"{existing[0]} {state}{reason}", differences=found, hint=hint)
 
     def _differences(self, manifests: Sequence[Manifest]) -> tuple[str, ...]:
         found = (str(difference) for manifest in manifests for difference in self._different(manifest))
@@ -212,9 +214,12 @@ def recover(spec: BuildSpec, work: WorkDirectory) -> BuildResult | None:
         The outputs if all exist now; otherwise None, and the work directory holds the plan.
 
     Raises:
-        OutputExistsError: The output exists, and was not built by an equal plan.
+        OutputExistsError: The output exists, and was not built by an equal plan, or the unfinished work is of
+            an earlier version of tokshard.
     """
     work.sweep()
+    if spec.resume:
+        work.refuse_older()
     if is_sealed(work.directory):
         published = _complete(spec, work)
         ours = {manifest.fingerprint for manifest in published} == {spec.plan.fingerprint}

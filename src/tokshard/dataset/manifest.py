@@ -25,7 +25,7 @@ from tokshard.dataset.plan import (
 )
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
-from tokshard.errors import IntegrityError
+from tokshard.errors import IntegrityError, OlderVersionError, ignore_older
 from tokshard.storage import fs, paths
 from tokshard.storage.digest import FileRecord, identity_digest
 from tokshard.storage.small_files import read_document
@@ -384,11 +384,22 @@ def manifest_path(path_prefix: str) -> str:
 
 
 def read_manifest(path_prefix: str) -> Manifest | None:
-    """Return the manifest of a dataset, or None; raises IntegrityError if it is damaged."""
+    """Return the manifest of a dataset, or None; raises IntegrityError if it is damaged.
+
+    One of an earlier version counts as absent, with a warning: no text is tokenized again for a new format.
+    """
     try:
         return read_document(Manifest, manifest_path(path_prefix))
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OlderVersionError as error:
+        ignore_older(error, f"it is not read; replace it with {adopt_command(path_prefix)}")
+        return None
+
+
+def adopt_command(path_prefix: str) -> str:
+    """Return the command that replaces the manifest of an earlier version."""
+    return f"tokshard verify --adopt --tokenizer TOKENIZER {path_prefix}"
 
 
 def is_multimodal(path_prefix: str) -> bool:

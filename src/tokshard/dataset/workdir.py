@@ -36,7 +36,7 @@ from tokshard.dataset.manifest import (
     file_of,
 )
 from tokshard.dataset.plan import BuildPlan, ConvertParameters, MergeParameters
-from tokshard.errors import IntegrityError, OutputExistsError, StorageError
+from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError, StorageError
 from tokshard.storage import fs, paths, syscalls
 from tokshard.storage.digest import READ_BYTES, FileRecord
 from tokshard.storage.files import (
@@ -160,7 +160,7 @@ def _publish_output(directory: str, k: int, prefix: str, names: Sequence[str], *
     refuse_link(sidecars)
     syscalls.make_directory(sidecars)
     if replaces and _is_staged(directory, k, MANIFEST_NAME):
-        _withdraw(prefix, names)
+        withdraw(prefix, names)
         if _is_staged(directory, k, "idx"):
             syscalls.unlink(paths.idx_path(prefix))
             syscalls.fsync_directory(os.path.dirname(prefix))
@@ -175,8 +175,8 @@ def _publish_output(directory: str, k: int, prefix: str, names: Sequence[str], *
     syscalls.fsync_directory(sidecars)
 
 
-def _withdraw(prefix: str, names: Sequence[str]) -> None:
-    # The manifest, and files that the new output does not have.
+def withdraw(prefix: str, names: Sequence[str] = ()) -> None:
+    """Remove the manifest of a dataset, and its sidecar files that a new output does not have."""
     sidecars = paths.sidecar_directory(prefix)
     for name in (MANIFEST_NAME, *OPTIONAL_NAMES):
         if name not in names:
@@ -266,6 +266,19 @@ class WorkDirectory:
                 yield lock
         finally:
             self.remove_if_empty()
+
+    def refuse_older(self) -> None:
+        """Raise OutputExistsError if the unfinished work is of an earlier version: it cannot be resumed."""
+        try:
+            read_document(BuildPlan, os.path.join(self.directory, _PLAN_NAME))
+        except OlderVersionError as error:
+            raise OutputExistsError(
+                f"cannot resume the work in {self.directory}: {error}",
+                hint="finish it with that version, or start over with --no-resume (for a job array: run "
+                "tokshard tokenize --discard-work before its tasks)",
+            ) from error
+        except (FileNotFoundError, NotADirectoryError, IntegrityError):
+            pass  # damaged work is done again
 
     def earlier_plan(self) -> BuildPlan | None:
         """Return the plan of the work directory; None if there is none, or it cannot be read."""
@@ -369,7 +382,7 @@ class WorkDirectory:
             for prefix, manifest in zip(prefixes, manifests, strict=True):
                 refuse_link(sidecars := paths.sidecar_directory(prefix))
                 if os.path.isdir(sidecars):
-                    _withdraw(prefix, tuple(manifest.files.by_name()))
+                    withdraw(prefix, tuple(manifest.files.by_name()))
         suffixes = tuple(prefix.removeprefix(self.prefix) for prefix in prefixes)
         record = PublicationRecord(
             tuple(tuple(manifest.files.by_name()) for manifest in manifests),

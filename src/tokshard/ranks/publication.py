@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tokshard.dataset.products import RANK_NAME
 from tokshard.dataset.source import InputFile
-from tokshard.errors import OutputExistsError, TokshardError
+from tokshard.errors import OlderVersionError, OutputExistsError, TokshardError, ignore_older
 from tokshard.ranks.plan import PLAN_NAME, Plan, read_plan
 from tokshard.ranks.ranks import RankManifest, rank_name
 from tokshard.storage import fs, syscalls
@@ -111,6 +111,9 @@ def _refuse_other(plan: Plan, directory: str, *, force: bool) -> bool:
         return False
     try:
         same = read_plan(path).plan_id == plan.plan_id
+    except OlderVersionError as error:
+        ignore_older(error, "it is replaced")
+        return True
     except TokshardError:
         same = False
     if not same and not force:

@@ -73,7 +73,10 @@ def test_every_flip_of_every_file_is_found(prefix):
     for path in files[1:]:
         for offset in flips(path):
             count += 1
-            if dataset.verify_dataset(prefix, context()).is_sound:
+            verified = dataset.verify_dataset(prefix, context())
+            # A flipped bit of the schema's version may give a smaller number.
+            older = any(finding.code == "manifest-older" for finding in verified.findings)
+            if verified.is_sound and not older:
                 missed.append((path.name, offset))
     # The structure does not look at the tokens: it is the same for all flips of them.
     facts = dataset.examine_structure(prefix, ProductFindings("dataset", prefix), context())

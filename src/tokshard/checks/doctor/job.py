@@ -324,6 +324,7 @@ def _of_cache(
     rules: tuple[tuple[str, str, Any, str, str | None], ...] = (
         ("missing", "cache-missing", "warning", "the job will build {}", build),
         ("stale", "cache-stale", "error", "the job will read {}, built from other content", rebuild),
+        ("outdated", "cache-outdated", "note", "the job will read {}, built by an earlier tokshard", build),
         ("damaged", "cache-damaged", "error", "the job will fail on, or misread, {}", rebuild),
         (
             "foreign",

@@ -71,7 +71,7 @@ class CacheLookup:
     ]
     condition: Annotated[
         Condition | None,
-        Key("condition", "fresh, stale, damaged, foreign or missing; null without the dataset."),
+        Key("condition", "fresh, stale, outdated, damaged, foreign or missing; null without the dataset."),
     ]
     detail: Annotated[str, Key("detail", "Why.")]
     nearest: Annotated[

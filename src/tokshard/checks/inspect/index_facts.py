@@ -83,14 +83,14 @@ def _entry_mismatches(entry: EntrySummary) -> Facts:
 
 def _maker(entry: EntrySummary) -> str:
     if entry.sidecar is None:
-        return "another program"
+        return "earlier tokshard" if entry.condition == "outdated" else "another program"
     return f"tokshard {entry.sidecar.tool.version}"
 
 
 _ORIGINS = {
     "unchanged": "the dataset is unchanged since the index was built",
     "changed": "the dataset has changed since the index was built",
-    "unknown": "not built by tokshard, so the content of the dataset at that time is unknown",
+    "unknown": "the content of the dataset at that time is not recorded",
     "unreadable": "the dataset cannot be compared from here",
     None: "the order follows from the description alone",
 }

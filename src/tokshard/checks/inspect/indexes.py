@@ -49,7 +49,7 @@ class EntrySummary:
     is_blend: Annotated[bool, Key("blend", "Whether it is the order of a blend.")]
     condition: Annotated[
         Condition,
-        Key("condition", "complete; missing: a file is, so Megatron would build all again; or damaged."),
+        Key("condition", "complete; missing: Megatron would build all files again; damaged; or outdated."),
     ]
     detail: Annotated[str, Key("detail", "Missing files, and what is damaged; empty if complete.")]
     datasets: Annotated[

@@ -339,5 +339,5 @@ class _Resolver:
         detail = f"no dataset lists {item.path} as an input"
         if silent:
             datasets = counted(len(known), "dataset")
-            detail += f"; inputs unknown for {silent} of {datasets} (built by another program)"
+            detail += f"; inputs unknown for {silent} of {datasets} (no manifest)"
         return detail

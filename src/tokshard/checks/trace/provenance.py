@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-NO_MANIFEST = "the dataset has no manifest: another program built it, and its inputs are unknown"
+NO_MANIFEST = "the dataset has no manifest, so its inputs are unknown"
 _FOREIGN = "the document comes from a merged dataset that another program built; its inputs are unknown"
 _NO_PROVENANCE = "the dataset was built without provenance"
 _JSONL = "jsonl"

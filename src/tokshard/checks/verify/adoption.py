@@ -28,7 +28,7 @@ from tokshard.dataset.plan import AdoptedInput, AdoptionParameters, BuildPlan
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.records import UnitRecord, to_line
 from tokshard.dataset.source import InputFile
-from tokshard.dataset.workdir import WorkDirectory, refuse_link
+from tokshard.dataset.workdir import WorkDirectory, refuse_link, withdraw
 from tokshard.errors import InputError, LockedError
 from tokshard.storage import syscalls
 from tokshard.storage.digest import FileRecord, content_digest, piecewise_digest
@@ -72,10 +72,13 @@ def adopt(prefix: str, facts: IndexFacts, findings: ProductFindings, context: Ve
                 f"{prefix} changed while it was adopted",
                 hint="run the same command again when no process writes the dataset",
             )
+        if findings.has("manifest-older"):
+            withdraw(prefix)
         write_atomically(file_of(prefix, UNITS_NAME), lines)
         write_atomically(manifest_path(prefix), manifest.to_bytes(), replace=False)
         syscalls.fsync_directory(os.path.dirname(prefix))
     findings.withdraw("unverified")
+    findings.withdraw("manifest-older")
     findings.find("adopted", f"{manifest_path(prefix)} was written", path=manifest_path(prefix))
 
 

@@ -56,6 +56,7 @@ _CODES = {
     "array": "cache-array",
     "shape": "cache-shape",
     "sidecar": "cache-sidecar",
+    "outdated": "older-version",
 }
 
 
@@ -115,7 +116,7 @@ def _report_condition(found: Examination, findings: ProductFindings) -> None:
         findings.find("cache-incomplete", text, path=found.missing[0])
     for problem in found.problems:
         findings.find(_CODES[problem.kind], problem.message, path=problem.path)
-    if found.sidecar is None and not findings.has("cache-sidecar", "unreadable"):
+    if found.sidecar is None and not findings.has("cache-sidecar", "older-version", "unreadable"):
         text = f"{entry.description_path} was not built by tokshard, so its content is unverified"
         findings.find("cache-foreign", text)
     if "shuffle_index" in found.specs:

@@ -33,7 +33,7 @@ from tokshard.dataset.manifest import (
 )
 from tokshard.dataset.pieces import shuffle_text
 from tokshard.dataset.source import InputFile, open_data
-from tokshard.errors import InputError, IntegrityError
+from tokshard.errors import InputError, IntegrityError, OlderVersionError
 from tokshard.storage import fs
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
 from tokshard.storage.small_files import read_json_bytes
@@ -42,7 +42,7 @@ _SUMMED = ("records", "documents", "blank_lines", "content_bytes")
 
 
 def read_claims(path_prefix: str, findings: ProductFindings) -> Manifest | None:
-    """Read the manifest of a dataset; None where there is none, or with a finding where it is damaged.
+    """Read the manifest of a dataset; None without one, or with a finding if it is damaged or too old.
 
     Raises:
         StorageError: It cannot be read.
@@ -54,6 +54,9 @@ def read_claims(path_prefix: str, findings: ProductFindings) -> Manifest | None:
         return None
     try:
         manifest = Manifest.from_bytes(content, path)
+    except OlderVersionError as error:
+        findings.find("manifest-older", f"{error.message}, so the content is unverified", path=path)
+        return None
     except IntegrityError as error:
         findings.find_error("manifest-damaged", error, path=path)
         return None
@@ -165,7 +168,7 @@ def verify_dataset(prefix: str, context: VerifyContext) -> VerifiedProduct:
     if dataset_state(prefix) != before:
         findings.find_changed()
     if facts is not None and context.adopt and findings.is_sound:
-        if findings.has("unverified"):
+        if findings.has("unverified", "manifest-older"):
             adopt(facts.prefix, facts.index, findings, context)
         else:
             remove_leftovers(facts.prefix)
@@ -188,7 +191,7 @@ def examine_structure(prefix: str, findings: ProductFindings, context: VerifyCon
             find_allowed(manifest.tokenizer_mismatches, findings)
             if (shuffled := shuffle_text(manifest)) is not None:
                 findings.find("shuffled", f"{prefix}: {shuffled}")
-        elif not findings.has("manifest-damaged"):
+        elif not findings.has("manifest-damaged", "manifest-older"):
             findings.find("unverified", f"{prefix} has no manifest, so its content is unverified")
     with unreadable_found(findings, idx_path(prefix)):
         bin_bytes = open_data(bin_path(prefix)).size_bytes

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from tokshard.checks.verify.options import Level
 from tokshard.core.codec import Document, Key
 from tokshard.core.findings import Finding, FindingCollector, FindingRule
+from tokshard.errors import OlderVersionError, TokshardError
 
 _COPY = "copy it again from its source, or rebuild it"
 _REMAKE = "run tokshard tokenize or tokshard merge again with --force"
@@ -43,6 +44,10 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
         "dataset-damaged": _error(
             "the dataset that this was built from cannot be opened", "run tokshard verify on that dataset"
         ),
+        "older-version": _error(
+            "an earlier version of tokshard wrote it, in a format that is no longer read",
+            "build it again with the same command",
+        ),
         "changed": _warning(
             "it changed during the verification, so the result is invalid",
             "run verify again when no process writes it",
@@ -66,6 +71,10 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
         "unverified": _note(
             "there is no manifest: the structure is valid, the content is unverified",
             "run tokshard verify --adopt to write a manifest, which makes later changes detectable",
+        ),
+        "manifest-older": _note(
+            "the manifest is of an earlier version of tokshard, which is not read: the content is unverified",
+            "run tokshard verify --adopt --tokenizer TOKENIZER to write a new one",
         ),
         "adopted": _note("a manifest was written for files of unknown origin"),
         "manifest-damaged": _error("the manifest cannot be read", _COPY),
@@ -294,6 +303,11 @@ class ProductFindings(FindingCollector):
         super().__init__(RULES, path)
         self.kind = kind
         self.special_tokens: SpecialTokenAudit | None = None
+
+    def find_error(self, code: str, error: TokshardError, *, path: str | None = None) -> None:
+        """Add a finding that reports a caught error; a file of an earlier version is not damaged."""
+        code = "older-version" if isinstance(error, OlderVersionError) else code
+        super().find_error(code, error, path=path)
 
     def find_changed(self) -> None:
         """Replace all findings by one: another program changed the product during the verification."""

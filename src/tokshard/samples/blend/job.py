@@ -6,7 +6,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +14,7 @@ from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer
-from tokshard.errors import IntegrityError, OutputExistsError, UsageError
+from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError, UsageError, ignore_older
 from tokshard.samples.blend.certificate import Certificate, SourceArrays, measure
 from tokshard.samples.blend.document import (
     DOCUMENT_NAME,
@@ -369,9 +368,14 @@ def _refuse_too_many(plan: BlendPlan) -> None:
 def _refuse_other(path: str, is_same: Callable[[BlendDocument], bool], *, force: bool) -> None:
     if force or not lexists(path):
         return
-    with suppress(IntegrityError):  # a damaged document is another one
+    try:
         if is_same(BlendDocument.read(path)):
             return
+    except OlderVersionError as error:
+        ignore_older(error, "it is replaced")
+        return
+    except IntegrityError:
+        pass  # a damaged document is another one
     raise OutputExistsError(
         f"another blend exists: {path}", hint="pass --force to replace it, or another --output"
     )

@@ -101,7 +101,7 @@ class CacheTarget:
             OutputExistsError: The entry has another packing.
         """
         wanted = self.content.origin
-        if wanted is None or found.condition == "missing":
+        if wanted is None or found.condition in {"missing", "outdated"}:
             return
         if found.sidecar is not None and found.sidecar.origin is not None:
             pack = found.sidecar.origin.pack
@@ -263,9 +263,9 @@ def build_or_reuse(
 ) -> Action:
     """Make sure that an entry is fresh; return the action.
 
-    Reuses a fresh entry and builds a missing one. Replaces a stale or damaged one, or Megatron's own, only
-    with ``rebuild``. If two processes need the same entry, the second waits and reuses the result of the
-    first.
+    Reuses a fresh entry. Builds a missing one, and one of an earlier version of tokshard. Replaces a stale or
+    damaged one, or Megatron's own, only with ``rebuild``. If two processes need the same entry, the second
+    waits and reuses the result of the first.
 
     ``make`` builds the arrays, in the dtypes and shapes of the target, or returns the blocks that do.
     ``rebuild`` replaces everything that is not fresh, also judged by digests. ``tell`` is called with the

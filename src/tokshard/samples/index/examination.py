@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tokshard.dataset.source import InputFile
-from tokshard.errors import InputError, IntegrityError
+from tokshard.errors import InputError, IntegrityError, OlderVersionError
 from tokshard.samples.index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.samples.index.description import BlendedDescription, Description, read_description
 from tokshard.samples.index.entry import CacheEntry, IndexOrigin, Sidecar, blend_specs
@@ -24,7 +24,7 @@ from tokshard.samples.index.packing_report import PackingReport
 from tokshard.storage import fs
 from tokshard.storage.digest import file_digest
 
-Condition = Literal["fresh", "stale", "damaged", "foreign", "missing", "complete"]
+Condition = Literal["fresh", "stale", "outdated", "damaged", "foreign", "missing", "complete"]
 Specs = Mapping[str, ArraySpec]
 
 
@@ -33,13 +33,14 @@ class EntryProblem:
     """One thing that is wrong with an entry.
 
     Attributes:
-        kind: What is wrong. ``"stale"``: it was built from other data or with other options. The others are
-            damage: to the ``"description"``, the ``"name"`` (the hash is of another description), an
-            ``"array"`` (no whole file), its ``"shape"``, the ``"sidecar"``, or the ``"digest"`` of an array.
+        kind: What is wrong. ``"stale"``: it was built from other data or with other options.
+            ``"outdated"``: the sidecar is of an earlier version of tokshard. The others are damage: to the
+            ``"description"``, the ``"name"`` (the hash is of another description), an ``"array"`` (no whole
+            file), its ``"shape"``, the ``"sidecar"``, or the ``"digest"`` of an array.
         message: A sentence; for ``"stale"`` the rest of one that begins with the entry.
     """
 
-    kind: Literal["description", "name", "array", "shape", "sidecar", "digest", "stale"]
+    kind: Literal["description", "name", "array", "shape", "sidecar", "digest", "stale", "outdated"]
     path: str
     message: str
 
@@ -71,6 +72,7 @@ class Examination:
 
         ``"missing"``: a file of Megatron's is missing, so Megatron would build all of them. ``"damaged"``:
         not what was written. ``"stale"``: built from another content of the dataset, or with other options.
+        ``"outdated"``: of the right shapes, with the sidecar of an earlier version of tokshard.
         ``"foreign"``: Megatron's own, of the right shapes, of which nothing else is known. ``"fresh"``:
         complete, as written, and built from the dataset as it is now. ``"complete"``: whole, but not
         compared with what it should be.
@@ -78,10 +80,10 @@ class Examination:
         if self.missing or self.replaced:
             return "missing"
         kinds = {problem.kind for problem in self.problems}
-        if kinds - {"stale"}:
+        if kinds - {"stale", "outdated"}:
             return "damaged"
         if kinds:
-            return "stale"
+            return "stale" if "stale" in kinds else "outdated"
         if not self.compared:
             return "complete"
         return "foreign" if self.sidecar is None else "fresh"
@@ -98,12 +100,13 @@ class Examination:
             names = ", ".join(map(os.path.basename, self.missing))
             return f"is incomplete: {names} missing, so Megatron would rebuild all files"
         for problem in self.problems:
-            if condition == "damaged" and problem.kind != "stale":
+            if condition == "damaged" and problem.kind not in {"stale", "outdated"}:
                 return f"is damaged: {problem.message}"
-            if condition == "stale":
+            if condition == problem.kind == "stale":
                 return problem.message
         return {
             "fresh": "is complete and built from the current dataset",
+            "outdated": "was built by an earlier version of tokshard",
             "foreign": "was not built by tokshard: its content is unverified",
             "complete": "is complete",
         }[condition]
@@ -208,7 +211,8 @@ class _Examiner:
         try:
             sidecar = Sidecar.read(path)
         except IntegrityError as error:
-            self._find("sidecar", path, error.message)
+            is_older = isinstance(error, OlderVersionError)
+            self._find("outdated" if is_older else "sidecar", path, error.message)
             return None
         if sidecar is None:
             return None

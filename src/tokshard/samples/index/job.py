@@ -60,8 +60,8 @@ class IndexReport:
         Condition,
         Key(
             "condition",
-            "Its condition before: fresh, stale, damaged, missing, or foreign (Megatron's own, not known to "
-            "be right).",
+            "Its condition before: fresh, stale, outdated (of an earlier version of tokshard), damaged, "
+            "missing, or foreign (Megatron's own, not known to be right).",
         ),
     ]
     detail: Annotated[str, Key("detail", "The reason of the condition.")]

@@ -274,6 +274,7 @@ def _finish(
 def _require_tasks(job: TokenizeJob) -> None:
     workspace = job.workspace
     workspace.sweep()
+    workspace.refuse_older()
     if is_sealed(workspace.directory) or _waits_for_upload(job) or workspace.take_up(job.plan):
         return
     message = f"no task has begun to make {job.build.destinations[0]} with these inputs and options"
