@@ -1,7 +1,8 @@
-"""docs/reference/api.md from the docstrings of the public names."""
+"""docs/reference/api.md from the docstrings of the public names, by topic."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import re
@@ -13,230 +14,222 @@ from collections.abc import Iterator
 from typing import Any
 
 import tokshard
-from tokshard import errors, loader
-from tokshard.core.codec import Key
+from tokshard import _TOPICS, errors, loader
 from tokshard.loader import torch
 
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Warns", "Raises", "Example", "Examples", "Note")
 HEAD = """# Python API
 
-Every command is a typed function that takes one options dataclass and returns one report. This page is
-generated from the docstrings by `scripts/update_docs`; the examples in them run as tests.
+Every command is a typed function that takes one options dataclass and returns one report:
 
 ```python
 import tokshard
+
+report = tokshard.tokenize(tokshard.TokenizeOptions("corpus.jsonl", "data/web"))
+print(report.documents, report.to_json())
 ```
 
 Every report has `to_json()`, which returns the document that `--json` prints (see [JSON output](json.md)).
 Functions raise the errors of [`tokshard.errors`](#errors); each error has the exit code of the command line.
+Names are imported from `tokshard`, or from the module that their heading has.
+
+This page is generated from the docstrings by `scripts/update_docs`; the examples in them run as tests.
 """
 
 
 def api_reference() -> str:
     """Return the page."""
-    public = public_of(tokshard)
-    functions = {name: value for name, value in public.items() if inspect.isfunction(value)}
-    options = {name: value for name, value in public.items() if name.endswith("Options")}
-    documents = {
-        name: value
-        for name, value in public.items()
-        if (inspect.isclass(value) and dataclasses.is_dataclass(value) and name not in options)
-        or isinstance(value, types.UnionType)
-    }
-    rest = {name: value for name, value in public.items() if name not in {*functions, *options, *documents}}
-    chapters = [
-        ("Functions", functions),
-        ("Options", options),
-        ("Reports and other values", documents),
-        ("Readers, writers and indexes", rest),
-    ]
+    shown = {*tokshard.__all__}
     parts = [HEAD]
-    for title, members in chapters:
-        parts.append(f"## {title}\n")
-        parts += [entry(name, value) for name, value in members.items()]
+    for topic, names in _TOPICS.items():
+        parts.append(f"## {topic}\n")
+        for name in names:
+            value = getattr(tokshard, name)
+            parts.append(entry(name, value, shown))
+            for kind in kinds_of(result_of(value)) if inspect.isfunction(value) else ():
+                if kind.__name__ not in shown:
+                    shown.add(kind.__name__)
+                    parts.append(entry(f"{kind.__module__}.{kind.__name__}", kind, shown))
+    parts.append("## Read batches in training\n")
     for module in (loader, torch):
-        parts.append(f"## `{module.__name__}`\n\n{plain(inspect.cleandoc(module.__doc__ or ''))}")
-        parts += [entry(name, value) for name, value in public_of(module).items()]
-    parts.append("## Errors\n\n```text\n" + error_tree() + "\n```\n")
+        parts.append(f"`{module.__name__}`: {plain(inspect.cleandoc(module.__doc__ or ''))}")
+        for name in sorted(module.__all__):
+            parts += [entry(f"{module.__name__}.{name}", getattr(module, name), shown)]
+    tree = inspect.cleandoc(errors.__doc__ or "").split("::\n\n", 1)[1].split("\n\n", 1)[0]
+    parts.append(f"## Errors\n\n```text\n{textwrap.dedent(tree).rstrip()}\n```\n")
     return "\n".join(parts)
 
 
-def public_of(module: types.ModuleType) -> dict[str, Any]:
-    """Return the names that a module exports."""
-    return {name: getattr(module, name) for name in sorted(module.__all__) if not name.startswith("_")}
+def entry(name: str, value: Any, shown: set[str]) -> str:
+    """Return the entry of a name; ``shown``: the names of the classes that need no description anymore."""
+    text = f"### `{name}`\n\n"
+    if dataclasses.is_dataclass(value):
+        return text + record(value, shown)
+    text += f"```python\n{signature(value)}\n```\n\n{docstring(value)}"
+    return text + (methods(value) if inspect.isclass(value) else "")
 
 
-def error_tree() -> str:
-    """Return the tree that the docstring of ``tokshard.errors`` draws."""
-    text = inspect.cleandoc(errors.__doc__ or "")
-    block = text.split("::\n\n", 1)[1]
-    lines = []
-    for line in block.splitlines():
-        if line and not line.startswith(" "):
-            break
-        lines.append(line[4:])
-    return "\n".join(lines).rstrip()
+def record(cls: type, shown: set[str]) -> str:
+    """Return the entry of a dataclass: its docstring with its fields, and the classes that only it has."""
+    described = dict(items(sections(cls).get("Attributes", "")))
+    fields = {name: text for text, name in fields_of(cls)}
+    is_options = cls.__name__.endswith("Options")
+    for name, member in vars(cls).items():
+        if isinstance(member, property) and not name.startswith("_") and not is_options:
+            fields[name] = f"{name}: {ast.unparse(definition(member.fget).returns)}"
+            described[name] = sections(member)[""].split("\n\n")[0]
+    texts = {name: f": {text}" for name, text in described.items()}
+    text = docstring(cls, fields="\n".join(f"- `{fields[name]}`{texts.get(name, '')}" for name in fields))
+    parts = "" if cls is tokshard.Plan else "\n".join(nested(cls, shown))  # formats/plan.md has them
+    text += f"\n```python\n{parts}\n```\n" if parts else ""
+    return text if is_options or hasattr(cls, "SCHEMA") else text + methods(cls)
 
 
-def entry(name: str, value: Any) -> str:
-    """Return the entry of one public name."""
-    if isinstance(value, types.UnionType):
-        kinds = " | ".join(kind.__name__ for kind in value.__args__)
-        return f"### `{name}`\n\n```python\n{name} = {kinds}\n```\n"
-    text = f"### `{name}`\n\n```python\n{signature(name, value)}\n```\n\n{docstring(value)}"
-    if inspect.isclass(value):
-        fields = described_fields(value)
-        text += f"\n**Fields**\n\n{fields}" if fields else ""
-        for method_name, method in members_of(value):
-            text += f"\n#### `{name}.{method_name}`\n\n"
-            if inspect.isfunction(method):
-                text += f"```python\n{signature(method_name, method)}\n```\n\n"
-            text += docstring(method)
-    return text
+def nested(cls: type, shown: set[str]) -> Iterator[str]:
+    """Yield the classes of the fields, and of theirs; files of their own have a page each."""
+    for field in dataclasses.fields(cls):
+        for kind in kinds_of(resolved(cls, str(field.type))):
+            is_part = dataclasses.is_dataclass(kind) and kind.__module__.startswith("tokshard.")
+            if is_part and kind.__name__ not in shown and not hasattr(kind, "SCHEMA"):
+                shown.add(kind.__name__)
+                yield wrapped(f"{kind.__name__}({', '.join(text for text, _ in fields_of(kind))})")
+                yield from nested(kind, shown)
 
 
-def members_of(cls: type) -> Iterator[tuple[str, Any]]:
-    """Yield the public methods and properties that a class itself defines and documents."""
+def methods(cls: type) -> str:
+    """Return the public methods, and properties that are no fields, that a class defines and documents."""
+    shown = types.FunctionType if dataclasses.is_dataclass(cls) else types.FunctionType | property
+    text = ""
     for name, member in vars(cls).items():
         function = getattr(member, "__func__", member)
-        is_shown = isinstance(function, property) or inspect.isfunction(function)
-        if is_shown and function.__doc__ and not name.startswith("_"):
-            yield name, function
-
-
-def signature(name: str, value: Any) -> str:
-    """Return how a function or class is called, one parameter a line where it is long."""
-    if is_protocol(value):
-        return f"class {name}(Protocol)"
-    if dataclasses.is_dataclass(value) and isinstance(value, type):
-        kinds = field_types(value)
-        fields = [field_line(field, kinds[field.name]) for field in dataclasses.fields(value) if field.init]
-        return f"{name}(\n    " + ",\n    ".join(fields) + ",\n)" if fields else f"{name}()"
-    try:
-        found = inspect.signature(value)
-    except (TypeError, ValueError):
-        return name
-    parameters = [text for text in parameter_texts(found) if text not in {"self", "cls"}]
-    is_bare = inspect.isclass(value) or found.return_annotation is found.empty
-    result = "" if is_bare else f" -> {annotation(found.return_annotation)}"
-    one_line = f"{name}({', '.join(parameters)}){result}"
-    if len(one_line) <= 100:
-        return one_line
-    return f"{name}(\n    " + ",\n    ".join(parameters) + f",\n){result}"
-
-
-def parameter_texts(found: inspect.Signature) -> Iterator[str]:
-    """Yield the parameters of a signature as source code, with the marker of those by keyword only."""
-    is_marked = False
-    for parameter in found.parameters.values():
-        is_marked |= parameter.kind is parameter.VAR_POSITIONAL
-        if parameter.kind is parameter.KEYWORD_ONLY and not is_marked:
-            is_marked = True
-            yield "*"
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-        kind = "" if parameter.annotation is parameter.empty else f": {annotation(parameter.annotation)}"
-        value = "" if parameter.default is parameter.empty else default_text(parameter.default)
-        spaced = " = " if kind else "="
-        yield f"{stars}{parameter.name}{kind}" + (f"{spaced}{value}" if value else "")
-
-
-def annotation(kind: object) -> str:
-    """Return an annotation as it is written in the source."""
-    return kind if isinstance(kind, str) else inspect.formatannotation(kind)
-
-
-def field_types(cls: type) -> dict[str, Any]:
-    """Return the types of the fields; the text where a type is imported for type checkers alone."""
-    types_of_fields: dict[str, Any] = {}
-    for base in reversed(cls.__mro__):
-        for name, text in vars(base).get("__annotations__", {}).items():
-            try:
-                types_of_fields[name] = eval(text, vars(sys.modules[base.__module__]), dict(vars(base)))
-            except (NameError, TypeError):
-                types_of_fields[name] = text
-    return types_of_fields
-
-
-def field_kind(field: dataclasses.Field[Any], resolved: Any) -> str:
-    """Return the type of a field as it is written in the source, without what the codec needs of it."""
-    text = str(field.type)
-    if text.startswith("Annotated["):
-        return re.split(r", (?:Key|NotStored)\(", text.removeprefix("Annotated["))[0]
-    if typing.get_origin(resolved) is typing.Annotated:
-        return re.sub(r"\b(?:\w+\.)+(?=\w)", "", inspect.formatannotation(resolved.__origin__))
+        if isinstance(function, shown) and function.__doc__ and not name.startswith("_"):
+            text += f"\n#### `{cls.__name__}.{name}`\n\n"
+            if inspect.isfunction(function):
+                text += f"```python\n{signature(function)}\n```\n\n"
+            text += docstring(function)
     return text
 
 
-def is_protocol(value: object) -> bool:
-    """Return whether a value is a class that only says what others have."""
-    return inspect.isclass(value) and getattr(value, "_is_protocol", False)
+def result_of(function: Any) -> Any:
+    """Return the type that a function returns."""
+    name = function.__annotations__["return"]
+    return function.__globals__.get(name) or getattr(tokshard, name)
 
 
-def described_fields(cls: type) -> str:
-    """Return the fields that a docstring does not describe, with the descriptions of the JSON schema."""
-    if not dataclasses.is_dataclass(cls):
-        return ""
-    kinds = field_types(cls)
-    text = ""
+def kinds_of(kind: Any) -> list[type]:
+    """Return the classes that a type consists of."""
+    if arguments := typing.get_args(kind):
+        return [found for argument in arguments for found in kinds_of(argument)]
+    return [kind] if isinstance(kind, type) else []
+
+
+def resolved(cls: type, text: str) -> Any:
+    """Return the type of a field, or None if only type checkers import it."""
+    for base in cls.__mro__:
+        try:
+            return eval(text, vars(sys.modules[base.__module__]), dict(vars(base)))
+        except (NameError, TypeError):
+            continue
+    return None
+
+
+class PlainTypes(ast.NodeTransformer):
+    """Replaces annotated types by the types that they annotate."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """Replace ``Annotated[kind, ...]``."""
+        if ast.unparse(node.value) == "Annotated":
+            return self.visit(node.slice.elts[0])
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """Replace the name of an annotated type."""
+        alias = resolved(self.cls, node.id)
+        if typing.get_origin(alias) is not typing.Annotated:
+            return node
+        text = re.sub(r"\b(?:\w+\.)+(?=\w)", "", inspect.formatannotation(alias.__origin__))
+        return ast.parse(text, mode="eval").body
+
+
+def fields_of(cls: type) -> Iterator[tuple[str, str]]:
+    """Yield the source of each field, with its plain type and its default, and the field's name."""
     for field in dataclasses.fields(cls):
-        keys = [mark for mark in getattr(kinds[field.name], "__metadata__", ()) if isinstance(mark, Key)]
-        if keys and not re.search(rf"(?m)^ +{field.name}: ", cls.__doc__ or ""):
-            other = "" if keys[0].name == field.name else f" (`{keys[0].name}` in JSON)"
-            text += f"- `{field.name}`{other}: {keys[0].description}\n"
-    return text
+        kind = PlainTypes(cls).visit(ast.parse(str(field.type), mode="eval").body)
+        text = f"{field.name}: {ast.unparse(kind)}"
+        if field.default is not dataclasses.MISSING:
+            text += f" = {default_text(field.default)}"
+        elif field.default_factory is not dataclasses.MISSING:
+            text += f" = {default_text(field.default_factory())}"
+        yield text, field.name
 
 
 def default_text(value: object) -> str:
     """Return a default as source code."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        try:
-            return f"{type(value).__name__}()" if value == type(value)() else repr(value)
-        except TypeError:
-            return repr(value)
+    if dataclasses.is_dataclass(value):
+        return f"{type(value).__name__}()"
     return "..." if repr(value).startswith("<") else repr(value)
 
 
-def field_line(field: dataclasses.Field[Any], resolved: Any) -> str:
-    """Return a field of a dataclass as a parameter."""
-    text = f"{field.name}: {field_kind(field, resolved)}"
-    if field.default is not dataclasses.MISSING:
-        return f"{text} = {default_text(field.default)}"
-    if field.default_factory is not dataclasses.MISSING:
-        return f"{text} = {default_text(field.default_factory())}"
-    return text
+def definition(function: Any) -> ast.FunctionDef:
+    """Return the syntax tree of a function."""
+    return ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
 
 
-def docstring(value: Any) -> str:
-    """Return a docstring as Markdown: its sections as lists, its examples as code."""
-    text = inspect.cleandoc(value.__doc__ or "")
-    parts = re.split(rf"(?m)^({'|'.join(SECTIONS)})::?\n", text)
-    result = plain(parts[0])
-    for title, body in zip(parts[1::2], parts[2::2], strict=True):
-        body = re.sub(r" +# doctest:.*", "", textwrap.dedent(body).strip("\n").rstrip())  # noqa: PLW2901
+def signature(value: Any) -> str:
+    """Return how a function or class is called."""
+    found = definition(value.__init__ if inspect.isclass(value) else value)
+    arguments = re.sub(r"^(self|cls)(, )?", "", ast.unparse(found.args)).replace("=", " = ")
+    result = "" if inspect.isclass(value) or not found.returns else f" -> {ast.unparse(found.returns)}"
+    return wrapped(f"{value.__name__}({arguments}){result}")
+
+
+def wrapped(code: str) -> str:
+    """Return code in lines of at most 100 characters, which end after commas."""
+    fixed = re.sub(r"(?<!,) | (?=\.\.\.)", "\0", code)
+    wrapper = textwrap.TextWrapper(
+        100, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    return wrapper.fill(fixed).replace("\0", " ")
+
+
+def sections(value: Any) -> dict[str, str]:
+    """Return the sections of a docstring by their titles; the text before them has the title ``""``."""
+    parts = re.split(rf"(?m)^({'|'.join(SECTIONS)})::?\n", inspect.cleandoc(value.__doc__ or ""))
+    bodies = (textwrap.dedent(body).strip("\n") for body in parts[::2])
+    return dict(zip(["", *parts[1::2]], bodies, strict=True))
+
+
+def docstring(value: Any, fields: str = "") -> str:
+    """Return a docstring as Markdown: its sections as lists, its examples as code.
+
+    ``fields``: the list that replaces that of the attributes.
+    """
+    texts = sections(value)
+    result = plain(texts.pop(""))
+    if fields:
+        texts.pop("Attributes", "")
+        result += f"\n{fields}\n"
+    for title, body in texts.items():
         if title.startswith("Example"):
-            result += f"\n```python\n{body}\n```\n"
+            code = re.sub(r" +# doctest:.*", "", body)
+            result += f"\n```python\n{code}\n```\n"
         elif title in {"Returns", "Yields", "Note"}:
-            result += f"\n**{title}**\n\n{plain(body)}"
+            result += f"\n**{title}**: {plain(body)}"
         else:
-            result += f"\n**{title}**\n\n{listed(body)}"
+            lines = [f"`{name}`: {text}\n" for name, text in items(body)]
+            result += f"\n**{title}**" + (f" {lines[0]}" if len(lines) == 1 else "\n\n- " + "- ".join(lines))
     return result
 
 
-def listed(body: str) -> str:
-    """Return ``name: text`` paragraphs as a list."""
-    items: list[str] = []
-    for line in body.splitlines():
-        if line.startswith(" ") and items:
-            items[-1] += f" {line.strip()}"
-        elif line.strip():
-            items.append(line.strip())
-    marked = [re.sub(r"^([\w*, ]+?): ", names_marked, plain(item).strip()) for item in items]
-    return "".join(f"- {item}\n" for item in marked)
-
-
-def names_marked(match: re.Match[str]) -> str:
-    """Return the names before a colon, each as code."""
-    return ", ".join(f"`{name}`" for name in match[1].split(", ")) + ": "
+def items(body: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and texts of ``name: text`` and ``name, name: text`` paragraphs."""
+    for paragraph in re.split(r"\n(?! )", body):
+        names, _, text = " ".join(paragraph.split()).partition(": ")
+        for name in names.split(", ") if text else ():
+            yield name, plain(text).strip()
 
 
 def plain(text: str) -> str:
