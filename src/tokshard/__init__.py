@@ -6,6 +6,62 @@ Type checkers read the same table in ``__init__.pyi``.
 
 from tokshard.version import __version__
 
+_TOPICS = {
+    "Make and read datasets": {
+        "tokenize": "tokshard.text.tokenize.run",
+        "TokenizeOptions": "tokshard.text.tokenize.options",
+        "TokenizeReport": "tokshard.text.tokenize.report",
+        "RayOptions": "tokshard.text.tokenize.cluster.options",
+        "tokenize_array_task": "tokshard.text.tokenize.job_array.job",
+        "ArrayTask": "tokshard.text.tokenize.job_array.options",
+        "finish_tokenize": "tokshard.text.tokenize.job_array.job",
+        "merge": "tokshard.dataset.merge.job",
+        "MergeOptions": "tokshard.dataset.merge.options",
+        "MergeReport": "tokshard.dataset.merge.job",
+        "convert": "tokshard.exchange.conversion.job",
+        "ConvertOptions": "tokshard.exchange.conversion.options",
+        "ConvertReport": "tokshard.exchange.conversion.job",
+        "IndexedDatasetBuilder": "tokshard.dataset.builder",
+        "IndexedDataset": "tokshard.dataset.reader",
+    },
+    "Build indexes and blends": {
+        "build_indices": "tokshard.samples.index.job",
+        "BuildIndicesOptions": "tokshard.samples.index.options",
+        "BuildIndicesReport": "tokshard.samples.index.job",
+        "blend": "tokshard.samples.blend.job",
+        "BlendOptions": "tokshard.samples.blend.options",
+        "BlendReport": "tokshard.samples.blend.job",
+        "NamingOptions": "tokshard.samples.index.options",
+        "TrainingOptions": "tokshard.samples.index.options",
+        "Sizes": "tokshard.samples.index.sizes",
+    },
+    "Shard samples over ranks": {
+        "shard_plan": "tokshard.ranks.planning",
+        "ShardPlanOptions": "tokshard.ranks.options",
+        "ShardPlanReport": "tokshard.ranks.planning",
+        "BatchSizes": "tokshard.ranks.options",
+        "replan": "tokshard.ranks.replan.job",
+        "ReplanOptions": "tokshard.ranks.replan.options",
+        "read_plan": "tokshard.ranks.plan",
+        "Plan": "tokshard.ranks.plan",
+    },
+    "Export to other trainers": {
+        "export": "tokshard.exchange.job",
+        "ExportOptions": "tokshard.exchange.options",
+        "ExportReport": "tokshard.exchange.job",
+    },
+    "Inspect and check": {
+        "inspect": "tokshard.checks.inspect.job",
+        "InspectOptions": "tokshard.checks.inspect.options",
+        "verify": "tokshard.checks.verify.job",
+        "VerifyOptions": "tokshard.checks.verify.options",
+        "trace": "tokshard.checks.trace.job",
+        "TraceOptions": "tokshard.checks.trace.options",
+        "diff": "tokshard.checks.diff.job",
+        "DiffOptions": "tokshard.checks.diff.options",
+        "doctor": "tokshard.checks.doctor.job",
+        "DoctorOptions": "tokshard.checks.doctor.options",
+    },
 }
 """The home of each public name, in the order of docs/reference/api.md."""
 
