@@ -11,7 +11,7 @@ from typing import TypeVar
 from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.index_file import IndexColumns, read_header
 from tokshard.dataset.layout import MAX_POINTER_BYTES, IndexHeader
-from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
+from tokshard.dataset.manifest import DatasetRecord, Manifest, check_sizes, read_manifest
 from tokshard.dataset.plan import DatasetInput
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
@@ -99,6 +99,7 @@ class MergeInput:
 
     Attributes:
         source: The state that must not change until the merge ends: sizes and modification times.
+        record: That of the manifest, or what the index shows.
         manifest: The manifest, or None for a dataset written by another program.
     """
 
@@ -106,21 +107,8 @@ class MergeInput:
     header: IndexHeader
     bin_bytes: int
     source: DatasetInput
-    tokens: int
-    empty_documents: int
-    longest_sequence: int
+    record: DatasetRecord
     manifest: Manifest | None
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The counts of its index, by their names in :class:`~tokshard.dataset.manifest.DatasetRecord`."""
-        return {
-            "documents": self.header.document_count,
-            "sequences": self.header.sequence_count,
-            "tokens": self.tokens,
-            "empty_documents": self.empty_documents,
-            "longest_sequence": self.longest_sequence,
-        }
 
     @property
     def tokenizer(self) -> DatasetTokenizer:
@@ -166,19 +154,23 @@ def read_input(prefix: str, *, multimodal: bool) -> MergeInput:
         _refuse_other_kind(prefix, multimodal=multimodal)
         columns = IndexColumns(idx_path(prefix), multimodal=multimodal).checked(source.bin_bytes)
         lengths = columns.sequence_lengths
-        result = MergeInput(
-            prefix=prefix,
-            header=columns.header,
-            bin_bytes=source.bin_bytes,
-            source=source,
+        record = DatasetRecord(
+            dtype=columns.header.dtype.name,
+            multimodal=multimodal,
+            field=None,
+            units=1,
+            documents=columns.header.document_count,
+            sequences=columns.header.sequence_count,
             tokens=source.bin_bytes // columns.header.dtype.itemsize,
             empty_documents=sum(int((piece == 0).sum()) for piece in columns.sequences_per_document()),
             longest_sequence=max((int(piece.max()) for piece in lengths.pieces()), default=0),
-            manifest=manifest,
+            eod_in_text=0,
         )
         if manifest is not None:
-            _check_manifest(result, manifest)
-        return result
+            check_sizes(prefix, manifest)
+            _check_manifest(prefix, record, manifest.dataset)
+            record = manifest.dataset
+        return MergeInput(prefix, columns.header, source.bin_bytes, source, record, manifest)
 
 
 def check_together(inputs: Sequence[MergeInput]) -> None:
@@ -238,15 +230,12 @@ def _refuse_other_kind(prefix: str, *, multimodal: bool) -> None:
         )
 
 
-def _check_manifest(dataset: MergeInput, manifest: Manifest) -> None:
-    check_sizes(dataset.prefix, manifest)
-    expected = {**dataset.counts, "dtype": dataset.header.dtype.name}
-    for name, value in expected.items():
-        recorded = getattr(manifest.dataset, name)
-        if recorded != value:
+def _check_manifest(prefix: str, found: DatasetRecord, recorded: DatasetRecord) -> None:
+    for name in ("documents", "sequences", "tokens", "empty_documents", "longest_sequence", "dtype"):
+        if (expected := getattr(recorded, name)) != (value := getattr(found, name)):
             raise IntegrityError(
-                f"{dataset.prefix}: {name} must be {recorded!r} by its manifest, got {value}",
-                path=dataset.prefix,
+                f"{prefix}: {name} must be {expected!r} by its manifest, got {value}",
+                path=prefix,
                 field=f"dataset.{name}",
                 hint="rebuild the dataset: it changed after tokshard wrote it",
             )

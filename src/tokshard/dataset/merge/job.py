@@ -228,27 +228,24 @@ def _warnings(inputs: Sequence[MergeInput], agreement: TokenizerAgreement) -> tu
     without = [dataset.prefix for dataset in inputs if not dataset.has_provenance]
     if without and len(without) < len(inputs):
         found.append(f"{listed(without, _SHOWN_NAMES)}: no provenance, so the output has none")
-    if not any(dataset.tokens for dataset in inputs):
+    if not any(dataset.record.tokens for dataset in inputs):
         found.append("no input has tokens: Megatron cannot train on the output")
     return tuple(found)
 
 
 def _report(job: _Job, result: BuildResult | None, started: float) -> MergeReport:
     # No result means a dry run.
-    prefix, multimodal = job.work.prefix, job.options.multimodal
+    prefix = job.work.prefix
     if result is None:
         output = DatasetProduct(
             prefix,
             job.spec.plan.tokenizer,
-            dataset_record(job.inputs, multimodal=multimodal),
+            dataset_record(job.inputs, multimodal=job.options.multimodal),
             tokenizer_mismatches=job.agreement.to_record or None,
         )
     else:
         output = DatasetProduct.of(prefix, result.manifests[0])
-    inputs = (
-        MergedDataset(dataset.source, dataset_record([dataset], multimodal=multimodal))
-        for dataset in job.inputs
-    )
+    inputs = (MergedDataset(dataset.source, dataset.record) for dataset in job.inputs)
     return MergeReport(
         action="planned" if result is None else result.action,
         state=job.spec.state(job.work) if result is None else None,

@@ -146,4 +146,4 @@ def _pieces(dataset: MergeInput, digest: str) -> Iterator[PieceRecord]:
         yield from read_pieces(dataset.prefix, dataset.manifest)
         return
     header = dataset.header
-    yield PieceRecord(header.document_count, header.sequence_count, dataset.tokens, digest)
+    yield PieceRecord(header.document_count, header.sequence_count, dataset.record.tokens, digest)

@@ -312,7 +312,7 @@ def _units(dataset: MergeInput, digest: str) -> Iterator[UnitRecord]:
             documents=dataset.header.document_count,
             rejected=0,
             sequences=dataset.header.sequence_count,
-            tokens=dataset.tokens,
+            tokens=dataset.record.tokens,
             tokens_xxh3_128=digest,
             encoder=UNKNOWN_ENCODER,
         )
@@ -347,28 +347,30 @@ def _damaged(dataset: MergeInput, name: str) -> IntegrityError:
 
 def dataset_record(inputs: Sequence[MergeInput], *, multimodal: bool) -> DatasetRecord:
     """Return the properties and counts of the merged dataset."""
-    counts = [dataset.counts for dataset in inputs]
-    records = [dataset.manifest.dataset for dataset in inputs if dataset.manifest]
-    totals = {name: sum(count[name] for count in counts) for name in counts[0]}
+    records = [dataset.record for dataset in inputs]
     return DatasetRecord(
-        dtype=inputs[0].header.dtype.name,
+        dtype=records[0].dtype,
         multimodal=multimodal,
-        field=common([dataset.manifest.dataset.field if dataset.manifest else None for dataset in inputs]),
-        units=sum(dataset.manifest.dataset.units if dataset.manifest else 1 for dataset in inputs),
-        **{**totals, "longest_sequence": max(count["longest_sequence"] for count in counts)},
-        split=common([dataset.manifest.dataset.split if dataset.manifest else None for dataset in inputs]),
+        field=common([record.field for record in records]),
+        units=sum(record.units for record in records),
+        documents=sum(record.documents for record in records),
+        sequences=sum(record.sequences for record in records),
+        tokens=sum(record.tokens for record in records),
+        empty_documents=sum(record.empty_documents for record in records),
+        longest_sequence=max(record.longest_sequence for record in records),
         eod_in_text=sum(record.eod_in_text for record in records),
-        unrepresented=_unrepresented(inputs),
+        split=common([record.split for record in records]),
+        unrepresented=_unrepresented(records),
     )
 
 
-def _unrepresented(inputs: Sequence[MergeInput]) -> UnrepresentedText | None:
+def _unrepresented(records: Sequence[DatasetRecord]) -> UnrepresentedText | None:
     # Unknown unless every input with documents has a record with the same unit.
     total: UnrepresentedText | None = None
-    for dataset in inputs:
-        if not dataset.header.document_count:
+    for record in records:
+        if not record.documents:
             continue
-        of_input = dataset.manifest.dataset.unrepresented if dataset.manifest else None
+        of_input = record.unrepresented
         if of_input is None or (total is not None and of_input.unit != total.unit):
             return None
         total = of_input if total is None else total + of_input
