@@ -87,7 +87,7 @@ def test_reports_are_shown_in_a_line(made):
 def test_a_blend_says_its_splits(made):
     document = next(report.blend for report in made if isinstance(report, tokshard.BlendReport))
     samples = f"{document.splits['train'].samples:,} samples"
-    assert repr(document) == f"BlendDocument({document.path!r}, train: {samples} of 1 dataset)"
+    assert repr(document) == f"BlendDocument({document.id[:12]}, train: {samples} of 1 dataset)"
 
 
 def test_an_error_carries_its_hint():

@@ -118,7 +118,7 @@ def snapshot(directory):
     return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-def problems_of(document):
+def problems_of(path):
     """Return the codes of all problems that a deep verification of a blend and its indexes finds."""
-    report = verify(VerifyOptions(document.path, level="deep"))
+    report = verify(VerifyOptions(str(path), level="deep"))
     return {finding.code for finding in report.findings if finding.severity != "note"}

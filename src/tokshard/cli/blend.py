@@ -325,7 +325,7 @@ def _show(report: BlendReport, options: BlendOptions, following: str | None) -> 
         return
     from tokshard.checks.inspect.description import describe
 
-    rendering.show(describe(report.blend))
+    rendering.show(describe(report))
     rendering.line()
     actions = Counter(entry.action for entry in report.entries)
     words = {"found": "reused"}

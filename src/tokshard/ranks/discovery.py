@@ -25,7 +25,7 @@ from tokshard.ranks.sources import (
     IndexReference,
     SampleSource,
 )
-from tokshard.samples.blend.document import BlendDocument, BlendSource, BlendSplit
+from tokshard.samples.blend.document import BlendDocument, BlendSource, BlendSplit, document_path
 from tokshard.samples.index.description import GPTDatasetDescription, descriptions_in, read_description
 from tokshard.samples.index.entry import (
     CacheEntry,
@@ -342,9 +342,9 @@ def _is_blend(path: str) -> bool:
     return kind_of(path) == "blend" or (path.endswith(".json") and not os.path.isdir(path))
 
 
-def read_blends(paths: Iterable[str]) -> list[BlendDocument]:
-    """Read the blends among the paths."""
-    return [BlendDocument.read(path) for path in paths if _is_blend(path)]
+def read_blends(paths: Iterable[str]) -> dict[str, BlendDocument]:
+    """Read the blends among the paths, by the paths of their documents."""
+    return {document_path(path): BlendDocument.read(path) for path in paths if _is_blend(path)}
 
 
 def _blend(path: str, requested: RequestedSamples, snapshots: DatasetSnapshots) -> dict[str, SampleSource]:

@@ -103,7 +103,7 @@ def _plan_of(options: ShardPlanOptions, progress: Progress) -> Plan:
     request = options.request(options.batch_sizes.schedule(length))
     tokenizers = agree_on_tokenizers(
         sources.values(),
-        () if options.documents else read_blends(options.sources),
+        {} if options.documents else read_blends(options.sources),
         allowed=options.allow_tokenizer_mismatch,
     )
     return plan_shards(sources, options.topology(), request, tokenizers)

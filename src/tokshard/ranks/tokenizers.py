@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -42,7 +42,7 @@ class PlanTokenizers:
 
 def agree_on_tokenizers(
     sources: Iterable[SampleSource],
-    blends: Sequence[BlendDocument] = (),
+    blends: Mapping[str, BlendDocument],
     *,
     continued: Plan | None = None,
     allowed: bool = False,
@@ -51,8 +51,9 @@ def agree_on_tokenizers(
 
     Args:
         sources: The sources of all streams.
-        blends: The blends that are read. Mismatches that they record as allowed are not refused again, and
-            data whose tokenizer they do not record is compared with the job's.
+        blends: The blends that are read, by the paths of their documents. Mismatches that they record as
+            allowed are not refused again, and data whose tokenizer they do not record is compared with the
+            job's.
         continued: The plan that continues, whose data the model has read already.
         allowed: Whether other mismatches are recorded, too, instead of refused.
 
@@ -68,10 +69,12 @@ def agree_on_tokenizers(
     of_indexes = dict.fromkeys(
         found for sidecar in sidecars.values() if sidecar for found in sidecar.tokenizer_mismatches or ()
     )
-    recorded = [found for blend in blends for found in blend.tokenizer_mismatches or ()]
+    recorded = [found for blend in blends.values() for found in blend.tokenizer_mismatches or ()]
     if continued is not None:
         recorded += continued.tokenizer_mismatches or ()
-    of_jobs = (found for blend in blends for found in blend.mismatches_of_job(dict(datasets)))
+    of_jobs = (
+        found for path, blend in blends.items() for found in blend.mismatches_of_job(dict(datasets), path)
+    )
     agreement = agree(datasets).adding(of_jobs).accepting(recorded, of_indexes=of_indexes)
     agreement.require(allowed=allowed)
     return PlanTokenizers(

@@ -47,10 +47,10 @@ def test_what_was_changed_afterwards_is_found(made, tmp_path):
 
     def after(change):
         change()
-        found = problems_of(report.blend)
+        found = problems_of(report.path)
         shutil.rmtree(tmp_path / "mix")
         shutil.copytree(backup, tmp_path / "mix")
-        assert problems_of(report.blend) == set()
+        assert problems_of(report.path) == set()
         return found
 
     source, order = split.sources[1], split.order
@@ -71,4 +71,4 @@ def test_what_was_changed_afterwards_is_found(made, tmp_path):
 def test_a_rewritten_source_is_found(made, tmp_path):
     sources, report = made
     write_dataset(sources[0], [3] * 70)
-    assert "blend-source-changed" in problems_of(report.blend)
+    assert "blend-source-changed" in problems_of(report.path)

@@ -40,7 +40,7 @@ def test_the_golden_document_is_read_and_written_byte_for_byte(golden, tmp_path)
     )
     assert (train.shares, document.splits["valid"].shares) == ((0.7, 0.3), (1.0,))
     (tmp_path / "blend.json").unlink()
-    document.write()
+    document.write(str(tmp_path))
     assert (tmp_path / "blend.json").read_bytes() == golden.read_bytes()
 
 
@@ -52,7 +52,7 @@ def test_the_golden_document_of_a_packed_source_is_read_and_written_byte_for_byt
     assert [source.packing for source in document.splits["train"].sources] == [packing, None]
     assert document.builder.packing == packing
     (tmp_path / "blend.json").unlink()
-    document.write()
+    document.write(str(tmp_path))
     assert (tmp_path / "blend.json").read_bytes() == golden.read_bytes()
 
 
@@ -87,7 +87,7 @@ def test_the_document_is_read_back_and_moves_with_its_directory(made, tmp_path):
     shutil.move(tmp_path / "mix", tmp_path / "moved")
     moved = BlendDocument.read(str(tmp_path / "moved"))
     assert moved.id == read.id
-    assert problems_of(moved) == set()
+    assert problems_of(tmp_path / "moved") == set()
     assert moved.splits["train"].order.dataset_index.startswith(str(tmp_path / "moved"))
 
 
@@ -107,7 +107,7 @@ def test_all_kinds_of_splits_are_documented(tmp_path):
     stored = json.loads((tmp_path / "mix" / "blend.json").read_text())
     assert stored["splits"]["test"]["sources"][0]["prefix"] == "data/source0"
     assert stored["cache_directory"] == str(tmp_path / "elsewhere")
-    assert problems_of(read) == set()
+    assert problems_of(tmp_path / "mix") == set()
 
 
 def test_a_document_changed_by_hand_is_refused(made, tmp_path):

@@ -61,7 +61,7 @@ def test_the_files_are_the_orders_of_the_definitions_under_the_hashes_of_their_d
         assert [dataset.hash() for dataset in description.datasets] == [
             source.hash for source in split.sources
         ]
-        assert problems_of(document) == set()
+    assert problems_of(tmp_path / "weighted") == problems_of(tmp_path / "every") == set()
 
 
 def test_the_certificate_says_what_counting_one_by_one_says(made, tmp_path):
@@ -154,7 +154,7 @@ def test_an_order_of_megatrons_own_is_left_alone_and_rebuilt_on_request(made, tm
     assert "pass --rebuild to replace it" in caught.value.hint
     again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
     assert orders(again) == {"train": "rebuilt", "valid": "found", "test": "found"}
-    assert problems_of(again.blend) == set()
+    assert problems_of(again.path) == set()
 
 
 def test_a_cap_of_whole_epochs_is_one_for_every_document(tmp_path):
@@ -169,7 +169,7 @@ def test_a_cap_of_whole_epochs_is_one_for_every_document(tmp_path):
     assert capped.share < capped.available / 500
     shares = [source.weight for source in others]
     assert shares[0] / shares[1] == pytest.approx(1.5)
-    assert problems_of(document) == set()
+    assert problems_of(tmp_path / "mix") == set()
 
 
 def test_the_recipe_of_the_sample_data_is_one():
@@ -189,18 +189,18 @@ def test_a_blend_that_was_changed_is_refused_and_rebuilt_on_request(made, tmp_pa
     again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
     assert orders(again) == {"train": "rebuilt", "valid": "found", "test": "found"}
     assert Path(split.order.dataset_index).read_bytes() == right
-    assert problems_of(again.blend) == set()
+    assert problems_of(again.path) == set()
 
 
 def test_a_source_index_that_was_changed_is_never_certified(made, tmp_path):
     sources, report = made
-    certified = Path(report.blend.path).read_bytes()
+    certified = Path(report.path).read_bytes()
     index = report.blend.splits["train"].sources[0].shuffle_index
     right = Path(index).read_bytes()
     rewrite(index, turn_round)
     with pytest.raises(IntegrityError, match=r"the train index of .* does not match its recorded digest"):
         build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
-    assert Path(report.blend.path).read_bytes() == certified
+    assert Path(report.path).read_bytes() == certified
     again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
     assert Path(index).read_bytes() == right
     assert again.blend.id == report.blend.id
@@ -242,7 +242,7 @@ def test_what_a_killed_run_left_of_a_document_is_removed(made, tmp_path):
     sources, report = made
     for name in ("blend.json", "other.json"):
         Path(temporary_path(str(tmp_path / "mix" / name))).touch()
-    os.remove(report.blend.path)
+    os.remove(report.path)
     build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
     hidden = [name for name in os.listdir(tmp_path / "mix") if name.startswith(".")]
     assert [name.split(".")[1] for name in hidden] == ["other"]
@@ -250,13 +250,13 @@ def test_what_a_killed_run_left_of_a_document_is_removed(made, tmp_path):
 
 def test_a_blend_that_another_process_finishes_meanwhile_is_found(made, tmp_path, monkeypatch):
     sources, report = made
-    content = Path(report.blend.path).read_bytes()
-    os.remove(report.blend.path)
+    content = Path(report.path).read_bytes()
+    os.remove(report.path)
     original = document_module.syscalls.make_directory
 
     def other_process_first(path):
         original(path)
-        Path(report.blend.path).write_bytes(content)
+        Path(report.path).write_bytes(content)
 
     monkeypatch.setattr(document_module.syscalls, "make_directory", other_process_first)
     again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")

@@ -26,10 +26,10 @@ SHOWN_SOURCES = 100
 """Bars of a chart at most."""
 
 
-def describe_blend(document: BlendDocument) -> list[Section]:
-    """Return the description of a blend."""
+def describe_blend(document: BlendDocument, path: str) -> list[Section]:
+    """Return the description of the blend at a path."""
     facts: Facts = [
-        ("blend", document.path),
+        ("blend", path),
         ("id", document.id),
         ("indexes in", document.cache_directory),
         ("sequence", f"{count(document.sequence_length)} tokens"),

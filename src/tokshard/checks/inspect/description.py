@@ -8,18 +8,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tokshard.samples.blend.document import BlendDocument
-
 if TYPE_CHECKING:
     from tokshard.checks.inspect.options import InspectOptions
     from tokshard.core.presentation import Section
     from tokshard.core.progress import Progress
     from tokshard.ranks.plan import Plan
+    from tokshard.samples.blend.job import BlendReport
     from tokshard.samples.index.job import BuildIndicesReport
 
 
 def describe(
-    options: str | os.PathLike[str] | InspectOptions | Plan | BlendDocument | BuildIndicesReport,
+    options: str | os.PathLike[str] | InspectOptions | Plan | BlendReport | BuildIndicesReport,
     *,
     charts: bool = True,
     progress: Progress | None = None,
@@ -27,18 +26,22 @@ def describe(
     """Return the description of what :func:`inspect` summarizes, as sections of facts, tables and charts.
 
     Args:
-        options: The options, or just a path; or a plan or a blend that is in memory already; or the report of
-            built indexes, of which only packed samples are described.
+        options: The options, or just a path; or a plan that is in memory already; or the report of a written
+            blend, or of built indexes, of which only packed samples are described.
         charts: Whether a plan is described with charts, which open its data.
         progress: Receives the activity.
 
     Raises:
         InputError, UsageError, IntegrityError, StorageError: See :func:`inspect`.
     """
-    if isinstance(options, BlendDocument):
+    from tokshard.samples.blend.job import BlendReport
+
+    if isinstance(options, BlendReport):
         from tokshard.checks.inspect.blend_facts import describe_blend
 
-        return describe_blend(options)
+        if options.blend is None or options.path is None:
+            return []
+        return describe_blend(options.blend, options.path)
     from tokshard.samples.index.job import BuildIndicesReport
 
     if isinstance(options, BuildIndicesReport):

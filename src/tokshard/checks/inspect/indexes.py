@@ -17,7 +17,7 @@ from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMism
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import InputError, IntegrityError, TokshardError, raise_exhaustion
 from tokshard.samples.blend.certificate import Certificate, measure_weight_errors
-from tokshard.samples.blend.document import BlendDocument
+from tokshard.samples.blend.document import BlendDocument, document_path
 from tokshard.samples.index.description import BlendedDescription, Description, GPTDatasetDescription
 from tokshard.samples.index.entry import CacheEntry, Sidecar, entries_in, entries_of
 from tokshard.samples.index.examination import Condition, Examination, examine
@@ -286,7 +286,7 @@ def inspect_blend(path: str) -> BlendSummary:
     """
     document = BlendDocument.read(path)
     return BlendSummary(
-        path=document.path,
+        path=document_path(path),
         id=document.id,
         cache_directory=document.cache_directory,
         sequence_length=document.sequence_length,

@@ -42,7 +42,7 @@ from tokshard.errors import InputError, OutputExistsError, StorageError, UsageEr
 from tokshard.exchange.manifest import manifest_path
 from tokshard.ranks.plan import read_plan
 from tokshard.ranks.ranks import read_rank
-from tokshard.samples.blend.document import BlendDocument
+from tokshard.samples.blend.document import BlendDocument, document_path
 from tokshard.storage.files import write_atomically
 from tokshard.storage.reading import open_file
 
@@ -211,7 +211,7 @@ def _described(  # noqa: PLR0911 - one for each kind
     found: Product, options: InspectOptions, counted_tokens: int | None = None
 ) -> list[Section]:
     if found.kind == "blend":
-        return blend_facts.describe_blend(BlendDocument.read(found.path))
+        return blend_facts.describe_blend(BlendDocument.read(found.path), document_path(found.path))
     if found.kind == "plan" and not options.questions:
         return plan_facts.describe_plan(read_plan(found.path))
     summary = _inspect(found, options)

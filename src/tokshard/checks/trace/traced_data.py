@@ -66,8 +66,8 @@ class TracedData:
         """Warnings about mismatches of the tokenizers of the data that were allowed."""
         if self.plan is not None:
             return allowed_warnings(self.plan.tokenizer_mismatches)
-        blends = read_blends([self.path]) if self.kind == "blend" else []
-        found = [mismatch for blend in blends for mismatch in blend.tokenizer_mismatches or ()]
+        blends = read_blends([self.path]) if self.kind == "blend" else {}
+        found = [mismatch for blend in blends.values() for mismatch in blend.tokenizer_mismatches or ()]
         for prefix in self.datasets:
             found += read_dataset_tokenizer(prefix).mismatches or ()
         return tuple(dict.fromkeys(allowed_warnings(found)))

@@ -58,7 +58,7 @@ def examine_tokenizers(
     job = None
     if context.tokenizer is not None:
         job = JobTokenizer(context.tokenizer.argument or "bytes", context.tokenizer.identity)
-    of_job = blend.mismatches_of_job(dict(now)) if blend is not None and job is None else ()
+    of_job = blend.mismatches_of_job(dict(now), findings.path) if blend is not None and job is None else ()
     agreement = agree(now, job).adding(of_job).accepting(mismatches or ())
     for mismatch in agreement.mismatches:
         is_jobs = not mismatch.first.count

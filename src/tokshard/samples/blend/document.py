@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from tokshard.core.codec import SHA256, Document, Key, NotStored, Tool, encode
+from tokshard.core.codec import SHA256, Document, Key, Tool, encode
 from tokshard.core.formatting import counted
 from tokshard.dataset import products
 from tokshard.dataset.fingerprint import DatasetFingerprint
@@ -200,9 +200,6 @@ class BlendDocument(Document):
 
     In memory all paths are as they can be opened; in the file, paths inside its directory are relative
     to it, and index files are named without the cache directory.
-
-    Attributes:
-        directory: The directory of the document.
     """
 
     SCHEMA = "tokshard.blend/1"
@@ -244,14 +241,13 @@ class BlendDocument(Document):
         tuple[TokenizerMismatch, ...] | None,
         Key("tokenizer_mismatches", "Mismatches of tokenizers that were allowed.", omit_none=True),
     ] = None
-    directory: Annotated[str, NotStored()] = ""
 
     def __repr__(self) -> str:
         splits = ", ".join(
             f"{name}: {counted(split.samples, 'sample')} of {counted(len(split.sources), 'dataset')}"
             for name, split in self.splits.items()
         )
-        return f"BlendDocument({self.path!r}, {splits})"
+        return f"BlendDocument({self.id[:12]}, {splits})"
 
     def __post_init__(self) -> None:
         number = len(self.tokenizers or ())
@@ -266,7 +262,6 @@ class BlendDocument(Document):
     @classmethod
     def of(
         cls,
-        directory: str,
         cache_directory: str,
         recipe: BlendRecipe,
         resolved: tuple[BlendWeights | None, ...],
@@ -286,7 +281,6 @@ class BlendDocument(Document):
             tokenizers=tokenizers.datasets,
             job_tokenizer=tokenizers.job,
             tokenizer_mismatches=tokenizers.mismatches or None,
-            directory=directory,
         )
 
     def is_of(self, plan: BlendPlan) -> bool:
@@ -314,13 +308,16 @@ class BlendDocument(Document):
             return DatasetTokenizer()
         return self.tokenizers[source.tokenizer]
 
-    def mismatches_of_job(self, tokenizers: Mapping[str, DatasetTokenizer]) -> tuple[TokenizerMismatch, ...]:
+    def mismatches_of_job(
+        self, tokenizers: Mapping[str, DatasetTokenizer], path: str
+    ) -> tuple[TokenizerMismatch, ...]:
         """Return the mismatches of the job with datasets whose tokenizer has become known since.
 
         All others were compared when the blend was built.
 
         Args:
             tokenizers: The tokenizers that datasets have now, by path prefix.
+            path: The path of the document, for messages.
         """
         if self.job_tokenizer is None:
             return ()
@@ -331,13 +328,8 @@ class BlendDocument(Document):
             if self.tokenizer_of(source).identity is None
         }
         known = [(prefix, tokenizer) for prefix, tokenizer in tokenizers.items() if prefix in unknown]
-        job = JobTokenizer(f"of {self.path}", self.job_tokenizer)
+        job = JobTokenizer(f"of {path}", self.job_tokenizer)
         return tuple(found for found in agree(known, job).mismatches if not found.first.count)
-
-    @property
-    def path(self) -> str:
-        """The path of the document."""
-        return os.path.join(self.directory, DOCUMENT_NAME)
 
     @property
     def sequence_length(self) -> int:
@@ -354,19 +346,20 @@ class BlendDocument(Document):
         """True if a sample has one more token, so that each token has the next one as its label."""
         return self.builder.extra_token
 
-    def write(self, *, replace: bool = True) -> None:
-        """Write the document, atomically.
+    def write(self, directory: str, *, replace: bool = True) -> None:
+        """Write the document into a directory, atomically.
 
         Raises:
             OutputExistsError: The file exists, and ``replace`` is False.
             UsageError: It is too large to be read back.
             StorageError: The disk is full or broken.
         """
-        stored = _with_paths(self, lambda path: relative_inside(path, self.directory), os.path.basename)
+        path = os.path.join(directory, DOCUMENT_NAME)
+        stored = _with_paths(self, lambda path: relative_inside(path, directory), os.path.basename)
         hint = "merge some of the sources with tokshard merge, or use shorter paths"
-        content = dump_readable_json(stored.to_json(), self.path, hint=hint)
-        syscalls.make_directory(self.directory)
-        write_atomically(self.path, content, replace=replace)
+        content = dump_readable_json(stored.to_json(), path, hint=hint)
+        syscalls.make_directory(directory)
+        write_atomically(path, content, replace=replace)
 
     @classmethod
     def read(cls, path: str) -> BlendDocument:
@@ -381,7 +374,7 @@ class BlendDocument(Document):
             IntegrityError: It is damaged, or of another version.
         """
         refuse_remote(path, "a blend must be a local file")
-        path = os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path
+        path = document_path(path)
         try:
             stored = read_document(cls, path)
         except (FileNotFoundError, NotADirectoryError):
@@ -400,8 +393,12 @@ class BlendDocument(Document):
             return place if is_remote(place) else os.path.normpath(os.path.join(directory, place))
 
         cache = opened(stored.cache_directory)
-        document = _with_paths(stored, opened, lambda name: os.path.join(cache, check_plain_name(name, path)))
-        return replace(document, directory=directory)
+        return _with_paths(stored, opened, lambda name: os.path.join(cache, check_plain_name(name, path)))
+
+
+def document_path(path: str) -> str:
+    """Return the path of a document that is named by its path or by its directory."""
+    return os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path
 
 
 @contextmanager

@@ -189,29 +189,28 @@ def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is
     """Build the blend of a recipe; see :func:`blend`."""
     started = time.monotonic()
     directory = os.fspath(output)
+    path = os.path.join(directory, DOCUMENT_NAME)
     cache = os.path.join(directory, CACHE_NAME) if cache_directory is None else os.fspath(cache_directory)
     with reporting(progress) as listener:
         listener.start("reading datasets")
         plan = plan_blend(recipe, config)
         _refuse_too_many(plan)
         # Refused before anything is built, not after hours of work.
-        _refuse_other(os.path.join(directory, DOCUMENT_NAME), lambda there: there.is_of(plan), force=force)
+        _refuse_other(path, lambda there: there.is_of(plan), force=force)
         planned = plan_indexes(plan.requests, cache_directory=cache, workers=workers, progress=listener)
         planned = planned.agreeing(job, allowed=allow_tokenizer_mismatch, shares=_shares(plan))
         built = _build(plan, planned, cache, listener, rebuild=rebuild)
     tokenizers = BlendTokenizers(
         built.tokenizers, None if job is None else job.identity, planned.agreement.to_record
     )
-    document = BlendDocument.of(
-        directory, cache, recipe, plan.resolved, plan.builder, built.splits, tokenizers
-    )
+    document = BlendDocument.of(cache, recipe, plan.resolved, plan.builder, built.splits, tokenizers)
     with writing(directory):
-        exists = lexists(document.path)
+        exists = lexists(path)
         # Only now are the fingerprints of the datasets known.
-        _refuse_other(document.path, lambda there: there.id == document.id, force=force)
-        document.write(replace=force or exists)
+        _refuse_other(path, lambda there: there.id == document.id, force=force)
+        document.write(directory, replace=force or exists)
     entries = tuple(built.outcomes)
-    return BlendReport.of(plan, started, built.warnings, path=document.path, blend=document, entries=entries)
+    return BlendReport.of(plan, started, built.warnings, path=path, blend=document, entries=entries)
 
 
 def _shares(plan: BlendPlan) -> dict[str, float]:
