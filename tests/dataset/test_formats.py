@@ -8,7 +8,7 @@ import pytest
 
 from tokshard.core.codec import decode, encode
 from tokshard.dataset.delivery import UploadEntry
-from tokshard.dataset.manifest import Manifest, seal_of
+from tokshard.dataset.manifest import Manifest
 from tokshard.dataset.merge.shuffle import ShuffleEntry
 from tokshard.dataset.merge.staging import CopiedInput
 from tokshard.dataset.plan import BuildPlan
@@ -16,6 +16,7 @@ from tokshard.dataset.records import PieceRecord, RejectionRecord, UnitRecord, r
 from tokshard.dataset.workdir import PublicationRecord
 from tokshard.errors import IntegrityError
 from tokshard.exchange.conversion.conversion import ConvertedUnit
+from tokshard.storage.digest import seal_of
 from tokshard.storage.journal import JournalLine
 
 GOLDEN = Path(__file__).parents[1] / "golden/formats"

@@ -12,15 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokshard.core.codec import shown
-from tokshard.dataset.manifest import (
-    Manifest,
-    check_sizes,
-    file_of,
-    manifest_path,
-    read_manifest,
-    seal_of,
-)
+from tokshard.dataset.manifest import Manifest, check_sizes, file_of, manifest_path, read_manifest
 from tokshard.errors import IntegrityError
+from tokshard.storage.digest import UNSEALED, seal_of, sealed
 
 SOUND = json.loads((Path(__file__).parents[1] / "golden/formats/dataset-1.json").read_bytes())
 NAMES = sorted(SOUND)
@@ -55,9 +49,9 @@ def test_a_sound_manifest_comes_back():
 
 def test_a_manifest_is_sealed_when_it_is_made():
     parts = {name: getattr(Manifest.from_json(SOUND, "x"), name) for name in Manifest.__slots__}
-    del parts["seal"]
-    assert Manifest(**parts).seal == SOUND["seal"] == seal_of(SOUND)
-    other = Manifest(**{**parts, "tokenizer": None})
+    parts["seal"] = UNSEALED
+    assert sealed(Manifest(**parts)).seal == SOUND["seal"] == seal_of(SOUND)
+    other = sealed(Manifest(**{**parts, "tokenizer": None}))
     assert other.seal == seal_of(other.to_json()) != SOUND["seal"]
 
 

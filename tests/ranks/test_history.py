@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tokshard.core.codec import decode, encode
-from tokshard.core.strict_json import dump_json
+from tokshard.core.codec import decode, dump_json, encode
 from tokshard.errors import IntegrityError
 from tokshard.ranks.history import StoppedPlan, reweighting_of, stops_of
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.sample_sources import blend_sources, document_source, everything, index_source
 from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
 from tokshard.ranks.history import StoppedPlan
-from tokshard.ranks.plan import PLAN_NAME, Plan, Stream, read_plan
+from tokshard.ranks.plan import PLAN_NAME, Plan, PlanWarning, Stream, read_plan
 from tokshard.ranks.planning import plan_shards
 from tokshard.ranks.publication import write_plan
 from tokshard.ranks.requests import PlanRequest, StreamRequest
@@ -169,7 +169,7 @@ def test_a_stream_taken_away_changes_the_plan():
 def test_streams_have_known_names(name):
     plan = small_plan()
     with pytest.raises(UsageError, match="invalid stream name"):
-        Plan(plan.topology, {name: plan.streams["train"]})
+        Plan.of(plan.topology, {name: plan.streams["train"]})
 
 
 @pytest.mark.parametrize(
@@ -218,11 +218,13 @@ def test_the_plan_id_depends_on_what_is_read_and_on_nothing_else():
         small_plan(boundaries=True),
         small_plan(consumed_samples=2),
         small_plan(steps=3),
-        Plan(Topology(8, tensor=4), first.streams),
-        Plan(first.topology, {"train": first.streams["train"]}),
+        Plan.of(Topology(8, tensor=4), first.streams),
+        Plan.of(first.topology, {"train": first.streams["train"]}),
     ]
     assert len({plan.plan_id for plan in [first, *different]}) == len(different) + 1
-    same = Plan(first.topology, first.streams, (StoppedPlan("a" * 64, {}),), ("careful",))
+    same = Plan.of(
+        first.topology, first.streams, (StoppedPlan("a" * 64, {}),), (PlanWarning("no-bucketing"),)
+    )
     assert same.plan_id == first.plan_id
 
 
@@ -253,9 +255,9 @@ def test_a_stream_whose_parts_do_not_fit_is_refused():
     with pytest.raises(UsageError, match="requires a sort key"):
         Stream(stream.source, stream.assignment)
     with pytest.raises(UsageError, match="data-parallel size 4"):
-        Plan(Topology(4), {"train": stream})
+        Plan.of(Topology(4), {"train": stream})
     with pytest.raises(UsageError, match="at least 1 stream"):
-        Plan(Topology(4), {})
+        Plan.of(Topology(4), {})
 
 
 @given(st.binary(max_size=300))

@@ -6,8 +6,8 @@ import json
 import struct
 from pathlib import Path
 
-from tokshard.core.strict_json import dump_json
-from tokshard.dataset.manifest import SEAL, seal_of
+from tokshard.core.codec import dump_json
+from tokshard.storage.digest import seal_of
 
 
 def flip(path, offset, mask=1):
@@ -49,7 +49,7 @@ def edit_manifest(prefix, change):
 
     def changed(value):
         change(value)
-        value[SEAL] = seal_of(value)
+        value["seal"] = seal_of(value)
 
     edit_json(f"{prefix}.tokshard/manifest.json", changed)
 

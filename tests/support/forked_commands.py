@@ -190,7 +190,7 @@ def load(libraries: Iterable[str]) -> None:
     for cls in formats:
         formats += cls.__subclasses__()
         if dataclasses.is_dataclass(cls):
-            codec._codec_of(cls)
+            codec._shape_of(cls)
 
 
 def _start(job: dict[str, Any], descriptors: list[int]) -> None:

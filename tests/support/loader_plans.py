@@ -132,7 +132,7 @@ def stream_of(source, topology, *, mode="single", micro=2, batch=0, **options):
 
 def write_streams(directory, topology, *, history=(), **streams):
     """Write a plan; return its directory."""
-    plan = Plan(topology, streams, history)
+    plan = Plan.of(topology, streams, history)
     place = os.path.join(directory, f"plan-{plan.plan_id[:12]}")
     write_plan(plan, place)
     return place

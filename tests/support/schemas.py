@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 from functools import cache
+from pathlib import Path
 
 from jsonschema import Draft202012Validator
 
-from tokshard.core.json_schema import documents, json_schema
+_LOADER = importlib.machinery.SourceFileLoader("schemas", str(Path(__file__).parents[2] / "scripts/schemas"))
+script = importlib.util.module_from_spec(importlib.util.spec_from_loader("schemas", _LOADER))
+_LOADER.exec_module(script)
 
 
 @cache
 def published():
     """Return each published schema by its name."""
-    return {name: json_schema(cls) for name, cls in documents().items() if cls.IS_PUBLISHED}
+    return {name: script.json_schema(cls) for name, cls in script.published().items()}
 
 
 @cache

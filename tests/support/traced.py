@@ -109,7 +109,7 @@ def data_of(source, stream=None, topology=None, stages=None):
     datasets = {dataset.prefix: False for dataset in source.datasets}
     if stream is None:
         return TracedData(source.kind, "here", {"train": TracedStream("train", source)}, datasets)
-    plan = Plan(topology, {"train": stream})
+    plan = Plan.of(topology, {"train": stream})
     stages = stages or (PlanStage(plan.plan_id, stream.assignment, stream.assignment.steps),)
     traced = TracedStream("train", source, stages, stream)
     return TracedData("plan", "here", {"train": traced}, datasets, plan)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Count, Null, Record
 from tokshard.errors import TokshardError, raise_exhaustion
 
 Severity = Literal["error", "warning", "note"]
@@ -28,21 +28,19 @@ class FindingRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Record):
     """A problem or a note.
 
     Severity ``"error"`` means that a job will fail, hang or read wrong data; ``"warning"``, that it will run
     but probably not as intended; ``"note"`` is for information.
     """
 
-    code: Annotated[
-        str, Key("code", "Stable code of the finding; docs/reference/findings.md lists all codes.")
-    ]
-    severity: Annotated[Severity, Key("severity", "error, warning or note.")]
-    message: Annotated[str, Key("message", "One sentence for people.")]
-    hint: Annotated[str | None, Key("hint", "Instruction for the user.")] = None
-    path: Annotated[str | None, Key("path", "The file concerned.")] = None
-    offset: Annotated[int | None, Key("offset", "Byte offset in the file.", minimum=0)] = None
+    code: str
+    severity: Severity
+    message: str
+    hint: Annotated[str | None, Null] = None
+    path: Annotated[str | None, Null] = None
+    offset: Annotated[Count | None, Null] = None
 
     @property
     def is_problem(self) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Amount, Count, Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,27 +16,24 @@ _BIT_LENGTHS = 65
 
 
 @dataclass(frozen=True, slots=True)
-class LengthBin:
+class LengthBin(Record):
     """A bin of a histogram."""
 
-    low: Annotated[int, Key("low", "Smallest length of the bin.", minimum=0)]
-    high: Annotated[int, Key("high", "Largest length of the bin.", minimum=0)]
-    count: Annotated[int, Key("count", "Number of lengths in the bin.", minimum=0)]
+    low: Count
+    high: Count
+    count: Count
 
 
 @dataclass(frozen=True, slots=True)
-class LengthSummary:
+class LengthSummary(Record):
     """A distribution of lengths."""
 
-    count: Annotated[int, Key("count", "Number of lengths.", minimum=0)]
-    total: Annotated[int, Key("total", "Their sum.", minimum=0)]
-    shortest: Annotated[int, Key("shortest", "The smallest; 0 if there are none.", minimum=0)]
-    longest: Annotated[int, Key("longest", "The largest.", minimum=0)]
-    mean: Annotated[float, Key("mean", "Their mean.", minimum=0)]
-    bins: Annotated[
-        tuple[LengthBin, ...],
-        Key("bins", "Histogram: 0, 1, 2-3, 4-7, 8-15 and so on, without empty bins at the ends."),
-    ]
+    count: Count
+    total: Count
+    shortest: Count
+    longest: Count
+    mean: Amount
+    bins: tuple[LengthBin, ...]
 
     @classmethod
     def of(cls, pieces: Iterable[NDArray[np.integer[Any]]]) -> LengthSummary:

@@ -12,9 +12,9 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
-from tokshard.core.codec import SHA256, Key, decode, encode
+from tokshard.core.codec import Count, Positive, Record, Sha256, decode, encode
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.dataset.manifest import (
     OPTIONAL_NAMES,
@@ -142,47 +142,45 @@ def delivery_to(output: str, *, local_dir: str | None, keep: bool) -> Delivery |
 
 
 @dataclass(frozen=True, slots=True)
-class UploadStarted:
+class UploadStarted(Record):
     """The first entry of an upload journal."""
 
     TAG: ClassVar = ("entry", "started")
 
-    fingerprint: Annotated[str, Key("fingerprint", "Fingerprint of the dataset's plan.", pattern=SHA256)]
+    fingerprint: Sha256
 
 
 @dataclass(frozen=True, slots=True)
-class MultipartStarted:
+class MultipartStarted(Record):
     """Start of a multipart upload."""
 
     TAG: ClassVar = ("entry", "multipart")
 
-    url: Annotated[str, Key("url", "URL of the object.")]
-    upload: Annotated[str, Key("upload", "Upload id of the store.")]
-    part_bytes: Annotated[
-        int, Key("part_bytes", "Part size in bytes; the last part may be smaller.", minimum=1)
-    ]
+    url: str
+    upload: str
+    part_bytes: Positive
 
 
 @dataclass(frozen=True, slots=True)
-class PartUploaded:
+class PartUploaded(Record):
     """Completed upload of a part."""
 
     TAG: ClassVar = ("entry", "part")
 
-    url: Annotated[str, Key("url", "URL of the object.")]
-    part: Annotated[int, Key("part", "Part number, from 1.", minimum=1)]
-    receipt: Annotated[str, Key("receipt", "Receipt of the store (ETag).")]
+    url: str
+    part: Positive
+    receipt: str
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectUploaded:
+class ObjectUploaded(Record):
     """Completed upload of an object."""
 
     TAG: ClassVar = ("entry", "object")
 
-    url: Annotated[str, Key("url", "URL of the object.")]
-    size_bytes: Annotated[int, Key("size_bytes", "Size in bytes.", minimum=0)]
-    version: Annotated[str | None, Key("version", "Version in the store (ETag).")]
+    url: str
+    size_bytes: Count
+    version: str | None
 
 
 UploadEntry = UploadStarted | MultipartStarted | PartUploaded | ObjectUploaded

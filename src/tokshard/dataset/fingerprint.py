@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from tokshard.core.codec import SHA256, XXH3_128, Key
+from tokshard.core.codec import Count, Record, Sha256, Xxh3
 from tokshard.dataset.layout import IndexTable, require_integers
 from tokshard.dataset.reader import open_pair
 from tokshard.errors import InputError, IntegrityError
@@ -20,32 +20,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetFingerprint:
-    """Sizes and digests of a dataset; unknown values are None."""
+class DatasetFingerprint(Record):
+    """Sizes and digests of a dataset; unknown values are None.
 
-    bin_bytes: Annotated[int, Key("bin_bytes", "Size of the .bin file.", minimum=0)]
-    idx_bytes: Annotated[int, Key("idx_bytes", "Size of the .idx file.", minimum=0)]
-    idx_xxh3_128: Annotated[
-        str | None, Key("idx_xxh3_128", "Digest of the .idx file.", pattern=XXH3_128, omit_none=True)
-    ] = None
-    manifest_fingerprint: Annotated[
-        str | None,
-        Key(
-            "manifest_fingerprint",
-            "The fingerprint in the dataset's manifest.",
-            pattern=SHA256,
-            omit_none=True,
-        ),
-    ] = None
-    bin_pieces_xxh3_128: Annotated[
-        str | None,
-        Key(
-            "bin_pieces_xxh3_128",
-            "Piecewise digest of the .bin file, from the dataset's manifest.",
-            pattern=XXH3_128,
-            omit_none=True,
-        ),
-    ] = None
+    Attributes:
+        bin_bytes: Size of the .bin file.
+        idx_bytes: Size of the .idx file.
+        idx_xxh3_128: Digest of the .idx file.
+        manifest_fingerprint: The fingerprint in the dataset's manifest.
+        bin_pieces_xxh3_128: Piecewise digest of the .bin file, from the dataset's manifest.
+    """
+
+    bin_bytes: Count
+    idx_bytes: Count
+    idx_xxh3_128: Xxh3 | None = None
+    manifest_fingerprint: Sha256 | None = None
+    bin_pieces_xxh3_128: Xxh3 | None = None
 
     def changes_since(self, earlier: DatasetFingerprint) -> list[str]:
         """Return the changes of the dataset: one phrase per value known on both sides.

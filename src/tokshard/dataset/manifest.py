@@ -11,9 +11,9 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from tokshard.core.codec import SHA256, XXH3_128, Document, Key, Tool
+from tokshard.core.codec import Bounds, Count, Document, Named, Record, Sha256, Tool, Xxh3
 from tokshard.core.formatting import count, percent
 from tokshard.dataset.plan import (
     AdoptionParameters,
@@ -27,7 +27,7 @@ from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMism
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError, OlderVersionError, ignore_older
 from tokshard.storage import fs, paths
-from tokshard.storage.digest import FileRecord, identity_digest
+from tokshard.storage.digest import FileRecord
 from tokshard.storage.small_files import read_document
 
 FileName = Literal[
@@ -52,7 +52,6 @@ OPTIONAL_NAMES: tuple[FileName, ...] = (
     PIECES_NAME,
 )
 """The files in the sidecar directory that a dataset may not have."""
-SEAL = "seal"
 
 InputFormat = Literal["jsonl", "parquet", "arrow", "indexed", "nanogpt", "olmo", "datatrove"]
 ENCODERS = "reference|fast|unknown"
@@ -66,22 +65,18 @@ _DTYPES = "u?int(8|16)|int(32|64)|float(32|64)"
 
 
 @dataclass(frozen=True, slots=True)
-class UnrepresentedText:
-    """Text that the tokenizer cannot represent: it became unknown tokens, or was dropped."""
+class UnrepresentedText(Record):
+    """Text that the tokenizer cannot represent: it became unknown tokens, or was dropped.
 
-    unit: Annotated[
-        Literal["tokens", "characters"],
-        Key("unit", "What is counted: unknown tokens, or characters that the tokenizer drops."),
-    ]
-    checked: Annotated[
-        int,
-        Key(
-            "checked",
-            "All tokens of the text, or the normalized characters of the documents that were checked.",
-            minimum=0,
-        ),
-    ]
-    count: Annotated[int, Key("count", "Unknown tokens, or dropped characters, among them.", minimum=0)]
+    Attributes:
+        unit: What is counted: unknown tokens, or characters that the tokenizer drops.
+        checked: All tokens of the text, or the normalized characters of the documents that were checked.
+        count: Unknown tokens, or dropped characters, among them.
+    """
+
+    unit: Literal["tokens", "characters"]
+    checked: Count
+    count: Count
 
     def __add__(self, other: UnrepresentedText) -> UnrepresentedText:
         return replace(self, checked=self.checked + other.checked, count=self.count + other.count)
@@ -102,71 +97,74 @@ class UnrepresentedText:
         return f"{count(self.count)} of {checked} ({percent(self.share)})"
 
 
-UNREPRESENTED = Key(
-    "unrepresented",
-    "Text that the tokenizer cannot represent; absent if it can represent every text, or if that is unknown.",
-    omit_none=True,
-)
+@dataclass(frozen=True, slots=True)
+class DatasetRecord(Record):
+    """Properties and size of a dataset.
+
+    Attributes:
+        dtype: The dtype of the tokens.
+        multimodal: Whether each sequence has a mode.
+        field: Field of the text; null if unknown or mixed.
+        units: Units of work.
+        documents: Documents.
+        sequences: Sequences.
+        tokens: Tokens, EOD tokens included.
+        empty_documents: Documents without a sequence.
+        longest_sequence: Tokens of the longest sequence.
+        eod_in_text: EOD tokens that tokshard did not append.
+        split: The split of a holdout; absent if documents were not divided.
+        unrepresented: Text that the tokenizer cannot represent; absent if it can represent every text, or if
+            that is unknown.
+    """
+
+    dtype: Annotated[str, Bounds(pattern=_DTYPES)]
+    multimodal: bool
+    field: str | None
+    units: Count
+    documents: Count
+    sequences: Count
+    tokens: Count
+    empty_documents: Count
+    longest_sequence: Count
+    eod_in_text: Count
+    split: SplitName | None = None
+    unrepresented: UnrepresentedText | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetRecord:
-    """Properties and size of a dataset."""
+class TokenFileRecord(Record):
+    """The ``.bin`` file.
 
-    dtype: Annotated[str, Key("dtype", "The dtype of the tokens.", pattern=_DTYPES)]
-    multimodal: Annotated[bool, Key("multimodal", "Whether each sequence has a mode.")]
-    field: Annotated[str | None, Key("field", "Field of the text; null if unknown or mixed.")]
-    units: Annotated[int, Key("units", "Units of work.", minimum=0)]
-    documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
-    sequences: Annotated[int, Key("sequences", "Sequences.", minimum=0)]
-    tokens: Annotated[int, Key("tokens", "Tokens, EOD tokens included.", minimum=0)]
-    empty_documents: Annotated[int, Key("empty_documents", "Documents without a sequence.", minimum=0)]
-    longest_sequence: Annotated[int, Key("longest_sequence", "Tokens of the longest sequence.", minimum=0)]
-    eod_in_text: Annotated[int, Key("eod_in_text", "EOD tokens that tokshard did not append.", minimum=0)]
-    split: Annotated[
-        SplitName | None,
-        Key("split", "The split of a holdout; absent if documents were not divided.", omit_none=True),
-    ] = None
-    unrepresented: Annotated[UnrepresentedText | None, UNREPRESENTED] = None
+    Attributes:
+        size_bytes: Size in bytes.
+        pieces_xxh3_128: Piecewise digest over the units of work, or pieces.jsonl.
+    """
+
+    size_bytes: Annotated[Count, Named("bytes")]
+    pieces_xxh3_128: Xxh3
 
 
 @dataclass(frozen=True, slots=True)
-class TokenFileRecord:
-    """The ``.bin`` file."""
+class DatasetFiles(Record):
+    """The files of a dataset.
 
-    size_bytes: Annotated[int, Key("bytes", "Size in bytes.", minimum=0)]
-    pieces_xxh3_128: Annotated[
-        str,
-        Key("pieces_xxh3_128", "Piecewise digest over the units of work, or pieces.jsonl.", pattern=XXH3_128),
-    ]
+    Attributes:
+        bin: PREFIX.bin: the tokens.
+        idx: PREFIX.idx: the index.
+        units: The units of work.
+        provenance: Positions of the documents' records in the inputs.
+        rejected: Rejected records, if any.
+        order: Number of each document in the order of the units; absent if the same.
+        pieces: Pieces of the .bin file, if the units are not its pieces.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class DatasetFiles:
-    """The files of a dataset."""
-
-    bin: Annotated[TokenFileRecord, Key("bin", "PREFIX.bin: the tokens.")]
-    idx: Annotated[FileRecord, Key("idx", "PREFIX.idx: the index.")]
-    units: Annotated[FileRecord, Key(UNITS_NAME, "The units of work.")]
-    provenance: Annotated[
-        FileRecord | None,
-        Key(PROVENANCE_NAME, "Positions of the documents' records in the inputs.", omit_none=True),
-    ] = None
-    rejected: Annotated[
-        FileRecord | None, Key(REJECTED_NAME, "Rejected records, if any.", omit_none=True)
-    ] = None
-    order: Annotated[
-        FileRecord | None,
-        Key(
-            ORDER_NAME,
-            "Number of each document in the order of the units; absent if the same.",
-            omit_none=True,
-        ),
-    ] = None
-    pieces: Annotated[
-        FileRecord | None,
-        Key(PIECES_NAME, "Pieces of the .bin file, if the units are not its pieces.", omit_none=True),
-    ] = None
+    bin: TokenFileRecord
+    idx: FileRecord
+    units: Annotated[FileRecord, Named("units.jsonl")]
+    provenance: Annotated[FileRecord | None, Named("provenance.bin")] = None
+    rejected: Annotated[FileRecord | None, Named("rejected.jsonl")] = None
+    order: Annotated[FileRecord | None, Named("order.bin")] = None
+    pieces: Annotated[FileRecord | None, Named("pieces.jsonl")] = None
 
     def by_name(self) -> Mapping[FileName, TokenFileRecord | FileRecord]:
         """Return the files that exist: ``bin`` and ``idx``, and the names in the sidecar directory."""
@@ -186,24 +184,19 @@ class DatasetFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class EncoderRecord:
-    """The encoders of a dataset's text."""
+class EncoderRecord(Record):
+    """The encoders of a dataset's text.
 
-    documents: Annotated[
-        dict[str, int], Key("documents", "Documents by encoder: reference, fast or unknown.", minimum=0)
-    ]
-    compared: Annotated[
-        int, Key("compared", "Documents that both encoders encoded, with equal results.", minimum=0)
-    ]
-    uncompared: Annotated[
-        int | None,
-        Key(
-            "uncompared",
-            "Documents of the fast encoder above 1 MB, which are not compared; absent if there are none.",
-            minimum=0,
-            omit_none=True,
-        ),
-    ] = None
+    Attributes:
+        documents: Documents by encoder: reference, fast or unknown.
+        compared: Documents that both encoders encoded, with equal results.
+        uncompared: Documents of the fast encoder above 1 MB, which are not compared; absent if there are
+            none.
+    """
+
+    documents: dict[str, Count]
+    compared: Count
+    uncompared: Count | None = None
 
     def __add__(self, other: EncoderRecord) -> EncoderRecord:
         documents = Counter(self.documents)
@@ -212,64 +205,65 @@ class EncoderRecord:
         return EncoderRecord(dict(documents), self.compared + other.compared, uncompared or None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRecord(Record):
+    """An input: a text or token file, or the ``.bin`` file of a dataset without a manifest.
+
+    Attributes:
+        path: The path or URL, as the user named it.
+        size_bytes: Size in bytes; null for a stream.
+        mtime_ns: Modification time; null if unknown.
+        format: Format of the records; from indexed on: the format of tokens.
+        compression: Compression.
+        version: The version (ETag) of an object in a store.
+        content_bytes: Size after decompression.
+        pieces_xxh3_128: Piecewise digest of the content over its units of work.
+        records: Records: lines that are not blank, or rows.
+        documents: Records that became documents.
+        rejected: Rejected records.
+        blank_lines: Blank lines.
+        excluded: Records that were not selected; absent if there are none.
+        is_partial: The limit was reached before its end, so its units are not all listed; absent if it was
+            read.
+    """
+
+    path: str
+    size_bytes: Count | None
+    mtime_ns: int | None
+    format: InputFormat
+    compression: Compression
+    version: str | None = None
+    content_bytes: Count
+    pieces_xxh3_128: Xxh3
+    records: Count
+    documents: Count
+    rejected: Count
+    blank_lines: Count
+    excluded: Count | None = None
+    is_partial: Annotated[Literal[True] | None, Named("partial")] = None
+
+
 @dataclass(frozen=True, slots=True)
-class InputRecord:
-    """An input: a text or token file, or the ``.bin`` file of a dataset without a manifest."""
+class RecordCounts(Record):
+    """The records of all inputs.
 
-    path: Annotated[str, Key("path", "The path or URL, as the user named it.")]
-    size_bytes: Annotated[int | None, Key("size_bytes", "Size in bytes; null for a stream.", minimum=0)]
-    mtime_ns: Annotated[int | None, Key("mtime_ns", "Modification time; null if unknown.")]
-    format: Annotated[
-        InputFormat, Key("format", "Format of the records; from indexed on: the format of tokens.")
-    ]
-    compression: Annotated[Compression, Key("compression", "Compression.")]
-    version: Annotated[
-        str | None, Key("version", "The version (ETag) of an object in a store.", omit_none=True)
-    ]
-    content_bytes: Annotated[int, Key("content_bytes", "Size after decompression.", minimum=0)]
-    pieces_xxh3_128: Annotated[
-        str,
-        Key("pieces_xxh3_128", "Piecewise digest of the content over its units of work.", pattern=XXH3_128),
-    ]
-    records: Annotated[int, Key("records", "Records: lines that are not blank, or rows.", minimum=0)]
-    documents: Annotated[int, Key("documents", "Records that became documents.", minimum=0)]
-    rejected: Annotated[int, Key("rejected", "Rejected records.", minimum=0)]
-    blank_lines: Annotated[int, Key("blank_lines", "Blank lines.", minimum=0)]
-    excluded: Annotated[
-        int | None,
-        Key(
-            "excluded", "Records that were not selected; absent if there are none.", minimum=0, omit_none=True
-        ),
-    ] = None
-    is_partial: Annotated[
-        Literal[True] | None,
-        Key(
-            "partial",
-            "The limit was reached before its end, so its units are not all listed; absent if it was read.",
-            omit_none=True,
-        ),
-    ] = None
+    Attributes:
+        records: Records: documents, rejected and excluded records.
+        documents: Records that became documents.
+        lines: Lines, blank ones included, or rows.
+        blank_lines: Blank lines.
+        content_bytes: Bytes after decompression.
+        rejected: Rejected records by reason.
+        excluded: Records that were not selected, by code; absent if there are none.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class RecordCounts:
-    """The records of all inputs."""
-
-    records: Annotated[int, Key("records", "Records: documents, rejected and excluded records.", minimum=0)]
-    documents: Annotated[int, Key("documents", "Records that became documents.", minimum=0)]
-    lines: Annotated[int, Key("lines", "Lines, blank ones included, or rows.", minimum=0)]
-    blank_lines: Annotated[int, Key("blank_lines", "Blank lines.", minimum=0)]
-    content_bytes: Annotated[int, Key("content_bytes", "Bytes after decompression.", minimum=0)]
-    rejected: Annotated[dict[str, int], Key("rejected", "Rejected records by reason.", minimum=0)]
-    excluded: Annotated[
-        dict[str, int] | None,
-        Key(
-            "excluded",
-            "Records that were not selected, by code; absent if there are none.",
-            minimum=0,
-            omit_none=True,
-        ),
-    ] = None
+    records: Count
+    documents: Count
+    lines: Count
+    blank_lines: Count
+    content_bytes: Count
+    rejected: dict[str, Count]
+    excluded: dict[str, Count] | None = None
 
     @property
     def excluded_total(self) -> int:
@@ -282,62 +276,47 @@ class RecordCounts:
         return sum(self.rejected.values())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(Document):
     """The manifest of a dataset: ``PREFIX.tokshard/manifest.json``.
 
-    The seal is computed from all other fields unless it is passed. A seal read from a file is not checked
-    here: ``tokshard verify`` compares it with :func:`seal_of`.
+    A seal read from a file is not checked here: ``tokshard verify`` compares it with :func:`seal_of`.
+
+    Attributes:
+        tool: The program that wrote the dataset.
+        fingerprint: SHA-256 of the plan.
+        dataset: Properties of the dataset.
+        files: The files of the dataset, by name.
+        tokenizer: Tokenizer; null if unknown or mixed.
+        options: The options that determine the bytes.
+        encoder: The encoders of the text.
+        inputs: The inputs, in order.
+        counts: The records of all inputs.
+        tokenizer_path: Path of the file that defines the tokenizer, as the user named it; absent if not
+            known.
+        tokenizer_mismatches: Mismatches of the tokenizers of the inputs that were allowed; absent if there
+            are none.
+        merged_tokenizers: The different tokenizers of merged datasets; absent in files of earlier versions.
+        hub_datasets: Datasets of the Hugging Face Hub whose files are inputs; absent if there are none.
+        seal: SHA-256 of all other fields.
     """
 
     SCHEMA = "tokshard.dataset/1"
 
-    tool: Annotated[Tool, Key("tool", "The program that wrote the dataset.")]
-    fingerprint: Annotated[str, Key("fingerprint", "SHA-256 of the plan.", pattern=SHA256)]
-    dataset: Annotated[DatasetRecord, Key("dataset", "Properties of the dataset.")]
-    files: Annotated[DatasetFiles, Key("files", "The files of the dataset, by name.")]
-    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown or mixed.")]
-    options: Annotated[BuildParameters, Key("options", "The options that determine the bytes.")]
-    encoder: Annotated[EncoderRecord, Key("encoder", "The encoders of the text.")]
-    inputs: Annotated[tuple[InputRecord, ...], Key("inputs", "The inputs, in order.")]
-    counts: Annotated[RecordCounts, Key("counts", "The records of all inputs.")]
-    tokenizer_path: Annotated[
-        str | None,
-        Key(
-            "tokenizer_path",
-            "Path of the file that defines the tokenizer, as the user named it; absent if not known.",
-            omit_none=True,
-        ),
-    ] = None
-    tokenizer_mismatches: Annotated[
-        tuple[TokenizerMismatch, ...] | None,
-        Key(
-            "tokenizer_mismatches",
-            "Mismatches of the tokenizers of the inputs that were allowed; absent if there are none.",
-            omit_none=True,
-        ),
-    ] = None
-    merged_tokenizers: Annotated[
-        tuple[DatasetTokenizer, ...] | None,
-        Key(
-            "merged_tokenizers",
-            "The different tokenizers of merged datasets; absent in files of earlier versions.",
-            omit_none=True,
-        ),
-    ] = None
-    hub_datasets: Annotated[
-        tuple[HubDatasetRecord, ...] | None,
-        Key(
-            "hub_datasets",
-            "Datasets of the Hugging Face Hub whose files are inputs; absent if there are none.",
-            omit_none=True,
-        ),
-    ] = None
-    seal: Annotated[str, Key(SEAL, "SHA-256 of all other fields.", pattern=SHA256)] = ""
-
-    def __post_init__(self) -> None:
-        if not self.seal:
-            object.__setattr__(self, "seal", seal_of(self.to_json()))
+    tool: Tool
+    fingerprint: Sha256
+    dataset: DatasetRecord
+    files: DatasetFiles
+    tokenizer: TokenizerIdentity | None
+    options: BuildParameters
+    encoder: EncoderRecord
+    inputs: tuple[InputRecord, ...]
+    counts: RecordCounts
+    tokenizer_path: str | None = None
+    tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
+    merged_tokenizers: tuple[DatasetTokenizer, ...] | None = None
+    hub_datasets: tuple[HubDatasetRecord, ...] | None = None
+    seal: Sha256
 
     @property
     def _ends_with_eod(self) -> bool | None:
@@ -366,16 +345,6 @@ class Manifest(Document):
             self.tokenizer_mismatches,
             merged,
         )
-
-
-def seal_of(value: dict[str, Any]) -> str:
-    """Return the SHA-256 of all fields of a manifest, as JSON, except its seal.
-
-    Example:
-        >>> seal_of({"counts": 1}) == seal_of({"counts": 1, "seal": "0"})
-        True
-    """
-    return identity_digest({name: part for name, part in value.items() if name != SEAL})
 
 
 def manifest_path(path_prefix: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from tokshard.core.algorithms import SORTED_ALGORITHM
-from tokshard.core.codec import SHA256, XXH3_128, Document, Key, encode
+from tokshard.core.codec import Bounds, Count, Document, Null, Positive, Record, Sha256, Share, Xxh3, encode
 from tokshard.core.formatting import counted, listed, setting
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage.digest import identity_digest
@@ -27,53 +27,45 @@ _OPTIONS = {"fields": "field", "eod_id": "eod", "unit_bytes": "unit-size", "form
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizeParameters:
-    """The options of ``tokenize`` that determine the bytes."""
+class TokenizeParameters(Record):
+    """The options of ``tokenize`` that determine the bytes.
+
+    Attributes:
+        fields: The fields with the text.
+        append_eod: Whether the EOD token ends each document.
+        eod_id: The id of the EOD token.
+        special_tokens: Whether the tokenizer's post-processor is applied.
+        dtype: The dtype of the tokens.
+        max_document_bytes: Maximum size of a record in bytes.
+        unit_bytes: Input bytes of a unit of work.
+        provenance: Whether the position of each document's record is stored.
+        sample: Share of the records that are read.
+        sample_seed: Seed of the sample.
+        limit: Maximum number of documents.
+        max_tokens: Maximum number of tokens of all outputs together.
+        holdout: Share of the documents in the validation split.
+        holdout_seed: Seed of the holdout.
+        holdout_key: Field whose value decides about the split; absent for the text.
+    """
 
     TAG: ClassVar = ("command", "tokenize")
 
-    fields: Annotated[tuple[str, ...], Key("fields", "The fields with the text.")]
-    append_eod: Annotated[bool, Key("append_eod", "Whether the EOD token ends each document.")]
-    eod_id: Annotated[int | None, Key("eod_id", "The id of the EOD token.", minimum=0)]
-    special_tokens: Annotated[
-        bool, Key("special_tokens", "Whether the tokenizer's post-processor is applied.")
-    ]
-    dtype: Annotated[Literal["uint16", "int32"], Key("dtype", "The dtype of the tokens.")]
-    max_document_bytes: Annotated[
-        int, Key("max_document_bytes", "Maximum size of a record in bytes.", minimum=1)
-    ]
-    unit_bytes: Annotated[int, Key("unit_bytes", "Input bytes of a unit of work.", minimum=1)]
-    provenance: Annotated[
-        bool, Key("provenance", "Whether the position of each document's record is stored.")
-    ]
-    sample: Annotated[
-        float | None,
-        Key("sample", "Share of the records that are read.", minimum=0, maximum=1, omit_none=True),
-    ] = None
-    sample_seed: Annotated[
-        int | None, Key("sample_seed", "Seed of the sample.", minimum=0, omit_none=True)
-    ] = None
-    limit: Annotated[int | None, Key("limit", "Maximum number of documents.", minimum=1, omit_none=True)] = (
-        None
-    )
-    max_tokens: Annotated[
-        int | None,
-        Key("max_tokens", "Maximum number of tokens of all outputs together.", minimum=1, omit_none=True),
-    ] = None
+    fields: tuple[str, ...]
+    append_eod: bool
+    eod_id: Count | None
+    special_tokens: bool
+    dtype: Literal["uint16", "int32"]
+    max_document_bytes: Positive
+    unit_bytes: Positive
+    provenance: bool
+    sample: Share | None = None
+    sample_seed: Count | None = None
+    limit: Positive | None = None
+    max_tokens: Positive | None = None
 
-    holdout: Annotated[
-        float | None,
-        Key(
-            "holdout", "Share of the documents in the validation split.", minimum=0, maximum=1, omit_none=True
-        ),
-    ] = None
-    holdout_seed: Annotated[
-        int | None, Key("holdout_seed", "Seed of the holdout.", minimum=0, omit_none=True)
-    ] = None
-    holdout_key: Annotated[
-        str | None,
-        Key("holdout_key", "Field whose value decides about the split; absent for the text.", omit_none=True),
-    ] = None
+    holdout: Share | None = None
+    holdout_seed: Count | None = None
+    holdout_key: str | None = None
 
     @property
     def splits(self) -> tuple[SplitName | None, ...]:
@@ -121,153 +113,157 @@ class TokenizeParameters:
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentShuffle:
-    """A random order of the documents of a merge."""
+class DocumentShuffle(Record):
+    """A random order of the documents of a merge.
 
-    seed: Annotated[int, Key("seed", "Seed of the order.", minimum=0)]
-    algorithm: Annotated[
-        Literal["tokshard.sorted/1"],
-        Key("algorithm", "Documents are sorted by a keyed hash of their numbers."),
-    ] = SORTED_ALGORITHM
+    Attributes:
+        seed: Seed of the order.
+        algorithm: Documents are sorted by a keyed hash of their numbers.
+    """
+
+    seed: Count
+    algorithm: Literal["tokshard.sorted/1"] = SORTED_ALGORITHM
 
 
 @dataclass(frozen=True, slots=True)
-class MergeParameters:
-    """The options of ``merge`` that determine the bytes, and properties shared by all inputs."""
+class MergeParameters(Record):
+    """The options of ``merge`` that determine the bytes, and properties shared by all inputs.
+
+    Attributes:
+        inputs: The path prefixes of the merged datasets.
+        multimodal: Whether each sequence has a mode.
+        eod_id: Id of the EOD token; null if unknown or mixed.
+        append_eod: Whether the EOD token ends each document; null if unknown or mixed.
+        shuffle: Random order of the documents; absent if they are concatenated.
+    """
 
     TAG: ClassVar = ("command", "merge")
 
-    inputs: Annotated[tuple[str, ...], Key("inputs", "The path prefixes of the merged datasets.")]
-    multimodal: Annotated[bool, Key("multimodal", "Whether each sequence has a mode.")]
-    eod_id: Annotated[int | None, Key("eod_id", "Id of the EOD token; null if unknown or mixed.", minimum=0)]
-    append_eod: Annotated[
-        bool | None,
-        Key("append_eod", "Whether the EOD token ends each document; null if unknown or mixed."),
-    ]
-    shuffle: Annotated[
-        DocumentShuffle | None,
-        Key("shuffle", "Random order of the documents; absent if they are concatenated.", omit_none=True),
-    ] = None
+    inputs: tuple[str, ...]
+    multimodal: bool
+    eod_id: Count | None
+    append_eod: bool | None
+    shuffle: DocumentShuffle | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class AdoptionParameters:
-    """Known parameters of a dataset adopted from another program by ``verify --adopt``."""
+class AdoptionParameters(Record):
+    """Known parameters of a dataset adopted from another program by ``verify --adopt``.
+
+    Attributes:
+        multimodal: Whether each sequence has a mode.
+        eod_id: The id of the EOD token, if it ends all documents.
+    """
 
     TAG: ClassVar = ("command", "adopt")
 
-    multimodal: Annotated[bool, Key("multimodal", "Whether each sequence has a mode.")]
-    eod_id: Annotated[
-        int | None, Key("eod_id", "The id of the EOD token, if it ends all documents.", minimum=0)
-    ]
+    multimodal: bool
+    eod_id: Count | None
 
     append_eod: ClassVar[None] = None
     """Unknown for adopted datasets."""
 
 
 @dataclass(frozen=True, slots=True)
-class ConvertParameters:
-    """The options of ``convert`` that determine the bytes, and whether documents end with EOD."""
+class ConvertParameters(Record):
+    """The options of ``convert`` that determine the bytes, and whether documents end with EOD.
+
+    Attributes:
+        format: The format of the inputs.
+        dtype: The dtype of the tokens.
+        source_dtype: The dtype of the inputs, if it was given.
+        bos: nanogpt: what became of the BOS token before each document; else null.
+        bos_id: nanogpt: the id of the BOS token; else null.
+        eod_id: The id of the EOD token; null if unknown.
+        append_eod: Whether the EOD token ends each document, as found; null if it is unknown.
+    """
 
     TAG: ClassVar = ("command", "convert")
 
-    format: Annotated[TokenFormat, Key("format", "The format of the inputs.")]
-    dtype: Annotated[Literal["uint16", "int32"], Key("dtype", "The dtype of the tokens.")]
-    source_dtype: Annotated[
-        Literal["uint8", "uint16", "uint32", "uint64"] | None,
-        Key("source_dtype", "The dtype of the inputs, if it was given."),
-    ]
-    bos: Annotated[
-        Literal["move", "keep", "drop"] | None,
-        Key("bos", "nanogpt: what became of the BOS token before each document; else null."),
-    ]
-    bos_id: Annotated[int | None, Key("bos_id", "nanogpt: the id of the BOS token; else null.", minimum=0)]
-    eod_id: Annotated[int | None, Key("eod_id", "The id of the EOD token; null if unknown.", minimum=0)]
-    append_eod: Annotated[
-        bool | None,
-        Key("append_eod", "Whether the EOD token ends each document, as found; null if it is unknown."),
-    ] = None
+    format: TokenFormat
+    dtype: Literal["uint16", "int32"]
+    source_dtype: Literal["uint8", "uint16", "uint32", "uint64"] | None
+    bos: Literal["move", "keep", "drop"] | None
+    bos_id: Count | None
+    eod_id: Count | None
+    append_eod: Annotated[bool | None, Null] = None
 
 
 BuildParameters = TokenizeParameters | MergeParameters | AdoptionParameters | ConvertParameters
 
 
-@dataclass(frozen=True, slots=True)
-class TextInput:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextInput(Record):
     """An input file of ``tokenize``."""
 
     TAG: ClassVar = ("kind", "text")
 
-    path: Annotated[str, Key("path", "The path or URL, as the user named it.")]
-    size_bytes: Annotated[int | None, Key("size_bytes", "Size in bytes; null for a stream.", minimum=0)]
-    mtime_ns: Annotated[int | None, Key("mtime_ns", "Modification time; null if unknown.")]
-    format: Annotated[TextFormat, Key("format", "Format of the records.")]
-    compression: Annotated[Compression, Key("compression", "Compression.")]
-    version: Annotated[
-        str | None, Key("version", "The version (ETag) of an object in a store.", omit_none=True)
-    ]
+    path: str
+    size_bytes: Count | None
+    mtime_ns: int | None
+    format: TextFormat
+    compression: Compression
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetInput:
+class DatasetInput(Record):
     """An input of ``merge``."""
 
     TAG: ClassVar = ("kind", "dataset")
 
-    path: Annotated[str, Key("path", "The path prefix, as the user named it.")]
-    bin_bytes: Annotated[int, Key("bin_bytes", "The size of the .bin file.", minimum=0)]
-    bin_mtime_ns: Annotated[int, Key("bin_mtime_ns", "The modification time of the .bin file.")]
-    idx_bytes: Annotated[int, Key("idx_bytes", "The size of the .idx file.", minimum=0)]
-    idx_mtime_ns: Annotated[int, Key("idx_mtime_ns", "The modification time of the .idx file.")]
-    seal: Annotated[str | None, Key("seal", "Seal of the manifest, if any.", pattern=SHA256)]
+    path: str
+    bin_bytes: Count
+    bin_mtime_ns: int
+    idx_bytes: Count
+    idx_mtime_ns: int
+    seal: Sha256 | None
 
 
 @dataclass(frozen=True, slots=True)
-class AdoptedInput:
+class AdoptedInput(Record):
     """The files of an adopted dataset, independent of their location."""
 
     TAG: ClassVar = ("kind", "adopted")
 
-    bin_bytes: Annotated[int, Key("bin_bytes", "The size of the .bin file.", minimum=0)]
-    bin_pieces_xxh3_128: Annotated[
-        str, Key("bin_pieces_xxh3_128", "The piecewise digest of the .bin file.", pattern=XXH3_128)
-    ]
-    idx_bytes: Annotated[int, Key("idx_bytes", "The size of the .idx file.", minimum=0)]
-    idx_xxh3_128: Annotated[str, Key("idx_xxh3_128", "The digest of the .idx file.", pattern=XXH3_128)]
+    bin_bytes: Count
+    bin_pieces_xxh3_128: Xxh3
+    idx_bytes: Count
+    idx_xxh3_128: Xxh3
 
     path: ClassVar[str] = ""
     """The manifest of an adopted dataset stays valid when its files are moved."""
 
 
 @dataclass(frozen=True, slots=True)
-class TokenFileInput:
+class TokenFileInput(Record):
     """An input file of ``convert``: tokens, or the boundaries of their documents."""
 
     TAG: ClassVar = ("kind", "tokens")
 
-    path: Annotated[str, Key("path", "The path, as the user named it.")]
-    size_bytes: Annotated[int, Key("size_bytes", "Size in bytes.", minimum=0)]
-    mtime_ns: Annotated[int, Key("mtime_ns", "Modification time.")]
+    path: str
+    size_bytes: Count
+    mtime_ns: int
 
 
 BuildInput = TextInput | DatasetInput | AdoptedInput | TokenFileInput
 
 
 @dataclass(frozen=True, slots=True)
-class HubDatasetRecord:
-    """A dataset of the Hugging Face Hub whose files are inputs."""
+class HubDatasetRecord(Record):
+    """A dataset of the Hugging Face Hub whose files are inputs.
 
-    url: Annotated[str, Key("url", "The URL of the dataset or its files, as the user named it.")]
-    commit: Annotated[str, Key("commit", "The commit whose files were read.", pattern="[0-9a-f]{40}")]
-    config: Annotated[
-        str | None,
-        Key(
-            "config",
-            "The config, if the files are the Hub's conversion to Parquet, which has its own commits.",
-            omit_none=True,
-        ),
-    ] = None
-    split: Annotated[str | None, Key("split", "The split; absent without config.", omit_none=True)] = None
+    Attributes:
+        url: The URL of the dataset or its files, as the user named it.
+        commit: The commit whose files were read.
+        config: The config, if the files are the Hub's conversion to Parquet, which has its own commits.
+        split: The split; absent without config.
+    """
+
+    url: str
+    commit: Annotated[str, Bounds(pattern="[0-9a-f]{40}")]
+    config: str | None = None
+    split: str | None = None
 
     @property
     def selection(self) -> list[str]:
@@ -280,16 +276,12 @@ class BuildPlan(Document):
     """The plan of a run that builds datasets."""
 
     SCHEMA = "tokshard.build-plan/1"
-    IS_PUBLISHED = False
 
-    inputs: Annotated[tuple[BuildInput, ...], Key("inputs", "The inputs, in order.")]
-    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown.")]
-    options: Annotated[BuildParameters, Key("options", "The options that determine the bytes.")]
+    inputs: tuple[BuildInput, ...]
+    tokenizer: TokenizerIdentity | None
+    options: BuildParameters
     # Not compared: the inputs have the commit in their paths, however the user named it.
-    hub_datasets: Annotated[
-        tuple[HubDatasetRecord, ...] | None,
-        Key("hub_datasets", "Datasets of the Hub among the inputs; absent without.", omit_none=True),
-    ] = field(default=None, compare=False)
+    hub_datasets: tuple[HubDatasetRecord, ...] | None = field(default=None, compare=False)
 
     @property
     def fingerprint(self) -> str:

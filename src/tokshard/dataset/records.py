@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
-from tokshard.core.codec import XXH3_128, Key, decode, encode
+from tokshard.core.codec import Bounds, Count, Positive, Record, Xxh3, decode, encode, parse_json_object
 from tokshard.core.formatting import count
-from tokshard.core.strict_json import parse_json_object
 from tokshard.dataset.manifest import ENCODERS
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import fs
@@ -21,58 +20,43 @@ _MOST = 2**62 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class UnitRecord:
+class UnitRecord(Record):
     """A unit of work: a line of ``units.jsonl``, in the order of the dataset."""
 
-    input: Annotated[int, Key("input", "Index of the input in the manifest.", minimum=0, maximum=_MOST)]
-    unit: Annotated[int, Key("unit", "Number of the unit in the input, from 0.", minimum=0, maximum=_MOST)]
-    content_bytes: Annotated[
-        int, Key("content_bytes", "Decompressed input bytes of the unit.", minimum=0, maximum=_MOST)
-    ]
-    content_xxh3_128: Annotated[str, Key("content_xxh3_128", "Digest of these bytes.", pattern=XXH3_128)]
-    lines: Annotated[int, Key("lines", "Lines, blank ones included, or rows.", minimum=0, maximum=_MOST)]
-    documents: Annotated[int, Key("documents", "Documents.", minimum=0, maximum=_MOST)]
-    rejected: Annotated[int, Key("rejected", "Rejected records.", minimum=0, maximum=_MOST)]
-    sequences: Annotated[int, Key("sequences", "Sequences.", minimum=0, maximum=_MOST)]
-    tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0, maximum=_MOST)]
-    tokens_xxh3_128: Annotated[
-        str, Key("tokens_xxh3_128", "Digest of the unit's piece of the .bin file.", pattern=XXH3_128)
-    ]
-    encoder: Annotated[str, Key("encoder", "Encoder of the text.", pattern=ENCODERS)]
-    excluded: Annotated[
-        int | None,
-        Key(
-            "excluded",
-            "Records that were not selected; absent if there are none.",
-            minimum=0,
-            maximum=_MOST,
-            omit_none=True,
-        ),
-    ] = None
+    input: Annotated[int, Bounds(0, _MOST)]
+    unit: Annotated[int, Bounds(0, _MOST)]
+    content_bytes: Annotated[int, Bounds(0, _MOST)]
+    content_xxh3_128: Xxh3
+    lines: Annotated[int, Bounds(0, _MOST)]
+    documents: Annotated[int, Bounds(0, _MOST)]
+    rejected: Annotated[int, Bounds(0, _MOST)]
+    sequences: Annotated[int, Bounds(0, _MOST)]
+    tokens: Annotated[int, Bounds(0, _MOST)]
+    tokens_xxh3_128: Xxh3
+    encoder: Annotated[str, Bounds(pattern=ENCODERS)]
+    excluded: Annotated[int, Bounds(0, _MOST)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class PieceRecord:
+class PieceRecord(Record):
     """A piece of the ``.bin`` file, with whole documents: a line of ``pieces.jsonl``, in order."""
 
-    documents: Annotated[int, Key("documents", "Documents.", minimum=0, maximum=_MOST)]
-    sequences: Annotated[int, Key("sequences", "Sequences.", minimum=0, maximum=_MOST)]
-    tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0, maximum=_MOST)]
-    tokens_xxh3_128: Annotated[
-        str, Key("tokens_xxh3_128", "Digest of the piece of the .bin file.", pattern=XXH3_128)
-    ]
+    documents: Annotated[int, Bounds(0, _MOST)]
+    sequences: Annotated[int, Bounds(0, _MOST)]
+    tokens: Annotated[int, Bounds(0, _MOST)]
+    tokens_xxh3_128: Xxh3
 
 
 @dataclass(frozen=True, slots=True)
-class RejectionRecord:
+class RejectionRecord(Record):
     """A rejected record of an input: a line of ``rejected.jsonl``, in the order of the dataset."""
 
-    input: Annotated[str, Key("input", "The path or URL of the input, as the user named it.")]
-    line: Annotated[int, Key("line", "Line or row in the input, from 1.", minimum=1)]
-    offset: Annotated[int, Key("offset", "Byte offset in the decompressed input, or row from 0.", minimum=0)]
-    reason: Annotated[str, Key("reason", "Code of the reason.")]
-    detail: Annotated[str, Key("detail", "Description of the defect.")]
-    excerpt: Annotated[str, Key("excerpt", "The beginning of the record.")]
+    input: str
+    line: Positive
+    offset: Count
+    reason: str
+    detail: str
+    excerpt: str
 
 
 T = TypeVar("T", UnitRecord, PieceRecord, RejectionRecord)

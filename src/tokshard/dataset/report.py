@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from tokshard.core.codec import Document, Key
+from tokshard.core.codec import Amount, Document, Record
 from tokshard.core.formatting import counted, size
 from tokshard.dataset.build_run import BuildAction, OutputState
 from tokshard.dataset.manifest import DatasetFiles, DatasetRecord, Manifest
@@ -14,25 +13,14 @@ from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetProduct:
+class DatasetProduct(Record):
     """A dataset that a command wrote, found up to date, or would write."""
 
-    path_prefix: Annotated[str, Key("path_prefix", "Path or URL prefix.")]
-    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown or mixed.")]
-    dataset: Annotated[
-        DatasetRecord | None,
-        Key("dataset", "Properties and counts; absent before the inputs are read.", omit_none=True),
-    ] = None
-    files: Annotated[
-        DatasetFiles | None,
-        Key("files", "The files, by name; absent before they are written.", omit_none=True),
-    ] = None
-    tokenizer_mismatches: Annotated[
-        tuple[TokenizerMismatch, ...] | None,
-        Key(
-            "tokenizer_mismatches", "Mismatches of the inputs' tokenizers that were allowed.", omit_none=True
-        ),
-    ] = None
+    path_prefix: str
+    tokenizer: TokenizerIdentity | None
+    dataset: DatasetRecord | None = None
+    files: DatasetFiles | None = None
+    tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
 
     @classmethod
     def of(cls, path_prefix: str, manifest: Manifest) -> DatasetProduct:
@@ -70,11 +58,7 @@ class DatasetProduct:
 class BuildReport(Document):
     """What a command did to the datasets of its report."""
 
-    action: Annotated[
-        BuildAction, Key("action", "planned by a dry run, written, or found: the output was up to date.")
-    ]
-    state: Annotated[
-        OutputState | None, Key("state", "Dry run: state that a run would start from.", omit_none=True)
-    ] = None
-    seconds: Annotated[float, Key("seconds", "Duration.", minimum=0)]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings for the user, one sentence each.")]
+    action: BuildAction
+    state: OutputState | None = None
+    seconds: Amount
+    warnings: tuple[str, ...]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, takewhile
 from typing import Annotated, Any, Literal
 
-from tokshard.core.codec import Key, NotStored
+from tokshard.core.codec import Count, Named, NotStored, Null, Record
 from tokshard.core.formatting import counted, listed, percent, tokenizer_name
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
 from tokshard.errors import TokenizerMismatchError
@@ -33,16 +33,20 @@ MismatchKind = Literal["tokenizer", "eod", "vocabulary"]
 
 
 @dataclass(frozen=True, slots=True)
-class MismatchSide:
-    """One of the two sides of a mismatch: datasets of one tokenizer, or the job."""
+class MismatchSide(Record):
+    """One of the two sides of a mismatch: datasets of one tokenizer, or the job.
 
-    identity: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown.")]
-    eod_id: Annotated[int | None, Key("eod_id", "EOD token of the documents, if known.", minimum=0)]
-    names: Annotated[
-        tuple[str, ...],
-        Key("names", f"Path prefixes of the datasets, at most {_RECORDED_NAMES}; or the job's tokenizer."),
-    ]
-    count: Annotated[int, Key("count", "Number of datasets; 0 for the job.", minimum=0)]
+    Attributes:
+        identity: Tokenizer; null if unknown.
+        eod_id: EOD token of the documents, if known.
+        names: Path prefixes of the datasets, at most 10; or the job's tokenizer.
+        count: Number of datasets; 0 for the job.
+    """
+
+    identity: Annotated[TokenizerIdentity | None, Named("tokenizer")]
+    eod_id: Count | None
+    names: tuple[str, ...]
+    count: Count
 
     @property
     def label(self) -> str:
@@ -56,20 +60,21 @@ class MismatchSide:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizerMismatch:
-    """Two sides whose tokens do not fit together."""
+class TokenizerMismatch(Record):
+    """Two sides whose tokens do not fit together.
 
-    kind: Annotated[
-        MismatchKind,
-        Key(
-            "kind",
-            "tokenizer: different tokenizers; eod: the EOD token of one is an ordinary token of the other; "
-            "vocabulary: ids of the first are beyond the vocabulary of the second.",
-        ),
-    ]
-    first: Annotated[MismatchSide, Key("first", "One side.")]
-    second: Annotated[MismatchSide, Key("second", "The other side.")]
-    detail: Annotated[str, Key("detail", "The difference.")]
+    Attributes:
+        kind: tokenizer: different tokenizers; eod: the EOD token of one is an ordinary token of the other;
+            vocabulary: ids of the first are beyond the vocabulary of the second.
+        first: One side.
+        second: The other side.
+        detail: The difference.
+    """
+
+    kind: MismatchKind
+    first: MismatchSide
+    second: MismatchSide
+    detail: str
 
     @property
     def message(self) -> str:
@@ -85,33 +90,24 @@ class TokenizerMismatch:
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetTokenizer:
+class DatasetTokenizer(Record):
     """The tokenizer of a dataset, and how its documents were encoded; None where unknown.
 
     Attributes:
+        identity: Tokenizer; null if unknown or mixed.
+        append_eod: Whether the EOD token ends each document; null if unknown or mixed.
+        special_tokens: Whether the tokenizer's post-processor was applied; null if unknown.
         eod_id: The EOD token that ends documents; None for datasets without.
         mismatches: Mismatches inside the dataset, which its manifest records.
         merged: The different tokenizers of the datasets that it was merged from, if it records them.
     """
 
-    identity: Annotated[
-        TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown or mixed.")
-    ] = None
-    append_eod: Annotated[
-        bool | None, Key("append_eod", "Whether the EOD token ends each document; null if unknown or mixed.")
-    ] = None
-    special_tokens: Annotated[
-        bool | None,
-        Key("special_tokens", "Whether the tokenizer's post-processor was applied; null if unknown."),
-    ] = None
-    eod_id: Annotated[
-        int | None, Key("eod_id", "EOD token that ends documents; null if none or unknown.", minimum=0)
-    ] = None
-    mismatches: Annotated[
-        tuple[TokenizerMismatch, ...] | None,
-        Key("tokenizer_mismatches", "Mismatches inside the dataset that were allowed.", omit_none=True),
-    ] = None
-    merged: Annotated[tuple[DatasetTokenizer, ...], NotStored()] = field(default=(), compare=False)
+    identity: Annotated[TokenizerIdentity | None, Named("tokenizer"), Null] = None
+    append_eod: Annotated[bool | None, Null] = None
+    special_tokens: Annotated[bool | None, Null] = None
+    eod_id: Annotated[Count | None, Null] = None
+    mismatches: Annotated[tuple[TokenizerMismatch, ...] | None, Named("tokenizer_mismatches")] = None
+    merged: Annotated[tuple[DatasetTokenizer, ...], NotStored] = field(default=(), compare=False)
 
     @property
     def parts(self) -> tuple[DatasetTokenizer, ...]:

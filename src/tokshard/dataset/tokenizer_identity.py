@@ -10,63 +10,41 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from tokshard.core.codec import SHA256, Key
+from tokshard.core.codec import Bounds, Count, Record, Sha256
 
 TokenizerKind = Literal["bytes", "huggingface", "tiktoken", "sentencepiece", "null"]
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizerIdentity:
-    """The identity of a tokenizer, independent of the location and the form of its files."""
+class TokenizerIdentity(Record):
+    """The identity of a tokenizer, independent of the location and the form of its files.
 
-    kind: Annotated[TokenizerKind, Key("kind", "Library that runs it.")]
-    name: Annotated[str | None, Key("name", "Name of the encoding, if the file alone does not define it.")]
-    sha256: Annotated[
-        str | None,
-        Key(
-            "sha256",
-            "SHA-256 of the tokenizer file; only in files of versions that did not record definition_sha256.",
-            pattern=SHA256,
-            omit_none=True,
-        ),
-    ] = field(default=None, kw_only=True)
-    vocab_size: Annotated[int, Key("vocab_size", "Tokens, added ones included.", minimum=0)]
-    max_token_id: Annotated[int, Key("max_token_id", "The largest token id.", minimum=-1)]
-    eod_id: Annotated[int | None, Key("eod_id", "The id of the EOD token.", minimum=0)]
-    eod_token: Annotated[str | None, Key("eod_token", "The text of the EOD token.")]
-    definition_sha256: Annotated[
-        str | None,
-        Key(
-            "definition_sha256",
-            "SHA-256 of the canonical definition; the same for files that were saved again.",
-            pattern=SHA256,
-            omit_none=True,
-        ),
-    ] = None
-    prefix_ids: Annotated[
-        tuple[int, ...] | None,
-        Key(
-            "prefix_ids",
-            "Ids that --special-tokens adds before each text; absent if not known.",
-            omit_none=True,
-        ),
-    ] = None
-    suffix_ids: Annotated[
-        tuple[int, ...] | None,
-        Key(
-            "suffix_ids",
-            "Ids that --special-tokens adds after each text; absent if not known.",
-            omit_none=True,
-        ),
-    ] = None
-    transformers: Annotated[
-        str | None,
-        Key(
-            "transformers",
-            "Version of transformers that read the tokenizer's directory; absent if none was needed.",
-            omit_none=True,
-        ),
-    ] = None
+    Attributes:
+        kind: Library that runs it.
+        name: Name of the encoding, if the file alone does not define it.
+        sha256: SHA-256 of the tokenizer file; only in files of versions that did not record
+            definition_sha256.
+        vocab_size: Tokens, added ones included.
+        max_token_id: The largest token id.
+        eod_id: The id of the EOD token.
+        eod_token: The text of the EOD token.
+        definition_sha256: SHA-256 of the canonical definition; the same for files that were saved again.
+        prefix_ids: Ids that --special-tokens adds before each text; absent if not known.
+        suffix_ids: Ids that --special-tokens adds after each text; absent if not known.
+        transformers: Version of transformers that read the tokenizer's directory; absent if none was needed.
+    """
+
+    kind: TokenizerKind
+    name: str | None
+    sha256: Sha256 | None = field(default=None, kw_only=True)
+    vocab_size: Count
+    max_token_id: Annotated[int, Bounds(-1)]
+    eod_id: Count | None
+    eod_token: str | None
+    definition_sha256: Sha256 | None = None
+    prefix_ids: tuple[int, ...] | None = None
+    suffix_ids: tuple[int, ...] | None = None
+    transformers: str | None = None
 
     @property
     def template_ids(self) -> tuple[int, ...]:

@@ -25,9 +25,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Literal
 
-from tokshard.core.codec import Document, Key
+from tokshard.core.codec import Document
 from tokshard.dataset.manifest import (
     MANIFEST_NAME,
     OPTIONAL_NAMES,
@@ -63,27 +63,10 @@ class PublicationRecord(Document):
     """The completely staged outputs; after this, a run can only complete the publication."""
 
     SCHEMA = "tokshard.publication/1"
-    IS_PUBLISHED = False
 
-    outputs: Annotated[
-        tuple[tuple[FileName, ...], ...], Key("outputs", "Files of each output, except its manifest.")
-    ]
-    suffixes: Annotated[
-        tuple[str, ...] | None,
-        Key(
-            "suffixes",
-            "Suffix of each output's path prefix after the run's; absent if all are empty.",
-            omit_none=True,
-        ),
-    ] = None
-    refuses_existing: Annotated[
-        Literal[True] | None,
-        Key(
-            "refuses_existing",
-            "Existing files are not replaced; absent if they are (--force).",
-            omit_none=True,
-        ),
-    ] = None
+    outputs: tuple[tuple[FileName, ...], ...]
+    suffixes: tuple[str, ...] | None = None
+    refuses_existing: Literal[True] | None = None
 
 
 class DigestingWriter:

@@ -12,9 +12,8 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Annotated
 
-from tokshard.core.codec import Document, Key, decode, encode
+from tokshard.core.codec import Document, decode, encode
 from tokshard.dataset.build_run import OutputState
 from tokshard.dataset.products import EXPORT_DIRECTORY
 from tokshard.dataset.workdir import refuse_link, remove_temporary_files
@@ -54,12 +53,9 @@ class ExportPublication(Document):
 
     SCHEMA = "tokshard.export-publication/1"
     OLDER_HINT = "remove the directory and export again"
-    IS_PUBLISHED = False
 
-    removes: Annotated[
-        tuple[str, ...], Key("removes", "Files of the replaced export that the new one does not have.")
-    ]
-    replaces: Annotated[bool, Key("replaces", "Whether existing files are replaced.")]
+    removes: tuple[str, ...]
+    replaces: bool
 
 
 def has_unfinished_work(directory: str) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from tokshard.core.background import Background
-from tokshard.core.codec import Document, Key
+from tokshard.core.codec import Amount, Count, Document, Tool
 from tokshard.core.formatting import counted, listed
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.build_run import OutputState
@@ -24,6 +24,7 @@ from tokshard.exchange.manifest import ExportManifest, ExportParameters, ExportP
 from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.shards import ExportedFile, Position, WrittenShard
 from tokshard.exchange.source import OpenSource, open_source
+from tokshard.storage.digest import UNSEALED, sealed
 from tokshard.storage.lock import lock_mode
 from tokshard.storage.paths import strip_data_suffix
 
@@ -44,39 +45,25 @@ _SHARD_TOKENS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport(Document):
-    """An export, and what :func:`tokshard.export` did.
-
-    Attributes:
-        manifest: The export as it was written or found; None after a dry run.
-    """
+    """An export, and what :func:`tokshard.export` did."""
 
     SCHEMA = "tokshard.export-report/1"
 
-    output: Annotated[str, Key("output", "Directory of the export.")]
-    source: Annotated[str, Key("source", "The source, as the user named it.")]
-    action: Annotated[
-        Literal["planned", "written", "found"],
-        Key("action", "planned: a dry run; written; found: the output was up to date."),
-    ]
-    plan: Annotated[ExportPlan, Key("plan", "Requested parameters, and the source.")]
-    manifest: Annotated[
-        ExportManifest | None,
-        Key("manifest", "Manifest of the export; absent after a dry run.", omit_none=True),
-    ] = None
-    state: Annotated[
-        OutputState | None,
-        Key("state", "State that a run would start from; absent except after a dry run.", omit_none=True),
-    ] = None
-    dtype_detail: Annotated[str, Key("dtype_detail", "Reason for the dtype.")]
-    records: Annotated[int, Key("records", "Documents, or samples, of the source.", minimum=0)]
-    source_tokens: Annotated[int, Key("source_tokens", "Tokens of the source.", minimum=0)]
-    files: Annotated[
-        int,
-        Key("files", "Files; planned for nanogpt as if all documents ended with the EOD token.", minimum=0),
-    ]
-    shards_resumed: Annotated[int, Key("shards_resumed", "Shards written by an earlier run.", minimum=0)] = 0
-    seconds: Annotated[float, Key("seconds", "Duration.", minimum=0)]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")] = ()
+    output: str
+    source: str
+    action: Literal["planned", "written", "found"]
+    plan: ExportPlan
+    manifest: ExportManifest | None = None
+    state: OutputState | None = None
+    dtype_detail: str
+    records: Count
+    source_tokens: Count
+    files: Count
+    shards: Count | None = None
+    size_bytes: Count | None = None
+    shards_resumed: Count = 0
+    seconds: Amount
+    warnings: tuple[str, ...] = ()
 
 
 def export(
@@ -134,6 +121,8 @@ def export(
             action="found" if was_there else "written",
             manifest=manifest,
             files=len(manifest.files),
+            shards=manifest.shards,
+            size_bytes=manifest.size_bytes,
             shards_resumed=resumed,
             warnings=tuple(_warnings(job, manifest)),
             **_facts(job, started),
@@ -346,16 +335,20 @@ def _manifest(job: _ExportJob, shards: list[WrittenShard], files: tuple[Exported
     records, plan = job.source.records, job.output.plan
     tokens = sum(shard.tokens for shard in shards)
     added = sum(shard.added for shard in shards)
-    return ExportManifest(
-        fingerprint=plan.fingerprint,
-        parameters=plan.parameters,
-        source=plan.source,
-        tokenizer=job.source.tokenizer.identity,
-        records=records.count,
-        tokens=tokens,
-        tokens_added=added,
-        tokens_left_out=records.tokens + added - tokens,
-        files=files,
+    return sealed(
+        ExportManifest(
+            tool=Tool(),
+            fingerprint=plan.fingerprint,
+            parameters=plan.parameters,
+            source=plan.source,
+            tokenizer=job.source.tokenizer.identity,
+            records=records.count,
+            tokens=tokens,
+            tokens_added=added,
+            tokens_left_out=records.tokens + added - tokens,
+            files=files,
+            seal=UNSEALED,
+        )
     )
 
 

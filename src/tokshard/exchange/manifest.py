@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
-from tokshard.core.codec import SHA256, Document, Key, Tool, encode
+from tokshard.core.codec import Count, Document, Named, Positive, Record, Sha256, Tool, encode
 from tokshard.core.formatting import setting
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.products import EXPORT_DIRECTORY
@@ -28,63 +28,40 @@ _UNKNOWN = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportParameters:
+class ExportParameters(Record):
     """The options that determine the bytes of an export."""
 
-    to: Annotated[FormatName, Key("format", "Format.")]
-    dtype: Annotated[str, Key("dtype", "Dtype of the tokens.")]
-    name: Annotated[str, Key("name", "Beginning of the file names.")]
-    shard_tokens: Annotated[int, Key("shard_tokens", "Limit of tokens per shard.", minimum=1)]
-    eod_id: Annotated[
-        int | None,
-        Key("eod_id", "Token that is left out at the end of documents.", minimum=0, omit_none=True),
-    ] = None
-    bos_id: Annotated[int | None, Key("bos_id", "Token before each document.", minimum=0, omit_none=True)] = (
-        None
-    )
-    val_shards: Annotated[
-        int | None, Key("val_shards", "Number of shards named val.", minimum=0, omit_none=True)
-    ] = None
-    header: Annotated[
-        Literal["fineweb", "automodel"] | None, Key("header", "Header of the files.", omit_none=True)
-    ] = None
-    tokenizer_name: Annotated[
-        str | None, Key("tokenizer_name", "Name of the tokenizer in the metadata.", omit_none=True)
-    ] = None
-    last_label: Annotated[
-        bool | None, Key("last_label", "Whether samples have their last label.", omit_none=True)
-    ] = None
-    pad_id: Annotated[
-        int | None, Key("pad_id", "Token that fills short samples.", minimum=0, omit_none=True)
-    ] = None
+    to: Annotated[FormatName, Named("format")]
+    dtype: str
+    name: str
+    shard_tokens: Positive
+    eod_id: Count | None = None
+    bos_id: Count | None = None
+    val_shards: Count | None = None
+    header: Literal["fineweb", "automodel"] | None = None
+    tokenizer_name: str | None = None
+    last_label: bool | None = None
+    pad_id: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceDataset:
+class SourceDataset(Record):
     """A dataset whose tokens were exported."""
 
-    path_prefix: Annotated[str, Key("path_prefix", "Absolute path prefix, or URL.")]
-    fingerprint: Annotated[DatasetFingerprint, Key("fingerprint", "Fingerprint of its content.")]
-    bin: Annotated[FileFingerprint, Key("bin", "Size and sampled digest of the .bin file.")]
+    path_prefix: str
+    fingerprint: DatasetFingerprint
+    bin: FileFingerprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportSource:
+class ExportSource(Record):
     """The records of an export: the documents of a dataset, or samples."""
 
-    kind: Annotated[SourceKind, Key("kind", "Kind of the source.")]
-    path: Annotated[str, Key("path", "Absolute path, path prefix or URL of the source.")]
-    datasets: Annotated[tuple[SourceDataset, ...], Key("datasets", "Its datasets.")]
-    split: Annotated[str | None, Key("split", "Split of the samples.", omit_none=True)] = None
-    samples_sha256: Annotated[
-        str | None,
-        Key(
-            "samples_sha256",
-            "SHA-256 of the samples and their order.",
-            pattern=SHA256,
-            omit_none=True,
-        ),
-    ] = None
+    kind: SourceKind
+    path: str
+    datasets: tuple[SourceDataset, ...]
+    split: str | None = None
+    samples_sha256: Sha256 | None = None
 
     def content(self) -> ExportSource:
         """Return the source without paths and without digests that need not be known."""
@@ -121,10 +98,9 @@ class ExportPlan(Document):
     """Everything that determines the bytes of an export."""
 
     SCHEMA = "tokshard.export-plan/1"
-    IS_PUBLISHED = False
 
-    parameters: Annotated[ExportParameters, Key("parameters", "Options that determine the bytes.")]
-    source: Annotated[ExportSource, Key("source", "Exported records.")]
+    parameters: ExportParameters
+    source: ExportSource
 
     @property
     def fingerprint(self) -> str:
@@ -144,31 +120,22 @@ class ExportPlan(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportManifest(Document):
-    """The manifest of an export: ``.tokshard/export.json`` in its directory.
-
-    The seal is computed from all other fields unless it is passed.
-    """
+    """The manifest of an export: ``.tokshard/export.json`` in its directory."""
 
     SCHEMA = "tokshard.export/1"
     OLDER_HINT = "remove the directory and export again"  # only its manifest lists the files to replace
 
-    tool: Annotated[Tool, Key("tool", "The program that wrote the export.")] = field(default_factory=Tool)
-    fingerprint: Annotated[str, Key("fingerprint", "SHA-256 of the plan.", pattern=SHA256)]
-    parameters: Annotated[ExportParameters, Key("parameters", "Options that determine the bytes.")]
-    source: Annotated[ExportSource, Key("source", "Exported records.")]
-    tokenizer: Annotated[TokenizerIdentity | None, Key("tokenizer", "Tokenizer; null if unknown or mixed.")]
-    records: Annotated[int, Key("records", "Documents, or samples.", minimum=0)]
-    tokens: Annotated[int, Key("tokens", "Tokens in the files.", minimum=0)]
-    tokens_added: Annotated[int, Key("tokens_added", "Of them, BOS tokens that were added.", minimum=0)]
-    tokens_left_out: Annotated[
-        int, Key("tokens_left_out", "EOD tokens of the source that were left out.", minimum=0)
-    ]
-    files: Annotated[tuple[ExportedFile, ...], Key("files", "Files of the export.")]
-    seal: Annotated[str, Key("seal", "SHA-256 of all other fields.", pattern=SHA256)] = ""
-
-    def __post_init__(self) -> None:
-        if not self.seal:
-            object.__setattr__(self, "seal", self.expected_seal())
+    tool: Tool
+    fingerprint: Sha256
+    parameters: ExportParameters
+    source: ExportSource
+    tokenizer: TokenizerIdentity | None
+    records: Count
+    tokens: Count
+    tokens_added: Count
+    tokens_left_out: Count
+    files: tuple[ExportedFile, ...]
+    seal: Sha256
 
     @property
     def shards(self) -> int:
@@ -179,11 +146,6 @@ class ExportManifest(Document):
     def size_bytes(self) -> int:
         """The size of all files."""
         return sum(file.size_bytes for file in self.files)
-
-    def expected_seal(self) -> str:
-        """Return the SHA-256 of all fields but the seal."""
-        value: dict[str, Any] = self.to_json()
-        return identity_digest({name: part for name, part in value.items() if name != "seal"})
 
 
 def manifest_path(directory: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from tokshard.core.codec import XXH3_128, Key
+from tokshard.core.codec import Count, Named, Record, Xxh3
 from tokshard.exchange.records import Records, begin_of, first_end_above, first_end_at
 
 Rule = Literal["below", "within", "reaches"]
@@ -36,35 +36,31 @@ class ShardRange:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportedFile:
+class ExportedFile(Record):
     """A file of an export."""
 
-    name: Annotated[str, Key("name", "File name in the directory of the export.")]
-    size_bytes: Annotated[int, Key("bytes", "Size in bytes.", minimum=0)]
-    xxh3_128: Annotated[str, Key("xxh3_128", "XXH3-128 of the content.", pattern=XXH3_128)]
-    tokens: Annotated[
-        int | None, Key("tokens", "Tokens; absent for files without tokens.", minimum=0, omit_none=True)
-    ] = None
+    name: str
+    size_bytes: Annotated[Count, Named("bytes")]
+    xxh3_128: Xxh3
+    tokens: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class Position(Record):
     """The place in the records where the next shard begins."""
 
-    record: Annotated[int, Key("record", "Record that the next shard begins with.", minimum=0)] = 0
-    offset: Annotated[
-        int, Key("offset", "Tokens of this record, as written, that are in earlier shards.", minimum=0)
-    ] = 0
+    record: Count = 0
+    offset: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenShard:
+class WrittenShard(Record):
     """A shard whose files are complete: an entry of the journal."""
 
-    number: Annotated[int, Key("shard", "Number of the shard, from 0.", minimum=0)]
-    files: Annotated[tuple[ExportedFile, ...], Key("files", "Its files.")]
-    next: Annotated[Position, Key("next", "Where the next shard begins.")]
-    added: Annotated[int, Key("added", "Tokens that records do not have.", minimum=0)] = 0
+    number: Annotated[Count, Named("shard")]
+    files: tuple[ExportedFile, ...]
+    next: Position
+    added: Count = 0
 
     @property
     def tokens(self) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.core.codec import Document, Key, encode
+from tokshard.core.codec import Count, Document, encode
 from tokshard.errors import IntegrityError, ResumeMismatchError, UsageError
 from tokshard.ranks.assignment import Assignment
 from tokshard.ranks.layouts import Striped
@@ -216,37 +216,18 @@ def _largest_buffer(assignment: Assignment) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderState(Document):
-    """The position of all ranks in a stream; no rank, and no world size, is part of it.
-
-    Attributes:
-        plan_id: The plan.
-        stream: The name of the stream.
-        consumed_samples: What all ranks together have consumed, before this plan, too.
-        epoch: The epoch of the next sample; for people.
-        order: What identifies the order in which all ranks together consume samples, if that does not
-            depend on the number of ranks (mode ``single``); else None.
-        order_start: The consumed samples at which that order begins.
-        epoch_samples: How many samples its epochs have for all ranks; those of the first epoch first.
-    """
+    """The position of all ranks in a stream; no rank, and no world size, is part of it."""
 
     SCHEMA = "tokshard.loader/1"
     OLDER_HINT = "resume with the tokshard that saved it, or call seek() with the samples consumed so far"
 
-    plan_id: Annotated[str, Key("plan_id", "Plan.")]
-    stream: Annotated[str, Key("stream", "Stream.")]
-    consumed_samples: Annotated[
-        int,
-        Key("consumed_samples", "Samples that all ranks have consumed, before this plan, too.", minimum=0),
-    ]
-    epoch: Annotated[int, Key("epoch", "Epoch of the next sample, for people.", minimum=0)]
-    order: Annotated[
-        str | None,
-        Key("order", "Digest of the order of consumption; null if it depends on the number of ranks."),
-    ]
-    order_start: Annotated[int, Key("order_start", "Consumed samples at which the order begins.")]
-    epoch_samples: Annotated[
-        tuple[int, ...], Key("epoch_samples", "Samples of the epochs of each epoch range, over all ranks.")
-    ]
+    plan_id: str
+    stream: str
+    consumed_samples: Count
+    epoch: Count
+    order: str | None
+    order_start: int
+    epoch_samples: tuple[int, ...]
 
     @classmethod
     def of_dict(cls, value: Any) -> LoaderState:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Count, Named, Positive, Record
 from tokshard.errors import UsageError
 from tokshard.ranks.intervals import Intervals
 from tokshard.ranks.layouts import Layout, repeats, repeats_any
@@ -32,22 +32,22 @@ ENDLESS = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class EpochRange:
+class EpochRange(Record):
     """One or more epochs over the same positions with the same assignment.
 
     Attributes:
         order: Positions to sample ids, in each epoch.
-        layout: Ranks to positions.
+        layout: Positions of the order that each rank reads.
         first_epoch: The number of the first epoch.
         epochs: How many there are; None for no end.
     """
 
-    order: Annotated[SampleOrder, Key("order", "Order of the sample ids.")]
-    layout: Annotated[Layout, Key("layout", "Positions of the order that each rank reads.")]
-    first_epoch: Annotated[int, Key("first_epoch", "First epoch.", minimum=0)] = 0
-    epochs: Annotated[int | None, Key("epochs", "Number of epochs; null for no end.", minimum=1)] = 1
+    order: SampleOrder
+    layout: Layout
+    first_epoch: Count = 0
+    epochs: Positive | None = 1
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if self.layout.samples != self.order.samples:
             raise UsageError(
                 f"the layout must have {self.order.samples} positions, got {self.layout.samples}"
@@ -88,22 +88,22 @@ class ReadPositions:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(Record):
     """The samples of all ranks, from one number of consumed samples on.
 
     Local indices number what a rank reads from the start of this assignment on; every rank has equally
     many, and step ``s`` is the same range of them on each.
 
+    Raises:
+        UsageError: The parts do not fit, or there are fewer samples than the steps need.
+
     Attributes:
-        epoch_ranges: What is read, one after the other.
+        epoch_ranges: Epochs that are read, one range after the other.
         micro_batch_size: The samples of a micro-batch of one rank.
         schedule: The global batch size at any number of consumed samples.
         steps: The number of steps.
-        consumed_samples: What all ranks had consumed before step 0.
+        consumed_samples: Samples that all ranks had consumed before step 0.
         skipped: How many samples of each rank, from the start of the passes on, were read before step 0.
-
-    Raises:
-        UsageError: The parts do not fit, or there are fewer samples than the steps need.
 
     Example:
         >>> from tokshard.ranks.layouts import Striped
@@ -112,26 +112,18 @@ class Assignment:
         >>> plan = Assignment((whole,), 4, BatchSchedule.constant(16), steps=6)
         >>> plan.ids(rank=1, first=0, count=8).tolist()
         [4, 5, 6, 7, 12, 13, 14, 15]
-        >>> plan.locate(np.array([13]), epoch=0).step.tolist(), plan.tail(0).to_json_value()
-        ([0], [[96, 100]])
+        >>> plan.locate(np.array([13]), epoch=0).step.tolist(), plan.tail(0).pairs()
+        ([0], ((96, 100),))
     """
 
-    epoch_ranges: Annotated[
-        tuple[EpochRange, ...], Key("epoch_ranges", "Epochs that are read, one range after the other.")
-    ]
-    micro_batch_size: Annotated[
-        int, Key("micro_batch_size", "Samples of a micro-batch of one rank.", minimum=1)
-    ]
-    schedule: Annotated[BatchSchedule, Key("batch_schedule", "Global batch size over time.")]
-    steps: Annotated[int, Key("steps", "Number of steps.", minimum=0)]
-    consumed_samples: Annotated[
-        int, Key("consumed_samples", "Samples that all ranks had consumed before step 0.", minimum=0)
-    ] = 0
-    skipped: Annotated[
-        int, Key("skipped_per_rank", "Samples of each rank that were read before step 0.", minimum=0)
-    ] = 0
+    epoch_ranges: tuple[EpochRange, ...]
+    micro_batch_size: Positive
+    schedule: Annotated[BatchSchedule, Named("batch_schedule")]
+    steps: Count
+    consumed_samples: Count = 0
+    skipped: Annotated[Count, Named("skipped_per_rank")] = 0
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if not self.epoch_ranges:
             raise UsageError("an assignment must have at least 1 epoch range")
         if min(self.steps, self.consumed_samples, self.skipped) < 0 or self.micro_batch_size < 1:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from tokshard.core.codec import SHA256, Key
+from tokshard.core.codec import Amount, Count, Null, Record, Sha256
 from tokshard.errors import UsageError
 from tokshard.ranks.assignment import Assignment
 from tokshard.ranks.sources import FileFingerprint
@@ -20,51 +20,31 @@ SOURCE_EPOCH_ALGORITHM: SourceEpochAlgorithm = "tokshard.feistel/1:lap"
 
 
 @dataclass(frozen=True, slots=True)
-class Reweighting:
+class Reweighting(Record):
     """Record of the order of a re-weighted blend.
 
     Raises:
         UsageError: There is not one number of each kind for each source.
+
+    Attributes:
+        weights: Weight of each dataset of the stream; 0 for those that are not drawn any more.
+        seed: Seed of source epochs that begin after the stop.
+        next_source_epochs: First epoch of each dataset that was not begun before the stop.
+        unread: Fingerprint of the array of unread samples: int64 rows of source, source epoch, first sample
+            and one past the last.
+        source_epochs: Fingerprint of the array of source epochs: int64 rows of source, source epoch and first
+            sample of the plan in it.
+        algorithm: Frozen name of the order of a source epoch.
     """
 
-    weights: Annotated[
-        tuple[float, ...],
-        Key(
-            "weights",
-            "Weight of each dataset of the stream; 0 for those that are not drawn any more.",
-            minimum=0,
-        ),
-    ]
-    seed: Annotated[int, Key("seed", "Seed of source epochs that begin after the stop.", minimum=0)]
-    next_source_epochs: Annotated[
-        tuple[int, ...],
-        Key(
-            "next_source_epochs",
-            "First epoch of each dataset that was not begun before the stop.",
-            minimum=0,
-        ),
-    ]
-    unread: Annotated[
-        FileFingerprint,
-        Key(
-            "unread",
-            "Fingerprint of the array of unread samples: int64 rows of source, source epoch, first sample "
-            "and one past the last.",
-        ),
-    ]
-    source_epochs: Annotated[
-        FileFingerprint,
-        Key(
-            "source_epochs",
-            "Fingerprint of the array of source epochs: int64 rows of source, source epoch and first sample "
-            "of the plan in it.",
-        ),
-    ]
-    algorithm: Annotated[
-        SourceEpochAlgorithm, Key("algorithm", "Frozen name of the order of a source epoch.")
-    ] = SOURCE_EPOCH_ALGORITHM
+    weights: tuple[Amount, ...]
+    seed: Count
+    next_source_epochs: tuple[Count, ...]
+    unread: FileFingerprint
+    source_epochs: FileFingerprint
+    algorithm: SourceEpochAlgorithm = SOURCE_EPOCH_ALGORITHM
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if len(self.next_source_epochs) != len(self.weights):
             raise UsageError(
                 f"next_source_epochs must have {len(self.weights)} items like weights, "
@@ -73,24 +53,25 @@ class Reweighting:
 
 
 @dataclass(frozen=True, slots=True)
-class StoppedStream:
+class StoppedStream(Record):
     """A stream of a plan that was stopped.
 
     Raises:
         UsageError: The plan has no such step, or other samples are consumed after it.
+
+    Attributes:
+        assignment: Samples that the stopped plan was reading.
+        step: Steps that were taken.
+        consumed_samples: Samples consumed after these steps, over all ranks.
+        reweighting: Weights of the next plan's new blend; null if it reads the same samples.
     """
 
-    assignment: Annotated[Assignment, Key("assignment", "Samples that the stopped plan was reading.")]
-    step: Annotated[int, Key("step", "Steps that were taken.", minimum=0)]
-    consumed_samples: Annotated[
-        int, Key("consumed_samples", "Samples consumed after these steps, over all ranks.", minimum=0)
-    ]
-    reweighting: Annotated[
-        Reweighting | None,
-        Key("reweighting", "Weights of the next plan's new blend; null if it reads the same samples."),
-    ] = None
+    assignment: Assignment
+    step: Count
+    consumed_samples: Count
+    reweighting: Annotated[Reweighting | None, Null] = None
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if self.step > self.assignment.steps:
             raise UsageError(f"step must be at most {self.assignment.steps}, got {self.step}")
         if self.assignment.consumed_after(self.step) != self.consumed_samples:
@@ -101,11 +82,16 @@ class StoppedStream:
 
 
 @dataclass(frozen=True, slots=True)
-class StoppedPlan:
-    """A plan that was stopped, and that the next one continues."""
+class StoppedPlan(Record):
+    """A plan that was stopped, and that the next one continues.
 
-    plan_id: Annotated[str, Key("plan_id", "Id of the plan.", pattern=SHA256)]
-    streams: Annotated[dict[str, StoppedStream], Key("streams", "Its streams that continue, by name.")]
+    Attributes:
+        plan_id: Id of the plan.
+        streams: Its streams that continue, by name.
+    """
+
+    plan_id: Sha256
+    streams: dict[str, StoppedStream]
 
 
 def stops_of(history: Iterable[StoppedPlan], stream: str) -> tuple[StoppedStream, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -29,11 +29,9 @@ class Intervals:
         >>> some = Intervals.of([(0, 3), (10, 12)])
         >>> some.count, some.nth(np.array([2, 3])).tolist(), some.index(np.array([11, 5])).tolist()
         (5, [2, 10], [4, -1])
-        >>> some.complement(15).to_json_value()
-        [[3, 10], [12, 15]]
+        >>> some.complement(15).pairs()
+        ((3, 10), (12, 15))
     """
-
-    JSON_TYPE: ClassVar[object] = tuple[tuple[int, int], ...]
 
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
@@ -68,22 +66,9 @@ class Intervals:
         unique = np.unique(members)
         return cls.of_bounds(unique, unique + 1)
 
-    @classmethod
-    def from_json_value(cls, value: tuple[tuple[int, int], ...]) -> Self:
-        """Return the set of pairs that :meth:`to_json_value` gave.
-
-        Raises:
-            UsageError: The pairs are not ascending, are empty or touch each other.
-        """
-        result = cls.of(value)
-        if result.starts.size != len(value):
-            raise UsageError("intervals must not be empty or adjacent")
-        return result
-
-    def to_json_value(self) -> list[list[int]]:
-        """Return the intervals as a list of ``[start, stop]``."""
-        pairs: list[list[int]] = np.stack((self.starts, self.stops), axis=1).tolist()
-        return pairs
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Return the intervals as pairs (start, stop)."""
+        return tuple(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Intervals):
@@ -133,8 +118,8 @@ class Intervals:
         """Return the members at the places of another set: the composition of two selections.
 
         Example:
-            >>> Intervals.of([(0, 3), (10, 12)]).select(Intervals.of([(2, 4)])).to_json_value()
-            [[2, 3], [10, 11]]
+            >>> Intervals.of([(0, 3), (10, 12)]).select(Intervals.of([(2, 4)])).pairs()
+            ((2, 3), (10, 11))
 
         Raises:
             IndexError: A place is past the last member.

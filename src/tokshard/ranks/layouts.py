@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
 import numpy as np
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Named, Positive, Record
 from tokshard.errors import UsageError
 from tokshard.ranks.intervals import Intervals
 
@@ -34,33 +34,31 @@ if ranks have no blocks; ``first``, the rank's own samples from its first one on
 
 
 @dataclass(frozen=True, slots=True)
-class Striped:
+class Striped(Record):
     """Stripes of ``width`` positions, dealt to the ranks in turn.
+
+    Example:
+        >>> layout = Striped(12, ranks=3, width=2, samples_per_rank=4)
+        >>> layout.positions(1, 0, 4).tolist()
+        [2, 3, 8, 9]
 
     Attributes:
         samples: The number of positions, 1 or more.
         ranks: The data-parallel size.
         width: The positions of a stripe.
         samples_per_rank: The samples that every rank reads, a multiple of the width.
-        repeat: See :data:`Repeat`.
-
-    Example:
-        >>> layout = Striped(12, ranks=3, width=2, samples_per_rank=4)
-        >>> layout.positions(1, 0, 4).tolist()
-        [2, 3, 8, 9]
+        repeat: Samples that fill up a rank that has too few.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("layout", "striped")
 
-    samples: Annotated[int, Key("samples", "Positions of an epoch.", minimum=1)]
-    ranks: Annotated[int, Key("data_parallel", "Data-parallel size.", minimum=1)]
-    width: Annotated[int, Key("width", "Positions of a stripe.", minimum=1)]
-    samples_per_rank: Annotated[
-        int, Key("samples_per_rank", "Samples that every rank reads in an epoch.", minimum=1)
-    ]
-    repeat: Annotated[Repeat, Key("repeat", "Samples that fill up a rank that has too few.")] = "last"
+    samples: Positive
+    ranks: Annotated[Positive, Named("data_parallel")]
+    width: Positive
+    samples_per_rank: Positive
+    repeat: Repeat = "last"
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         _check_sizes(self)
         if self.width < 1 or self.samples_per_rank % self.width:
             raise UsageError(
@@ -125,33 +123,31 @@ class Striped:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocked:
+class Blocked(Record):
     """Blocks of ``run`` consecutive positions, one for each rank.
-
-    Attributes:
-        samples: The number of positions, 1 or more.
-        ranks: The data-parallel size.
-        run: The positions of a block; the blocks at the end may be shorter or empty.
-        samples_per_rank: The samples that every rank reads.
-        repeat: See :data:`Repeat`; only ``last`` for blocks.
 
     Example:
         >>> layout = Blocked(5, ranks=3, run=2, samples_per_rank=2)
         >>> [layout.positions(rank, 0, 2).tolist() for rank in range(3)]
         [[0, 1], [2, 3], [4, 4]]
+
+    Attributes:
+        samples: The number of positions, 1 or more.
+        ranks: The data-parallel size.
+        run: The positions of a block; the blocks at the end may be shorter or empty.
+        samples_per_rank: Samples that every rank reads in an epoch.
+        repeat: Samples that fill up a rank that has too few.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("layout", "blocked")
 
-    samples: Annotated[int, Key("samples", "Positions of an epoch.", minimum=1)]
-    ranks: Annotated[int, Key("data_parallel", "Data-parallel size.", minimum=1)]
-    run: Annotated[int, Key("run", "Positions of a block.", minimum=1)]
-    samples_per_rank: Annotated[
-        int, Key("samples_per_rank", "Samples that every rank reads in an epoch.", minimum=1)
-    ]
-    repeat: Annotated[Repeat, Key("repeat", "Samples that fill up a rank that has too few.")] = "last"
+    samples: Positive
+    ranks: Annotated[Positive, Named("data_parallel")]
+    run: Positive
+    samples_per_rank: Positive
+    repeat: Repeat = "last"
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         _check_sizes(self)
         if self.run < 1 or self.repeat != "last":
             raise UsageError(f"invalid layout: blocks of {self.run} samples with repeat {self.repeat!r}")

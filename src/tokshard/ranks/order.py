@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Count, Named, Positive, Record
 from tokshard.core.keyed_orders import derive_key, hashes, sorted_order, subkeys
 from tokshard.errors import UsageError
 from tokshard.ranks.intervals import Intervals
@@ -39,23 +40,30 @@ if TYPE_CHECKING:
 BUCKETING_ALGORITHM: Final = "tokshard.bucketing/1"
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+@dataclass(frozen=True)
+class Selection(Record):
     """Only some positions, in ascending order: the unread rest of an order.
 
     Attributes:
         of: The number of positions to select from.
-        kept: Those that are selected.
+        ranges: Positions that are selected: pairs (start, stop), ascending and neither empty nor adjacent.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "selection")
 
-    of: Annotated[int, Key("selected_from", "Number of positions to select from.", minimum=1)]
-    kept: Annotated[Intervals, Key("selected", "Positions that are selected.")]
+    of: Annotated[Positive, Named("selected_from")]
+    ranges: Annotated[tuple[tuple[Count, Count], ...], Named("selected")]
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
+        if self.kept.starts.size != len(self.ranges):
+            raise UsageError("intervals must not be empty or adjacent")
         if not self.kept.count or int(self.kept.stops[-1]) > self.of:
             raise UsageError(f"a selection must keep from 1 to {self.of} positions")
+
+    @cached_property
+    def kept(self) -> Intervals:
+        """The positions that are selected."""
+        return Intervals.of(self.ranges)
 
     @property
     def samples(self) -> int:
@@ -72,25 +80,23 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumptionOrder:
+class ConsumptionOrder(Record):
     """Positions in the order in which all ranks of a layout read them, and then those that it drops.
 
     With it another world continues exactly in the order of this one, whatever its layout: micro-batch by
     micro-batch, and within each rank by rank.
 
     Attributes:
-        layout: The layout, without repeated samples.
+        layout: Layout whose ranks consume the positions.
         micro_batch_size: The samples of a micro-batch of one rank.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "consumption-order")
 
-    layout: Annotated[Layout, Key("layout", "Layout whose ranks consume the positions.")]
-    micro_batch_size: Annotated[
-        int, Key("micro_batch_size", "Samples of a micro-batch of one rank.", minimum=1)
-    ]
+    layout: Layout
+    micro_batch_size: Positive
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         per_rank = self.layout.samples_per_rank
         if per_rank % self.micro_batch_size:
             raise UsageError(
@@ -134,20 +140,20 @@ class ConsumptionOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucketing:
+class Bucketing(Record):
     """A bijection of positions that brings similar keys together.
-
-    Attributes:
-        samples: The number of positions.
-        buffer: The positions of a window, a multiple of the pack: memory and reading ahead grow with it.
-        pack: How many similar samples come together: micro batch size times data-parallel size, so that
-            all ranks have similar work at the same time.
-        seed: The seed.
-        per_epoch: Whether each epoch has its own order.
-        algorithm: The frozen name of this order.
 
     Raises:
         UsageError: The buffer is not a multiple of the pack.
+
+    Attributes:
+        samples: Positions that it orders.
+        buffer: The positions of a window, a multiple of the pack: memory and reading ahead grow with it.
+        pack: How many similar samples come together: micro batch size times data-parallel size, so that all
+            ranks have similar work at the same time.
+        seed: The seed.
+        per_epoch: Whether each epoch has its own order.
+        algorithm: The frozen name of this order.
 
     Example:
         >>> lengths = np.array([9, 1, 8, 2, 7, 3, 6, 4])
@@ -159,16 +165,14 @@ class Bucketing:
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "bucketing")
 
-    samples: Annotated[int, Key("samples", "Positions that it orders.", minimum=1)]
-    buffer: Annotated[int, Key("buffer", "Positions of a window that is sorted.", minimum=1)]
-    pack: Annotated[int, Key("pack", "Similar samples that stay together.", minimum=1)]
-    seed: Annotated[int, Key("seed", "Seed.", minimum=0)]
-    per_epoch: Annotated[bool, Key("per_epoch", "Whether each epoch has its own order.")] = True
-    algorithm: Annotated[
-        Literal["tokshard.bucketing/1"], Key("algorithm", "Name of the frozen algorithm.")
-    ] = BUCKETING_ALGORITHM
+    samples: Positive
+    buffer: int
+    pack: int
+    seed: Count
+    per_epoch: bool = True
+    algorithm: Literal["tokshard.bucketing/1"] = BUCKETING_ALGORITHM
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if self.samples < 1 or self.pack < 1 or self.buffer < 1 or self.buffer % self.pack:
             raise UsageError(
                 f"the bucketing buffer must be a positive multiple of the pack, got a buffer of "
@@ -231,31 +235,28 @@ MAX_TRANSFORMS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class SampleOrder:
+class SampleOrder(Record):
     """An order of (some of) the ids 0 to ``total - 1``.
-
-    Attributes:
-        total: The number of ids of the data.
-        transforms: From the reading end to the data; none for the order of the ids.
 
     Raises:
         UsageError: Two transforms that follow each other do not fit.
 
+    Attributes:
+        total: The number of ids of the data.
+        transforms: Index transforms, from the positions that ranks read to the ids.
+
     Example:
-        >>> order = SampleOrder(10, (Selection(10, Intervals.of([(2, 4), (8, 10)])),))
+        >>> order = SampleOrder(10, (Selection(10, ((2, 4), (8, 10))),))
         >>> order.samples, order.ids(np.arange(4), epoch=0).tolist()
         (4, [2, 3, 8, 9])
         >>> order.positions(np.array([8, 0]), epoch=0).tolist()
         [2, -1]
     """
 
-    total: Annotated[int, Key("samples", "Number of sample ids.", minimum=1)]
-    transforms: Annotated[
-        tuple[Transform, ...],
-        Key("transforms", "Index transforms, from the positions that ranks read to the ids."),
-    ] = ()
+    total: Annotated[Positive, Named("samples")]
+    transforms: tuple[Transform, ...] = ()
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if self.total < 1:
             raise UsageError(f"an order must have at least 1 sample, got {self.total}")
         if len(self.transforms) > MAX_TRANSFORMS:
@@ -315,9 +316,9 @@ class SampleOrder:
             return self
         if self.transforms and isinstance(self.transforms[0], Selection):
             first = self.transforms[0]
-            kept = first.kept.select(unread)
+            kept = first.kept.select(unread).pairs()
             return SampleOrder(self.total, (Selection(first.of, kept), *self.transforms[1:]))
-        return SampleOrder(self.total, (Selection(self.samples, unread), *self.transforms))
+        return SampleOrder(self.total, (Selection(self.samples, unread.pairs()), *self.transforms))
 
     def before(self, transform: Transform) -> SampleOrder:
         """Return this order with one more transform at the reading end."""

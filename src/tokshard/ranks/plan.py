@@ -10,10 +10,10 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from tokshard.core.codec import SHA256, Document, Key, Tool, encode
+from tokshard.core.codec import Bounds, Document, Named, Null, Positive, Record, Sha256, Tool, encode
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset import products
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch, allowed_warnings
@@ -44,36 +44,32 @@ _STREAM_NAME = re.compile(r"train|test|valid(\.[0-9]{1,5})?")
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(Record):
     """Samples for one purpose (training, validation or testing), with a count of consumed samples.
 
+    Raises:
+        UsageError: The parts do not fit.
+
     Attributes:
-        source: What the sample ids refer to.
-        assignment: The rank and step of each sample.
+        source: Datasets that the sample ids refer to.
+        assignment: Samples of each rank and step, as formulas.
         mode: The requested mode.
         tail: The treatment of an incomplete final batch.
         shuffle: The requested shuffle.
         sort_key: What bucketing sorts by, one of the source's; None without bucketing.
-        boundaries: Whether attention goes no further than documents, so that every pipeline stage reads
-            their boundaries.
-
-    Raises:
-        UsageError: The parts do not fit.
+        boundaries: Whether attention goes no further than documents, so that every pipeline stage reads their
+            boundaries.
     """
 
-    source: Annotated[SampleSource, Key("source", "Datasets that the sample ids refer to.")]
-    assignment: Annotated[Assignment, Key("assignment", "Samples of each rank and step, as formulas.")]
-    mode: Annotated[str, Key("mode", "Mode.", pattern="|".join(MODES))] = "single"
-    tail: Annotated[str, Key("tail", "Treatment of an incomplete final batch.", pattern="|".join(TAILS))] = (
-        "drop"
-    )
-    shuffle: Annotated[str, Key("shuffle", "Shuffle.", pattern="|".join(SHUFFLES))] = "none"
-    sort_key: Annotated[str | None, Key("sort_key", "Key that bucketing sorts by; null for none.")] = None
-    boundaries: Annotated[
-        bool, Key("document_boundaries", "Whether every pipeline stage reads document boundaries.")
-    ] = False
+    source: SampleSource
+    assignment: Assignment
+    mode: Annotated[str, Bounds(pattern="|".join(MODES))] = "single"
+    tail: Annotated[str, Bounds(pattern="|".join(TAILS))] = "drop"
+    shuffle: Annotated[str, Bounds(pattern="|".join(SHUFFLES))] = "none"
+    sort_key: Annotated[str | None, Null] = None
+    boundaries: Annotated[bool, Named("document_boundaries")] = False
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         for epochs in self.assignment.epoch_ranges:
             if epochs.order.total != self.source.total:
                 raise UsageError(f"the order must have {self.source.total} samples, got {epochs.order.total}")
@@ -95,7 +91,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanWarning:
+class PlanWarning(Record):
     """A property of a plan that its user should know.
 
     Attributes:
@@ -103,24 +99,16 @@ class PlanWarning:
             that this one continues, and is read from its start; a new blend is read without bucketing;
             tokenizers were not compared, or documents of some datasets end or begin differently.
         stream: The stream; None for all of them.
-        path_prefix: The dataset that has changed.
+        path_prefix: Dataset that is read from its start.
         multiple: Documents must be padded to a multiple of so many tokens.
         detail: The sentence of a warning about tokenizers.
     """
 
-    code: Annotated[
-        Literal["document-padding", "changed-dataset", "no-bucketing", "tokenizer"],
-        Key("code", "Kind of the warning."),
-    ]
-    stream: Annotated[str | None, Key("stream", "Stream; absent for all.", omit_none=True)] = None
-    path_prefix: Annotated[
-        str | None, Key("path_prefix", "Dataset that is read from its start.", omit_none=True)
-    ] = None
-    multiple: Annotated[
-        int | None,
-        Key("multiple", "Tokens: documents must be padded to a multiple.", minimum=1, omit_none=True),
-    ] = None
-    detail: Annotated[str | None, Key("detail", "The warning about tokenizers.", omit_none=True)] = None
+    code: Literal["document-padding", "changed-dataset", "no-bucketing", "tokenizer"]
+    stream: str | None = None
+    path_prefix: str | None = None
+    multiple: Positive | None = None
+    detail: str | None = None
 
     @property
     def message(self) -> str:
@@ -140,46 +128,33 @@ class PlanWarning:
 class Plan(Document):
     """Samples that all ranks of a job read.
 
+    Raises:
+        UsageError: The parts do not fit, or the ``plan_id`` is not theirs.
+
     Attributes:
-        tool: The program that made it.
+        tool: Program that made the plan.
         plan_id: The SHA-256 of everything that determines what is read, and not of where files are stored;
             computed where it is not given.
-        topology: The ranks.
+        topology: Ranks of the job.
         streams: By name: ``"train"``, ``"valid"`` or ``"valid.0"``, ``"valid.1"``, ..., ``"test"``.
         history: The plans that this one continues, oldest first.
         warnings: Warnings about the plan.
         tokenizer: The tokenizer of all datasets, and how they were encoded; None if it is unknown or mixed.
-        tokenizer_mismatches: Mismatches of tokenizers that were allowed; None for none.
-
-    Raises:
-        UsageError: The parts do not fit, or a given ``plan_id`` is not theirs.
+        tokenizer_mismatches: Mismatches of the tokenizers of the data that were allowed; absent if there are
+            none.
     """
 
     SCHEMA = "tokshard.plan/1"
     OLDER_HINT = "build it again with the same tokshard shard-plan command"
 
-    tool: Annotated[Tool, Key("tool", "Program that made the plan.")] = field(default=Tool(), kw_only=True)
-    plan_id: Annotated[
-        str, Key("plan_id", "SHA-256 of everything that determines what is read.", pattern=SHA256)
-    ] = field(default="", kw_only=True)
-    topology: Annotated[Topology, Key("topology", "Ranks of the job.")]
-    streams: Annotated[dict[str, Stream], Key("streams", "Streams, by name.")]
-    history: Annotated[
-        tuple[StoppedPlan, ...], Key("history", "Plans that this one continues, oldest first.")
-    ] = ()
-    warnings: Annotated[tuple[PlanWarning, ...], Key("warnings", "Warnings about the plan.")] = ()
-    tokenizer: Annotated[
-        DatasetTokenizer | None,
-        Key("tokenizer", "Tokenizer of all datasets; absent if unknown or mixed.", omit_none=True),
-    ] = None
-    tokenizer_mismatches: Annotated[
-        tuple[TokenizerMismatch, ...] | None,
-        Key(
-            "tokenizer_mismatches",
-            "Mismatches of the tokenizers of the data that were allowed; absent if there are none.",
-            omit_none=True,
-        ),
-    ] = None
+    tool: Tool
+    plan_id: Sha256
+    topology: Topology
+    streams: dict[str, Stream]
+    history: tuple[StoppedPlan, ...]
+    warnings: tuple[PlanWarning, ...]
+    tokenizer: DatasetTokenizer | None = None
+    tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
 
     def __repr__(self) -> str:
         streams = ", ".join(
@@ -188,7 +163,21 @@ class Plan(Document):
         )
         return f"Plan({self.plan_id[:12]}, {self.topology.world_size} ranks, {streams})"
 
-    def __post_init__(self) -> None:
+    @classmethod
+    def of(
+        cls,
+        topology: Topology,
+        streams: dict[str, Stream],
+        history: tuple[StoppedPlan, ...] = (),
+        warnings: tuple[PlanWarning, ...] = (),
+        tokenizer: DatasetTokenizer | None = None,
+        tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None,
+    ) -> Self:
+        """Return the plan of some streams, with its id."""
+        plan_id = _identity(topology, streams)
+        return cls(Tool(), plan_id, topology, streams, history, warnings, tokenizer, tokenizer_mismatches)
+
+    def _validate(self) -> None:
         if not self.streams:
             raise UsageError("a plan must have at least 1 stream")
         if self.topology.world_size > MAX_WORLD_SIZE:
@@ -199,10 +188,8 @@ class Plan(Document):
             if _STREAM_NAME.fullmatch(name) is None:
                 raise UsageError(f"invalid stream name {name!r}")
             self._check(name, stream)
-        plan_id = identity_digest(self._identity())
-        if self.plan_id not in {"", plan_id}:
+        if self.plan_id != _identity(self.topology, self.streams):
             raise UsageError("plan_id contradicts the other fields: the plan was changed")
-        object.__setattr__(self, "plan_id", plan_id)
 
     def _check(self, name: str, stream: Stream) -> None:
         if stream.assignment.ranks != self.topology.data_parallel:
@@ -213,18 +200,6 @@ class Plan(Document):
         if stream.source.sequence_length is not None:
             # Raises where the sequence length is not divisible by 2 x context-parallel size.
             context_slices(stream.source.sequence_length, self.topology.context, 0)
-
-    def _identity(self) -> dict[str, Any]:
-        streams = {
-            name: {
-                "source": stream.source.id,
-                "assignment": encode(stream.assignment),
-                "sort_key": stream.sort_key,
-                "document_boundaries": stream.boundaries,
-            }
-            for name, stream in self.streams.items()
-        }
-        return {"schema": self.SCHEMA, "topology": encode(self.topology), "streams": streams}
 
     @property
     def messages(self) -> tuple[str, ...]:
@@ -263,6 +238,19 @@ class Plan(Document):
         plan = copy(self)  # paths are no part of plan_id, which takes time to compute
         object.__setattr__(plan, "streams", streams)
         return plan
+
+
+def _identity(topology: Topology, streams: Mapping[str, Stream]) -> str:
+    read = {
+        name: {
+            "source": stream.source.id,
+            "assignment": encode(stream.assignment),
+            "sort_key": stream.sort_key,
+            "document_boundaries": stream.boundaries,
+        }
+        for name, stream in streams.items()
+    }
+    return identity_digest({"schema": Plan.SCHEMA, "topology": encode(topology), "streams": read})
 
 
 def read_plan(path: str | os.PathLike[str], *, roots: Mapping[str, str] | None = None) -> Plan:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from tokshard.core.codec import Document, Key
+from tokshard.core.codec import Amount, Count, Document, Positive
 from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
 from tokshard.ranks.assignment import Assignment, EpochRange, available_steps
@@ -33,17 +34,13 @@ class ShardPlanReport(Document):
 
     SCHEMA = "tokshard.shard-plan/1"
 
-    output: Annotated[str, Key("output", "Directory of the plan.")]
-    action: Annotated[Literal["planned", "written"], Key("action", "planned: a dry run; written.")]
-    plan: Annotated[Plan, Key("plan", "The plan, with paths that can be opened.")]
-    coverage: Annotated[dict[str, Coverage], Key("coverage", "Samples that each stream reads.")]
-    files: Annotated[
-        int | None, Key("files", "Number of files; absent after a dry run.", minimum=1, omit_none=True)
-    ] = None
-    size_bytes: Annotated[
-        int | None, Key("size_bytes", "Size of all files; absent after a dry run.", minimum=0, omit_none=True)
-    ] = None
-    seconds: Annotated[float, Key("seconds", "Duration of the run.", minimum=0)]
+    output: str
+    action: Literal["planned", "written"]
+    plan: Plan
+    coverage: dict[str, Coverage]
+    files: Positive | None = None
+    size_bytes: Count | None = None
+    seconds: Amount
 
 
 def shard_plan(
@@ -85,7 +82,7 @@ def publish_plan(
         progress.start("writing the plan")
         sizes = write_plan(plan, output, force=force)
     return ShardPlanReport(
-        output=output,
+        output=os.fspath(output),
         action="planned" if sizes is None else "written",
         plan=plan,
         coverage={name: coverage_of(stream.assignment) for name, stream in plan.streams.items()},
@@ -141,7 +138,7 @@ def plan_shards(
         except UsageError as error:
             raise UsageError(f"{name}: {error.message}", hint=error.hint) from error
     warnings = (*_warnings(sources, topology), *tokenizers.warnings)
-    return Plan(topology, streams, (), warnings, tokenizers.common, tokenizers.mismatches)
+    return Plan.of(topology, streams, (), warnings, tokenizers.common, tokenizers.mismatches)
 
 
 def plan_stream(source: SampleSource, ranks: int, request: StreamRequest) -> Stream:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from tokshard.core.codec import SHA256, Document, Key, encode
+from tokshard.core.codec import Count, Document, Positive, Record, Sha256, encode
 from tokshard.dataset.products import RANK_NAME
 from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
 from tokshard.ranks.assignment import Assignment, EpochRange
@@ -24,29 +24,29 @@ from tokshard.storage.small_files import read_document
 
 
 @dataclass(frozen=True, slots=True)
-class SampleRange:
+class SampleRange(Record):
     """Neighboring samples of a dataset."""
 
-    dataset: Annotated[int, Key("dataset", "Number of the dataset.", minimum=0)]
-    first: Annotated[int, Key("first", "First sample.", minimum=0)]
-    stop: Annotated[int, Key("stop", "One past the last sample.", minimum=0)]
+    dataset: Count
+    first: Count
+    stop: Count
 
 
 @dataclass(frozen=True, slots=True)
-class RankPositions:
+class RankPositions(Record):
     """The positions of an epoch that a data-parallel rank reads, as a formula.
 
     The ``i``-th of them, from 0 to ``count - 1``, is ``start + i // run * stride + i % run``; after these the
     rank reads ``repeated`` samples again, which others or itself have read.
     """
 
-    first_epoch: Annotated[int, Key("first_epoch", "First epoch.", minimum=0)]
-    epochs: Annotated[int | None, Key("epochs", "Number of epochs; null for no end.", minimum=1)]
-    start: Annotated[int, Key("start", "First position.", minimum=0)]
-    run: Annotated[int, Key("run", "Consecutive positions.", minimum=1)]
-    stride: Annotated[int, Key("stride", "Distance between the starts of two runs.", minimum=1)]
-    count: Annotated[int, Key("count", "Number of positions.", minimum=0)]
-    repeated: Annotated[int, Key("repeated", "Samples that are read again.", minimum=0)]
+    first_epoch: Count
+    epochs: Positive | None
+    start: Count
+    run: Positive
+    stride: Positive
+    count: Count
+    repeated: Count
 
     @classmethod
     def of(cls, epochs: EpochRange, rank: int) -> RankPositions:
@@ -74,20 +74,15 @@ class RankPositions:
 
 
 @dataclass(frozen=True, slots=True)
-class RankStream:
+class RankStream(Record):
     """One stream as a rank reads it."""
 
-    needs: Annotated[tuple[str, ...], Key("needs", "Fields that the rank reads itself.")]
-    data_parallel_rank: Annotated[int, Key("data_parallel_rank", "Data-parallel rank.", minimum=0)]
-    steps: Annotated[int, Key("steps", "Number of steps, the same on all ranks.", minimum=0)]
-    samples: Annotated[int, Key("samples", "Samples that the rank reads in all steps.", minimum=0)]
-    positions: Annotated[
-        tuple[RankPositions, ...], Key("positions", "Positions that the rank reads, by epoch range.")
-    ]
-    reads: Annotated[
-        tuple[SampleRange, ...] | None,
-        Key("reads", "Ranges of samples in the order of reading; null where they are spread over all data."),
-    ]
+    needs: tuple[str, ...]
+    data_parallel_rank: Count
+    steps: Count
+    samples: Count
+    positions: tuple[RankPositions, ...]
+    reads: tuple[SampleRange, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +92,11 @@ class RankManifest(Document):
     SCHEMA = "tokshard.rank/1"
     OLDER_HINT = Plan.OLDER_HINT
 
-    rank: Annotated[int, Key("rank", "Rank in the whole job.", minimum=0)]
-    coordinates: Annotated[Coordinates, Key("coordinates", "Place in the grid of parallel dimensions.")]
-    streams: Annotated[dict[str, RankStream], Key("streams", "Streams, by name.")]
-    plan_id: Annotated[str, Key("plan_id", "Plan that the manifest follows from.", pattern=SHA256)]
-    plan: Annotated[Literal["plan.json"], Key("plan", "File of the plan, in the same directory.")]
+    rank: Count
+    coordinates: Coordinates
+    streams: dict[str, RankStream]
+    plan_id: Sha256
+    plan: Literal["plan.json"]
 
     @classmethod
     def of(cls, plan: Plan, rank: int) -> Self:

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Self
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Named, Record
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -107,17 +107,17 @@ MAX_SEGMENTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class BatchSchedule:
+class BatchSchedule(Record):
     """The global batch size as a function of the consumed samples.
-
-    Attributes:
-        segments: Pairs (consumed samples, batch size): the size holds from this many consumed samples on.
-            The first threshold is 0, and they ascend strictly.
-        round_down: Whether a size that the world does not divide is rounded down instead of refused
-            (``--decrease-batch-size-if-needed``).
 
     Raises:
         UsageError: The segments are none, do not start at 0, do not ascend, or hold a size below 1.
+
+    Attributes:
+        segments: Pairs (consumed samples, batch size): the size holds from this many consumed samples on. The
+            first threshold is 0, and they ascend strictly.
+        round_down: Whether a size that the world does not divide is rounded down instead of refused
+            (``--decrease-batch-size-if-needed``).
 
     Example:
         >>> schedule = BatchSchedule.parse("0:16 100:32")
@@ -125,15 +125,10 @@ class BatchSchedule:
         (16, 32)
     """
 
-    segments: Annotated[
-        tuple[tuple[int, int], ...],
-        Key("sizes", "Pairs of consumed samples and the global batch size from there on."),
-    ]
-    round_down: Annotated[bool, Key("round_down", "Whether sizes are rounded down to a whole multiple.")] = (
-        False
-    )
+    segments: Annotated[tuple[tuple[int, int], ...], Named("sizes")]
+    round_down: bool = False
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if not 0 < len(self.segments) <= MAX_SEGMENTS:
             raise UsageError(
                 f"a batch size schedule must have from 1 to {MAX_SEGMENTS} sizes, got {len(self.segments)}"

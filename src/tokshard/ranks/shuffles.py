@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 import numpy as np
 
 from tokshard.core.algorithms import FEISTEL_ALGORITHM, SORTED_ALGORITHM
-from tokshard.core.codec import Key
+from tokshard.core.codec import Count, Named, Positive, Record
 from tokshard.core.keyed_orders import (
     Bijection,
     derive_key,
@@ -32,7 +32,7 @@ TORCH_ALGORITHM: Final = "torch.randperm/1"
 
 
 @dataclass(frozen=True, slots=True)
-class TorchPermutation:
+class TorchPermutation(Record):
     """Megatron's cyclic order: blocks of positions, all permuted by ``torch.randperm`` seeded by the epoch.
 
     It holds the permutation of an epoch (4 bytes per element, below 2**31 elements) once it is requested.
@@ -46,14 +46,12 @@ class TorchPermutation:
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "torch-permutation")
 
-    samples: Annotated[int, Key("samples", "Positions that it orders.", minimum=1)]
-    length: Annotated[int, Key("block_length", "Positions of a block.", minimum=1)]
-    blocks: Annotated[int, Key("blocks", "Number of blocks.", minimum=1)]
-    algorithm: Annotated[Literal["torch.randperm/1"], Key("algorithm", "Name of the frozen algorithm.")] = (
-        TORCH_ALGORITHM
-    )
+    samples: Positive
+    length: Annotated[Positive, Named("block_length")]
+    blocks: Positive
+    algorithm: Literal["torch.randperm/1"] = TORCH_ALGORITHM
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if min(self.length, self.blocks) < 1 or self.length * self.blocks > self.samples:
             raise UsageError(
                 f"blocks x block_length must fit in {self.samples} samples, got {self.blocks} x {self.length}"
@@ -73,12 +71,12 @@ class TorchPermutation:
 
 
 @dataclass(frozen=True, slots=True)
-class Shuffle:
+class Shuffle(Record):
     """Positions shuffled within windows; one window for all of them is a full shuffle.
 
     Attributes:
-        samples: The number of positions.
-        window: The positions of a window.
+        samples: Positions that it orders.
+        window: Positions of a window, within which positions are shuffled.
         seed: The seed.
         per_epoch: Whether each epoch has its own order.
         algorithm: The frozen name of this order.
@@ -86,17 +84,13 @@ class Shuffle:
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "shuffle")
 
-    samples: Annotated[int, Key("samples", "Positions that it orders.", minimum=1)]
-    window: Annotated[
-        int, Key("window", "Positions of a window, within which positions are shuffled.", minimum=1)
-    ]
-    seed: Annotated[int, Key("seed", "Seed.", minimum=0)]
-    per_epoch: Annotated[bool, Key("per_epoch", "Whether each epoch has its own order.")] = True
-    algorithm: Annotated[Literal["tokshard.feistel/1"], Key("algorithm", "Name of the frozen algorithm.")] = (
-        FEISTEL_ALGORITHM
-    )
+    samples: Positive
+    window: Positive
+    seed: Count
+    per_epoch: bool = True
+    algorithm: Literal["tokshard.feistel/1"] = FEISTEL_ALGORITHM
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if self.samples < 1 or self.window < 1:
             raise UsageError(f"window must be from 1 to the {self.samples} samples, got {self.window}")
 
@@ -123,7 +117,7 @@ class Shuffle:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardShuffle:
+class ShardShuffle(Record):
     """Shards in random order, the samples of each in their own.
 
     Attributes:
@@ -135,14 +129,12 @@ class ShardShuffle:
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "shard-shuffle")
 
-    sizes: Annotated[tuple[int, ...], Key("shard_samples", "Samples of each shard.", minimum=0)]
-    seed: Annotated[int, Key("seed", "Seed.", minimum=0)]
-    per_epoch: Annotated[bool, Key("per_epoch", "Whether each epoch has its own order.")] = True
-    algorithm: Annotated[Literal["tokshard.sorted/1"], Key("algorithm", "Name of the frozen algorithm.")] = (
-        SORTED_ALGORITHM
-    )
+    sizes: Annotated[tuple[Count, ...], Named("shard_samples")]
+    seed: Count
+    per_epoch: bool = True
+    algorithm: Literal["tokshard.sorted/1"] = SORTED_ALGORITHM
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if not self.sizes or min(self.sizes) < 0 or not sum(self.sizes):
             raise UsageError("shard sizes must be at least 0, with at least 1 sample in total")
 
@@ -169,35 +161,33 @@ class ShardShuffle:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockShuffle:
+class BlockShuffle(Record):
     """Blocks of consecutive positions in random order, the positions of each in their own.
 
     Followed by a :class:`Shuffle` within windows of several blocks, this is the windowed shuffle. The last
     block is short if the samples are no multiple of its size; it takes any place, as the others do.
 
-    Attributes:
-        samples: The number of positions.
-        block: The positions of a block.
-        seed: The seed.
-        per_epoch: Whether each epoch has its own order.
-        algorithm: The frozen name of this order.
-
     Example:
         >>> BlockShuffle(8, 3, seed=2).forward(np.arange(8), epoch=2).tolist()
         [6, 7, 3, 4, 5, 0, 1, 2]
+
+    Attributes:
+        samples: Positions that it orders.
+        block: Positions of a block, which stay together.
+        seed: The seed.
+        per_epoch: Whether each epoch has its own order.
+        algorithm: The frozen name of this order.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "block-shuffle")
 
-    samples: Annotated[int, Key("samples", "Positions that it orders.", minimum=1)]
-    block: Annotated[int, Key("block", "Positions of a block, which stay together.", minimum=1)]
-    seed: Annotated[int, Key("seed", "Seed.", minimum=0)]
-    per_epoch: Annotated[bool, Key("per_epoch", "Whether each epoch has its own order.")] = True
-    algorithm: Annotated[Literal["tokshard.feistel/1"], Key("algorithm", "Name of the frozen algorithm.")] = (
-        FEISTEL_ALGORITHM
-    )
+    samples: Positive
+    block: Positive
+    seed: Count
+    per_epoch: bool = True
+    algorithm: Literal["tokshard.feistel/1"] = FEISTEL_ALGORITHM
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if self.samples < 1 or self.block < 1:
             raise UsageError(f"block must be from 1 to the {self.samples} samples, got {self.block}")
 

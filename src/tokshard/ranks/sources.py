@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 
-from tokshard.core.codec import SHA256, Key, encode
+from tokshard.core.codec import Bounds, Count, Md5, Named, Null, Record, Sha256, encode
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
@@ -50,7 +50,7 @@ _MOVED_HINT = "if the data has moved, pass --moved OLD=NEW (trace, shard-plan) o
 
 
 @dataclass(frozen=True, slots=True)
-class FileFingerprint:
+class FileFingerprint(Record):
     """Size and sampled digest of a file.
 
     Attributes:
@@ -59,10 +59,8 @@ class FileFingerprint:
             whole.
     """
 
-    size_bytes: Annotated[int, Key("bytes", "Size.", minimum=0)]
-    sample_sha256: Annotated[
-        str, Key("sample_sha256", "SHA-256 of eight blocks of 4 KiB spread over the file.", pattern=SHA256)
-    ]
+    size_bytes: Annotated[Count, Named("bytes")]
+    sample_sha256: Sha256
 
     @classmethod
     def of(cls, path: str) -> Self:
@@ -211,31 +209,27 @@ _ARRAYS = {
 
 
 @dataclass(frozen=True, slots=True)
-class CachedArrays:
+class CachedArrays(Record):
     """The arrays of an index or of a blend, in Megatron's cache.
-
-    Attributes:
-        directory: The directory of the cache.
-        hash: The hash in the names of the files.
-        split: The split in the names of the files.
-        kind: The class of Megatron in the names of the files.
-        fingerprints: The fingerprint of each array, by its name.
 
     Raises:
         UsageError: The arrays are not those of the kind.
+
+    Attributes:
+        directory: Directory of the index cache.
+        hash: The hash in the names of the files.
+        split: The split in the names of the files.
+        kind: The class of Megatron in the names of the files.
+        fingerprints: Fingerprints of the array files, by array name.
     """
 
-    directory: Annotated[str, Key("directory", "Directory of the index cache.")]
-    hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern="[0-9a-f]{32}")]
-    split: Annotated[str, Key("split", "Split in the names of the files.", pattern="train|valid|test")]
-    kind: Annotated[
-        Literal["GPTDataset", "BlendedDataset"], Key("class", "Megatron's class in the names of the files.")
-    ]
-    fingerprints: Annotated[
-        dict[str, FileFingerprint], Key("arrays", "Fingerprints of the array files, by array name.")
-    ]
+    directory: str
+    hash: Md5
+    split: Annotated[str, Bounds(pattern="train|valid|test")]
+    kind: Annotated[Literal["GPTDataset", "BlendedDataset"], Named("class")]
+    fingerprints: Annotated[dict[str, FileFingerprint], Named("arrays")]
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if set(self.fingerprints) != _ARRAYS[self.kind]:
             names = ", ".join(sorted(_ARRAYS[self.kind]))
             raise UsageError(f"the arrays of {self.kind} must be {names}, got {', '.join(self.fingerprints)}")
@@ -292,18 +286,18 @@ def array_path(directory: str, hash_text: str, kind: str, split: str, name: str)
 
 
 @dataclass(frozen=True, slots=True)
-class IndexReference:
+class IndexReference(Record):
     """The index that makes samples of a dataset.
 
     Attributes:
-        files: Its arrays.
-        epochs: The numbers that it follows from.
+        files: Arrays of the index.
+        epochs: Numbers that the index follows from.
     """
 
-    files: Annotated[CachedArrays, Key("files", "Arrays of the index.")]
-    epochs: Annotated[EpochPlan, Key("epochs", "Numbers that the index follows from.")]
+    files: CachedArrays
+    epochs: EpochPlan
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if self.files.kind != "GPTDataset":
             raise UsageError(f"an index must have the arrays of GPTDataset, got {self.files.kind}")
 
@@ -317,30 +311,28 @@ class IndexReference:
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetReference:
+class DatasetReference(Record):
     """A dataset, and which of its samples there are.
 
     Attributes:
         prefix: Its path prefix, as it can be opened.
         first: The number of the first sample: not 0 only for documents of a split.
         samples: The number of samples that may be read.
-        bin: The stamp of its tokens.
-        idx: The stamp of its index of sequences.
+        bin: Fingerprint of the tokens.
+        idx: Fingerprint of the index of sequences.
         multimodal: Whether its sequences have modes.
         fingerprint: What is known of its content, as in blends and caches.
         index: The index that makes its samples; None where they are its documents.
     """
 
-    prefix: Annotated[str, Key("path_prefix", "Path prefix.")]
-    first: Annotated[int, Key("first", "First document of the split; else 0.", minimum=0)]
-    samples: Annotated[int, Key("samples", "Number of samples that may be read.", minimum=0)]
-    bin: Annotated[FileFingerprint, Key("bin", "Fingerprint of the tokens.")]
-    idx: Annotated[FileFingerprint, Key("idx", "Fingerprint of the index of sequences.")]
-    multimodal: Annotated[bool, Key("multimodal", "Whether sequences have modes.")]
-    fingerprint: Annotated[DatasetFingerprint, Key("fingerprint", "Fingerprint of the content.")]
-    index: Annotated[
-        IndexReference | None, Key("index", "Index that makes the samples; null for documents.")
-    ] = None
+    prefix: Annotated[str, Named("path_prefix")]
+    first: Count
+    samples: Count
+    bin: FileFingerprint
+    idx: FileFingerprint
+    multimodal: bool
+    fingerprint: DatasetFingerprint
+    index: Annotated[IndexReference | None, Null] = None
 
     @property
     def packing(self) -> Packing | None:
@@ -396,29 +388,27 @@ MAX_DATASETS = 32767
 
 
 @dataclass(frozen=True, slots=True)
-class SampleSource:
+class SampleSource(Record):
     """The samples of a stream, by their ids.
+
+    Raises:
+        UsageError: The parts do not fit.
 
     Attributes:
         kind: ``"blend"``, ``"index"`` or ``"documents"``.
         name: The split that it is, as ``blend.json`` names it: ``"train"``, ``"valid.0"``, ...
-        total: The number of ids.
+        total: Number of sample ids.
         datasets: The datasets, in the order of their numbers.
         order: The arrays of a blend of several datasets; None where ids number the samples through.
-
-    Raises:
-        UsageError: The parts do not fit.
     """
 
-    kind: Annotated[Literal["blend", "index", "documents"], Key("kind", "Kind of source.")]
-    name: Annotated[str, Key("split", "Split, as blend.json names it.")]
-    total: Annotated[int, Key("samples", "Number of sample ids.", minimum=0)]
-    datasets: Annotated[tuple[DatasetReference, ...], Key("datasets", "Datasets, by number.")]
-    order: Annotated[
-        CachedArrays | None, Key("blend", "Arrays of the blend; null where ids number the samples through.")
-    ] = None
+    kind: Literal["blend", "index", "documents"]
+    name: Annotated[str, Named("split")]
+    total: Annotated[Count, Named("samples")]
+    datasets: tuple[DatasetReference, ...]
+    order: Annotated[CachedArrays | None, Named("blend"), Null] = None
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if not 0 < len(self.datasets) <= MAX_DATASETS:
             raise UsageError(f"a source of kind {self.kind!r} must have from 1 to {MAX_DATASETS} datasets")
         for dataset in self.datasets:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Self
 
 import numpy as np
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Count, Positive, Record
 from tokshard.core.formatting import count, counted
 from tokshard.errors import IntegrityError
 from tokshard.ranks.assignment import ENDLESS, Assignment, EpochRange
-from tokshard.ranks.intervals import Intervals
 from tokshard.ranks.layouts import Layout, Striped, repeats
 from tokshard.ranks.order import Bucketing, ConsumptionOrder, Selection, Transform
 from tokshard.ranks.plan import Stream
@@ -26,33 +25,24 @@ _LONGEST_TABLE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Composition:
+class Composition(Record):
     """The steps that compose a stream, in their order: samples, blend, shuffle, bucketing, assignment.
 
     It describes the first epoch that is read; a plan that continues another one begins with the rest of an
     epoch.
     """
 
-    sequence_length: Annotated[
-        int | None, Key("sequence_length", "Tokens of a sample; null where samples are documents.", minimum=1)
-    ]
-    extra_token: Annotated[bool, Key("extra_token", "Whether samples have one more token, the last label.")]
-    samples: Annotated[int, Key("samples", "Number of sample ids.", minimum=1)]
-    datasets: Annotated[int, Key("datasets", "Number of datasets.", minimum=1)]
-    blend: Annotated[
-        str | None, Key("blend", "Hash of the blend; null where ids number the samples through.")
-    ]
-    transforms: Annotated[
-        tuple[Transform, ...], Key("transforms", "Index transforms, from the ids to the positions.")
-    ]
-    sort_key: Annotated[str | None, Key("sort_key", "Key that bucketing sorts by; null for none.")]
-    mode: Annotated[str, Key("mode", "Mode.")]
-    tail: Annotated[str, Key("tail", "Treatment of an incomplete final batch.")]
-    layout: Annotated[Layout, Key("layout", "Positions that each rank reads.")]
-    packing: Annotated[
-        str | None,
-        Key("packing", "Packing of samples; absent if all documents are concatenated.", omit_none=True),
-    ] = None
+    sequence_length: Positive | None
+    extra_token: bool
+    samples: Positive
+    datasets: Positive
+    blend: str | None
+    transforms: tuple[Transform, ...]
+    sort_key: str | None
+    mode: str
+    tail: str
+    layout: Layout
+    packing: str | None = None
 
     @classmethod
     def of(cls, stream: Stream) -> Self:
@@ -139,37 +129,29 @@ def _layout(layout: Layout) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochCoverage:
+class EpochCoverage(Record):
     """Samples read in each epoch of a range, if all of it is read."""
 
-    first_epoch: Annotated[int, Key("first_epoch", "First epoch.", minimum=0)]
-    epochs: Annotated[int | None, Key("epochs", "Number of epochs; null for no end.", minimum=1)]
-    positions: Annotated[int, Key("positions", "Positions of an epoch.", minimum=1)]
-    read: Annotated[int, Key("read", "Positions that are read.", minimum=0)]
-    dropped: Annotated[int, Key("dropped", "Number of positions that are not read.", minimum=0)]
-    dropped_positions: Annotated[Intervals, Key("dropped_positions", "Positions that are not read.")]
-    dropped_ids: Annotated[
-        Intervals | None,
-        Key("dropped_ids", "Their sample ids in the first epoch; null for more than 1000, or if costly."),
-    ]
-    repeated: Annotated[int, Key("repeated", "Number of reads that are repetitions.", minimum=0)]
-    repeated_ids: Annotated[
-        tuple[tuple[int, int], ...] | None,
-        Key("repeated_ids", "Pairs of a sample id and its repetitions in the first epoch; null as above."),
-    ]
+    first_epoch: Count
+    epochs: Positive | None
+    positions: Positive
+    read: Count
+    dropped: Count
+    dropped_positions: tuple[tuple[Count, Count], ...]
+    dropped_ids: tuple[tuple[Count, Count], ...] | None
+    repeated: Count
+    repeated_ids: tuple[tuple[int, int], ...] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(Record):
     """Samples that an assignment reads."""
 
-    steps: Annotated[int, Key("steps", "Number of steps, the same on every rank.", minimum=0)]
-    samples_per_rank: Annotated[int, Key("samples_per_rank", "Samples that each rank reads.", minimum=0)]
-    reads: Annotated[int, Key("reads", "Samples that all ranks read.", minimum=0)]
-    left: Annotated[
-        int | None, Key("left", "Reads left after the last step; null where epochs have no end.", minimum=0)
-    ]
-    epoch_ranges: Annotated[tuple[EpochCoverage, ...], Key("epoch_ranges", "Coverage by epoch range.")]
+    steps: Count
+    samples_per_rank: Count
+    reads: Count
+    left: Count | None
+    epoch_ranges: tuple[EpochCoverage, ...]
 
 
 def coverage_of(assignment: Assignment) -> Coverage:
@@ -232,7 +214,7 @@ def _epoch_coverage(assignment: Assignment, epoch_range: EpochRange) -> EpochCov
         for transform in epoch_range.order.transforms
     )
     epoch = epoch_range.first_epoch
-    dropped_ids = assignment.tail(epoch) if cheap and dropped <= LISTED else None
+    dropped_ids = assignment.tail(epoch).pairs() if cheap and dropped <= LISTED else None
     repeated_ids = None
     if cheap and repeated <= LISTED:
         ids, times = assignment.repeats(epoch)
@@ -243,7 +225,7 @@ def _epoch_coverage(assignment: Assignment, epoch_range: EpochRange) -> EpochCov
         positions=epoch_range.layout.samples,
         read=read,
         dropped=dropped,
-        dropped_positions=epoch_range.layout.dropped(),
+        dropped_positions=epoch_range.layout.dropped().pairs(),
         dropped_ids=dropped_ids,
         repeated=repeated,
         repeated_ids=repeated_ids,

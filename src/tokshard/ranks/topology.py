@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Count, Named, Record
 from tokshard.errors import UsageError
 
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
@@ -24,30 +24,30 @@ _LAST_STAGE = frozenset({"labels", "loss_mask", "attention_mask"})
 
 
 @dataclass(frozen=True, slots=True)
-class Coordinates:
+class Coordinates(Record):
     """A rank's place in the grid."""
 
-    tp: Annotated[int, Key("tp", "Tensor-parallel rank.", minimum=0)]
-    cp: Annotated[int, Key("cp", "Context-parallel rank.", minimum=0)]
-    dp: Annotated[int, Key("dp", "Data-parallel rank.", minimum=0)]
-    pp: Annotated[int, Key("pp", "Pipeline-parallel rank.", minimum=0)]
+    tp: Count
+    cp: Count
+    dp: Count
+    pp: Count
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(Record):
     """The shape of a training job.
+
+    Raises:
+        UsageError: The sizes do not divide the world, or the order is none.
 
     Attributes:
         world_size: The number of ranks.
         tensor: The tensor-parallel size.
         pipeline: The number of pipeline stages.
         context: The context-parallel size.
-        order: The dimensions from the fastest to the slowest, joined by ``-``. One that is left out has
-            size 1; ``ep`` is ignored.
+        order: The dimensions from the fastest to the slowest, joined by ``-``. One that is left out has size
+            1; ``ep`` is ignored.
         mtp_stages: The pipeline stages that hold multi-token prediction, and so need every field.
-
-    Raises:
-        UsageError: The sizes do not divide the world, or the order is none.
 
     Example:
         >>> topology = Topology(16, tensor=2, pipeline=2, context=2)
@@ -57,16 +57,14 @@ class Topology:
         (('tokens', 'position_ids', 'attention_mask'), ())
     """
 
-    world_size: Annotated[int, Key("world_size", "Number of ranks.", minimum=1)]
-    tensor: Annotated[int, Key("tensor_parallel", "Tensor-parallel size.", minimum=1)] = 1
-    pipeline: Annotated[int, Key("pipeline_parallel", "Number of pipeline stages.", minimum=1)] = 1
-    context: Annotated[int, Key("context_parallel", "Context-parallel size.", minimum=1)] = 1
-    order: Annotated[str, Key("rank_order", "Dimensions from the fastest to the slowest.")] = DEFAULT_ORDER
-    mtp_stages: Annotated[
-        tuple[int, ...], Key("mtp_stages", "Pipeline stages with multi-token prediction.", minimum=0)
-    ] = ()
+    world_size: int
+    tensor: Annotated[int, Named("tensor_parallel")] = 1
+    pipeline: Annotated[int, Named("pipeline_parallel")] = 1
+    context: Annotated[int, Named("context_parallel")] = 1
+    order: Annotated[str, Named("rank_order")] = DEFAULT_ORDER
+    mtp_stages: tuple[Count, ...] = ()
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         sizes = {
             "world": self.world_size,
             "tensor-parallel": self.tensor,

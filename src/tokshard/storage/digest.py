@@ -13,24 +13,30 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
-from tokshard.core.codec import XXH3_128, Key
+from tokshard.core.codec import Count, Document, Named, Record, Xxh3
 from tokshard.storage import reading
 
 if TYPE_CHECKING:
     from tokshard.storage.syscalls import Buffer
 
 READ_BYTES = 1 << 22
+DocumentT = TypeVar("DocumentT", bound=Document)
 
 
 @dataclass(frozen=True, slots=True)
-class FileRecord:
-    """Size and digest of a file."""
+class FileRecord(Record):
+    """Size and digest of a file.
 
-    size_bytes: Annotated[int, Key("bytes", "Size in bytes.", minimum=0)]
-    xxh3_128: Annotated[str, Key("xxh3_128", "XXH3-128 of the content.", pattern=XXH3_128)]
+    Attributes:
+        size_bytes: Size in bytes.
+        xxh3_128: XXH3-128 of the content.
+    """
+
+    size_bytes: Annotated[Count, Named("bytes")]
+    xxh3_128: Xxh3
 
 
 def content_digest(*buffers: Buffer) -> str:
@@ -62,6 +68,26 @@ def file_digest(path: str) -> str:
 def piecewise_digest(pieces: Iterable[str]) -> str:
     """Return the piecewise digest from the digests of the pieces, in order (see the module docstring)."""
     return content_digest(*(bytes.fromhex(piece) for piece in pieces))
+
+
+UNSEALED = "0" * 64
+"""The seal of a document before :func:`sealed`."""
+
+
+def seal_of(value: dict[str, Any]) -> str:
+    """Return the SHA-256 of all fields of a document, as JSON, except its seal.
+
+    Example:
+        >>> seal_of({"counts": 1}) == seal_of({"counts": 1, "seal": "0"})
+        True
+    """
+    return identity_digest({name: part for name, part in value.items() if name != "seal"})
+
+
+def sealed(document: DocumentT) -> DocumentT:
+    """Return a document whose field ``seal`` is that of its other fields."""
+    fields: Any = document
+    return cast("DocumentT", replace(fields, seal=seal_of(document.to_json())))
 
 
 def identity_digest(value: Any) -> str:

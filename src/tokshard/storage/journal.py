@@ -15,7 +15,7 @@ from functools import partial
 from typing import IO, Annotated, Any
 
 from tokshard.core.background import Background
-from tokshard.core.codec import XXH3_128, Key, decode, encode
+from tokshard.core.codec import Count, Named, Record, Xxh3, decode, encode
 from tokshard.errors import IntegrityError
 from tokshard.storage import reading
 from tokshard.storage.digest import content_digest
@@ -26,26 +26,15 @@ _MAX_LINE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class JournalLine:
+class JournalLine(Record):
     """One line of a journal: an entry or a checkpoint."""
 
-    entry: Annotated[
-        dict[str, Any] | None, Key("entry", "Description of the finished work.", omit_none=True)
-    ] = None
-    checkpoint: Annotated[
-        dict[str, int] | None,
-        Key("checkpoint", "Durable size of each file in bytes.", minimum=0, omit_none=True),
-    ] = None
-    files_digest: Annotated[
-        str | None,
-        Key("files_xxh3_128", "Digest of the files of a checkpoint.", pattern=XXH3_128, omit_none=True),
-    ] = None
-    digest: Annotated[
-        str | None,
-        Key("xxh3_128", "Digest of the line without this field.", pattern=XXH3_128, omit_none=True),
-    ] = None
+    entry: dict[str, Any] | None = None
+    checkpoint: dict[str, Count] | None = None
+    files_digest: Annotated[Xxh3 | None, Named("files_xxh3_128")] = None
+    digest: Annotated[Xxh3 | None, Named("xxh3_128")] = None
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if (self.entry is None) == (self.checkpoint is None):
             raise ValueError("a journal line must be an entry or a checkpoint")
 

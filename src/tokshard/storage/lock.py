@@ -18,10 +18,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Annotated, Literal, Self, get_args
+from typing import Literal, Self, get_args
 
-from tokshard.core.codec import Key, decode, encode
-from tokshard.core.strict_json import parse_json_object
+from tokshard.core.codec import Count, Record, decode, encode, parse_json_object
 from tokshard.errors import InputError, IntegrityError, LockedError, StorageError, UsageError
 from tokshard.storage import syscalls
 from tokshard.storage.reading import open_file, read_at
@@ -56,14 +55,14 @@ def check_lock_mode(mode: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Record):
     """The recorded holder of a lock; if it is shared, the most recent holder."""
 
-    pid: Annotated[int, Key("pid", "Process id.", minimum=0)]
-    host: Annotated[str, Key("host", "Host name.")]
-    started: Annotated[str, Key("started", "Time when the lock was taken, in UTC.")]
-    shared: Annotated[bool, Key("shared", "True if the lock can be shared.")]
-    purpose: Annotated[str, Key("purpose", "Activity of the holder.")]
+    pid: Count
+    host: str
+    started: str
+    shared: bool
+    purpose: str
 
     @property
     def process(self) -> str:

@@ -139,7 +139,7 @@ def test_a_plan_is_traced_through_those_that_it_continues(lengths, seed, data):
         )
         request = {"mode": "single", "epochs": 2, "shuffle": "samples", "tail": "drop", "per_epoch": True}
         stream = support.stream_of(source, 2, 2, 1, request)
-        first = Plan(Topology(2), {"train": stream})
+        first = Plan.of(Topology(2), {"train": stream})
         stop = data.draw(st.integers(1, stream.assignment.steps - 4))
         second = continued(first, 4 * stop, 4, batch_sizes=BatchSizes(global_batch_size=8))
         stages, others = stages_of(second, "train")

@@ -10,11 +10,11 @@ from tokshard.ranks.replan.source_progress import SourceEpochTable, progress_of_
 def test_rows_that_cannot_be_are_integrity_errors():
     good = np.array([[0, 0, 2, 5], [0, 1, 0, 7], [1, 0, 3, 4]], dtype=np.int64)
     web, code = progress_of_rows(good, [7, 9], [2, 1], "f")
-    assert [(each.epoch, each.unread.to_json_value()) for each in web.open_epochs] == [
-        (0, [[2, 5]]),
-        (1, [[0, 7]]),
+    assert [(each.epoch, each.unread.pairs()) for each in web.open_epochs] == [
+        (0, ((2, 5),)),
+        (1, ((0, 7),)),
     ]
-    assert [(each.epoch, each.unread.to_json_value()) for each in code.open_epochs] == [(0, [[3, 4]])]
+    assert [(each.epoch, each.unread.pairs()) for each in code.open_epochs] == [(0, ((3, 4),))]
     for place, value in [((0, 0), -1), ((0, 0), 2), ((0, 2), 5), ((1, 3), 8), ((1, 1), 2), ((2, 0), 0)]:
         wrong = good.copy()
         wrong[place] = value

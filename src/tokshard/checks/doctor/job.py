@@ -36,7 +36,7 @@ from tokshard.checks.doctor.lookups import (
 from tokshard.checks.doctor.options import DoctorOptions
 from tokshard.checks.doctor.packing import common_packing, findings_of_packing, packed_prefixes
 from tokshard.checks.doctor.tokenizers import findings_of_tokenizers, read_launch_tokenizer
-from tokshard.core.codec import Document, Key
+from tokshard.core.codec import Document, Named, Record
 from tokshard.core.findings import Finding
 from tokshard.core.path_mapping import PathMapping
 from tokshard.samples.blend.options import BuilderConfig
@@ -49,42 +49,23 @@ _SHOWN_SOURCES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class JobDiagnosis:
-    """The diagnosis of one launch command.
+class JobDiagnosis(Record):
+    """The diagnosis of one launch command."""
 
-    Attributes:
-        splits: The plan of each split; that of a split with a defect has no sources.
-    """
-
-    line: Annotated[
-        int | None, Key("line", "Line of the launch command in the script; null for other texts.")
-    ]
-    program: Annotated[str | None, Key("program", "The program that is started, as written.")]
-    command: Annotated[str, Key("command", "The command as it was understood; empty for a log or a file.")]
-    arguments: Annotated[
-        dict[str, Any], Key("arguments", "Arguments about data that are given, by Megatron's names.")
-    ]
-    unknown: Annotated[
-        dict[str, str],
-        Key("unknown", "Arguments about data whose value is unknown, and what it depends on, as written."),
-    ]
-    sizes: Annotated[
-        Sizes | None, Key("sizes", "Samples that the job asks for; null where they are not known.")
-    ]
-    tokenizer: Annotated[TokenizerNames, Key("tokenizer", "Tokenizer under whose names files are looked up.")]
-    lookups: Annotated[tuple[CacheLookup, ...], Key("lookups", "Cache entries that the job looks up.")]
-    findings: Annotated[tuple[Finding, ...], Key("findings", "What is wrong or worth knowing.")]
-    skipped: Annotated[tuple[SkippedCheck, ...], Key("skipped", "Checks that were not possible.")]
-    splits: Annotated[tuple[PlannedSplit, ...], Key("splits", "Splits of the job, as planned.")]
-    data_parallel_size: Annotated[
-        int | None, Key("data_parallel_size", "Data-parallel ranks; absent if unknown.", omit_none=True)
-    ] = None
-    batch_size: Annotated[
-        int | None, Key("batch_size", "Samples of a step; absent if unknown.", omit_none=True)
-    ] = None
-    sequence_length: Annotated[
-        int | None, Key("sequence_length", "Tokens of a sample; absent if unknown.", omit_none=True)
-    ] = None
+    line: int | None
+    program: str | None
+    command: str
+    arguments: dict[str, Any]
+    unknown: dict[str, str]
+    sizes: Sizes | None
+    tokenizer: TokenizerNames
+    lookups: tuple[CacheLookup, ...]
+    findings: tuple[Finding, ...]
+    skipped: tuple[SkippedCheck, ...]
+    splits: tuple[PlannedSplit, ...]
+    data_parallel_size: int | None = None
+    batch_size: int | None = None
+    sequence_length: int | None = None
 
     @property
     def is_healthy(self) -> bool:
@@ -98,12 +79,9 @@ class DoctorReport(Document):
 
     SCHEMA = "tokshard.doctor/1"
 
-    is_healthy: Annotated[bool, Key("healthy", "Whether nothing that was checked is wrong.")]
-    is_complete: Annotated[bool, Key("complete", "Whether no check was skipped.")]
-    jobs: Annotated[
-        tuple[JobDiagnosis, ...],
-        Key("jobs", "The launch commands, in the order of the script."),
-    ]
+    is_healthy: Annotated[bool, Named("healthy")]
+    is_complete: Annotated[bool, Named("complete")]
+    jobs: tuple[JobDiagnosis, ...]
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.checks.doctor.options import DoctorOptions
-from tokshard.core.codec import Key
+from tokshard.core.codec import Md5, Null, Record
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
@@ -34,20 +34,20 @@ _PLACE = re.compile(r"\[\d+\]")
 
 
 @dataclass(frozen=True, slots=True)
-class LookupDifference:
+class LookupDifference(Record):
     """A field that differs between a description that is looked up and one that exists."""
 
-    field: Annotated[str, Key("field", "Name of the field.")]
-    wanted: Annotated[Any, Key("wanted", "Its value in the description that is looked up.")]
-    found: Annotated[Any, Key("found", "Its value in the one that exists.")]
+    field: str
+    wanted: Any
+    found: Any
 
 
 @dataclass(frozen=True, slots=True)
-class NearestDescription:
+class NearestDescription(Record):
     """The description in a cache that differs least from one that is missing."""
 
-    path: Annotated[str, Key("path", "Path of the description.")]
-    differences: Annotated[tuple[LookupDifference, ...], Key("differences", "Fields that differ.")]
+    path: str
+    differences: tuple[LookupDifference, ...]
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -56,27 +56,17 @@ class NearestDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheLookup:
+class CacheLookup(Record):
     """One cache entry that a job looks up."""
 
-    split: Annotated[str, Key("split", "train, valid, test, or valid.0 and so on.")]
-    prefix: Annotated[
-        str | None, Key("prefix", "Dataset, as the job names it; null for the order of the blend.")
-    ]
-    hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern="[0-9a-f]{32}")]
-    description: Annotated[str, Key("description", "Text whose hash it is.")]
-    files: Annotated[
-        tuple[str, ...],
-        Key("files", "Files that must exist for Megatron to build nothing, description first."),
-    ]
-    condition: Annotated[
-        Condition | None,
-        Key("condition", "fresh, stale, outdated, damaged, foreign or missing; null without the dataset."),
-    ]
-    detail: Annotated[str, Key("detail", "Why.")]
-    nearest: Annotated[
-        NearestDescription | None, Key("nearest", "Description that differs least from a missing one.")
-    ] = None
+    split: str
+    prefix: str | None
+    hash: Md5
+    description: str
+    files: tuple[str, ...]
+    condition: Condition | None
+    detail: str
+    nearest: Annotated[NearestDescription | None, Null] = None
 
     @property
     def name(self) -> str:
@@ -95,17 +85,12 @@ class CacheLookup:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizerNames:
+class TokenizerNames(Record):
     """The source of the tokenizer's identifiers in the names of cache files."""
 
-    source: Annotated[
-        Literal["megatron", "file", "cache", "unknown"],
-        Key(
-            "source", "megatron: a preset; file: an option; cache: the cache itself; unknown: no preset fits."
-        ),
-    ]
-    versions: Annotated[tuple[str, ...], Key("versions", "Versions of Megatron Core of the preset.")] = ()
-    path: Annotated[str | None, Key("path", "File that the option names.")] = None
+    source: Literal["megatron", "file", "cache", "unknown"]
+    versions: tuple[str, ...] = ()
+    path: Annotated[str | None, Null] = None
 
     @property
     def label(self) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from tokshard.core.codec import Document, Key
+from tokshard.core.codec import Count, Document, Share
 from tokshard.core.lengths import LengthSummary
 from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
@@ -37,28 +37,20 @@ class DatasetSummary(Document):
 
     SCHEMA = "tokshard.inspect-dataset/1"
 
-    path_prefix: Annotated[str, Key("path_prefix", "Path prefix of the dataset.")]
-    dtype: Annotated[str, Key("dtype", "Token dtype.")]
-    multimodal: Annotated[bool, Key("multimodal", "Whether it has modes.")]
-    documents: Annotated[int, Key("documents", "Documents.", minimum=0)]
-    sequences: Annotated[int, Key("sequences", "Sequences.", minimum=0)]
-    tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0)]
-    empty_documents: Annotated[int, Key("empty_documents", "Documents without a sequence.", minimum=0)]
-    bin_bytes: Annotated[int, Key("bin_bytes", "Size of .bin.", minimum=0)]
-    idx_bytes: Annotated[int, Key("idx_bytes", "Size of .idx.", minimum=0)]
-    document_lengths: Annotated[LengthSummary, Key("document_lengths", "Tokens of documents.")]
-    eod_id: Annotated[int | None, Key("eod_id", "Id of the EOD token, if known.")]
-    ends_with_eod: Annotated[
-        float | None,
-        Key("ends_with_eod", "Share of the checked documents that end with EOD.", minimum=0, maximum=1),
-    ]
-    eod_documents_checked: Annotated[
-        int, Key("eod_documents_checked", "Documents with tokens whose last token was compared.", minimum=0)
-    ]
-    manifest: Annotated[
-        Manifest | None,
-        Key("manifest", "The manifest (tokshard.dataset/1); null for datasets of other programs."),
-    ]
+    path_prefix: str
+    dtype: str
+    multimodal: bool
+    documents: Count
+    sequences: Count
+    tokens: Count
+    empty_documents: Count
+    bin_bytes: Count
+    idx_bytes: Count
+    document_lengths: LengthSummary
+    eod_id: int | None
+    ends_with_eod: Share | None
+    eod_documents_checked: Count
+    manifest: Manifest | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +59,11 @@ class DocumentSummary(Document):
 
     SCHEMA = "tokshard.inspect-document/1"
 
-    path_prefix: Annotated[str, Key("path_prefix", "Path prefix of the dataset.")]
-    document: Annotated[int, Key("document", "Number of the document.", minimum=0)]
-    sequence_lengths: Annotated[
-        tuple[int, ...], Key("sequence_lengths", "Tokens of each of its sequences.", minimum=0)
-    ]
-    tokens: Annotated[tuple[int, ...], Key("tokens", "Token ids.")]
-    text: Annotated[str | None, Key("text", "The decoded text; null without a tokenizer.")]
+    path_prefix: str
+    document: Count
+    sequence_lengths: tuple[Count, ...]
+    tokens: tuple[int, ...]
+    text: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +72,15 @@ class TokenizerSummary(Document):
 
     SCHEMA = "tokshard.inspect-tokenizer/1"
 
-    argument: Annotated[str, Key("argument", "The tokenizer as it was named.")]
-    identity: Annotated[TokenizerIdentity, Key("identity", "Its identity, as manifests record it.")]
-    dtype: Annotated[str, Key("dtype", "Token dtype that --dtype auto chooses.")]
-    eod_token: Annotated[str | None, Key("eod_token", "EOD token; null if --eod must name it.")]
-    eod_id: Annotated[int | None, Key("eod_id", "Id of the EOD token.")]
-    max_token_id: Annotated[int, Key("max_token_id", "Largest id.", minimum=0)]
-    encoder: Annotated[str, Key("encoder", "Encoder that is chosen for a large corpus: fast or reference.")]
-    encoder_detail: Annotated[
-        str | None, Key("encoder_detail", "Reason why it is not the fast encoder; null if it is.")
-    ]
-    setting: Annotated[
-        str | None, Key("setting", "The setting because of which transformers read it; null if none did.")
-    ]
+    argument: str
+    identity: TokenizerIdentity
+    dtype: str
+    eod_token: str | None
+    eod_id: int | None
+    max_token_id: Count
+    encoder: str
+    encoder_detail: str | None
+    setting: str | None
 
 
 def inspect_dataset(path_prefix: str, *, multimodal: bool = False) -> DatasetSummary:

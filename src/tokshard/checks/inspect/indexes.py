@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from tokshard.core.codec import Document, Key
+from tokshard.core.codec import Amount, Count, Document, Md5, Named, Positive, Record, Share
 from tokshard.core.formatting import counted
 from tokshard.core.lengths import LengthSummary
 from tokshard.dataset.fingerprint import FingerprintedIndex, dataset_fingerprint
@@ -31,35 +31,30 @@ _ENDLESS = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class ArraySummary:
+class ArraySummary(Record):
     """An array of an index."""
 
-    name: Annotated[str, Key("name", "Name of the array: document_index, ...")]
-    size_bytes: Annotated[int, Key("size_bytes", "Size of the file.", minimum=0)]
-    dtype: Annotated[str, Key("dtype", "Dtype of the array.")]
-    shape: Annotated[tuple[int, ...], Key("shape", "Shape of the array.", minimum=0)]
+    name: str
+    size_bytes: Count
+    dtype: str
+    shape: tuple[Count, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class EntrySummary:
+class EntrySummary(Record):
     """The files of one dataset's index or of one blend, by their names and headers."""
 
-    hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern="[0-9a-f]{32}")]
-    split: Annotated[str, Key("split", "train, valid or test.")]
-    is_blend: Annotated[bool, Key("blend", "Whether it is the order of a blend.")]
-    condition: Annotated[
-        Condition,
-        Key("condition", "complete; missing: Megatron would build all files again; damaged; or outdated."),
-    ]
-    detail: Annotated[str, Key("detail", "Missing files, and what is damaged; empty if complete.")]
-    datasets: Annotated[
-        tuple[str, ...], Key("datasets", "Datasets by their paths in the description; none if unreadable.")
-    ]
-    samples: Annotated[int | None, Key("samples", "Samples; null if that array is missing.", minimum=0)]
-    size_bytes: Annotated[int, Key("size_bytes", "Size of all arrays.", minimum=0)]
-    arrays: Annotated[tuple[ArraySummary, ...], Key("arrays", "Arrays that are whole.")]
-    description: Annotated[Any, Key("description", "Megatron's description, whose hash names the files.")]
-    sidecar: Annotated[Sidecar | None, Key("sidecar", "The sidecar; null if Megatron alone built it.")]
+    hash: Md5
+    split: str
+    is_blend: Annotated[bool, Named("blend")]
+    condition: Condition
+    detail: str
+    datasets: tuple[str, ...]
+    samples: Count | None
+    size_bytes: Count
+    arrays: tuple[ArraySummary, ...]
+    description: Any
+    sidecar: Sidecar | None
 
     @classmethod
     def of(cls, found: Examination) -> EntrySummary:
@@ -103,52 +98,31 @@ class CacheSummary(Document):
 
     SCHEMA = "tokshard.inspect-cache/1"
 
-    directory: Annotated[str, Key("directory", "Directory of the cache.")]
-    size_bytes: Annotated[int, Key("size_bytes", "Size of all arrays.", minimum=0)]
-    entries: Annotated[
-        tuple[EntrySummary, ...], Key("entries", "Indexes of datasets, then blends, by dataset and split.")
-    ]
+    directory: str
+    size_bytes: Count
+    entries: tuple[EntrySummary, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SampleStatistics:
+class SampleStatistics(Record):
     """Statistics of a dataset's index, counted in its arrays."""
 
-    sequences: Annotated[int, Key("sequences", "Sequences of the split.", minimum=0)]
-    epochs: Annotated[float, Key("epochs", "Times that the document index has each.", minimum=0)]
-    sequences_per_sample: Annotated[
-        LengthSummary,
-        Key(
-            "sequences_per_sample",
-            "Sequences that a sample reads from; the borrowed last label of a packed sample is not counted.",
-        ),
-    ]
-    cut_documents: Annotated[
-        int | None,
-        Key(
-            "cut_documents",
-            "Entries of the document index that are divided among samples; absent if samples have no "
-            "additional token.",
-            omit_none=True,
-        ),
-    ] = None
-    cut_tokens: Annotated[
-        int | None,
-        Key("cut_tokens", "Their tokens; absent unless the dataset is unchanged.", omit_none=True),
-    ] = None
+    sequences: Count
+    epochs: Amount
+    sequences_per_sample: LengthSummary
+    cut_documents: int | None = None
+    cut_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class SourceStatistics:
+class SourceStatistics(Record):
     """Draws of a blend from one dataset."""
 
-    dataset_path: Annotated[str, Key("dataset_path", "The dataset, as the job names it.")]
-    weight: Annotated[float, Key("weight", "Share of the samples that was requested.", minimum=0, maximum=1)]
-    draws: Annotated[int, Key("draws", "Its samples in the blend.", minimum=0)]
-    share: Annotated[float, Key("share", "Share of the samples that it has.", minimum=0, maximum=1)]
-    weight_error: Annotated[
-        float, Key("weight_error", "Largest distance from its weight at any prefix, in samples.", minimum=0)
-    ]
+    dataset_path: str
+    weight: Share
+    draws: Count
+    share: Share
+    weight_error: Amount
 
 
 DatasetCondition = Literal["unchanged", "changed", "unknown", "unreadable"]
@@ -160,70 +134,50 @@ class IndexSummary(Document):
 
     SCHEMA = "tokshard.inspect-index/1"
 
-    directory: Annotated[str, Key("directory", "Directory of the cache.")]
-    entry: Annotated[EntrySummary, Key("entry", "Its files.")]
-    dataset_condition: Annotated[
-        DatasetCondition | None,
-        Key(
-            "dataset_condition",
-            "The dataset since the index was built: unchanged, changed, unknown (not built by tokshard) or "
-            "unreadable from here; null for a blend, which follows from its description.",
-        ),
-    ]
-    detail: Annotated[str | None, Key("detail", "The changes, or why the dataset cannot be read.")]
-    statistics: Annotated[
-        SampleStatistics | None, Key("statistics", "Null for a blend, and if the index is not complete.")
-    ]
-    sources: Annotated[
-        tuple[SourceStatistics, ...] | None,
-        Key("sources", "Draws from the datasets, in their order; null unless it is a complete blend."),
-    ]
+    directory: str
+    entry: EntrySummary
+    dataset_condition: DatasetCondition | None
+    detail: str | None
+    statistics: SampleStatistics | None
+    sources: tuple[SourceStatistics, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
-class BlendSourceSummary:
+class BlendSourceSummary(Record):
     """A source of a split."""
 
-    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
-    hash: Annotated[str, Key("hash", "Hash of its index.")]
-    draws: Annotated[int, Key("draws", "Samples that the split reads.", minimum=0)]
+    prefix: str
+    hash: str
+    draws: Count
 
 
 @dataclass(frozen=True, slots=True)
-class BlendSplitSummary:
+class BlendSplitSummary(Record):
     """A split of a blend."""
 
-    name: Annotated[str, Key("name", "train, valid, test, or valid.0 and so on.")]
-    kind: Annotated[str, Key("kind", "single (one dataset), weighted, proportional or exhaustive.")]
-    samples: Annotated[int, Key("samples", "Samples of the split.", minimum=0)]
-    hash: Annotated[str | None, Key("hash", "Hash of the blend's files; null for a single source.")]
-    sources: Annotated[tuple[BlendSourceSummary, ...], Key("sources", "Sources in their order.")]
-    certificate: Annotated[Certificate, Key("certificate", "Its content, measured when it was built.")]
+    name: str
+    kind: str
+    samples: Count
+    hash: str | None
+    sources: tuple[BlendSourceSummary, ...]
+    certificate: Certificate
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlendSummary(Document):
     """Summary of a blend, from its document."""
 
     SCHEMA = "tokshard.inspect-blend/1"
 
-    path: Annotated[str, Key("path", "The blend.json.")]
-    id: Annotated[str, Key("id", "SHA-256 of what the blend is.")]
-    cache_directory: Annotated[str, Key("cache_directory", "Directory of the index files.")]
-    sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.", minimum=1)]
-    seed: Annotated[int, Key("seed", "Seed of all shuffles.", minimum=0)]
-    splits: Annotated[tuple[BlendSplitSummary, ...], Key("splits", "Splits that have data.")]
-    tokenizers: Annotated[
-        tuple[DatasetTokenizer, ...] | None,
-        Key("tokenizers", "The different tokenizers of the datasets, if recorded.", omit_none=True),
-    ]
-    job_tokenizer: Annotated[
-        TokenizerIdentity | None, Key("job_tokenizer", "Tokenizer of the job, if recorded.", omit_none=True)
-    ]
-    tokenizer_mismatches: Annotated[
-        tuple[TokenizerMismatch, ...] | None,
-        Key("tokenizer_mismatches", "Mismatches of tokenizers that were allowed.", omit_none=True),
-    ]
+    path: str
+    id: str
+    cache_directory: str
+    sequence_length: Positive
+    seed: Count
+    splits: tuple[BlendSplitSummary, ...]
+    tokenizers: tuple[DatasetTokenizer, ...] | None = None
+    job_tokenizer: TokenizerIdentity | None = None
+    tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
 
 
 def _problems(found: Examination) -> Iterator[str]:

@@ -162,8 +162,7 @@ def _tail_facts(covered: Coverage) -> Facts:
     facts: Facts = []
     for epochs in covered.epoch_ranges:
         if dropped := epochs.dropped:
-            pairs = [] if epochs.dropped_ids is None else epochs.dropped_ids.to_json_value()
-            ids = [f"{first}" if stop == first + 1 else f"{first} to {stop - 1}" for first, stop in pairs]
+            ids = [f"{first}" if stop == first + 1 else f"{first} to {stop - 1}" for first, stop in epochs.dropped_ids or ()]
             facts.append(("dropped", f"{counted(dropped, 'sample')} in each epoch{_listed(ids)}"))
         if epochs.repeated:
             ids = [

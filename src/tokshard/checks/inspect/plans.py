@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tokshard.checks.inspect.planned import count_planned
-from tokshard.core.codec import Document, Key
+from tokshard.core.codec import Count, Document, Positive, Record
 from tokshard.errors import TokshardError, UsageError, raise_exhaustion
 from tokshard.ranks.assignment import Assignment
 from tokshard.ranks.locator import Locator
@@ -30,41 +30,26 @@ _GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetOfPlan:
+class DatasetOfPlan(Record):
     """A dataset of a stream."""
 
-    dataset: Annotated[int, Key("dataset", "Number of the dataset.", minimum=0)]
-    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
-    samples: Annotated[int, Key("samples", "Its samples.", minimum=0)]
-    ids: Annotated[
-        tuple[int, int] | None,
-        Key(
-            "ids", "First sample id, and one past the last; null in a blend, whose ids are mixed.", minimum=0
-        ),
-    ]
-    planned: Annotated[
-        int | None,
-        Key(
-            "planned",
-            "Samples of it that all steps read; null if they cannot be counted exactly.",
-            minimum=0,
-        ),
-    ]
+    dataset: Count
+    prefix: str
+    samples: Count
+    ids: tuple[Count, Count] | None
+    planned: Count | None
 
 
 @dataclass(frozen=True, slots=True)
-class StreamSummary:
+class StreamSummary(Record):
     """A stream of a plan."""
 
-    samples: Annotated[int, Key("samples", "Samples of its source.", minimum=0)]
-    steps: Annotated[int, Key("steps", "Steps.", minimum=0)]
-    batch_sizes: Annotated[
-        tuple[tuple[int, int, int], ...],
-        Key("batch_sizes", "First step, samples consumed before it, global batch size.", minimum=0),
-    ]
-    composition: Annotated[Composition, Key("composition", "Steps that make the stream.")]
-    datasets: Annotated[tuple[DatasetOfPlan, ...], Key("datasets", "Its datasets in order.")]
-    coverage: Annotated[Coverage, Key("coverage", "Samples that are read, dropped and repeated.")]
+    samples: Count
+    steps: Count
+    batch_sizes: tuple[tuple[Count, Count, Count], ...]
+    composition: Composition
+    datasets: tuple[DatasetOfPlan, ...]
+    coverage: Coverage
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +58,12 @@ class PlanSummary(Document):
 
     SCHEMA = "tokshard.inspect-plan/1"
 
-    plan_id: Annotated[str, Key("plan_id", "Id of the plan.")]
-    topology: Annotated[Topology, Key("topology", "The ranks of the job.")]
-    data_parallel: Annotated[int, Key("data_parallel", "Data-parallel size.", minimum=1)]
-    continues: Annotated[tuple[str, ...], Key("continues", "Ids of the plans that it continues, in order.")]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Warnings.")]
-    streams: Annotated[dict[str, StreamSummary], Key("streams", "Streams by name: train, valid, test.")]
+    plan_id: str
+    topology: Topology
+    data_parallel: Positive
+    continues: tuple[str, ...]
+    warnings: tuple[str, ...]
+    streams: dict[str, StreamSummary]
 
     @classmethod
     def of(cls, plan: Plan) -> PlanSummary:
@@ -94,25 +79,19 @@ class PlanSummary(Document):
 
 
 @dataclass(frozen=True, slots=True)
-class SamplePlace:
+class SamplePlace(Record):
     """A sample on its way from a dataset to a rank. What follows ``epoch`` is null if no rank reads it."""
 
-    sample: Annotated[int, Key("sample", "Id of the sample: the global index.", minimum=0)]
-    dataset: Annotated[int, Key("dataset", "Number of its dataset, from 0.", minimum=0)]
-    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
-    dataset_sample: Annotated[
-        int, Key("dataset_sample", "Sample of the dataset's index, or its document.", minimum=0)
-    ]
-    epoch: Annotated[int, Key("epoch", "Epoch.", minimum=0)]
-    data_parallel_rank: Annotated[
-        int | None, Key("data_parallel_rank", "Data-parallel rank that reads it.", minimum=0)
-    ]
-    index: Annotated[
-        int | None, Key("index", "Number among the samples that the rank reads in this plan.", minimum=0)
-    ]
-    step: Annotated[int | None, Key("step", "Step.", minimum=0)]
-    micro_batch: Annotated[int | None, Key("micro_batch", "Micro-batch of the step.", minimum=0)]
-    row: Annotated[int | None, Key("row", "Row in the micro-batch.", minimum=0)]
+    sample: Count
+    dataset: Count
+    prefix: str
+    dataset_sample: Count
+    epoch: Count
+    data_parallel_rank: Count | None
+    index: Count | None
+    step: Count | None
+    micro_batch: Count | None
+    row: Count | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +100,14 @@ class RankSummary(Document):
 
     SCHEMA = "tokshard.inspect-rank/1"
 
-    plan_id: Annotated[str, Key("plan_id", "Id of the plan.")]
-    rank: Annotated[int, Key("rank", "The rank.", minimum=0)]
-    world_size: Annotated[int, Key("world_size", "Number of ranks.", minimum=1)]
-    coordinates: Annotated[Coordinates, Key("coordinates", "Coordinates of the rank.")]
-    streams: Annotated[dict[str, RankStream], Key("streams", "Streams, as in the manifest of the rank.")]
-    stream: Annotated[str, Key("stream", "Stream of the places.")]
-    step: Annotated[int | None, Key("step", "Requested step.", minimum=0)]
-    places: Annotated[
-        tuple[SamplePlace, ...], Key("places", "Samples of that step in order, or of one index.")
-    ]
+    plan_id: str
+    rank: Count
+    world_size: Positive
+    coordinates: Coordinates
+    streams: dict[str, RankStream]
+    stream: str
+    step: Count | None
+    places: tuple[SamplePlace, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +116,9 @@ class PlanSampleSummary(Document):
 
     SCHEMA = "tokshard.inspect-plan-sample/1"
 
-    plan_id: Annotated[str, Key("plan_id", "Id of the plan.")]
-    stream: Annotated[str, Key("stream", "The stream.")]
-    places: Annotated[
-        tuple[SamplePlace, ...], Key("places", "Dataset, rank and step of each read of the sample.")
-    ]
+    plan_id: str
+    stream: str
+    places: tuple[SamplePlace, ...]
 
 
 def inspect_rank(

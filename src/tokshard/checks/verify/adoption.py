@@ -31,7 +31,7 @@ from tokshard.dataset.source import InputFile
 from tokshard.dataset.workdir import WorkDirectory, refuse_link, withdraw
 from tokshard.errors import InputError, LockedError
 from tokshard.storage import syscalls
-from tokshard.storage.digest import FileRecord, content_digest, piecewise_digest
+from tokshard.storage.digest import UNSEALED, FileRecord, content_digest, piecewise_digest, sealed
 from tokshard.storage.files import is_temporary, write_atomically
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
 
@@ -162,48 +162,51 @@ def _manifest(
         idx_bytes=files.idx.size_bytes,
         idx_xxh3_128=files.idx.xxh3_128,
     )
-    return Manifest(
-        tool=Tool(),
-        fingerprint=BuildPlan((adopted,), tokenizer, options).fingerprint,
-        dataset=DatasetRecord(
-            dtype=facts.header.dtype.name,
-            multimodal=facts.multimodal,
-            field=None,
-            units=units,
-            documents=documents,
-            sequences=facts.header.sequence_count,
-            tokens=facts.tokens,
-            empty_documents=facts.empty_documents,
-            longest_sequence=facts.longest_sequence,
-            eod_in_text=0,
-        ),
-        files=files,
-        tokenizer=tokenizer,
-        tokenizer_path=context.tokenizer.path if context.tokenizer is not None else None,
-        options=options,
-        encoder=EncoderRecord({UNKNOWN_ENCODER: documents}, compared=0),
-        inputs=(
-            InputRecord(
-                path=bin_path(prefix),
-                size_bytes=facts.bin_bytes,
-                mtime_ns=mtime_ns,
-                format=INDEXED,
-                compression="none",
-                version=None,
-                content_bytes=facts.bin_bytes,
-                pieces_xxh3_128=files.bin.pieces_xxh3_128,
+    return sealed(
+        Manifest(
+            tool=Tool(),
+            fingerprint=BuildPlan((adopted,), tokenizer, options).fingerprint,
+            dataset=DatasetRecord(
+                dtype=facts.header.dtype.name,
+                multimodal=facts.multimodal,
+                field=None,
+                units=units,
+                documents=documents,
+                sequences=facts.header.sequence_count,
+                tokens=facts.tokens,
+                empty_documents=facts.empty_documents,
+                longest_sequence=facts.longest_sequence,
+                eod_in_text=0,
+            ),
+            files=files,
+            tokenizer=tokenizer,
+            tokenizer_path=context.tokenizer.path if context.tokenizer is not None else None,
+            options=options,
+            encoder=EncoderRecord({UNKNOWN_ENCODER: documents}, compared=0),
+            inputs=(
+                InputRecord(
+                    path=bin_path(prefix),
+                    size_bytes=facts.bin_bytes,
+                    mtime_ns=mtime_ns,
+                    format=INDEXED,
+                    compression="none",
+                    version=None,
+                    content_bytes=facts.bin_bytes,
+                    pieces_xxh3_128=files.bin.pieces_xxh3_128,
+                    records=documents,
+                    documents=documents,
+                    rejected=0,
+                    blank_lines=0,
+                ),
+            ),
+            counts=RecordCounts(
                 records=documents,
                 documents=documents,
-                rejected=0,
+                lines=0,
                 blank_lines=0,
+                content_bytes=facts.bin_bytes,
+                rejected={},
             ),
-        ),
-        counts=RecordCounts(
-            records=documents,
-            documents=documents,
-            lines=0,
-            blank_lines=0,
-            content_bytes=facts.bin_bytes,
-            rejected={},
-        ),
+            seal=UNSEALED,
+        )
     )

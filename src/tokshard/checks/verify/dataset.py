@@ -29,12 +29,12 @@ from tokshard.dataset.manifest import (
     Manifest,
     file_of,
     manifest_path,
-    seal_of,
 )
 from tokshard.dataset.pieces import shuffle_text
 from tokshard.dataset.source import InputFile, open_data
 from tokshard.errors import InputError, IntegrityError, OlderVersionError
 from tokshard.storage import fs
+from tokshard.storage.digest import seal_of
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
 from tokshard.storage.small_files import read_json_bytes
 

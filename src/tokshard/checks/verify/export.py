@@ -11,6 +11,7 @@ from tokshard.errors import InputError, IntegrityError, MissingFileError, Storag
 from tokshard.exchange.directory import files_of_format, has_unfinished_work
 from tokshard.exchange.manifest import ExportManifest, SourceDataset, manifest_path, read_export
 from tokshard.ranks.sources import FileFingerprint
+from tokshard.storage.digest import seal_of
 from tokshard.storage.fs import exists, getsize, isfile, lexists
 from tokshard.storage.paths import bin_path, idx_path
 
@@ -47,7 +48,7 @@ def _read(directory: str, findings: ProductFindings) -> ExportManifest | None:
     except (InputError, IntegrityError, StorageError) as error:
         findings.find_error("export-damaged", error, path=path)
         return None
-    if manifest is not None and manifest.seal != manifest.expected_seal():
+    if manifest is not None and manifest.seal != seal_of(manifest.to_json()):
         findings.find("export-damaged", f"{path} was changed: its seal does not match", path=path)
     return manifest
 

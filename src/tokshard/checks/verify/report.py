@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 from tokshard.checks.verify.options import Level
-from tokshard.core.codec import Document, Key
+from tokshard.core.codec import Amount, Count, Document, Named, Record
 from tokshard.core.findings import Finding, FindingCollector, FindingRule
 from tokshard.errors import OlderVersionError, TokshardError
 
@@ -213,63 +213,37 @@ TokenRole = Literal["eod", "prefix", "suffix", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class SpecialTokenCount:
+class SpecialTokenCount(Record):
     """Counts of one special token."""
 
-    id: Annotated[int, Key("id", "Token id.", minimum=0)]
-    token: Annotated[str | None, Key("token", "Text of the token; null if unknown.")]
-    roles: Annotated[
-        tuple[TokenRole, ...],
-        Key(
-            "roles",
-            "eod: the EOD token. prefix, suffix: --special-tokens adds it before, after each text. "
-            "unknown: it replaces unknown characters. Empty for others.",
-        ),
-    ]
-    occurrences: Annotated[int, Key("occurrences", "All occurrences.", minimum=0)]
-    starts: Annotated[int, Key("starts", "Documents that begin with it.", minimum=0)]
-    ends: Annotated[int, Key("ends", "Documents that end with it.", minimum=0)]
-    elsewhere: Annotated[
-        int,
-        Key(
-            "elsewhere",
-            "Occurrences other than as the EOD token of a document and as what --special-tokens adds.",
-            minimum=0,
-        ),
-    ]
-    first_elsewhere: Annotated[
-        int | None, Key("first_elsewhere", "The first document with such an occurrence.", minimum=0)
-    ]
+    id: Count
+    token: str | None
+    roles: tuple[TokenRole, ...]
+    occurrences: Count
+    starts: Count
+    ends: Count
+    elsewhere: Count
+    first_elsewhere: Count | None
 
 
 @dataclass(frozen=True, slots=True)
-class SpecialTokenAudit:
+class SpecialTokenAudit(Record):
     """The special tokens of a dataset, counted at level deep."""
 
-    documents: Annotated[int, Key("documents", "Documents with tokens.", minimum=0)]
-    tokens: Annotated[
-        tuple[SpecialTokenCount, ...],
-        Key("tokens", "Tokens with a role, and other special tokens that occur, by id."),
-    ]
+    documents: Count
+    tokens: tuple[SpecialTokenCount, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedProduct:
+class VerifiedProduct(Record):
     """One product that was examined."""
 
-    kind: Annotated[ProductKind, Key("kind", "dataset, index (of a cache), blend, plan, rank or export.")]
-    path: Annotated[str, Key("path", "The path prefix of a dataset; the main file of other products.")]
-    is_sound: Annotated[bool, Key("sound", "Whether there are no findings but notes.")]
-    counts: Annotated[dict[str, int], Key("counts", "Counts, by name.")]
-    findings: Annotated[tuple[Finding, ...], Key("findings", "Findings, in the order of the checks.")]
-    special_tokens: Annotated[
-        SpecialTokenAudit | None,
-        Key(
-            "special_tokens",
-            "The special tokens of a dataset; absent below level deep, and if none are known.",
-            omit_none=True,
-        ),
-    ] = None
+    kind: ProductKind
+    path: str
+    is_sound: Annotated[bool, Named("sound")]
+    counts: dict[str, int]
+    findings: tuple[Finding, ...]
+    special_tokens: SpecialTokenAudit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,17 +252,13 @@ class VerifyReport(Document):
 
     SCHEMA = "tokshard.verify/1"
 
-    path: Annotated[str, Key("path", "Path that was passed.")]
-    level: Annotated[Level, Key("level", "Level: each one includes those before it.")]
-    subset_percent: Annotated[
-        float | None, Key("subset_percent", "Share of the pieces whose digests were checked; null for all.")
-    ]
-    is_sound: Annotated[bool, Key("sound", "Whether there are no findings but notes.")]
-    bytes_read: Annotated[int, Key("bytes_read", "Bytes that were read.", minimum=0)]
-    seconds: Annotated[float, Key("seconds", "Duration in seconds.", minimum=0)]
-    products: Annotated[
-        tuple[VerifiedProduct, ...], Key("products", "Verified products, from datasets to exports.")
-    ]
+    path: str
+    level: Level
+    subset_percent: float | None
+    is_sound: Annotated[bool, Named("sound")]
+    bytes_read: Count
+    seconds: Amount
+    products: tuple[VerifiedProduct, ...]
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -6,9 +6,8 @@ import errno
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Count, Record
 from tokshard.core.formatting import listed, size
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
@@ -31,11 +30,11 @@ _SHOWN_NAMES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class MergedDataset:
+class MergedDataset(Record):
     """An input of a merge."""
 
-    source: Annotated[DatasetInput, Key("source", "The files.")]
-    dataset: Annotated[DatasetRecord, Key("dataset", "Properties and counts.")]
+    source: DatasetInput
+    dataset: DatasetRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,24 +43,12 @@ class MergeReport(BuildReport):
 
     SCHEMA = "tokshard.merge/1"
 
-    output: Annotated[DatasetProduct, Key("output", "The dataset.")]
-    options: Annotated[MergeParameters, Key("options", "The options that determine the bytes.")]
-    inputs: Annotated[
-        tuple[MergedDataset, ...] | None,
-        Key("inputs", "Dry run: the datasets to be merged, in order.", omit_none=True),
-    ] = None
-    shuffle_sizes: Annotated[
-        ShuffleSizes | None,
-        Key("shuffle_sizes", "Memory and disk space of a shuffle; absent without one.", omit_none=True),
-    ] = None
-    free_bytes: Annotated[
-        int | None,
-        Key("free_bytes", "Dry run of a shuffle: free disk space, if known.", minimum=0, omit_none=True),
-    ] = None
-    bytes_resumed: Annotated[
-        int | None,
-        Key("bytes_resumed", "Bytes of tokens copied by an earlier run.", minimum=0, omit_none=True),
-    ] = None
+    output: DatasetProduct
+    options: MergeParameters
+    inputs: tuple[MergedDataset, ...] | None = None
+    shuffle_sizes: ShuffleSizes | None = None
+    free_bytes: Count | None = None
+    bytes_resumed: Count | None = None
 
 
 def merge(options: MergeOptions, *, dry_run: bool = False, progress: Progress | None = None) -> MergeReport:

@@ -12,14 +12,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
 from tokshard.core.algorithms import SORTED_ALGORITHM
 from tokshard.core.background import in_order
-from tokshard.core.codec import Key, decode, encode
+from tokshard.core.codec import Count, Positive, Record, decode, encode
 from tokshard.core.keyed_orders import derive_key
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.dataset.merge import scratch
@@ -59,40 +59,24 @@ def order_key(shuffle: DocumentShuffle) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class ShuffleEntry:
+class ShuffleEntry(Record):
     """Journal entry: exactly one of the fields."""
 
-    block_bytes: Annotated[
-        int | None, Key("block_bytes", "The memory of a run or range.", minimum=1, omit_none=True)
-    ] = None
-    input: Annotated[
-        CopiedInput | None, Key("input", "An input without a manifest was read.", omit_none=True)
-    ] = None
-    piece: Annotated[
-        PieceRecord | None, Key("piece", "A piece of the output is finished.", omit_none=True)
-    ] = None
+    block_bytes: Positive | None = None
+    input: CopiedInput | None = None
+    piece: PieceRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ShuffleSizes:
+class ShuffleSizes(Record):
     """Memory and disk space of a shuffle, known before it begins."""
 
-    passes: Annotated[int, Key("passes", "How often all tokens are read and written.", minimum=1)]
-    block_bytes: Annotated[int, Key("block_bytes", "Memory of a run or range.", minimum=1)]
-    single_pass_bytes: Annotated[
-        int | None,
-        Key(
-            "single_pass_bytes",
-            "Smallest block_bytes for a single pass from the page cache; null if it cannot hold the inputs.",
-        ),
-    ]
-    memory_bytes: Annotated[
-        int, Key("memory_bytes", "Memory of the index and the tokens held at a time, about.", minimum=0)
-    ]
-    scratch_bytes: Annotated[int, Key("scratch_bytes", "Size of the scratch files, about.", minimum=0)]
-    disk_bytes: Annotated[
-        int, Key("disk_bytes", "Largest size of scratch files and output at any time, about.", minimum=0)
-    ]
+    passes: Positive
+    block_bytes: Positive
+    single_pass_bytes: int | None
+    memory_bytes: Count
+    scratch_bytes: Count
+    disk_bytes: Count
 
     def allows(self, block_bytes: int) -> bool:
         """Return whether a run with this ``block_bytes`` can be continued."""

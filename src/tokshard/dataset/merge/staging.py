@@ -13,13 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import Annotated
 
 import xxhash
 
-from tokshard.core.codec import XXH3_128, Key, Tool, decode, encode
+from tokshard.core.codec import MAX_JSON_BYTES, Count, Record, Tool, Xxh3, decode, dump_json, encode
 from tokshard.core.progress import Progress, ProgressUpdate
-from tokshard.core.strict_json import MAX_JSON_BYTES, dump_json
 from tokshard.dataset.manifest import (
     INDEXED,
     PROVENANCE_NAME,
@@ -56,7 +54,7 @@ from tokshard.dataset.workdir import (
     stage_manifest,
 )
 from tokshard.errors import InputError, IntegrityError
-from tokshard.storage.digest import READ_BYTES, FileRecord, file_digest, piecewise_digest
+from tokshard.storage.digest import READ_BYTES, UNSEALED, FileRecord, file_digest, piecewise_digest, sealed
 from tokshard.storage.files import AppendFile
 from tokshard.storage.journal import Journal, read_checkpoints
 from tokshard.storage.paths import bin_path
@@ -68,11 +66,11 @@ COPY_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class CopiedInput:
+class CopiedInput(Record):
     """Journal entry: an input without a manifest was copied."""
 
-    input: Annotated[int, Key("input", "Number of the input, from 0.", minimum=0)]
-    xxh3_128: Annotated[str, Key("xxh3_128", "The digest of its .bin file.", pattern=XXH3_128)]
+    input: Count
+    xxh3_128: Xxh3
 
 
 class TokenCopy:
@@ -218,28 +216,31 @@ def stage(
         sum(dataset.bin_bytes for dataset in inputs),
         piecewise_digest(order.digests if order else unit_digests),
     )
-    manifest = Manifest(
-        tool=Tool(),
-        fingerprint=plan.fingerprint,
-        dataset=dataset_record(inputs, multimodal=multimodal),
-        files=DatasetFiles(
-            tokens,
-            index,
-            units,
-            provenance,
-            rejected,
-            order=order.order if order else None,
-            pieces=order.pieces if order else None,
-        ),
-        tokenizer=plan.tokenizer,
-        options=plan.options,
-        encoder=_encoder_record(inputs),
-        inputs=input_records(inputs, digests),
-        counts=_counts(inputs),
-        tokenizer_path=_tokenizer_path(inputs) if plan.tokenizer is not None else None,
-        tokenizer_mismatches=mismatches or None,
-        merged_tokenizers=tokenizers if tokenizers != (DatasetTokenizer(),) else None,
-        hub_datasets=_hub_datasets(inputs),
+    manifest = sealed(
+        Manifest(
+            tool=Tool(),
+            fingerprint=plan.fingerprint,
+            dataset=dataset_record(inputs, multimodal=multimodal),
+            files=DatasetFiles(
+                tokens,
+                index,
+                units,
+                provenance,
+                rejected,
+                order=order.order if order else None,
+                pieces=order.pieces if order else None,
+            ),
+            tokenizer=plan.tokenizer,
+            options=plan.options,
+            encoder=_encoder_record(inputs),
+            inputs=input_records(inputs, digests),
+            counts=_counts(inputs),
+            tokenizer_path=_tokenizer_path(inputs) if plan.tokenizer is not None else None,
+            tokenizer_mismatches=mismatches or None,
+            merged_tokenizers=tokenizers if tokenizers != (DatasetTokenizer(),) else None,
+            hub_datasets=_hub_datasets(inputs),
+            seal=UNSEALED,
+        )
     )
     stage_manifest(directory, 0, manifest)
     return manifest

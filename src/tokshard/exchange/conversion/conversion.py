@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
-from tokshard.core.codec import Key, decode, encode
+from tokshard.core.codec import Count, Record, decode, encode
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.dataset.layout import MAX_LENGTH
 from tokshard.dataset.manifest import UNKNOWN_ENCODER
@@ -36,15 +36,15 @@ _NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class ConvertedUnit:
+class ConvertedUnit(Record):
     """Journal entry: a unit whose documents are complete."""
 
-    unit: Annotated[UnitRecord, Key("unit", "The unit.")]
-    next_file: Annotated[int, Key("next_file", "Number of the token file to read next, from 0.", minimum=0)]
-    next_token: Annotated[int, Key("next_token", "Token of this file to read next.", minimum=0)]
-    longest: Annotated[int, Key("longest", "Tokens of the longest document.", minimum=0)]
-    eod_tokens: Annotated[int, Key("eod_tokens", "EOD tokens.", minimum=0)]
-    ended: Annotated[int, Key("ended", "Documents that the EOD token ends.", minimum=0)]
+    unit: UnitRecord
+    next_file: Count
+    next_token: Count
+    longest: Count
+    eod_tokens: Count
+    ended: Count
 
 
 @dataclass(slots=True)

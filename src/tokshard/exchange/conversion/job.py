@@ -6,11 +6,11 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, cast
+from typing import cast
 
 import numpy as np
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Count, Positive, Record
 from tokshard.core.formatting import counted, listed
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
@@ -35,15 +35,13 @@ _SHOWN_FILES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(Record):
     """A token file of a conversion."""
 
-    source: Annotated[TokenFileInput, Key("source", "The file.")]
-    dtype: Annotated[str, Key("dtype", "The dtype of its tokens.")]
-    tokens: Annotated[int, Key("tokens", "Tokens.", minimum=0)]
-    boundaries: Annotated[
-        str | None, Key("boundaries", "The file with the boundaries of its documents; null if there is none.")
-    ]
+    source: TokenFileInput
+    dtype: str
+    tokens: Count
+    boundaries: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +50,11 @@ class ConvertReport(BuildReport):
 
     SCHEMA = "tokshard.convert/1"
 
-    output: Annotated[DatasetProduct, Key("output", "The dataset.")]
-    options: Annotated[ConvertParameters, Key("options", "The options that determine the bytes.")]
-    file_count: Annotated[int, Key("file_count", "Token files.", minimum=1)]
-    files: Annotated[
-        tuple[SourceFile, ...] | None, Key("files", "Dry run: the token files, in order.", omit_none=True)
-    ] = None
-    bytes_resumed: Annotated[
-        int | None,
-        Key("bytes_resumed", "Bytes of tokens converted by an earlier run.", minimum=0, omit_none=True),
-    ] = None
+    output: DatasetProduct
+    options: ConvertParameters
+    file_count: Positive
+    files: tuple[SourceFile, ...] | None = None
+    bytes_resumed: Count | None = None
 
 
 def convert(

@@ -31,7 +31,7 @@ from tokshard.dataset.workdir import DigestingWriter, stage_chunks, stage_file, 
 from tokshard.exchange.conversion.conversion import LENGTHS_NAME, TOKENS_NAME, ConvertedUnit
 from tokshard.exchange.conversion.files import TokenFile
 from tokshard.storage import fs
-from tokshard.storage.digest import FileRecord, piecewise_digest
+from tokshard.storage.digest import UNSEALED, FileRecord, piecewise_digest, sealed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,35 +55,38 @@ def stage(
     documents, sequences = _sum(units, "documents"), _sum(units, "sequences")
     eod_tokens, ended = (sum(getattr(entry, name) for entry in entries) for name in ("eod_tokens", "ended"))
     has_eod = None if parameters.eod_id is None or not sequences else ended == sequences
-    manifest = Manifest(
-        tool=Tool(),
-        fingerprint=plan.fingerprint,
-        dataset=DatasetRecord(
-            dtype=parameters.dtype,
-            multimodal=False,
-            field=None,
-            units=len(units),
-            documents=documents,
-            sequences=sequences,
-            tokens=_sum(units, "tokens"),
-            empty_documents=documents - sequences,
-            longest_sequence=max((entry.longest for entry in entries), default=0),
-            eod_in_text=eod_tokens - ended,
-        ),
-        files=DatasetFiles(tokens, index, lines, provenance),
-        tokenizer=plan.tokenizer,
-        options=replace(parameters, append_eod=has_eod),
-        encoder=EncoderRecord({UNKNOWN_ENCODER: documents}, compared=0),
-        inputs=tuple(_input_records(files, units, parameters)),
-        counts=RecordCounts(
-            records=documents,
-            documents=documents,
-            lines=documents,
-            blank_lines=0,
-            content_bytes=_sum(units, "content_bytes"),
-            rejected={},
-        ),
-        tokenizer_path=tokenizer_path,
+    manifest = sealed(
+        Manifest(
+            tool=Tool(),
+            fingerprint=plan.fingerprint,
+            dataset=DatasetRecord(
+                dtype=parameters.dtype,
+                multimodal=False,
+                field=None,
+                units=len(units),
+                documents=documents,
+                sequences=sequences,
+                tokens=_sum(units, "tokens"),
+                empty_documents=documents - sequences,
+                longest_sequence=max((entry.longest for entry in entries), default=0),
+                eod_in_text=eod_tokens - ended,
+            ),
+            files=DatasetFiles(tokens, index, lines, provenance),
+            tokenizer=plan.tokenizer,
+            options=replace(parameters, append_eod=has_eod),
+            encoder=EncoderRecord({UNKNOWN_ENCODER: documents}, compared=0),
+            inputs=tuple(_input_records(files, units, parameters)),
+            counts=RecordCounts(
+                records=documents,
+                documents=documents,
+                lines=documents,
+                blank_lines=0,
+                content_bytes=_sum(units, "content_bytes"),
+                rejected={},
+            ),
+            tokenizer_path=tokenizer_path,
+            seal=UNSEALED,
+        )
     )
     stage_manifest(directory, 0, manifest)
     return manifest

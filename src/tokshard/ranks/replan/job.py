@@ -167,7 +167,7 @@ def continue_plan(plan: Plan, options: ReplanOptions) -> Continuation:
     )
     tokenizers = _tokenizers(plan, options, [each.stream.source for each in continued.values()])
     warnings = [warning for continuation in continued.values() for warning in continuation.warnings]
-    after = Plan(
+    after = Plan.of(
         topology=topology,
         streams={name: continuation.stream for name, continuation in continued.items()},
         history=(*plan.history, entry),

@@ -50,8 +50,8 @@ class Remainder:
             >>> from tokshard.ranks.schedule import BatchSchedule
             >>> whole = EpochRange(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
             >>> stopped = Remainder.after(Assignment((whole,), 4, BatchSchedule.constant(16), steps=6), 2)
-            >>> stopped.seen.to_json_value(), stopped.unread.to_json_value(), stopped.order.samples
-            ([[0, 32]], [[32, 100]], 68)
+            >>> stopped.seen.pairs(), stopped.unread.pairs(), stopped.order.samples
+            (((0, 32),), ((32, 100),), 68)
         """
         number, one, epoch, within = _standing(assignment, step)
         order, seen = one.order, one.layout.consumed(within)

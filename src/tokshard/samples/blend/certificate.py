@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Amount, Bounds, Count, Record, Share
 from tokshard.errors import IntegrityError
 from tokshard.samples.blend.coverage import measure_coverage, measure_packed_coverage
 
@@ -27,30 +27,38 @@ _DRAWS_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
-class SourceCertificate:
-    """The samples, tokens and documents that a split reads of one source."""
+class SourceCertificate(Record):
+    """The samples, tokens and documents that a split reads of one source.
 
-    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
-    samples: Annotated[int, Key("samples", "Samples drawn.", minimum=0)]
-    available: Annotated[int, Key("available", "Samples of its index.", minimum=0)]
-    tokens: Annotated[int, Key("tokens", "Tokens of the drawn samples, without padding.", minimum=0)]
-    documents: Annotated[int, Key("documents", "Documents of the split.", minimum=0)]
-    documents_drawn: Annotated[int, Key("documents_drawn", "Documents seen at all.", minimum=0)]
-    epochs: Annotated[float, Key("epochs", "Tokens drawn over the tokens of the split.", minimum=0)]
-    document_least: Annotated[
-        int, Key("document_least", "Times that the least seen document is seen, any token of it.", minimum=0)
-    ]
-    document_most: Annotated[
-        int, Key("document_most", "Times that the most seen document is seen.", minimum=0)
-    ]
-    weight: Annotated[float, Key("weight", "Requested share of the samples.", minimum=0, maximum=1)]
-    share: Annotated[float, Key("share", "Share of the samples drawn.", minimum=0, maximum=1)]
-    largest_lag: Annotated[
-        float, Key("largest_lag", "Samples that the source is behind its weight at most, at any prefix.")
-    ]
-    largest_lead: Annotated[
-        float, Key("largest_lead", "Samples that the source is ahead at most, at any prefix.")
-    ]
+    Attributes:
+        prefix: Path prefix of the dataset.
+        samples: Samples drawn.
+        available: Samples of its index.
+        tokens: Tokens of the drawn samples, without padding.
+        documents: Documents of the split.
+        documents_drawn: Documents seen at all.
+        epochs: Tokens drawn over the tokens of the split.
+        document_least: Times that the least seen document is seen, any token of it.
+        document_most: Times that the most seen document is seen.
+        weight: Requested share of the samples.
+        share: Share of the samples drawn.
+        largest_lag: Samples that the source is behind its weight at most, at any prefix.
+        largest_lead: Samples that the source is ahead at most, at any prefix.
+    """
+
+    prefix: str
+    samples: Count
+    available: Count
+    tokens: Count
+    documents: Count
+    documents_drawn: Count
+    epochs: Amount
+    document_least: Count
+    document_most: Count
+    weight: Share
+    share: Share
+    largest_lag: float
+    largest_lead: float
 
     @property
     def weight_error(self) -> float:
@@ -59,20 +67,24 @@ class SourceCertificate:
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
-    """The content of a split, counted from its files."""
+class Certificate(Record):
+    """The content of a split, counted from its files.
 
-    samples: Annotated[int, Key("samples", "Samples of the split.", minimum=0)]
-    tokens: Annotated[int, Key("tokens", "Tokens of all samples, without padding.", minimum=0)]
-    weight_error: Annotated[
-        float,
-        Key("weight_error", "Largest distance of any source from its weight at any prefix, in samples."),
-    ]
-    draws_out_of_range: Annotated[
-        int, Key("draws_out_of_range", "Draws of samples that a source does not have.", minimum=0)
-    ]
-    arithmetic: Annotated[str, Key("arithmetic", "Arithmetic of the lags.", pattern="[a-z-]+")]
-    sources: Annotated[tuple[SourceCertificate, ...], Key("sources", "One for each source, in order.")]
+    Attributes:
+        samples: Samples of the split.
+        tokens: Tokens of all samples, without padding.
+        weight_error: Largest distance of any source from its weight at any prefix, in samples.
+        draws_out_of_range: Draws of samples that a source does not have.
+        arithmetic: Arithmetic of the lags.
+        sources: One for each source, in order.
+    """
+
+    samples: Count
+    tokens: Count
+    weight_error: float
+    draws_out_of_range: Count
+    arithmetic: Annotated[str, Bounds(pattern="[a-z-]+")]
+    sources: tuple[SourceCertificate, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from tokshard.core.codec import SHA256, Document, Key, Tool, encode
+from tokshard.core.codec import Bounds, Count, Document, Record, Sha256, Tool, encode
 from tokshard.core.formatting import counted
 from tokshard.dataset import products
 from tokshard.dataset.fingerprint import DatasetFingerprint
@@ -35,7 +35,7 @@ _LOCK_NAME = ".blend.lock"
 HASH = "[0-9a-f]{32}"
 
 
-class CacheEntryNames:
+class CacheEntryNames(Record):
     """The names of the files of a cache entry, by the path prefix ``index`` that they share."""
 
     __slots__ = ()
@@ -57,38 +57,25 @@ class BlendSource(CacheEntryNames):
     """A source of a split, and the index that it is read by.
 
     Attributes:
-        index: The path prefix of its index files, as a dataset has one.
+        prefix: Path prefix of the dataset.
+        training_path: Path prefix in the hash of the index.
+        index: Names of the index files in the cache directory, without -description.txt, -document_index.npy,
+            -sample_index.npy and -shuffle_index.npy.
+        samples: Samples of the index.
+        draws: Samples that the split reads: 0 to draws - 1.
+        fingerprint: Fingerprint of the dataset when its index was built.
+        tokenizer: Number of its tokenizer in `tokenizers`; absent in files of earlier versions.
+        packing: Packing of its documents; absent for concatenated documents.
     """
 
-    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset.")]
-    training_path: Annotated[str, Key("training_path", "Path prefix in the hash of the index.")]
-    index: Annotated[
-        str,
-        Key(
-            "index",
-            "Names of the index files in the cache directory, without -description.txt, -document_index.npy, "
-            "-sample_index.npy and -shuffle_index.npy.",
-            pattern=f"(?:.*/)?{HASH}-GPTDataset-(?:train|valid|test)",
-        ),
-    ]
-    samples: Annotated[int, Key("samples", "Samples of the index.", minimum=0)]
-    draws: Annotated[int, Key("draws", "Samples that the split reads: 0 to draws - 1.", minimum=0)]
-    fingerprint: Annotated[
-        DatasetFingerprint, Key("fingerprint", "Fingerprint of the dataset when its index was built.")
-    ]
-    tokenizer: Annotated[
-        int | None,
-        Key(
-            "tokenizer",
-            "Number of its tokenizer in `tokenizers`; absent in files of earlier versions.",
-            minimum=0,
-            omit_none=True,
-        ),
-    ] = None
-    packing: Annotated[
-        Packing | None,
-        Key("packing", "Packing of its documents; absent for concatenated documents.", omit_none=True),
-    ] = None
+    prefix: str
+    training_path: str
+    index: Annotated[str, Bounds(pattern=f"(?:.*/)?{HASH}-GPTDataset-(?:train|valid|test)")]
+    samples: Count
+    draws: Count
+    fingerprint: DatasetFingerprint
+    tokenizer: Count | None = None
+    packing: Packing | None = None
 
     @property
     def document_index(self) -> str:
@@ -111,23 +98,15 @@ class BlendOrderFiles(CacheEntryNames):
     """The files that hold the order of a blended split.
 
     Attributes:
-        index: The path prefix of the files.
+        index: Names of the files in the cache directory, without -description.txt, -dataset_index.npy and
+            -dataset_sample_index.npy.
+        weights: Weights in the hash: normalized; the samples of each source in an exhaustive blend.
+        size: Size in the hash; null in an exhaustive blend.
     """
 
-    index: Annotated[
-        str,
-        Key(
-            "index",
-            "Names of the files in the cache directory, without -description.txt, -dataset_index.npy and "
-            "-dataset_sample_index.npy.",
-            pattern=f"(?:.*/)?{HASH}-BlendedDataset-(?:train|valid|test)",
-        ),
-    ]
-    weights: Annotated[
-        tuple[float, ...],
-        Key("weights", "Weights in the hash: normalized; the samples of each source in an exhaustive blend."),
-    ]
-    size: Annotated[int | None, Key("size", "Size in the hash; null in an exhaustive blend.", minimum=0)]
+    index: Annotated[str, Bounds(pattern=f"(?:.*/)?{HASH}-BlendedDataset-(?:train|valid|test)")]
+    weights: tuple[float, ...]
+    size: Count | None
 
     @property
     def dataset_index(self) -> str:
@@ -141,24 +120,29 @@ class BlendOrderFiles(CacheEntryNames):
 
 
 @dataclass(frozen=True, slots=True)
-class BlendSplit:
+class BlendSplit(Record):
     """A split, or one of several validation sets.
 
     Raises:
         UsageError: The fields contradict each other.
+
+    Attributes:
+        split: Split that it belongs to.
+        kind: single: one source, whose sample k is sample k; else the order is in `order`.
+        samples: Samples of the split.
+        order: Order of a blend; null for a single source.
+        sources: Sources, in the order of their numbers.
+        certificate: Figures measured from the index files.
     """
 
-    split: Annotated[Literal["train", "valid", "test"], Key("split", "Split that it belongs to.")]
-    kind: Annotated[
-        Kind,
-        Key("kind", "single: one source, whose sample k is sample k; else the order is in `order`."),
-    ]
-    samples: Annotated[int, Key("samples", "Samples of the split.", minimum=0)]
-    order: Annotated[BlendOrderFiles | None, Key("order", "Order of a blend; null for a single source.")]
-    sources: Annotated[tuple[BlendSource, ...], Key("sources", "Sources, in the order of their numbers.")]
-    certificate: Annotated[Certificate, Key("certificate", "Figures measured from the index files.")]
+    split: Literal["train", "valid", "test"]
+    kind: Kind
+    samples: Count
+    order: BlendOrderFiles | None
+    sources: tuple[BlendSource, ...]
+    certificate: Certificate
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if (self.kind == "single") != (self.order is None):
             raise UsageError(f"kind {self.kind} contradicts order")
         if self.order is not None and len(self.order.weights) != len(self.sources):
@@ -200,47 +184,33 @@ class BlendDocument(Document):
 
     In memory all paths are as they can be opened; in the file, paths inside its directory are relative
     to it, and index files are named without the cache directory.
+
+    Attributes:
+        tool: Program that wrote the document.
+        id: SHA-256 of what the blend is; not of where it lies or what was measured.
+        recipe: Recipe as it was given.
+        resolved: Weights as passed to Megatron, for all splits or for each of train, valid and test.
+        builder: Parameters of Megatron's dataset builder.
+        cache_directory: Directory of the index files: Megatron's --data-cache-path.
+        splits: Splits that have data, by name: train, valid (or valid.0, valid.1, ...), test.
+        tokenizers: The different tokenizers of the datasets; absent in files of earlier versions.
+        job_tokenizer: Tokenizer of the job; absent if it could not be read.
+        tokenizer_mismatches: Mismatches of tokenizers that were allowed.
     """
 
     SCHEMA = "tokshard.blend/1"
     OLDER_HINT = "build it again with the same tokshard blend command"
 
-    tool: Annotated[Tool, Key("tool", "Program that wrote the document.")]
-    id: Annotated[
-        str,
-        Key("id", "SHA-256 of what the blend is; not of where it lies or what was measured.", pattern=SHA256),
-    ]
-    recipe: Annotated[BlendRecipe, Key("recipe", "Recipe as it was given.")]
-    resolved: Annotated[
-        tuple[BlendWeights | None, ...],
-        Key(
-            "resolved", "Weights as passed to Megatron, for all splits or for each of train, valid and test."
-        ),
-    ]
-    builder: Annotated[BuilderConfig, Key("builder", "Parameters of Megatron's dataset builder.")]
-    cache_directory: Annotated[
-        str, Key("cache_directory", "Directory of the index files: Megatron's --data-cache-path.")
-    ]
-    splits: Annotated[
-        dict[str, BlendSplit],
-        Key("splits", "Splits that have data, by name: train, valid (or valid.0, valid.1, ...), test."),
-    ]
-    tokenizers: Annotated[
-        tuple[DatasetTokenizer, ...] | None,
-        Key(
-            "tokenizers",
-            "The different tokenizers of the datasets; absent in files of earlier versions.",
-            omit_none=True,
-        ),
-    ] = None
-    job_tokenizer: Annotated[
-        TokenizerIdentity | None,
-        Key("job_tokenizer", "Tokenizer of the job; absent if it could not be read.", omit_none=True),
-    ] = None
-    tokenizer_mismatches: Annotated[
-        tuple[TokenizerMismatch, ...] | None,
-        Key("tokenizer_mismatches", "Mismatches of tokenizers that were allowed.", omit_none=True),
-    ] = None
+    tool: Tool
+    id: Sha256
+    recipe: BlendRecipe
+    resolved: tuple[BlendWeights | None, ...]
+    builder: BuilderConfig
+    cache_directory: str
+    splits: dict[str, BlendSplit]
+    tokenizers: tuple[DatasetTokenizer, ...] | None = None
+    job_tokenizer: TokenizerIdentity | None = None
+    tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
 
     def __repr__(self) -> str:
         splits = ", ".join(
@@ -249,7 +219,7 @@ class BlendDocument(Document):
         )
         return f"BlendDocument({self.id[:12]}, {splits})"
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         number = len(self.tokenizers or ())
         for name, split in self.splits.items():
             if name.partition(".")[0] != split.split:

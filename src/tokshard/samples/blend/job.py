@@ -7,9 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from tokshard.core.codec import Document, Key
+from tokshard.core.codec import Amount, Document, Md5, Record
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.token_ids import check_token_ids
@@ -18,7 +18,6 @@ from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError
 from tokshard.samples.blend.certificate import Certificate, SourceArrays, measure
 from tokshard.samples.blend.document import (
     DOCUMENT_NAME,
-    HASH,
     BlendDocument,
     BlendOrderFiles,
     BlendSource,
@@ -48,54 +47,31 @@ MAX_INDICES = 25_000
 
 
 @dataclass(frozen=True, slots=True)
-class EntryOutcome:
+class EntryOutcome(Record):
     """One entry of the cache, and how the blend came by it."""
 
-    split: Annotated[str, Key("split", "train, valid, test, or valid.0 and so on.")]
-    path_prefix: Annotated[
-        str | None, Key("path_prefix", "Path prefix of the dataset; null for the order of the blend.")
-    ]
-    hash: Annotated[str, Key("hash", "Hash in the names of the files.", pattern=HASH)]
-    action: Annotated[
-        Action,
-        Key("action", "found: it was fresh; built; rebuilt."),
-    ]
+    split: str
+    path_prefix: str | None
+    hash: Md5
+    action: Action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlendReport(Document):
-    """A blend, and what :func:`tokshard.blend` did.
-
-    Attributes:
-        blend: The blend as it was written; None after a dry run.
-    """
+    """A blend, and what :func:`tokshard.blend` did."""
 
     SCHEMA = "tokshard.blend-report/1"
 
-    action: Annotated[Literal["planned", "written"], Key("action", "planned: a dry run; written.")]
-    recipe: Annotated[BlendRecipe, Key("recipe", "Recipe as it was given.")]
-    resolved: Annotated[
-        tuple[BlendWeights | None, ...],
-        Key(
-            "resolved", "Weights as passed to Megatron, for all splits or for each of train, valid and test."
-        ),
-    ]
-    builder: Annotated[BuilderConfig, Key("builder", "Parameters of Megatron's dataset builder.")]
-    splits: Annotated[tuple[PlannedSplit, ...], Key("splits", "Splits that have data, as planned.")]
-    path: Annotated[
-        str | None, Key("path", "Path of blend.json; absent after a dry run.", omit_none=True)
-    ] = None
-    blend: Annotated[
-        BlendDocument | None,
-        Key(
-            "blend",
-            "Content of blend.json, with paths that can be opened; absent after a dry run.",
-            omit_none=True,
-        ),
-    ] = None
-    entries: Annotated[tuple[EntryOutcome, ...], Key("entries", "Entries of the cache.")] = ()
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
-    seconds: Annotated[float, Key("seconds", "Seconds that it took.", minimum=0)]
+    action: Literal["planned", "written"]
+    recipe: BlendRecipe
+    resolved: tuple[BlendWeights | None, ...]
+    builder: BuilderConfig
+    splits: tuple[PlannedSplit, ...]
+    path: str | None = None
+    blend: BlendDocument | None = None
+    entries: tuple[EntryOutcome, ...] = ()
+    warnings: tuple[str, ...]
+    seconds: Amount
 
     @classmethod
     def of(cls, plan: BlendPlan, started: float, warnings: Iterable[str], **built: Any) -> BlendReport:

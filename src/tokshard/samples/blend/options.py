@@ -6,10 +6,10 @@ import math
 import os
 import shlex
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from tokshard.core import megatron_defaults
-from tokshard.core.codec import Key
+from tokshard.core.codec import Amount, Count, Positive, Record
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
 from tokshard.samples.index.options import (
@@ -31,13 +31,16 @@ CACHE_NAME = "cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuilderConfig:
+class BuilderConfig(Record):
     """Parameters of Megatron's dataset builder that decide the bytes and names of what it builds.
+
+    Raises:
+        UsageError: A number is out of range, or the split string is invalid.
 
     Attributes:
         sequence_length: The tokens of a sample.
-        sizes: The samples requested in each split; None for one epoch. The training size may be None,
-            too, if the recipe determines it (tokens, epochs).
+        sizes: The samples requested in each split; None for one epoch. The training size may be None, too, if
+            the recipe determines it (tokens, epochs).
         tokenizer: The tokenizer's identifiers, which enter the hashes.
         split: The split string; not used if each split has separate sources.
         seed: The seed of all shuffles.
@@ -46,35 +49,21 @@ class BuilderConfig:
         drop_last_partial: Whether validation drops its last, incomplete sample.
         path_as: Pairs (path here, path at training time). The second replaces the first where it is the
             beginning of a prefix; the result enters the hashes.
-        packing: The packing of the sources that are packed.
-
-    Raises:
-        UsageError: A number is out of range, or the split string is invalid.
+        packing: Packing of the sources that are packed; absent if none is.
     """
 
-    sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.", minimum=1)]
-    sizes: Annotated[Sizes, Key("sizes", "Samples asked for in each split; null for one epoch.")]
-    tokenizer: Annotated[Any, Key("tokenizer", "Megatron's identifiers of the tokenizer.")]
-    split: Annotated[str, Key("split", "Split string.")] = megatron_defaults.SPLIT
-    seed: Annotated[int, Key("seed", "Seed of all shuffles.", minimum=0)] = megatron_defaults.SEED
-    surplus: Annotated[
-        float, Key("surplus", "Samples built beyond those asked for, as a fraction.", minimum=0)
-    ] = megatron_defaults.SURPLUS
-    extra_token: Annotated[
-        bool, Key("extra_token", "Whether each sample has one more token, the last label.")
-    ] = True
-    drop_last_partial: Annotated[
-        bool, Key("drop_last_partial", "Whether validation drops its last, incomplete sample.")
-    ] = True
-    path_as: Annotated[
-        tuple[tuple[str, str], ...], Key("path_as", "Pairs of a path here and at training time.")
-    ] = ()
-    packing: Annotated[
-        Packing | None,
-        Key("packing", "Packing of the sources that are packed; absent if none is.", omit_none=True),
-    ] = None
+    sequence_length: Positive
+    sizes: Sizes
+    tokenizer: Any
+    split: str = megatron_defaults.SPLIT
+    seed: Count = megatron_defaults.SEED
+    surplus: Amount = megatron_defaults.SURPLUS
+    extra_token: bool = True
+    drop_last_partial: bool = True
+    path_as: tuple[tuple[str, str], ...] = ()
+    packing: Packing | None = None
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if self.packing is not None:
             self.packing.check_sequence_length(self.sequence_length)
         if not 0 <= self.surplus < math.inf:

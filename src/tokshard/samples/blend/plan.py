@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Amount, Count, Record, Share
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, TokshardError, UsageError
 from tokshard.samples.blend.options import BuilderConfig
@@ -46,36 +46,25 @@ KIND_NAMES: dict[Kind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class SourcePlan:
-    """One source of one split.
+class SourcePlan(Record):
+    """One source of one split."""
 
-    Attributes:
-        weight: The share of the samples that is asked of it.
-        draws: The samples drawn from it: its first ones.
-        plan: The numbers of its index.
-        epochs_drawn: The epochs that the tokens of the drawn samples are; for packed samples, the samples.
-    """
-
-    path_prefix: Annotated[str, Key("path_prefix", "Path prefix of the dataset.")]
-    weight: Annotated[float, Key("weight", "Requested share of the samples.", minimum=0, maximum=1)]
-    draws: Annotated[int, Key("draws", "Samples that the split reads.", minimum=0)]
-    plan: Annotated[EpochPlan, Key("plan", "Samples, epochs and tokens of its index.")]
-    epochs_drawn: Annotated[
-        float, Key("epochs_drawn", "Tokens of the samples that are read over those of one epoch.", minimum=0)
-    ]
+    path_prefix: str
+    weight: Share
+    draws: Count
+    plan: EpochPlan
+    epochs_drawn: Amount
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedSplit:
+class PlannedSplit(Record):
     """One split as it is planned."""
 
-    name: Annotated[str, Key("name", "train, valid, test, or valid.0 and so on.")]
-    kind: Annotated[Kind, Key("kind", "single: one source and no blend.")]
-    samples: Annotated[int, Key("samples", "Samples of the split.", minimum=0)]
-    size: Annotated[
-        int | None, Key("size", "Size in the hash; null for a single source or all samples.", minimum=0)
-    ]
-    sources: Annotated[tuple[SourcePlan, ...], Key("sources", "Sources, in order; none if they are unknown.")]
+    name: str
+    kind: Kind
+    samples: Count
+    size: Count | None
+    sources: tuple[SourcePlan, ...]
 
     @property
     def kind_name(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Null, Record
 from tokshard.errors import UsageError
 from tokshard.samples.index.packing import PACK_METHODS, PackMethod
 from tokshard.samples.index.sizes import Sizes
@@ -21,34 +21,29 @@ MAX_SOURCES = 32_766
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Source(Record):
     """One dataset of a mixture with its weight.
+
+    Raises:
+        UsageError: A number is out of range, two of them contradict each other, or the prefix is one
+            that Megatron would take for a number or not find.
 
     Attributes:
         prefix: The path prefix of the dataset on this machine.
         weight: The weight of the source in the unit of the mixture, or None.
         epochs: Epochs to read, instead of a weight.
-        max_epochs: The limit on the epochs; what the weight would give the source beyond them goes to
-            the other sources.
+        max_epochs: The limit on the epochs; what the weight would give the source beyond them goes to the
+            other sources.
         pack: ``"concat"`` or ``"best-fit"``; None for that of the run, in a resolved recipe for ``"concat"``.
-
-    Raises:
-        UsageError: A number is out of range, two of them contradict each other, or the prefix is one
-            that Megatron would take for a number or not find.
     """
 
-    prefix: Annotated[str, Key("prefix", "Path prefix of the dataset, as given.")]
-    weight: Annotated[float | None, Key("weight", "Weight in the unit of the mixture.", omit_none=True)] = (
-        None
-    )
-    epochs: Annotated[float | None, Key("epochs", "Epochs to read.", omit_none=True)] = None
-    max_epochs: Annotated[float | None, Key("max_epochs", "Limit on the epochs.", omit_none=True)] = None
-    pack: Annotated[
-        PackMethod | None,
-        Key("pack", "concat, or best-fit for whole documents packed into samples.", omit_none=True),
-    ] = None
+    prefix: str
+    weight: float | None = None
+    epochs: float | None = None
+    max_epochs: float | None = None
+    pack: PackMethod | None = None
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         check_prefix(self.prefix)
         if self.pack not in {None, *PACK_METHODS}:
             raise UsageError(
@@ -76,19 +71,19 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
+class Mixture(Record):
     """The sources of one distribution of samples.
-
-    Attributes:
-        sources: In the order that decides ties: 1 to 32,766.
-        unit: What the weights count. ``"samples"`` is Megatron's meaning: shares of the samples. They are
-            the shares of the tokens, too, if no samples are padded by packing. ``"tokens"`` means amounts
-            without padding, so that their sum is the size of the mixture where no other is given.
-        temperature: The weights are taken to the power of 1/temperature. Without weights they are the
-            numbers of tokens that the sources have, if the temperature is not 1.
 
     Raises:
         UsageError: There is no source or too many, or the sources do not fit together.
+
+    Attributes:
+        sources: In the order that decides ties: 1 to 32,766.
+        unit: What the weights count. ``"samples"`` is Megatron's meaning: shares of the samples. They are the
+            shares of the tokens, too, if no samples are padded by packing. ``"tokens"`` means amounts without
+            padding, so that their sum is the size of the mixture where no other is given.
+        temperature: The weights are taken to the power of 1/temperature. Without weights they are the numbers
+            of tokens that the sources have, if the temperature is not 1.
 
     Example:
         >>> web_and_code = Mixture((Source("web", weight=7), Source("code", weight=3, max_epochs=4)))
@@ -96,13 +91,11 @@ class Mixture:
         (7.0, 3.0)
     """
 
-    sources: Annotated[tuple[Source, ...], Key("sources", "Sources, in the order that decides ties.")]
-    unit: Annotated[Unit, Key("unit", "Unit of the weights: shares of the samples, or tokens.")] = "samples"
-    temperature: Annotated[
-        float, Key("temperature", "The weights are taken to the power of 1/temperature.")
-    ] = 1.0
+    sources: tuple[Source, ...]
+    unit: Unit = "samples"
+    temperature: float = 1.0
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         self._check_count()
         if self.unit not in UNITS:
             raise UsageError(f"unit must be samples or tokens, got {self.unit!r}")
@@ -173,17 +166,17 @@ class RecipeDefaults:
 
 
 @dataclass(frozen=True, slots=True)
-class BlendRecipe:
+class BlendRecipe(Record):
     """The mixture of all splits, or one for each split.
-
-    Attributes:
-        mixture: The mixture of which training, validation and testing get their shares by the split
-            string; None where each has its own.
-        per_split: The mixtures of training, validation and testing, of which two may be None.
-        multiple_validation_sets: Whether the sources of validation stay apart instead of being blended.
 
     Raises:
         UsageError: There is not exactly one of ``mixture`` and ``per_split``, or no mixture at all.
+
+    Attributes:
+        mixture: The mixture of which training, validation and testing get their shares by the split string;
+            None where each has its own.
+        per_split: The mixtures of training, validation and testing, of which two may be None.
+        multiple_validation_sets: Whether the sources of validation stay apart instead of being blended.
 
     Example:
         >>> recipe = BlendRecipe(Mixture((Source("data/web", 0.7), Source("data/code", 0.3))))
@@ -191,18 +184,11 @@ class BlendRecipe:
         ['data/web', 'data/code']
     """
 
-    mixture: Annotated[
-        Mixture | None, Key("mixture", "Mixture of all splits; null where each has its own.")
-    ] = None
-    per_split: Annotated[
-        tuple[Mixture | None, Mixture | None, Mixture | None] | None,
-        Key("per_split", "Mixtures of train, valid and test; null where all share one."),
-    ] = None
-    multiple_validation_sets: Annotated[
-        bool, Key("multiple_validation_sets", "Whether the sources of validation stay apart.")
-    ] = False
+    mixture: Annotated[Mixture | None, Null] = None
+    per_split: Annotated[tuple[Mixture | None, Mixture | None, Mixture | None] | None, Null] = None
+    multiple_validation_sets: bool = False
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if (self.mixture is None) == (self.per_split is None):
             raise UsageError("a recipe must have either sources for all splits or sources for each split")
         if self.per_split is not None and not any(self.per_split):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Amount, Count, Record
 from tokshard.errors import UsageError
 from tokshard.samples.blend.order import count_draws, greedy_order, normalize
 from tokshard.samples.blend.recipe import Mixture
@@ -132,7 +131,7 @@ class SourceTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class BlendWeights:
+class BlendWeights(Record):
     """The weights and the size that make Megatron build what a mixture asks for.
 
     Attributes:
@@ -140,10 +139,8 @@ class BlendWeights:
         size: The samples of the split that decided; None for all samples.
     """
 
-    weights: Annotated[
-        tuple[float, ...] | None, Key("weights", "Weight of each source, as Megatron is given it.", minimum=0)
-    ]
-    size: Annotated[int | None, Key("size", "Samples; null for all.", minimum=0)]
+    weights: tuple[Amount, ...] | None
+    size: Count | None
 
 
 def resolve(mixture: Mixture, size: int | None, sources: Sequence[SourceTokens]) -> BlendWeights:

@@ -13,8 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
-from tokshard.core.codec import Key, decode, encode, shown
-from tokshard.core.strict_json import parse_json_object, paused_garbage_collection
+from tokshard.core.codec import (
+    Bounds,
+    Record,
+    decode,
+    encode,
+    parse_json_object,
+    paused_garbage_collection,
+    shown,
+)
 from tokshard.dataset.products import DESCRIPTION_SUFFIX
 from tokshard.errors import InputError, IntegrityError, StorageError, UsageError
 from tokshard.samples.index.splits import SPLITS
@@ -28,7 +35,7 @@ _ANY_COUNT = 10**40  # Megatron hashes Python integers, of any size
 Difference = tuple[str, Any, Any]
 
 
-class _DescribedIndex:
+class _DescribedIndex(Record):
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -69,36 +76,26 @@ class _DescribedIndex:
 class GPTDatasetDescription(_DescribedIndex):
     """Everything that the name of a dataset's index depends on.
 
-    Attributes:
-        dataset_path: The path prefix exactly as the training job gives it.
-        num_samples: The samples asked for, or None for one epoch.
-        split: The split string, or None if each split has its own datasets.
-        split_matrix: The shares, as in :meth:`tokshard.samples.index.splits.Split.matrix_json`.
-
     Example:
         >>> description = GPTDatasetDescription("data/web", 100, "train", 1234, 64, None, None, {})
         >>> print(description.text().splitlines()[1].strip())
         "class": "GPTDataset",
     """
 
-    dataset_path: Annotated[str, Key("dataset_path", "Path prefix as the job names it.")]
-    num_samples: Annotated[
-        int | None, Key("num_samples", "Samples; null for one epoch.", minimum=0, maximum=_ANY_COUNT)
-    ]
-    index_split: Annotated[str, Key("index_split", "train, valid or test.", pattern=_SPLIT)]
-    random_seed: Annotated[int, Key("random_seed", "Seed.", minimum=0, maximum=_ANY_COUNT)]
-    sequence_length: Annotated[
-        int, Key("sequence_length", "Tokens of a sample.", minimum=1, maximum=_ANY_COUNT)
-    ]
-    split: Annotated[str | None, Key("split", "Split string.")]
+    dataset_path: str
+    num_samples: Annotated[int, Bounds(0, _ANY_COUNT)] | None
+    index_split: Annotated[str, Bounds(pattern=_SPLIT)]
+    random_seed: Annotated[int, Bounds(0, _ANY_COUNT)]
+    sequence_length: Annotated[int, Bounds(1, _ANY_COUNT)]
+    split: str | None
     # Any: the bounds keep their type, int or float, which is hashed.
-    split_matrix: Annotated[Any, Key("split_matrix", "Shares of the splits.")]
-    tokenizer: Annotated[dict[str, Any] | None, Key("tokenizer", "Identifiers of the tokenizer.")]
+    split_matrix: Any
+    tokenizer: dict[str, Any] | None
 
     CLASS = "GPTDataset"
     TAG = ("class", CLASS)
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if not _is_matrix(self.split_matrix):
             raise UsageError(f"split_matrix must be null or three shares, got {shown(self.split_matrix)}")
 
@@ -110,26 +107,18 @@ class GPTDatasetDescription(_DescribedIndex):
 
 @dataclass(frozen=True, slots=True)
 class BlendedDescription(_DescribedIndex):
-    """Everything that the name of a blend's index depends on.
+    """Everything that the name of a blend's index depends on."""
 
-    Attributes:
-        weights: Normalised weights (all float), or the samples of each source (all int) where every
-            sample is drawn once.
-        size: The samples of the blend, or None where every sample is drawn once.
-    """
-
-    datasets: Annotated[tuple[GPTDatasetDescription, ...], Key("datasets", "Sources, in order.")]
-    split: Annotated[str, Key("split", "train, valid or test.", pattern=_SPLIT)]
+    datasets: tuple[GPTDatasetDescription, ...]
+    split: Annotated[str, Bounds(pattern=_SPLIT)]
     # Any: int and float are different texts, and so different hashes.
-    weights: Annotated[tuple[Any, ...], Key("weights", "Weights, or samples of each source.")]
-    size: Annotated[
-        int | None, Key("size", "Samples; null if every sample is drawn once.", minimum=0, maximum=_ANY_COUNT)
-    ]
+    weights: tuple[Any, ...]
+    size: Annotated[int, Bounds(0, _ANY_COUNT)] | None
 
     CLASS = "BlendedDataset"
     TAG = ("class", CLASS)
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         for weight in self.weights:
             if isinstance(weight, bool) or not isinstance(weight, int | float):
                 raise UsageError(f"weights must be numbers, got {shown(weight)}")

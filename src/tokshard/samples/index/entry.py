@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
 
-from tokshard.core.codec import Document, Key, Tool
+from tokshard.core.codec import Count, Document, Md5, Named, Positive, Record, Tool
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.products import CACHE_FILE, CACHE_LOCK
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
@@ -44,31 +44,19 @@ def default_directory(path_prefix: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexOrigin:
+class IndexOrigin(Record):
     """The data and options that a dataset's index was built from, beyond its description."""
 
-    dataset: Annotated[DatasetFingerprint, Key("dataset", "Fingerprint of the dataset.")]
-    extra_token: Annotated[
-        bool, Key("add_extra_token_to_sequence", "Megatron's option; samples have one more token.")
-    ]
-    drop_last_partial: Annotated[
-        bool, Key("drop_last_partial_sequence", "Whether tokens that do not fill a sample were dropped.")
-    ]
-    sequences: Annotated[int, Key("sequences", "Sequences of the split.", minimum=0)]
-    tokens_per_epoch: Annotated[int, Key("tokens_per_epoch", "Tokens of these sequences.", minimum=0)]
-    epochs: Annotated[int, Key("epochs", "Times that each sequence is read.", minimum=1)]
-    samples: Annotated[int, Key("samples", "Samples of all epochs.", minimum=0)]
-    samples_before_final_epoch: Annotated[
-        int, Key("samples_before_final_epoch", "Samples that end before the last epoch.", minimum=0)
-    ]
-    tokenizer: Annotated[
-        DatasetTokenizer | None,
-        Key("tokenizer", "Tokenizer of the dataset; absent in files of earlier versions.", omit_none=True),
-    ] = None
-    packed: Annotated[
-        PackedEpoch | None,
-        Key("packed", "An epoch of packed samples; absent for concatenated documents.", omit_none=True),
-    ] = None
+    dataset: DatasetFingerprint
+    extra_token: Annotated[bool, Named("add_extra_token_to_sequence")]
+    drop_last_partial: Annotated[bool, Named("drop_last_partial_sequence")]
+    sequences: Count
+    tokens_per_epoch: Count
+    epochs: Positive
+    samples: Count
+    samples_before_final_epoch: Count
+    tokenizer: DatasetTokenizer | None = None
+    packed: PackedEpoch | None = None
 
     @property
     def size(self) -> SplitSize:
@@ -124,27 +112,12 @@ class Sidecar(Document):
     SCHEMA = "tokshard.cache/1"
     OLDER_HINT = "build it again with the same tokshard build-indices or tokshard blend command"
 
-    tool: Annotated[Tool, Key("tool", "The program that wrote the arrays.")] = field(default_factory=Tool)
-    description_md5: Annotated[
-        str, Key("description_md5", "The hash in the names of the files.", pattern="[0-9a-f]{32}")
-    ]
-    origin: Annotated[
-        IndexOrigin | None,
-        Key("origin", "What the arrays were built from; null for a blend, which its description determines."),
-    ]
-    files: Annotated[dict[str, FileRecord], Key("files", "The arrays by file name: document_index.npy, ...")]
-    tokenizer_mismatches: Annotated[
-        tuple[TokenizerMismatch, ...] | None,
-        Key(
-            "tokenizer_mismatches",
-            "Mismatches of the tokenizer with other datasets or the job that were allowed.",
-            omit_none=True,
-        ),
-    ] = None
-    packing_report: Annotated[
-        PackingReport | None,
-        Key("packing_report", "Report of an epoch of packed samples; absent for all others.", omit_none=True),
-    ] = None
+    tool: Tool = field(default_factory=Tool)
+    description_md5: Md5
+    origin: IndexOrigin | None
+    files: dict[str, FileRecord]
+    tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
+    packing_report: PackingReport | None = None
 
     def write(self, path: str) -> None:
         """Write the file, atomically."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Count, Positive, Record
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.index.packing import PackedEpoch
 
@@ -39,44 +39,36 @@ class SplitSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochPlan:
+class EpochPlan(Record):
     """The numbers of a dataset's index; they determine the arrays, together with the lengths and a seed.
 
     Attributes:
+        sequences: Sequences of the split.
+        tokens_per_epoch: Tokens of one epoch.
+        epochs: Number of epochs.
+        sequence_length: Tokens of a sample, without the extra one.
+        num_samples: Samples requested; null for one epoch.
         extra_token: Whether a sample has one more token, so that each token has the next as its label.
         drop_last_partial: Whether tokens that do not fill a sample are dropped; otherwise they become a
             padded sample.
         samples: The samples of all epochs, usually more than requested.
         separate_final_epoch: Whether the last epoch is shuffled separately, after all others.
+        samples_before_final: Samples that end before the last epoch; 0 for one epoch.
         packed: The numbers of an epoch of packed samples, each of which is shuffled by itself; None for
             concatenated documents.
     """
 
-    sequences: Annotated[int, Key("sequences", "Sequences of the split.", minimum=0)]
-    tokens_per_epoch: Annotated[int, Key("tokens_per_epoch", "Tokens of one epoch.", minimum=0)]
-    epochs: Annotated[int, Key("epochs", "Number of epochs.", minimum=0)]
-    sequence_length: Annotated[
-        int, Key("sequence_length", "Tokens of a sample, without the extra one.", minimum=1)
-    ]
-    num_samples: Annotated[
-        int | None, Key("num_samples", "Samples requested; null for one epoch.", minimum=0)
-    ]
-    extra_token: Annotated[bool, Key("extra_token", "Whether samples have one more token, the last label.")]
-    drop_last_partial: Annotated[
-        bool, Key("drop_last_partial", "Whether an incomplete last sample is dropped.")
-    ]
-    samples: Annotated[int, Key("samples", "Samples of all epochs.", minimum=0)]
-    separate_final_epoch: Annotated[
-        bool, Key("separate_final_epoch", "Whether the last epoch is shuffled separately.")
-    ]
-    samples_before_final: Annotated[
-        int,
-        Key("samples_before_final", "Samples that end before the last epoch; 0 for one epoch.", minimum=0),
-    ]
-    packed: Annotated[
-        PackedEpoch | None,
-        Key("packed", "An epoch of packed samples; absent for concatenated documents.", omit_none=True),
-    ] = None
+    sequences: Count
+    tokens_per_epoch: Count
+    epochs: Count
+    sequence_length: Positive
+    num_samples: Count | None
+    extra_token: bool
+    drop_last_partial: bool
+    samples: Count
+    separate_final_epoch: bool
+    samples_before_final: Count
+    packed: PackedEpoch | None = None
 
     @property
     def tokens(self) -> int:

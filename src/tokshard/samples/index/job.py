@@ -7,10 +7,10 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 from tokshard.core import megatron_defaults
-from tokshard.core.codec import Document, Key
+from tokshard.core.codec import Amount, Count, Document, Md5, Positive, Record
 from tokshard.core.path_mapping import PathMapping
 from tokshard.core.progress import Progress
 from tokshard.dataset.reader import IndexedDataset
@@ -34,43 +34,31 @@ from tokshard.storage.lock import lock_mode
 
 
 @dataclass(frozen=True, slots=True)
-class EpochSize:
+class EpochSize(Record):
     """The training samples of a number of epochs."""
 
-    path_prefix: Annotated[str, Key("path_prefix", "Path prefix of the dataset.")]
-    sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.", minimum=1)]
-    epochs: Annotated[int, Key("epochs", "Epochs.", minimum=1)]
-    train_samples: Annotated[int, Key("train_samples", "Samples that they have.", minimum=0)]
+    path_prefix: str
+    sequence_length: Positive
+    epochs: Positive
+    train_samples: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexReport:
+class IndexReport(Record):
     """One index, and what was done about it."""
 
-    path_prefix: Annotated[str, Key("path_prefix", "Path prefix of the dataset.")]
-    hash: Annotated[
-        str, Key("hash", "MD5 of the description, in the names of the files.", pattern="[0-9a-f]{32}")
-    ]
-    description: Annotated[GPTDatasetDescription, Key("description", "Content of description.txt.")]
-    plan: Annotated[EpochPlan, Key("plan", "Samples, epochs and tokens of the index.")]
-    documents: Annotated[int, Key("documents", "Documents that are read, over all epochs.", minimum=0)]
-    files: Annotated[tuple[str, ...], Key("files", "The files that Megatron looks up.")]
-    size_bytes: Annotated[int, Key("size_bytes", "Size of its arrays.", minimum=0)]
-    condition: Annotated[
-        Condition,
-        Key(
-            "condition",
-            "Its condition before: fresh, stale, outdated (of an earlier version of tokshard), damaged, "
-            "missing, or foreign (Megatron's own, not known to be right).",
-        ),
-    ]
-    detail: Annotated[str, Key("detail", "The reason of the condition.")]
-    action: Annotated[Action, Key("action", "What was done.")]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
-    packing_report: Annotated[
-        PackingReport | None,
-        Key("packing_report", "Report of an epoch of packed samples; absent for all others.", omit_none=True),
-    ] = None
+    path_prefix: str
+    hash: Md5
+    description: GPTDatasetDescription
+    plan: EpochPlan
+    documents: Count
+    files: tuple[str, ...]
+    size_bytes: Count
+    condition: Condition
+    detail: str
+    action: Action
+    warnings: tuple[str, ...]
+    packing_report: PackingReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +67,13 @@ class BuildIndicesReport(Document):
 
     SCHEMA = "tokshard.build-indices/1"
 
-    has_megatron_names: Annotated[
-        bool,
-        Key(
-            "has_megatron_names",
-            "Whether a job will find the files: false if its tokenizer was not specified.",
-        ),
-    ]
-    epoch_sizes: Annotated[
-        tuple[EpochSize, ...], Key("epoch_sizes", "Sizes requested as epochs, in samples.")
-    ]
-    indices: Annotated[tuple[IndexReport, ...], Key("indices", "The indexes in order.")]
-    seconds: Annotated[float, Key("seconds", "Duration of the run.", minimum=0)]
-    warnings: Annotated[tuple[str, ...], Key("warnings", "Messages for the user.")]
-    tokenizer_mismatches: Annotated[
-        tuple[TokenizerMismatch, ...] | None,
-        Key("tokenizer_mismatches", "Mismatches of tokenizers that were allowed.", omit_none=True),
-    ] = None
-    global_batch_size: Annotated[
-        int | None, Key("global_batch_size", "Samples of a step of the job, if known.", omit_none=True)
-    ] = None
+    has_megatron_names: bool
+    epoch_sizes: tuple[EpochSize, ...]
+    indices: tuple[IndexReport, ...]
+    seconds: Amount
+    warnings: tuple[str, ...]
+    tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
+    global_batch_size: int | None = None
 
 
 def build_indices(options: BuildIndicesOptions, *, progress: Progress | None = None) -> BuildIndicesReport:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Named, Positive, Record
 from tokshard.errors import UsageError
 
 PackMethod = Literal["concat", "best-fit"]
@@ -22,36 +22,24 @@ MAX_PACKED_SEQUENCE_LENGTH = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packing:
+class Packing(Record):
     """Packing of whole documents by best-fit decreasing.
+
+    Raises:
+        UsageError: A number is out of range.
 
     Attributes:
         max_documents: Documents of a sample at most; None for any number.
         pad_multiple: The room of each document is a multiple of this many tokens, for trainers that pad each
             document: 2 x context-parallel size. None for no padding.
         algorithm: The frozen name of the algorithm.
-
-    Raises:
-        UsageError: A number is out of range.
     """
 
-    max_documents: Annotated[
-        int | None, Key("max_documents", "Documents of a sample at most.", minimum=1, omit_none=True)
-    ] = None
-    pad_multiple: Annotated[
-        int | None,
-        Key(
-            "pad_multiple",
-            "Tokens of which the room of each document is a multiple.",
-            minimum=1,
-            omit_none=True,
-        ),
-    ] = None
-    algorithm: Annotated[
-        Literal["tokshard.best-fit/1"], Key("algorithm", "Name of the frozen algorithm.")
-    ] = BEST_FIT_ALGORITHM
+    max_documents: int | None = None
+    pad_multiple: int | None = None
+    algorithm: Literal["tokshard.best-fit/1"] = BEST_FIT_ALGORITHM
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         for option, value in (
             ("--max-documents-per-sample", self.max_documents),
             ("--pad-multiple", self.pad_multiple),
@@ -106,18 +94,18 @@ class Packing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackedEpoch:
+class PackedEpoch(Record):
     """The numbers of an epoch of packed samples; they are the same in every epoch.
 
     Attributes:
-        packing: The options.
+        packing: Options of the packing.
         documents: The documents of an epoch with at least one token.
         samples: The samples of an epoch.
     """
 
-    packing: Annotated[Packing, Key("options", "Options of the packing.")]
-    documents: Annotated[int, Key("documents", "Documents of an epoch with at least one token.", minimum=1)]
-    samples: Annotated[int, Key("samples", "Samples of an epoch.", minimum=1)]
+    packing: Annotated[Packing, Named("options")]
+    documents: Positive
+    samples: Positive
 
 
 def pack_words(packings: Iterable[Packing | None]) -> str:

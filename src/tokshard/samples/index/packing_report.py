@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
-from tokshard.core.codec import Key
+from tokshard.core.codec import Amount, Count, Positive, Record, Share
 from tokshard.core.lengths import LengthSummary
 
 if TYPE_CHECKING:
@@ -53,39 +53,17 @@ class _EpochPacks(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConcatExpectation:
-    """An epoch of the same documents if they were concatenated.
+class ConcatExpectation(Record):
+    """An epoch of the same documents if they were concatenated."""
 
-    Attributes:
-        samples: The samples that begin and end in the epoch.
-        cut_documents: The expected number of documents whose tokens are divided among samples.
-        cut_tokens: The expected number of tokens of such documents.
-    """
-
-    samples: Annotated[int, Key("samples", "Samples that begin and end in the epoch.", minimum=0)]
-    cut_documents: Annotated[
-        float, Key("cut_documents", "Expected documents that are divided among samples.", minimum=0)
-    ]
-    cut_tokens: Annotated[float, Key("cut_tokens", "Expected tokens of such documents.", minimum=0)]
+    samples: Count
+    cut_documents: Amount
+    cut_tokens: Amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackingReport:
+class PackingReport(Record):
     """Numbers of an epoch of packed samples; they are the same in every epoch.
-
-    Attributes:
-        sequence_length: The tokens of a sample, without the extra one.
-        documents: The documents with at least one token.
-        tokens: Their tokens.
-        samples: The samples.
-        minimum_samples: A lower bound. Longer documents fill samples, and each has a remainder, which begins
-            a sample; all documents need room; and the number of documents per sample may be limited.
-        fill: The share of the capacity that is tokens.
-        padding_tokens: The rest of the capacity, with the room that ``pad_multiple`` reserves.
-        cut_documents: The documents that are divided among samples: all that are longer than a sample.
-        cut_tokens: The tokens of these documents.
-        documents_per_sample: The number of documents in each sample.
-        concat: The same documents if they were concatenated.
 
     Example:
         >>> from tokshard.samples.index.best_fit import EpochPacks
@@ -98,23 +76,17 @@ class PackingReport:
         (1, 2.125)
     """
 
-    sequence_length: Annotated[int, Key("sequence_length", "Tokens of a sample.", minimum=1)]
-    documents: Annotated[int, Key("documents", "Documents with at least one token.", minimum=1)]
-    tokens: Annotated[int, Key("tokens", "Tokens of these documents.", minimum=1)]
-    samples: Annotated[int, Key("samples", "Samples.", minimum=1)]
-    minimum_samples: Annotated[
-        int, Key("minimum_samples", "Samples that no packing with these options goes below.", minimum=1)
-    ]
-    fill: Annotated[float, Key("fill", "Share of the capacity that is tokens.", minimum=0, maximum=1)]
-    padding_tokens: Annotated[int, Key("padding_tokens", "Capacity that is padding.", minimum=0)]
-    cut_documents: Annotated[
-        int, Key("cut_documents", "Documents that are longer than a sample, and therefore cut.", minimum=0)
-    ]
-    cut_tokens: Annotated[int, Key("cut_tokens", "Tokens of these documents.", minimum=0)]
-    documents_per_sample: Annotated[
-        LengthSummary, Key("documents_per_sample", "Number of documents in each sample.")
-    ]
-    concat: Annotated[ConcatExpectation, Key("concat", "The same documents if they were concatenated.")]
+    sequence_length: Positive
+    documents: Positive
+    tokens: Positive
+    samples: Positive
+    minimum_samples: Positive
+    fill: Share
+    padding_tokens: Count
+    cut_documents: Count
+    cut_tokens: Count
+    documents_per_sample: LengthSummary
+    concat: ConcatExpectation
 
     @classmethod
     def of(cls, packs: _EpochPacks, *, extra_token: bool) -> Self:

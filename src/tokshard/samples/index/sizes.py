@@ -7,24 +7,28 @@ other files.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
 
 from tokshard.core import megatron_defaults
-from tokshard.core.codec import Key
+from tokshard.core.codec import Count, Record
 from tokshard.core.megatron_versions import is_at_least, known_version
 from tokshard.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Record):
     """The samples requested in each split; None for exactly one epoch.
 
     0 is an ordinary size: a split of size 0 is built, with one epoch, if it has any sequences.
+
+    Attributes:
+        train: Samples of training.
+        valid: Samples of validation.
+        test: Samples of testing.
     """
 
-    train: Annotated[int | None, Key("train", "Samples of training.", minimum=0)]
-    valid: Annotated[int | None, Key("valid", "Samples of validation.", minimum=0)]
-    test: Annotated[int | None, Key("test", "Samples of testing.", minimum=0)]
+    train: Count | None
+    valid: Count | None
+    test: Count | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

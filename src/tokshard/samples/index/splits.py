@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tokshard.core import megatron_defaults
+from tokshard.core.codec import Record
 from tokshard.errors import UsageError
 
 TRAIN = "train"
@@ -28,7 +29,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class Split(Record):
     """The shares of a dataset.
 
     Attributes:

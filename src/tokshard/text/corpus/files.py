@@ -78,7 +78,12 @@ class CorpusFile:
     def plan_input(self) -> TextInput:
         """Return the input as recorded in plans."""
         return TextInput(
-            self.path, self.size_bytes, self.mtime_ns, self.format, self.compression, self.version
+            path=self.path,
+            size_bytes=self.size_bytes,
+            mtime_ns=self.mtime_ns,
+            format=self.format,
+            compression=self.compression,
+            version=self.version,
         )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tokshard.core.codec import XXH3_128, Key, Tool, decode, encode
+from tokshard.core.codec import Named, Record, Tool, Xxh3, decode, encode
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
@@ -43,7 +43,7 @@ from tokshard.dataset.workdir import (
 )
 from tokshard.errors import BadRecordError, InputError, IntegrityError
 from tokshard.storage import syscalls
-from tokshard.storage.digest import FileRecord, content_digest, piecewise_digest
+from tokshard.storage.digest import UNSEALED, FileRecord, content_digest, piecewise_digest, sealed
 from tokshard.storage.files import AppendFile
 from tokshard.storage.journal import Checkpoint, Journal, read_checkpoints, read_entries
 from tokshard.storage.reading import open_file
@@ -103,17 +103,12 @@ def _bad_record(path: str, line: int | None, record: RejectedRecord) -> BadRecor
 
 
 @dataclass(frozen=True, slots=True)
-class AssembledUnit:
+class AssembledUnit(Record):
     """A unit in the journal of the work directory."""
 
-    header: Annotated[PartHeader, Key("part", "The part that was appended.")]
-    tokens_xxh3_128: Annotated[
-        tuple[str, ...], Key("tokens_xxh3_128", "Digest of each output's tokens.", pattern=XXH3_128)
-    ]
-    is_cut: Annotated[
-        Literal[True] | None,
-        Key("cut", "The run's limits were reached in the unit; absent if it is complete.", omit_none=True),
-    ] = None
+    header: Annotated[PartHeader, Named("part")]
+    tokens_xxh3_128: tuple[Xxh3, ...]
+    is_cut: Annotated[Literal[True] | None, Named("cut")] = None
 
 
 class Assembly:
@@ -254,20 +249,23 @@ class Assembly:
                 provenance=provenance,
                 rejected=rejected,
             )
-            manifest = Manifest(
-                tool=Tool(),
-                fingerprint=plan.fingerprint,
-                dataset=_dataset_record(
-                    self, k, field, split_name, parameters.dtype, self._unrepresented(k, plan, parameters)
-                ),
-                files=files,
-                tokenizer=plan.tokenizer,
-                options=plan.options,
-                encoder=_encoder_record(self, split),
-                inputs=_input_records(self, plan, split),
-                counts=_record_counts(counts),
-                tokenizer_path=tokenizer_path,
-                hub_datasets=plan.hub_datasets,
+            manifest = sealed(
+                Manifest(
+                    tool=Tool(),
+                    fingerprint=plan.fingerprint,
+                    dataset=_dataset_record(
+                        self, k, field, split_name, parameters.dtype, self._unrepresented(k, plan, parameters)
+                    ),
+                    files=files,
+                    tokenizer=plan.tokenizer,
+                    options=plan.options,
+                    encoder=_encoder_record(self, split),
+                    inputs=_input_records(self, plan, split),
+                    counts=_record_counts(counts),
+                    tokenizer_path=tokenizer_path,
+                    hub_datasets=plan.hub_datasets,
+                    seal=UNSEALED,
+                )
             )
             stage_manifest(directory, k, manifest)
             manifests.append(manifest)

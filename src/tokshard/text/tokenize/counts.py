@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from tokshard.core.codec import Key
-from tokshard.dataset.manifest import UNREPRESENTED, UnrepresentedText
+from tokshard.core.codec import Count, Record
+from tokshard.dataset.manifest import UnrepresentedText
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,17 +14,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class FieldCounts:
+class FieldCounts(Record):
     """The counts of one output of a unit, or of many units."""
 
-    tokens: Annotated[int, Key("tokens", "Tokens, EOD tokens included.", minimum=0)] = 0
-    sequences: Annotated[int, Key("sequences", "Sequences, none of them empty.", minimum=0)] = 0
-    empty_documents: Annotated[int, Key("empty_documents", "Documents without a token.", minimum=0)] = 0
-    eod_in_text: Annotated[int, Key("eod_in_text", "EOD tokens that tokshard did not append.", minimum=0)] = 0
-    longest_sequence: Annotated[
-        int, Key("longest_sequence", "Tokens of the longest sequence.", minimum=0)
-    ] = 0
-    unrepresented: Annotated[UnrepresentedText | None, UNREPRESENTED] = None
+    tokens: Count = 0
+    sequences: Count = 0
+    empty_documents: Count = 0
+    eod_in_text: Count = 0
+    longest_sequence: Count = 0
+    unrepresented: UnrepresentedText | None = None
 
     def __add__(self, other: FieldCounts) -> FieldCounts:
         return FieldCounts(
@@ -44,46 +42,33 @@ def dropped_characters(rows: NDArray[np.int64]) -> UnrepresentedText:
 
 
 @dataclass(frozen=True, slots=True)
-class SplitCounts:
+class SplitCounts(Record):
     """The counts of one split of a unit, or of many units."""
 
-    documents: Annotated[int, Key("documents", "Documents.", minimum=0)] = 0
-    compared: Annotated[int, Key("compared", "Documents that both encoders encoded.", minimum=0)] = 0
+    documents: Count = 0
+    compared: Count = 0
 
     def __add__(self, other: SplitCounts) -> SplitCounts:
         return SplitCounts(self.documents + other.documents, self.compared + other.compared)
 
 
 @dataclass(frozen=True, slots=True)
-class UnitCounts:
+class UnitCounts(Record):
     """The counts of one unit, or of many.
 
     Always ``records == documents + rejected_total + excluded_total``.
     """
 
-    records: Annotated[int, Key("records", "Lines that are not blank, or rows.", minimum=0)] = 0
-    documents: Annotated[int, Key("documents", "Records that became documents.", minimum=0)] = 0
-    lines: Annotated[int, Key("lines", "Lines, blank ones included, or rows.", minimum=0)] = 0
-    blank_lines: Annotated[int, Key("blank_lines", "Blank lines.", minimum=0)] = 0
-    content_bytes: Annotated[int, Key("content_bytes", "Decompressed input bytes.", minimum=0)] = 0
-    compared: Annotated[int, Key("compared", "Documents that both encoders encoded.", minimum=0)] = 0
-    rejected: Annotated[dict[str, int], Key("rejected", "Rejected records by reason.", minimum=0)] = field(
-        default_factory=dict
-    )
-    fields: Annotated[tuple[FieldCounts, ...], Key("fields", "The counts of each output.")] = ()
-    excluded: Annotated[
-        dict[str, int] | None,
-        Key(
-            "excluded",
-            "Records that are neither, because they were not selected, by code; absent if there are none.",
-            minimum=0,
-            omit_none=True,
-        ),
-    ] = None
-    splits: Annotated[
-        tuple[SplitCounts, ...] | None,
-        Key("splits", "The counts of each split; absent without a holdout.", omit_none=True),
-    ] = None
+    records: Count = 0
+    documents: Count = 0
+    lines: Count = 0
+    blank_lines: Count = 0
+    content_bytes: Count = 0
+    compared: Count = 0
+    rejected: dict[str, Count] = field(default_factory=dict)
+    fields: tuple[FieldCounts, ...] = ()
+    excluded: dict[str, Count] | None = None
+    splits: tuple[SplitCounts, ...] | None = None
 
     def __add__(self, other: UnitCounts) -> UnitCounts:
         # The outputs of both are the same.

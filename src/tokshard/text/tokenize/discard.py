@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated
 
-from tokshard.core.codec import Document, Key
+from tokshard.core.codec import Count, Document
 from tokshard.dataset.delivery import delivery_to
 from tokshard.dataset.workdir import is_sealed
 from tokshard.errors import IntegrityError, OutputExistsError
@@ -22,9 +21,9 @@ class DiscardedWork(Document):
 
     SCHEMA = "tokshard.discarded-work/1"
 
-    removed: Annotated[tuple[str, ...], Key("removed", "The directories that were removed.")]
-    units: Annotated[int, Key("units", "Finished units that were in them.", minimum=0)]
-    size_bytes: Annotated[int, Key("size_bytes", "Bytes of disk that they held.", minimum=0)]
+    removed: tuple[str, ...]
+    units: Count
+    size_bytes: Count
 
 
 def discard_work(options: TokenizeOptions) -> DiscardedWork:

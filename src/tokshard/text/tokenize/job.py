@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
-from tokshard.core.codec import encode
-from tokshard.core.strict_json import dump_json
+from tokshard.core.codec import dump_json, encode
 from tokshard.dataset.build_run import BuildSpec
 from tokshard.dataset.delivery import Delivery, delivery_to
 from tokshard.dataset.layout import optimal_dtype

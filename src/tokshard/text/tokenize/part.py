@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Annotated, Self
 
-from tokshard.core.codec import XXH3_128, Document, Key
+from tokshard.core.codec import Count, Document, Named, Record, Xxh3
 from tokshard.dataset.plan import TokenizeParameters
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import content_digest
@@ -123,47 +123,26 @@ class OutputLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamEntry:
+class StreamEntry(Record):
     """One stream of a part."""
 
-    extents: Annotated[
-        tuple[tuple[int, int], ...], Key("extents", "Offset and size of each piece in the part.", minimum=0)
-    ]
-    xxh3_128: Annotated[str, Key("xxh3_128", "Digest of the stream.", pattern=XXH3_128)]
+    extents: tuple[tuple[Count, Count], ...]
+    xxh3_128: Xxh3
 
 
 @dataclass(frozen=True, slots=True)
-class PartHeader:
+class PartHeader(Record):
     """The unit that a part was made of, and its counts."""
 
-    file: Annotated[int, Key("input", "Number of the input.", minimum=0)]
-    unit: Annotated[int, Key("unit", "Number of the unit in its input.", minimum=0)]
-    last: Annotated[bool, Key("last", "Whether the unit is the last of its input.")]
-    encoder: Annotated[str, Key("encoder", "The encoder that encoded the unit.")]
-    input_bytes: Annotated[int, Key("input_bytes", "On-disk input bytes that it covers.", minimum=0)]
-    content_xxh3_128: Annotated[
-        str, Key("content_xxh3_128", "Digest of its decompressed input.", pattern=XXH3_128)
-    ]
-    counts: Annotated[UnitCounts, Key("counts", "Its counts.")]
-    first_offset: Annotated[
-        int | None,
-        Key(
-            "first_offset",
-            "Offset of its first record in the decompressed input, or its row; absent without records.",
-            minimum=0,
-            omit_none=True,
-        ),
-    ] = None
-    uncompared: Annotated[
-        tuple[tuple[int, ...], ...] | None,
-        Key(
-            "uncompared",
-            "For each split, positions in the input of documents that were too large to be compared; absent "
-            "if there are none.",
-            minimum=0,
-            omit_none=True,
-        ),
-    ] = None
+    file: Annotated[Count, Named("input")]
+    unit: Count
+    last: bool
+    encoder: str
+    input_bytes: Count
+    content_xxh3_128: Xxh3
+    counts: UnitCounts
+    first_offset: Count | None = None
+    uncompared: tuple[tuple[Count, ...], ...] | None = None
 
     @property
     def key(self) -> UnitKey:
@@ -176,10 +155,9 @@ class PartFooter(Document):
     """The JSON footer of a part."""
 
     SCHEMA = "tokshard.part/1"
-    IS_PUBLISHED = False
 
-    header: Annotated[PartHeader, Key("header", "The unit and its counts.")]
-    streams: Annotated[dict[str, StreamEntry], Key("streams", "The streams.")]
+    header: PartHeader
+    streams: dict[str, StreamEntry]
 
 
 class PartWriter:

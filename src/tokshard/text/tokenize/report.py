@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from tokshard.core.codec import Document, Key
+from tokshard.core.codec import Amount, Count, Document, Positive
 from tokshard.dataset.manifest import EncoderRecord, RecordCounts
 from tokshard.dataset.plan import TextInput, TokenizeParameters
 from tokshard.dataset.report import BuildReport, DatasetProduct
@@ -19,78 +19,22 @@ class TokenizeReport(BuildReport):
 
     SCHEMA = "tokshard.tokenize/1"
 
-    outputs: Annotated[
-        tuple[DatasetProduct, ...], Key("outputs", "The datasets, one for each field of each split.")
-    ]
-    options: Annotated[TokenizeParameters, Key("options", "The options that determine the bytes.")]
-    input_bytes: Annotated[int, Key("input_bytes", "Bytes of the inputs on disk.", minimum=0)]
-    inputs: Annotated[
-        tuple[TextInput, ...] | None, Key("inputs", "Dry run: the inputs, in order.", omit_none=True)
-    ] = None
-    messages: Annotated[
-        tuple[str, ...] | None,
-        Key(
-            "messages",
-            "Dry run: files chosen or left out of directories and datasets, one sentence each.",
-            omit_none=True,
-        ),
-    ] = None
-    workers: Annotated[
-        int | None, Key("workers", "Dry run: most worker processes.", minimum=1, omit_none=True)
-    ] = None
-    local_dir: Annotated[
-        str | None,
-        Key(
-            "local_dir",
-            "Where the output is built before its upload; absent for local outputs.",
-            omit_none=True,
-        ),
-    ] = None
-    chosen_encoder: Annotated[
-        Literal["reference", "fast"], Key("chosen_encoder", "The encoder for units that are not finished.")
-    ]
-    encoder: Annotated[
-        EncoderRecord | None,
-        Key("encoder", "Documents by encoder, and how many were compared.", omit_none=True),
-    ] = None
-    encoder_reason: Annotated[
-        str | None,
-        Key(
-            "encoder_reason",
-            "Why the reference encoder encodes documents; absent if it encodes none.",
-            omit_none=True,
-        ),
-    ] = None
-    counts: Annotated[RecordCounts | None, Key("counts", "The records of all inputs.", omit_none=True)] = None
-    units_reused: Annotated[
-        int | None,
-        Key("units_reused", "Units that an earlier run had finished.", minimum=0, omit_none=True),
-    ] = None
-    encoded_bytes: Annotated[
-        int | None,
-        Key(
-            "encoded_bytes",
-            "Decompressed input bytes that this run encoded, without units_reused.",
-            minimum=0,
-            omit_none=True,
-        ),
-    ] = None
-    encoded_tokens: Annotated[
-        int | None, Key("encoded_tokens", "Tokens of these bytes.", minimum=0, omit_none=True)
-    ] = None
-    units_of_other_options: Annotated[
-        int | None,
-        Key(
-            "units_of_other_options",
-            "Finished units of other options or inputs, which were kept until the output was published.",
-            minimum=0,
-            omit_none=True,
-        ),
-    ] = None
-    bytes_of_other_options: Annotated[
-        int | None,
-        Key("bytes_of_other_options", "Bytes of disk that they held.", minimum=0, omit_none=True),
-    ] = None
+    outputs: tuple[DatasetProduct, ...]
+    options: TokenizeParameters
+    input_bytes: Count
+    inputs: tuple[TextInput, ...] | None = None
+    messages: tuple[str, ...] | None = None
+    workers: Positive | None = None
+    local_dir: str | None = None
+    chosen_encoder: Literal["reference", "fast"]
+    encoder: EncoderRecord | None = None
+    encoder_reason: str | None = None
+    counts: RecordCounts | None = None
+    units_reused: Count | None = None
+    encoded_bytes: Count | None = None
+    encoded_tokens: Count | None = None
+    units_of_other_options: Count | None = None
+    bytes_of_other_options: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +49,13 @@ class ArrayTaskReport(Document):
 
     SCHEMA = "tokshard.tokenize-array/1"
 
-    task: Annotated[int, Key("task", "Number of the task, from 0.", minimum=0)]
-    tasks: Annotated[int, Key("tasks", "Number of tasks.", minimum=1)]
-    state: Annotated[ArrayTaskState, Key("state", "The state of the work.")]
-    holder: Annotated[str | None, Key("holder", 'With "elsewhere": the process that does the rest.')]
-    units: Annotated[int, Key("units", "Units that this task has encoded.", minimum=0)]
-    units_reused: Annotated[
-        int, Key("units_reused", "Units of this task that had been finished before.", minimum=0)
-    ]
-    documents: Annotated[int, Key("documents", "Documents that this task has encoded.", minimum=0)]
-    tokens: Annotated[int, Key("tokens", "Tokens of these documents.", minimum=0)]
-    result: Annotated[
-        TokenizeReport | None, Key("result", 'The output, with "published" and "up-to-date"; else null.')
-    ]
-    seconds: Annotated[float, Key("seconds", "Duration of the task.", minimum=0)]
+    task: Count
+    tasks: Positive
+    state: ArrayTaskState
+    holder: str | None
+    units: Count
+    units_reused: Count
+    documents: Count
+    tokens: Count
+    result: TokenizeReport | None
+    seconds: Amount

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments, option_of, parse_step_schedule
 from tokshard.core import megatron_defaults
-from tokshard.core.codec import Key
+from tokshard.core.codec import Null, Record
 from tokshard.core.findings import Finding
 from tokshard.core.megatron_versions import is_at_least, known_version
 from tokshard.errors import UsageError
@@ -52,12 +52,12 @@ _SIZES = (
 
 
 @dataclass(frozen=True, slots=True)
-class SkippedCheck:
+class SkippedCheck(Record):
     """A check that was not possible."""
 
-    check: Annotated[str, Key("check", "The check; docs/reference/findings.md lists all checks.")]
-    reason: Annotated[str, Key("reason", "Why it was skipped: one sentence for people.")]
-    hint: Annotated[str | None, Key("hint", "Instruction for the user.")] = None
+    check: str
+    reason: str
+    hint: Annotated[str | None, Null] = None
 
 
 Result = Finding | SkippedCheck
