@@ -22,7 +22,7 @@ def placeless(value):
 
 
 def test_plan_id():
-    plan = json.loads((GOLDEN / "plan-1.json").read_text())
+    plan = json.loads((GOLDEN / "plan-2.json").read_text())
     streams = {
         name: {
             "source": digest(placeless(stream["source"])),
@@ -30,12 +30,12 @@ def test_plan_id():
         }
         for name, stream in plan["streams"].items()
     }
-    identity = {"schema": "tokshard.plan/1", "topology": plan["topology"], "streams": streams}
+    identity = {"schema": "tokshard.plan/2", "topology": plan["topology"], "streams": streams}
     assert plan["plan_id"] == digest(identity)
 
 
 def test_id_of_a_blend():
-    blend = json.loads((GOLDEN / "blend-1.json").read_text())
+    blend = json.loads((GOLDEN / "blend-2.json").read_text())
     splits = {
         name: {
             "kind": split["kind"],

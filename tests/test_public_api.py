@@ -94,7 +94,7 @@ def make_datasets(api):
 
     assert api.tokenize(options("stories"), dry_run=True).action == "planned"
     stories = api.tokenize(options("stories"))
-    assert stories.to_json()["schema"] == "tokshard.tokenize/1"
+    assert stories.to_json()["schema"] == "tokshard.tokenize/2"
     api.tokenize_array_task(options("manuals"), api.ArrayTask(0, 1), finish=False)
     manuals = api.finish_tokenize(options("manuals"))
     merge = api.MergeOptions(inputs=("stories", "manuals"), output="all")
@@ -117,7 +117,7 @@ def make_indexes_and_blends(api):
     indices = api.BuildIndicesOptions(
         prefixes=("stories",), sequence_lengths=(64,), split="1", epochs=(1,), cache_directory="cache"
     )
-    assert api.build_indices(indices).to_json()["schema"] == "tokshard.build-indices/1"
+    assert api.build_indices(indices).to_json()["schema"] == "tokshard.build-indices/2"
     blend = api.BlendOptions(
         sources=("0.7", "stories", "0.3", "manuals"),
         output="mix",
@@ -126,7 +126,7 @@ def make_indexes_and_blends(api):
         num_samples=api.Sizes(300, 16, 0),
     )
     assert api.blend(blend, dry_run=True).action == "planned"
-    assert api.blend(blend).to_json()["schema"] == "tokshard.blend-report/1"
+    assert api.blend(blend).to_json()["schema"] == "tokshard.blend-report/2"
 
 
 def make_plans(api):
@@ -135,23 +135,23 @@ def make_plans(api):
     )
     planned = api.shard_plan(plan, dry_run=True)
     assert planned.plan.streams.keys() >= {"train"}
-    assert api.shard_plan(plan).to_json()["schema"] == "tokshard.shard-plan/1"
+    assert api.shard_plan(plan).to_json()["schema"] == "tokshard.shard-plan/2"
     assert api.read_plan("plan").plan_id == planned.plan.plan_id
     replan = api.ReplanOptions(plan="plan", output="plan2", consumed_samples=80, data_parallel=4)
     assert api.replan(replan, dry_run=True).plan.plan_id == api.replan(replan).plan.plan_id
 
 
 def look_at_everything(api):
-    assert api.diff("plan", "plan2").to_json()["schema"] == "tokshard.diff/1"
+    assert api.diff("plan", "plan2").to_json()["schema"] == "tokshard.diff/2"
     assert not api.verify("plan").findings
     for thing in ("stories", "mix", "mix/cache", "plan", TOKENIZER):
         assert api.inspect(thing).to_json()["schema"].startswith("tokshard.inspect-")
-    assert api.trace(api.TraceOptions(plan="plan", step=0)).to_json()["schema"] == "tokshard.trace-samples/1"
+    assert api.trace(api.TraceOptions(plan="plan", step=0)).to_json()["schema"] == "tokshard.trace-samples/2"
     Path("launch.sh").write_text(
         "torchrun pretrain_gpt.py --data-path stories --seq-length 64 --split 1,0,0 --train-samples 8 "
         "--global-batch-size 8 --skip-train --tokenizer-type NullTokenizer --vocab-size 8000\n"
     )
-    assert api.doctor("launch.sh").to_json()["schema"] == "tokshard.doctor/1"
+    assert api.doctor("launch.sh").to_json()["schema"] == "tokshard.doctor/2"
 
 
 def test_every_public_function_works_after_the_import_of_all_modules(tmp_path, monkeypatch):

@@ -157,7 +157,7 @@ def test_epochs_caps_amounts_and_temperature_are_understood(workshop):
     assert sources[1]["draws"] <= 959 // 16 < 150 / 2
     amounts = ("blend", 1600, "data/web", 800, "data/code", "--unit", "tokens", *both[3:])
     plan = run(*amounts).json
-    assert (plan["schema"], plan["action"]) == ("tokshard.blend-report/1", "planned")
+    assert (plan["schema"], plan["action"]) == ("tokshard.blend-report/2", "planned")
     assert [source["draws"] for source in plan["splits"][0]["sources"]] == [100, 50]
 
 

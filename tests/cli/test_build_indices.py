@@ -74,7 +74,7 @@ def test_without_a_tokenizer_the_names_are_neutral_and_that_is_said_once(worksho
 def test_all_sizes_and_lengths_are_combined(workshop):
     sizes = ("--num-samples", "1k,20,none", "--num-samples", "none", "--epochs", 3, "--seq-length", 32)
     report = run(*BUILD, *sizes, "--split", "8,1,1", "--json", "--quiet", *NAMES).json
-    assert report["schema"] == "tokshard.build-indices/1"
+    assert report["schema"] == "tokshard.build-indices/2"
     assert report["has_megatron_names"]
     described = [index["description"] for index in report["indices"]]
     asked = [(each["sequence_length"], each["index_split"], each["num_samples"]) for each in described]

@@ -199,7 +199,7 @@ def test_what_went_wrong_has_the_code_of_its_kind(workshop, name, code):
     assert "Traceback" not in done.stderr
     assert defects_of(done.json) == []
     if code > 1:
-        assert (done.json["schema"], done.json["exit_code"]) == ("tokshard.error/1", code)
+        assert (done.json["schema"], done.json["exit_code"]) == ("tokshard.error/2", code)
         assert done.stderr.splitlines().count(f"error: {done.json['message']}") == 1
 
 

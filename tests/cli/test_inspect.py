@@ -32,7 +32,7 @@ def dataset(tmp_path_factory):
 def test_a_dataset(dataset):
     found = json_of(tokshard("inspect", dataset, "--json"))
     manifest = json.loads((dataset.parent / "data.tokshard/manifest.json").read_text())
-    assert found["schema"] == "tokshard.inspect-dataset/1"
+    assert found["schema"] == "tokshard.inspect-dataset/2"
     assert found["manifest"] == manifest
     for name in ("documents", "sequences", "tokens", "dtype", "empty_documents"):
         assert found[name] == manifest["dataset"][name]
@@ -147,7 +147,7 @@ def test_damage_is_an_integrity_error(dataset, tmp_path):
 
 def test_a_tokenizer():
     found = json_of(tokshard("inspect", TOKENIZER, "--json"))
-    assert found["schema"] == "tokshard.inspect-tokenizer/1"
+    assert found["schema"] == "tokshard.inspect-tokenizer/2"
     assert (found["identity"]["vocab_size"], found["dtype"], found["encoder"]) == (4096, "uint16", "fast")
     assert found["eod_token"] == "<|endoftext|>"
     assert tokshard("inspect", SAMPLE).stdout == tokshard("inspect", TOKENIZER).stdout.replace(

@@ -14,12 +14,12 @@ from support.pages import HOSTILE, PLAIN, SHOWN, Page, build
 
 KINDS = ("dataset", "blend", "cache", "plan", "runs", "rank")
 SCHEMAS = {
-    "dataset": "tokshard.inspect-dataset/1",
-    "blend": "tokshard.inspect-blend/1",
-    "cache": "tokshard.inspect-cache/1",
-    "plan": "tokshard.inspect-plan/1",
-    "runs": "tokshard.inspect-plan/1",
-    "rank": "tokshard.inspect-rank/1",
+    "dataset": "tokshard.inspect-dataset/2",
+    "blend": "tokshard.inspect-blend/2",
+    "cache": "tokshard.inspect-cache/2",
+    "plan": "tokshard.inspect-plan/2",
+    "runs": "tokshard.inspect-plan/2",
+    "rank": "tokshard.inspect-rank/2",
 }
 
 

@@ -56,7 +56,7 @@ def test_multimodal_datasets_are_merged_on_demand(workshop):
 
 def test_json_is_one_document_and_quiet_is_quiet(workshop):
     report = json_of(tokshard("merge", "part-*", "-o", "x", "--json", cwd=workshop))
-    assert (report["schema"], report["action"]) == ("tokshard.merge/1", "written")
+    assert (report["schema"], report["action"]) == ("tokshard.merge/2", "written")
     assert report["options"]["inputs"] == ["part-2", "part-10"]
     assert (report["output"]["dataset"]["tokens"], report["output"]["tokenizer"]) == (6, None)
     assert "inputs" not in report
@@ -71,7 +71,7 @@ def test_dry_run_writes_nothing(workshop):
     assert "inputs: 2, 12 B of uint16 tokens\n  part-2 (2 documents, 3 tokens)\n  part-10 (" in done.stdout
     assert "output: all (new)" in done.stdout
     plan = json_of(tokshard("merge", "part-*", "-o", "all", "--dry-run", "--json", cwd=workshop))
-    assert (plan["schema"], plan["action"], plan["state"]) == ("tokshard.merge/1", "planned", "new")
+    assert (plan["schema"], plan["action"], plan["state"]) == ("tokshard.merge/2", "planned", "new")
     assert plan["output"]["dataset"]["tokens"] == 6
     assert "files" not in plan["output"]
     assert [(given["source"]["path"], given["dataset"]["tokens"]) for given in plan["inputs"]] == [

@@ -44,7 +44,11 @@ def test_everything_that_is_given_changes_and_nothing_else(here):
     assert done.returncode == 0, done.stderr
     plan = read_plan("plan2")
     assignment = plan.streams["train"].assignment
-    assert (plan.topology.world_size, plan.topology.tensor, plan.topology.pipeline) == (8, 2, 2)
+    assert (plan.topology.world_size, plan.topology.tensor_parallel, plan.topology.pipeline_parallel) == (
+        8,
+        2,
+        2,
+    )
     assert (assignment.ranks, assignment.micro_batch_size, assignment.steps) == (2, 2, 5)
     again = run("shard-plan", "--from", "plan2", "--consumed-samples", 48, "--steps", 3, "-o", "plan3")
     assert again.returncode == 0, again.stderr
@@ -108,7 +112,7 @@ def test_data_that_has_moved_is_found(here):
     moved = ["--moved", f"{here}/data={here}/data2"]
     done = replan("--consumed-samples", 40, *recipe, *moved, "-o", "plan2")
     assert done.returncode == 0, done.stderr
-    assert read_plan("plan2").streams["train"].source.datasets[0].prefix == str(here / "data2/web")
+    assert read_plan("plan2").streams["train"].source.datasets[0].path_prefix == str(here / "data2/web")
 
 
 def test_validation_follows_a_new_batch_size(here):

@@ -34,12 +34,12 @@ OPTIONAL = {
 """What not every document of its schema has: details of errors, and what old versions did not write."""
 
 OF_RUNS = {
-    "tokshard.blend-report/1": {"path", "blend"},
-    "tokshard.export-report/1": {"manifest", "state", "shards", "size_bytes"},
-    "tokshard.shard-plan/1": {"files", "size_bytes"},
-    "tokshard.convert/1": {"bytes_resumed", "files", "state"},
-    "tokshard.merge/1": {"bytes_resumed", "free_bytes", "inputs", "shuffle_sizes", "state"},
-    "tokshard.tokenize/1": {
+    "tokshard.blend-report/2": {"path", "blend"},
+    "tokshard.export-report/2": {"manifest", "state", "shards", "size_bytes"},
+    "tokshard.shard-plan/2": {"files", "size_bytes"},
+    "tokshard.convert/2": {"bytes_resumed", "files", "state"},
+    "tokshard.merge/2": {"bytes_resumed", "free_bytes", "inputs", "shuffle_sizes", "state"},
+    "tokshard.tokenize/2": {
         *("bytes_of_other_options", "counts", "encoded_bytes", "encoded_tokens", "encoder", "encoder_reason"),
         *("inputs", "local_dir", "messages", "state", "units_of_other_options", "units_reused", "workers"),
     },

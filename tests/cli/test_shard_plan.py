@@ -54,7 +54,7 @@ def test_a_blend_is_planned_and_shown(mixture, tmp_path):
 def test_the_result_as_json(mixture, tmp_path):
     done = tokshard("shard-plan", mixture / "mix", "-o", tmp_path / "plan", *SMALL, "--json")
     value = json_of(done)
-    assert value["schema"] == "tokshard.shard-plan/1"
+    assert value["schema"] == "tokshard.shard-plan/2"
     assert value["plan"]["plan_id"] == read_plan(tmp_path / "plan").plan_id
     assert (value["output"], value["action"], value["files"]) == (str(tmp_path / "plan"), "written", 3)
     assert value["size_bytes"] == sum(path.stat().st_size for path in (tmp_path / "plan").iterdir())
@@ -209,7 +209,7 @@ def test_every_option_reaches_the_plan(mixture, tmp_path):
     assert (blocks.block, blocks.seed, blocks.per_epoch) == (4, 99, True)
     assert (epoch_range.epochs, train.assignment.consumed_samples) == (3, 6)
     topology = found.topology
-    assert (topology.order, topology.mtp_stages) == ("tp-cp-ep-dp-pp", (0, 1))
+    assert (topology.rank_order, topology.mtp_stages) == ("tp-cp-ep-dp-pp", (0, 1))
     assert (train.boundaries, valid.boundaries) == (True, True)
     assert (valid.mode, valid.assignment.consumed_samples) == ("full-validation", 3)
     whole = ["--documents", "--shuffle", "shards", "--data-parallel", 2]
@@ -249,7 +249,7 @@ def test_an_index_that_a_job_names_otherwise(mixture, tmp_path):
     assert made.returncode == 0, made.stderr
     plan(mixture, tmp_path / "plan", *SMALL, "--path-as", f"{local}={job}", source=tmp_path / "cache")
     stream = read_plan(tmp_path / "plan").streams["train"]
-    assert stream.source.datasets[0].prefix == str(local / "web")
+    assert stream.source.datasets[0].path_prefix == str(local / "web")
 
 
 def test_a_rank_a_step_a_sample_and_a_shard_are_inspected(mixture, tmp_path):
@@ -268,7 +268,7 @@ def test_a_rank_a_step_a_sample_and_a_shard_are_inspected(mixture, tmp_path):
     shown = run("inspect", at / "rank-00001.json", "--step", 4).stdout
     assert re.match(r"rank +1 of 2\ntensor +0\ncontext +0\ndata +1\npipeline +0\n", shown)
     assert "train, step 4" in shown
-    assert json.loads(run("inspect", at, "--json").stdout)["schema"] == "tokshard.inspect-plan/1"
+    assert json.loads(run("inspect", at, "--json").stdout)["schema"] == "tokshard.inspect-plan/2"
     valid = json.loads(run("inspect", at, "--sample", 3, "--stream", "valid", "--json").stdout)
     assert (valid["stream"], valid["places"][0]["step"]) == ("valid", 1)
 
@@ -331,7 +331,7 @@ def test_shard_plan_keeps_files_of_other_programs(tmp_path, name, content):
     if content is not None:
         assert (plan / name).read_bytes() == content
         assert tokshard(*command, "--force").returncode == 0
-        assert b'"tokshard.rank/1"' in (plan / "rank-00000.json").read_bytes()
+        assert b'"tokshard.rank/2"' in (plan / "rank-00000.json").read_bytes()
 
 
 def test_shard_plan_replaces_a_damaged_manifest_of_its_own(tmp_path):

@@ -47,7 +47,7 @@ def test_json_is_one_document_and_quiet_is_quiet(tmp_path, corpus):
     done = tokshard("tokenize", corpus, "-o", "x", "--json", "--quiet", cwd=tmp_path)
     report = json_of(done)
     assert (done.returncode, done.stderr) == (0, "")
-    assert (report["schema"], report["action"]) == ("tokshard.tokenize/1", "written")
+    assert (report["schema"], report["action"]) == ("tokshard.tokenize/2", "written")
     assert report["outputs"][0]["dataset"]["tokens"] == 12
     done = tokshard("tokenize", corpus, "-o", "y", "--quiet", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -59,7 +59,7 @@ def test_dry_run_writes_nothing(tmp_path, corpus):
     assert "outputs: x (new)" in done.stdout
     assert "corpus.jsonl (jsonl, 50 B)" in done.stdout
     plan = json_of(tokshard("tokenize", corpus, "-o", "x", "--dry-run", "--json", cwd=tmp_path))
-    assert (plan["schema"], plan["action"], plan["state"]) == ("tokshard.tokenize/1", "planned", "new")
+    assert (plan["schema"], plan["action"], plan["state"]) == ("tokshard.tokenize/2", "planned", "new")
     assert [source["path"] for source in plan["inputs"]] == [str(corpus)]
     assert plan["outputs"][0].keys() == {"path_prefix", "tokenizer"}
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
@@ -132,7 +132,7 @@ def test_a_failure_in_json_mode_is_a_document_too(tmp_path):
     done = tokshard("tokenize", "bad.jsonl", "--json", cwd=tmp_path)
     error = json_of(done)
     assert done.returncode == error["exit_code"] == 3
-    assert (error["schema"], error["error"]) == ("tokshard.error/1", "BadRecordError")
+    assert (error["schema"], error["error"]) == ("tokshard.error/2", "BadRecordError")
     assert (error["line"], error["offset"], error["reason"]) == (1, 0, "not-object")
 
 

@@ -47,7 +47,7 @@ def trace(*arguments, code=0):
 def test_a_step_of_a_rank_is_what_the_loader_reads_and_its_text_is_in_the_lines_named():
     found = trace("--plan", "plan", "--step", "11", "--rank", "5", "--json").json
     assert (found["schema"], found["step"], found["consumed_samples"]) == (
-        "tokshard.trace-samples/1",
+        "tokshard.trace-samples/2",
         11,
         176,
     )
@@ -72,7 +72,7 @@ def test_a_step_of_a_rank_is_what_the_loader_reads_and_its_text_is_in_the_lines_
 def test_a_line_is_traced_to_the_steps_that_are_traced_back_to_it():
     arguments = ("--source", "stories.jsonl:17", "--consumed-samples", "500")
     found = trace("--plan", "plan", *arguments, "--json").json
-    assert found["schema"] == "tokshard.trace-reads/1"
+    assert found["schema"] == "tokshard.trace-reads/2"
     ((item,), plan_id) = found["items"], json.loads(Path("plan/plan.json").read_bytes())["plan_id"]
     assert (item["status"], found["plan_id"]) == ("read", plan_id)
     reads = item["documents"][0]["reads"]
@@ -118,7 +118,7 @@ def test_samples_of_blends_and_indexes_and_documents_are_shown():
     text = json.loads(Path("stories.jsonl").read_bytes().splitlines()[4])["text"]
     assert text.split("\n")[0][:20] in shown
     found = trace("--dataset", "out/stories.idx", "--document", "4", "--json").json
-    assert (found["schema"], found["text"]) == ("tokshard.trace-document/1", f"{text}<|endoftext|>")
+    assert (found["schema"], found["text"]) == ("tokshard.trace-document/2", f"{text}<|endoftext|>")
 
 
 def test_reads_are_shown_with_the_ranks_of_the_job():

@@ -80,7 +80,7 @@ def test_json_has_everything(tmp_path):
     done = tokshard("verify", prefix, "--json", "--subset", "100%", "--workers", 2)
     assert done.returncode == 1
     value = json_of(done)
-    assert (value["schema"], value["level"], value["subset_percent"]) == ("tokshard.verify/1", "digest", 100)
+    assert (value["schema"], value["level"], value["subset_percent"]) == ("tokshard.verify/2", "digest", 100)
     assert value["sound"] is False
     (product,) = value["products"]
     (finding,) = product["findings"]

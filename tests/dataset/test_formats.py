@@ -21,22 +21,22 @@ from tokshard.storage.journal import JournalLine
 
 GOLDEN = Path(__file__).parents[1] / "golden/formats"
 DOCUMENTS = {
-    "dataset-1.json": Manifest,
-    "dataset-1-hub.json": Manifest,
-    "dataset-1-subset.json": Manifest,
-    "dataset-1-shuffled.json": Manifest,
-    "dataset-1-unrepresented.json": Manifest,
-    "build-plan-tokenize-1.json": BuildPlan,
-    "build-plan-tokenize-1-hub.json": BuildPlan,
-    "build-plan-tokenize-1-subset.json": BuildPlan,
-    "build-plan-merge-1.json": BuildPlan,
-    "build-plan-merge-1-shuffled.json": BuildPlan,
-    "build-plan-convert-1.json": BuildPlan,
-    "publication-1.json": PublicationRecord,
+    "dataset-2.json": Manifest,
+    "dataset-2-hub.json": Manifest,
+    "dataset-2-subset.json": Manifest,
+    "dataset-2-shuffled.json": Manifest,
+    "dataset-2-unrepresented.json": Manifest,
+    "build-plan-tokenize-2.json": BuildPlan,
+    "build-plan-tokenize-2-hub.json": BuildPlan,
+    "build-plan-tokenize-2-subset.json": BuildPlan,
+    "build-plan-merge-2.json": BuildPlan,
+    "build-plan-merge-2-shuffled.json": BuildPlan,
+    "build-plan-convert-2.json": BuildPlan,
+    "publication-2.json": PublicationRecord,
 }
 
 
-RECORDS = {"pieces-1.jsonl": PieceRecord, "units-1.jsonl": UnitRecord, "rejected-1.jsonl": RejectionRecord}
+RECORDS = {"pieces-2.jsonl": PieceRecord, "units-2.jsonl": UnitRecord, "rejected-2.jsonl": RejectionRecord}
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -47,10 +47,10 @@ def test_lines_are_read_and_written_back(name):
 
 
 JOURNALS = {
-    "delivery-1.jsonl": UploadEntry,
-    "merge-1.jsonl": CopiedInput,
-    "shuffle-1.jsonl": ShuffleEntry,
-    "convert-1.jsonl": ConvertedUnit,
+    "delivery-2.jsonl": UploadEntry,
+    "merge-2.jsonl": CopiedInput,
+    "shuffle-2.jsonl": ShuffleEntry,
+    "convert-2.jsonl": ConvertedUnit,
 }
 
 
@@ -74,19 +74,19 @@ def test_a_document_is_read_and_written_back(name):
 
 
 def test_the_seal_of_the_manifest():
-    manifest = Manifest.from_bytes((GOLDEN / "dataset-1.json").read_bytes(), "x")
+    manifest = Manifest.from_bytes((GOLDEN / "dataset-2.json").read_bytes(), "x")
     assert manifest.seal == seal_of(manifest.to_json())
 
 
 def test_fingerprints_of_plans():
     tokenize, merge = (
         BuildPlan.from_bytes((GOLDEN / name).read_bytes(), name)
-        for name in ("build-plan-tokenize-1.json", "build-plan-merge-1.json")
+        for name in ("build-plan-tokenize-2.json", "build-plan-merge-2.json")
     )
     assert tokenize.fingerprint == "87ae414dfb7f584c4af2aeb3d7aeb0aa795896c65e43b3329e9460d0a0760add"
     assert merge.fingerprint == "6471ff8bdbac99b344daa62dbdcf64a21d1fa50c1245d0315864407ce75d390f"
     # The name of a revision is no part of it: the inputs have the commit in their paths.
-    name = "build-plan-tokenize-1-hub.json"
+    name = "build-plan-tokenize-2-hub.json"
     named = BuildPlan.from_bytes((GOLDEN / name).read_bytes(), name)
     assert named.hub_datasets
     assert (named.fingerprint, named) == (tokenize.fingerprint, tokenize)

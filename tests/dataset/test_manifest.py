@@ -16,7 +16,7 @@ from tokshard.dataset.manifest import Manifest, check_sizes, file_of, manifest_p
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import UNSEALED, seal_of, sealed
 
-SOUND = json.loads((Path(__file__).parents[1] / "golden/formats/dataset-1.json").read_bytes())
+SOUND = json.loads((Path(__file__).parents[1] / "golden/formats/dataset-2.json").read_bytes())
 NAMES = sorted(SOUND)
 ONE_OF_EACH_TYPE = [None, True, 0, 1.5, "text", [], [1], {}, {"a": 1}]
 
@@ -133,7 +133,7 @@ def test_unknown_inner_fields_are_refused(section):
 
 
 @pytest.mark.parametrize(
-    "schema", ["tokshard.dataset/2", "tokshard.dataset/1 ", "", None, 1, ["tokshard.dataset/1"]]
+    "schema", ["tokshard.dataset/3", "tokshard.dataset/2 ", "", None, 1, ["tokshard.dataset/2"]]
 )
 def test_other_schemas_are_refused_and_named(schema):
     assert shown(schema) in str(refused({**SOUND, "schema": schema}))

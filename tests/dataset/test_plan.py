@@ -11,7 +11,7 @@ from tokshard.dataset.plan import BuildPlan
 
 GOLDEN = Path(__file__).parents[1] / "golden/formats"
 TOKENIZE, MERGE = (
-    BuildPlan.from_bytes((GOLDEN / f"build-plan-{name}-1.json").read_bytes(), name)
+    BuildPlan.from_bytes((GOLDEN / f"build-plan-{name}-2.json").read_bytes(), name)
     for name in ("tokenize", "merge")
 )
 

@@ -75,7 +75,7 @@ def test_an_export_with_a_damaged_manifest_is_replaced_as_the_hint_says(tmp_path
         tokshard.export(ExportOptions(tmp_path / "d", "olmo", tmp_path / "x"))
     assert caught.value.hint == "export again with --force"
     tokshard.export(ExportOptions(tmp_path / "d", "olmo", tmp_path / "x", force=True))
-    assert tokshard.verify(VerifyOptions(tmp_path / "x")).is_sound
+    assert tokshard.verify(VerifyOptions(tmp_path / "x")).sound
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ class StopAfter:
 
 def is_sound(prefix):
     report = verify(VerifyOptions(prefix, level="deep"))
-    assert report.is_sound, [finding.message for finding in report.findings]
+    assert report.sound, [finding.message for finding in report.findings]
     return {finding.code for finding in report.findings} <= {"vocabulary-unknown"}
 
 

@@ -231,10 +231,10 @@ def test_the_work_of_a_damaged_plan_is_done_again(directory, monkeypatch, conten
 
 
 DAMAGED_SEALS = [
-    *(b"", b"{}", b"[]", b'{"schema": "tokshard.publication/1"}'),
-    b'{"schema": "tokshard.publication/2", "outputs": [["bin"]]}',
+    *(b"", b"{}", b"[]", b'{"schema": "tokshard.publication/2"}'),
+    b'{"schema": "tokshard.publication/3", "outputs": [["bin"]]}',
     *(
-        json.dumps({"schema": "tokshard.publication/1", "outputs": wrong}).encode()
+        json.dumps({"schema": "tokshard.publication/2", "outputs": wrong}).encode()
         for wrong in (3, [], [3], [[3]], [[["a"]]], [["../y"]], [[], []])
     ),
 ]

@@ -217,7 +217,7 @@ def test_documents_are_restored_and_read_at_random(documents):
 
 
 def test_context_parallel_documents_need_a_multiple_that_can_be_cut(documents):
-    path = plan_for(documents[0], source=documents[1], topology=Topology(2, context=2))
+    path = plan_for(documents[0], source=documents[1], topology=Topology(2, context_parallel=2))
     with pytest.raises(
         UsageError, match="pad_to_multiple must be divisible by 2 x context-parallel size = 4, got 6"
     ):

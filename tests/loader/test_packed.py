@@ -131,7 +131,7 @@ def test_packed_samples_and_their_padded_documents_equal_those_of_a_slow_twin(di
 
     def batch_of(rank, **more):
         assembly = make_assembly(
-            source, EVERY, BatchOptions(**options, **more), Topology(context, context=context), rank
+            source, EVERY, BatchOptions(**options, **more), Topology(context, context_parallel=context), rank
         )
         tokens = np.stack([sample.tokens for sample in found])
         return assembly.micro_batch(RawSamples(tokens, np.zeros(len(found), np.int16), found), Memory())
@@ -181,7 +181,7 @@ PADDED = BatchOptions(cu_seqlens=True, pad_to_multiple=4, document_ids=True)
 
 def test_every_rank_reads_its_fields_and_its_chunks_of_each_document(directory, packed):
     source, parts = packed
-    topology = Topology(12, context=2, pipeline=3)
+    topology = Topology(12, context_parallel=2, pipeline_parallel=3)
     path = plan_for(directory, source=source, topology=topology, micro=6)
     stages = [("tokens", "position_ids"), (), ("labels", "loss_mask")]
     for rank in range(12):
@@ -246,7 +246,7 @@ def test_padding_without_room_is_refused(directory, packed):
     ):
         chosen = {"pad_to_multiple": 8, "cu_seqlens": True} | options
         context = chosen.pop("context", 1)
-        path = plan_for(directory, source=other, topology=Topology(context, context=context))
+        path = plan_for(directory, source=other, topology=Topology(context, context_parallel=context))
         with pytest.raises(UsageError, match=message) as caught:
             open_plan(path, options=BatchOptions(**chosen))
         if "--pack" in message or "best-fit" in message:

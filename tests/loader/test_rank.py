@@ -281,7 +281,7 @@ def test_other_plans_states_are_refused(blend, tmp_path):
         open_plan(shuffled, 0).load_state_dict(state)
     with pytest.raises(ResumeMismatchError, match="stream 'train', got 'valid'"):
         open_plan(single, 0).load_state_dict(state | {"stream": "valid"})
-    for wrong in ({}, state | {"epoch": "0"}, state | {"schema": "tokshard.loader/2"}, [], None):
+    for wrong in ({}, state | {"epoch": "0"}, state | {"schema": "tokshard.loader/3"}, [], None):
         with pytest.raises(UsageError, match="state"):
             open_plan(single, 0).load_state_dict(wrong)
     # In the middle of a step of the other world, where its gradients cannot be cut.
@@ -341,7 +341,7 @@ def test_a_state_resumes_in_the_plan_that_was_made_for_it(long_blend, mode):
 
 def test_pipeline_stages_and_tensor_ranks_get_what_they_need(blend):
     directory, source, _ = blend
-    topology = Topology(12, tensor=2, pipeline=3)
+    topology = Topology(12, tensor_parallel=2, pipeline_parallel=3)
     path = plan_for(directory, source=source, topology=topology)
     names = [set(next(open_plan(path, rank))) for rank in range(12)]
     first, last = {"tokens", "position_ids"}, {"labels", "loss_mask"}
@@ -367,7 +367,7 @@ def test_a_plan_with_boundaries_gives_them_unasked(blend):
 
 def test_context_parallel_ranks_together_have_every_token(blend):
     directory, source, _ = blend
-    path = plan_for(directory, source=source, topology=Topology(4, context=2))
+    path = plan_for(directory, source=source, topology=Topology(4, context_parallel=2))
     whole = plan_for(directory, source=source, topology=Topology(2))
     for dp in range(2):
         full = open_plan(whole, dp)[1]
@@ -490,7 +490,7 @@ def test_data_that_moved_is_found_by_its_roots(tmp_path):
 
 
 def test_a_stage_without_needs_opens_no_file(tmp_path):
-    path = fresh_plan(tmp_path, topology=Topology(2, tensor=2))
+    path = fresh_plan(tmp_path, topology=Topology(2, tensor_parallel=2))
     for file in tmp_path.glob("data*"):
         file.unlink()
     batches = list(open_plan(path, 1))

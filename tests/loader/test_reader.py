@@ -120,7 +120,7 @@ def test_contiguous_reading_opens_each_dataset_once_in_an_epoch(
     original = source_module.DatasetReference.open_dataset
 
     def recording(reference, **arguments):
-        opened.append(reference.prefix)
+        opened.append(reference.path_prefix)
         return original(reference, **arguments)
 
     monkeypatch.setattr(source_module.DatasetReference, "open_dataset", recording)
@@ -141,7 +141,7 @@ def test_extents_are_where_the_tokens_of_a_sample_lie(tmp_path):
     dataset = reference.open_dataset()
     samples = GPTSamples(dataset, reference.open_index())
     shard = Shard(dataset, samples)
-    content = np.fromfile(f"{reference.prefix}.bin", np.uint16)
+    content = np.fromfile(f"{reference.path_prefix}.bin", np.uint16)
     order = np.random.RandomState(1).permutation(len(samples))
     expected = [samples.read(number).tokens.tolist() for number in order]
     firsts, sizes = shard.extents(order)

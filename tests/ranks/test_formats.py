@@ -21,7 +21,7 @@ def test_a_golden_file_is_read_and_written_byte_for_byte(document):
 
 
 def test_the_golden_plan_has_its_plan_id():
-    value = json.loads((GOLDEN / "plan-1.json").read_text())
+    value = json.loads((GOLDEN / "plan-2.json").read_text())
     plan = Plan.from_json({**value, "plan_id": value["plan_id"]}, "plan.json")
     assert plan.plan_id == value["plan_id"]
     assert {
@@ -33,7 +33,7 @@ def test_the_golden_plan_has_its_plan_id():
 
 
 def test_a_golden_plan_of_the_windowed_shuffle_reads_the_same_samples():
-    path = GOLDEN / "plan-windows-1.json"
+    path = GOLDEN / "plan-windows-2.json"
     plan = Plan.from_bytes(path.read_bytes(), str(path))
     assert plan.to_bytes() == path.read_bytes()
     assignment = plan.streams["train"].assignment
@@ -44,19 +44,19 @@ def test_a_golden_plan_of_the_windowed_shuffle_reads_the_same_samples():
 
 
 def test_a_golden_plan_of_packed_samples_is_read_and_written_byte_for_byte():
-    path = GOLDEN / "plan-packed-1.json"
+    path = GOLDEN / "plan-packed-2.json"
     plan = Plan.from_bytes(path.read_bytes(), str(path))
     assert plan.to_bytes() == path.read_bytes()
     web, code = plan.streams["train"].source.datasets
     assert (web.packing, code.packing) == (Packing(max_documents=8, pad_multiple=4), None)
 
 
-@pytest.mark.parametrize("name", ["plan-tokenizer-1.json", "plan-mixed-1.json"])
+@pytest.mark.parametrize("name", ["plan-tokenizer-2.json", "plan-mixed-2.json"])
 def test_a_golden_plan_with_tokenizers_is_the_same_plan(name):
     path = GOLDEN / name
     plan = Plan.from_bytes(path.read_bytes(), str(path))
     assert plan.to_bytes() == path.read_bytes()
-    assert plan.plan_id == json.loads((GOLDEN / "plan-1.json").read_text())["plan_id"]
-    assert (plan.tokenizer is None) == bool(plan.tokenizer_mismatches) == (name == "plan-mixed-1.json")
+    assert plan.plan_id == json.loads((GOLDEN / "plan-2.json").read_text())["plan_id"]
+    assert (plan.tokenizer is None) == bool(plan.tokenizer_mismatches) == (name == "plan-mixed-2.json")
     repeated = [message for message in plan.messages if "--allow-tokenizer-mismatch" in message]
-    assert len(repeated) == (name == "plan-mixed-1.json")
+    assert len(repeated) == (name == "plan-mixed-2.json")

@@ -9,7 +9,7 @@ from tokshard.core.codec import decode, dump_json, encode
 from tokshard.errors import IntegrityError
 from tokshard.ranks.history import StoppedPlan, reweighting_of, stops_of
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "formats" / "plan-history-1.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "formats" / "plan-history-2.json"
 
 
 def golden():

@@ -51,7 +51,7 @@ def small_plan(**request):
         "train": document_source([40, 23]),
         "valid": document_source([30], name="valid"),
     }
-    return plan_shards(sources, Topology(4, tensor=2), PlanRequest(train=StreamRequest(**request)))
+    return plan_shards(sources, Topology(4, tensor_parallel=2), PlanRequest(train=StreamRequest(**request)))
 
 
 def written(plan):
@@ -180,8 +180,8 @@ def test_streams_have_known_names(name):
         b"[]",
         b"\xff",
         b'{"schema": "tokshard.plan/2"}',
-        b'{"schema": "tokshard.plan/1"}',
-        b'{"schema": "tokshard.plan/1", "schema": "tokshard.plan/1"}',
+        b'{"schema": "tokshard.plan/3"}',
+        b'{"schema": "tokshard.plan/2", "schema": "tokshard.plan/2"}',
         b"[" * 100,
         b'{"schema": NaN}',
     ],
@@ -218,7 +218,7 @@ def test_the_plan_id_depends_on_what_is_read_and_on_nothing_else():
         small_plan(boundaries=True),
         small_plan(consumed_samples=2),
         small_plan(steps=3),
-        Plan.of(Topology(8, tensor=4), first.streams),
+        Plan.of(Topology(8, tensor_parallel=4), first.streams),
         Plan.of(first.topology, {"train": first.streams["train"]}),
     ]
     assert len({plan.plan_id for plan in [first, *different]}) == len(different) + 1
@@ -236,7 +236,7 @@ def test_a_moved_plan_reads_the_data_that_moved_with_it_and_maps_the_rest(tmp_pa
     (tmp_path / "old").rename(tmp_path / "new")
     found = read_plan(tmp_path / "new")
     assert found.plan_id == plan.plan_id
-    prefixes = [dataset.prefix for dataset in found.streams["train"].source.datasets]
+    prefixes = [dataset.path_prefix for dataset in found.streams["train"].source.datasets]
     assert prefixes == [str(tmp_path / "new/data/web"), str(tmp_path / "new/data/code")]
     assert found.streams["train"].source.datasets[0].open_dataset().document_count == 60
     write_plan(plan, tmp_path / "elsewhere")

@@ -266,9 +266,9 @@ def test_a_sequence_that_context_parallelism_does_not_divide_is_refused():
     sources = {"train": index_source(100, sequence_length=36)}
     request = PlanRequest(train=StreamRequest())
     with pytest.raises(UsageError, match=r"sequence length must be divisible by .* 8, got 36"):
-        plan_shards(sources, Topology(4, context=4), request)
-    plan_shards({"train": index_source(100, sequence_length=40)}, Topology(4, context=4), request)
-    documents = plan_shards({"train": document_source([100])}, Topology(4, context=4), request)
+        plan_shards(sources, Topology(4, context_parallel=4), request)
+    plan_shards({"train": index_source(100, sequence_length=40)}, Topology(4, context_parallel=4), request)
+    documents = plan_shards({"train": document_source([100])}, Topology(4, context_parallel=4), request)
     assert documents.warnings == (PlanWarning("document-padding", "train", multiple=8),)
     assert documents.warnings[0].message == "the documents of train must be padded to multiples of 8 tokens"
 

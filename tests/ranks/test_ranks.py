@@ -36,7 +36,7 @@ def plan_of(sources, topology=None, **request):
 def a_plan(**request):
     """Return a plan of indexes, whose rank manifests need no data to be written."""
     sources = {"train": index_source(64), "valid": index_source(20, name="valid")}
-    return plan_of(sources, Topology(8, tensor=2, pipeline=2), **request)
+    return plan_of(sources, Topology(8, tensor_parallel=2, pipeline_parallel=2), **request)
 
 
 def names_in(directory):
@@ -111,7 +111,7 @@ CHANGES = {
     "rank": lambda value: value.update(rank=2),
     "plan_id": lambda value: value.update(plan_id="0" * 64),
     "plan": lambda value: value.update(plan="../plan.json"),
-    "schema": lambda value: value.update(schema="tokshard.rank/2"),
+    "schema": lambda value: value.update(schema="tokshard.rank/3"),
     "coordinates": lambda value: value["coordinates"].update(dp=1),
     "more": lambda value: value.update(more=1),
     "no streams": lambda value: value.pop("streams"),
@@ -195,7 +195,7 @@ def test_what_is_spread_over_all_datasets_has_no_ranges(tmp_path):
 
 def test_a_thousand_ranks_over_a_billion_samples_are_small(tmp_path):
     source = index_source(250_000_000, datasets=4, blended=True)
-    topology = Topology(1024, tensor=8, pipeline=4, context=2)
+    topology = Topology(1024, tensor_parallel=8, pipeline_parallel=4, context_parallel=2)
     schedule = BatchSchedule.constant(1024)
     plan = plan_of({"train": source}, topology, micro_batch_size=2, schedule=schedule)
     sizes = write_plan(plan, tmp_path)
@@ -224,7 +224,7 @@ def test_another_plan_is_replaced_only_when_asked(tmp_path):
 
 
 def test_strangers_stay_and_what_a_killed_run_left_goes(tmp_path):
-    strangers = ["rank-1.json", "rank-00001.json.bak", "notes.txt", ".rank-00001.json.swp", "order.npy"]
+    strangers = ["rank-2.json", "rank-00001.json.bak", "notes.txt", ".rank-00001.json.swp", "order.npy"]
     left = [f".{name}.77-3.tokshard-tmp" for name in (rank_name(1), PLAN_NAME)]
     for name in [*strangers, *left]:
         (tmp_path / name).write_text(name)

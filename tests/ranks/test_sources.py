@@ -229,7 +229,7 @@ def test_data_that_a_job_names_otherwise_is_found_by_path_as(tmp_path):
     with pytest.raises(MissingFileError, match="/job/data/web"):
         open_sources([str(file)], RequestedSamples())
     found = open_sources([str(file)], RequestedSamples(path_as=((f"{tmp_path}/data", "/job/data"),)))
-    assert found["train"].datasets[0].prefix == prefix
+    assert found["train"].datasets[0].path_prefix == prefix
 
 
 def test_an_index_of_other_data_is_refused(tmp_path):

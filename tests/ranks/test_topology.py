@@ -32,25 +32,30 @@ def random_topologies(count):
 
 def test_coordinates_are_the_places_in_the_groups_of_each_dimension():
     for topology in random_topologies(200):
-        sizes = {"tp": topology.tensor, "cp": topology.context, "ep": 1, "dp": topology.data_parallel}
-        sizes["pp"] = topology.pipeline
+        sizes = {
+            "tp": topology.tensor_parallel,
+            "cp": topology.context_parallel,
+            "ep": 1,
+            "dp": topology.data_parallel,
+        }
+        sizes["pp"] = topology.pipeline_parallel
         for name in ("tp", "cp", "dp", "pp"):
-            for group in plain_groups(sizes, topology.order, name):
+            for group in plain_groups(sizes, topology.rank_order, name):
                 places = [getattr(topology.coordinates(rank), name) for rank in group]
                 assert places == list(range(len(group)))
 
 
 def test_expert_parallelism_in_the_order_changes_no_coordinates():
-    plain = Topology(16, tensor=2, pipeline=2, context=2, order="tp-cp-dp-pp")
+    plain = Topology(16, tensor_parallel=2, pipeline_parallel=2, context_parallel=2, rank_order="tp-cp-dp-pp")
     for order in ("tp-cp-ep-dp-pp", "ep-tp-cp-dp-pp", "tp-cp-dp-pp-ep"):
-        topology = Topology(16, tensor=2, pipeline=2, context=2, order=order)
+        topology = Topology(16, tensor_parallel=2, pipeline_parallel=2, context_parallel=2, rank_order=order)
         assert [topology.coordinates(rank) for rank in range(16)] == [
             plain.coordinates(rank) for rank in range(16)
         ]
 
 
 def test_only_the_first_tensor_rank_of_the_outer_stages_reads():
-    topology = Topology(24, tensor=2, pipeline=3, context=2)
+    topology = Topology(24, tensor_parallel=2, pipeline_parallel=3, context_parallel=2)
     for rank in range(24):
         place = topology.coordinates(rank)
         expected = {
@@ -64,8 +69,8 @@ def test_only_the_first_tensor_rank_of_the_outer_stages_reads():
 
 def test_one_stage_or_multi_token_prediction_needs_every_field():
     every = tuple(field for field in FIELDS if field != "cu_seqlens")
-    assert Topology(4, tensor=2).needs(2) == every
-    topology = Topology(4, pipeline=4, mtp_stages=(1, 3))
+    assert Topology(4, tensor_parallel=2).needs(2) == every
+    topology = Topology(4, pipeline_parallel=4, mtp_stages=(1, 3))
     assert [topology.needs(rank) for rank in range(4)] == [topology.needs(0), every, (), every]
 
 
@@ -73,15 +78,18 @@ def test_one_stage_or_multi_token_prediction_needs_every_field():
     ("options", "said"),
     [
         (
-            {"world_size": 12, "tensor": 5},
+            {"world_size": 12, "tensor_parallel": 5},
             "the world size must be divisible by tensor x pipeline x context = 5",
         ),
         ({"world_size": 0}, "the world size must be at least 1, got 0"),
-        ({"world_size": 8, "context": -2}, "context-parallel size must be at least 1, got -2"),
-        ({"world_size": 8, "order": "tp-dp-xx"}, "'tp-dp-xx'"),
-        ({"world_size": 8, "order": "tp-dp-tp"}, "at most once"),
-        ({"world_size": 8, "context": 2, "order": "tp-dp-pp"}, "must contain cp, whose size is 2"),
-        ({"world_size": 8, "pipeline": 2, "mtp_stages": (2,)}, "from 0 to 1, got 2"),
+        ({"world_size": 8, "context_parallel": -2}, "context-parallel size must be at least 1, got -2"),
+        ({"world_size": 8, "rank_order": "tp-dp-xx"}, "'tp-dp-xx'"),
+        ({"world_size": 8, "rank_order": "tp-dp-tp"}, "at most once"),
+        (
+            {"world_size": 8, "context_parallel": 2, "rank_order": "tp-dp-pp"},
+            "must contain cp, whose size is 2",
+        ),
+        ({"world_size": 8, "pipeline_parallel": 2, "mtp_stages": (2,)}, "from 0 to 1, got 2"),
     ],
 )
 def test_sizes_that_make_no_grid_are_usage_errors(options, said):

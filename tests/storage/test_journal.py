@@ -15,7 +15,7 @@ from tokshard.storage import syscalls
 from tokshard.storage.files import AppendFile
 from tokshard.storage.journal import Journal, JournalLine, read_checkpoints
 
-GOLDEN = Path(__file__).parents[1] / "golden/formats/journal-1.jsonl"
+GOLDEN = Path(__file__).parents[1] / "golden/formats/journal-2.jsonl"
 
 
 @pytest.fixture

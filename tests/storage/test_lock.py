@@ -17,7 +17,7 @@ from tokshard.errors import LockedError, StorageError
 from tokshard.storage import lock as lock_module
 from tokshard.storage.lock import Holder, WriterLock, holder_of
 
-GOLDEN = Path(__file__).parents[1] / "golden/formats/lock-1.json"
+GOLDEN = Path(__file__).parents[1] / "golden/formats/lock-2.json"
 
 
 def test_the_second_is_told_who_holds_it(tmp_path):

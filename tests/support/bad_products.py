@@ -303,7 +303,7 @@ def plan_request(steps=4):
 def sound_plan(directory, source=None):
     """Plan a blend for four ranks; return the directory of the plan."""
     found = open_sources([source or sound_blend(directory)], RequestedSamples(split="train"))
-    plan = plan_shards(found, Topology(4, tensor=2), plan_request())
+    plan = plan_shards(found, Topology(4, tensor_parallel=2), plan_request())
     write_plan(plan, directory / "plan")
     return str(directory / "plan")
 

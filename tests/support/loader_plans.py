@@ -66,7 +66,7 @@ def reference_of(directory, prefix, *, number=0, **options):
     dataset = IndexedDataset(prefix)
     fingerprints = {"bin": FileFingerprint.of(f"{prefix}.bin"), "idx": FileFingerprint.of(f"{prefix}.idx")}
     common = {
-        "prefix": prefix,
+        "path_prefix": prefix,
         "first": 0,
         "multimodal": False,
         "fingerprint": UNKNOWN,

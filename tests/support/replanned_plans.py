@@ -57,7 +57,9 @@ def source_of(*sizes, name="train") -> SampleSource:
 def plan_of(source, ranks, *, batch, size=1, tensor=1, **options) -> Plan:
     """Plan training alone."""
     train = StreamRequest(micro_batch_size=size, schedule=BatchSchedule.constant(batch), **options)
-    return plan_shards({"train": source}, Topology(ranks * tensor, tensor=tensor), PlanRequest(train=train))
+    return plan_shards(
+        {"train": source}, Topology(ranks * tensor, tensor_parallel=tensor), PlanRequest(train=train)
+    )
 
 
 def continued(plan, consumed, ranks=None, *, output="/nowhere", **changes) -> Plan:
@@ -145,7 +147,7 @@ def samples_of(plan, name="train", steps=None):
     found = []
     for ids in reads_of(plan, name, steps):
         datasets, samples = locator.locate(np.array(ids, dtype=np.int64))
-        paths = [source.datasets[number].prefix for number in datasets.tolist()]
+        paths = [source.datasets[number].path_prefix for number in datasets.tolist()]
         found.append(list(zip(paths, samples.tolist(), strict=True)))
     return found
 

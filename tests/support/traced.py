@@ -106,7 +106,7 @@ def source_of(directory, worlds, *, blend=None, **options):
 
 def data_of(source, stream=None, topology=None, stages=None):
     """Return what can be traced through: a plan of one stream, or the samples alone."""
-    datasets = {dataset.prefix: False for dataset in source.datasets}
+    datasets = {dataset.path_prefix: False for dataset in source.datasets}
     if stream is None:
         return TracedData(source.kind, "here", {"train": TracedStream("train", source)}, datasets)
     plan = Plan.of(topology, {"train": stream})

@@ -17,7 +17,6 @@ from tokshard.core.formatting import counted, size, throughput, tokenizer_name
 
 if TYPE_CHECKING:
     from tokshard import ConvertReport
-    from tokshard.dataset.plan import ConvertParameters
 
 _SHOWN_FILES = 10
 TOKENS = "Tokens"
@@ -171,12 +170,12 @@ def _show(report: ConvertReport) -> None:
         speed = throughput(report.seconds, output.size_bytes, output.tokens)
         facts.append(("time", f"{counted(report.file_count, f'{report.options.format} file')} in {speed}"))
     facts.append(("tokenizer", _tokenizer(report)))
-    facts.append(("documents", _endings(report.options)))
+    facts.append(("documents", _endings(report)))
     rendering.outcome([*facts, ("next", f"tokshard inspect {shlex.quote(output.path_prefix)}")])
 
 
 def _show_dry_run(report: ConvertReport) -> None:
-    files, options = report.files or (), report.options
+    files = report.files or ()
     total = sum(file.source.size_bytes for file in files)
     tokens = sum(file.tokens for file in files)
     rendering.line(f"source: {counted(len(files), 'file')}, {counted(tokens, 'token')}, {size(total)}")
@@ -186,18 +185,18 @@ def _show_dry_run(report: ConvertReport) -> None:
         for file in files
     ]
     rendering.lines(lines, _SHOWN_FILES, "  and {rest} more")
-    are_listed = all(file.boundaries for file in files)
-    rendering.line(f"documents: {_rule(options, are_listed=are_listed)}")
-    rendering.line(f"output: {report.output.path_prefix} ({report.state}), {options.dtype}")
+    rendering.line(f"documents: {_rule(report)}")
+    rendering.line(f"output: {report.output.path_prefix} ({report.state}), {report.options.dtype}")
     rendering.line(f"tokenizer: {_tokenizer(report)}")
 
 
-def _rule(options: ConvertParameters, *, are_listed: bool) -> str:
+def _rule(report: ConvertReport) -> str:
+    options = report.options
     if options.bos == "move":
         return f"BOS token {options.bos_id} before them is replaced by EOD token {options.eod_id} after them"
     if options.bos is not None:
         return f"BOS token {options.bos_id} before them is {'kept' if options.bos == 'keep' else 'dropped'}"
-    if are_listed:
+    if all(file.boundaries for file in report.files or ()):
         return "end as listed beside the tokens"
     return f"end with EOD token {options.eod_id} where no file lists them"
 
@@ -207,7 +206,8 @@ def _tokenizer(report: ConvertReport) -> str:
     return "unknown: --tokenizer records it" if known is None else tokenizer_name(known)
 
 
-def _endings(options: ConvertParameters) -> str:
+def _endings(report: ConvertReport) -> str:
+    options = report.options
     if options.append_eod is None:
         return "the EOD token is unknown" if options.eod_id is None else "none has tokens"
     return f"{'all' if options.append_eod else 'not all'} end with the EOD token {options.eod_id}"

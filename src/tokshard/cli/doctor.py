@@ -84,7 +84,7 @@ def doctor(
         )
         report = tokshard.doctor(chosen)
         run.show(report, _show_commands if show_command else _show)
-        if not show_command and not (report.is_healthy and (report.is_complete or not strict)):
+        if not show_command and not (report.healthy and (report.complete or not strict)):
             run.found_problems()
 
 
@@ -108,7 +108,7 @@ def _show(report: DoctorReport) -> None:
         if len(report.jobs) > 1:
             rendering.line()
     if len(report.jobs) > 1:
-        _show_end(report.is_healthy, report.skipped, sum(len(job.lookups) for job in report.jobs))
+        _show_end(report.healthy, report.skipped, sum(len(job.lookups) for job in report.jobs))
 
 
 def _show_job(job: JobDiagnosis) -> None:

@@ -25,7 +25,7 @@ class MissingUnitsDetail(Record):
 class ErrorReport(Document):
     """An error of any command with `--json`, on stdout where the result would have been."""
 
-    SCHEMA = "tokshard.error/1"
+    SCHEMA = "tokshard.error/2"
 
     error: str
     message: str

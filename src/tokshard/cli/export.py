@@ -243,7 +243,7 @@ def _show_plan(report: ExportReport) -> None:
     rendering.line(f"source: {report.source} ({report.plan.source.kind}, {_records(report)}, {tokens})")
     parameters = report.plan.parameters
     limit = counted(parameters.shard_tokens, "token")
-    rendering.line(f"format: {parameters.to}, {counted(report.files, 'file')}, shards of {limit}")
+    rendering.line(f"format: {parameters.format}, {counted(report.files, 'file')}, shards of {limit}")
     rendering.line(f"dtype: {parameters.dtype}: {report.dtype_detail}")
     if parameters.bos_id is not None:
         left_out = "none" if parameters.eod_id is None else str(parameters.eod_id)

@@ -17,8 +17,6 @@ from tokshard.core.formatting import count, counted, size, throughput, tokenizer
 
 if TYPE_CHECKING:
     from tokshard import MergeReport
-    from tokshard.dataset.merge.shuffle import ShuffleSizes
-    from tokshard.dataset.plan import DocumentShuffle
 
 _SHOWN_INPUTS = 10
 
@@ -134,11 +132,13 @@ def _show_dry_run(report: MergeReport) -> None:
     rendering.lines(lines, _SHOWN_INPUTS, "  and {rest} more")
     rendering.line(f"output: {output.path_prefix} ({report.state})")
     rendering.line(f"tokenizer: {tokenizer_name(output.tokenizer)}")
-    if report.options.shuffle is not None and report.shuffle_sizes is not None:
-        _show_shuffle(report.options.shuffle, report.shuffle_sizes, report.free_bytes)
+    _show_shuffle(report)
 
 
-def _show_shuffle(shuffle: DocumentShuffle, sizes: ShuffleSizes, free_bytes: int | None) -> None:
+def _show_shuffle(report: MergeReport) -> None:
+    shuffle, sizes, free_bytes = report.options.shuffle, report.shuffle_sizes, report.free_bytes
+    if shuffle is None or sizes is None:
+        return
     rendering.line(f"order: shuffled with seed {shuffle.seed} ({shuffle.algorithm})")
     passes = counted(sizes.passes, "pass", "passes")
     means = f"{size(sizes.memory_bytes)} of memory"

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tokshard import TokenizeReport
-    from tokshard.dataset.manifest import EncoderRecord
     from tokshard.text.tokenize.discard import DiscardedWork
     from tokshard.text.tokenize.report import ArrayTaskReport
 
@@ -45,8 +44,7 @@ def show_report(report: TokenizeReport, rules: str | None = None) -> None:
             facts.append((lost.name, f"{lost.describe()}{of_output}"))
     if rules is not None:
         facts.append(("preset", rules))
-    if report.encoder is not None:
-        facts.append(("encoder", _encoder(report.encoder, report.encoder_reason)))
+    facts.append(("encoder", _encoder(report)))
     if not is_found:
         if report.units_reused and first.dataset is not None:
             units = f"{count(report.units_reused)} of {counted(first.dataset.units, 'unit')}"
@@ -137,7 +135,10 @@ def _listed(numbers: Mapping[str, int]) -> str:
     return ", ".join(f"{count(number)} {code}" for code, number in sorted(numbers.items()))
 
 
-def _encoder(encoder: EncoderRecord, reason: str | None) -> str:
+def _encoder(report: TokenizeReport) -> str:
+    encoder, reason = report.encoder, report.encoder_reason
+    if encoder is None:
+        return report.chosen_encoder
     names = [name for name in ("fast", "reference") if encoder.documents.get(name)]
     text = " and ".join(names) or "none, there are no documents"
     if encoder.compared:

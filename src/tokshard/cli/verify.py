@@ -94,7 +94,7 @@ def verify(
         options = VerifyOptions(path, level, subset, tokenizer, recursive, adopt, workers, lock)
         report = tokshard.verify(options, progress=run.progress)
         run.show(report, lambda report: _show(report, options))
-        if not report.is_sound:
+        if not report.sound:
             run.found_problems()
 
 
@@ -113,7 +113,7 @@ def _show(report: VerifyReport, options: VerifyOptions) -> None:
 
 
 def _show_product(product: VerifiedProduct) -> None:
-    verdict = "sound" if product.is_sound else "NOT SOUND"
+    verdict = "sound" if product.sound else "NOT SOUND"
     rendering.line(f"{product.kind:<{_LABEL_CELLS}} {product.path}: {verdict}")
     counts = [f"{count(value)} {_noun(name, value)}" for name, value in product.counts.items()]
     if counts:

@@ -69,21 +69,6 @@ Xxh3 = Annotated[str, Bounds(pattern=XXH3_128)]
 Md5 = Annotated[str, Bounds(pattern="[0-9a-f]{32}")]
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """Name of a field in version 1 that is not the attribute's."""
-
-    name: str
-
-
-class Null:
-    """Marker of a field of version 1 with the default None that is not left out."""
-
-
-class NotStored:
-    """Marker of a field that is not in the JSON; it must have a default."""
-
-
 class Record:
     """Base class of the dataclasses that JSON is made of."""
 
@@ -92,8 +77,8 @@ class Record:
     def __post_init__(self) -> None:
         kind: Any = type(self)
         try:
-            for field in _shape_of(kind).fields:
-                field.read(getattr(self, field.attribute), field.attribute)
+            for name, read in _shape_of(kind).readers.items():
+                read(getattr(self, name), name)
         except _Mismatch as mismatch:
             raise UsageError(str(mismatch)) from mismatch
         self._validate()
@@ -166,9 +151,9 @@ def encode(value: Any) -> Any:
     if isinstance(value, Record):
         kind: Any = type(value)
         shape = _shape_of(kind)
-        items = ((field, getattr(value, field.attribute)) for field in shape.fields)
+        items = ((name, getattr(value, name)) for name in shape.readers)
         return shape.constants | {
-            field.name: encode(item) for field, item in items if item is not None or field.is_required
+            name: encode(item) for name, item in items if item is not None or name in shape.required
         }
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
@@ -258,42 +243,26 @@ class _Mismatch(Exception):  # noqa: N818 - becomes an IntegrityError with the p
         self.hint = hint
 
 
-class _Field(NamedTuple):
-    attribute: str
-    name: str
-    read: Reader
-    is_required: bool
-
-
 class _Shape(NamedTuple):
     constants: dict[str, str]
-    fields: tuple[_Field, ...]
-    names: frozenset[str]
+    readers: dict[str, Reader]
+    required: frozenset[str]
 
 
 @functools.cache
 def _shape_of(cls: Any) -> _Shape:
     constants = {"schema": cls.SCHEMA} if hasattr(cls, "SCHEMA") else {}
     constants |= dict([cls.TAG]) if hasattr(cls, "TAG") else {}
-    hints = typing.get_type_hints(cls, include_extras=True)
-    fields = []
-    for field in dataclasses.fields(cls):
-        hint = hints[field.name]
-        extras = getattr(hint, "__metadata__", ())
-        if NotStored in extras:
-            continue
-        names = [extra.name for extra in extras if isinstance(extra, Named)]
-        is_required = field.default is not None or Null in extras
-        fields.append(_Field(field.name, names[0] if names else field.name, _reader(hint), is_required))
-    return _Shape(constants, tuple(fields), frozenset(constants) | {field.name for field in fields})
+    hints, fields = typing.get_type_hints(cls, include_extras=True), dataclasses.fields(cls)
+    readers = {field.name: _reader(hints[field.name]) for field in fields}
+    return _Shape(constants, readers, frozenset(field.name for field in fields if field.default is not None))
 
 
 @functools.cache
 def _reader(hint: Any, bounds: Bounds = Bounds()) -> Reader:
     origin, items = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        of_item = [extra for extra in hint.__metadata__ if isinstance(extra, Bounds)]
-        return _reader(items[0], *of_item)
+        return _reader(*items)
     if hint in _SCALARS:
         return _scalar(hint, bounds)
     if origin in {Union, types.UnionType}:
@@ -392,14 +361,14 @@ def _record(cls: Any, value: Any, where: str) -> Any:
             hint = _NEWER if _versions_ahead(found.get(name), constant) > 0 else None
             raise _Mismatch(f"must be {constant!r}, got {shown(found.get(name))}", _join(where, name), hint)
     for name in found:
-        if name not in shape.names:
+        if name not in shape.readers and name not in shape.constants:
             raise _Mismatch("is unknown", _join(where, name[:_SHOWN_CHARACTERS]))
     arguments = {}
-    for field in shape.fields:
-        if field.name in found:
-            arguments[field.attribute] = field.read(found[field.name], _join(where, field.name))
-        elif field.is_required:
-            raise _Mismatch("is missing", _join(where, field.name))
+    for name, read in shape.readers.items():
+        if name in found:
+            arguments[name] = read(found[name], _join(where, name))
+        elif name in shape.required:
+            raise _Mismatch("is missing", _join(where, name))
     try:
         return cls(**arguments)
     except IntegrityError:
@@ -414,7 +383,7 @@ _NEWER = "upgrade tokshard: a newer version may have written this file"
 def _versions_ahead(found: Any, wanted: Any) -> int:
     """Return the version of a name minus that of the wanted one; 0 for other names."""
     name, _, version = str(wanted).rpartition("/")
-    match = re.fullmatch(rf"{re.escape(name)}/([0-9]{{1,9}})", found) if isinstance(found, str) else None
+    match = re.fullmatch(rf"{re.escape(name)}/([1-9][0-9]{{0,8}})", found) if isinstance(found, str) else None
     return int(match[1]) - int(version) if match and name and version.isdecimal() else 0
 
 

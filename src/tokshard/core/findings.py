@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Literal
 
-from tokshard.core.codec import Count, Null, Record
+from tokshard.core.codec import Count, Record
 from tokshard.errors import TokshardError, raise_exhaustion
 
 Severity = Literal["error", "warning", "note"]
@@ -38,9 +38,9 @@ class Finding(Record):
     code: str
     severity: Severity
     message: str
-    hint: Annotated[str | None, Null] = None
-    path: Annotated[str | None, Null] = None
-    offset: Annotated[Count | None, Null] = None
+    hint: str | None = None
+    path: str | None = None
+    offset: Count | None = None
 
     @property
     def is_problem(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from tokshard.core.codec import Bounds, Count, Document, Named, Record, Sha256, Tool, Xxh3
+from tokshard.core.codec import Bounds, Count, Document, Record, Sha256, Tool, Xxh3
 from tokshard.core.formatting import count, percent
 from tokshard.dataset.plan import (
     AdoptionParameters,
@@ -140,7 +140,7 @@ class TokenFileRecord(Record):
         pieces_xxh3_128: Piecewise digest over the units of work, or pieces.jsonl.
     """
 
-    size_bytes: Annotated[Count, Named("bytes")]
+    size_bytes: Count
     pieces_xxh3_128: Xxh3
 
 
@@ -160,11 +160,11 @@ class DatasetFiles(Record):
 
     bin: TokenFileRecord
     idx: FileRecord
-    units: Annotated[FileRecord, Named("units.jsonl")]
-    provenance: Annotated[FileRecord | None, Named("provenance.bin")] = None
-    rejected: Annotated[FileRecord | None, Named("rejected.jsonl")] = None
-    order: Annotated[FileRecord | None, Named("order.bin")] = None
-    pieces: Annotated[FileRecord | None, Named("pieces.jsonl")] = None
+    units: FileRecord
+    provenance: FileRecord | None = None
+    rejected: FileRecord | None = None
+    order: FileRecord | None = None
+    pieces: FileRecord | None = None
 
     def by_name(self) -> Mapping[FileName, TokenFileRecord | FileRecord]:
         """Return the files that exist: ``bin`` and ``idx``, and the names in the sidecar directory."""
@@ -223,7 +223,7 @@ class InputRecord(Record):
         rejected: Rejected records.
         blank_lines: Blank lines.
         excluded: Records that were not selected; absent if there are none.
-        is_partial: The limit was reached before its end, so its units are not all listed; absent if it was
+        partial: The limit was reached before its end, so its units are not all listed; absent if it was
             read.
     """
 
@@ -240,7 +240,7 @@ class InputRecord(Record):
     rejected: Count
     blank_lines: Count
     excluded: Count | None = None
-    is_partial: Annotated[Literal[True] | None, Named("partial")] = None
+    partial: Literal[True] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +301,7 @@ class Manifest(Document):
         seal: SHA-256 of all other fields.
     """
 
-    SCHEMA = "tokshard.dataset/1"
+    SCHEMA = "tokshard.dataset/2"
 
     tool: Tool
     fingerprint: Sha256

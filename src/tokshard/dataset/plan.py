@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from tokshard.core.algorithms import SORTED_ALGORITHM
-from tokshard.core.codec import Bounds, Count, Document, Null, Positive, Record, Sha256, Share, Xxh3, encode
+from tokshard.core.codec import Bounds, Count, Document, Positive, Record, Sha256, Share, Xxh3, encode
 from tokshard.core.formatting import counted, listed, setting
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage.digest import identity_digest
@@ -186,7 +186,7 @@ class ConvertParameters(Record):
     bos: Literal["move", "keep", "drop"] | None
     bos_id: Count | None
     eod_id: Count | None
-    append_eod: Annotated[bool | None, Null] = None
+    append_eod: bool | None = None
 
 
 BuildParameters = TokenizeParameters | MergeParameters | AdoptionParameters | ConvertParameters
@@ -275,7 +275,7 @@ class HubDatasetRecord(Record):
 class BuildPlan(Document):
     """The plan of a run that builds datasets."""
 
-    SCHEMA = "tokshard.build-plan/1"
+    SCHEMA = "tokshard.build-plan/2"
 
     inputs: tuple[BuildInput, ...]
     tokenizer: TokenizerIdentity | None

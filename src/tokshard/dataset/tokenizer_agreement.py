@@ -9,11 +9,11 @@ equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations, takewhile
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from tokshard.core.codec import Count, Named, NotStored, Null, Record
+from tokshard.core.codec import Count, Record
 from tokshard.core.formatting import counted, listed, percent, tokenizer_name
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
 from tokshard.errors import TokenizerMismatchError
@@ -43,7 +43,7 @@ class MismatchSide(Record):
         count: Number of datasets; 0 for the job.
     """
 
-    identity: Annotated[TokenizerIdentity | None, Named("tokenizer")]
+    identity: TokenizerIdentity | None
     eod_id: Count | None
     names: tuple[str, ...]
     count: Count
@@ -102,12 +102,12 @@ class DatasetTokenizer(Record):
         merged: The different tokenizers of the datasets that it was merged from, if it records them.
     """
 
-    identity: Annotated[TokenizerIdentity | None, Named("tokenizer"), Null] = None
-    append_eod: Annotated[bool | None, Null] = None
-    special_tokens: Annotated[bool | None, Null] = None
-    eod_id: Annotated[Count | None, Null] = None
-    mismatches: Annotated[tuple[TokenizerMismatch, ...] | None, Named("tokenizer_mismatches")] = None
-    merged: Annotated[tuple[DatasetTokenizer, ...], NotStored] = field(default=(), compare=False)
+    identity: TokenizerIdentity | None = None
+    append_eod: bool | None = None
+    special_tokens: bool | None = None
+    eod_id: Count | None = None
+    mismatches: tuple[TokenizerMismatch, ...] | None = None
+    merged: tuple[DatasetTokenizer, ...] | None = None
 
     @property
     def parts(self) -> tuple[DatasetTokenizer, ...]:

@@ -62,7 +62,7 @@ PUBLISH_NAME = "publish.json"
 class PublicationRecord(Document):
     """The completely staged outputs; after this, a run can only complete the publication."""
 
-    SCHEMA = "tokshard.publication/1"
+    SCHEMA = "tokshard.publication/2"
 
     outputs: tuple[tuple[FileName, ...], ...]
     suffixes: tuple[str, ...] | None = None

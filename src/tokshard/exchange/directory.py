@@ -51,7 +51,7 @@ _SUFFIXES: dict[FormatName, tuple[str, ...]] = {
 class ExportPublication(Document):
     """The completely staged export; after this, a run can only complete the publication."""
 
-    SCHEMA = "tokshard.export-publication/1"
+    SCHEMA = "tokshard.export-publication/2"
     OLDER_HINT = "remove the directory and export again"
 
     removes: tuple[str, ...]
@@ -174,7 +174,7 @@ class ExportDirectory:
 
     def _foreign(self) -> list[str]:
         # Those of an export with a manifest are among them.
-        return sorted(files_of_format(self.path, self.plan.parameters.to))
+        return sorted(files_of_format(self.path, self.plan.parameters.format))
 
     # Work.
 

@@ -47,7 +47,7 @@ _SHARD_TOKENS = {
 class ExportReport(Document):
     """An export, and what :func:`tokshard.export` did."""
 
-    SCHEMA = "tokshard.export-report/1"
+    SCHEMA = "tokshard.export-report/2"
 
     output: str
     source: str
@@ -159,7 +159,7 @@ def _parameters(options: ExportOptions, source: OpenSource, dtype: ChosenDtype) 
         limit = max(1, options.shard_bytes // dtype.dtype.itemsize)
     name = options.name or _default_name(options)
     common = ExportParameters(
-        to=options.to,
+        format=options.to,
         dtype=dtype.dtype.name,
         name=name,
         shard_tokens=limit,
@@ -216,11 +216,11 @@ def _boundary_tokens(options: ExportOptions, source: OpenSource) -> tuple[int | 
 
 def _format(source: OpenSource, parameters: ExportParameters, dtype: ChosenDtype) -> Format:
     records, name, limit = source.records, parameters.name, parameters.shard_tokens
-    if parameters.to == "olmo":
+    if parameters.format == "olmo":
         return olmo.OlmoFormat(records, dtype.dtype, name, limit)
-    if parameters.to == "datatrove":
+    if parameters.format == "datatrove":
         return datatrove.DatatroveFormat(records, dtype.dtype, name, limit, parameters.tokenizer_name)
-    if parameters.to == "parquet":
+    if parameters.format == "parquet":
         return parquet.ParquetFormat(records, dtype.dtype, name, limit)
     layout = nanogpt.NanogptLayout(
         name,
@@ -367,7 +367,7 @@ def _facts(job: _ExportJob, started: float) -> dict[str, Any]:
 
 def _warnings(job: _ExportJob, manifest: ExportManifest) -> Iterator[str]:
     parameters = manifest.parameters
-    if parameters.to == "nanogpt" and 0 < manifest.shards <= (parameters.val_shards or 0):
+    if parameters.format == "nanogpt" and 0 < manifest.shards <= (parameters.val_shards or 0):
         yield (
             f"all {counted(manifest.tokens, 'token')} are in validation shards: lower --shard-tokens, or "
             "pass --val-shards 0"

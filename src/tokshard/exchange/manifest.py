@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Literal
 
-from tokshard.core.codec import Count, Document, Named, Positive, Record, Sha256, Tool, encode
+from tokshard.core.codec import Count, Document, Positive, Record, Sha256, Tool, encode
 from tokshard.core.formatting import setting
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.products import EXPORT_DIRECTORY
@@ -31,7 +31,7 @@ _UNKNOWN = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
 class ExportParameters(Record):
     """The options that determine the bytes of an export."""
 
-    to: Annotated[FormatName, Named("format")]
+    format: FormatName
     dtype: str
     name: str
     shard_tokens: Positive
@@ -97,7 +97,7 @@ class ExportSource(Record):
 class ExportPlan(Document):
     """Everything that determines the bytes of an export."""
 
-    SCHEMA = "tokshard.export-plan/1"
+    SCHEMA = "tokshard.export-plan/2"
 
     parameters: ExportParameters
     source: ExportSource
@@ -122,7 +122,7 @@ class ExportPlan(Document):
 class ExportManifest(Document):
     """The manifest of an export: ``.tokshard/export.json`` in its directory."""
 
-    SCHEMA = "tokshard.export/1"
+    SCHEMA = "tokshard.export/2"
     OLDER_HINT = "remove the directory and export again"  # only its manifest lists the files to replace
 
     tool: Tool

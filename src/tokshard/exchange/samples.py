@@ -66,7 +66,9 @@ class SampleRecords:
             raise UsageError(
                 f"the samples of {name} have no last label", hint="pass --no-last-label to export them"
             )
-        padded = [d.prefix for d in source.datasets if d.index is not None and d.index.epochs.has_padding]
+        padded = [
+            d.path_prefix for d in source.datasets if d.index is not None and d.index.epochs.has_padding
+        ]
         if pad_id is None and padded:
             raise UsageError(
                 f"--pad-id is required: samples of {padded[0]} can be shorter than the others",
@@ -77,7 +79,7 @@ class SampleRecords:
         self.count = count
         self.width = length + last_label
         self.tokens = count * self.width
-        headers = (read_header(InputFile(idx_path(dataset.prefix))) for dataset in source.datasets)
+        headers = (read_header(InputFile(idx_path(dataset.path_prefix))) for dataset in source.datasets)
         self.token_dtype = max((header.dtype for header in headers), key=lambda dtype: dtype.itemsize)
         self._source = source
         self._ids_of = ids_of

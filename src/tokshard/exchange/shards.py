@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from tokshard.core.codec import Count, Named, Record, Xxh3
+from tokshard.core.codec import Count, Record, Xxh3
 from tokshard.exchange.records import Records, begin_of, first_end_above, first_end_at
 
 Rule = Literal["below", "within", "reaches"]
@@ -40,7 +40,7 @@ class ExportedFile(Record):
     """A file of an export."""
 
     name: str
-    size_bytes: Annotated[Count, Named("bytes")]
+    size_bytes: Count
     xxh3_128: Xxh3
     tokens: Count | None = None
 
@@ -57,7 +57,7 @@ class Position(Record):
 class WrittenShard(Record):
     """A shard whose files are complete: an entry of the journal."""
 
-    number: Annotated[Count, Named("shard")]
+    number: Count
     files: tuple[ExportedFile, ...]
     next: Position
     added: Count = 0

@@ -97,7 +97,7 @@ def _samples(options: ExportOptions) -> OpenSource:
     if last_label is None:
         last_label = options.to in _LABELED and source.extra_token
     records = SampleRecords(path, source, count, ids_of, last_label=last_label, pad_id=options.pad_id)
-    prefixes = tuple(dict.fromkeys(dataset.prefix for dataset in source.datasets))
+    prefixes = tuple(dict.fromkeys(dataset.path_prefix for dataset in source.datasets))
     _refuse_modes(prefixes)
     return OpenSource(
         records,
@@ -128,7 +128,7 @@ def _open_split(path: str, split: str) -> SampleSource:
 
 def _source_dataset(reference: DatasetReference) -> SourceDataset:
     return SourceDataset(
-        path_prefix=abspath(reference.prefix), fingerprint=reference.fingerprint, bin=reference.bin
+        path_prefix=abspath(reference.path_prefix), fingerprint=reference.fingerprint, bin=reference.bin
     )
 
 

@@ -354,13 +354,15 @@ def make_assembly(
         )
     length = source.sequence_length
     if length is None:
-        return DocumentAssembly(fields, options, topology.context, place.cp)
+        return DocumentAssembly(fields, options, topology.context_parallel, place.cp)
     if options.max_length is not None:
         raise UsageError("max_length requires a plan of documents: these samples have a fixed length")
     if options.pad_to_multiple > 1 and fields:
         _check_room(source, fields, options.pad_to_multiple)
-        return PaddedSampleAssembly(length, source.extra_token, fields, options, topology.context, place.cp)
-    slices = context_slices(length, topology.context, place.cp)
+        return PaddedSampleAssembly(
+            length, source.extra_token, fields, options, topology.context_parallel, place.cp
+        )
+    slices = context_slices(length, topology.context_parallel, place.cp)
     return SampleAssembly(length, source.extra_token, fields, options, slices)
 
 
@@ -369,8 +371,8 @@ def _check_room(source: SampleSource, fields: tuple[str, ...], multiple: int) ->
         packing = dataset.packing
         if packing is None or (packing.pad_multiple or 1) % multiple:
             raise UsageError(
-                f"pad_to_multiple={multiple} requires room in each sample: the index of {dataset.prefix} "
-                f"was built with --pack {pack_words([packing])}",
+                f"pad_to_multiple={multiple} requires room in each sample: the index of "
+                f"{dataset.path_prefix} was built with --pack {pack_words([packing])}",
                 hint=f"build it again with --pack best-fit --pad-multiple {multiple}, and plan again",
             )
     if "cu_seqlens" not in fields:

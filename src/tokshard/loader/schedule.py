@@ -218,7 +218,7 @@ def _largest_buffer(assignment: Assignment) -> int:
 class LoaderState(Document):
     """The position of all ranks in a stream; no rank, and no world size, is part of it."""
 
-    SCHEMA = "tokshard.loader/1"
+    SCHEMA = "tokshard.loader/2"
     OLDER_HINT = "resume with the tokshard that saved it, or call seek() with the samples consumed so far"
 
     plan_id: str

@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokshard.core.codec import Count, Named, Positive, Record
+from tokshard.core.codec import Count, Positive, Record
 from tokshard.errors import UsageError
 from tokshard.ranks.intervals import Intervals
 from tokshard.ranks.layouts import Layout, repeats, repeats_any
@@ -118,10 +118,10 @@ class Assignment(Record):
 
     epoch_ranges: tuple[EpochRange, ...]
     micro_batch_size: Positive
-    schedule: Annotated[BatchSchedule, Named("batch_schedule")]
+    schedule: BatchSchedule
     steps: Count
     consumed_samples: Count = 0
-    skipped: Annotated[Count, Named("skipped_per_rank")] = 0
+    skipped: Count = 0
 
     def _validate(self) -> None:
         if not self.epoch_ranges:

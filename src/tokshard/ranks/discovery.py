@@ -76,7 +76,7 @@ class DatasetSnapshot:
     ) -> DatasetReference:
         """Return the reference to samples of the dataset."""
         return DatasetReference(
-            prefix=abspath(self.prefix),
+            path_prefix=abspath(self.prefix),
             first=first,
             samples=samples,
             bin=self.bin,
@@ -332,9 +332,11 @@ def _refuse_twice(source: SampleSource) -> None:
         return
     seen = set()
     for dataset in source.datasets:
-        identity = (realpath(idx_path(dataset.prefix)), dataset.index and dataset.index.files.hash)
+        identity = (realpath(idx_path(dataset.path_prefix)), dataset.index and dataset.index.files.hash)
         if identity in seen:
-            raise UsageError(f"{dataset.prefix} is passed twice: its samples would be read twice per epoch")
+            raise UsageError(
+                f"{dataset.path_prefix} is passed twice: its samples would be read twice per epoch"
+            )
         seen.add(identity)
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from tokshard.core.codec import Amount, Count, Null, Record, Sha256
+from tokshard.core.codec import Amount, Count, Record, Sha256
 from tokshard.errors import UsageError
 from tokshard.ranks.assignment import Assignment
 from tokshard.ranks.sources import FileFingerprint
@@ -69,7 +69,7 @@ class StoppedStream(Record):
     assignment: Assignment
     step: Count
     consumed_samples: Count
-    reweighting: Annotated[Reweighting | None, Null] = None
+    reweighting: Reweighting | None = None
 
     def _validate(self) -> None:
         if self.step > self.assignment.steps:

@@ -15,11 +15,11 @@ reads some again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import numpy as np
 
-from tokshard.core.codec import Named, Positive, Record
+from tokshard.core.codec import Positive, Record
 from tokshard.errors import UsageError
 from tokshard.ranks.intervals import Intervals
 
@@ -53,7 +53,7 @@ class Striped(Record):
     TAG: ClassVar[tuple[str, str]] = ("layout", "striped")
 
     samples: Positive
-    ranks: Annotated[Positive, Named("data_parallel")]
+    ranks: Positive
     width: Positive
     samples_per_rank: Positive
     repeat: Repeat = "last"
@@ -142,7 +142,7 @@ class Blocked(Record):
     TAG: ClassVar[tuple[str, str]] = ("layout", "blocked")
 
     samples: Positive
-    ranks: Annotated[Positive, Named("data_parallel")]
+    ranks: Positive
     run: Positive
     samples_per_rank: Positive
     repeat: Repeat = "last"

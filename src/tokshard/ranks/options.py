@@ -192,10 +192,10 @@ class ShardPlanOptions:
         model = self.tensor_parallel * self.pipeline_parallel * self.context_parallel
         return Topology(
             world_size_of(self.world_size, self.data_parallel, model),
-            tensor=self.tensor_parallel,
-            pipeline=self.pipeline_parallel,
-            context=self.context_parallel,
-            order=self.order,
+            tensor_parallel=self.tensor_parallel,
+            pipeline_parallel=self.pipeline_parallel,
+            context_parallel=self.context_parallel,
+            rank_order=self.order,
             mtp_stages=self.mtp_stages,
         )
 

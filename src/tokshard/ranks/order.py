@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 
-from tokshard.core.codec import Count, Named, Positive, Record
+from tokshard.core.codec import Count, Positive, Record
 from tokshard.core.keyed_orders import derive_key, hashes, sorted_order, subkeys
 from tokshard.errors import UsageError
 from tokshard.ranks.intervals import Intervals
@@ -51,8 +51,8 @@ class Selection(Record):
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "selection")
 
-    of: Annotated[Positive, Named("selected_from")]
-    ranges: Annotated[tuple[tuple[Count, Count], ...], Named("selected")]
+    of: Positive
+    ranges: tuple[tuple[Count, Count], ...]
 
     def _validate(self) -> None:
         if self.kept.starts.size != len(self.ranges):
@@ -253,7 +253,7 @@ class SampleOrder(Record):
         [2, -1]
     """
 
-    total: Annotated[Positive, Named("samples")]
+    total: Positive
     transforms: tuple[Transform, ...] = ()
 
     def _validate(self) -> None:

@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from tokshard.core.codec import Bounds, Document, Named, Null, Positive, Record, Sha256, Tool, encode
+from tokshard.core.codec import Bounds, Document, Positive, Record, Sha256, Tool, encode
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset import products
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch, allowed_warnings
@@ -66,8 +66,8 @@ class Stream(Record):
     mode: Annotated[str, Bounds(pattern="|".join(MODES))] = "single"
     tail: Annotated[str, Bounds(pattern="|".join(TAILS))] = "drop"
     shuffle: Annotated[str, Bounds(pattern="|".join(SHUFFLES))] = "none"
-    sort_key: Annotated[str | None, Null] = None
-    boundaries: Annotated[bool, Named("document_boundaries")] = False
+    sort_key: str | None = None
+    boundaries: bool = False
 
     def _validate(self) -> None:
         for epochs in self.assignment.epoch_ranges:
@@ -144,7 +144,7 @@ class Plan(Document):
             none.
     """
 
-    SCHEMA = "tokshard.plan/1"
+    SCHEMA = "tokshard.plan/2"
     OLDER_HINT = "build it again with the same tokshard shard-plan command"
 
     tool: Tool
@@ -199,7 +199,7 @@ class Plan(Document):
             )
         if stream.source.sequence_length is not None:
             # Raises where the sequence length is not divisible by 2 x context-parallel size.
-            context_slices(stream.source.sequence_length, self.topology.context, 0)
+            context_slices(stream.source.sequence_length, self.topology.context_parallel, 0)
 
     @property
     def messages(self) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from tokshard.storage.lock import lock_mode
 class ShardPlanReport(Document):
     """A plan, and what :func:`tokshard.shard_plan` or :func:`tokshard.replan` did."""
 
-    SCHEMA = "tokshard.shard-plan/1"
+    SCHEMA = "tokshard.shard-plan/2"
 
     output: str
     action: Literal["planned", "written"]
@@ -285,7 +285,9 @@ def _followed_by_the_rest(first: EpochRange, whole: EpochRange) -> tuple[EpochRa
 
 
 def _warnings(sources: Mapping[str, SampleSource], topology: Topology) -> tuple[PlanWarning, ...]:
-    if topology.context == 1:
+    if topology.context_parallel == 1:
         return ()
     documents = [name for name, source in sources.items() if source.sequence_length is None]
-    return tuple(PlanWarning("document-padding", name, multiple=2 * topology.context) for name in documents)
+    return tuple(
+        PlanWarning("document-padding", name, multiple=2 * topology.context_parallel) for name in documents
+    )

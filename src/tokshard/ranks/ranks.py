@@ -89,7 +89,7 @@ class RankStream(Record):
 class RankManifest(Document):
     """Manifest of one rank: the samples that it reads."""
 
-    SCHEMA = "tokshard.rank/1"
+    SCHEMA = "tokshard.rank/2"
     OLDER_HINT = Plan.OLDER_HINT
 
     rank: Count

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Self
 
-from tokshard.core.codec import Named, Record
+from tokshard.core.codec import Record
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class BatchSchedule(Record):
         (16, 32)
     """
 
-    segments: Annotated[tuple[tuple[int, int], ...], Named("sizes")]
+    segments: tuple[tuple[int, int], ...]
     round_down: bool = False
 
     def _validate(self) -> None:

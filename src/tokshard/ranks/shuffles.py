@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 
 from tokshard.core.algorithms import FEISTEL_ALGORITHM, SORTED_ALGORITHM
-from tokshard.core.codec import Count, Named, Positive, Record
+from tokshard.core.codec import Count, Positive, Record
 from tokshard.core.keyed_orders import (
     Bijection,
     derive_key,
@@ -47,7 +47,7 @@ class TorchPermutation(Record):
     TAG: ClassVar[tuple[str, str]] = ("transform", "torch-permutation")
 
     samples: Positive
-    length: Annotated[Positive, Named("block_length")]
+    length: Positive
     blocks: Positive
     algorithm: Literal["torch.randperm/1"] = TORCH_ALGORITHM
 
@@ -129,7 +129,7 @@ class ShardShuffle(Record):
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "shard-shuffle")
 
-    sizes: Annotated[tuple[Count, ...], Named("shard_samples")]
+    sizes: tuple[Count, ...]
     seed: Count
     per_epoch: bool = True
     algorithm: Literal["tokshard.sorted/1"] = SORTED_ALGORITHM

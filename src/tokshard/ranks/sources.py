@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 
-from tokshard.core.codec import Bounds, Count, Md5, Named, Null, Record, Sha256, encode
+from tokshard.core.codec import Bounds, Count, Md5, Record, Sha256, encode
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
@@ -59,7 +59,7 @@ class FileFingerprint(Record):
             whole.
     """
 
-    size_bytes: Annotated[Count, Named("bytes")]
+    size_bytes: Count
     sample_sha256: Sha256
 
     @classmethod
@@ -226,8 +226,8 @@ class CachedArrays(Record):
     directory: str
     hash: Md5
     split: Annotated[str, Bounds(pattern="train|valid|test")]
-    kind: Annotated[Literal["GPTDataset", "BlendedDataset"], Named("class")]
-    fingerprints: Annotated[dict[str, FileFingerprint], Named("arrays")]
+    kind: Literal["GPTDataset", "BlendedDataset"]
+    fingerprints: dict[str, FileFingerprint]
 
     def _validate(self) -> None:
         if set(self.fingerprints) != _ARRAYS[self.kind]:
@@ -315,7 +315,7 @@ class DatasetReference(Record):
     """A dataset, and which of its samples there are.
 
     Attributes:
-        prefix: Its path prefix, as it can be opened.
+        path_prefix: Its path prefix, as it can be opened.
         first: The number of the first sample: not 0 only for documents of a split.
         samples: The number of samples that may be read.
         bin: Fingerprint of the tokens.
@@ -325,14 +325,14 @@ class DatasetReference(Record):
         index: The index that makes its samples; None where they are its documents.
     """
 
-    prefix: Annotated[str, Named("path_prefix")]
+    path_prefix: str
     first: Count
     samples: Count
     bin: FileFingerprint
     idx: FileFingerprint
     multimodal: bool
     fingerprint: DatasetFingerprint
-    index: Annotated[IndexReference | None, Null] = None
+    index: IndexReference | None = None
 
     @property
     def packing(self) -> Packing | None:
@@ -351,7 +351,7 @@ class DatasetReference(Record):
             IntegrityError: One has changed since the plan was made, or they contradict each other.
         """
         self.check()
-        dataset = IndexedDataset(self.prefix, self.multimodal, mmap)
+        dataset = IndexedDataset(self.path_prefix, self.multimodal, mmap)
         self.check()  # what was opened is what was checked, and not what has replaced it in between
         return dataset
 
@@ -361,8 +361,8 @@ class DatasetReference(Record):
         Raises:
             MissingFileError, IntegrityError: See :meth:`open_dataset`.
         """
-        self.idx.check(idx_path(self.prefix))
-        self.bin.check(bin_path(self.prefix))
+        self.idx.check(idx_path(self.path_prefix))
+        self.bin.check(bin_path(self.path_prefix))
 
     def open_index(self) -> GPTDatasetIndex:
         """Map the index that makes its samples.
@@ -372,7 +372,7 @@ class DatasetReference(Record):
             MissingFileError, IntegrityError: See :meth:`CachedArrays.open`.
         """
         if self.index is None:
-            raise UsageError(f"{self.prefix} has no index: its samples are documents")
+            raise UsageError(f"{self.path_prefix} has no index: its samples are documents")
         return self.index.open()
 
     def with_paths(self, path: Callable[[str], str]) -> Self:
@@ -380,7 +380,7 @@ class DatasetReference(Record):
         index = self.index
         if index is not None:
             index = replace(index, files=replace(index.files, directory=path(index.files.directory)))
-        return replace(self, prefix=path(self.prefix), index=index)
+        return replace(self, path_prefix=path(self.path_prefix), index=index)
 
 
 MAX_DATASETS = 32767
@@ -403,20 +403,20 @@ class SampleSource(Record):
     """
 
     kind: Literal["blend", "index", "documents"]
-    name: Annotated[str, Named("split")]
-    total: Annotated[Count, Named("samples")]
+    name: str
+    total: Count
     datasets: tuple[DatasetReference, ...]
-    order: Annotated[CachedArrays | None, Named("blend"), Null] = None
+    order: CachedArrays | None = None
 
     def _validate(self) -> None:
         if not 0 < len(self.datasets) <= MAX_DATASETS:
             raise UsageError(f"a source of kind {self.kind!r} must have from 1 to {MAX_DATASETS} datasets")
         for dataset in self.datasets:
             if (dataset.index is None) != (self.kind == "documents"):
-                raise UsageError(f"{dataset.prefix} does not fit a source of kind {self.kind}")
+                raise UsageError(f"{dataset.path_prefix} does not fit a source of kind {self.kind}")
             if dataset.index is not None and dataset.samples > dataset.index.epochs.samples:
                 raise UsageError(
-                    f"{dataset.samples} samples of {dataset.prefix} are more than the "
+                    f"{dataset.samples} samples of {dataset.path_prefix} are more than the "
                     f"{dataset.index.epochs.samples} of its index"
                 )
         if self.order is None and self.total != sum(dataset.samples for dataset in self.datasets):

@@ -90,12 +90,14 @@ def _tokenizers(
     # By manifests, and where there is none now, as recorded when an index was built from the same data.
     found: dict[str, DatasetTokenizer] = {}
     for dataset in datasets:
-        if dataset.prefix not in found:
-            found[dataset.prefix] = read_dataset_tokenizer(dataset.prefix)
-        if found[dataset.prefix] == DatasetTokenizer() and (entry := _entry(dataset)) is not None:
+        if dataset.path_prefix not in found:
+            found[dataset.path_prefix] = read_dataset_tokenizer(dataset.path_prefix)
+        if found[dataset.path_prefix] == DatasetTokenizer() and (entry := _entry(dataset)) is not None:
             sidecar = sidecars[entry]
             origin = sidecar.origin if sidecar is not None else None
-            found[dataset.prefix] = (origin.tokenizer if origin is not None else None) or DatasetTokenizer()
+            found[dataset.path_prefix] = (
+                origin.tokenizer if origin is not None else None
+            ) or DatasetTokenizer()
     return found
 
 

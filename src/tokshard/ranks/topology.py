@@ -8,9 +8,8 @@ which changes nothing about data.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from tokshard.core.codec import Count, Named, Record
+from tokshard.core.codec import Count, Record
 from tokshard.errors import UsageError
 
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
@@ -42,11 +41,11 @@ class Topology(Record):
 
     Attributes:
         world_size: The number of ranks.
-        tensor: The tensor-parallel size.
-        pipeline: The number of pipeline stages.
-        context: The context-parallel size.
-        order: The dimensions from the fastest to the slowest, joined by ``-``. One that is left out has size
-            1; ``ep`` is ignored.
+        tensor_parallel: The tensor-parallel size.
+        pipeline_parallel: The number of pipeline stages.
+        context_parallel: The context-parallel size.
+        rank_order: The dimensions from the fastest to the slowest, joined by ``-``. One that is left out has
+            size 1; ``ep`` is ignored.
         mtp_stages: The pipeline stages that hold multi-token prediction, and so need every field.
 
     Example:
@@ -58,18 +57,18 @@ class Topology(Record):
     """
 
     world_size: int
-    tensor: Annotated[int, Named("tensor_parallel")] = 1
-    pipeline: Annotated[int, Named("pipeline_parallel")] = 1
-    context: Annotated[int, Named("context_parallel")] = 1
-    order: Annotated[str, Named("rank_order")] = DEFAULT_ORDER
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    context_parallel: int = 1
+    rank_order: str = DEFAULT_ORDER
     mtp_stages: tuple[Count, ...] = ()
 
     def _validate(self) -> None:
         sizes = {
             "world": self.world_size,
-            "tensor-parallel": self.tensor,
-            "pipeline-parallel": self.pipeline,
-            "context-parallel": self.context,
+            "tensor-parallel": self.tensor_parallel,
+            "pipeline-parallel": self.pipeline_parallel,
+            "context-parallel": self.context_parallel,
         }
         for name, size in sizes.items():
             if size < 1:
@@ -79,36 +78,41 @@ class Topology(Record):
         self._check_stages()
 
     def _check_world(self) -> None:
-        model = self.tensor * self.pipeline * self.context
+        model = self.tensor_parallel * self.pipeline_parallel * self.context_parallel
         if self.world_size % model:
             raise UsageError(
                 f"the world size must be divisible by tensor x pipeline x context = "
-                f"{self.tensor} x {self.pipeline} x {self.context} = {model}, got {self.world_size}",
+                f"{self.tensor_parallel} x {self.pipeline_parallel} x {self.context_parallel} = {model}, "
+                f"got {self.world_size}",
                 hint=f"pass a multiple of {model} to --world-size, or change the parallel sizes",
             )
 
     def _check_order(self) -> None:
-        names = self.order.lower().split("-")
+        names = self.rank_order.lower().split("-")
         if len(set(names)) != len(names) or not set(names) <= set(DIMENSIONS):
             raise UsageError(
-                f"the order must consist of {', '.join(DIMENSIONS)}, each at most once, got {self.order!r}",
+                f"the order must consist of {', '.join(DIMENSIONS)}, each at most once, "
+                f"got {self.rank_order!r}",
                 hint=f"pass for example --order {DEFAULT_ORDER}",
             )
         for name, size in self._sizes().items():
             if size > 1 and name not in names:
-                raise UsageError(f"the order must contain {name}, whose size is {size}, got {self.order!r}")
+                raise UsageError(
+                    f"the order must contain {name}, whose size is {size}, got {self.rank_order!r}"
+                )
 
     def _check_stages(self) -> None:
         for stage in self.mtp_stages:
-            if not 0 <= stage < self.pipeline:
+            if not 0 <= stage < self.pipeline_parallel:
                 raise UsageError(
-                    f"stages of multi-token prediction must be from 0 to {self.pipeline - 1}, got {stage}"
+                    f"stages of multi-token prediction must be from 0 to {self.pipeline_parallel - 1}, "
+                    f"got {stage}"
                 )
 
     @property
     def data_parallel(self) -> int:
         """The data-parallel size: ranks that read different samples."""
-        return self.world_size // (self.tensor * self.pipeline * self.context)
+        return self.world_size // (self.tensor_parallel * self.pipeline_parallel * self.context_parallel)
 
     def coordinates(self, rank: int) -> Coordinates:
         """Return a rank's place in the grid.
@@ -120,7 +124,7 @@ class Topology(Record):
             raise IndexError(f"rank must be from 0 to {self.world_size - 1}, got {rank}")
         sizes = self._sizes()
         places = dict.fromkeys(DIMENSIONS, 0)
-        for name in self.order.lower().split("-"):
+        for name in self.rank_order.lower().split("-"):
             rank, places[name] = divmod(rank, sizes[name])
         return Coordinates(places["tp"], places["cp"], places["dp"], places["pp"])
 
@@ -141,7 +145,7 @@ class Topology(Record):
         needed: frozenset[str] = frozenset()
         if place.pp == 0:
             needed |= _FIRST_STAGE
-        if place.pp == self.pipeline - 1:
+        if place.pp == self.pipeline_parallel - 1:
             needed |= _LAST_STAGE
         if place.pp in self.mtp_stages:
             needed |= _FIRST_STAGE | _LAST_STAGE
@@ -151,11 +155,11 @@ class Topology(Record):
 
     def _sizes(self) -> dict[str, int]:
         return {
-            "tp": self.tensor,
-            "cp": self.context,
+            "tp": self.tensor_parallel,
+            "cp": self.context_parallel,
             "ep": 1,
             "dp": self.data_parallel,
-            "pp": self.pipeline,
+            "pp": self.pipeline_parallel,
         }
 
 

@@ -14,9 +14,9 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tokshard.core.codec import Count, Document, Named, Record, Xxh3
+from tokshard.core.codec import Count, Document, Record, Xxh3
 from tokshard.storage import reading
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class FileRecord(Record):
         xxh3_128: XXH3-128 of the content.
     """
 
-    size_bytes: Annotated[Count, Named("bytes")]
+    size_bytes: Count
     xxh3_128: Xxh3
 
 

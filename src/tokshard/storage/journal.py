@@ -12,10 +12,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import IO, Annotated, Any
+from typing import IO, Any
 
 from tokshard.core.background import Background
-from tokshard.core.codec import Count, Named, Record, Xxh3, decode, encode
+from tokshard.core.codec import Count, Record, Xxh3, decode, encode
 from tokshard.errors import IntegrityError
 from tokshard.storage import reading
 from tokshard.storage.digest import content_digest
@@ -31,8 +31,8 @@ class JournalLine(Record):
 
     entry: dict[str, Any] | None = None
     checkpoint: dict[str, Count] | None = None
-    files_digest: Annotated[Xxh3 | None, Named("files_xxh3_128")] = None
-    digest: Annotated[Xxh3 | None, Named("xxh3_128")] = None
+    files_digest: Xxh3 | None = None
+    digest: Xxh3 | None = None
 
     def _validate(self) -> None:
         if (self.entry is None) == (self.checkpoint is None):

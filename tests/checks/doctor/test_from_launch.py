@@ -187,7 +187,7 @@ def test_each_version_has_its_names(data, version, tokenizer):
 def test_without_a_cache_path_one_dataset_is_built_beside_itself(data):
     arguments = replace(JOB, data_path=("data/web",), data_cache_path=None)
     build(DoctorOptions(command_of(arguments), megatron="0.19"))
-    assert doctor_of(arguments).is_healthy
+    assert doctor_of(arguments).healthy
     assert len(os.listdir("data/web/cache/GPTDataset_indices")) == 2 * 5
 
 

@@ -149,20 +149,20 @@ def test_what_was_prepared_is_found_fresh(data, launch):
     assert codes(found, "error") == []
     assert {lookup.hash for lookup in found.lookups} == {name[:32] for name in os.listdir("cache")}
     assert set(codes(found)) <= {"epochs", "unused-split", "blend"}
-    assert found.is_healthy or launch.data_path == ("2", "data/web")
+    assert found.healthy or launch.data_path == ("2", "data/web")
     assert found.tokenizer.label.startswith("Megatron 0.19")
 
 
 def test_a_healthy_job_has_no_findings(data):
     prepare(HEALTHY)
     assert codes(diagnose(HEALTHY)) == ["epochs", "epochs"]
-    assert diagnose(HEALTHY).is_healthy
+    assert diagnose(HEALTHY).healthy
 
 
 def test_the_version_is_the_one_whose_files_are_there(data):
     prepare(HEALTHY, "0.16")
     assert diagnose(HEALTHY).tokenizer.label == "Megatron 0.16"
-    assert diagnose(HEALTHY).is_healthy
+    assert diagnose(HEALTHY).healthy
     told = diagnose(
         HEALTHY,
         tokenizer=Candidate(TokenizerNames("file", path="mine"), identifiers_of_launch(HEALTHY, "0.17")),
@@ -181,7 +181,7 @@ def test_a_tokenizer_without_a_preset_is_taken_from_the_cache(data):
     prepare(HEALTHY)
     other = replace(HEALTHY, tokenizer_type="SentencePieceTokenizer")
     assert diagnose(other).tokenizer.label == "the cache itself"
-    assert diagnose(other).is_healthy
+    assert diagnose(other).healthy
     notes = ["epochs", "epochs", "tokenizer-assumed"]
     assert codes(diagnose(other), "note") == notes
     elsewhere = diagnose(replace(other, data_cache_path="nothing"))
@@ -210,7 +210,7 @@ def test_neutral_names_are_those_of_no_job(data):
     build_blend(recipe_of_launch(HEALTHY, PathMapping()), config, "mix", cache_directory="cache")
     for launch in (HEALTHY, replace(HEALTHY, tokenizer_type=None, tokenizer_model=None)):
         assert {lookup.condition for lookup in diagnose(launch).lookups} == {"missing"}
-        assert not diagnose(launch).is_healthy
+        assert not diagnose(launch).healthy
 
 
 def test_each_state_of_the_cache_is_told(data):
@@ -218,7 +218,7 @@ def test_each_state_of_the_cache_is_told(data):
     (sidecar,) = Path("cache").glob("*-BlendedDataset-train-tokshard.json")
     sidecar.unlink()
     assert codes(diagnose(HEALTHY)) == ["epochs", "epochs", "cache-foreign"]
-    assert diagnose(HEALTHY).is_healthy
+    assert diagnose(HEALTHY).healthy
     victim = next(Path("cache").glob("*-GPTDataset-valid-sample_index.npy"))
     content = victim.read_bytes()
     victim.unlink()
@@ -271,7 +271,7 @@ def test_one_defect_hides_no_other_split(data):
 )
 def test_defects_of_the_data_are_findings(data, changes, code, words):
     diagnosis = diagnose(replace(HEALTHY, **changes))
-    assert not diagnosis.is_healthy
+    assert not diagnosis.healthy
     assert [
         words in finding.message
         for finding in diagnosis.findings
@@ -302,7 +302,7 @@ def test_jobs_without_indexes_look_nothing_up(data):
     for changes in ({"mock_data": True, "data_path": None}, {"sft": True}):
         diagnosis = diagnose(replace(HEALTHY, **changes))
         assert (diagnosis.lookups, codes(diagnosis), skipped(diagnosis)) == ((), [], ["data"])
-        assert diagnosis.is_healthy
+        assert diagnosis.healthy
 
 
 def test_the_processes_of_jobs_without_indexes_are_checked(data):
@@ -501,7 +501,7 @@ def test_packed_indexes_are_found_and_their_samples_counted(data):
     build_blend(recipe, replace(builder_config(job), packing=packing), "packed-mix", cache_directory="packed")
     diagnosis = diagnose(job)
     assert {lookup.condition for lookup in diagnosis.lookups} == {"fresh"}
-    assert diagnosis.is_healthy
+    assert diagnosis.healthy
     assert [split.samples for split in diagnosis.splits] == [split.samples for split in concatenated.splits]
     assert all(source.plan.packed for split in diagnosis.splits for source in split.sources)
     assert codes(diagnosis, "note") == ["packed-padding", "epochs", "epochs"]

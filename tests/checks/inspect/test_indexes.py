@@ -84,7 +84,7 @@ def test_a_missing_file_makes_it_incomplete(index, name):
         ("shuffle_index", b"\x93NUMPY", "does not begin with the .npy header"),
         ("sample_index", b"", "does not begin with the .npy header"),
         ("sidecar", b"[]", "not a JSON object"),
-        ("sidecar", b'{"schema": "x"}', "schema must be 'tokshard.cache/1', got 'x'"),
+        ("sidecar", b'{"schema": "x"}', "schema must be 'tokshard.cache/2', got 'x'"),
     ],
 )
 def test_a_damaged_file_is_told_and_is_no_error(index, which, content, text):
@@ -129,7 +129,7 @@ def test_a_cache_lists_all_its_indexes(tmp_path, monkeypatch):
         ("blend of 2 datasets", "valid", True),
     ]
     assert found.size_bytes == sum(path.stat().st_size for path in Path("mix/cache").glob("*.npy"))
-    assert found.to_json()["schema"] == "tokshard.inspect-cache/1"
+    assert found.to_json()["schema"] == "tokshard.inspect-cache/2"
     blend = found.entries[4]
     sources = inspect_index(f"mix/cache/{blend.hash}-BlendedDataset-train-description.txt").sources
     drawn = Counter(np.load(f"mix/cache/{blend.hash}-BlendedDataset-train-dataset_index.npy").tolist())

@@ -403,7 +403,9 @@ def test_the_step_grid_has_a_legend_and_no_shades(products, tmp_path):
     content = page_of(products["plan"], tmp_path).content
     grid = content.partition("Dataset of the first sample")[2].partition("</ul>")[0]
     keys = re.findall(r'class="(c[0-7])"/></svg><span>(\d): ([^<]*)</span>', grid)
-    prefixes = [dataset.prefix for dataset in read_plan(products["plan"]).streams["train"].source.datasets]
+    prefixes = [
+        dataset.path_prefix for dataset in read_plan(products["plan"]).streams["train"].source.datasets
+    ]
     assert [(color, number) for color, number, _ in keys] == [("c0", "0"), ("c1", "1")]
     assert [html.unescape(name) for _, _, name in keys] == prefixes
     assert set(re.findall(r'<rect x="[^>]*class="([a-z0-9]+)"', grid)) == {"c0", "c1"}

@@ -86,11 +86,11 @@ def test_a_step_is_its_micro_batches_in_order(tmp_path):
     rows = [(place.sample, place.micro_batch, place.row, place.step) for place in summary.places]
     assert rows == [(38, 0, 0, 3), (39, 0, 1, 3), (44, 1, 0, 3), (45, 1, 1, 3)]
     assert [place.index for place in summary.places] == [12, 13, 14, 15]
-    assert summary.to_json()["schema"] == "tokshard.inspect-rank/1"
+    assert summary.to_json()["schema"] == "tokshard.inspect-rank/2"
 
 
 def test_ranks_that_share_samples_show_the_same(tmp_path):
-    plan = plan_of(documents_in(tmp_path), Topology(6, tensor=2))
+    plan = plan_of(documents_in(tmp_path), Topology(6, tensor_parallel=2))
     write_plan(plan, tmp_path / "plan")
     first, second = (inspect_rank(str(tmp_path / "plan"), rank, step=0).places for rank in (2, 3))
     assert first == second
@@ -151,7 +151,7 @@ def test_samples_and_datasets_that_are_not_there_are_refused():
 def test_the_summary_tells_shards_batches_and_tails(tmp_path):
     plan = plan_of({"train": document_source([7, 4])}, Topology(2), schedule=BatchSchedule.constant(4))
     write_plan(plan_of({"train": index_source(12)}), tmp_path)
-    assert inspect(tmp_path).to_json()["schema"] == "tokshard.inspect-plan/1"
+    assert inspect(tmp_path).to_json()["schema"] == "tokshard.inspect-plan/2"
     stream = PlanSummary.of(plan).to_json()["streams"]["train"]
     assert [(shard["samples"], shard["ids"]) for shard in stream["datasets"]] == [(7, [0, 7]), (4, [7, 11])]
     assert (stream["steps"], stream["batch_sizes"]) == (2, [[0, 0, 4]])

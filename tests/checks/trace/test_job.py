@@ -78,7 +78,9 @@ def test_samples_are_traced_there_and_back_as_the_twin_lists_them(lengths, index
             nowhere = (None, None, None, None, None, sample < consumed)
             expected += [(sample, *piece, *nowhere) for piece in pieces]
             forward = trace_sample(through, "train", sample).samples[0]
-            number = next(n for n, dataset in enumerate(source.datasets) if dataset.prefix == forward.dataset)
+            number = next(
+                n for n, dataset in enumerate(source.datasets) if dataset.path_prefix == forward.dataset
+            )
             assert [
                 (number, p.document, p.sequence, p.first_token, p.stop_token, p.label_only)
                 for p in forward.pieces
@@ -180,7 +182,7 @@ def test_a_stream_is_looked_through_alone_and_others_have_no_count_of_consumed_s
     through = support.data_of(source)
     streams = {name: TracedStream(name, source) for name in ("train", "valid")}
     both = TracedData("blend", "here", streams, through.datasets)
-    item = TraceItem("x", "document", source.datasets[0].prefix, 0)
+    item = TraceItem("x", "document", source.datasets[0].path_prefix, 0)
     every = trace_items(both, [item], consumed_samples=99).items[0].documents[0].reads
     assert {(read.stream, read.seen) for read in every} == {("train", True), ("valid", None)}
     alone = trace_items(both, [item], streams=["valid"], consumed_samples=0).items[0]

@@ -94,7 +94,7 @@ def test_all_kinds_are_adopted(tmp_path, plain):
     prefix = str(tmp_path / "x")
     plain.write(prefix)
     assert codes(verify(VerifyOptions(prefix, adopt=True))) == {"adopted"}
-    assert verify(VerifyOptions(prefix, level="deep")).is_sound
+    assert verify(VerifyOptions(prefix, level="deep")).sound
     assert read_manifest(prefix).dataset.multimodal == (plain.modes is not None)
 
 

@@ -34,7 +34,7 @@ def test_a_bad_example_has_its_findings_and_no_others(tmp_path, monkeypatch, exa
     # Most products are made of data without manifests, whose tokenizers are unknown.
     assert codes(report, "note") - UNKNOWN == example.notes - UNKNOWN
     assert example.notes <= codes(report, "note")
-    assert report.is_sound == (not example.codes)
+    assert report.sound == (not example.codes)
     for finding in report.findings:
         assert finding.severity == RULES[finding.code].severity
         assert finding.path
@@ -64,7 +64,7 @@ def test_what_is_sound_has_no_findings(tmp_path, monkeypatch, build, level):
     report = verify(VerifyOptions(build(tmp_path), level=level, recursive=True))
     assert codes(report, "error", "warning") == set()
     assert codes(report, "note") <= {"unverified", "vocabulary-unknown", *UNKNOWN}
-    assert report.is_sound
+    assert report.sound
 
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/findings.md").read_text()

@@ -76,7 +76,7 @@ def test_every_flip_of_every_file_is_found(prefix):
             verified = dataset.verify_dataset(prefix, context())
             # A flipped bit of the schema's version may give a smaller number.
             older = any(finding.code == "manifest-older" for finding in verified.findings)
-            if verified.is_sound and not older:
+            if verified.sound and not older:
                 missed.append((path.name, offset))
     # The structure does not look at the tokens: it is the same for all flips of them.
     facts = dataset.examine_structure(prefix, ProductFindings("dataset", prefix), context())

@@ -60,7 +60,7 @@ def test_odd_manifests(tmp_path, monkeypatch):
     for value in variants(json.loads(content)):
         path.write_bytes(dump_json(value))
         if path.read_bytes() != content and "seal" in value:
-            assert not verify(VerifyOptions(prefix, level="deep")).is_sound
+            assert not verify(VerifyOptions(prefix, level="deep")).sound
         if isinstance(value.get("seal"), str):
             edit_manifest(prefix, lambda _: None)
             verify(VerifyOptions(prefix, level="deep"))
@@ -76,12 +76,12 @@ def test_odd_units(tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)
     for value in variants(json.loads(lines[1])):
         path.write_bytes(lines[0] + json.dumps(value).encode() + b"\n" + b"".join(lines[2:]))
-        assert not verify(VerifyOptions(prefix, level="deep")).is_sound
+        assert not verify(VerifyOptions(prefix, level="deep")).sound
     for odd in (2**62 - 1, 2**61, 2**53):
         for name in ("tokens", "documents", "sequences", "content_bytes"):
             changes = [{**json.loads(line), name: odd} for line in lines]
             path.write_bytes(b"".join(json.dumps(unit).encode() + b"\n" for unit in changes))
-            assert not verify(VerifyOptions(prefix, level="deep")).is_sound
+            assert not verify(VerifyOptions(prefix, level="deep")).sound
 
 
 @pytest.mark.parametrize("suffix", ["tokshard.json", "description.txt"])

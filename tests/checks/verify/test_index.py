@@ -56,7 +56,7 @@ def test_sound_indexes_have_no_findings_and_their_counts(
     size = sum(lengths) * ITEM_BYTES[CODES[dtype]]
     facts, findings = examine(tmp_path / "x.idx", content, size)
     assert findings == []
-    assert facts.is_sound
+    assert facts.sound
     assert facts.multimodal == (multimodal and bool(lengths))
     assert facts.tokens == sum(lengths)
     assert facts.header.document_count == len(documents)
@@ -76,7 +76,7 @@ def test_every_change_that_a_reader_refuses_is_found_and_no_other(tmp_path, smal
             facts, findings = examine(tmp_path / "x.idx", bytes(content), size, multimodal=False)
             sound = is_readable(bytes(content), size, multimodal=False)
             assert (not findings) == sound, (offset, mask)
-            assert (facts is not None and facts.is_sound) == sound
+            assert (facts is not None and facts.sound) == sound
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)

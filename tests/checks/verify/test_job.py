@@ -108,7 +108,7 @@ def test_a_directory_is_looked_through_and_links_are_not_followed(tmp_path):
     kinds = [product.kind for product in report.products]
     assert {kind: kinds.count(kind) for kind in kinds} == {"dataset": 4, "index": 6, "blend": 1, "plan": 2}
     assert codes(report) == {"unverified", "unfinished"}
-    assert [product.path for product in report.products if not product.is_sound] == [str(tmp_path / "half")]
+    assert [product.path for product in report.products if not product.sound] == [str(tmp_path / "half")]
 
 
 def test_a_blend_brings_what_it_is_made_from(tmp_path):

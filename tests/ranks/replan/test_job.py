@@ -255,7 +255,7 @@ def test_no_sample_is_read_again_before_all_others_of_its_source(tmp_path, mode)
     read += flat(samples_of(plan))
     for dataset in plan.streams["train"].source.datasets:
         times = np.zeros(dataset.samples, dtype=int)
-        np.add.at(times, [sample for path, sample in read if path == dataset.prefix], 1)
+        np.add.at(times, [sample for path, sample in read if path == dataset.path_prefix], 1)
         assert times.max() - times.min() <= 1
         assert times.max() >= 2
 

@@ -26,8 +26,8 @@ def made(tmp_path):
     return sources, build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", workers=1)
 
 
-GOLDEN = Path(__file__).parents[2] / "golden/formats/blend-1.json"
-WITH_TOKENIZERS = GOLDEN.with_name("blend-1-tokenizers.json")
+GOLDEN = Path(__file__).parents[2] / "golden/formats/blend-2.json"
+WITH_TOKENIZERS = GOLDEN.with_name("blend-2-tokenizers.json")
 
 
 @pytest.mark.parametrize("golden", [GOLDEN, WITH_TOKENIZERS])
@@ -45,7 +45,7 @@ def test_the_golden_document_is_read_and_written_byte_for_byte(golden, tmp_path)
 
 
 def test_the_golden_document_of_a_packed_source_is_read_and_written_byte_for_byte(tmp_path):
-    golden = GOLDEN.with_name("blend-1-packed.json")
+    golden = GOLDEN.with_name("blend-2-packed.json")
     shutil.copy(golden, tmp_path / "blend.json")
     document = BlendDocument.read(str(tmp_path))
     packing = Packing(max_documents=8, pad_multiple=4)
@@ -137,7 +137,7 @@ def test_a_document_changed_by_hand_is_refused(made, tmp_path):
 @pytest.mark.parametrize(
     ("place", "wrong"),
     [
-        (("schema",), "tokshard.blend/2"),
+        (("schema",), "tokshard.blend/3"),
         (("id",), "0" * 64),
         (("builder", "sequence_length"), 0),
         (("builder", "seed"), "1"),

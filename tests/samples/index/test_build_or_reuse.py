@@ -62,11 +62,11 @@ def test_files_hold_what_megatron_would_write(target):
         assert found.pop(f"{entry.stem}-{name}.npy") == saved(array)
     sidecar = json.loads(found.pop(f"{entry.stem}-tokshard.json"))
     assert not found
-    assert sidecar["schema"] == "tokshard.cache/1"
+    assert sidecar["schema"] == "tokshard.cache/2"
     assert sidecar["origin"] == encode(ORIGIN)
     content = saved(ARRAYS["dataset_index"])
     assert sidecar["files"]["dataset_index.npy"] == {
-        "bytes": len(content),
+        "size_bytes": len(content),
         "xxh3_128": content_digest(content),
     }
     assert {name: array.tolist() for name, array in entry.load().items()} == {
@@ -164,8 +164,8 @@ def test_every_flipped_byte_of_an_array_or_the_description_is_seen_by_the_digest
         "{}",
         "[]",
         '{"schema": "tokshard.cache/2"}',
-        '{"schema": "tokshard.cache/1"}',
-        '{"schema": "tokshard.cache/1", "schema": "tokshard.cache/1"}',
+        '{"schema": "tokshard.cache/3"}',
+        '{"schema": "tokshard.cache/2", "schema": "tokshard.cache/2"}',
         "\xff",
     ],
 )

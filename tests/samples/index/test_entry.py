@@ -51,7 +51,7 @@ def test_an_exhaustive_blend_has_the_sum_of_its_weights():
 
 
 def test_a_sidecar_of_version_1_is_read_and_written_back_byte_for_byte():
-    path = Path(__file__).parents[2] / "golden" / "formats" / "cache-1.json"
+    path = Path(__file__).parents[2] / "golden" / "formats" / "cache-2.json"
     sidecar = Sidecar.read(str(path))
     assert sidecar.origin.extra_token
     assert not sidecar.origin.drop_last_partial
@@ -60,7 +60,7 @@ def test_a_sidecar_of_version_1_is_read_and_written_back_byte_for_byte():
 
 
 def test_a_sidecar_with_tokenizers_is_read_and_written_back_byte_for_byte():
-    path = Path(__file__).parents[2] / "golden" / "formats" / "cache-1-tokenizers.json"
+    path = Path(__file__).parents[2] / "golden" / "formats" / "cache-2-tokenizers.json"
     sidecar = Sidecar.read(str(path))
     assert sidecar.origin.tokenizer.identity.vocab_size == 4096
     assert sidecar.tokenizer_mismatches[0].second.names == ("data/code",)
@@ -68,7 +68,7 @@ def test_a_sidecar_with_tokenizers_is_read_and_written_back_byte_for_byte():
 
 
 def test_a_sidecar_of_packed_samples_is_read_and_written_back_byte_for_byte():
-    path = Path(__file__).parents[2] / "golden" / "formats" / "cache-1-packed.json"
+    path = Path(__file__).parents[2] / "golden" / "formats" / "cache-2-packed.json"
     sidecar = Sidecar.read(str(path))
     assert sidecar.origin.packed.packing == Packing(max_documents=8, pad_multiple=4)
     assert sidecar.origin.packed.samples == sidecar.packing_report.samples == 6

@@ -208,7 +208,7 @@ class _Pair:
         added, removed = run.count(stream, ends[0], ends[1]), run.count(stream, ends[1], ends[0])
         rows = np.stack((same, same * 0, added, removed), axis=1).tolist()
         return tuple(
-            SourceDifference(reference.prefix, *row)
+            SourceDifference(reference.path_prefix, *row)
             for reference, row in zip(stream.source.datasets, rows, strict=True)
         )
 
@@ -361,7 +361,7 @@ class _ReadNumbering:
         for places, reader in ((first, a), (second, b)):
             np.maximum.at(epochs, places, reader.last_epochs() + 1)
         starts = np.concatenate(([0], np.cumsum(sizes * epochs)))
-        return cls(tuple(reference.prefix for reference in references), starts, sizes, (first, second))
+        return cls(tuple(reference.path_prefix for reference in references), starts, sizes, (first, second))
 
     def numbers(self, which: int, reads: _StepReads) -> Integers:
         place = self.of[which][reads.dataset]

@@ -108,7 +108,7 @@ class IndexDifference(Record):
 class DiffReport(Document):
     """Difference of two plans, blends or index caches."""
 
-    SCHEMA = "tokshard.diff/1"
+    SCHEMA = "tokshard.diff/2"
 
     kind: ProductKind
     reads_same: bool

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any
+from typing import Any
 
 from tokshard.checks.doctor.build_command import BuildCommand
 from tokshard.checks.doctor.forecast import Forecast, forecast_of, forecast_splits, is_blend, prefixes_of
@@ -36,7 +36,7 @@ from tokshard.checks.doctor.lookups import (
 from tokshard.checks.doctor.options import DoctorOptions
 from tokshard.checks.doctor.packing import common_packing, findings_of_packing, packed_prefixes
 from tokshard.checks.doctor.tokenizers import findings_of_tokenizers, read_launch_tokenizer
-from tokshard.core.codec import Document, Named, Record
+from tokshard.core.codec import Document, Record
 from tokshard.core.findings import Finding
 from tokshard.core.path_mapping import PathMapping
 from tokshard.samples.blend.options import BuilderConfig
@@ -77,10 +77,10 @@ class JobDiagnosis(Record):
 class DoctorReport(Document):
     """The diagnosis of a launch script before it is started."""
 
-    SCHEMA = "tokshard.doctor/1"
+    SCHEMA = "tokshard.doctor/2"
 
-    is_healthy: Annotated[bool, Named("healthy")]
-    is_complete: Annotated[bool, Named("complete")]
+    healthy: bool
+    complete: bool
     jobs: tuple[JobDiagnosis, ...]
 
     @property
@@ -117,8 +117,8 @@ def doctor(job: str | os.PathLike[str] | DoctorOptions) -> DoctorReport:
         for launch in launches
     )
     return DoctorReport(
-        is_healthy=all(job.is_healthy for job in jobs),
-        is_complete=not any(job.skipped for job in jobs),
+        healthy=all(job.is_healthy for job in jobs),
+        complete=not any(job.skipped for job in jobs),
         jobs=jobs,
     )
 

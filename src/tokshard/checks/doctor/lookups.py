@@ -6,11 +6,11 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.checks.doctor.options import DoctorOptions
-from tokshard.core.codec import Md5, Null, Record
+from tokshard.core.codec import Md5, Record
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
@@ -66,7 +66,7 @@ class CacheLookup(Record):
     files: tuple[str, ...]
     condition: Condition | None
     detail: str
-    nearest: Annotated[NearestDescription | None, Null] = None
+    nearest: NearestDescription | None = None
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class TokenizerNames(Record):
 
     source: Literal["megatron", "file", "cache", "unknown"]
     versions: tuple[str, ...] = ()
-    path: Annotated[str | None, Null] = None
+    path: str | None = None
 
     @property
     def label(self) -> str:

@@ -35,7 +35,7 @@ _CHUNK_DOCUMENTS = 1 << 20
 class DatasetSummary(Document):
     """Summary of an indexed dataset."""
 
-    SCHEMA = "tokshard.inspect-dataset/1"
+    SCHEMA = "tokshard.inspect-dataset/2"
 
     path_prefix: str
     dtype: str
@@ -57,7 +57,7 @@ class DatasetSummary(Document):
 class DocumentSummary(Document):
     """One document of a dataset: its tokens and, where a tokenizer is known, its text."""
 
-    SCHEMA = "tokshard.inspect-document/1"
+    SCHEMA = "tokshard.inspect-document/2"
 
     path_prefix: str
     document: Count
@@ -70,7 +70,7 @@ class DocumentSummary(Document):
 class TokenizerSummary(Document):
     """Summary of a tokenizer."""
 
-    SCHEMA = "tokshard.inspect-tokenizer/1"
+    SCHEMA = "tokshard.inspect-tokenizer/2"
 
     argument: str
     identity: TokenizerIdentity

@@ -110,7 +110,7 @@ def _manifest_facts(manifest: Manifest) -> Facts:
     for number, entry in enumerate(manifest.inputs[:_SHOWN_INPUTS]):
         rejected = f", {count(entry.rejected)} rejected" if entry.rejected else ""
         excluded = f", {count(entry.excluded)} excluded" if entry.excluded else ""
-        partial = " (not read to its end)" if entry.is_partial else ""
+        partial = " (not read to its end)" if entry.partial else ""
         content = f"{size(entry.content_bytes)}, {counted(entry.documents, 'document')}"
         facts.append(("" if number else "inputs", f"{entry.path}: {content}{rejected}{excluded}{partial}"))
     if len(manifest.inputs) > _SHOWN_INPUTS:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tokshard.core.codec import Amount, Count, Document, Md5, Named, Positive, Record, Share
+from tokshard.core.codec import Amount, Count, Document, Md5, Positive, Record, Share
 from tokshard.core.formatting import counted
 from tokshard.core.lengths import LengthSummary
 from tokshard.dataset.fingerprint import FingerprintedIndex, dataset_fingerprint
@@ -46,7 +46,7 @@ class EntrySummary(Record):
 
     hash: Md5
     split: str
-    is_blend: Annotated[bool, Named("blend")]
+    is_blend: bool
     condition: Condition
     detail: str
     datasets: tuple[str, ...]
@@ -96,7 +96,7 @@ class EntrySummary(Record):
 class CacheSummary(Document):
     """Summary of an index cache: a directory as Megatron's ``--data-cache-path``."""
 
-    SCHEMA = "tokshard.inspect-cache/1"
+    SCHEMA = "tokshard.inspect-cache/2"
 
     directory: str
     size_bytes: Count
@@ -132,7 +132,7 @@ DatasetCondition = Literal["unchanged", "changed", "unknown", "unreadable"]
 class IndexSummary(Document):
     """Summary of one index of a cache."""
 
-    SCHEMA = "tokshard.inspect-index/1"
+    SCHEMA = "tokshard.inspect-index/2"
 
     directory: str
     entry: EntrySummary
@@ -167,7 +167,7 @@ class BlendSplitSummary(Record):
 class BlendSummary(Document):
     """Summary of a blend, from its document."""
 
-    SCHEMA = "tokshard.inspect-blend/1"
+    SCHEMA = "tokshard.inspect-blend/2"
 
     path: str
     id: str

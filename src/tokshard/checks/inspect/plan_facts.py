@@ -53,8 +53,8 @@ def describe_plan(plan: Plan, *, charts: bool = True) -> list[Section]:
     """Return the description of a plan, a section for each stream; without charts no data is opened."""
     topology = plan.topology
     sizes = (
-        f"tensor {topology.tensor} x context {topology.context} x data {topology.data_parallel} x "
-        f"pipeline {topology.pipeline}, order {topology.order}"
+        f"tensor {topology.tensor_parallel} x context {topology.context_parallel} x "
+        f"data {topology.data_parallel} x pipeline {topology.pipeline_parallel}, order {topology.rank_order}"
     )
     facts: Facts = [("plan", plan.plan_id), ("ranks", f"{count(topology.world_size)}: {sizes}")]
     facts += [("" if number else "continues", parent) for number, parent in enumerate(parents_of(plan))]
@@ -128,7 +128,7 @@ def _planned_blocks(stream: Stream, planned: PlannedSamples) -> Sequence[Block]:
     caption = f"Planned samples per dataset{about}"
     bars = [
         Bar(
-            shown_path(datasets[number].prefix),
+            shown_path(datasets[number].path_prefix),
             share,
             f"{count(planned.counts[number])} ({percent(share)})",
             color=number,
@@ -139,7 +139,7 @@ def _planned_blocks(stream: Stream, planned: PlannedSamples) -> Sequence[Block]:
     rows = [
         (
             str(number),
-            shown_path(datasets[number].prefix),
+            shown_path(datasets[number].path_prefix),
             count(planned.counts[number]),
             percent(share),
             count(datasets[number].samples),
@@ -162,7 +162,10 @@ def _tail_facts(covered: Coverage) -> Facts:
     facts: Facts = []
     for epochs in covered.epoch_ranges:
         if dropped := epochs.dropped:
-            ids = [f"{first}" if stop == first + 1 else f"{first} to {stop - 1}" for first, stop in epochs.dropped_ids or ()]
+            ids = [
+                f"{first}" if stop == first + 1 else f"{first} to {stop - 1}"
+                for first, stop in epochs.dropped_ids or ()
+            ]
             facts.append(("dropped", f"{counted(dropped, 'sample')} in each epoch{_listed(ids)}"))
         if epochs.repeated:
             ids = [
@@ -206,8 +209,8 @@ def _ranges_chart(stream: Stream) -> LaneChart:
     lanes = [
         Lane(
             f"dataset {number}",
-            [_ids(bounds[number], bounds[number + 1], source.total, number, dataset.prefix)],
-            f"{counted(dataset.samples, 'sample')} of {shown_path(dataset.prefix)}",
+            [_ids(bounds[number], bounds[number + 1], source.total, number, dataset.path_prefix)],
+            f"{counted(dataset.samples, 'sample')} of {shown_path(dataset.path_prefix)}",
         )
         for number, dataset in enumerate(shown)
     ]
@@ -224,7 +227,7 @@ def _ranges_chart(stream: Stream) -> LaneChart:
         "Sample ids of each dataset, and the ids that each data-parallel rank (dp rank) reads",
         lanes,
         ("sample 0", "", count(source.total)),
-        [shown_path(dataset.prefix) for dataset in shown],
+        [shown_path(dataset.path_prefix) for dataset in shown],
         across=linear_axis("sample id", max(source.total, 1)),
         spread=_SPREAD,
     )
@@ -255,7 +258,7 @@ def _range_span(stream: Stream, part: SampleRange, bounds: list[int]) -> Span:
     reference = stream.source.datasets[part.dataset]
     shift = bounds[part.dataset] - reference.first
     total = stream.source.total
-    return _ids(part.first + shift, part.stop + shift, total, part.dataset, reference.prefix)
+    return _ids(part.first + shift, part.stop + shift, total, part.dataset, reference.path_prefix)
 
 
 def _ids(first: int, stop: int, total: int, color: int, prefix: str) -> Span:
@@ -274,7 +277,7 @@ def _grid(stream: Stream) -> ReadGrid | None:
 
 def _grid_chart(stream: Stream, grid: ReadGrid, datasets: Sequence[Sequence[int]]) -> LaneChart:
     wide, assignment = len(grid.steps), stream.assignment
-    prefixes = [shown_path(dataset.prefix) for dataset in stream.source.datasets]
+    prefixes = [shown_path(dataset.path_prefix) for dataset in stream.source.datasets]
     lanes = []
     for row, rank in enumerate(grid.ranks):
         spans = []
@@ -333,10 +336,10 @@ def _rank_groups(plan: Plan, *, boundaries: bool) -> Table:
     for rank in range(topology.world_size):
         groups.setdefault(tuple(topology.needs(rank, boundaries=boundaries)), []).append(rank)
     sizes = {
-        "tp": ("tensor", topology.tensor),
-        "cp": ("context", topology.context),
+        "tp": ("tensor", topology.tensor_parallel),
+        "cp": ("context", topology.context_parallel),
         "dp": ("data", topology.data_parallel),
-        "pp": ("pipeline", topology.pipeline),
+        "pp": ("pipeline", topology.pipeline_parallel),
     }
     axes = {axis: name for axis, (name, size) in sizes.items() if size > 1}
     rows = []

@@ -56,7 +56,7 @@ class StreamSummary(Record):
 class PlanSummary(Document):
     """Summary of a plan."""
 
-    SCHEMA = "tokshard.inspect-plan/1"
+    SCHEMA = "tokshard.inspect-plan/2"
 
     plan_id: str
     topology: Topology
@@ -98,7 +98,7 @@ class SamplePlace(Record):
 class RankSummary(Document):
     """Summary of the reads of one rank."""
 
-    SCHEMA = "tokshard.inspect-rank/1"
+    SCHEMA = "tokshard.inspect-rank/2"
 
     plan_id: str
     rank: Count
@@ -114,7 +114,7 @@ class RankSummary(Document):
 class PlanSampleSummary(Document):
     """The way of a sample of a plan: mostly one place, none if no id stands for a sample of a dataset."""
 
-    SCHEMA = "tokshard.inspect-plan-sample/1"
+    SCHEMA = "tokshard.inspect-plan-sample/2"
 
     plan_id: str
     stream: str
@@ -212,7 +212,7 @@ def find_dataset_sample(plan: Plan, stream: str, dataset: int, dataset_sample: i
     if not 0 <= place < reference.samples:
         last = reference.first + reference.samples - 1
         raise UsageError(
-            f"the sample of {reference.prefix} must be {reference.first} to {last}, got {dataset_sample}"
+            f"the sample of {reference.path_prefix} must be {reference.first} to {last}, got {dataset_sample}"
         )
     if source.order is None:
         return (int(source.bounds[dataset]) + place,)
@@ -252,7 +252,7 @@ def _stream_summary(stream: Stream) -> StreamSummary:
         datasets=tuple(
             DatasetOfPlan(
                 number,
-                dataset.prefix,
+                dataset.path_prefix,
                 dataset.samples,
                 None if bounds is None else (bounds[number], bounds[number + 1]),
                 None if planned is None else planned[number],
@@ -294,7 +294,7 @@ def _place(stream: Stream, sample: int, epoch: int, read_by: tuple[int, int] | N
     return SamplePlace(
         sample=sample,
         dataset=dataset,
-        prefix=stream.source.datasets[dataset].prefix,
+        prefix=stream.source.datasets[dataset].path_prefix,
         dataset_sample=int(samples[0]),
         epoch=epoch,
         data_parallel_rank=rank,

@@ -136,7 +136,7 @@ class StreamContents:
             reference = self._source.datasets[number]
             reference.check()
             dataset = DatasetContents(
-                reference.prefix, multimodal=reference.multimodal, tokenizer=self._tokenizer
+                reference.path_prefix, multimodal=reference.multimodal, tokenizer=self._tokenizer
             )
             index = None
             if reference.index is not None:

@@ -308,7 +308,7 @@ class Provenance:
 
 
 def _beyond(entry: InputRecord) -> str | None:
-    return f"the limit was reached before this place of {entry.path}" if entry.is_partial else None
+    return f"the limit was reached before this place of {entry.path}" if entry.partial else None
 
 
 def _real_path(path: str) -> str:

@@ -203,11 +203,11 @@ def _parts_of(source: SampleSource, targets: Sequence[DocumentId], table_of: Tab
         by_prefix.setdefault(prefix, []).append(number)
     found = []
     for number, reference in enumerate(source.datasets):
-        mine = np.array(by_prefix.get(reference.prefix, ()), np.int64)
+        mine = np.array(by_prefix.get(reference.path_prefix, ()), np.int64)
         if mine.size:
-            reference.idx.check(idx_path(reference.prefix))
+            reference.idx.check(idx_path(reference.path_prefix))
             documents = np.array([targets[target][1] for target in mine.tolist()], np.int64)
-            table = table_of(reference.prefix)
+            table = table_of(reference.path_prefix)
             owner, spans = _spans_of(reference, table, documents)
             firsts = spans.firsts + table.tokens_before(spans.sequences, documents[owner])
             found.append(

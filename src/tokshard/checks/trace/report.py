@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from tokshard.core.codec import Count, Document, Null, Positive, Record, Sha256
+from tokshard.core.codec import Count, Document, Positive, Record, Sha256
 
 TraceKind = Literal["plan", "blend", "index", "dataset"]
 ItemStatus = Literal["read", "unread", "found", "rejected", "not-found"]
@@ -18,11 +18,11 @@ class DocumentOrigin(Record):
 
     path: str
     format: OriginFormat
-    line: Annotated[Positive | None, Null] = None
-    offset: Annotated[Count | None, Null] = None
-    row: Annotated[Count | None, Null] = None
-    document: Annotated[Count | None, Null] = None
-    detail: Annotated[str | None, Null] = None
+    line: Positive | None = None
+    offset: Count | None = None
+    row: Count | None = None
+    document: Count | None = None
+    detail: str | None = None
 
     @property
     def item(self) -> str:
@@ -45,7 +45,7 @@ class DocumentOrigin(Record):
 class TraceDocumentReport(Document):
     """A document and the record that it was made from."""
 
-    SCHEMA = "tokshard.trace-document/1"
+    SCHEMA = "tokshard.trace-document/2"
 
     dataset: str
     document: Count
@@ -81,16 +81,16 @@ class SampleContents(Record):
     dataset_sample: Count
     tokens: Count
     pieces: tuple[SamplePiece, ...]
-    data_parallel_rank: Annotated[Count | None, Null] = None
-    row: Annotated[Count | None, Null] = None
-    micro_batch: Annotated[Count | None, Null] = None
+    data_parallel_rank: Count | None = None
+    row: Count | None = None
+    micro_batch: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSamplesReport(Document):
     """The contents of one sample, or of the samples of a step."""
 
-    SCHEMA = "tokshard.trace-samples/1"
+    SCHEMA = "tokshard.trace-samples/2"
 
     kind: TraceKind
     path: str
@@ -114,14 +114,14 @@ class DocumentRead(Record):
     first_token: Count
     stop_token: Count
     label_only: bool
-    plan_id: Annotated[Sha256 | None, Null] = None
-    epoch: Annotated[Count | None, Null] = None
-    step: Annotated[Count | None, Null] = None
-    data_parallel_rank: Annotated[Count | None, Null] = None
-    row: Annotated[Count | None, Null] = None
-    micro_batch: Annotated[Count | None, Null] = None
-    repeated: Annotated[bool | None, Null] = None
-    seen: Annotated[bool | None, Null] = None
+    plan_id: Sha256 | None = None
+    epoch: Count | None = None
+    step: Count | None = None
+    data_parallel_rank: Count | None = None
+    row: Count | None = None
+    micro_batch: Count | None = None
+    repeated: bool | None = None
+    seen: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class RankReaders(Record):
 class TraceReadsReport(Document):
     """The reads of some lines or documents."""
 
-    SCHEMA = "tokshard.trace-reads/1"
+    SCHEMA = "tokshard.trace-reads/2"
 
     kind: TraceKind
     path: str

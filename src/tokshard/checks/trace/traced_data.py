@@ -166,4 +166,4 @@ def open_dataset(path: str) -> TracedData:
 
 def _datasets(streams: Mapping[str, TracedStream]) -> dict[str, bool]:
     references = [reference for stream in streams.values() for reference in stream.source.datasets]
-    return {reference.prefix: reference.multimodal for reference in references}
+    return {reference.path_prefix: reference.multimodal for reference in references}

@@ -29,7 +29,7 @@ def verify_export(directory: str, context: VerifyContext) -> VerifiedProduct:
     findings.counts.update(records=manifest.records, tokens=manifest.tokens, files=len(manifest.files))
     _examine_files(directory, manifest, findings, context)
     others = sorted(
-        files_of_format(directory, manifest.parameters.to) - {file.name for file in manifest.files}
+        files_of_format(directory, manifest.parameters.format) - {file.name for file in manifest.files}
     )
     if others:
         shown = ", ".join(others[:_SHOWN_FILES])

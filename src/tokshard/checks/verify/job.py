@@ -87,7 +87,7 @@ def verify(
         path=path,
         level=context.level,
         subset_percent=None if context.share is None else float(context.share * 100),
-        is_sound=all(product.is_sound for product in products),
+        sound=all(product.sound for product in products),
         bytes_read=context.runner.bytes_done,
         seconds=time.monotonic() - started,
         products=products,
@@ -100,7 +100,7 @@ def _verified(found: FoundProducts, context: VerifyContext) -> Iterator[Verified
     sound_entries: set[str] = set()
     for path, entry in found.entries.items():
         product = verify_entry(entry, context)
-        if product.is_sound:
+        if product.sound:
             sound_entries.add(path)
         yield product
     for document in found.blends.values():

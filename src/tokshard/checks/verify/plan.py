@@ -99,9 +99,9 @@ def _examine_reads(plan: Plan, findings: ProductFindings, context: VerifyContext
         except (InputError, IntegrityError, StorageError) as error:
             findings.find_error("plan-file-changed", error, path=path)
     if context.reaches("digest"):
-        for dataset in {dataset.prefix: dataset for dataset in _datasets(plan)}.values():
+        for dataset in {dataset.path_prefix: dataset for dataset in _datasets(plan)}.values():
             _examine_dataset(dataset, findings, context)
-    recorded = {dataset.prefix: plan.tokenizer for dataset in _datasets(plan)}
+    recorded = {dataset.path_prefix: plan.tokenizer for dataset in _datasets(plan)}
     examine_tokenizers(recorded, plan.tokenizer_mismatches, findings, context)
     for name, stream in plan.streams.items():
         findings.counts[f"{name}_samples"] = stream.assignment.samples_per_rank * stream.assignment.ranks
@@ -125,8 +125,8 @@ def _stamped_files(plan: Plan) -> list[tuple[str, FileFingerprint]]:
     found: dict[tuple[str, FileFingerprint], None] = {}
     for name, stream in plan.streams.items():
         for dataset in stream.source.datasets:
-            found[idx_path(dataset.prefix), dataset.idx] = None
-            found[bin_path(dataset.prefix), dataset.bin] = None
+            found[idx_path(dataset.path_prefix), dataset.idx] = None
+            found[bin_path(dataset.path_prefix), dataset.bin] = None
         cached = [dataset.index.files for dataset in stream.source.datasets if dataset.index is not None]
         cached += [stream.source.order] if stream.source.order is not None else []
         for files in cached:
@@ -146,15 +146,15 @@ def _datasets(plan: Plan) -> Iterator[DatasetReference]:
 
 def _examine_dataset(dataset: DatasetReference, findings: ProductFindings, context: VerifyContext) -> None:
     try:
-        changes = context.fingerprint(dataset.prefix).changes_since(dataset.fingerprint)
+        changes = context.fingerprint(dataset.path_prefix).changes_since(dataset.fingerprint)
     except MissingFileError:
         return  # found by its stamp
     except (InputError, IntegrityError, StorageError) as error:
-        findings.find_error("dataset-damaged", error, path=dataset.prefix)
+        findings.find_error("dataset-damaged", error, path=dataset.path_prefix)
         return
     if changes:
-        text = f"{dataset.prefix} has changed since it was planned: {', '.join(changes)}"
-        findings.find("plan-file-changed", text, path=dataset.prefix)
+        text = f"{dataset.path_prefix} has changed since it was planned: {', '.join(changes)}"
+        findings.find("plan-file-changed", text, path=dataset.path_prefix)
 
 
 def entries_of(plan: Plan) -> Iterator[EntryToVerify]:
@@ -162,7 +162,7 @@ def entries_of(plan: Plan) -> Iterator[EntryToVerify]:
     for stream in plan.streams.values():
         for dataset in stream.source.datasets:
             if dataset.index is not None:
-                yield EntryToVerify(_entry(dataset.index.files), dataset.prefix)
+                yield EntryToVerify(_entry(dataset.index.files), dataset.path_prefix)
         order = stream.source.order
         if order is not None and order.kind == BlendedDescription.CLASS:
             yield EntryToVerify(_entry(order))
@@ -174,7 +174,7 @@ def _entry(files: CachedArrays) -> CacheEntry:
 
 def prefixes_of(plan: Plan) -> list[str]:
     """Return the datasets that a plan reads, each once."""
-    return list(dict.fromkeys(dataset.prefix for dataset in _datasets(plan)))
+    return list(dict.fromkeys(dataset.path_prefix for dataset in _datasets(plan)))
 
 
 def count_reads(plan: Plan, name: str) -> Iterator[str]:

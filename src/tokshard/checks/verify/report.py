@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Literal
 
 from tokshard.checks.verify.options import Level
-from tokshard.core.codec import Amount, Count, Document, Named, Record
+from tokshard.core.codec import Amount, Count, Document, Record
 from tokshard.core.findings import Finding, FindingCollector, FindingRule
 from tokshard.errors import OlderVersionError, TokshardError
 
@@ -240,7 +240,7 @@ class VerifiedProduct(Record):
 
     kind: ProductKind
     path: str
-    is_sound: Annotated[bool, Named("sound")]
+    sound: bool
     counts: dict[str, int]
     findings: tuple[Finding, ...]
     special_tokens: SpecialTokenAudit | None = None
@@ -250,12 +250,12 @@ class VerifiedProduct(Record):
 class VerifyReport(Document):
     """Report of a verification."""
 
-    SCHEMA = "tokshard.verify/1"
+    SCHEMA = "tokshard.verify/2"
 
     path: str
     level: Level
     subset_percent: float | None
-    is_sound: Annotated[bool, Named("sound")]
+    sound: bool
     bytes_read: Count
     seconds: Amount
     products: tuple[VerifiedProduct, ...]

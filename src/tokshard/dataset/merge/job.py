@@ -41,7 +41,7 @@ class MergedDataset(Record):
 class MergeReport(BuildReport):
     """The dataset that :func:`tokshard.merge` wrote, found up to date, or would write."""
 
-    SCHEMA = "tokshard.merge/1"
+    SCHEMA = "tokshard.merge/2"
 
     output: DatasetProduct
     options: MergeParameters

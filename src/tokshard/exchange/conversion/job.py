@@ -48,7 +48,7 @@ class SourceFile(Record):
 class ConvertReport(BuildReport):
     """The dataset that :func:`tokshard.convert` wrote, found up to date, or would write."""
 
-    SCHEMA = "tokshard.convert/1"
+    SCHEMA = "tokshard.convert/2"
 
     output: DatasetProduct
     options: ConvertParameters
@@ -164,7 +164,7 @@ def _export_of(options: ConvertOptions) -> ExportManifest | None:
     if len(options.source_names) > 1 or not os.path.isdir(directory):
         return None
     manifest = read_export(directory)
-    if manifest is None or manifest.parameters.to != options.format:
+    if manifest is None or manifest.parameters.format != options.format:
         return None
     check_sizes(directory, manifest)
     return manifest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -92,19 +93,12 @@ class ReplanOptions:
         Raises:
             UsageError: The sizes do not fit together.
         """
-        given = {
-            "tensor": self.tensor_parallel,
-            "pipeline": self.pipeline_parallel,
-            "context": self.context_parallel,
-            "order": self.order,
-            "mtp_stages": self.mtp_stages,
-        }
+        sizes = ("tensor_parallel", "pipeline_parallel", "context_parallel")
+        given = {name: getattr(self, name) for name in (*sizes, "mtp_stages")} | {"rank_order": self.order}
         changes = {name: value for name, value in given.items() if value is not None}
-        model = 1
-        for name in ("tensor", "pipeline", "context"):
-            model *= changes.get(name, getattr(old, name))
+        model = math.prod(changes.get(name, getattr(old, name)) for name in sizes)
         data_parallel = self.data_parallel
         if self.world_size is None and data_parallel is None:
             data_parallel = old.data_parallel
         world_size = world_size_of(self.world_size, data_parallel, model)
-        return replace(old, world_size=world_size, **changes)  # type: ignore[arg-type]
+        return replace(old, world_size=world_size, **changes)

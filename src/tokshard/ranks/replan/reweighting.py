@@ -122,9 +122,12 @@ def _of_blend(path: str, source: SampleSource, stream: str) -> tuple[Weights, tu
         (reference, share) for reference, share in zip(found.datasets, split.shares, strict=True) if share > 0
     ]
     warnings = [
-        PlanWarning("changed-dataset", stream, path_prefix=reference.prefix)
+        PlanWarning("changed-dataset", stream, path_prefix=reference.path_prefix)
         for reference, _ in pairs
-        if any(reference.prefix == old.prefix and not _same_data(reference, old) for old in source.datasets)
+        if any(
+            reference.path_prefix == old.path_prefix and not _same_data(reference, old)
+            for old in source.datasets
+        )
     ]
     return tuple((_all_samples(reference), weight) for reference, weight in pairs), tuple(warnings)
 
@@ -134,7 +137,7 @@ def _of_recipe(text: str, source: SampleSource, stream: str) -> Weights:
     mixture = recipe.for_split(stream.partition(".")[0])
     if mixture is None or not mixture.is_plain or mixture.weights is None:
         raise UsageError(f"new weights must be pairs of weight and dataset, got {text!r}", hint=_BUILD)
-    known = {abspath(reference.prefix): reference for reference in source.datasets}
+    known = {abspath(reference.path_prefix): reference for reference in source.datasets}
     pairs = []
     for mixture_source, weight in zip(mixture.sources, mixture.weights, strict=True):
         reference = known.get(abspath(mixture_source.prefix))
@@ -166,7 +169,7 @@ def match_components(
         if number is None:
             if any(_same_data(reference, old) for old in source.datasets):
                 raise UsageError(
-                    f"{reference.prefix} is in the new blend more often than in the plan",
+                    f"{reference.path_prefix} is in the new blend more often than in the plan",
                     hint="pass its total weight for one source",
                 )
             found.append(BlendComponent(reference, weight, SourceProgress.at_start(reference.samples)))
@@ -185,7 +188,7 @@ def _match(reference: DatasetReference, unused: dict[int, DatasetReference]) -> 
     same.sort(
         key=lambda number: (
             _index_name(unused[number]) != _index_name(reference),
-            unused[number].prefix != reference.prefix,
+            unused[number].path_prefix != reference.path_prefix,
         )
     )
     return same[0] if same else None
@@ -203,8 +206,8 @@ def _check_packing(reference: DatasetReference, old: DatasetReference) -> None:
     if reference.packing != old.packing:
         words = ["--pack", "concat"] if old.packing is None else old.packing.options()
         raise UsageError(
-            f"the new blend reads {reference.prefix} with --pack {pack_words([reference.packing])}, but a "
-            f"source keeps the index that the plan has read: --pack {pack_words([old.packing])}",
+            f"the new blend reads {reference.path_prefix} with --pack {pack_words([reference.packing])}, but "
+            f"a source keeps the index that the plan has read: --pack {pack_words([old.packing])}",
             hint=f"build the blend with {' '.join(words)}",
         )
 
@@ -212,7 +215,7 @@ def _check_packing(reference: DatasetReference, old: DatasetReference) -> None:
 def _all_samples(reference: DatasetReference) -> DatasetReference:
     # Includes samples that the plan does not draw.
     if reference.index is None:
-        raise UsageError(f"cannot weight {reference.prefix}: its samples are documents")
+        raise UsageError(f"cannot weight {reference.path_prefix}: its samples are documents")
     return replace(reference, samples=reference.index.epochs.samples)
 
 

@@ -223,7 +223,7 @@ def index_samples(source: SampleSource) -> tuple[int, ...]:
     found = []
     for reference in source.datasets:
         if reference.index is None:
-            raise UsageError(f"cannot re-weight {reference.prefix}: its samples are documents")
+            raise UsageError(f"cannot re-weight {reference.path_prefix}: its samples are documents")
         found.append(reference.index.epochs.samples)
     return tuple(found)
 

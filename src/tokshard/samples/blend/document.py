@@ -198,7 +198,7 @@ class BlendDocument(Document):
         tokenizer_mismatches: Mismatches of tokenizers that were allowed.
     """
 
-    SCHEMA = "tokshard.blend/1"
+    SCHEMA = "tokshard.blend/2"
     OLDER_HINT = "build it again with the same tokshard blend command"
 
     tool: Tool

@@ -60,7 +60,7 @@ class EntryOutcome(Record):
 class BlendReport(Document):
     """A blend, and what :func:`tokshard.blend` did."""
 
-    SCHEMA = "tokshard.blend-report/1"
+    SCHEMA = "tokshard.blend-report/2"
 
     action: Literal["planned", "written"]
     recipe: BlendRecipe

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from tokshard.core.codec import Null, Record
+from tokshard.core.codec import Record
 from tokshard.errors import UsageError
 from tokshard.samples.index.packing import PACK_METHODS, PackMethod
 from tokshard.samples.index.sizes import Sizes
@@ -184,8 +184,8 @@ class BlendRecipe(Record):
         ['data/web', 'data/code']
     """
 
-    mixture: Annotated[Mixture | None, Null] = None
-    per_split: Annotated[tuple[Mixture | None, Mixture | None, Mixture | None] | None, Null] = None
+    mixture: Mixture | None = None
+    per_split: tuple[Mixture | None, Mixture | None, Mixture | None] | None = None
     multiple_validation_sets: bool = False
 
     def _validate(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tokshard.core.codec import Count, Document, Md5, Named, Positive, Record, Tool
+from tokshard.core.codec import Count, Document, Md5, Positive, Record, Tool
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.products import CACHE_FILE, CACHE_LOCK
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
@@ -48,8 +48,8 @@ class IndexOrigin(Record):
     """The data and options that a dataset's index was built from, beyond its description."""
 
     dataset: DatasetFingerprint
-    extra_token: Annotated[bool, Named("add_extra_token_to_sequence")]
-    drop_last_partial: Annotated[bool, Named("drop_last_partial_sequence")]
+    extra_token: bool
+    drop_last_partial: bool
     sequences: Count
     tokens_per_epoch: Count
     epochs: Positive
@@ -109,7 +109,7 @@ class IndexOrigin(Record):
 class Sidecar(Document):
     """The sidecar file next to Megatron's files: the origin of the arrays and their digests."""
 
-    SCHEMA = "tokshard.cache/1"
+    SCHEMA = "tokshard.cache/2"
     OLDER_HINT = "build it again with the same tokshard build-indices or tokshard blend command"
 
     tool: Tool = field(default_factory=Tool)

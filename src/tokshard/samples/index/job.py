@@ -65,7 +65,7 @@ class IndexReport(Record):
 class BuildIndicesReport(Document):
     """The indexes that were built or found."""
 
-    SCHEMA = "tokshard.build-indices/1"
+    SCHEMA = "tokshard.build-indices/2"
 
     has_megatron_names: bool
     epoch_sizes: tuple[EpochSize, ...]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
-from tokshard.core.codec import Named, Positive, Record
+from tokshard.core.codec import Positive, Record
 from tokshard.errors import UsageError
 
 PackMethod = Literal["concat", "best-fit"]
@@ -103,7 +103,7 @@ class PackedEpoch(Record):
         samples: The samples of an epoch.
     """
 
-    packing: Annotated[Packing, Named("options")]
+    packing: Packing
     documents: Positive
     samples: Positive
 

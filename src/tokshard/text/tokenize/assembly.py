@@ -16,9 +16,9 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from tokshard.core.codec import Named, Record, Tool, Xxh3, decode, encode
+from tokshard.core.codec import Record, Tool, Xxh3, decode, encode
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
@@ -106,9 +106,9 @@ def _bad_record(path: str, line: int | None, record: RejectedRecord) -> BadRecor
 class AssembledUnit(Record):
     """A unit in the journal of the work directory."""
 
-    header: Annotated[PartHeader, Named("part")]
+    header: PartHeader
     tokens_xxh3_128: tuple[Xxh3, ...]
-    is_cut: Annotated[Literal[True] | None, Named("cut")] = None
+    is_cut: Literal[True] | None = None
 
 
 class Assembly:
@@ -484,7 +484,7 @@ def _input_records(assembly: Assembly, plan: BuildPlan, split: int) -> tuple[Inp
             rejected=found.rejected_total,
             blank_lines=found.blank_lines,
             excluded=found.excluded_total or None,
-            is_partial=True if assembly.next.file <= number and assembly.is_full else None,
+            partial=True if assembly.next.file <= number and assembly.is_full else None,
         )
         for number, (source, found, pieces) in enumerate(zip(sources, counts, digests, strict=True))
     )

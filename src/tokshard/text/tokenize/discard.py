@@ -19,7 +19,7 @@ from tokshard.text.tokenize.options import TokenizeOptions
 class DiscardedWork(Document):
     """The result of :func:`discard_work`."""
 
-    SCHEMA = "tokshard.discarded-work/1"
+    SCHEMA = "tokshard.discarded-work/2"
 
     removed: tuple[str, ...]
     units: Count

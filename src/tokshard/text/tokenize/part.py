@@ -32,9 +32,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Annotated, Self
+from typing import Self
 
-from tokshard.core.codec import Count, Document, Named, Record, Xxh3
+from tokshard.core.codec import Count, Document, Record, Xxh3
 from tokshard.dataset.plan import TokenizeParameters
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import content_digest
@@ -134,7 +134,7 @@ class StreamEntry(Record):
 class PartHeader(Record):
     """The unit that a part was made of, and its counts."""
 
-    file: Annotated[Count, Named("input")]
+    file: Count
     unit: Count
     last: bool
     encoder: str
@@ -154,7 +154,7 @@ class PartHeader(Record):
 class PartFooter(Document):
     """The JSON footer of a part."""
 
-    SCHEMA = "tokshard.part/1"
+    SCHEMA = "tokshard.part/2"
 
     header: PartHeader
     streams: dict[str, StreamEntry]

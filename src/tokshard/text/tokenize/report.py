@@ -17,7 +17,7 @@ ArrayTaskState = Literal["encoded", "published", "elsewhere", "up-to-date"]
 class TokenizeReport(BuildReport):
     """The datasets that :func:`tokshard.tokenize` wrote, found up to date, or would write."""
 
-    SCHEMA = "tokshard.tokenize/1"
+    SCHEMA = "tokshard.tokenize/2"
 
     outputs: tuple[DatasetProduct, ...]
     options: TokenizeParameters
@@ -47,7 +47,7 @@ class ArrayTaskReport(Document):
     existed.
     """
 
-    SCHEMA = "tokshard.tokenize-array/1"
+    SCHEMA = "tokshard.tokenize-array/2"
 
     task: Count
     tasks: Positive

@@ -125,7 +125,7 @@ def has_same_content(prefix: str, manifest: Manifest, plan: BuildPlan) -> bool:
 def _is_same(number: int, source: TextInput, digests: Mapping[int, str], manifest: Manifest) -> bool:
     if not isinstance(manifest.options, TokenizeParameters):
         return False
-    is_partial = manifest.inputs[number].is_partial
+    is_partial = manifest.inputs[number].partial
     if is_partial and not digests:
         return True
     count = 0

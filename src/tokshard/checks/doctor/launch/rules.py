@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments, option_of, parse_step_schedule
 from tokshard.core import megatron_defaults
-from tokshard.core.codec import Null, Record
+from tokshard.core.codec import Record
 from tokshard.core.findings import Finding
 from tokshard.core.megatron_versions import is_at_least, known_version
 from tokshard.errors import UsageError
@@ -57,7 +56,7 @@ class SkippedCheck(Record):
 
     check: str
     reason: str
-    hint: Annotated[str | None, Null] = None
+    hint: str | None = None
 
 
 Result = Finding | SkippedCheck
