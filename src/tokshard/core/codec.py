@@ -401,7 +401,12 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tool(Record):
-    """The program that wrote a file."""
+    """The program that wrote a file.
+
+    Attributes:
+        name: Name of the program.
+        version: Version of the program.
+    """
 
     name: str = "tokshard"
     version: str = __version__

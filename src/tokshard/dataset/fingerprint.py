@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetFingerprint(Record):
-    """Sizes and digests of a dataset; unknown values are None.
+    """The fingerprint of a dataset: sizes and digests.
 
     Attributes:
-        bin_bytes: Size of the .bin file.
-        idx_bytes: Size of the .idx file.
-        idx_xxh3_128: Digest of the .idx file.
-        manifest_fingerprint: The fingerprint in the dataset's manifest.
-        bin_pieces_xxh3_128: Piecewise digest of the .bin file, from the dataset's manifest.
+        bin_bytes: Size of the ``.bin`` file in bytes.
+        idx_bytes: Size of the ``.idx`` file in bytes.
+        idx_xxh3_128: XXH3-128 of the ``.idx`` file. Absent if it is unknown.
+        manifest_fingerprint: Fingerprint in the manifest. Absent without a manifest.
+        bin_pieces_xxh3_128: Digest of the pieces of the ``.bin`` file in the manifest. Absent without a
+            manifest.
     """
 
     bin_bytes: Count

@@ -1,8 +1,7 @@
 """Manifest of a dataset: its properties, its inputs, and the digests of its files.
 
 ``PREFIX.tokshard/manifest.json`` is written last, so a dataset with a manifest is complete. A dataset
-without one (written by other tools) can be read, but its content is unverified. The fields are
-described in ``docs/reference/formats/manifest.md``.
+without one (written by other tools) can be read, but its content is unverified.
 """
 
 from __future__ import annotations
@@ -66,12 +65,13 @@ _DTYPES = "u?int(8|16)|int(32|64)|float(32|64)"
 
 @dataclass(frozen=True, slots=True)
 class UnrepresentedText(Record):
-    """Text that the tokenizer cannot represent: it became unknown tokens, or was dropped.
+    """Text that the tokenizer cannot represent.
 
     Attributes:
-        unit: What is counted: unknown tokens, or characters that the tokenizer drops.
-        checked: All tokens of the text, or the normalized characters of the documents that were checked.
-        count: Unknown tokens, or dropped characters, among them.
+        unit: Counted unit: ``tokens`` are unknown tokens, ``characters`` are normalized characters that the
+            tokenizer drops.
+        checked: All tokens of the text, or the normalized characters in a sample of documents.
+        count: Unknown tokens, or dropped characters, among the checked ones.
     """
 
     unit: Literal["tokens", "characters"]
@@ -102,18 +102,19 @@ class DatasetRecord(Record):
     """Properties and size of a dataset.
 
     Attributes:
-        dtype: The dtype of the tokens.
+        dtype: Dtype of the tokens, by NumPy's name.
         multimodal: Whether each sequence has a mode.
-        field: Field of the text; null if unknown or mixed.
+        field: Field of the records that contains the text. Null if it is unknown, or if merged datasets have
+            different ones.
         units: Units of work.
-        documents: Documents.
+        documents: Documents, empty ones included.
         sequences: Sequences.
         tokens: Tokens, EOD tokens included.
         empty_documents: Documents without a sequence.
         longest_sequence: Tokens of the longest sequence.
         eod_in_text: EOD tokens that tokshard did not append.
-        split: The split of a holdout; absent if documents were not divided.
-        unrepresented: Text that the tokenizer cannot represent; absent if it can represent every text, or if
+        split: Split that ``--holdout`` made. Absent without ``--holdout``.
+        unrepresented: Text that the tokenizer cannot represent. Absent if it can represent every text, or if
             that is unknown.
     """
 
@@ -137,7 +138,8 @@ class TokenFileRecord(Record):
 
     Attributes:
         size_bytes: Size in bytes.
-        pieces_xxh3_128: Piecewise digest over the units of work, or pieces.jsonl.
+        pieces_xxh3_128: XXH3-128 of the digests of its pieces, which are listed in ``pieces.jsonl`` or else
+            in ``units.jsonl``.
     """
 
     size_bytes: Count
@@ -149,13 +151,14 @@ class DatasetFiles(Record):
     """The files of a dataset.
 
     Attributes:
-        bin: PREFIX.bin: the tokens.
-        idx: PREFIX.idx: the index.
-        units: The units of work.
-        provenance: Positions of the documents' records in the inputs.
-        rejected: Rejected records, if any.
-        order: Number of each document in the order of the units; absent if the same.
-        pieces: Pieces of the .bin file, if the units are not its pieces.
+        bin: Tokens: ``PREFIX.bin``.
+        idx: Index of sequences and documents: ``PREFIX.idx``.
+        units: Units of work, one a line.
+        provenance: Position of each document's record in the inputs. Absent with ``--no-provenance``, and if
+            it is unknown for a merged or adopted dataset.
+        rejected: Rejected records, one a line. Absent if there are none.
+        order: Number of each document in the order of the units. Absent if the documents are in that order.
+        pieces: Pieces of the ``.bin`` file, one a line. Absent if the units are its pieces.
     """
 
     bin: TokenFileRecord
@@ -188,9 +191,9 @@ class EncoderRecord(Record):
     """The encoders of a dataset's text.
 
     Attributes:
-        documents: Documents by encoder: reference, fast or unknown.
+        documents: Number of documents by encoder: ``reference``, ``fast`` or ``unknown``.
         compared: Documents that both encoders encoded, with equal results.
-        uncompared: Documents of the fast encoder above 1 MB, which are not compared; absent if there are
+        uncompared: Documents of the fast encoder above 1 MB, which are not compared. Absent if there are
             none.
     """
 
@@ -210,21 +213,22 @@ class InputRecord(Record):
     """An input: a text or token file, or the ``.bin`` file of a dataset without a manifest.
 
     Attributes:
-        path: The path or URL, as the user named it.
-        size_bytes: Size in bytes; null for a stream.
-        mtime_ns: Modification time; null if unknown.
-        format: Format of the records; from indexed on: the format of tokens.
+        path: Path or URL, as the user named it.
+        size_bytes: Size in bytes. Null for a stream.
+        mtime_ns: Modification time in ns since 1970. Null if it is unknown.
+        format: Format of the records or tokens. ``indexed`` is the ``.bin`` file of a dataset without a
+            manifest.
         compression: Compression.
-        version: The version (ETag) of an object in a store.
-        content_bytes: Size after decompression.
-        pieces_xxh3_128: Piecewise digest of the content over its units of work.
-        records: Records: lines that are not blank, or rows.
+        version: Version of an object in a store, such as its ETag. Absent for other inputs.
+        content_bytes: Size in bytes after decompression.
+        pieces_xxh3_128: XXH3-128 of the digests of its units of work.
+        records: Records: lines that are not blank, or rows of a table.
         documents: Records that became documents.
         rejected: Rejected records.
         blank_lines: Blank lines.
-        excluded: Records that were not selected; absent if there are none.
-        partial: The limit was reached before its end, so its units are not all listed; absent if it was
-            read.
+        excluded: Records that were not selected. Absent if there are none.
+        partial: True if a limit was reached before the end of the input, so that not all of its units are
+            listed. Absent otherwise.
     """
 
     path: str
@@ -248,13 +252,13 @@ class RecordCounts(Record):
     """The records of all inputs.
 
     Attributes:
-        records: Records: documents, rejected and excluded records.
+        records: Records: the sum of documents, rejected records and excluded records.
         documents: Records that became documents.
-        lines: Lines, blank ones included, or rows.
+        lines: Lines, blank ones included, or rows of tables.
         blank_lines: Blank lines.
         content_bytes: Bytes after decompression.
-        rejected: Rejected records by reason.
-        excluded: Records that were not selected, by code; absent if there are none.
+        rejected: Number of rejected records by reason.
+        excluded: Number of records that were not selected, by code. Absent if there are none.
     """
 
     records: Count
@@ -283,22 +287,26 @@ class Manifest(Document):
     A seal read from a file is not checked here: ``tokshard verify`` compares it with :func:`seal_of`.
 
     Attributes:
-        tool: The program that wrote the dataset.
-        fingerprint: SHA-256 of the plan.
-        dataset: Properties of the dataset.
-        files: The files of the dataset, by name.
-        tokenizer: Tokenizer; null if unknown or mixed.
-        options: The options that determine the bytes.
-        encoder: The encoders of the text.
-        inputs: The inputs, in order.
-        counts: The records of all inputs.
-        tokenizer_path: Path of the file that defines the tokenizer, as the user named it; absent if not
-            known.
-        tokenizer_mismatches: Mismatches of the tokenizers of the inputs that were allowed; absent if there
-            are none.
-        merged_tokenizers: The different tokenizers of merged datasets; absent in files of earlier versions.
-        hub_datasets: Datasets of the Hugging Face Hub whose files are inputs; absent if there are none.
-        seal: SHA-256 of all other fields.
+        tool: Program that wrote the dataset.
+        fingerprint: SHA-256 of the inputs, tokenizer and options. Datasets with equal fingerprints have equal
+            bytes.
+        dataset: Properties and size.
+        files: Size and digest of each file.
+        tokenizer: Tokenizer. Null if it is unknown, or if merged datasets have different ones.
+        options: Options that determine the bytes, by the command that wrote the dataset.
+        encoder: Number of documents by encoder.
+        inputs: Inputs, in order.
+        counts: Records of all inputs.
+        tokenizer_path: File that defines the tokenizer, as the user named it. ``tokshard inspect`` decodes
+            tokens with it if it is unchanged. Absent for the built-in tokenizer and if it is unknown.
+        tokenizer_mismatches: Mismatches that ``--allow-tokenizer-mismatch`` allowed, with those in the
+            manifests of merged datasets. Absent if there are none.
+        merged_tokenizers: Different tokenizers of the merged datasets. Later commands compare each of them.
+            Absent if nothing was merged or nothing is known of them.
+        hub_datasets: Datasets of the Hugging Face Hub among the inputs, whose paths contain the commit.
+            Absent if there are none.
+        seal: SHA-256 of all other fields, as JSON with sorted keys, without spaces, in ASCII. ``tokshard
+            verify`` checks it.
     """
 
     SCHEMA = "tokshard.dataset/2"

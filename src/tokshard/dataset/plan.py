@@ -31,21 +31,23 @@ class TokenizeParameters(Record):
     """The options of ``tokenize`` that determine the bytes.
 
     Attributes:
-        fields: The fields with the text.
+        fields: Fields of the records that contain the text, one for each dataset.
         append_eod: Whether the EOD token ends each document.
-        eod_id: The id of the EOD token.
-        special_tokens: Whether the tokenizer's post-processor is applied.
-        dtype: The dtype of the tokens.
-        max_document_bytes: Maximum size of a record in bytes.
-        unit_bytes: Input bytes of a unit of work.
+        eod_id: Id of the EOD token. Null if there is none.
+        special_tokens: Whether the tokenizer's post-processor is applied (``--special-tokens``).
+        dtype: Dtype of the tokens.
+        max_document_bytes: Largest record in bytes; larger records are rejected.
+        unit_bytes: Input bytes of a unit of work (``--unit-size``).
         provenance: Whether the position of each document's record is stored.
-        sample: Share of the records that are read.
-        sample_seed: Seed of the sample.
-        limit: Maximum number of documents.
-        max_tokens: Maximum number of tokens of all outputs together.
-        holdout: Share of the documents in the validation split.
-        holdout_seed: Seed of the holdout.
-        holdout_key: Field whose value decides about the split; absent for the text.
+        sample: Share of the records that is read (``--sample``). Absent for all records.
+        sample_seed: Seed of the sample. Absent without ``--sample``.
+        limit: Maximum number of documents (``--limit``). Absent without a limit.
+        max_tokens: Maximum number of tokens of all datasets together (``--max-tokens``). Absent without a
+            limit.
+        holdout: Share of the documents in the validation split (``--holdout``). Absent if documents are not
+            divided.
+        holdout_seed: Seed of the division. Absent without ``--holdout``.
+        holdout_key: Field whose value determines the split. Absent if the text determines it.
     """
 
     TAG: ClassVar = ("command", "tokenize")
@@ -114,11 +116,11 @@ class TokenizeParameters(Record):
 
 @dataclass(frozen=True, slots=True)
 class DocumentShuffle(Record):
-    """A random order of the documents of a merge.
+    """The random order of the documents of a merge.
 
     Attributes:
-        seed: Seed of the order.
-        algorithm: Documents are sorted by a keyed hash of their numbers.
+        seed: Seed of the order (``--shuffle``).
+        algorithm: Name of the order: documents are sorted by a keyed hash of their numbers.
     """
 
     seed: Count
@@ -130,11 +132,12 @@ class MergeParameters(Record):
     """The options of ``merge`` that determine the bytes, and properties shared by all inputs.
 
     Attributes:
-        inputs: The path prefixes of the merged datasets.
+        inputs: Path prefixes of the merged datasets.
         multimodal: Whether each sequence has a mode.
-        eod_id: Id of the EOD token; null if unknown or mixed.
-        append_eod: Whether the EOD token ends each document; null if unknown or mixed.
-        shuffle: Random order of the documents; absent if they are concatenated.
+        eod_id: Id of the EOD token. Null unless all inputs have the same known id.
+        append_eod: Whether the EOD token ends each document. Null unless it is known and the same for all
+            inputs.
+        shuffle: Random order of the documents (``--shuffle``). Absent if the inputs are concatenated.
     """
 
     TAG: ClassVar = ("command", "merge")
@@ -148,11 +151,11 @@ class MergeParameters(Record):
 
 @dataclass(frozen=True, slots=True)
 class AdoptionParameters(Record):
-    """Known parameters of a dataset adopted from another program by ``verify --adopt``.
+    """The properties of an adopted dataset, as far as ``verify --adopt`` determines them.
 
     Attributes:
         multimodal: Whether each sequence has a mode.
-        eod_id: The id of the EOD token, if it ends all documents.
+        eod_id: Id of the EOD token. Null unless the given tokenizer has an EOD token that ends all documents.
     """
 
     TAG: ClassVar = ("command", "adopt")
@@ -169,13 +172,13 @@ class ConvertParameters(Record):
     """The options of ``convert`` that determine the bytes, and whether documents end with EOD.
 
     Attributes:
-        format: The format of the inputs.
-        dtype: The dtype of the tokens.
-        source_dtype: The dtype of the inputs, if it was given.
-        bos: nanogpt: what became of the BOS token before each document; else null.
-        bos_id: nanogpt: the id of the BOS token; else null.
-        eod_id: The id of the EOD token; null if unknown.
-        append_eod: Whether the EOD token ends each document, as found; null if it is unknown.
+        format: Format of the inputs.
+        dtype: Dtype of the tokens.
+        source_dtype: Dtype of the inputs (``--source-dtype``). Null if it was not given.
+        bos: Treatment of the BOS token before each document (``--bos``). Null unless the format is nanogpt.
+        bos_id: Id of the BOS token (``--bos-id``). Null unless the format is nanogpt.
+        eod_id: Id of the EOD token. Null if it is unknown.
+        append_eod: Whether the EOD token ends each document, as found. Null if the EOD token is unknown.
     """
 
     TAG: ClassVar = ("command", "convert")
@@ -251,13 +254,13 @@ BuildInput = TextInput | DatasetInput | AdoptedInput | TokenFileInput
 
 @dataclass(frozen=True, slots=True)
 class HubDatasetRecord(Record):
-    """A dataset of the Hugging Face Hub whose files are inputs.
+    """A dataset of the Hugging Face Hub among the inputs.
 
     Attributes:
-        url: The URL of the dataset or its files, as the user named it.
-        commit: The commit whose files were read.
-        config: The config, if the files are the Hub's conversion to Parquet, which has its own commits.
-        split: The split; absent without config.
+        url: URL of the dataset or its files, as the user named it.
+        commit: Commit whose files were read. The Hub's conversion to Parquet has its own commits.
+        config: Config. Absent unless the files are the Hub's conversion to Parquet.
+        split: Split. Absent unless the files are the Hub's conversion to Parquet.
     """
 
     url: str

@@ -34,13 +34,13 @@ MismatchKind = Literal["tokenizer", "eod", "vocabulary"]
 
 @dataclass(frozen=True, slots=True)
 class MismatchSide(Record):
-    """One of the two sides of a mismatch: datasets of one tokenizer, or the job.
+    """One side of a mismatch: datasets of one tokenizer, or the job.
 
     Attributes:
-        identity: Tokenizer; null if unknown.
-        eod_id: EOD token of the documents, if known.
-        names: Path prefixes of the datasets, at most 10; or the job's tokenizer.
-        count: Number of datasets; 0 for the job.
+        identity: Tokenizer. Null if it is unknown.
+        eod_id: Id of the EOD token that ends documents. Null if it is unknown.
+        names: Path prefixes of the datasets, at most 10, or the name of the job's tokenizer.
+        count: Number of datasets. 0 for the job.
     """
 
     identity: TokenizerIdentity | None
@@ -64,11 +64,11 @@ class TokenizerMismatch(Record):
     """Two sides whose tokens do not fit together.
 
     Attributes:
-        kind: tokenizer: different tokenizers; eod: the EOD token of one is an ordinary token of the other;
-            vocabulary: ids of the first are beyond the vocabulary of the second.
+        kind: ``tokenizer``: the tokenizers differ. ``eod``: documents end with different EOD tokens.
+            ``vocabulary``: the first side has ids beyond the vocabulary of the second.
         first: One side.
         second: The other side.
-        detail: The difference.
+        detail: Difference, in words.
     """
 
     kind: MismatchKind
@@ -91,15 +91,16 @@ class TokenizerMismatch(Record):
 
 @dataclass(frozen=True, slots=True)
 class DatasetTokenizer(Record):
-    """The tokenizer of a dataset, and how its documents were encoded; None where unknown.
+    """The tokenizer of a dataset, and how its documents were encoded.
 
     Attributes:
-        identity: Tokenizer; null if unknown or mixed.
-        append_eod: Whether the EOD token ends each document; null if unknown or mixed.
-        special_tokens: Whether the tokenizer's post-processor was applied; null if unknown.
-        eod_id: The EOD token that ends documents; None for datasets without.
-        mismatches: Mismatches inside the dataset, which its manifest records.
-        merged: The different tokenizers of the datasets that it was merged from, if it records them.
+        identity: Tokenizer. Null if it is unknown or mixed.
+        append_eod: Whether the EOD token ends each document. Null if it is unknown or mixed.
+        special_tokens: Whether the tokenizer's post-processor was applied. Null if it is unknown or mixed.
+        eod_id: Id of the EOD token that ends documents. Null if it is unknown or if none ends them.
+        mismatches: Mismatches inside the dataset, from its manifest. Absent if there are none.
+        merged: Different tokenizers of the datasets that were merged into this one; empty if they are
+            unknown. Not stored.
     """
 
     identity: TokenizerIdentity | None = None

@@ -17,21 +17,22 @@ TokenizerKind = Literal["bytes", "huggingface", "tiktoken", "sentencepiece", "nu
 
 @dataclass(frozen=True, slots=True)
 class TokenizerIdentity(Record):
-    """The identity of a tokenizer, independent of the location and the form of its files.
+    """The identity of a tokenizer, independent of the location and form of its files.
 
     Attributes:
-        kind: Library that runs it.
-        name: Name of the encoding, if the file alone does not define it.
-        sha256: SHA-256 of the tokenizer file; only in files of versions that did not record
-            definition_sha256.
-        vocab_size: Tokens, added ones included.
-        max_token_id: The largest token id.
-        eod_id: The id of the EOD token.
-        eod_token: The text of the EOD token.
-        definition_sha256: SHA-256 of the canonical definition; the same for files that were saved again.
-        prefix_ids: Ids that --special-tokens adds before each text; absent if not known.
-        suffix_ids: Ids that --special-tokens adds after each text; absent if not known.
-        transformers: Version of transformers that read the tokenizer's directory; absent if none was needed.
+        kind: Library that runs the tokenizer.
+        name: Name of the encoding. Null if the files alone define the tokenizer.
+        sha256: SHA-256 of the tokenizer's file. Absent if ``definition_sha256`` is present.
+        vocab_size: Number of tokens, added tokens included.
+        max_token_id: Largest token id. -1 if there are no tokens.
+        eod_id: Id of the EOD token. Null if there is none.
+        eod_token: Text of the EOD token. Null if there is none.
+        definition_sha256: SHA-256 of the tokenizer's definition: vocabulary, merges, added tokens and rules.
+            A file that was saved again has the same. Absent in files of versions that did not record it.
+        prefix_ids: Ids that ``--special-tokens`` adds before each text. Absent if they are unknown.
+        suffix_ids: Ids that ``--special-tokens`` adds after each text. Absent if they are unknown.
+        transformers: Version of transformers that read the tokenizer's directory. Absent if it was not
+            needed.
     """
 
     kind: TokenizerKind

@@ -33,13 +33,13 @@ ENDLESS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class EpochRange(Record):
-    """One or more epochs over the same positions with the same assignment.
+    """A range of epochs, which have the same positions and the same assignment.
 
     Attributes:
-        order: Positions to sample ids, in each epoch.
+        order: Order of the samples in each epoch.
         layout: Positions of the order that each rank reads.
-        first_epoch: The number of the first epoch.
-        epochs: How many there are; None for no end.
+        first_epoch: Number of the first epoch.
+        epochs: Number of epochs. Null if it is unlimited.
     """
 
     order: SampleOrder
@@ -89,7 +89,7 @@ class ReadPositions:
 
 @dataclass(frozen=True, slots=True)
 class Assignment(Record):
-    """The samples of all ranks, from one number of consumed samples on.
+    """The samples of all ranks, starting at a number of consumed samples.
 
     Local indices number what a rank reads from the start of this assignment on; every rank has equally
     many, and step ``s`` is the same range of them on each.
@@ -98,12 +98,12 @@ class Assignment(Record):
         UsageError: The parts do not fit, or there are fewer samples than the steps need.
 
     Attributes:
-        epoch_ranges: Epochs that are read, one range after the other.
-        micro_batch_size: The samples of a micro-batch of one rank.
-        schedule: The global batch size at any number of consumed samples.
-        steps: The number of steps.
-        consumed_samples: Samples that all ranks had consumed before step 0.
-        skipped: How many samples of each rank, from the start of the passes on, were read before step 0.
+        epoch_ranges: Ranges of epochs, in reading order.
+        micro_batch_size: Samples of a micro-batch of one rank.
+        schedule: Global batch size by consumed samples.
+        steps: Number of steps.
+        consumed_samples: Samples that all ranks have consumed before step 0.
+        skipped: Samples of the epoch ranges that each rank has read before step 0.
 
     Example:
         >>> from tokshard.ranks.layouts import Striped

@@ -21,20 +21,20 @@ SOURCE_EPOCH_ALGORITHM: SourceEpochAlgorithm = "tokshard.feistel/1:lap"
 
 @dataclass(frozen=True, slots=True)
 class Reweighting(Record):
-    """Record of the order of a re-weighted blend.
+    """The order of a re-weighted blend.
 
     Raises:
         UsageError: There is not one number of each kind for each source.
 
     Attributes:
-        weights: Weight of each dataset of the stream; 0 for those that are not drawn any more.
-        seed: Seed of source epochs that begin after the stop.
-        next_source_epochs: First epoch of each dataset that was not begun before the stop.
+        weights: Weight of each dataset of the stream. 0 if it is no longer drawn.
+        seed: Seed of the source epochs that begin after the stop.
+        next_source_epochs: First source epoch of each dataset that had not started before the stop.
         unread: Fingerprint of the array of unread samples: int64 rows of source, source epoch, first sample
             and one past the last.
         source_epochs: Fingerprint of the array of source epochs: int64 rows of source, source epoch and first
             sample of the plan in it.
-        algorithm: Frozen name of the order of a source epoch.
+        algorithm: Name of the order of a source epoch.
     """
 
     weights: tuple[Amount, ...]
@@ -60,10 +60,10 @@ class StoppedStream(Record):
         UsageError: The plan has no such step, or other samples are consumed after it.
 
     Attributes:
-        assignment: Samples that the stopped plan was reading.
+        assignment: Assignment of the stopped plan.
         step: Steps that were taken.
-        consumed_samples: Samples consumed after these steps, over all ranks.
-        reweighting: Weights of the next plan's new blend; null if it reads the same samples.
+        consumed_samples: Samples that all ranks have consumed after these steps.
+        reweighting: New weights of the next plan. Null if it reads the same samples.
     """
 
     assignment: Assignment
@@ -87,7 +87,7 @@ class StoppedPlan(Record):
 
     Attributes:
         plan_id: Id of the plan.
-        streams: Its streams that continue, by name.
+        streams: Streams that continue, by name.
     """
 
     plan_id: Sha256

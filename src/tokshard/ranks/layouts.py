@@ -35,7 +35,7 @@ if ranks have no blocks; ``first``, the rank's own samples from its first one on
 
 @dataclass(frozen=True, slots=True)
 class Striped(Record):
-    """Stripes of ``width`` positions, dealt to the ranks in turn.
+    """The layout ``striped``: stripes of positions, which the ranks read in turn.
 
     Example:
         >>> layout = Striped(12, ranks=3, width=2, samples_per_rank=4)
@@ -43,11 +43,12 @@ class Striped(Record):
         [2, 3, 8, 9]
 
     Attributes:
-        samples: The number of positions, 1 or more.
-        ranks: The data-parallel size.
-        width: The positions of a stripe.
-        samples_per_rank: The samples that every rank reads, a multiple of the width.
-        repeat: Samples that fill up a rank that has too few.
+        samples: Number of positions.
+        ranks: Data-parallel size.
+        width: Positions of a stripe.
+        samples_per_rank: Samples that each rank reads in an epoch, a multiple of ``width``.
+        repeat: Positions that a rank repeats after its own: ``last``, its last position (of its run, if it
+            has one), or ``first``, its own positions, starting at the first.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("layout", "striped")
@@ -124,7 +125,7 @@ class Striped(Record):
 
 @dataclass(frozen=True, slots=True)
 class Blocked(Record):
-    """Blocks of ``run`` consecutive positions, one for each rank.
+    """The layout ``blocked``: a run of consecutive positions for each rank.
 
     Example:
         >>> layout = Blocked(5, ranks=3, run=2, samples_per_rank=2)
@@ -132,11 +133,12 @@ class Blocked(Record):
         [[0, 1], [2, 3], [4, 4]]
 
     Attributes:
-        samples: The number of positions, 1 or more.
-        ranks: The data-parallel size.
-        run: The positions of a block; the blocks at the end may be shorter or empty.
-        samples_per_rank: Samples that every rank reads in an epoch.
-        repeat: Samples that fill up a rank that has too few.
+        samples: Number of positions.
+        ranks: Data-parallel size.
+        run: Positions of a run. The last runs may be shorter or empty.
+        samples_per_rank: Samples that each rank reads in an epoch.
+        repeat: Positions that a rank repeats after its own: ``last``, its last position (of its run, if it
+            has one), or ``first``, its own positions, starting at the first.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("layout", "blocked")

@@ -42,11 +42,12 @@ BUCKETING_ALGORITHM: Final = "tokshard.bucketing/1"
 
 @dataclass(frozen=True)
 class Selection(Record):
-    """Only some positions, in ascending order: the unread rest of an order.
+    """The transform ``selection``, which keeps some positions, in ascending order.
 
     Attributes:
-        of: The number of positions to select from.
-        ranges: Positions that are selected: pairs (start, stop), ascending and neither empty nor adjacent.
+        of: Number of positions to select from.
+        ranges: Selected positions: pairs of the first and one past the last, ascending, not empty and not
+            adjacent.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "selection")
@@ -81,14 +82,14 @@ class Selection(Record):
 
 @dataclass(frozen=True, slots=True)
 class ConsumptionOrder(Record):
-    """Positions in the order in which all ranks of a layout read them, and then those that it drops.
+    """The transform ``consumption-order``: positions as the ranks of a layout read them, then dropped ones.
 
     With it another world continues exactly in the order of this one, whatever its layout: micro-batch by
     micro-batch, and within each rank by rank.
 
     Attributes:
         layout: Layout whose ranks consume the positions.
-        micro_batch_size: The samples of a micro-batch of one rank.
+        micro_batch_size: Samples of a micro-batch of one rank.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "consumption-order")
@@ -141,19 +142,18 @@ class ConsumptionOrder(Record):
 
 @dataclass(frozen=True, slots=True)
 class Bucketing(Record):
-    """A bijection of positions that brings similar keys together.
+    """The transform ``bucketing``, which places similar keys next to each other.
 
     Raises:
         UsageError: The buffer is not a multiple of the pack.
 
     Attributes:
-        samples: Positions that it orders.
-        buffer: The positions of a window, a multiple of the pack: memory and reading ahead grow with it.
-        pack: How many similar samples come together: micro batch size times data-parallel size, so that all
-            ranks have similar work at the same time.
-        seed: The seed.
+        samples: Number of positions.
+        buffer: Positions of a window, a multiple of ``pack``. Memory and reading ahead grow with it.
+        pack: Number of similar samples that are placed together: micro-batch size times data-parallel size.
+        seed: Seed.
         per_epoch: Whether each epoch has its own order.
-        algorithm: The frozen name of this order.
+        algorithm: Name of the algorithm.
 
     Example:
         >>> lengths = np.array([9, 1, 8, 2, 7, 3, 6, 4])
@@ -236,14 +236,14 @@ MAX_TRANSFORMS = 1000
 
 @dataclass(frozen=True, slots=True)
 class SampleOrder(Record):
-    """An order of (some of) the ids 0 to ``total - 1``.
+    """An order of all or some sample ids.
 
     Raises:
         UsageError: Two transforms that follow each other do not fit.
 
     Attributes:
-        total: The number of ids of the data.
-        transforms: Index transforms, from the positions that ranks read to the ids.
+        total: Number of sample ids.
+        transforms: Transforms from the positions that ranks read to sample ids, in this direction.
 
     Example:
         >>> order = SampleOrder(10, (Selection(10, ((2, 4), (8, 10))),))

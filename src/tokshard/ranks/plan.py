@@ -1,7 +1,6 @@
 """The plan of a training job: what its data-parallel ranks read, for training, validation and testing.
 
-``plan.json`` is written last into the directory of a plan, so a directory that has one is complete. Its
-fields are described in ``docs/reference/formats/plan.md``.
+``plan.json`` is written last into the directory of a plan, so a directory that has one is complete.
 """
 
 from __future__ import annotations
@@ -45,20 +44,19 @@ _STREAM_NAME = re.compile(r"train|test|valid(\.[0-9]{1,5})?")
 
 @dataclass(frozen=True, slots=True)
 class Stream(Record):
-    """Samples for one purpose (training, validation or testing), with a count of consumed samples.
+    """A stream: samples for training, validation or testing, with a count of consumed samples.
 
     Raises:
         UsageError: The parts do not fit.
 
     Attributes:
-        source: Datasets that the sample ids refer to.
+        source: Samples of the data, by id.
         assignment: Samples of each rank and step, as formulas.
-        mode: The requested mode.
-        tail: The treatment of an incomplete final batch.
-        shuffle: The requested shuffle.
-        sort_key: What bucketing sorts by, one of the source's; None without bucketing.
-        boundaries: Whether attention goes no further than documents, so that every pipeline stage reads their
-            boundaries.
+        mode: Mode (``--mode``).
+        tail: Treatment of an incomplete final batch (``--tail``).
+        shuffle: Shuffle (``--shuffle``).
+        sort_key: Sort key of bucketing. Null without bucketing.
+        boundaries: Whether every pipeline stage reads document boundaries (``--document-boundaries``).
     """
 
     source: SampleSource
@@ -92,16 +90,18 @@ class Stream(Record):
 
 @dataclass(frozen=True, slots=True)
 class PlanWarning(Record):
-    """A property of a plan that its user should know.
+    """A warning about a plan.
 
     Attributes:
-        code: Its kind: documents need padding for context parallelism; a dataset has changed since the plan
-            that this one continues, and is read from its start; a new blend is read without bucketing;
-            tokenizers were not compared, or documents of some datasets end or begin differently.
-        stream: The stream; None for all of them.
-        path_prefix: Dataset that is read from its start.
-        multiple: Documents must be padded to a multiple of so many tokens.
-        detail: The sentence of a warning about tokenizers.
+        code: ``document-padding``: documents must be padded for context parallelism. ``changed-dataset``: a
+            dataset has changed since the earlier plan read it, and is read from its start. ``no-bucketing``:
+            a new blend is read without bucketing. ``tokenizer``: tokenizers were not compared, or documents
+            of some datasets end or begin differently.
+        stream: Name of the stream. Absent for ``tokenizer``.
+        path_prefix: Path prefix of a ``changed-dataset``. Absent for other codes.
+        multiple: Number of tokens of which the padded length of documents must be a multiple. Absent unless
+            the code is ``document-padding``.
+        detail: Sentence of a ``tokenizer`` warning. Absent for other codes.
     """
 
     code: Literal["document-padding", "changed-dataset", "no-bucketing", "tokenizer"]
@@ -126,21 +126,21 @@ class PlanWarning(Record):
 
 @dataclass(frozen=True, slots=True)
 class Plan(Document):
-    """Samples that all ranks of a job read.
+    """The samples that all ranks of a job read.
 
     Raises:
         UsageError: The parts do not fit, or the ``plan_id`` is not theirs.
 
     Attributes:
         tool: Program that made the plan.
-        plan_id: The SHA-256 of everything that determines what is read, and not of where files are stored;
-            computed where it is not given.
+        plan_id: SHA-256 of everything that determines the samples that are read. Independent of where files
+            are stored.
         topology: Ranks of the job.
-        streams: By name: ``"train"``, ``"valid"`` or ``"valid.0"``, ``"valid.1"``, ..., ``"test"``.
-        history: The plans that this one continues, oldest first.
+        streams: Streams, named ``train``, ``valid`` (or ``valid.0``, ``valid.1``, ...) and ``test``.
+        history: Plans that this one continues, oldest first.
         warnings: Warnings about the plan.
-        tokenizer: The tokenizer of all datasets, and how they were encoded; None if it is unknown or mixed.
-        tokenizer_mismatches: Mismatches of the tokenizers of the data that were allowed; absent if there are
+        tokenizer: Tokenizer of all datasets, from their manifests. Absent if it is unknown or mixed.
+        tokenizer_mismatches: Mismatches that ``--allow-tokenizer-mismatch`` allowed. Absent if there are
             none.
     """
 

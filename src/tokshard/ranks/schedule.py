@@ -114,10 +114,10 @@ class BatchSchedule(Record):
         UsageError: The segments are none, do not start at 0, do not ascend, or hold a size below 1.
 
     Attributes:
-        segments: Pairs (consumed samples, batch size): the size holds from this many consumed samples on. The
-            first threshold is 0, and they ascend strictly.
-        round_down: Whether a size that the world does not divide is rounded down instead of refused
-            (``--decrease-batch-size-if-needed``).
+        segments: Pairs of a number of consumed samples and the global batch size from there on, ascending.
+            The first number is 0.
+        round_down: Whether a size that is not divisible by the data-parallel size times the micro-batch size
+            is rounded down (``--decrease-batch-size-if-needed``).
 
     Example:
         >>> schedule = BatchSchedule.parse("0:16 100:32")

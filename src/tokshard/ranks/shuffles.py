@@ -33,15 +33,15 @@ TORCH_ALGORITHM: Final = "torch.randperm/1"
 
 @dataclass(frozen=True, slots=True)
 class TorchPermutation(Record):
-    """Megatron's cyclic order: blocks of positions, all permuted by ``torch.randperm`` seeded by the epoch.
+    """The transform ``torch-permutation``, Megatron's cyclic order: a random permutation of each block.
 
     It holds the permutation of an epoch (4 bytes per element, below 2**31 elements) once it is requested.
 
     Attributes:
-        samples: The number of positions; those after the last block stay where they are.
-        length: The positions of a block.
-        blocks: The number of blocks: the data-parallel size with data sharding, 1 without.
-        algorithm: The frozen name of this order.
+        samples: Number of positions. Positions after the last block are unchanged.
+        length: Positions of a block.
+        blocks: Number of blocks: the data-parallel size with data sharding, otherwise 1.
+        algorithm: Name of the algorithm.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "torch-permutation")
@@ -72,14 +72,14 @@ class TorchPermutation(Record):
 
 @dataclass(frozen=True, slots=True)
 class Shuffle(Record):
-    """Positions shuffled within windows; one window for all of them is a full shuffle.
+    """The transform ``shuffle``, which permutes positions within windows. One window is a full shuffle.
 
     Attributes:
-        samples: Positions that it orders.
-        window: Positions of a window, within which positions are shuffled.
-        seed: The seed.
+        samples: Number of positions.
+        window: Positions of a window.
+        seed: Seed.
         per_epoch: Whether each epoch has its own order.
-        algorithm: The frozen name of this order.
+        algorithm: Name of the algorithm.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "shuffle")
@@ -118,13 +118,13 @@ class Shuffle(Record):
 
 @dataclass(frozen=True, slots=True)
 class ShardShuffle(Record):
-    """Shards in random order, the samples of each in their own.
+    """The transform ``shard-shuffle``, which permutes shards and keeps the order within each.
 
     Attributes:
-        sizes: The number of samples of each shard, in key order.
-        seed: The seed.
+        sizes: Number of samples of each shard, in key order.
+        seed: Seed.
         per_epoch: Whether each epoch has its own order.
-        algorithm: The frozen name of this order.
+        algorithm: Name of the algorithm.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "shard-shuffle")
@@ -162,7 +162,7 @@ class ShardShuffle(Record):
 
 @dataclass(frozen=True, slots=True)
 class BlockShuffle(Record):
-    """Blocks of consecutive positions in random order, the positions of each in their own.
+    """The transform ``block-shuffle``, which permutes blocks of positions and keeps the order within each.
 
     Followed by a :class:`Shuffle` within windows of several blocks, this is the windowed shuffle. The last
     block is short if the samples are no multiple of its size; it takes any place, as the others do.
@@ -172,11 +172,11 @@ class BlockShuffle(Record):
         [6, 7, 3, 4, 5, 0, 1, 2]
 
     Attributes:
-        samples: Positions that it orders.
-        block: Positions of a block, which stay together.
-        seed: The seed.
+        samples: Number of positions.
+        block: Positions of a block.
+        seed: Seed.
         per_epoch: Whether each epoch has its own order.
-        algorithm: The frozen name of this order.
+        algorithm: Name of the algorithm.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "block-shuffle")

@@ -51,12 +51,12 @@ _MOVED_HINT = "if the data has moved, pass --moved OLD=NEW (trace, shard-plan) o
 
 @dataclass(frozen=True, slots=True)
 class FileFingerprint(Record):
-    """Size and sampled digest of a file.
+    """The fingerprint of a file: its size and a digest of some of its blocks.
 
     Attributes:
-        size_bytes: Its size.
-        sample_sha256: The SHA-256 of the blocks, in order, as hex digits. A file of up to 32 KiB is hashed
-            whole.
+        size_bytes: Size in bytes.
+        sample_sha256: SHA-256 of eight blocks of 4,096 bytes, or of the whole file if it has at most 32,768
+            bytes.
     """
 
     size_bytes: Count
@@ -217,10 +217,10 @@ class CachedArrays(Record):
 
     Attributes:
         directory: Directory of the index cache.
-        hash: The hash in the names of the files.
-        split: The split in the names of the files.
-        kind: The class of Megatron in the names of the files.
-        fingerprints: Fingerprints of the array files, by array name.
+        hash: Hash in the names of the files.
+        split: Split in the names of the files.
+        kind: Megatron's class in the names of the files.
+        fingerprints: Fingerprint of each array file, by name of the array.
     """
 
     directory: str
@@ -287,11 +287,11 @@ def array_path(directory: str, hash_text: str, kind: str, split: str, name: str)
 
 @dataclass(frozen=True, slots=True)
 class IndexReference(Record):
-    """The index that makes samples of a dataset.
+    """The index that defines the samples of a dataset.
 
     Attributes:
         files: Arrays of the index.
-        epochs: Numbers that the index follows from.
+        epochs: Numbers that determine the arrays.
     """
 
     files: CachedArrays
@@ -312,17 +312,17 @@ class IndexReference(Record):
 
 @dataclass(frozen=True, slots=True)
 class DatasetReference(Record):
-    """A dataset, and which of its samples there are.
+    """A dataset of a stream.
 
     Attributes:
-        path_prefix: Its path prefix, as it can be opened.
-        first: The number of the first sample: not 0 only for documents of a split.
-        samples: The number of samples that may be read.
-        bin: Fingerprint of the tokens.
-        idx: Fingerprint of the index of sequences.
-        multimodal: Whether its sequences have modes.
-        fingerprint: What is known of its content, as in blends and caches.
-        index: The index that makes its samples; None where they are its documents.
+        path_prefix: Path prefix.
+        first: Number of the first sample: the first document of a split, otherwise 0.
+        samples: Number of samples.
+        bin: Fingerprint of the ``.bin`` file.
+        idx: Fingerprint of the ``.idx`` file.
+        multimodal: Whether each sequence has a mode.
+        fingerprint: Fingerprint of the dataset, as in blends and index caches.
+        index: Index that defines the samples. Null if the samples are documents.
     """
 
     path_prefix: str
@@ -395,11 +395,11 @@ class SampleSource(Record):
         UsageError: The parts do not fit.
 
     Attributes:
-        kind: ``"blend"``, ``"index"`` or ``"documents"``.
-        name: The split that it is, as ``blend.json`` names it: ``"train"``, ``"valid.0"``, ...
+        kind: Kind of the samples: of a blend, of indexes, or whole documents.
+        name: Name of the split, as in ``blend.json``.
         total: Number of sample ids.
-        datasets: The datasets, in the order of their numbers.
-        order: The arrays of a blend of several datasets; None where ids number the samples through.
+        datasets: Datasets, in the order of their numbers.
+        order: Arrays of a blend of several datasets. Null if ids number the samples of the datasets in order.
     """
 
     kind: Literal["blend", "index", "documents"]

@@ -40,13 +40,13 @@ class Topology(Record):
         UsageError: The sizes do not divide the world, or the order is none.
 
     Attributes:
-        world_size: The number of ranks.
-        tensor_parallel: The tensor-parallel size.
-        pipeline_parallel: The number of pipeline stages.
-        context_parallel: The context-parallel size.
-        rank_order: The dimensions from the fastest to the slowest, joined by ``-``. One that is left out has
-            size 1; ``ep`` is ignored.
-        mtp_stages: The pipeline stages that hold multi-token prediction, and so need every field.
+        world_size: Number of ranks.
+        tensor_parallel: Tensor-parallel size.
+        pipeline_parallel: Number of pipeline stages.
+        context_parallel: Context-parallel size.
+        rank_order: Dimensions from the fastest to the slowest, joined by ``-``. A dimension that is left out has
+            size 1. ``ep`` is ignored.
+        mtp_stages: Pipeline stages that hold multi-token prediction and need every field.
 
     Example:
         >>> topology = Topology(16, tensor=2, pipeline=2, context=2)

@@ -28,22 +28,22 @@ _DRAWS_AT_ONCE = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class SourceCertificate(Record):
-    """The samples, tokens and documents that a split reads of one source.
+    """The part of a split that is drawn from one source.
 
     Attributes:
         prefix: Path prefix of the dataset.
         samples: Samples drawn.
         available: Samples of its index.
-        tokens: Tokens of the drawn samples, without padding.
+        tokens: Tokens drawn, without padding.
         documents: Documents of the split.
-        documents_drawn: Documents seen at all.
-        epochs: Tokens drawn over the tokens of the split.
-        document_least: Times that the least seen document is seen, any token of it.
-        document_most: Times that the most seen document is seen.
+        documents_drawn: Documents of which any token is drawn.
+        epochs: Tokens drawn, divided by the source's tokens in the split.
+        document_least: Times that the least frequent document is drawn.
+        document_most: Times that the most frequent document is drawn.
         weight: Requested share of the samples.
-        share: Share of the samples drawn.
-        largest_lag: Samples that the source is behind its weight at most, at any prefix.
-        largest_lead: Samples that the source is ahead at most, at any prefix.
+        share: Actual share of the samples.
+        largest_lag: Largest deviation below the weight at any prefix, in samples.
+        largest_lead: Largest deviation above the weight at any prefix, in samples.
     """
 
     prefix: str
@@ -68,15 +68,16 @@ class SourceCertificate(Record):
 
 @dataclass(frozen=True, slots=True)
 class Certificate(Record):
-    """The content of a split, counted from its files.
+    """The certificate of a split, counted from its files.
 
     Attributes:
         samples: Samples of the split.
-        tokens: Tokens of all samples, without padding.
-        weight_error: Largest distance of any source from its weight at any prefix, in samples.
-        draws_out_of_range: Draws of samples that a source does not have.
-        arithmetic: Arithmetic of the lags.
-        sources: One for each source, in order.
+        tokens: Tokens of all samples, without padding and without the extra token of each sample.
+        weight_error: Largest deviation of any source from its weight, over all prefixes of the split, in
+            samples.
+        draws_out_of_range: Draws of samples that a source does not have; always 0.
+        arithmetic: Arithmetic of the lags: ``rounded-product``.
+        sources: One entry for each source, in order.
     """
 
     samples: Count

@@ -54,18 +54,19 @@ class CacheEntryNames(Record):
 
 @dataclass(frozen=True, slots=True)
 class BlendSource(CacheEntryNames):
-    """A source of a split, and the index that it is read by.
+    """A source of a split, and its index.
 
     Attributes:
         prefix: Path prefix of the dataset.
-        training_path: Path prefix in the hash of the index.
-        index: Names of the index files in the cache directory, without -description.txt, -document_index.npy,
-            -sample_index.npy and -shuffle_index.npy.
+        training_path: Path prefix as hashed.
+        index: Prefix of the file names in the cache directory: ``INDEX-description.txt``,
+            ``INDEX-document_index.npy``, ``INDEX-sample_index.npy`` and ``INDEX-shuffle_index.npy``. Its
+            first 32 characters are the hash.
         samples: Samples of the index.
-        draws: Samples that the split reads: 0 to draws - 1.
+        draws: Samples that the blend reads: 0 to draws - 1.
         fingerprint: Fingerprint of the dataset when its index was built.
-        tokenizer: Number of its tokenizer in `tokenizers`; absent in files of earlier versions.
-        packing: Packing of its documents; absent for concatenated documents.
+        tokenizer: Number of its tokenizer in ``tokenizers``. Absent in files of earlier versions.
+        packing: Packing of its documents. Absent if they are concatenated.
     """
 
     prefix: str
@@ -95,13 +96,14 @@ class BlendSource(CacheEntryNames):
 
 @dataclass(frozen=True, slots=True)
 class BlendOrderFiles(CacheEntryNames):
-    """The files that hold the order of a blended split.
+    """The order of a blended split, in files that share a prefix.
 
     Attributes:
-        index: Names of the files in the cache directory, without -description.txt, -dataset_index.npy and
-            -dataset_sample_index.npy.
-        weights: Weights in the hash: normalized; the samples of each source in an exhaustive blend.
-        size: Size in the hash; null in an exhaustive blend.
+        index: Prefix of the file names in the cache directory: ``INDEX-description.txt``,
+            ``INDEX-dataset_index.npy`` and ``INDEX-dataset_sample_index.npy``. Its first 32 characters are
+            the hash.
+        weights: Weights as hashed: normalized, or the samples of each source in an exhaustive blend.
+        size: Size as hashed. Null in an exhaustive blend.
     """
 
     index: Annotated[str, Bounds(pattern=f"(?:.*/)?{HASH}-BlendedDataset-(?:train|valid|test)")]
@@ -127,12 +129,14 @@ class BlendSplit(Record):
         UsageError: The fields contradict each other.
 
     Attributes:
-        split: Split that it belongs to.
-        kind: single: one source, whose sample k is sample k; else the order is in `order`.
-        samples: Samples of the split.
-        order: Order of a blend; null for a single source.
+        split: Split of the datasets that the samples are from.
+        kind: ``single``: sample k is sample k of the one source. All others have an order: ``weighted``,
+            ``proportional`` or ``exhaustive``.
+        samples: Number of samples.
+        order: Order of the blend. Null for ``single``.
         sources: Sources, in the order of their numbers.
-        certificate: Figures measured from the index files.
+        certificate: Values counted from the index files.
+        name: Name of the split in the document. Not stored.
     """
 
     split: Literal["train", "valid", "test"]
@@ -186,16 +190,21 @@ class BlendDocument(Document):
     to it, and index files are named without the cache directory.
 
     Attributes:
-        tool: Program that wrote the document.
-        id: SHA-256 of what the blend is; not of where it lies or what was measured.
-        recipe: Recipe as it was given.
-        resolved: Weights as passed to Megatron, for all splits or for each of train, valid and test.
+        tool: Program that wrote the blend.
+        id: SHA-256 of the builder's parameters, and of the hashes, draws and fingerprints of all splits.
+            Independent of directories.
+        recipe: Recipe, as given.
+        resolved: Weights passed to Megatron, one entry for all splits or one each for train, valid and test.
+            Null for a split without sources.
         builder: Parameters of Megatron's dataset builder.
-        cache_directory: Directory of the index files: Megatron's --data-cache-path.
-        splits: Splits that have data, by name: train, valid (or valid.0, valid.1, ...), test.
-        tokenizers: The different tokenizers of the datasets; absent in files of earlier versions.
-        job_tokenizer: Tokenizer of the job; absent if it could not be read.
-        tokenizer_mismatches: Mismatches of tokenizers that were allowed.
+        cache_directory: Directory of the index files: Megatron's ``--data-cache-path``.
+        splits: Splits, named ``train``, ``valid`` (or ``valid.0``, ``valid.1``, ...) and ``test``. Splits
+            without data are left out.
+        tokenizers: Different tokenizers of the datasets. Absent in files of earlier versions.
+        job_tokenizer: Tokenizer of the job. Absent if it could not be read.
+        tokenizer_mismatches: Mismatches that ``--allow-tokenizer-mismatch`` allowed. Absent if there are
+            none.
+        directory: Directory of the document. Not stored.
     """
 
     SCHEMA = "tokshard.blend/2"

@@ -32,24 +32,25 @@ CACHE_NAME = "cache"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuilderConfig(Record):
-    """Parameters of Megatron's dataset builder that decide the bytes and names of what it builds.
+    """The parameters of Megatron's dataset builder, which determine the bytes and names of index files.
 
     Raises:
         UsageError: A number is out of range, or the split string is invalid.
 
     Attributes:
-        sequence_length: The tokens of a sample.
-        sizes: The samples requested in each split; None for one epoch. The training size may be None, too, if
-            the recipe determines it (tokens, epochs).
-        tokenizer: The tokenizer's identifiers, which enter the hashes.
-        split: The split string; not used if each split has separate sources.
-        seed: The seed of all shuffles.
-        surplus: The samples built of each source beyond those that its weight asks for, as a fraction.
-        extra_token: Whether each sample has one token more, so that every token has its next as label.
+        sequence_length: Tokens of a sample, without the extra token.
+        sizes: Samples requested in each split. The training size is null for one epoch, and if the recipe
+            determines it (tokens, epochs).
+        tokenizer: The tokenizer's identifiers, which are hashed.
+        split: Split string. Not used if each split has its own sources.
+        seed: Seed of all shuffles.
+        surplus: Samples built of each source beyond its part of the blend, as a fraction of that part.
+        extra_token: Whether each sample has one more token, so that every token has the next one as its
+            label.
         drop_last_partial: Whether validation drops its last, incomplete sample.
-        path_as: Pairs (path here, path at training time). The second replaces the first where it is the
-            beginning of a prefix; the result enters the hashes.
-        packing: Packing of the sources that are packed; absent if none is.
+        path_as: Pairs of a path here and its path at training time. The second replaces the first at the
+            beginning of a prefix before it is hashed.
+        packing: Options of packed sources. Absent if no source is packed.
     """
 
     sequence_length: Positive

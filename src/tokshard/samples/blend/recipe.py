@@ -22,19 +22,18 @@ MAX_SOURCES = 32_766
 
 @dataclass(frozen=True, slots=True)
 class Source(Record):
-    """One dataset of a mixture with its weight.
+    """A source of a mixture: one dataset with its weight.
 
     Raises:
         UsageError: A number is out of range, two of them contradict each other, or the prefix is one
             that Megatron would take for a number or not find.
 
     Attributes:
-        prefix: The path prefix of the dataset on this machine.
-        weight: The weight of the source in the unit of the mixture, or None.
-        epochs: Epochs to read, instead of a weight.
-        max_epochs: The limit on the epochs; what the weight would give the source beyond them goes to the
-            other sources.
-        pack: ``"concat"`` or ``"best-fit"``; None for that of the run, in a resolved recipe for ``"concat"``.
+        prefix: Path prefix of the dataset on this machine.
+        weight: Weight of the source in the unit of the mixture. Absent for a source without a weight.
+        epochs: Epochs to read, instead of a weight. Absent if they are not set.
+        max_epochs: Limit on the epochs. Samples beyond it go to the other sources. Absent without a limit.
+        pack: Packing of its samples. Absent for the default of the run; in a resolved recipe, for ``concat``.
     """
 
     prefix: str
@@ -72,18 +71,18 @@ class Source(Record):
 
 @dataclass(frozen=True, slots=True)
 class Mixture(Record):
-    """The sources of one distribution of samples.
+    """A mixture: the sources of one distribution of samples.
 
     Raises:
         UsageError: There is no source or too many, or the sources do not fit together.
 
     Attributes:
-        sources: In the order that decides ties: 1 to 32,766.
-        unit: What the weights count. ``"samples"`` is Megatron's meaning: shares of the samples. They are the
-            shares of the tokens, too, if no samples are padded by packing. ``"tokens"`` means amounts without
-            padding, so that their sum is the size of the mixture where no other is given.
-        temperature: The weights are taken to the power of 1/temperature. Without weights they are the numbers
-            of tokens that the sources have, if the temperature is not 1.
+        sources: Sources, at most 32,766. Ties go to the first.
+        unit: Unit of the weights. ``samples``, as in Megatron, means shares of the samples, which are also
+            the shares of the tokens if packing pads no samples. ``tokens`` means amounts without padding, and
+            their sum is the size of the mixture unless another size is set.
+        temperature: The weights are raised to the power 1/temperature. Without weights, a temperature other
+            than 1 applies to the number of tokens of each source.
 
     Example:
         >>> web_and_code = Mixture((Source("web", weight=7), Source("code", weight=3, max_epochs=4)))
@@ -167,16 +166,18 @@ class RecipeDefaults:
 
 @dataclass(frozen=True, slots=True)
 class BlendRecipe(Record):
-    """The mixture of all splits, or one for each split.
+    """The recipe of a blend: one mixture for all splits, or one for each split.
 
     Raises:
         UsageError: There is not exactly one of ``mixture`` and ``per_split``, or no mixture at all.
 
     Attributes:
-        mixture: The mixture of which training, validation and testing get their shares by the split string;
-            None where each has its own.
-        per_split: The mixtures of training, validation and testing, of which two may be None.
-        multiple_validation_sets: Whether the sources of validation stay apart instead of being blended.
+        mixture: Mixture of all splits, among which each dataset is divided by the split string. Null if each
+            split has its own mixture.
+        per_split: Mixtures of train, valid and test. A split without data has null instead. Null if all
+            splits have the same mixture.
+        multiple_validation_sets: Whether each validation source is a split of its own.
+        defaults: Options that the recipe file sets. Not stored.
 
     Example:
         >>> recipe = BlendRecipe(Mixture((Source("data/web", 0.7), Source("data/code", 0.3))))

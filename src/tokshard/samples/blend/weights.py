@@ -132,11 +132,11 @@ class SourceTokens:
 
 @dataclass(frozen=True, slots=True)
 class BlendWeights(Record):
-    """The weights and the size that make Megatron build what a mixture asks for.
+    """The weights and size that are passed to Megatron.
 
     Attributes:
-        weights: The weight of each source, not normalized; None for a blend without weights.
-        size: The samples of the split that decided; None for all samples.
+        weights: Weight of each source, not normalized. Null for a blend without weights.
+        size: Samples of the split that determined the weights. Null for all samples.
     """
 
     weights: tuple[Amount, ...] | None

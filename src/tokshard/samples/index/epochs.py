@@ -40,22 +40,22 @@ class SplitSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPlan(Record):
-    """The numbers of a dataset's index; they determine the arrays, together with the lengths and a seed.
+    """The numbers of an index, which determine its arrays together with lengths and a seed.
 
     Attributes:
         sequences: Sequences of the split.
         tokens_per_epoch: Tokens of one epoch.
         epochs: Number of epochs.
-        sequence_length: Tokens of a sample, without the extra one.
-        num_samples: Samples requested; null for one epoch.
-        extra_token: Whether a sample has one more token, so that each token has the next as its label.
-        drop_last_partial: Whether tokens that do not fill a sample are dropped; otherwise they become a
-            padded sample.
-        samples: The samples of all epochs, usually more than requested.
+        sequence_length: Tokens of a sample, without the extra token.
+        num_samples: Samples requested. Null for one epoch.
+        extra_token: Whether each sample has one more token, so that every token has the next one as its
+            label.
+        drop_last_partial: Whether tokens that do not fill a sample are dropped. Otherwise they are a padded
+            sample.
+        samples: Samples of all epochs, usually more than requested.
         separate_final_epoch: Whether the last epoch is shuffled separately, after all others.
-        samples_before_final: Samples that end before the last epoch; 0 for one epoch.
-        packed: The numbers of an epoch of packed samples, each of which is shuffled by itself; None for
-            concatenated documents.
+        samples_before_final: Samples that end before the last epoch. 0 for one epoch.
+        packed: Numbers of an epoch of packed samples. Absent for concatenated documents.
     """
 
     sequences: Count

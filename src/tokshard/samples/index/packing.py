@@ -29,10 +29,10 @@ class Packing(Record):
         UsageError: A number is out of range.
 
     Attributes:
-        max_documents: Documents of a sample at most; None for any number.
-        pad_multiple: The room of each document is a multiple of this many tokens, for trainers that pad each
-            document: 2 x context-parallel size. None for no padding.
-        algorithm: The frozen name of the algorithm.
+        max_documents: Maximum number of documents in a sample. Absent without a limit.
+        pad_multiple: The room of each document is rounded up to a multiple of this many tokens, for trainers
+            that pad documents: 2 x context-parallel size. Absent without padding.
+        algorithm: Name of the algorithm.
     """
 
     max_documents: int | None = None
@@ -95,12 +95,12 @@ class Packing(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedEpoch(Record):
-    """The numbers of an epoch of packed samples; they are the same in every epoch.
+    """The numbers of an epoch of packed samples, which are the same for all epochs.
 
     Attributes:
         packing: Options of the packing.
-        documents: The documents of an epoch with at least one token.
-        samples: The samples of an epoch.
+        documents: Documents of an epoch with at least one token.
+        samples: Samples of an epoch.
     """
 
     packing: Packing

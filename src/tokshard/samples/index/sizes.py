@@ -16,14 +16,14 @@ from tokshard.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Sizes(Record):
-    """The samples requested in each split; None for exactly one epoch.
+    """The samples requested in each split.
 
     0 is an ordinary size: a split of size 0 is built, with one epoch, if it has any sequences.
 
     Attributes:
-        train: Samples of training.
-        valid: Samples of validation.
-        test: Samples of testing.
+        train: Training samples. Null for exactly one epoch.
+        valid: Validation samples. Null for exactly one epoch.
+        test: Test samples. Null for exactly one epoch.
     """
 
     train: Count | None
