@@ -1,10 +1,37 @@
-"""docs/reference/formats: the ids of plans and blends follow from the files alone, as the pages specify."""
+"""docs/reference/formats: the fields are those of the docstrings, and ids follow from the files alone."""
 
+import dataclasses
 import hashlib
 import json
+import sys
 from pathlib import Path
 
-GOLDEN = Path(__file__).parent / "golden/formats"
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+import format_pages  # noqa: E402
+
+GOLDEN = ROOT / "tests/golden/formats"
+CLASSES = dict.fromkeys(
+    cls for page in format_pages.PAGES.values() for cls in (page, *format_pages.records_in(page))
+)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_the_docstring_of_a_class_describes_all_of_its_fields(cls):
+    described = format_pages.meanings(cls)
+    assert set(format_pages.stored_fields(cls)) <= set(described)
+    assert set(described) <= {field.name for field in dataclasses.fields(cls)}
+    assert all(text.endswith(".") for text in described.values())
+
+
+@pytest.mark.parametrize("page", format_pages.PAGES)
+def test_the_fields_on_a_page_are_those_of_the_docstrings(page):
+    text = (format_pages.DIRECTORY / page).read_text()
+    assert text == format_pages.format_pages()[page], "run scripts/update_docs"
+    headings = [line for line in text.splitlines() if line.startswith("### ")]
+    assert len(headings) == len(set(headings))
 
 
 def digest(value):
