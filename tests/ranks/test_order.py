@@ -163,7 +163,7 @@ def test_json_that_is_no_order_is_an_integrity_error(value):
 
 def test_another_algorithm_names_both():
     changed = GOOD | {"transforms": [GOOD["transforms"][0] | {"algorithm": "tokshard.feistel/9"}]}
-    with pytest.raises(IntegrityError, match=r"tokshard\.feistel/1, got 'tokshard\.feistel/9'") as caught:
+    with pytest.raises(IntegrityError, match=r"'tokshard\.feistel/1', got 'tokshard\.feistel/9'") as caught:
         decode(SampleOrder, changed, "plan.json")
     assert "upgrade tokshard" in caught.value.hint
 

@@ -139,7 +139,7 @@ def _show_shuffle(report: MergeReport) -> None:
     shuffle, sizes, free_bytes = report.options.shuffle, report.shuffle_sizes, report.free_bytes
     if shuffle is None or sizes is None:
         return
-    rendering.line(f"order: shuffled with seed {shuffle.seed} ({shuffle.algorithm})")
+    rendering.line(f"order: shuffled with seed {shuffle.seed} ({shuffle.ALGORITHM})")
     passes = counted(sizes.passes, "pass", "passes")
     means = f"{size(sizes.memory_bytes)} of memory"
     if sizes.scratch_bytes:

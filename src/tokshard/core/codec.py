@@ -251,11 +251,18 @@ class _Shape(NamedTuple):
 
 @functools.cache
 def _shape_of(cls: Any) -> _Shape:
-    constants = {"schema": cls.SCHEMA} if hasattr(cls, "SCHEMA") else {}
-    constants |= dict([cls.TAG]) if hasattr(cls, "TAG") else {}
     hints, fields = typing.get_type_hints(cls, include_extras=True), dataclasses.fields(cls)
     readers = {field.name: _reader(hints[field.name]) for field in fields}
-    return _Shape(constants, readers, frozenset(field.name for field in fields if field.default is not None))
+    return _Shape(
+        constants_of(cls), readers, frozenset(field.name for field in fields if field.default is not None)
+    )
+
+
+def constants_of(cls: Any) -> dict[str, str]:
+    """Return the fields whose values the class fixes: its schema, its tag and its algorithm."""
+    schema = {"schema": cls.SCHEMA} if hasattr(cls, "SCHEMA") else {}
+    algorithm = {"algorithm": cls.ALGORITHM} if hasattr(cls, "ALGORITHM") else {}
+    return schema | dict([cls.TAG] if hasattr(cls, "TAG") else []) | algorithm
 
 
 @functools.cache

@@ -41,4 +41,4 @@ def shuffle_text(manifest: Manifest) -> str | None:
     shuffle = options.shuffle if isinstance(options, MergeParameters) else None
     if shuffle is None:
         return "documents of merged datasets were shuffled"
-    return f"documents are shuffled with seed {shuffle.seed} ({shuffle.algorithm})"
+    return f"documents are shuffled with seed {shuffle.seed} ({shuffle.ALGORITHM})"

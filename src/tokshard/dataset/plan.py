@@ -120,11 +120,11 @@ class DocumentShuffle(Record):
 
     Attributes:
         seed: Seed of the order (``--shuffle``).
-        algorithm: Name of the order: documents are sorted by a keyed hash of their numbers.
     """
 
+    ALGORITHM: ClassVar[str] = SORTED_ALGORITHM
+
     seed: Count
-    algorithm: Literal["tokshard.sorted/1"] = SORTED_ALGORITHM
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar
 
 from tokshard.core.codec import Amount, Count, Record, Sha256
 from tokshard.errors import UsageError
 from tokshard.ranks.assignment import Assignment
 from tokshard.ranks.sources import FileFingerprint
 
-SourceEpochAlgorithm = Literal["tokshard.feistel/1:lap"]
-SOURCE_EPOCH_ALGORITHM: SourceEpochAlgorithm = "tokshard.feistel/1:lap"
 """The frozen name of the order of an epoch of one source; keys are derived from it."""
 
 
@@ -34,15 +32,15 @@ class Reweighting(Record):
             and one past the last.
         source_epochs: Fingerprint of the array of source epochs: int64 rows of source, source epoch and first
             sample of the plan in it.
-        algorithm: Name of the order of a source epoch.
     """
+
+    ALGORITHM: ClassVar[str] = "tokshard.feistel/1:lap"
 
     weights: tuple[Amount, ...]
     seed: Count
     next_source_epochs: tuple[Count, ...]
     unread: FileFingerprint
     source_epochs: FileFingerprint
-    algorithm: SourceEpochAlgorithm = SOURCE_EPOCH_ALGORITHM
 
     def _validate(self) -> None:
         if len(self.next_source_epochs) != len(self.weights):

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
     KeyOf = Callable[[Integers], NDArray[Any]]
-
-
-BUCKETING_ALGORITHM: Final = "tokshard.bucketing/1"
 
 
 @dataclass(frozen=True)
@@ -153,7 +150,6 @@ class Bucketing(Record):
         pack: Number of similar samples that are placed together: micro-batch size times data-parallel size.
         seed: Seed.
         per_epoch: Whether each epoch has its own order.
-        algorithm: Name of the algorithm.
 
     Example:
         >>> lengths = np.array([9, 1, 8, 2, 7, 3, 6, 4])
@@ -164,13 +160,13 @@ class Bucketing(Record):
     """
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "bucketing")
+    ALGORITHM: ClassVar[str] = "tokshard.bucketing/1"
 
     samples: Positive
     buffer: int
     pack: int
     seed: Count
     per_epoch: bool = True
-    algorithm: Literal["tokshard.bucketing/1"] = BUCKETING_ALGORITHM
 
     def _validate(self) -> None:
         if self.samples < 1 or self.pack < 1 or self.buffer < 1 or self.buffer % self.pack:
@@ -197,7 +193,7 @@ class Bucketing(Record):
 
     def window_order(self, keys: NDArray[Any], epoch: int, window: int) -> Integers:
         """Return the order of one window: place after bucketing to place before, from the window's keys."""
-        base = derive_key(BUCKETING_ALGORITHM, self.seed, epoch if self.per_epoch else 0)
+        base = derive_key(self.ALGORITHM, self.seed, epoch if self.per_epoch else 0)
         key = subkeys(base, np.array([window], dtype=np.int64))
         ties, packs, members = (_part_key(key, number) for number in range(3))
         places = np.arange(keys.size, dtype=np.int64)

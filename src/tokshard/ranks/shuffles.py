@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-TORCH_ALGORITHM: Final = "torch.randperm/1"
-
 
 @dataclass(frozen=True, slots=True)
 class TorchPermutation(Record):
@@ -41,15 +39,14 @@ class TorchPermutation(Record):
         samples: Number of positions. Positions after the last block are unchanged.
         length: Positions of a block.
         blocks: Number of blocks: the data-parallel size with data sharding, otherwise 1.
-        algorithm: Name of the algorithm.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "torch-permutation")
+    ALGORITHM: ClassVar[str] = "torch.randperm/1"
 
     samples: Positive
     length: Positive
     blocks: Positive
-    algorithm: Literal["torch.randperm/1"] = TORCH_ALGORITHM
 
     def _validate(self) -> None:
         if min(self.length, self.blocks) < 1 or self.length * self.blocks > self.samples:
@@ -79,16 +76,15 @@ class Shuffle(Record):
         window: Positions of a window.
         seed: Seed.
         per_epoch: Whether each epoch has its own order.
-        algorithm: Name of the algorithm.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "shuffle")
+    ALGORITHM: ClassVar[str] = FEISTEL_ALGORITHM
 
     samples: Positive
     window: Positive
     seed: Count
     per_epoch: bool = True
-    algorithm: Literal["tokshard.feistel/1"] = FEISTEL_ALGORITHM
 
     def _validate(self) -> None:
         if self.samples < 1 or self.window < 1:
@@ -124,15 +120,14 @@ class ShardShuffle(Record):
         sizes: Number of samples of each shard, in key order.
         seed: Seed.
         per_epoch: Whether each epoch has its own order.
-        algorithm: Name of the algorithm.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "shard-shuffle")
+    ALGORITHM: ClassVar[str] = SORTED_ALGORITHM
 
     sizes: tuple[Count, ...]
     seed: Count
     per_epoch: bool = True
-    algorithm: Literal["tokshard.sorted/1"] = SORTED_ALGORITHM
 
     def _validate(self) -> None:
         if not self.sizes or min(self.sizes) < 0 or not sum(self.sizes):
@@ -176,16 +171,15 @@ class BlockShuffle(Record):
         block: Positions of a block.
         seed: Seed.
         per_epoch: Whether each epoch has its own order.
-        algorithm: Name of the algorithm.
     """
 
     TAG: ClassVar[tuple[str, str]] = ("transform", "block-shuffle")
+    ALGORITHM: ClassVar[str] = FEISTEL_ALGORITHM
 
     samples: Positive
     block: Positive
     seed: Count
     per_epoch: bool = True
-    algorithm: Literal["tokshard.feistel/1"] = FEISTEL_ALGORITHM
 
     def _validate(self) -> None:
         if self.samples < 1 or self.block < 1:

@@ -97,14 +97,14 @@ class Composition(Record):
 def _transform(transform: Transform) -> str:
     if isinstance(transform, TorchPermutation):
         each = "all" if transform.blocks == 1 else f"each of {count(transform.blocks)} blocks of"
-        return f"{each} {count(transform.length)} permuted by {transform.algorithm}, seeded by the epoch"
+        return f"{each} {count(transform.length)} permuted by {transform.ALGORITHM}, seeded by the epoch"
     if isinstance(transform, Selection):
         intervals = counted(transform.kept.starts.size, "interval")
         return f"remaining: {count(transform.samples)} of {count(transform.of)} samples ({intervals})"
     if isinstance(transform, ConsumptionOrder):
         return "the reading order of the continued plan"
     each_epoch = ", different in each epoch" if transform.per_epoch else ", the same in each epoch"
-    return f"{_seeded(transform)} by {transform.algorithm}, seed {transform.seed}{each_epoch}"
+    return f"{_seeded(transform)} by {transform.ALGORITHM}, seed {transform.seed}{each_epoch}"
 
 
 def _seeded(transform: Bucketing | Shuffle | BlockShuffle | ShardShuffle) -> str:

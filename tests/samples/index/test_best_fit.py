@@ -170,7 +170,7 @@ def test_epochs_that_come_later_do_not_change_the_earlier_ones():
 
 
 def test_the_algorithm_of_this_name_is_frozen():
-    assert Packing().algorithm == "tokshard.best-fit/1"
+    assert Packing.ALGORITHM == "tokshard.best-fit/1"
     lengths = np.array([5, 0, 17, 3, 8, 1, 9, 26, 2, 3, 8, 12, 4, 4], np.int32)
     index = GPTDatasetIndex.build(
         lengths, range(14), sequence_length=8, seed=1234, num_samples=None, packing=Packing(max_documents=3)

@@ -18,7 +18,7 @@ def common_packing(packings: Iterable[Packing | None]) -> Packing | None:
 
     Example:
         >>> common_packing([Packing(), Packing()]), common_packing([Packing(), None])
-        (Packing(max_documents=None, pad_multiple=None, algorithm='tokshard.best-fit/1'), None)
+        (Packing(max_documents=None, pad_multiple=None), None)
     """
     found = set(packings)
     return found.pop() if len(found) == 1 else None

@@ -15,7 +15,7 @@ import numpy as np
 
 from tokshard.core.keyed_orders import Bijection, derive_key, subkeys
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.ranks.history import SOURCE_EPOCH_ALGORITHM
+from tokshard.ranks.history import Reweighting
 from tokshard.ranks.intervals import Intervals
 from tokshard.ranks.replan.remainder import Remainder
 
@@ -88,7 +88,7 @@ class SourceProgress:
         found = np.empty(places.shape, dtype=np.int64)
         for epoch in np.unique(epochs):
             key = subkeys(
-                derive_key(SOURCE_EPOCH_ALGORITHM, seed, self.next_epoch + int(epoch)),
+                derive_key(Reweighting.ALGORITHM, seed, self.next_epoch + int(epoch)),
                 np.array([source], dtype=np.int64),
             )
             of_epoch = epochs == epoch

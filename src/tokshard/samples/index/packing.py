@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from tokshard.core.codec import Positive, Record
 from tokshard.errors import UsageError
 
 PackMethod = Literal["concat", "best-fit"]
 PACK_METHODS: Final = ("concat", "best-fit")
-
-BEST_FIT_ALGORITHM: Final = "tokshard.best-fit/1"
 
 MAX_PACKED_SEQUENCE_LENGTH = 1 << 24
 """Tables of the packer have an entry for each length up to the sequence length."""
@@ -32,12 +30,12 @@ class Packing(Record):
         max_documents: Maximum number of documents in a sample. Absent without a limit.
         pad_multiple: The room of each document is rounded up to a multiple of this many tokens, for trainers
             that pad documents: 2 x context-parallel size. Absent without padding.
-        algorithm: Name of the algorithm.
     """
+
+    ALGORITHM: ClassVar[str] = "tokshard.best-fit/1"
 
     max_documents: int | None = None
     pad_multiple: int | None = None
-    algorithm: Literal["tokshard.best-fit/1"] = BEST_FIT_ALGORITHM
 
     def _validate(self) -> None:
         for option, value in (
