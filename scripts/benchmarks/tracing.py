@@ -51,6 +51,7 @@ def write_pair(prefix: Path, lengths: np.ndarray) -> int:
 
 def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
     """Write what tells where the documents come from."""
+    from tokshard.core.codec import TOOL
     from tokshard.dataset.manifest import (
         DatasetFiles,
         DatasetRecord,
@@ -59,7 +60,6 @@ def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
         Manifest,
         RecordCounts,
         TokenFileRecord,
-        Tool,
     )
     from tokshard.dataset.plan import AdoptionParameters
     from tokshard.dataset.records import UnitRecord, to_line
@@ -91,7 +91,7 @@ def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
             file.write(to_line(unit))
     content_bytes = count * RECORD_BYTES
     manifest = Manifest(
-        tool=Tool(),
+        tool=TOOL,
         fingerprint="0" * 64,
         dataset=DatasetRecord(
             dtype="uint16",

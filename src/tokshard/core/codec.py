@@ -415,5 +415,8 @@ class Tool(Record):
         version: Version of the program.
     """
 
-    name: str = "tokshard"
-    version: str = __version__
+    name: str
+    version: str
+
+
+TOOL = Tool("tokshard", __version__)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from tokshard.core.background import Background
-from tokshard.core.codec import Amount, Count, Document, Tool
+from tokshard.core.codec import TOOL, Amount, Count, Document
 from tokshard.core.formatting import counted, listed
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.build_run import OutputState
@@ -337,7 +337,7 @@ def _manifest(job: _ExportJob, shards: list[WrittenShard], files: tuple[Exported
     added = sum(shard.added for shard in shards)
     return sealed(
         ExportManifest(
-            tool=Tool(),
+            tool=TOOL,
             fingerprint=plan.fingerprint,
             parameters=plan.parameters,
             source=plan.source,

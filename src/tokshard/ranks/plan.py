@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from tokshard.core.codec import Bounds, Document, Positive, Record, Sha256, Tool, encode
+from tokshard.core.codec import Bounds, Document, Positive, Record, Sha256, TOOL, Tool, encode
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset import products
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch, allowed_warnings
@@ -175,7 +175,7 @@ class Plan(Document):
     ) -> Self:
         """Return the plan of some streams, with its id."""
         plan_id = _identity(topology, streams)
-        return cls(Tool(), plan_id, topology, streams, history, warnings, tokenizer, tokenizer_mismatches)
+        return cls(TOOL, plan_id, topology, streams, history, warnings, tokenizer, tokenizer_mismatches)
 
     def _validate(self) -> None:
         if not self.streams:

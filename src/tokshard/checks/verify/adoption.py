@@ -9,7 +9,7 @@ from tokshard.checks.verify.content import examine_tokens, expectations
 from tokshard.checks.verify.context import VerifyContext
 from tokshard.checks.verify.index import IndexFacts
 from tokshard.checks.verify.report import ProductFindings
-from tokshard.core.codec import Tool
+from tokshard.core.codec import TOOL
 from tokshard.dataset.manifest import (
     INDEXED,
     UNITS_NAME,
@@ -164,7 +164,7 @@ def _manifest(
     )
     return sealed(
         Manifest(
-            tool=Tool(),
+            tool=TOOL,
             fingerprint=BuildPlan((adopted,), tokenizer, options).fingerprint,
             dataset=DatasetRecord(
                 dtype=facts.header.dtype.name,

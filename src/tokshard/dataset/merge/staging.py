@@ -16,7 +16,7 @@ from operator import add
 
 import xxhash
 
-from tokshard.core.codec import MAX_JSON_BYTES, Count, Record, Tool, Xxh3, decode, dump_json, encode
+from tokshard.core.codec import MAX_JSON_BYTES, TOOL, Count, Record, Xxh3, decode, dump_json, encode
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.dataset.manifest import (
     INDEXED,
@@ -218,7 +218,7 @@ def stage(
     )
     manifest = sealed(
         Manifest(
-            tool=Tool(),
+            tool=TOOL,
             fingerprint=plan.fingerprint,
             dataset=dataset_record(inputs, multimodal=multimodal),
             files=DatasetFiles(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokshard.core.codec import Tool
+from tokshard.core.codec import TOOL
 from tokshard.dataset import layout
 from tokshard.dataset.index_file import FileColumn, write_index
 from tokshard.dataset.manifest import (
@@ -57,7 +57,7 @@ def stage(
     has_eod = None if parameters.eod_id is None or not sequences else ended == sequences
     manifest = sealed(
         Manifest(
-            tool=Tool(),
+            tool=TOOL,
             fingerprint=plan.fingerprint,
             dataset=DatasetRecord(
                 dtype=parameters.dtype,

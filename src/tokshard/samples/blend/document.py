@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from tokshard.core.codec import Bounds, Count, Document, Record, Sha256, Tool, encode
+from tokshard.core.codec import Bounds, Count, Document, Record, Sha256, TOOL, Tool, encode
 from tokshard.core.formatting import counted
 from tokshard.dataset import products
 from tokshard.dataset.fingerprint import DatasetFingerprint

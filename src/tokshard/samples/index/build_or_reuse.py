@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from tokshard.core.codec import TOOL
 from tokshard.core.open_cache import OpenCache, affordable
 from tokshard.core.progress import Progress
 from tokshard.core.thread_runner import ThreadRunner
@@ -323,6 +324,7 @@ def write(target: CacheTarget, arrays: Arrays | Blocks, tell: Callable[[int], No
 
 def _sidecar(target: CacheTarget, files: dict[str, FileRecord]) -> Sidecar:
     return Sidecar(
+        tool=TOOL,
         description_md5=target.entry.hash,
         origin=target.content.origin,
         files=files,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import Annotated, Any, Self, TYPE_CHECKING
 
 import numpy as np
 
@@ -112,7 +112,7 @@ class Sidecar(Document):
     SCHEMA = "tokshard.cache/2"
     OLDER_HINT = "build it again with the same tokshard build-indices or tokshard blend command"
 
-    tool: Tool = field(default_factory=Tool)
+    tool: Tool
     description_md5: Md5
     origin: IndexOrigin | None
     files: dict[str, FileRecord]

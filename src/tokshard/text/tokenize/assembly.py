@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from tokshard.core.codec import Record, Tool, Xxh3, decode, encode
+from tokshard.core.codec import Record, TOOL, Tool, Xxh3, decode, encode
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
@@ -251,7 +251,7 @@ class Assembly:
             )
             manifest = sealed(
                 Manifest(
-                    tool=Tool(),
+                    tool=TOOL,
                     fingerprint=plan.fingerprint,
                     dataset=_dataset_record(
                         self, k, field, split_name, parameters.dtype, self._unrepresented(k, plan, parameters)
