@@ -87,9 +87,9 @@ class Format(Protocol):
 
 def count_shards(form: Format) -> int:
     """Return the number of shards of a format that cuts between records."""
-    number, position = 0, Position()
+    number, position = 0, Position(0, 0)
     while (shard := form.next_shard(number, position)) is not None:
-        number, position = number + 1, Position(shard.stop)
+        number, position = number + 1, Position(shard.stop, 0)
     return number
 
 

@@ -272,7 +272,7 @@ def _write_shards(job: _ExportJob, progress: Progress) -> tuple[list[WrittenShar
         _reading(job, shards, progress),
         _Pipeline(output.work, journal) as line,
     ):
-        position = shards[-1].next if shards else Position()
+        position = shards[-1].next if shards else Position(0, 0)
         while (shard := form.next_shard(len(shards), position)) is not None:
             written = form.write(shard, position, line.stage)
             line.add(written)

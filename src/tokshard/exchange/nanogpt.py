@@ -217,7 +217,7 @@ class NanogptFormat:
         layout, wanted, written = self._layout, shard.tokens, 0
         split = "val" if shard.number < layout.val_shards else "train"
         name = f"{layout.name}_{split}_{shard.number:06d}{TOKENS_SUFFIX}"
-        following = Position(self._records.count)
+        following = Position(self._records.count, 0)
         documents = 0
         with stage.file(name, tokens=wanted) as file:
             file.write(Header(layout.kind, wanted, layout.dtype).to_bytes())
@@ -266,7 +266,7 @@ class NanogptFormat:
         for block in self._conversion.blocks(begin, end):
             if not offset:
                 first = np.array([layout.bos_id], layout.dtype)
-                yield _Piece(np.concatenate([first, block]), np.zeros(1, np.int64), Position(record))
+                yield _Piece(np.concatenate([first, block]), np.zeros(1, np.int64), Position(record, 0))
                 offset = 1
             else:
                 yield _Piece(block, np.empty(0, np.int64), Position(record, offset))
@@ -307,4 +307,4 @@ class NanogptFormat:
                 slices = zip(edges[:-1].tolist(), stops.tolist(), strict=True)
                 stream = np.frombuffer(bytearray().join([view[i:j] for i, j in slices]), layout.dtype)
         stream[starts] = layout.bos_id
-        yield _Piece(stream, starts, Position(first))
+        yield _Piece(stream, starts, Position(first, 0))

@@ -91,7 +91,7 @@ class ParquetFormat:
         ):
             for first, stop in self._row_groups(shard):
                 writer.write_table(self._table(first, stop), row_group_size=max(1, stop - first))
-        return WrittenShard(shard.number, stage.take(), Position(shard.stop))
+        return WrittenShard(shard.number, stage.take(), Position(shard.stop, 0), 0)
 
     def finish(self, written: Sequence[WrittenShard], stage: Stage) -> None:
         """Write nothing: there is no file about all shards."""

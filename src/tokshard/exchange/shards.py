@@ -49,8 +49,8 @@ class ExportedFile(Record):
 class Position(Record):
     """The place in the records where the next shard begins."""
 
-    record: Count = 0
-    offset: Count = 0
+    record: Count
+    offset: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class WrittenShard(Record):
     number: Count
     files: tuple[ExportedFile, ...]
     next: Position
-    added: Count = 0
+    added: Count
 
     @property
     def tokens(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,8 @@ from tokshard.errors import IntegrityError
 from tokshard.text.tokenize.counts import FieldCounts, UnitCounts
 from tokshard.text.tokenize.part import PartHeader, PartReader, PartWriter, UnitKey
 
-COUNTS = UnitCounts(records=3, documents=2, rejected={"not-object": 1}, fields=(FieldCounts(tokens=7),))
+FIELDS = (FieldCounts(7, 0, 0, 0, 0),)
+COUNTS = replace(UnitCounts.none(), records=3, documents=2, rejected={"not-object": 1}, fields=FIELDS)
 HEADER = PartHeader(
     file=2,
     unit=5,

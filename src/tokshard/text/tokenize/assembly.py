@@ -143,7 +143,7 @@ class Assembly:
         self._parts = parts
         self.next = UnitKey(0, 0)
         self.is_full = False
-        self.counts = self._layout.no_counts()
+        self.counts = UnitCounts.none(self._layout.outputs, self._layout.splits)
         self.input_bytes_done = 0
         self._advice = ""
         self._lines_of_file = 0
@@ -468,7 +468,7 @@ def _record_counts(counts: UnitCounts) -> RecordCounts:
 
 def _input_records(assembly: Assembly, plan: BuildPlan, split: int) -> tuple[InputRecord, ...]:
     sources = [source for source in plan.inputs if isinstance(source, TextInput)]
-    counts = [UnitCounts()] * len(sources)
+    counts = [UnitCounts.none()] * len(sources)
     digests: list[list[str]] = [[] for _ in sources]
     for unit in assembly.units():
         header = unit.header

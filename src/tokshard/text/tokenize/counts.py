@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tokshard.core.codec import Count, Record
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 class FieldCounts(Record):
     """The counts of one output of a unit, or of many units."""
 
-    tokens: Count = 0
-    sequences: Count = 0
-    empty_documents: Count = 0
-    eod_in_text: Count = 0
-    longest_sequence: Count = 0
+    tokens: Count
+    sequences: Count
+    empty_documents: Count
+    eod_in_text: Count
+    longest_sequence: Count
     unrepresented: UnrepresentedText | None = None
 
     def __add__(self, other: FieldCounts) -> FieldCounts:
@@ -45,8 +45,8 @@ def dropped_characters(rows: NDArray[np.int64]) -> UnrepresentedText:
 class SplitCounts(Record):
     """The counts of one split of a unit, or of many units."""
 
-    documents: Count = 0
-    compared: Count = 0
+    documents: Count
+    compared: Count
 
     def __add__(self, other: SplitCounts) -> SplitCounts:
         return SplitCounts(self.documents + other.documents, self.compared + other.compared)
@@ -59,16 +59,22 @@ class UnitCounts(Record):
     Always ``records == documents + rejected_total + excluded_total``.
     """
 
-    records: Count = 0
-    documents: Count = 0
-    lines: Count = 0
-    blank_lines: Count = 0
-    content_bytes: Count = 0
-    compared: Count = 0
-    rejected: dict[str, Count] = field(default_factory=dict)
-    fields: tuple[FieldCounts, ...] = ()
+    records: Count
+    documents: Count
+    lines: Count
+    blank_lines: Count
+    content_bytes: Count
+    compared: Count
+    rejected: dict[str, Count]
+    fields: tuple[FieldCounts, ...]
     excluded: dict[str, Count] | None = None
     splits: tuple[SplitCounts, ...] | None = None
+
+    @classmethod
+    def none(cls, outputs: int = 0, splits: int = 1) -> UnitCounts:
+        """Return the counts of no unit."""
+        fields = (FieldCounts(0, 0, 0, 0, 0),) * outputs
+        return cls(0, 0, 0, 0, 0, 0, {}, fields, None, (SplitCounts(0, 0),) * splits if splits > 1 else None)
 
     def __add__(self, other: UnitCounts) -> UnitCounts:
         # The outputs of both are the same.

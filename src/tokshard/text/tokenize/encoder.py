@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -271,7 +271,7 @@ class UnitEncoder:
 
         spec, unit = self._spec, task.unit
         layout = spec.layout
-        counts = layout.no_counts()
+        counts = UnitCounts.none(layout.outputs, layout.splits)
         self._comparisons = []
         content_digest = xxhash.xxh3_128()
         input_bytes = _InputBytes(unit)
@@ -289,7 +289,7 @@ class UnitEncoder:
                 check=text_check(spec.tokenizer_identity),
                 selection=spec.selection,
             ):
-                outputs = [FieldCounts()] * layout.outputs
+                outputs = list(UnitCounts.none(layout.outputs).fields)
                 splits = []
                 for split in range(layout.splits):
                     documents = batch.of_split(split)
@@ -302,7 +302,7 @@ class UnitEncoder:
                         for field, rows in self._dropped(documents, task):
                             k = layout.outputs_of(split)[field]
                             part.write(f"characters.{k}", rows.data)
-                            outputs[k] += FieldCounts(unrepresented=dropped_characters(rows))
+                            outputs[k] = replace(outputs[k], unrepresented=dropped_characters(rows))
                     part.write(f"offsets.{split}", documents.offsets.data)
                     splits.append(SplitCounts(documents.documents, len(chosen) if self._compares else 0))
                     uncompared[split].extend(documents.offsets[too_large].tolist())

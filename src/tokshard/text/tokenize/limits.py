@@ -73,9 +73,9 @@ class Limits:
 
         Example:
             >>> import numpy as np
-            >>> Limits(tokens=5).place(UnitCounts(), np.array([2, 3, 0, 1]))
+            >>> Limits(tokens=5).place(UnitCounts.none(), np.array([2, 3, 0, 1]))
             (2, True)
-            >>> Limits(tokens=4).place(UnitCounts(), np.array([2, 3, 0, 1]))
+            >>> Limits(tokens=4).place(UnitCounts.none(), np.array([2, 3, 0, 1]))
             (1, False)
         """
         import numpy as np

@@ -43,7 +43,7 @@ from tokshard.storage.reading import open_descriptor, read_at, read_into
 from tokshard.storage.syscalls import Buffer
 from tokshard.text.corpus.rejection import RejectedRecord
 from tokshard.text.corpus.units import Unit
-from tokshard.text.tokenize.counts import FieldCounts, SplitCounts, UnitCounts
+from tokshard.text.tokenize.counts import UnitCounts
 
 _MAGIC = b"TOKPART5"
 _TAIL = struct.Struct("<Q16s8s")
@@ -113,13 +113,6 @@ class OutputLayout:
             *(f"offsets.{split}" for split in range(self.splits)),
             "rejected",
         ]
-
-    def no_counts(self) -> UnitCounts:
-        """Return the counts of no unit."""
-        return UnitCounts(
-            fields=(FieldCounts(),) * self.outputs,
-            splits=(SplitCounts(),) * self.splits if self.splits > 1 else None,
-        )
 
 
 @dataclass(frozen=True, slots=True)

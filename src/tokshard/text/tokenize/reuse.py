@@ -216,7 +216,8 @@ def keep_only(directory: str, fitting: Collection[UnitKey], options: TokenizePar
     parts = os.path.join(directory, "parts")
     kept = journal_bytes = 0
     limits = Limits(options.limit, options.max_tokens)
-    counts = OutputLayout.of(options).no_counts()
+    layout = OutputLayout.of(options)
+    counts = UnitCounts.none(layout.outputs, layout.splits)
     for units, checkpoint in checkpoints:
         counts = sum((unit.header.counts for unit in units), counts)
         if any(unit.header.key not in fitting for unit in units) or not limits.allow(counts):
