@@ -42,21 +42,16 @@ def words(count: int) -> list[str]:
 
 def link(names: list[str], samples: int, mixture: list[str]) -> None:
     """Build the index of the first dataset, and give all others the same under their own names."""
-    from tokshard.samples.blend.options import BuilderConfig
+    from tokshard.samples.blend.options import BlendOptions
     from tokshard.samples.blend.plan import plan_requests
-    from tokshard.samples.blend.recipe_files import parse_words
     from tokshard.samples.index.entry import CacheEntry, Sidecar
-    from tokshard.samples.index.options import neutral_identifiers
     from tokshard.samples.index.planned_indexes import plan_indexes
     from tokshard.samples.index.sizes import Sizes
 
-    config = BuilderConfig(
-        sequence_length=SEQUENCE_LENGTH,
-        sizes=Sizes(samples, 0, 0),
-        tokenizer=neutral_identifiers(names[0]),
-        split="1,0,0",
+    options = BlendOptions(
+        tuple(mixture), sequence_length=SEQUENCE_LENGTH, num_samples=Sizes(samples, 0, 0), split="1,0,0"
     )
-    (outline,) = plan_requests(parse_words(mixture), config)
+    (outline,) = plan_requests(*options.resolve())
     (first,) = plan_indexes(outline.requests[:1], cache_directory="cache").build()
     sidecar = Sidecar.read(first.entry.sidecar_path)
     for name, request in zip(names[1:], outline.requests[1:], strict=True):

@@ -9,6 +9,7 @@ import numpy as np
 from tokshard.checks.verify.job import verify
 from tokshard.checks.verify.options import VerifyOptions
 from tokshard.samples.blend.options import BuilderConfig
+from tokshard.samples.blend.recipe import BlendRecipe, Mixture
 from tokshard.samples.index.sizes import Sizes
 
 TOKENIZER = {"class": "a.Tokenizer", "tokenizer_path": "/models/x"}
@@ -107,9 +108,30 @@ def write_sources(directory, counts=(60, 40, 50)):
     ]
 
 
-def config_for(train=100, valid=0, test=0, *, split="80,10,10", **changes):
-    settings = {"sequence_length": 16, "tokenizer": TOKENIZER, **changes}
-    return BuilderConfig(sizes=Sizes(train, valid, test), split=split, **settings)
+def config_for(train=100, valid=0, test=0, **changes):
+    """Return parameters of a builder: Megatron's defaults, but for short samples."""
+    settings = {
+        "sequence_length": 16,
+        "sizes": Sizes(train, valid, test),
+        "tokenizer": TOKENIZER,
+        "split": "80,10,10",
+        "seed": 1234,
+        "surplus": 0.005,
+        "extra_token": True,
+        "drop_last_partial": True,
+        "path_as": (),
+    }
+    return BuilderConfig(**settings | changes)
+
+
+def mixture_of(*sources, unit="samples", temperature=1.0):
+    """Return a mixture of sources."""
+    return Mixture(sources, unit, temperature)
+
+
+def recipe_of(*sources, **options):
+    """Return a recipe with one mixture for all splits."""
+    return BlendRecipe(mixture_of(*sources, **options), None, multiple_validation_sets=False)
 
 
 def snapshot(directory):

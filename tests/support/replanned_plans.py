@@ -6,7 +6,7 @@ import collections
 
 import numpy as np
 
-from support.blends import TOKENIZER, write_dataset
+from support.blends import config_for, recipe_of, write_dataset
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.plan import Plan
@@ -25,10 +25,8 @@ from tokshard.ranks.sources import (
 from tokshard.ranks.summary import coverage_of
 from tokshard.ranks.topology import Topology
 from tokshard.samples.blend.job import build_blend
-from tokshard.samples.blend.options import BuilderConfig
-from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
+from tokshard.samples.blend.recipe import Source
 from tokshard.samples.index.epochs import EpochPlan, plan_epochs
-from tokshard.samples.index.sizes import Sizes
 
 FINGERPRINT = FileFingerprint(128, "0" * 64)
 
@@ -161,14 +159,7 @@ def write_blend(directory, weights, samples, *, tokens, name="blend", cache="cac
     for prefix, count in tokens.items():
         if not (directory / f"{prefix}.idx").exists():
             write_dataset(str(directory / prefix), [7] * (count // 7), first_token=len(prefix) * 1000)
-    recipe = BlendRecipe(
-        Mixture(tuple(Source(str(directory / source), weights[source]) for source in weights))
-    )
-    config = BuilderConfig(
-        sequence_length=8,
-        sizes=Sizes(samples, 0, 0),
-        split="1",
-        tokenizer=TOKENIZER,
-    )
+    recipe = recipe_of(*(Source(str(directory / source), weights[source]) for source in weights))
+    config = config_for(samples, sequence_length=8, split="1")
     build_blend(recipe, config, directory / name, cache_directory=directory / cache)
     return directory / name

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.blends import config_for
 from support.index_caches import write_dataset
 from tokshard.checks.doctor.forecast import recipe_of_launch
 from tokshard.checks.doctor.job import DoctorOptions, JobDiagnosis, doctor
@@ -65,7 +66,7 @@ def data(tmp_path, monkeypatch):
 
 
 def builder_config(launch: LaunchArguments, version="0.19", **changes) -> BuilderConfig:
-    return BuilderConfig(
+    return config_for(
         sequence_length=launch.seq_length,
         sizes=launch.sizes(),
         split=launch.split or "969, 30, 1",
@@ -206,7 +207,7 @@ def test_a_cache_of_another_tokenizer_is_not_taken_for_the_jobs(data):
 
 def test_neutral_names_are_those_of_no_job(data):
     sizes = HEALTHY.sizes()
-    config = BuilderConfig(sequence_length=16, sizes=sizes, split="9,1", tokenizer={"class": "tokshard"})
+    config = config_for(sizes=sizes, split="9,1", tokenizer={"class": "tokshard"})
     build_blend(recipe_of_launch(HEALTHY, PathMapping()), config, "mix", cache_directory="cache")
     for launch in (HEALTHY, replace(HEALTHY, tokenizer_type=None, tokenizer_model=None)):
         assert {lookup.condition for lookup in diagnose(launch).lookups} == {"missing"}
@@ -472,7 +473,7 @@ NAMES = st.lists(st.sampled_from(["a", "b", "ab"]), min_size=1, max_size=3).map(
     NAMES,
 )
 def test_paths_here_and_there_are_each_others_inverse(pairs, path):
-    config = BuilderConfig(sequence_length=1, sizes=Sizes(0, 0, 0), tokenizer={}, path_as=tuple(pairs))
+    config = config_for(path_as=tuple(pairs))
     there = config.training_path(path)
     back = PathMapping(tuple(pairs)).inverse().map(there)
     assert config.training_path(back) == there

@@ -2,11 +2,11 @@ import itertools
 
 import pytest
 
-from support.blends import config_for, write_sources
+from support.blends import config_for, recipe_of, write_sources
 from tokshard.errors import UsageError
 from tokshard.samples.blend.emission import emit_megatron_args, emit_megatron_json, emit_megatron_words
 from tokshard.samples.blend.plan import plan_blend
-from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
+from tokshard.samples.blend.recipe import Source
 from tokshard.samples.blend.recipe_files import parse_per_split_words, parse_words
 
 
@@ -24,13 +24,9 @@ def test_the_arguments_that_sizes_come_from_are_emitted_as_they_are(sources):
 
 
 def test_arguments_and_json_of_a_plan_are_read_back_as_the_same_plan(sources):
-    mixture = Mixture(
-        tuple(
-            Source(prefix, weight, max_epochs=2)
-            for prefix, weight in zip(sources, (0.7, 0.2, 0.1), strict=True)
-        )
-    )
-    plan = plan_blend(BlendRecipe(mixture), config_for(200, 8, 8))
+    weights = zip(sources, (0.7, 0.2, 0.1), strict=True)
+    recipe = recipe_of(*(Source(prefix, weight, max_epochs=2) for prefix, weight in weights))
+    plan = plan_blend(recipe, config_for(200, 8, 8))
     words = emit_megatron_args(plan, "/cache")
     begin, end = words.index("--data-path") + 1, words.index("--split")
     assert dict(itertools.pairwise(words))["--train-samples"] == "200"

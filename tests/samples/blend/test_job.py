@@ -12,6 +12,7 @@ from support.blends import (
     exhaustive,
     greedy,
     problems_of,
+    recipe_of,
     snapshot,
     write_dataset,
     write_sources,
@@ -22,7 +23,7 @@ from tokshard.samples.blend import document as document_module
 from tokshard.samples.blend import job
 from tokshard.samples.blend.document import BlendDocument
 from tokshard.samples.blend.job import build_blend
-from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
+from tokshard.samples.blend.recipe import Source
 from tokshard.samples.blend.recipe_files import parse_words, read_recipe
 from tokshard.samples.index.description import read_description
 from tokshard.samples.index.sizes import Sizes
@@ -159,10 +160,10 @@ def test_an_order_of_megatrons_own_is_left_alone_and_rebuilt_on_request(made, tm
 
 def test_a_cap_of_whole_epochs_is_one_for_every_document(tmp_path):
     sources = write_sources(tmp_path / "data")
-    mixture = Mixture(
-        (Source(sources[0], 0.5, max_epochs=2), Source(sources[1], 0.3), Source(sources[2], 0.2))
+    recipe = recipe_of(
+        Source(sources[0], 0.5, max_epochs=2), Source(sources[1], 0.3), Source(sources[2], 0.2)
     )
-    document = build_blend(BlendRecipe(mixture), config_for(500, 5, 5), tmp_path / "mix").blend
+    document = build_blend(recipe, config_for(500, 5, 5), tmp_path / "mix").blend
     capped, *others = document.splits["train"].certificate.sources
     assert capped.document_most == 2
     assert 1.9 < capped.epochs <= 2

@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 
-from support.blends import config_for, greedy, write_dataset, write_sources
+from support.blends import config_for, greedy, mixture_of, recipe_of, write_dataset, write_sources
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.blend.plan import _proportional_draws, plan_blend, plan_requests
-from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
+from tokshard.samples.blend.recipe import BlendRecipe, Source
 from tokshard.samples.blend.recipe_files import parse_per_split_words, parse_words
 from tokshard.samples.index.sizes import Sizes
 
@@ -17,9 +17,7 @@ def sources(tmp_path_factory):
 
 
 def weighted(sources, weights, **changes):
-    return Mixture(
-        tuple(Source(prefix, weight) for prefix, weight in zip(sources, weights, strict=False)), **changes
-    )
+    return recipe_of(*map(Source, sources, weights), **changes)
 
 
 def kinds(plan):
@@ -106,8 +104,8 @@ def test_several_validation_sets_stay_apart(sources):
     recipe = parse_per_split_words([sources[0]], sources[1:], None, multiple_validation_sets=True)
     full = plan_blend(recipe, config_for(20, None)).splits[1:]
     assert [split.samples for split in full] == [split.sources[0].plan.samples for split in full]
-    capped = Mixture((Source("a", max_epochs=1), Source("b")))
-    recipe = BlendRecipe(per_split=(None, capped, None), multiple_validation_sets=True)
+    capped = mixture_of(Source("a", max_epochs=1), Source("b"))
+    recipe = BlendRecipe(None, (None, capped, None), multiple_validation_sets=True)
     with pytest.raises(UsageError, match="separate validation sets"):
         plan_blend(recipe, config_for(20, 7))
 
@@ -164,9 +162,9 @@ def test_an_empty_split_is_refused_with_its_name(sources):
 
 def test_a_source_without_tokens_has_no_share_to_be_worked_out(sources, tmp_path):
     empty = write_dataset(str(tmp_path / "empty"), [0, 0, 0])
-    mixture = Mixture((Source(sources[0]), Source(empty)), temperature=2.0)
+    recipe = recipe_of(Source(sources[0]), Source(empty), temperature=2.0)
     with pytest.raises(InputError, match=r"empty, train: .*no token"):
-        plan_blend(BlendRecipe(mixture), config_for(20, split="100"))
+        plan_blend(recipe, config_for(20, split="100"))
 
 
 def test_paths_of_the_training_run_enter_the_hash(sources):
@@ -181,46 +179,42 @@ def test_paths_of_the_training_run_enter_the_hash(sources):
 
 @pytest.mark.parametrize("epochs", [(1, 1, 1), (2, 1, 3), (1.5, 0.5, 4)])
 def test_epochs_are_reached_and_never_exceeded(sources, epochs):
-    mixture = Mixture(
-        tuple(Source(prefix, epochs=count) for prefix, count in zip(sources, epochs, strict=True))
-    )
-    plan = plan_blend(BlendRecipe(mixture), config_for(None, split="100"))
+    recipe = recipe_of(*(Source(prefix, epochs=count) for prefix, count in zip(sources, epochs, strict=True)))
+    plan = plan_blend(recipe, config_for(None, split="100"))
     for source, wanted in zip(plan.splits[0].sources, epochs, strict=True):
         most = math.floor(wanted * source.plan.tokens_per_epoch - 1) // 16
         assert most - 2 <= source.draws <= most
     assert plan.builder.sizes.train == plan.resolved[0].size
     with pytest.raises(UsageError, match="by the epochs of the recipe"):
-        plan_blend(BlendRecipe(mixture), config_for(7, split="100"))
+        plan_blend(recipe, config_for(7, split="100"))
 
 
 def test_amounts_of_tokens_decide_the_size_unless_it_is_given(sources):
-    mixture = weighted(sources, (800, 1600, 3200), unit="tokens")
-    plan = plan_blend(BlendRecipe(mixture), config_for(None, split="100"))
+    recipe = weighted(sources, (800, 1600, 3200), unit="tokens")
+    plan = plan_blend(recipe, config_for(None, split="100"))
     assert plan.builder.sizes == Sizes(350, 0, 0)
     assert plan.resolved[0].weights == (800, 1600, 3200)
-    plan = plan_blend(BlendRecipe(mixture), config_for(70, split="100"))
+    plan = plan_blend(recipe, config_for(70, split="100"))
     assert plan.builder.sizes.train == 70
 
 
 def test_temperature_flattens_weights_or_the_sizes_of_the_sources(sources):
-    plan = plan_blend(
-        BlendRecipe(weighted(sources, (1, 4, 16), temperature=2.0)), config_for(70, split="100")
-    )
+    plan = plan_blend(weighted(sources, (1, 4, 16), temperature=2.0), config_for(70, split="100"))
     assert np.array(plan.splits[0].weights) == pytest.approx(np.array([1, 2, 4]) / 7)
-    mixture = Mixture(tuple(Source(prefix) for prefix in sources), temperature=1e9)
-    plan = plan_blend(BlendRecipe(mixture), config_for(70, split="100"))
+    recipe = recipe_of(*map(Source, sources), temperature=1e9)
+    plan = plan_blend(recipe, config_for(70, split="100"))
     assert np.array(plan.splits[0].weights) == pytest.approx(np.full(3, 1 / 3))
     with pytest.raises(UsageError, match="number of samples"):
-        plan_blend(BlendRecipe(mixture), config_for(None, split="100"))
+        plan_blend(recipe, config_for(None, split="100"))
 
 
 def test_caps_that_hold_too_little_are_refused_with_the_numbers(sources):
-    mixture = Mixture(tuple(Source(prefix, 1, max_epochs=1) for prefix in sources))
+    recipe = recipe_of(*(Source(prefix, 1, max_epochs=1) for prefix in sources))
     with pytest.raises(UsageError, match="cannot have 5,000 samples"):
-        plan_blend(BlendRecipe(mixture), config_for(5000, split="100"))
+        plan_blend(recipe, config_for(5000, split="100"))
 
 
 def test_a_temperature_that_leaves_nothing_of_a_source_is_refused(sources):
-    mixture = weighted(sources, (1, 4, 16), temperature=0.001)
+    recipe = weighted(sources, (1, 4, 16), temperature=0.001)
     with pytest.raises(UsageError, match=r"with temperature 0\.001, the weight of"):
-        plan_blend(BlendRecipe(mixture), config_for(70, split="100"))
+        plan_blend(recipe, config_for(70, split="100"))

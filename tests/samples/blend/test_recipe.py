@@ -1,7 +1,8 @@
 import pytest
 
+from support.blends import mixture_of
 from tokshard.errors import UsageError
-from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
+from tokshard.samples.blend.recipe import BlendRecipe, Source
 from tokshard.samples.blend.recipe_files import (
     parse_recipe,
 )
@@ -33,17 +34,13 @@ def test_recipes_that_cannot_be_meant_are_refused(text):
 
 def test_the_number_of_sources_is_limited_by_name():
     sources = tuple(Source(f"s{number}") for number in range(32_767))
-    assert len(Mixture(sources[:-1]).sources) == 32_766
+    assert len(mixture_of(*sources[:-1]).sources) == 32_766
     with pytest.raises(UsageError, match=r"int16.*32767"):
-        Mixture(sources)
+        mixture_of(*sources)
 
 
 def test_a_recipe_has_one_mixture_or_one_for_each_split():
-    mixture = Mixture((Source("a"),))
-    for arguments in (
-        {},
-        {"mixture": mixture, "per_split": (mixture, None, None)},
-        {"per_split": (None, None, None)},
-    ):
+    mixture = mixture_of(Source("a"))
+    for of_all, of_each in ((None, None), (mixture, (mixture, None, None)), (None, (None, None, None))):
         with pytest.raises(UsageError):
-            BlendRecipe(**arguments)
+            BlendRecipe(of_all, of_each, multiple_validation_sets=False)

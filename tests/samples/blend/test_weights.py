@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.blends import greedy
+from support.blends import greedy, mixture_of
 from tokshard.errors import UsageError
-from tokshard.samples.blend.recipe import Mixture, Source
+from tokshard.samples.blend.recipe import Source
 from tokshard.samples.blend.weights import (
     SourceTokens,
     resolve,
@@ -29,8 +29,8 @@ def capped_case():
 @settings(max_examples=150, deadline=None)
 def test_no_source_is_drawn_beyond_its_cap_and_the_rest_keep_their_proportions(case, size, temperature):
     source_tokens = [SourceTokens(tokens * 8, 8, 1) for _, tokens, _ in case]
-    mixture = Mixture(
-        tuple(Source(f"s{i}", weight, max_epochs=cap) for i, (weight, _, cap) in enumerate(case)),
+    mixture = mixture_of(
+        *(Source(f"s{i}", weight, max_epochs=cap) for i, (weight, _, cap) in enumerate(case)),
         temperature=temperature,
     )
     caps = [
@@ -84,8 +84,8 @@ def test_amounts_of_tokens_are_drawn_of_packed_sources_too(temperature):
         SourceTokens(9_000, 8, 1, packed_samples=1_500),
     ]
     amounts = (4_000, 8_000, 16_000)
-    mixture = Mixture(
-        tuple(Source(f"s{place}", amount) for place, amount in enumerate(amounts)),
+    mixture = mixture_of(
+        *(Source(f"s{place}", amount) for place, amount in enumerate(amounts)),
         unit="tokens",
         temperature=temperature,
     )
@@ -103,6 +103,6 @@ def test_amounts_of_tokens_are_drawn_of_packed_sources_too(temperature):
 def test_sources_without_weights_are_read_in_proportion_to_their_samples():
     """Each source as often as the others, whatever is padding."""
     sources = [SourceTokens(8_000, 8, 0), SourceTokens(8_000, 8, 0, packed_samples=3_000)]
-    mixture = Mixture((Source("a", max_epochs=2), Source("b", max_epochs=2)))
+    mixture = mixture_of(Source("a", max_epochs=2), Source("b", max_epochs=2))
     found = resolve(mixture, 4_000, sources)
     assert found.weights[1] / found.weights[0] == pytest.approx(3)

@@ -164,6 +164,8 @@ def config_of_launch(
         split=launch.split or megatron_defaults.SPLIT,
         seed=megatron_defaults.SEED if launch.seed is None else launch.seed,
         surplus=megatron_defaults.SURPLUS if surplus is None else surplus,
+        extra_token=True,
+        drop_last_partial=True,
         path_as=path_as,
     )
 

@@ -56,12 +56,12 @@ class BuilderConfig(Record):
     sequence_length: Positive
     sizes: Sizes
     tokenizer: Any
-    split: str = megatron_defaults.SPLIT
-    seed: Count = megatron_defaults.SEED
-    surplus: Amount = megatron_defaults.SURPLUS
-    extra_token: bool = True
-    drop_last_partial: bool = True
-    path_as: tuple[tuple[str, str], ...] = ()
+    split: str
+    seed: Count
+    surplus: Amount
+    extra_token: bool
+    drop_last_partial: bool
+    path_as: tuple[tuple[str, str], ...]
     packing: Packing | None = None
 
     def _validate(self) -> None:
@@ -89,8 +89,8 @@ class BuilderConfig(Record):
         """Return the prefix as the training run will name it, which enters the hashes.
 
         Example:
-            >>> config = BuilderConfig(sequence_length=8, sizes=Sizes(1, 0, 0), tokenizer={},
-            ...                        path_as=(("out", "/data/v1"),))
+            >>> options = BlendOptions(("out/web",), sequence_length=8, path_as=(("out", "/data/v1"),))
+            >>> recipe, config = options.resolve()
             >>> config.training_path("out/web"), config.training_path("output/web")
             ('/data/v1/web', 'output/web')
         """

@@ -197,10 +197,11 @@ def plan_requests(
             a temperature, and ``resolved`` is not given.
 
     Example:
-        >>> from tokshard.samples.blend.recipe_files import parse_words
+        >>> from tokshard.samples.blend.options import BlendOptions
         >>> from tokshard.samples.index.sizes import Sizes
-        >>> config = BuilderConfig(sequence_length=64, sizes=Sizes(100, 0, 0), tokenizer={})
-        >>> for split in plan_requests(parse_words(["0.7", "data/web", "0.3", "data/code"]), config):
+        >>> words = ("0.7", "data/web", "0.3", "data/code")
+        >>> options = BlendOptions(words, sequence_length=64, num_samples=Sizes(100, 0, 0))
+        >>> for split in plan_requests(*options.resolve()):
         ...     print(split.name, split.kind, split.size, [request.num_samples for request in split.requests])
         train weighted 100 [71, 31]
         valid weighted 0 [0, 0]

@@ -85,14 +85,14 @@ class Mixture(Record):
             than 1 applies to the number of tokens of each source.
 
     Example:
-        >>> web_and_code = Mixture((Source("web", weight=7), Source("code", weight=3, max_epochs=4)))
-        >>> web_and_code.weights
+        >>> sources = (Source("web", weight=7), Source("code", weight=3, max_epochs=4))
+        >>> Mixture(sources, "samples", temperature=1).weights
         (7.0, 3.0)
     """
 
     sources: tuple[Source, ...]
-    unit: Unit = "samples"
-    temperature: float = 1.0
+    unit: Unit
+    temperature: float
 
     def _validate(self) -> None:
         self._check_count()
@@ -180,14 +180,15 @@ class BlendRecipe(Record):
         defaults: Options that the recipe file sets. Not stored.
 
     Example:
-        >>> recipe = BlendRecipe(Mixture((Source("data/web", 0.7), Source("data/code", 0.3))))
+        >>> mixture = Mixture((Source("data/web", 0.7), Source("data/code", 0.3)), "samples", temperature=1)
+        >>> recipe = BlendRecipe(mixture, None, multiple_validation_sets=False)
         >>> [source.prefix for source in recipe.for_split("train").sources]
         ['data/web', 'data/code']
     """
 
-    mixture: Mixture | None = None
-    per_split: tuple[Mixture | None, Mixture | None, Mixture | None] | None = None
-    multiple_validation_sets: bool = False
+    mixture: Mixture | None
+    per_split: tuple[Mixture | None, Mixture | None, Mixture | None] | None
+    multiple_validation_sets: bool
 
     def _validate(self) -> None:
         if (self.mixture is None) == (self.per_split is None):

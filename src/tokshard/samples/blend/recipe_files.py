@@ -68,7 +68,7 @@ def parse_words(words: Sequence[str]) -> BlendRecipe:
         tokshard.errors.UsageError: Megatron would read '1' as a path prefix: 3 words are an odd number
         hint: pass alternating weights and path prefixes (0.7 data/web 0.3 data/code), or only path prefixes
     """
-    return BlendRecipe(mixture=_words_mixture(words))
+    return BlendRecipe(_words_mixture(words), None, multiple_validation_sets=False)
 
 
 def parse_per_split_words(
@@ -83,7 +83,7 @@ def parse_per_split_words(
     first, second, third = (
         None if words is None else _words_mixture(words) for words in (train, valid, test)
     )
-    return BlendRecipe(per_split=(first, second, third), multiple_validation_sets=multiple_validation_sets)
+    return BlendRecipe(None, (first, second, third), multiple_validation_sets)
 
 
 def read_data_args(path: str) -> BlendRecipe:
@@ -139,7 +139,7 @@ def _words_mixture(words: Sequence[str]) -> Mixture:
         return _weighted(words, numbers)
     if any(numbers):
         raise UsageError(_misread(words, numbers), hint=_EXAMPLE)
-    return Mixture(tuple(Source(word.strip()) for word in words))
+    return Mixture(tuple(Source(word.strip()) for word in words), "samples", 1.0)
 
 
 def _weighted(words: Sequence[str], numbers: Sequence[bool]) -> Mixture:
@@ -147,7 +147,8 @@ def _weighted(words: Sequence[str], numbers: Sequence[bool]) -> Mixture:
         place = 2 * numbers[::2].index(False)
         raise UsageError(f"word {place + 1} must be a weight, got {words[place]!r}", hint=_EXAMPLE)
     pairs = zip(words[::2], words[1::2], strict=True)
-    return Mixture(tuple(Source(prefix.strip(), weight=float(weight)) for weight, prefix in pairs))
+    sources = tuple(Source(prefix.strip(), weight=float(weight)) for weight, prefix in pairs)
+    return Mixture(sources, "samples", 1.0)
 
 
 def _misread(words: Sequence[str], numbers: Sequence[bool]) -> str:
