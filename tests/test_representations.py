@@ -7,17 +7,17 @@ import sys
 import pytest
 
 import tokshard
+from support.assignments import topology_of
 from support.command_line import SAMPLE
 from support.loader_plans import plan_for
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.loader import RankLoader
-from tokshard.ranks.topology import Topology
 
 MOST_CHARACTERS = 700
 
 
 def test_a_loader_says_its_plan_its_rank_and_its_step(tmp_path, monkeypatch):
-    path = plan_for(tmp_path, topology=Topology(4))
+    path = plan_for(tmp_path, topology=topology_of(4))
     monkeypatch.chdir(tmp_path)
     path = os.path.relpath(path)
     loader = RankLoader.open(path, rank=1)

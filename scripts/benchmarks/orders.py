@@ -126,7 +126,9 @@ class Reads:
         """Return the first ids of a full shuffle of all samples."""
         from tokshard.ranks.shuffles import Shuffle
 
-        return Shuffle(self.samples, self.samples, seed=0).forward(np.arange(count, dtype=np.int64), 0)
+        return Shuffle(self.samples, self.samples, seed=0, per_epoch=True).forward(
+            np.arange(count, dtype=np.int64), 0
+        )
 
     def extents(self, ids: Integers) -> tuple[Integers, Integers, Integers, Integers]:
         """Return the index in ``ids``, the dataset, the first byte and the size of each piece of a sample."""

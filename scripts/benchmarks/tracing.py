@@ -187,7 +187,7 @@ def write_world(directory: Path, count: int, sequence_length: int = SEQUENCE_LEN
     from tokshard.ranks.publication import write_plan
     from tokshard.ranks.requests import PlanRequest, StreamRequest
     from tokshard.ranks.sources import SampleSource
-    from tokshard.ranks.topology import Topology
+    from tokshard.ranks.topology import DEFAULT_ORDER, Topology
     from tokshard.samples.blend.order import build_exhaustive_blending_indices
 
     references = tuple(
@@ -199,7 +199,8 @@ def write_world(directory: Path, count: int, sequence_length: int = SEQUENCE_LEN
     order = cached(directory, 99, "BlendedDataset", dict(zip(names, arrays, strict=True)))
     source = SampleSource("blend", "train", len(arrays[0]), references, order)
     request = PlanRequest(train=StreamRequest(micro_batch_size=1, shuffle="samples"))
-    write_plan(plan_shards({"train": source}, Topology(RANKS), request), directory / "plan")
+    topology = Topology(RANKS, 1, 1, 1, DEFAULT_ORDER, ())
+    write_plan(plan_shards({"train": source}, topology, request), directory / "plan")
 
 
 def main(arguments: list[str]) -> None:

@@ -26,6 +26,7 @@ import campaign
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from support.assignments import topology_of
 from support.replanned_plans import continued, write_blend
 from tokshard.checks.verify.job import verify
 from tokshard.checks.verify.options import VerifyOptions
@@ -37,7 +38,6 @@ from tokshard.ranks.publication import LOCK_NAME, write_plan
 from tokshard.ranks.ranks import read_rank
 from tokshard.ranks.requests import PlanRequest, StreamRequest
 from tokshard.ranks.schedule import BatchSchedule
-from tokshard.ranks.topology import Topology
 
 OUTPUT = "new"
 RANKS = 4
@@ -74,7 +74,7 @@ class PlanJob:
 def planned(ranks: int) -> Plan:
     train = StreamRequest(schedule=BatchSchedule.constant(8))
     sources = open_sources(["../mix"], RequestedSamples())
-    return plan_shards(sources, Topology(ranks), PlanRequest(train=train))
+    return plan_shards(sources, topology_of(ranks), PlanRequest(train=train))
 
 
 def make(job: PlanJob) -> None:

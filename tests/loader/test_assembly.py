@@ -3,6 +3,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from support.assignments import topology_of
 from support.loader_plans import open_plan, plan_for, same, slow_inputs, some_documents, source_of
 from support.restored_loaders import assert_same_after_restore
 from tokshard.errors import UsageError
@@ -11,7 +12,7 @@ from tokshard.loader.assembly import DocumentAssembly, RawSamples, SampleAssembl
 from tokshard.loader.masks import document_bounds
 from tokshard.loader.memory import Memory
 from tokshard.ranks.order import Bucketing
-from tokshard.ranks.topology import FIELDS, Topology, context_slices
+from tokshard.ranks.topology import FIELDS, context_slices
 from tokshard.samples.index.samples import Sample
 
 
@@ -177,9 +178,15 @@ def documents(tmp_path_factory):
 
 def bucketed(documents, ranks=2):
     directory, source, _ = documents
-    links = (Bucketing(source.total, 48, 8, 7),)
+    links = (Bucketing(source.total, 48, 8, 7, per_epoch=True),)
     return plan_for(
-        directory, source=source, topology=Topology(ranks), micro=4, links=links, sort_key="length", epochs=2
+        directory,
+        source=source,
+        topology=topology_of(ranks),
+        micro=4,
+        links=links,
+        sort_key="length",
+        epochs=2,
     )
 
 
@@ -199,7 +206,7 @@ def test_documents_of_similar_length_come_together(documents):
                 assert batch["document_ids"][row].tolist() == owners
             assert batch["dataset_ids"].tolist() == [sample_id // 32 for sample_id in ids]
     assert sorted(seen) == sorted(list(range(96)) * 2)
-    plain = plan_for(documents[0], source=documents[1], topology=Topology(2), micro=4, epochs=2)
+    plain = plan_for(documents[0], source=documents[1], topology=topology_of(2), micro=4, epochs=2)
     unsorted = sum(
         batch["tokens"].size - batch["lengths"].sum()
         for rank in range(2)
@@ -217,7 +224,7 @@ def test_documents_are_restored_and_read_at_random(documents):
 
 
 def test_context_parallel_documents_need_a_multiple_that_can_be_cut(documents):
-    path = plan_for(documents[0], source=documents[1], topology=Topology(2, context_parallel=2))
+    path = plan_for(documents[0], source=documents[1], topology=topology_of(2, context=2))
     with pytest.raises(
         UsageError, match="pad_to_multiple must be divisible by 2 x context-parallel size = 4, got 6"
     ):

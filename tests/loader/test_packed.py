@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.assignments import topology_of
 from support.loader_plans import (
     EOD,
     open_plan,
@@ -28,7 +29,7 @@ from tokshard.loader.reader import make_assembly
 from tokshard.ranks.locator import open_sort_key
 from tokshard.ranks.order import Bucketing
 from tokshard.ranks.sources import SampleSource
-from tokshard.ranks.topology import FIELDS, Coordinates, Topology
+from tokshard.ranks.topology import FIELDS, Coordinates
 from tokshard.samples.index.packing import Packing
 from tokshard.samples.index.samples import GPTSamples, Sample
 
@@ -131,7 +132,7 @@ def test_packed_samples_and_their_padded_documents_equal_those_of_a_slow_twin(di
 
     def batch_of(rank, **more):
         assembly = make_assembly(
-            source, EVERY, BatchOptions(**options, **more), Topology(context, context_parallel=context), rank
+            source, EVERY, BatchOptions(**options, **more), topology_of(context, context=context), rank
         )
         tokens = np.stack([sample.tokens for sample in found])
         return assembly.micro_batch(RawSamples(tokens, np.zeros(len(found), np.int16), found), Memory())
@@ -181,7 +182,7 @@ PADDED = BatchOptions(cu_seqlens=True, pad_to_multiple=4, document_ids=True)
 
 def test_every_rank_reads_its_fields_and_its_chunks_of_each_document(directory, packed):
     source, parts = packed
-    topology = Topology(12, context_parallel=2, pipeline_parallel=3)
+    topology = topology_of(12, context=2, pipeline=3)
     path = plan_for(directory, source=source, topology=topology, micro=6)
     stages = [("tokens", "position_ids"), (), ("labels", "loss_mask")]
     for rank in range(12):
@@ -201,7 +202,7 @@ def test_every_rank_reads_its_fields_and_its_chunks_of_each_document(directory, 
 
 
 def test_padded_samples_resume_at_any_position_and_cross_processes(directory, packed):
-    path = plan_for(directory, source=packed[0], topology=Topology(2), micro=12, mode="cyclic", epochs=2)
+    path = plan_for(directory, source=packed[0], topology=topology_of(2), micro=12, mode="cyclic", epochs=2)
     loader = open_plan(path, 1, options=PADDED)
     batches = [{name: array.copy() for name, array in batch.items()} for batch in loader.clone()]
     assert (
@@ -217,8 +218,10 @@ def test_padded_samples_resume_at_any_position_and_cross_processes(directory, pa
 
 def test_samples_with_similar_numbers_of_documents_come_together(directory, packed):
     source, parts = packed
-    links = (Bucketing(source.total, 96, 8, 7),)
-    path = plan_for(directory, source=source, topology=Topology(2), micro=4, links=links, sort_key="pieces")
+    links = (Bucketing(source.total, 96, 8, 7, per_epoch=True),)
+    path = plan_for(
+        directory, source=source, topology=topology_of(2), micro=4, links=links, sort_key="pieces"
+    )
     seen, spread = [], []
     for rank in range(2):
         loader = open_plan(path, rank, options=BatchOptions(cu_seqlens=True))
@@ -246,7 +249,7 @@ def test_padding_without_room_is_refused(directory, packed):
     ):
         chosen = {"pad_to_multiple": 8, "cu_seqlens": True} | options
         context = chosen.pop("context", 1)
-        path = plan_for(directory, source=other, topology=Topology(context, context_parallel=context))
+        path = plan_for(directory, source=other, topology=topology_of(context, context=context))
         with pytest.raises(UsageError, match=message) as caught:
             open_plan(path, options=BatchOptions(**chosen))
         if "--pack" in message or "best-fit" in message:
@@ -272,7 +275,7 @@ def test_a_blend_of_packed_and_concatenated_samples_has_the_boundaries_of_each(d
     ]
     sizes = [reference.samples for reference in references]
     source = SampleSource("index", "train", sum(sizes), tuple(references))
-    path = plan_for(directory, source=source, micro=1, topology=Topology(1))
+    path = plan_for(directory, source=source, micro=1, topology=topology_of(1))
     loader = open_plan(path, options=BatchOptions(cu_seqlens=True, document_ids=True))
     parts = list(slow_parts(references[1].open_index(), documents))
     for number, batch in enumerate(loader):

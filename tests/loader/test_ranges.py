@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from support.assignments import topology_of
 from support.loader_plans import LENGTH, open_plan, plan_for, same, source_of
 from tokshard.errors import IntegrityError
 from tokshard.loader import BatchOptions, ranges
-from tokshard.ranks.topology import Topology
 from tokshard.samples.index.samples import GPTSamples
 
 
@@ -28,7 +28,7 @@ def one_by_one(path, rank=0, **settings):
 def test_batches_are_those_of_samples_read_one_by_one(tmp_path, monkeypatch, micro, weights, capacity):
     size = None if weights is None else 60
     source = source_of(tmp_path, datasets=3, documents=50, weights=weights, size=size)
-    path = plan_for(tmp_path, source=source, topology=Topology(2), micro=micro, epochs=2)
+    path = plan_for(tmp_path, source=source, topology=topology_of(2), micro=micro, epochs=2)
     single = []
     read = GPTSamples.read_batch
     for options in (BatchOptions(), BatchOptions(eod_id=0, eod_mask_loss=True, pad_id=7, num_tokens=True)):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.assignments import topology_of
 from support.loader_plans import (
     EOD,
     LENGTH,
@@ -32,7 +33,6 @@ from tokshard.ranks.plan import read_plan
 from tokshard.ranks.publication import write_plan
 from tokshard.ranks.ranks import read_rank
 from tokshard.ranks.schedule import BatchSchedule
-from tokshard.ranks.topology import Topology
 from tokshard.samples.index.samples import GPTSamples
 
 
@@ -52,7 +52,7 @@ MODES = {
     "cyclic": {"mode": "cyclic", "epochs": 2},
     "contiguous": {"mode": "contiguous", "shuffle": "samples", "epochs": 2},
     "chunked": {"mode": "chunked", "tail": "pad"},
-    "growing": {"mode": "single", "schedule": BatchSchedule(((0, 12), (24, 24))), "steps": 4},
+    "growing": {"mode": "single", "schedule": BatchSchedule.parse("0:12 24:24"), "steps": 4},
     "bucketed": {"mode": "sequential", "sort_key": "pieces"},
 }
 
@@ -63,8 +63,8 @@ def planned(blend, name, ranks):
     if name == "bucketed":
         from tokshard.ranks.order import Bucketing
 
-        options["links"] = (Bucketing(source.total, 24, 6, 3),)
-    return plan_for(directory, topology=Topology(ranks), source=source, **options)
+        options["links"] = (Bucketing(source.total, 24, 6, 3, per_epoch=True),)
+    return plan_for(directory, topology=topology_of(ranks), source=source, **options)
 
 
 @pytest.mark.parametrize("name", MODES)
@@ -239,8 +239,8 @@ def test_in_mode_single_a_state_resumes_at_another_world_size(blend, data):
     directory, source, _ = blend
     (here, here_micro), (there, there_micro) = data.draw(worlds), data.draw(worlds)
     kept = {"source": source, "mode": "single", "batch": 24, "epochs": data.draw(st.integers(1, 2))}
-    old = plan_for(directory, topology=Topology(here), micro=here_micro, **kept)
-    new = plan_for(directory, topology=Topology(there), micro=there_micro, **kept)
+    old = plan_for(directory, topology=topology_of(here), micro=here_micro, **kept)
+    new = plan_for(directory, topology=topology_of(there), micro=there_micro, **kept)
     steps = data.draw(st.integers(0, open_plan(old, 0).steps))
 
     def samples(path, ranks, first, last, state=None):
@@ -270,9 +270,9 @@ def test_in_mode_single_a_state_resumes_at_another_world_size(blend, data):
 
 def test_other_plans_states_are_refused(blend, tmp_path):
     directory, source, _ = blend
-    single = plan_for(directory, source=source, topology=Topology(2))
+    single = plan_for(directory, source=source, topology=topology_of(2))
     cyclic = planned(blend, "cyclic", 2)
-    shuffled = plan_for(directory, source=source, topology=Topology(3), shuffle="samples")
+    shuffled = plan_for(directory, source=source, topology=topology_of(3), shuffle="samples")
     state = open_plan(single, 0).state_dict()
     with pytest.raises(ResumeMismatchError, match="only in mode single") as caught:
         open_plan(cyclic, 0).load_state_dict(state)
@@ -285,19 +285,19 @@ def test_other_plans_states_are_refused(blend, tmp_path):
         with pytest.raises(UsageError, match="state"):
             open_plan(single, 0).load_state_dict(wrong)
     # In the middle of a step of the other world, where its gradients cannot be cut.
-    other = plan_for(directory, source=source, topology=Topology(3), batch=24)
+    other = plan_for(directory, source=source, topology=topology_of(3), batch=24)
     with pytest.raises(UsageError, match="must be at the end of a step"):
         open_plan(other, 0).load_state_dict(state | {"consumed_samples": 12})
 
 
 def test_a_plan_continues_where_the_one_before_it_stopped(blend):
     directory, source, _ = blend
-    old = plan_for(directory, source=source, topology=Topology(2), mode="contiguous")
+    old = plan_for(directory, source=source, topology=topology_of(2), mode="contiguous")
     loader = open_plan(old, 1)
     for _ in range(3):
         next(loader)
     state = loader.state_dict()
-    topology = Topology(1)
+    topology = topology_of(1)
     stream = stream_of(source, topology, mode="contiguous", consumed_samples=12, skipped=12)
     history = (StoppedPlan(loader.plan_id, {}),)
     new = open_plan(write_streams(directory, topology, history=history, train=stream), 0)
@@ -316,7 +316,7 @@ def long_blend(tmp_path_factory):
 @pytest.mark.parametrize("mode", ["single", "cyclic", "contiguous", "sequential", "chunked"])
 def test_a_state_resumes_in_the_plan_that_was_made_for_it(long_blend, mode):
     directory, source = long_blend
-    path = plan_for(directory, source=source, topology=Topology(6), micro=1, batch=24, mode=mode)
+    path = plan_for(directory, source=source, topology=topology_of(6), micro=1, batch=24, mode=mode)
     consumed, seen = 0, []
     state = None
     for ranks, steps in ((6, 3), (4, 2), (12, 3)):
@@ -341,7 +341,7 @@ def test_a_state_resumes_in_the_plan_that_was_made_for_it(long_blend, mode):
 
 def test_pipeline_stages_and_tensor_ranks_get_what_they_need(blend):
     directory, source, _ = blend
-    topology = Topology(12, tensor_parallel=2, pipeline_parallel=3)
+    topology = topology_of(12, tensor=2, pipeline=3)
     path = plan_for(directory, source=source, topology=topology)
     names = [set(next(open_plan(path, rank))) for rank in range(12)]
     first, last = {"tokens", "position_ids"}, {"labels", "loss_mask"}
@@ -355,7 +355,7 @@ def test_pipeline_stages_and_tensor_ranks_get_what_they_need(blend):
 
 def test_a_plan_with_boundaries_gives_them_unasked(blend):
     directory, source, texts = blend
-    path = plan_for(directory, source=source, topology=Topology(1), boundaries=True)
+    path = plan_for(directory, source=source, topology=topology_of(1), boundaries=True)
     loader = open_plan(path)
     for number, batch in zip(range(5), loader, strict=False):
         for row, sample_id in enumerate(loader.sample_ids(number)):
@@ -367,8 +367,8 @@ def test_a_plan_with_boundaries_gives_them_unasked(blend):
 
 def test_context_parallel_ranks_together_have_every_token(blend):
     directory, source, _ = blend
-    path = plan_for(directory, source=source, topology=Topology(4, context_parallel=2))
-    whole = plan_for(directory, source=source, topology=Topology(2))
+    path = plan_for(directory, source=source, topology=topology_of(4, context=2))
+    whole = plan_for(directory, source=source, topology=topology_of(2))
     for dp in range(2):
         full = open_plan(whole, dp)[1]
         first, second = (open_plan(path, 2 * dp + cp)[1] for cp in range(2))
@@ -480,7 +480,7 @@ def test_data_that_moved_is_found_by_its_roots(tmp_path):
     plans = tmp_path / "plans"
     plans.mkdir()
     source = source_of(here / "data")
-    path = write_streams(plans, Topology(1), train=stream_of(source, Topology(1)))
+    path = write_streams(plans, topology_of(1), train=stream_of(source, topology_of(1)))
     expected = list(open_plan(path))
     here.rename(there)
     with pytest.raises(MissingFileError):
@@ -490,7 +490,7 @@ def test_data_that_moved_is_found_by_its_roots(tmp_path):
 
 
 def test_a_stage_without_needs_opens_no_file(tmp_path):
-    path = fresh_plan(tmp_path, topology=Topology(2, tensor_parallel=2))
+    path = fresh_plan(tmp_path, topology=topology_of(2, tensor=2))
     for file in tmp_path.glob("data*"):
         file.unlink()
     batches = list(open_plan(path, 1))
@@ -502,7 +502,7 @@ def test_a_stage_without_needs_opens_no_file(tmp_path):
 
 def test_each_stream_has_its_own_loader_and_count(blend):
     directory, source, _ = blend
-    topology = Topology(2)
+    topology = topology_of(2)
     train = stream_of(source, topology)
     valid = stream_of(source, topology, mode="full-validation", micro=1, tail="pad")
     path = write_streams(directory, topology, **{"train": train, "valid.0": valid})
@@ -514,7 +514,7 @@ def test_each_stream_has_its_own_loader_and_count(blend):
 
 def test_what_was_consumed_before_the_plan_counts(blend):
     directory, source, _ = blend
-    topology = Topology(2)
+    topology = topology_of(2)
     whole = open_plan(plan_for(directory, source=source, topology=topology), 1)
     path = plan_for(directory, source=source, topology=topology, consumed_samples=8, skipped=4)
     loader = open_plan(path, 1)

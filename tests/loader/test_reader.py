@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.assignments import topology_of
 from support.loader_plans import open_plan, plan_for, same, source_of
 from tokshard.errors import MissingFileError
 from tokshard.loader.reader import FILES_PER_SHARD, OpenShards, Readahead, Shard
 from tokshard.ranks import sources as source_module
-from tokshard.ranks.topology import Topology
 from tokshard.samples.index.samples import GPTSamples
 
 
@@ -114,7 +114,7 @@ def test_contiguous_reading_opens_each_dataset_once_in_an_epoch(
 ):
     source = source_of(tmp_path, datasets=8, documents=14, kind=kind)
     options = {"mode": "contiguous", "shuffle": "shards", "epochs": 1}
-    path = plan_for(tmp_path, source=source, topology=Topology(2), **options)
+    path = plan_for(tmp_path, source=source, topology=topology_of(2), **options)
     plain = [list(open_plan(path, rank, readahead=0)) for rank in range(2)]
     opened = []
     original = source_module.DatasetReference.open_dataset

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.assignments import topology_of
 from support.loader_plans import source_of, stream_of
 from tokshard.loader import schedule as schedule_module
 from tokshard.loader.schedule import MicroBatchSchedule
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.schedule import BatchSchedule
-from tokshard.ranks.topology import Topology
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def source(tmp_path_factory):
     rank=st.integers(0, 1),
 )
 def test_answers_do_not_depend_on_what_was_asked_before(source, asked, chunk, rank):
-    assignment = stream_of(source, Topology(2), mode="sequential", micro=1, shuffle="samples").assignment
+    assignment = stream_of(source, topology_of(2), mode="sequential", micro=1, shuffle="samples").assignment
     locator = Locator(source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule_module, "_CHUNK", chunk)
@@ -43,7 +43,7 @@ def test_answers_do_not_depend_on_what_was_asked_before(source, asked, chunk, ra
 
 
 def test_reading_on_looks_up_many_at_once(source, monkeypatch):
-    assignment = stream_of(source, Topology(1), micro=1).assignment
+    assignment = stream_of(source, topology_of(1), micro=1).assignment
     calls = []
     original = type(assignment).at
 
@@ -64,7 +64,7 @@ def test_reading_on_looks_up_many_at_once(source, monkeypatch):
 
 
 def test_threads_may_ask_at_the_same_time(source):
-    assignment = stream_of(source, Topology(1), micro=1, shuffle="samples", epochs=30).assignment
+    assignment = stream_of(source, topology_of(1), micro=1, shuffle="samples", epochs=30).assignment
     schedule = MicroBatchSchedule(assignment, 0, Locator(source), None)
     expected, wrong = assignment.ids(0, 0, assignment.samples_per_rank), []
 
@@ -81,7 +81,7 @@ def test_threads_may_ask_at_the_same_time(source):
 
 
 def test_groups_keep_the_order_of_their_samples(source):
-    assignment = stream_of(source, Topology(1), micro=8, shuffle="samples").assignment
+    assignment = stream_of(source, topology_of(1), micro=8, shuffle="samples").assignment
     micro_batch = MicroBatchSchedule(assignment, 0, Locator(source), None).micro_batch(0)
     groups = micro_batch.by_dataset()
     assert sorted(place for places in groups.values() for place in places) == list(range(8))
@@ -94,10 +94,11 @@ def test_groups_keep_the_order_of_their_samples(source):
 @given(micro=st.integers(1, 2), skipped=st.integers(0, 3), epochs=st.integers(1, 3), growing=st.booleans())
 def test_a_schedule_agrees_with_counting_its_micro_batches(source, micro, skipped, epochs, growing):
     group = 2 * micro
-    schedule = BatchSchedule(((0, group), (5 * group, 3 * group)) if growing else ((0, 2 * group),))
+    sizes = f"0:{group} {5 * group}:{3 * group}" if growing else f"0:{2 * group}"
+    schedule = BatchSchedule.parse(sizes)
     start = {"skipped": skipped * micro, "consumed_samples": skipped * group}
     assignment = stream_of(
-        source, Topology(2), micro=micro, batch=2 * group, epochs=epochs, schedule=schedule, **start
+        source, topology_of(2), micro=micro, batch=2 * group, epochs=epochs, schedule=schedule, **start
     ).assignment
     micro_batches, position, consumed = MicroBatchSchedule(assignment, 0), 0, assignment.consumed_samples
     for step in range(assignment.steps):

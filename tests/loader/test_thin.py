@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 import tokshard
+from support.assignments import topology_of
 from support.loader_plans import open_plan, plan_for, source_of, stream_of, write_streams
 from tokshard.ranks.order import Bucketing
-from tokshard.ranks.topology import Topology
 
 # Imports nothing outside the standard library but numpy and tokshard, reads a plan, and says what came.
 PROGRAM = """
@@ -42,7 +42,7 @@ for plan in sys.argv[1:]:
 
 def plans(directory):
     """Return plans of all kinds: a blend, a shuffled index, sorted documents."""
-    topology = Topology(2)
+    topology = topology_of(2)
     places = []
     for name in ("blend", "index", "documents"):
         place = directory / name
@@ -57,7 +57,7 @@ def plans(directory):
             )
         else:
             source = source_of(place, documents=64, kind="documents")
-            links = (Bucketing(source.total, 16, 4, 1),)
+            links = (Bucketing(source.total, 16, 4, 1, per_epoch=True),)
             stream = stream_of(source, topology, links=links, sort_key="length")
             places.append(write_streams(place, topology, train=stream))
     return places

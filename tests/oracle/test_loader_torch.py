@@ -12,6 +12,7 @@ import pytest
 
 from oracle.reference import Megatron, Tokenizer
 from oracle.support import skip_unless_first
+from support.assignments import topology_of
 from support.loader_plans import (
     EOD,
     LENGTH,
@@ -31,7 +32,6 @@ from tokshard.loader import BatchOptions
 from tokshard.loader.torch import ExternalIterator, PlanDataset, PlanSampler, Turn, data_loader
 from tokshard.ranks.order import Bucketing
 from tokshard.ranks.sources import SampleSource
-from tokshard.ranks.topology import Topology
 
 pytestmark = pytest.mark.oracle
 
@@ -63,9 +63,13 @@ def plans(tmp_path_factory):
     (directory / "documents").mkdir()
     source = source_of(directory, datasets=3, documents=90, weights=[0.5, 0.3, 0.2], size=96)
     documents = source_of(directory / "documents", datasets=2, documents=32, kind="documents")
-    topology = Topology(2)
+    topology = topology_of(2)
     lengths = stream_of(
-        documents, topology, links=(Bucketing(documents.total, 16, 4, 1),), sort_key="length", epochs=2
+        documents,
+        topology,
+        links=(Bucketing(documents.total, 16, 4, 1, per_epoch=True),),
+        sort_key="length",
+        epochs=2,
     )
     return {
         "single": plan_for(directory, source=source, topology=topology),

@@ -49,7 +49,7 @@ def samplers():
 
 
 def unread(total, consumed):
-    return SampleOrder(total).rest(Intervals.of([(consumed, total)]))
+    return SampleOrder(total, ()).rest(Intervals.of([(consumed, total)]))
 
 
 def test_single_is_the_pretraining_sampler(samplers):
@@ -152,7 +152,7 @@ def test_full_validation_goes_round_as_megatrons_iterators_do(samplers):
     for _ in range(WORLDS):
         ranks = generator.randint(1, 9)
         total = generator.randint(ranks, 12 * ranks)
-        plan = assignment_of("full-validation", SampleOrder(total), World(ranks, 1))
+        plan = assignment_of("full-validation", SampleOrder(total, ()), World(ranks, 1))
         expected = [samplers.full_validation(total, rank, ranks) for rank in range(ranks)]
         assert plan.steps == max(map(len, expected))
         for rank, batches in enumerate(expected):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from oracle.support import megatron_or_skip
+from support.assignments import topology_of
 from tokshard.errors import UsageError
-from tokshard.ranks.topology import DIMENSIONS, Topology, context_slices
+from tokshard.ranks.topology import DIMENSIONS, context_slices
 
 pytestmark = pytest.mark.oracle
 
@@ -68,10 +69,10 @@ def test_coordinates_are_the_places_in_the_groups_of_the_rank_generator(parallel
         arguments = (sizes.world, sizes.tensor, sizes.pipeline, sizes.context, sizes.order)
         if expected is None:
             with pytest.raises(UsageError):
-                Topology(*arguments)
+                topology_of(*arguments)
             refused += 1
             continue
-        topology = Topology(*arguments)
+        topology = topology_of(*arguments)
         assert topology.data_parallel == sizes.data
         ranks = range(sizes.world)
         for name in ("tp", "cp", "dp", "pp"):

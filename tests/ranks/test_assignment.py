@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_epochs_are_shuffled_each_in_its_own_order():
 @pytest.mark.parametrize("mode", ["single", "sequential", "contiguous", "chunked"])
 def test_padding_is_reported_as_it_is_read(mode):
     for samples in range(1, 70, 3):
-        plan = assignment_of(mode, SampleOrder(samples), World(3, 2), tail="pad")
+        plan = assignment_of(mode, SampleOrder(samples, ()), World(3, 2), tail="pad")
         local = np.tile(np.arange(plan.samples_per_rank), 3)
         ranks = np.repeat(np.arange(3), plan.samples_per_rank)
         ids, padding = plan.at(ranks, local), plan.repeated(ranks, local)
@@ -97,7 +98,7 @@ def test_padding_is_reported_as_it_is_read(mode):
 
 
 def test_ranks_and_steps_that_are_not_there_are_index_errors():
-    plan = assignment_of("single", SampleOrder(100), World(2, 4))
+    plan = assignment_of("single", SampleOrder(100, ()), World(2, 4))
     calls = [
         lambda: plan.ids(2, 0, 1),
         lambda: plan.ids(-1, 0, 1),
@@ -116,20 +117,19 @@ def test_ranks_and_steps_that_are_not_there_are_index_errors():
 
 
 def test_parts_that_do_not_fit_are_usage_errors():
-    order, schedule = SampleOrder(100), BatchSchedule.constant(8)
-    good = EpochRange(order, Striped(100, 2, 4, 48))
+    order, schedule = SampleOrder(100, ()), BatchSchedule.constant(8)
+    good = EpochRange(order, Striped(100, 2, 4, 48, "last"), 0, 1)
+    four_ranks = Striped(100, 4, 4, 24, "last")
     wrong = [
-        lambda: Assignment((), 4, schedule, 1),
-        lambda: Assignment((good,), 4, schedule, 13),
-        lambda: Assignment((good,), 5, BatchSchedule.constant(10), 1),
-        lambda: Assignment((good,), 4, BatchSchedule.constant(12), 1),
-        lambda: Assignment((good, EpochRange(order, Striped(100, 4, 4, 24), 1)), 4, schedule, 1),
-        lambda: Assignment((good, good), 4, schedule, 1),
-        lambda: Assignment(
-            (EpochRange(order, good.layout, 0, None), EpochRange(order, good.layout, 9)), 4, schedule, 1
-        ),
-        lambda: Assignment((good,), 4, schedule, -1),
-        lambda: EpochRange(order, Striped(99, 2, 4, 48)),
+        lambda: Assignment((), 4, schedule, 1, 0, 0),
+        lambda: Assignment((good,), 4, schedule, 13, 0, 0),
+        lambda: Assignment((good,), 5, BatchSchedule.constant(10), 1, 0, 0),
+        lambda: Assignment((good,), 4, BatchSchedule.constant(12), 1, 0, 0),
+        lambda: Assignment((good, replace(good, layout=four_ranks, first_epoch=1)), 4, schedule, 1, 0, 0),
+        lambda: Assignment((good, good), 4, schedule, 1, 0, 0),
+        lambda: Assignment((replace(good, epochs=None), replace(good, first_epoch=9)), 4, schedule, 1, 0, 0),
+        lambda: Assignment((good,), 4, schedule, -1, 0, 0),
+        lambda: EpochRange(order, Striped(99, 2, 4, 48, "last"), 0, 1),
         lambda: EpochRange(order, good.layout, 0, 0),
     ]
     for make in wrong:
@@ -237,11 +237,11 @@ def test_a_remainder_then_whole_epochs_are_one_assignment():
     plan = assignment_of("contiguous", order, World(4, 2), epochs=3)
     rest = Remainder.after(plan, 5, keep_order=False)
     epoch_ranges = (
-        EpochRange(rest.order, layout_of("contiguous", rest.order.samples, world), rest.epoch),
+        EpochRange(rest.order, layout_of("contiguous", rest.order.samples, world), rest.epoch, 1),
         EpochRange(order, layout_of("contiguous", 100, world), rest.epoch + 1, 2),
     )
     schedule = BatchSchedule.constant(6)
-    after = Assignment(epoch_ranges, 2, schedule, available_steps(epoch_ranges, 2, schedule, 40), 40)
+    after = Assignment(epoch_ranges, 2, schedule, available_steps(epoch_ranges, 2, schedule, 40), 40, 0)
     seen = everything(plan)[:5].ravel().tolist()
     local = epoch_ranges[0].per_epoch
     first = np.concatenate([after.ids(rank, 0, local) for rank in range(3)]).tolist()
@@ -252,7 +252,7 @@ def test_a_remainder_then_whole_epochs_are_one_assignment():
 
 
 def test_a_padded_blocked_plan_continues_only_without_its_order():
-    plan = assignment_of("chunked", SampleOrder(101), World(4, 2), tail="pad")
+    plan = assignment_of("chunked", SampleOrder(101, ()), World(4, 2), tail="pad")
     with pytest.raises(UsageError, match="repeats samples"):
         Remainder.after(plan, 3)
     assert Remainder.after(plan, 3, keep_order=False).unread.count == 101 - 24
@@ -268,7 +268,8 @@ def test_a_billion_samples_over_a_thousand_ranks_are_a_few_numbers():
         order = order_of(mode, 10**9 + 7, world, sharded=sharded, links=links)
         epochs = None if mode == "cyclic" else 2
         layout = layout_of(mode, order.samples, world, sharded=sharded)
-        plan = Assignment((EpochRange(order, layout, 0, epochs),), 1, BatchSchedule.constant(4096), 400_000)
+        epoch_range, schedule = EpochRange(order, layout, 0, epochs), BatchSchedule.constant(4096)
+        plan = Assignment((epoch_range,), 1, schedule, 400_000, 0, 0)
         assert len(json.dumps(encode(plan))) < 2000
         rest = Remainder.after(plan, 100_000)
         assert rest.seen.count == 100_000 * 4096

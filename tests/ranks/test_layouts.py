@@ -101,7 +101,9 @@ def test_positions_and_locations_agree_at_any_size(samples, ranks, size, kind, d
         assert layout.dropped().count == samples % world.group
 
 
-@pytest.mark.parametrize("layout", [Striped(100, 3, 2, 32), Blocked(100, 3, 33, 32), Blocked(7, 4, 2, 2)])
+@pytest.mark.parametrize(
+    "layout", [Striped(100, 3, 2, 32, "last"), Blocked(100, 3, 33, 32, "last"), Blocked(7, 4, 2, 2, "last")]
+)
 def test_indices_past_the_end_are_index_errors(layout):
     last = layout.samples_per_rank
     assert layout.positions(1, last, 0).size == 0
@@ -134,10 +136,12 @@ def test_what_was_consumed_is_what_the_first_local_indices_read(mode, tail):
 
 def test_a_cut_stripe_has_no_consumed_set():
     with pytest.raises(UsageError, match="stripe"):
-        Striped(100, 3, 4, 32).consumed(6)
+        Striped(100, 3, 4, 32, "last").consumed(6)
 
 
-@pytest.mark.parametrize("layout", [Striped(10, 2, 1, 5, "first"), Blocked(10, 2, 5, 5), Striped(9, 2, 2, 4)])
+@pytest.mark.parametrize(
+    "layout", [Striped(10, 2, 1, 5, "first"), Blocked(10, 2, 5, 5, "last"), Striped(9, 2, 2, 4, "last")]
+)
 def test_layouts_survive_json(layout):
     assert decode(Layout, encode(layout), "plan.json") == layout
 
@@ -160,7 +164,7 @@ def test_layouts_survive_json(layout):
 )
 def test_json_that_is_no_layout_is_an_integrity_error(change):
     with pytest.raises(IntegrityError, match=r"plan\.json"):
-        decode(Layout, encode(Striped(10, 2, 1, 5)) | change, "plan.json")
+        decode(Layout, encode(Striped(10, 2, 1, 5, "last")) | change, "plan.json")
     for value in (None, [], {"layout": "blocked"}):
         with pytest.raises(IntegrityError):
             decode(Layout, value, "plan.json")

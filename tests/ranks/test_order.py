@@ -24,15 +24,15 @@ KEYS = np.arange(120) * 37 % 23
 LONGEST = SampleOrder(
     120,
     (
-        BlockShuffle(70, 16, 5),
-        Shuffle(70, 16, 5),
+        BlockShuffle(70, 16, 5, per_epoch=True),
+        Shuffle(70, 16, 5, per_epoch=True),
         Selection(100, ((3, 33), (50, 90))),
-        ConsumptionOrder(Blocked(100, 3, 32, 32), 4),
+        ConsumptionOrder(Blocked(100, 3, 32, 32, "last"), 4),
         Selection(120, ((0, 60), (80, 120))),
-        Bucketing(120, 40, 8, 2),
-        Shuffle(120, 120, 9),
-        BlockShuffle(120, 7, 9),
-        ShardShuffle((50, 0, 40, 30), 1),
+        Bucketing(120, 40, 8, 2, per_epoch=True),
+        Shuffle(120, 120, 9, per_epoch=True),
+        BlockShuffle(120, 7, 9, per_epoch=True),
+        ShardShuffle((50, 0, 40, 30), 1, per_epoch=True),
         TorchPermutation(120, 39, 3),
     ),
 )
@@ -62,14 +62,14 @@ def test_the_torch_link_permutes_each_block_alike():
 
 
 def test_the_read_order_is_micro_batch_by_micro_batch_then_rank_by_rank_then_what_is_dropped():
-    link = ConsumptionOrder(Blocked(11, 2, 5, 4), 2)
+    link = ConsumptionOrder(Blocked(11, 2, 5, 4, "last"), 2)
     assert link.forward(np.arange(11), 0).tolist() == [0, 1, 5, 6, 2, 3, 7, 8, 4, 9, 10]
-    striped = ConsumptionOrder(Striped(9, 2, 1, 4), 2)
+    striped = ConsumptionOrder(Striped(9, 2, 1, 4, "last"), 2)
     assert striped.forward(np.arange(9), 0).tolist() == [0, 2, 1, 3, 4, 6, 5, 7, 8]
 
 
 def test_the_rest_of_a_rest_is_one_selection():
-    order = SampleOrder(100, (Shuffle(100, 100, 1),))
+    order = SampleOrder(100, (Shuffle(100, 100, 1, per_epoch=True),))
     once = order.rest(Intervals.of([(20, 60), (70, 100)]))
     twice = once.rest(Intervals.of([(10, 50)]))
     assert len(twice.transforms) == 2
@@ -81,22 +81,25 @@ def test_the_rest_of_a_rest_is_one_selection():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: SampleOrder(0),
-        lambda: SampleOrder(10, (Shuffle(9, 9, 0),)),
-        lambda: SampleOrder(10, (Selection(10, ((0, 5),)), Shuffle(10, 5, 0), Shuffle(5, 5, 0))),
-        lambda: SampleOrder(10, (Shuffle(10, 10, 0),) * (MAX_TRANSFORMS + 1)),
+        lambda: SampleOrder(0, ()),
+        lambda: SampleOrder(10, (Shuffle(9, 9, 0, per_epoch=True),)),
+        lambda: SampleOrder(
+            10,
+            (Selection(10, ((0, 5),)), Shuffle(10, 5, 0, per_epoch=True), Shuffle(5, 5, 0, per_epoch=True)),
+        ),
+        lambda: SampleOrder(10, (Shuffle(10, 10, 0, per_epoch=True),) * (MAX_TRANSFORMS + 1)),
         lambda: Selection(10, ()),
         lambda: Selection(10, ((5, 11),)),
-        lambda: Shuffle(0, 1, 0),
-        lambda: BlockShuffle(10, 0, 0),
-        lambda: BlockShuffle(0, 1, 0),
-        lambda: ShardShuffle((), 0),
-        lambda: ShardShuffle((3, -1), 0),
+        lambda: Shuffle(0, 1, 0, per_epoch=True),
+        lambda: BlockShuffle(10, 0, 0, per_epoch=True),
+        lambda: BlockShuffle(0, 1, 0, per_epoch=True),
+        lambda: ShardShuffle((), 0, per_epoch=True),
+        lambda: ShardShuffle((3, -1), 0, per_epoch=True),
         lambda: TorchPermutation(10, 6, 2),
         lambda: TorchPermutation(10, 0, 2),
-        lambda: ConsumptionOrder(Blocked(10, 3, 4, 4), 2),
-        lambda: ConsumptionOrder(Blocked(10, 3, 3, 3), 2),
-        lambda: SampleOrder(10).rest(Intervals.of([])),
+        lambda: ConsumptionOrder(Blocked(10, 3, 4, 4, "last"), 2),
+        lambda: ConsumptionOrder(Blocked(10, 3, 3, 3, "last"), 2),
+        lambda: SampleOrder(10, ()).rest(Intervals.of([])),
     ],
 )
 def test_links_that_do_not_fit_are_usage_errors(make):
@@ -109,10 +112,10 @@ def test_bucketing_without_sort_keys_is_a_usage_error():
         LONGEST.ids(np.arange(3), 0)
 
 
-GOOD = encode(SampleOrder(10, (Shuffle(10, 10, 0),)))
-BLOCKS = encode(SampleOrder(10, (BlockShuffle(10, 3, 0),)))
-SHARDS = encode(SampleOrder(10, (ShardShuffle((4, 6), 0),)))
-READ = encode(SampleOrder(10, (ConsumptionOrder(Blocked(10, 2, 5, 4), 2),)))
+GOOD = encode(SampleOrder(10, (Shuffle(10, 10, 0, per_epoch=True),)))
+BLOCKS = encode(SampleOrder(10, (BlockShuffle(10, 3, 0, per_epoch=True),)))
+SHARDS = encode(SampleOrder(10, (ShardShuffle((4, 6), 0, per_epoch=True),)))
+READ = encode(SampleOrder(10, (ConsumptionOrder(Blocked(10, 2, 5, 4, "last"), 2),)))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +176,7 @@ def test_another_algorithm_names_both():
 )
 def test_windows_are_sorted_but_for_packs_and_members(samples, pack, packs, seed, epoch, data):
     keys = np.array(data.draw(st.lists(st.integers(0, 20), min_size=samples, max_size=samples)))
-    bucketing = Bucketing(samples, pack * packs, pack, seed)
+    bucketing = Bucketing(samples, pack * packs, pack, seed, per_epoch=True)
     order = bucketing.forward(np.arange(samples), epoch, keys.__getitem__)
     for start in range(0, samples, bucketing.buffer):
         window = order[start : start + bucketing.buffer]
@@ -186,16 +189,16 @@ def test_windows_are_sorted_but_for_packs_and_members(samples, pack, packs, seed
 @given(st.lists(st.integers(0, 199), min_size=1, max_size=30), st.integers(0, 5))
 def test_the_order_does_not_depend_on_what_is_asked_for_and_when(places, epoch):
     keys = np.arange(200) * 31 % 17
-    bucketing = Bucketing(200, 48, 8, seed=3)
+    bucketing = Bucketing(200, 48, 8, seed=3, per_epoch=True)
     whole = bucketing.forward(np.arange(200), epoch, keys.__getitem__)
     assert np.array_equal(bucketing.forward(np.array(places), epoch, keys.__getitem__), whole[places])
 
 
 def test_ties_packs_and_members_are_reshuffled_by_window_epoch_and_seed():
     keys = np.repeat(np.arange(4), 32)
-    bucketing = Bucketing(256, 128, 16, seed=3)
+    bucketing = Bucketing(256, 128, 16, seed=3, per_epoch=True)
     orders = [bucketing.window_order(keys, epoch, window) for epoch in range(2) for window in range(2)]
-    orders.append(Bucketing(256, 128, 16, seed=4).window_order(keys, 0, 0))
+    orders.append(Bucketing(256, 128, 16, seed=4, per_epoch=True).window_order(keys, 0, 0))
     assert len({tuple(order.tolist()) for order in orders}) == 5
     assert np.diff(keys[orders[0]][::16]).min() < 0, "packs come in random order"
     assert np.diff(orders[0][:16]).min() < 0, "members come in random order"
@@ -210,11 +213,11 @@ def test_only_the_windows_asked_for_are_looked_at():
         asked.extend(positions.tolist())
         return positions % 7
 
-    Bucketing(10**9, 64, 8, seed=0).forward(np.array([640, 700, 645]), 0, key_of)
+    Bucketing(10**9, 64, 8, seed=0, per_epoch=True).forward(np.array([640, 700, 645]), 0, key_of)
     assert sorted(set(asked)) == list(range(640, 704))
 
 
 @pytest.mark.parametrize(("buffer", "pack"), [(10, 4), (0, 4), (8, 0)])
 def test_a_buffer_that_is_no_multiple_of_the_pack_is_refused(buffer, pack):
     with pytest.raises(UsageError, match=f"got a buffer of {buffer} samples and a pack of {pack}"):
-        Bucketing(100, buffer, pack, seed=0)
+        Bucketing(100, buffer, pack, seed=0, per_epoch=True)

@@ -2,22 +2,23 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.assignments import topology_of
 from support.sample_sources import blend_sources, document_source, everything, index_source
 from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
 from tokshard.ranks.history import StoppedPlan
-from tokshard.ranks.plan import PLAN_NAME, Plan, PlanWarning, Stream, read_plan
+from tokshard.ranks.plan import PLAN_NAME, Plan, PlanWarning, read_plan
 from tokshard.ranks.planning import plan_shards
 from tokshard.ranks.publication import write_plan
 from tokshard.ranks.requests import PlanRequest, StreamRequest
 from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.summary import Composition
-from tokshard.ranks.topology import Topology
 
 PATH = "/runs/plan/plan.json"
 NOT_READ = {"tool", "history", "warnings", "fingerprint", "path_prefix", "directory"}
@@ -37,7 +38,7 @@ requests = st.builds(
     boundaries=st.booleans(),
 )
 topologies = st.builds(
-    lambda tensor, pipeline, context, data, order: Topology(
+    lambda tensor, pipeline, context, data, order: topology_of(
         tensor * pipeline * context * data, tensor, pipeline, context, order
     ),
     *(st.integers(1, 3) for _ in range(3)),
@@ -51,7 +52,7 @@ def small_plan(**request):
         "train": document_source([40, 23]),
         "valid": document_source([30], name="valid"),
     }
-    return plan_shards(sources, Topology(4, tensor_parallel=2), PlanRequest(train=StreamRequest(**request)))
+    return plan_shards(sources, topology_of(4, tensor=2), PlanRequest(train=StreamRequest(**request)))
 
 
 def written(plan):
@@ -115,7 +116,7 @@ def changed(value, path, new):
 def test_every_changed_field_is_refused_unless_nothing_depends_on_it(kind):
     source = document_source([5, 3]) if kind == "documents" else index_source(8, datasets=2, blended=True)
     request = PlanRequest(train=StreamRequest(shuffle="windows", block=3, window=2, bucket_buffer=4))
-    plan = plan_shards({"train": source}, Topology(2), request)
+    plan = plan_shards({"train": source}, topology_of(2), request)
     value, tried = written(plan), 0
     for path in leaves(value):
         for new in CHANGES if path else ():
@@ -218,7 +219,7 @@ def test_the_plan_id_depends_on_what_is_read_and_on_nothing_else():
         small_plan(boundaries=True),
         small_plan(consumed_samples=2),
         small_plan(steps=3),
-        Plan.of(Topology(8, tensor_parallel=4), first.streams),
+        Plan.of(topology_of(8, tensor=4), first.streams),
         Plan.of(first.topology, {"train": first.streams["train"]}),
     ]
     assert len({plan.plan_id for plan in [first, *different]}) == len(different) + 1
@@ -231,7 +232,7 @@ def test_the_plan_id_depends_on_what_is_read_and_on_nothing_else():
 def test_a_moved_plan_reads_the_data_that_moved_with_it_and_maps_the_rest(tmp_path):
     sources = blend_sources(tmp_path / "old")
     request = PlanRequest(train=StreamRequest())
-    plan = plan_shards(sources, Topology(2), request)
+    plan = plan_shards(sources, topology_of(2), request)
     write_plan(plan, tmp_path / "old")
     (tmp_path / "old").rename(tmp_path / "new")
     found = read_plan(tmp_path / "new")
@@ -251,13 +252,13 @@ def test_a_stream_whose_parts_do_not_fit_is_refused():
     plan = small_plan(bucket_buffer=20)
     stream = plan.streams["train"]
     with pytest.raises(UsageError, match="must have 64 samples, got 63"):
-        Stream(document_source([64]), stream.assignment, sort_key="length")
+        replace(stream, source=document_source([64]), sort_key="length")
     with pytest.raises(UsageError, match="requires a sort key"):
-        Stream(stream.source, stream.assignment)
+        replace(stream, sort_key=None)
     with pytest.raises(UsageError, match="data-parallel size 4"):
-        Plan.of(Topology(4), {"train": stream})
+        Plan.of(topology_of(4), {"train": stream})
     with pytest.raises(UsageError, match="at least 1 stream"):
-        Plan.of(Topology(4), {})
+        Plan.of(topology_of(4), {})
 
 
 @given(st.binary(max_size=300))
@@ -271,7 +272,7 @@ def test_any_bytes_at_all_raise_nothing_but_our_errors(tmp_path_factory, content
 def test_schedules_come_back(tmp_path):
     schedule = BatchSchedule.rampup(4, 4, 30, 16)
     plan = plan_shards(
-        {"train": document_source([90])}, Topology(2), PlanRequest(train=StreamRequest(schedule=schedule))
+        {"train": document_source([90])}, topology_of(2), PlanRequest(train=StreamRequest(schedule=schedule))
     )
     write_plan(plan, tmp_path)
     assert read_plan(tmp_path).streams["train"].assignment.schedule == schedule

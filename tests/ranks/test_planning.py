@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import assignments, slow_samplers
+from support.assignments import topology_of
 from support.sample_sources import document_source, everything, index_source
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.ranks.intervals import Intervals
@@ -20,7 +21,6 @@ from tokshard.ranks.planning import plan_shards, plan_stream
 from tokshard.ranks.requests import PlanRequest, StreamRequest
 from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.summary import LISTED, check_partition, coverage_of
-from tokshard.ranks.topology import Topology
 
 MODES = ALL_MODES[:5]  # full-validation is no mode of training
 
@@ -32,7 +32,7 @@ def planned(total=60, ranks=3, source=None, **request):
 
 
 def plan_of(sources, ranks=2, train=None, **request):
-    return plan_shards(sources, Topology(ranks), PlanRequest(train=train or StreamRequest(), **request))
+    return plan_shards(sources, topology_of(ranks), PlanRequest(train=train or StreamRequest(), **request))
 
 
 def lengths_of(ids):
@@ -266,9 +266,9 @@ def test_a_sequence_that_context_parallelism_does_not_divide_is_refused():
     sources = {"train": index_source(100, sequence_length=36)}
     request = PlanRequest(train=StreamRequest())
     with pytest.raises(UsageError, match=r"sequence length must be divisible by .* 8, got 36"):
-        plan_shards(sources, Topology(4, context_parallel=4), request)
-    plan_shards({"train": index_source(100, sequence_length=40)}, Topology(4, context_parallel=4), request)
-    documents = plan_shards({"train": document_source([100])}, Topology(4, context_parallel=4), request)
+        plan_shards(sources, topology_of(4, context=4), request)
+    plan_shards({"train": index_source(100, sequence_length=40)}, topology_of(4, context=4), request)
+    documents = plan_shards({"train": document_source([100])}, topology_of(4, context=4), request)
     assert documents.warnings == (PlanWarning("document-padding", "train", multiple=8),)
     assert documents.warnings[0].message == "the documents of train must be padded to multiples of 8 tokens"
 
@@ -294,7 +294,7 @@ class Overlapping:
         return 2
 
     def dropped(self):
-        return Blocked(5, 4, 2, 2).dropped()
+        return Blocked(5, 4, 2, 2, "last").dropped()
 
     def at(self, ranks, local):
         return np.minimum(ranks * 2 + local, 4)
@@ -321,16 +321,16 @@ def test_the_layouts_in_use_pass_the_same_check(samples, ranks, width, pads):
     rounds = -(-samples // (ranks * width)) if pads else samples // (ranks * width)
     if not rounds:
         return
-    striped = Striped(samples, ranks, width, rounds * width)
+    striped = Striped(samples, ranks, width, rounds * width, "last")
     read, dropped = check_partition(striped)
     assert (read, dropped) == (min(samples, rounds * width * ranks), max(0, samples - rounds * width * ranks))
-    check_partition(Blocked(samples, ranks, -(-samples // ranks), rounds * width))
+    check_partition(Blocked(samples, ranks, -(-samples // ranks), rounds * width, "last"))
 
 
 def test_single_reads_in_the_order_of_the_pretraining_sampler():
     for generator, total, size, ranks in slow_samplers.random_worlds(300, seed=1):
         consumed = generator.randint(0, total - size * ranks)
-        unread = SampleOrder(total).rest(Intervals.of([(consumed, total)]))
+        unread = SampleOrder(total, ()).rest(Intervals.of([(consumed, total)]))
         plan = assignments.assignment_of("single", unread, World(ranks, size), consumed_samples=consumed)
         for rank in range(ranks):
             read = plan.ids(rank, 0, plan.samples_per_rank).reshape(-1, size).tolist()
@@ -396,7 +396,7 @@ def test_the_ragged_case_of_22_samples_is_named():
 
 
 def test_contiguous_ranks_read_runs_of_neighbours():
-    plan = assignments.assignment_of("contiguous", SampleOrder(11), World(3, 1))
+    plan = assignments.assignment_of("contiguous", SampleOrder(11, ()), World(3, 1))
     assert assignments.everything(plan)[:, :, 0].T.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     assert plan.tail(0).pairs() == ((9, 11),)
 

@@ -37,7 +37,7 @@ def schedules(draw):
     for distance, size in steps:
         threshold += distance
         segments.append((threshold, size * group))
-    return BatchSchedule(tuple(segments)), group
+    return BatchSchedule(tuple(segments), round_down=False), group
 
 
 @given(schedules(), st.integers(0, 500))
@@ -177,7 +177,7 @@ def test_a_schedule_counts_in_int64():
     assert BatchSchedule.constant(2**62).size_at(0) == 2**62
     for segments in (((0, 2**62 + 1),), ((0, 1), (2**62 + 1, 2))):
         with pytest.raises(UsageError, match=r"at most 2\*\*62"):
-            BatchSchedule(segments)
+            BatchSchedule(segments, round_down=False)
 
 
 def test_a_schedule_in_words_is_read_again():

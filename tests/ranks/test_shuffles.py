@@ -52,7 +52,7 @@ def test_the_windowed_shuffle_is_that_of_lists(samples, block, window, seed, epo
 
 
 def test_every_block_takes_every_place_also_the_short_one():
-    shuffle, taken = BlockShuffle(3 * 5 + 2, 5, seed=4), set()
+    shuffle, taken = BlockShuffle(3 * 5 + 2, 5, seed=4, per_epoch=True), set()
     for epoch in range(60):
         ids = shuffle.forward(np.arange(17), epoch)
         starts = [place for place in range(17) if ids[place] % 5 == 0]

@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 
+from support.assignments import topology_of
 from tokshard.core.codec import decode, encode
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.ranks.topology import FIELDS, Topology, context_slices
@@ -26,7 +27,7 @@ def random_topologies(count):
     while len(found) < count:
         tensor, context, data, pipeline = (generator.choice([1, 1, 2, 3, 4]) for _ in range(4))
         ranks = tensor * context * data * pipeline
-        found.append(Topology(ranks, tensor, pipeline, context, generator.choice(orders)))
+        found.append(topology_of(ranks, tensor, pipeline, context, generator.choice(orders)))
     return found
 
 
@@ -46,16 +47,16 @@ def test_coordinates_are_the_places_in_the_groups_of_each_dimension():
 
 
 def test_expert_parallelism_in_the_order_changes_no_coordinates():
-    plain = Topology(16, tensor_parallel=2, pipeline_parallel=2, context_parallel=2, rank_order="tp-cp-dp-pp")
+    plain = topology_of(16, tensor=2, pipeline=2, context=2, order="tp-cp-dp-pp")
     for order in ("tp-cp-ep-dp-pp", "ep-tp-cp-dp-pp", "tp-cp-dp-pp-ep"):
-        topology = Topology(16, tensor_parallel=2, pipeline_parallel=2, context_parallel=2, rank_order=order)
+        topology = topology_of(16, tensor=2, pipeline=2, context=2, order=order)
         assert [topology.coordinates(rank) for rank in range(16)] == [
             plain.coordinates(rank) for rank in range(16)
         ]
 
 
 def test_only_the_first_tensor_rank_of_the_outer_stages_reads():
-    topology = Topology(24, tensor_parallel=2, pipeline_parallel=3, context_parallel=2)
+    topology = topology_of(24, tensor=2, pipeline=3, context=2)
     for rank in range(24):
         place = topology.coordinates(rank)
         expected = {
@@ -69,8 +70,8 @@ def test_only_the_first_tensor_rank_of_the_outer_stages_reads():
 
 def test_one_stage_or_multi_token_prediction_needs_every_field():
     every = tuple(field for field in FIELDS if field != "cu_seqlens")
-    assert Topology(4, tensor_parallel=2).needs(2) == every
-    topology = Topology(4, pipeline_parallel=4, mtp_stages=(1, 3))
+    assert topology_of(4, tensor=2).needs(2) == every
+    topology = topology_of(4, pipeline=4, mtp_stages=(1, 3))
     assert [topology.needs(rank) for rank in range(4)] == [topology.needs(0), every, (), every]
 
 
@@ -94,13 +95,13 @@ def test_one_stage_or_multi_token_prediction_needs_every_field():
 )
 def test_sizes_that_make_no_grid_are_usage_errors(options, said):
     with pytest.raises(UsageError, match=said):
-        Topology(**options)
+        topology_of(**options)
 
 
 def test_there_is_no_rank_outside_the_world():
     for rank in (-1, 8):
         with pytest.raises(IndexError, match="0 to 7"):
-            Topology(8).coordinates(rank)
+            topology_of(8).coordinates(rank)
 
 
 @pytest.mark.parametrize("context", [1, 2, 3, 8])
@@ -123,7 +124,7 @@ def test_sequences_that_cannot_be_cut_are_usage_errors(length, context, cp):
 
 
 def test_topologies_survive_json():
-    topology = Topology(16, 2, 2, 2, "tp-cp-ep-dp-pp", (0, 1))
+    topology = topology_of(16, 2, 2, 2, "tp-cp-ep-dp-pp", (0, 1))
     assert decode(Topology, encode(topology), "plan.json") == topology
 
 
@@ -143,6 +144,6 @@ def test_topologies_survive_json():
 )
 def test_json_that_is_no_topology_is_an_integrity_error(change):
     with pytest.raises(IntegrityError, match=r"plan\.json"):
-        decode(Topology, encode(Topology(8)) | change, "plan.json")
+        decode(Topology, encode(topology_of(8)) | change, "plan.json")
     with pytest.raises(IntegrityError):
         decode(Topology, [], "plan.json")

@@ -10,17 +10,36 @@ from tokshard.ranks.assignment import Assignment, EpochRange, available_steps
 from tokshard.ranks.modes import World, cyclic_order, layout_of
 from tokshard.ranks.order import SampleOrder
 from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.topology import DEFAULT_ORDER, Topology
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "shuffles.json"
 
 
-def assignment_of(mode, order, world, *, tail="drop", sharded=True, epochs=1, schedule=None, **options):
+def topology_of(world_size, tensor=1, pipeline=1, context=1, order=DEFAULT_ORDER, mtp_stages=()):
+    """Return the ranks of a job without more parallelism than is given."""
+    return Topology(world_size, tensor, pipeline, context, order, mtp_stages)
+
+
+def assignment_of(
+    mode,
+    order,
+    world,
+    *,
+    tail="drop",
+    sharded=True,
+    first_epoch=0,
+    epochs=1,
+    schedule=None,
+    consumed_samples=0,
+    skipped=0,
+):
     """Return an assignment of all the steps that an order fills."""
     layout = layout_of(mode, order.samples, world, tail=tail, sharded=sharded)
-    epoch_ranges = (EpochRange(order, layout, options.pop("first_epoch", 0), epochs),)
+    epoch_ranges = (EpochRange(order, layout, first_epoch, epochs),)
     schedule = schedule or BatchSchedule.constant(world.whole)
-    steps = available_steps(epoch_ranges, world.micro_batch_size, schedule, **options)
-    return Assignment(epoch_ranges, world.micro_batch_size, schedule, steps, **options)
+    before = (consumed_samples, skipped)
+    steps = available_steps(epoch_ranges, world.micro_batch_size, schedule, *before)
+    return Assignment(epoch_ranges, world.micro_batch_size, schedule, steps, *before)
 
 
 def order_of(mode, samples, world, *, sharded=True, links=()):
@@ -47,4 +66,4 @@ def golden():
     return json.loads(GOLDEN.read_text())
 
 
-__all__ = ["World", "assignment_of", "digest", "everything", "golden", "order_of"]
+__all__ = ["World", "assignment_of", "digest", "everything", "golden", "order_of", "topology_of"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from support.assignments import topology_of
 from support.blends import config_for, write_dataset
 from support.file_changes import age, cut, edit_json, edit_manifest, flip
 from support.index_caches import build_requests
@@ -21,7 +22,6 @@ from tokshard.ranks.planning import plan_shards
 from tokshard.ranks.publication import write_plan
 from tokshard.ranks.requests import PlanRequest, StreamRequest
 from tokshard.ranks.schedule import BatchSchedule
-from tokshard.ranks.topology import Topology
 from tokshard.samples.blend.document import BlendDocument
 from tokshard.samples.blend.job import build_blend
 from tokshard.samples.blend.recipe_files import parse_words
@@ -303,7 +303,7 @@ def plan_request(steps=4):
 def sound_plan(directory, source=None):
     """Plan a blend for four ranks; return the directory of the plan."""
     found = open_sources([source or sound_blend(directory)], RequestedSamples(split="train"))
-    plan = plan_shards(found, Topology(4, tensor_parallel=2), plan_request())
+    plan = plan_shards(found, topology_of(4, tensor=2), plan_request())
     write_plan(plan, directory / "plan")
     return str(directory / "plan")
 

@@ -25,24 +25,26 @@ def sorted_keys(seed, length):
 
 
 def samples(seed, length):
-    return Shuffle(length, length, seed).forward(np.arange(min(length, 1000)), epoch=1)
+    return Shuffle(length, length, seed, per_epoch=True).forward(np.arange(min(length, 1000)), epoch=1)
 
 
 def windows(seed, length):
-    return Shuffle(length, 257, seed).forward(np.arange(min(length, 1000)), epoch=1)
+    return Shuffle(length, 257, seed, per_epoch=True).forward(np.arange(min(length, 1000)), epoch=1)
 
 
 def whole_blocks(seed, length):
-    return BlockShuffle(length, 7, seed).forward(np.arange(min(length, 1000)), epoch=1)
+    return BlockShuffle(length, 7, seed, per_epoch=True).forward(np.arange(min(length, 1000)), epoch=1)
 
 
 def shards(seed, length):
-    return ShardShuffle((1,) * length, seed).order(epoch=1)
+    return ShardShuffle((1,) * length, seed, per_epoch=True).order(epoch=1)
 
 
 def bucketing(seed, length):
     keys = np.arange(length) * 7919 % 64
-    return Bucketing(length, 128, 8, seed).forward(np.arange(min(length, 1000)), 1, keys.__getitem__)
+    return Bucketing(length, 128, 8, seed, per_epoch=True).forward(
+        np.arange(min(length, 1000)), 1, keys.__getitem__
+    )
 
 
 ORDERS = {

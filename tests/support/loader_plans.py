@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 
+from support.assignments import topology_of
 from support.plain_datasets import Plain
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
@@ -21,7 +22,6 @@ from tokshard.ranks.sources import (
     IndexReference,
     SampleSource,
 )
-from tokshard.ranks.topology import Topology
 from tokshard.samples.blend.order import build_blending_indices
 from tokshard.samples.index.index import GPTDatasetIndex
 
@@ -124,10 +124,11 @@ def stream_of(source, topology, *, mode="single", micro=2, batch=0, **options):
     layout = layout_of(mode, order.samples, world, tail=tail)
     epoch_ranges = (EpochRange(order, layout, 0, options.pop("epochs", 1)),)
     schedule = options.pop("schedule", None) or BatchSchedule.constant(world.whole)
-    start = {name: options.pop(name) for name in ("consumed_samples", "skipped") if name in options}
-    steps = options.pop("steps", None) or available_steps(epoch_ranges, micro, schedule, **start)
-    assignment = Assignment(epoch_ranges, micro, schedule, steps, **start)
-    return Stream(source, assignment, mode, tail, **options)
+    start = (options.pop("consumed_samples", 0), options.pop("skipped", 0))
+    steps = options.pop("steps", None) or available_steps(epoch_ranges, micro, schedule, *start)
+    assignment = Assignment(epoch_ranges, micro, schedule, steps, *start)
+    shape = {"shuffle": "none", "sort_key": None, "boundaries": False, **options}
+    return Stream(source, assignment, mode, tail, **shape)
 
 
 def write_streams(directory, topology, *, history=(), **streams):
@@ -140,7 +141,7 @@ def write_streams(directory, topology, *, history=(), **streams):
 
 def plan_for(directory, *, topology=None, source=None, **options):
     """Write a plan of one stream, ``train``; return its directory."""
-    topology = topology or Topology(1)
+    topology = topology or topology_of(1)
     source = source or source_of(directory)
     return write_streams(directory, topology, train=stream_of(source, topology, **options))
 

@@ -6,6 +6,7 @@ import collections
 
 import numpy as np
 
+from support.assignments import topology_of
 from support.blends import config_for, recipe_of, write_dataset
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.ranks.locator import Locator
@@ -23,7 +24,6 @@ from tokshard.ranks.sources import (
     SampleSource,
 )
 from tokshard.ranks.summary import coverage_of
-from tokshard.ranks.topology import Topology
 from tokshard.samples.blend.job import build_blend
 from tokshard.samples.blend.recipe import Source
 from tokshard.samples.index.epochs import EpochPlan, plan_epochs
@@ -56,7 +56,7 @@ def plan_of(source, ranks, *, batch, size=1, tensor=1, **options) -> Plan:
     """Plan training alone."""
     train = StreamRequest(micro_batch_size=size, schedule=BatchSchedule.constant(batch), **options)
     return plan_shards(
-        {"train": source}, Topology(ranks * tensor, tensor_parallel=tensor), PlanRequest(train=train)
+        {"train": source}, topology_of(ranks * tensor, tensor=tensor), PlanRequest(train=train)
     )
 
 

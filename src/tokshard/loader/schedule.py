@@ -72,8 +72,9 @@ class MicroBatchSchedule:
         >>> from tokshard.ranks.assignment import EpochRange
         >>> from tokshard.ranks.order import SampleOrder
         >>> from tokshard.ranks.schedule import BatchSchedule
-        >>> whole = EpochRange(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
-        >>> schedule = MicroBatchSchedule(Assignment((whole,), 4, BatchSchedule.constant(16), steps=6), 0)
+        >>> layout = Striped(100, ranks=2, width=4, samples_per_rank=48, repeat="last")
+        >>> whole = EpochRange(SampleOrder(100, ()), layout, first_epoch=0, epochs=1)
+        >>> schedule = MicroBatchSchedule(Assignment((whole,), 4, BatchSchedule.constant(16), 6, 0, 0), 0)
         >>> len(schedule), schedule.of_step(1), schedule.step(3), schedule.consumed(3), schedule.at(24)
         (12, range(2, 4), 1, 24, 3)
     """

@@ -44,8 +44,8 @@ class EpochRange(Record):
 
     order: SampleOrder
     layout: Layout
-    first_epoch: Count = 0
-    epochs: Positive | None = 1
+    first_epoch: Count
+    epochs: Positive | None
 
     def _validate(self) -> None:
         if self.layout.samples != self.order.samples:
@@ -108,8 +108,9 @@ class Assignment(Record):
     Example:
         >>> from tokshard.ranks.layouts import Striped
         >>> from tokshard.ranks.order import SampleOrder
-        >>> whole = EpochRange(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
-        >>> plan = Assignment((whole,), 4, BatchSchedule.constant(16), steps=6)
+        >>> layout = Striped(100, ranks=2, width=4, samples_per_rank=48, repeat="last")
+        >>> whole = EpochRange(SampleOrder(100, ()), layout, first_epoch=0, epochs=1)
+        >>> plan = Assignment((whole,), 4, BatchSchedule.constant(16), 6, 0, 0)
         >>> plan.ids(rank=1, first=0, count=8).tolist()
         [4, 5, 6, 7, 12, 13, 14, 15]
         >>> plan.locate(np.array([13]), epoch=0).step.tolist(), plan.tail(0).pairs()
@@ -120,8 +121,8 @@ class Assignment(Record):
     micro_batch_size: Positive
     schedule: BatchSchedule
     steps: Count
-    consumed_samples: Count = 0
-    skipped: Count = 0
+    consumed_samples: Count
+    skipped: Count
 
     def _validate(self) -> None:
         if not self.epoch_ranges:

@@ -38,7 +38,7 @@ class Striped(Record):
     """The layout ``striped``: stripes of positions, which the ranks read in turn.
 
     Example:
-        >>> layout = Striped(12, ranks=3, width=2, samples_per_rank=4)
+        >>> layout = Striped(12, ranks=3, width=2, samples_per_rank=4, repeat="last")
         >>> layout.positions(1, 0, 4).tolist()
         [2, 3, 8, 9]
 
@@ -57,7 +57,7 @@ class Striped(Record):
     ranks: Positive
     width: Positive
     samples_per_rank: Positive
-    repeat: Repeat = "last"
+    repeat: Repeat
 
     def _validate(self) -> None:
         _check_sizes(self)
@@ -128,7 +128,7 @@ class Blocked(Record):
     """The layout ``blocked``: a run of consecutive positions for each rank.
 
     Example:
-        >>> layout = Blocked(5, ranks=3, run=2, samples_per_rank=2)
+        >>> layout = Blocked(5, ranks=3, run=2, samples_per_rank=2, repeat="last")
         >>> [layout.positions(rank, 0, 2).tolist() for rank in range(3)]
         [[0, 1], [2, 3], [4, 4]]
 
@@ -147,7 +147,7 @@ class Blocked(Record):
     ranks: Positive
     run: Positive
     samples_per_rank: Positive
-    repeat: Repeat = "last"
+    repeat: Repeat
 
     def _validate(self) -> None:
         _check_sizes(self)

@@ -185,13 +185,13 @@ def layout_of(
     per_rank = _samples_per_rank(samples, world, tail, skipped)
     ranks = world.ranks
     if mode == "single":
-        return Striped(samples, ranks, world.micro_batch_size, per_rank)
+        return Striped(samples, ranks, world.micro_batch_size, per_rank, "last")
     if mode == "sequential" or (mode == "cyclic" and not sharded):
-        return Striped(samples, ranks, 1, per_rank)
+        return Striped(samples, ranks, 1, per_rank, "last")
     if mode == "cyclic":
-        return Blocked(samples, ranks, per_rank, per_rank)
+        return Blocked(samples, ranks, per_rank, per_rank, "last")
     run = samples // ranks if tail == "drop" else -(-samples // ranks)
-    return Blocked(samples, ranks, run, per_rank)
+    return Blocked(samples, ranks, run, per_rank, "last")
 
 
 def _samples_per_rank(samples: int, world: World, tail: str, skipped: int) -> int:

@@ -153,7 +153,7 @@ class Bucketing(Record):
 
     Example:
         >>> lengths = np.array([9, 1, 8, 2, 7, 3, 6, 4])
-        >>> bucketing = Bucketing(8, buffer=8, pack=2, seed=1)
+        >>> bucketing = Bucketing(8, buffer=8, pack=2, seed=1, per_epoch=True)
         >>> order = bucketing.forward(np.arange(8), 0, lengths.__getitem__)
         >>> sorted(tuple(sorted(pair)) for pair in lengths[order].reshape(4, 2).tolist())
         [(1, 2), (3, 4), (6, 7), (8, 9)]
@@ -166,7 +166,7 @@ class Bucketing(Record):
     buffer: int
     pack: int
     seed: Count
-    per_epoch: bool = True
+    per_epoch: bool
 
     def _validate(self) -> None:
         if self.samples < 1 or self.pack < 1 or self.buffer < 1 or self.buffer % self.pack:
@@ -250,7 +250,7 @@ class SampleOrder(Record):
     """
 
     total: Positive
-    transforms: tuple[Transform, ...] = ()
+    transforms: tuple[Transform, ...]
 
     def _validate(self) -> None:
         if self.total < 1:

@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from tokshard.core.codec import Bounds, Document, Positive, Record, Sha256, TOOL, Tool, encode
+from tokshard.core.codec import TOOL, Bounds, Document, Positive, Record, Sha256, Tool, encode
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset import products
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch, allowed_warnings
@@ -61,11 +61,11 @@ class Stream(Record):
 
     source: SampleSource
     assignment: Assignment
-    mode: Annotated[str, Bounds(pattern="|".join(MODES))] = "single"
-    tail: Annotated[str, Bounds(pattern="|".join(TAILS))] = "drop"
-    shuffle: Annotated[str, Bounds(pattern="|".join(SHUFFLES))] = "none"
-    sort_key: str | None = None
-    boundaries: bool = False
+    mode: Annotated[str, Bounds(pattern="|".join(MODES))]
+    tail: Annotated[str, Bounds(pattern="|".join(TAILS))]
+    shuffle: Annotated[str, Bounds(pattern="|".join(SHUFFLES))]
+    sort_key: str | None
+    boundaries: bool
 
     def _validate(self) -> None:
         for epochs in self.assignment.epoch_ranges:

@@ -206,7 +206,7 @@ def sample_order(source: SampleSource, world: World, request: StreamRequest) -> 
     if request.bucket_buffer is None:
         return order
     pack = request.bucket_pack or world.group
-    return order.before(Bucketing(order.samples, request.bucket_buffer, pack, request.seed))
+    return order.before(Bucketing(order.samples, request.bucket_buffer, pack, request.seed, per_epoch=True))
 
 
 def _shard_sizes(source: SampleSource, shuffle: str) -> tuple[int, ...] | None:
@@ -255,7 +255,7 @@ def _from_the_middle(whole: EpochRange, world: World, request: StreamRequest) ->
         )
     order = whole.order.rest(Intervals.of([(consumed, whole.order.samples)]))
     layout = layout_of(request.mode, order.samples, world, tail=request.tail)
-    return _followed_by_the_rest(EpochRange(order, layout), whole)
+    return _followed_by_the_rest(EpochRange(order, layout, 0, 1), whole)
 
 
 def _from_within_a_batch(
@@ -274,7 +274,7 @@ def _from_within_a_batch(
         sharded=request.sharded,
         skipped=skipped,
     )
-    return _followed_by_the_rest(EpochRange(whole.order, layout, epoch), whole), skipped
+    return _followed_by_the_rest(EpochRange(whole.order, layout, epoch, 1), whole), skipped
 
 
 def _followed_by_the_rest(first: EpochRange, whole: EpochRange) -> tuple[EpochRange, ...]:

@@ -55,7 +55,8 @@ class RankPositions(Record):
         Example:
             >>> from tokshard.ranks.layouts import Striped
             >>> from tokshard.ranks.order import SampleOrder
-            >>> whole = EpochRange(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
+            >>> layout = Striped(100, ranks=2, width=4, samples_per_rank=48, repeat="last")
+            >>> whole = EpochRange(SampleOrder(100, ()), layout, first_epoch=0, epochs=1)
             >>> RankPositions.of(whole, 1).start, RankPositions.of(whole, 1).stride
             (4, 8)
         """

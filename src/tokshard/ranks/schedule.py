@@ -126,7 +126,7 @@ class BatchSchedule(Record):
     """
 
     segments: tuple[tuple[int, int], ...]
-    round_down: bool = False
+    round_down: bool
 
     def _validate(self) -> None:
         if not 0 < len(self.segments) <= MAX_SEGMENTS:
@@ -237,7 +237,7 @@ class BatchSchedule(Record):
                 raise UsageError(f"sizes of a batch size schedule must be plain integers, got {entry!r}")
             samples = int(threshold)
             segments.append((samples if sequence_length is None else samples // sequence_length, int(size)))
-        return cls(tuple(sorted(segments, key=lambda pair: pair[0])))
+        return cls(tuple(sorted(segments, key=lambda pair: pair[0])), round_down=False)
 
     def size_at(self, consumed: int) -> int:
         """Return the nominal global batch size at a number of consumed samples."""

@@ -84,7 +84,7 @@ class Shuffle(Record):
     samples: Positive
     window: Positive
     seed: Count
-    per_epoch: bool = True
+    per_epoch: bool
 
     def _validate(self) -> None:
         if self.samples < 1 or self.window < 1:
@@ -127,7 +127,7 @@ class ShardShuffle(Record):
 
     sizes: tuple[Count, ...]
     seed: Count
-    per_epoch: bool = True
+    per_epoch: bool
 
     def _validate(self) -> None:
         if not self.sizes or min(self.sizes) < 0 or not sum(self.sizes):
@@ -163,7 +163,7 @@ class BlockShuffle(Record):
     block is short if the samples are no multiple of its size; it takes any place, as the others do.
 
     Example:
-        >>> BlockShuffle(8, 3, seed=2).forward(np.arange(8), epoch=2).tolist()
+        >>> BlockShuffle(8, 3, seed=2, per_epoch=True).forward(np.arange(8), epoch=2).tolist()
         [6, 7, 3, 4, 5, 0, 1, 2]
 
     Attributes:
@@ -179,7 +179,7 @@ class BlockShuffle(Record):
     samples: Positive
     block: Positive
     seed: Count
-    per_epoch: bool = True
+    per_epoch: bool
 
     def _validate(self) -> None:
         if self.samples < 1 or self.block < 1:

@@ -49,7 +49,7 @@ class Topology(Record):
         mtp_stages: Pipeline stages that hold multi-token prediction and need every field.
 
     Example:
-        >>> topology = Topology(16, tensor=2, pipeline=2, context=2)
+        >>> topology = Topology(16, 2, 2, 2, DEFAULT_ORDER, ())
         >>> topology.data_parallel, topology.coordinates(11)
         (2, Coordinates(tp=1, cp=1, dp=0, pp=1))
         >>> topology.needs(0), topology.needs(1)
@@ -57,11 +57,11 @@ class Topology(Record):
     """
 
     world_size: int
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    context_parallel: int = 1
-    rank_order: str = DEFAULT_ORDER
-    mtp_stages: tuple[Count, ...] = ()
+    tensor_parallel: int
+    pipeline_parallel: int
+    context_parallel: int
+    rank_order: str
+    mtp_stages: tuple[Count, ...]
 
     def _validate(self) -> None:
         sizes = {

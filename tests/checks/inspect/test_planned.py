@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from support.assignments import topology_of
 from support.mixture_data import write_mixture
 from support.sample_sources import blend_sources, document_source
 from tokshard.checks.inspect import planned
@@ -15,7 +16,6 @@ from tokshard.ranks.locator import Locator
 from tokshard.ranks.planning import plan_shards
 from tokshard.ranks.requests import PlanRequest, StreamRequest
 from tokshard.ranks.schedule import BatchSchedule
-from tokshard.ranks.topology import Topology
 
 REQUESTS = [
     {},
@@ -40,7 +40,7 @@ def stream_of(kind, directory, **request):
         write_mixture(directory)
         prefixes = [str(directory / "data/web"), str(directory / "data/code")]
         source = open_sources(prefixes, RequestedSamples(documents=True))["train"]
-    plan = plan_shards({"train": source}, Topology(3), PlanRequest(train=StreamRequest(**request)))
+    plan = plan_shards({"train": source}, topology_of(3), PlanRequest(train=StreamRequest(**request)))
     return plan.streams["train"]
 
 
@@ -89,7 +89,7 @@ def test_plain_orders_are_counted_without_looking_up_reads(tmp_path, monkeypatch
 
 
 def test_one_dataset_is_counted_without_its_files():
-    plan = plan_shards({"train": document_source([10])}, Topology(1), PlanRequest(train=StreamRequest()))
+    plan = plan_shards({"train": document_source([10])}, topology_of(1), PlanRequest(train=StreamRequest()))
     assert count_planned(plan.streams["train"]).counts == (10,)
 
 

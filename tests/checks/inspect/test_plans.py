@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.assignments import topology_of
 from support.mixture_data import write_mixture
 from support.pages import build
 from support.plain_datasets import Plain
@@ -33,11 +34,10 @@ from tokshard.ranks.planning import plan_shards
 from tokshard.ranks.publication import write_plan
 from tokshard.ranks.requests import PlanRequest, StreamRequest
 from tokshard.ranks.schedule import BatchSchedule
-from tokshard.ranks.topology import Topology
 
 
 def plan_of(sources, topology=None, **request):
-    return plan_shards(sources, topology or Topology(3), PlanRequest(train=StreamRequest(**request)))
+    return plan_shards(sources, topology or topology_of(3), PlanRequest(train=StreamRequest(**request)))
 
 
 def documents_in(directory):
@@ -90,7 +90,7 @@ def test_a_step_is_its_micro_batches_in_order(tmp_path):
 
 
 def test_ranks_that_share_samples_show_the_same(tmp_path):
-    plan = plan_of(documents_in(tmp_path), Topology(6, tensor_parallel=2))
+    plan = plan_of(documents_in(tmp_path), topology_of(6, tensor=2))
     write_plan(plan, tmp_path / "plan")
     first, second = (inspect_rank(str(tmp_path / "plan"), rank, step=0).places for rank in (2, 3))
     assert first == second
@@ -104,7 +104,7 @@ def test_a_dropped_sample_is_read_by_nobody():
 
 
 def test_documents_of_a_split_keep_their_numbers():
-    plan = plan_of({"train": document_source([5, 5], firsts=[100, 200])}, Topology(1))
+    plan = plan_of({"train": document_source([5, 5], firsts=[100, 200])}, topology_of(1))
     assert find_dataset_sample(plan, "train", 1, 203) == (8,)
     assert find_sample(plan, "train", 8).dataset_sample == 203
     with pytest.raises(UsageError, match="must be 100 to 104, got 203"):
@@ -149,7 +149,7 @@ def test_samples_and_datasets_that_are_not_there_are_refused():
 
 
 def test_the_summary_tells_shards_batches_and_tails(tmp_path):
-    plan = plan_of({"train": document_source([7, 4])}, Topology(2), schedule=BatchSchedule.constant(4))
+    plan = plan_of({"train": document_source([7, 4])}, topology_of(2), schedule=BatchSchedule.constant(4))
     write_plan(plan_of({"train": index_source(12)}), tmp_path)
     assert inspect(tmp_path).to_json()["schema"] == "tokshard.inspect-plan/2"
     stream = PlanSummary.of(plan).to_json()["streams"]["train"]

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support import traced as support
+from support.assignments import topology_of
 from support.replanned_plans import continued
 from tokshard.checks.trace.job import trace_items, trace_sample, trace_step
 from tokshard.checks.trace.options import TraceItem
@@ -13,7 +14,6 @@ from tokshard.checks.trace.reads import stages_of
 from tokshard.checks.trace.traced_data import TracedData, TracedStream
 from tokshard.ranks.options import BatchSizes
 from tokshard.ranks.plan import Plan
-from tokshard.ranks.topology import Topology
 from tokshard.samples.index.packing import Packing
 
 worlds = st.lists(support.documents, min_size=1, max_size=3)
@@ -108,7 +108,7 @@ def test_plans_of_all_modes_are_traced_there_and_back_as_the_twin_lists_them(
         stream = support.stream_of(source, ranks, size, batches, request)
         if stream is None:
             return
-        through, items = support.data_of(source, stream, Topology(ranks)), everything(lengths, source)
+        through, items = support.data_of(source, stream, topology_of(ranks)), everything(lengths, source)
         consumed = data.draw(st.integers(0, 80))
         pieces = [support.slow_pieces(lengths, source, sample) for sample in range(source.total)]
         expected_reads = list(support.slow_reads(stream.assignment, through.streams["train"].key_of))
@@ -141,12 +141,12 @@ def test_a_plan_is_traced_through_those_that_it_continues(lengths, seed, data):
         )
         request = {"mode": "single", "epochs": 2, "shuffle": "samples", "tail": "drop", "per_epoch": True}
         stream = support.stream_of(source, 2, 2, 1, request)
-        first = Plan.of(Topology(2), {"train": stream})
+        first = Plan.of(topology_of(2), {"train": stream})
         stop = data.draw(st.integers(1, stream.assignment.steps - 4))
         second = continued(first, 4 * stop, 4, batch_sizes=BatchSizes(global_batch_size=8))
         stages, others = stages_of(second, "train")
         assert ([stage.plan_id for stage in stages], others) == ([first.plan_id, second.plan_id], 0)
-        through = support.data_of(source, second.streams["train"], Topology(4), stages)
+        through = support.data_of(source, second.streams["train"], topology_of(4), stages)
         items, consumed = everything(lengths, source), 4 * stop + 8
         pieces = [support.slow_pieces(lengths, source, sample) for sample in range(source.total)]
         expected = [
@@ -167,7 +167,7 @@ def test_a_list_finds_what_each_of_its_items_finds_alone(lengths, data):
             directory, lengths, blend=50, sequence_length=4, seed=3, num_samples=30, extra_token=True
         )
         stream = support.stream_of(source, 2, 1, 2, {"mode": "single", "epochs": 2})
-        through = support.data_of(source, stream, Topology(2))
+        through = support.data_of(source, stream, topology_of(2))
         items = [item for item, _, _ in everything(lengths, source)]
         chosen = data.draw(st.lists(st.sampled_from(items), min_size=1, max_size=6))
         together = trace_items(through, chosen)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.assignments import topology_of
 from support.replanned_plans import (
     continued,
     fault_of,
@@ -29,7 +30,6 @@ from tokshard.ranks.replan.job import replan
 from tokshard.ranks.replan.options import ReplanOptions
 from tokshard.ranks.requests import PlanRequest, StreamRequest
 from tokshard.ranks.schedule import BatchSchedule
-from tokshard.ranks.topology import Topology
 
 MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
 WORLDS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 48]
@@ -144,13 +144,13 @@ def test_validation_continues_from_its_own_count():
     sizes = {"train": 400, "valid": 50, "test": 9}
     sources = {name: source_of(size, name=name) for name, size in sizes.items()}
     train = StreamRequest(micro_batch_size=1, schedule=BatchSchedule.constant(8))
-    plan = plan_shards(sources, Topology(8), PlanRequest(train=train))
+    plan = plan_shards(sources, topology_of(8), PlanRequest(train=train))
     after = continued(plan, 40, 4, consumed_valid_samples=(16,))
     assert flat(reads_of(after, "valid"))[0] == 16
     assert flat(reads_of(after, "test"))[0] == 0
     assert flat(reads_of(after, "train"))[0] == 40
     assert flat(reads_of(continued(plan, 40, 4), "valid"))[0] == 0
-    full = plan_shards(sources, Topology(8), PlanRequest(train=train, full_validation=True))
+    full = plan_shards(sources, topology_of(8), PlanRequest(train=train, full_validation=True))
     nines = BatchSizes(global_batch_size=9)
     after = continued(full, 40, 3, batch_sizes=nines, eval_global_batch_size=9)
     assert sorted(set(flat(reads_of(after, "valid")))) == list(range(50))

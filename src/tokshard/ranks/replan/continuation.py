@@ -50,8 +50,9 @@ def continue_assignment(
 
     Example:
         >>> from tokshard.ranks.layouts import Striped
-        >>> whole = EpochRange(SampleOrder(100), Striped(100, ranks=4, width=2, samples_per_rank=24))
-        >>> stopped = Assignment((whole,), 2, BatchSchedule.constant(8), steps=12)
+        >>> layout = Striped(100, ranks=4, width=2, samples_per_rank=24, repeat="last")
+        >>> whole = EpochRange(SampleOrder(100, ()), layout, first_epoch=0, epochs=1)
+        >>> stopped = Assignment((whole,), 2, BatchSchedule.constant(8), 12, 0, 0)
         >>> fours = BatchSchedule.constant(4)
         >>> after = continue_assignment(stopped, 3, World(2, 2), fours, ShardingPolicy())
         >>> after.steps, after.consumed_samples, after.step_ids(rank=1, step=0).tolist()
@@ -76,7 +77,7 @@ def continue_assignment(
             steps = min(available, timeline.steps_within(left))
     if not steps:
         raise UsageError(f"the plan has no steps after {consumed:,} consumed samples")
-    return Assignment(passes, world.micro_batch_size, schedule, steps, consumed)
+    return Assignment(passes, world.micro_batch_size, schedule, steps, consumed, 0)
 
 
 def _passes(remainder: Remainder, world: World, policy: ShardingPolicy) -> tuple[EpochRange, ...]:
@@ -118,7 +119,7 @@ def _rest(order: SampleOrder, epoch: int, world: World, policy: ShardingPolicy) 
         random = cyclic_order(order.samples, world, sharded=policy.sharded, faithful=False)
         order = SampleOrder(order.total, random.transforms + order.transforms)
     layout = layout_of(mode, order.samples, world, tail=policy.tail, sharded=policy.sharded)
-    return EpochRange(order, layout, epoch)
+    return EpochRange(order, layout, epoch, 1)
 
 
 def _reads_all(assignment: Assignment) -> bool:

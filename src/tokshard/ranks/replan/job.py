@@ -237,11 +237,13 @@ def _reweighted(stop: _Stop, plan: Plan, options: ReplanOptions) -> _Continued:
     directory = os.path.abspath(options.output)
     identity = {"plan_id": plan.plan_id, "stream": name, "step": step, "samples": samples}
     source, files = _blended(components, samples, options.seed, directory, name, identity)
-    whole = whole_epochs(SampleOrder(samples), 0, 1, world, stop.policy)
-    after = Assignment((whole,), world.micro_batch_size, schedule, steps, consumed)
+    whole = whole_epochs(SampleOrder(samples, ()), 0, 1, world, stop.policy)
+    after = Assignment((whole,), world.micro_batch_size, schedule, steps, consumed, 0)
     if stream.sort_key is not None:
         warnings = (*warnings, PlanWarning("no-bucketing", name))
-    changed = Stream(source, after, stop.policy.mode, stop.policy.tail, boundaries=stream.boundaries)
+    changed = Stream(
+        source, after, stop.policy.mode, stop.policy.tail, "none", sort_key=None, boundaries=stream.boundaries
+    )
     return _Continued(changed, stop.stopped(files.record), warnings, files)
 
 

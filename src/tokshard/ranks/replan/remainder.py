@@ -48,8 +48,9 @@ class Remainder:
         Example:
             >>> from tokshard.ranks.layouts import Striped
             >>> from tokshard.ranks.schedule import BatchSchedule
-            >>> whole = EpochRange(SampleOrder(100), Striped(100, ranks=2, width=4, samples_per_rank=48))
-            >>> stopped = Remainder.after(Assignment((whole,), 4, BatchSchedule.constant(16), steps=6), 2)
+            >>> layout = Striped(100, ranks=2, width=4, samples_per_rank=48, repeat="last")
+            >>> whole = EpochRange(SampleOrder(100, ()), layout, first_epoch=0, epochs=1)
+            >>> stopped = Remainder.after(Assignment((whole,), 4, BatchSchedule.constant(16), 6, 0, 0), 2)
             >>> stopped.seen.pairs(), stopped.unread.pairs(), stopped.order.samples
             (((0, 32),), ((32, 100),), 68)
         """

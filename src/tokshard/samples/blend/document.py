@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from tokshard.core.codec import Bounds, Count, Document, Record, Sha256, TOOL, Tool, encode
+from tokshard.core.codec import TOOL, Bounds, Count, Document, Record, Sha256, Tool, encode
 from tokshard.core.formatting import counted
 from tokshard.dataset import products
 from tokshard.dataset.fingerprint import DatasetFingerprint
@@ -250,7 +250,7 @@ class BlendDocument(Document):
     ) -> BlendDocument:
         """Return the document of a blend that was built."""
         return cls(
-            tool=Tool(),
+            tool=TOOL,
             id=_identity(builder, splits),
             recipe=recipe,
             resolved=resolved,

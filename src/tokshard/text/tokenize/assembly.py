@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from tokshard.core.codec import Record, TOOL, Tool, Xxh3, decode, encode
+from tokshard.core.codec import TOOL, Record, Xxh3, decode, encode
 from tokshard.dataset.manifest import (
     PROVENANCE_NAME,
     REJECTED_NAME,
