@@ -20,7 +20,6 @@ from tokshard.core.codec import (
     Bounds,
     Count,
     Document,
-    NotStored,
     Record,
     Sha256,
     decode,
@@ -244,18 +243,6 @@ def test_the_same_is_checked_when_an_object_is_made(change, message):
     with pytest.raises(UsageError) as caught:
         replace(DRAWING, **change)
     assert str(caught.value).startswith(message)
-
-
-def test_a_field_that_is_not_stored_is_in_no_json():
-    @dataclass
-    class Placed(Record):
-        x: int
-        directory: Annotated[str, NotStored] = ""
-
-    assert encode(Placed(1, "/data")) == {"x": 1}
-    assert decode(Placed, {"x": 1}, "x.json") == Placed(1, "")
-    with pytest.raises(IntegrityError, match="directory"):
-        decode(Placed, {"x": 1, "directory": "/data"}, "x.json")
 
 
 def test_a_newer_version_of_a_name_has_a_hint():

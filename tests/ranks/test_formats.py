@@ -5,19 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tokshard.loader.schedule import LoaderState
 from tokshard.ranks.plan import Plan
-from tokshard.ranks.ranks import RankManifest
 from tokshard.samples.index.packing import Packing
 
 GOLDEN = Path(__file__).parents[1] / "golden/formats"
-
-
-@pytest.mark.parametrize("document", [Plan, RankManifest, LoaderState])
-def test_a_golden_file_is_read_and_written_byte_for_byte(document):
-    path = GOLDEN / f"{document.SCHEMA.removeprefix('tokshard.').replace('/', '-')}.json"
-    content = path.read_bytes()
-    assert document.from_bytes(content, str(path)).to_bytes() == content
 
 
 def test_the_golden_plan_has_its_plan_id():

@@ -28,7 +28,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar, Union, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from tokshard.core.formatting import short_repr
 from tokshard.errors import IntegrityError, OlderVersionError, UsageError
@@ -42,6 +54,7 @@ INTEGER_LIMIT = 2**63
 
 _SCALARS = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false"}
 _MOST_LEVELS = 32
+_MAX_DIGITS = 40
 _SHOWN_CHARACTERS = 80
 
 T = TypeVar("T")
@@ -188,7 +201,13 @@ def parse_json_object(content: bytes, path: str) -> dict[str, Any]:
         raise IntegrityError(f"{path} must have at most {MAX_JSON_BYTES:,} bytes, got more", path=path)
     try:
         text = content.decode("utf-8")
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_finite, parse_float=_finite)
+        value = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            parse_int=_bounded,
+        )
     except RecursionError as error:
         raise IntegrityError(f"{path} is nested too deeply", path=path) from error
     except ValueError as error:
@@ -230,10 +249,21 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text[:_SHOWN_CHARACTERS]} is not a finite number")
+        raise ValueError(f"{text[:_SHOWN_CHARACTERS]} is out of range")
     return number
+
+
+def _bounded(digits: str) -> int:
+    # We never write larger integers, and numpy and floats cannot hold them.
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"{digits[:_MAX_DIGITS]}... is out of range")
+    return int(digits)
 
 
 class _Mismatch(Exception):  # noqa: N818 - becomes an IntegrityError with the path of the file

@@ -1,0 +1,149 @@
+"""Records that outlive a process are read and written as in golden files, and need every field."""
+
+import dataclasses
+import json
+import re
+import typing
+from pathlib import Path
+
+import pytest
+
+from tokshard.core.codec import Document, Record, _shape_of, decode, dump_json, encode
+from tokshard.dataset.delivery import UploadEntry
+from tokshard.dataset.manifest import Manifest
+from tokshard.dataset.merge.shuffle import ShuffleEntry
+from tokshard.dataset.merge.staging import CopiedInput
+from tokshard.dataset.plan import BuildPlan
+from tokshard.dataset.records import PieceRecord, RejectionRecord, UnitRecord, to_line
+from tokshard.dataset.workdir import PublicationRecord
+from tokshard.errors import IntegrityError
+from tokshard.exchange.conversion.conversion import ConvertedUnit
+from tokshard.exchange.directory import ExportPublication
+from tokshard.exchange.manifest import ExportManifest, ExportPlan
+from tokshard.exchange.shards import WrittenShard
+from tokshard.loader.schedule import LoaderState
+from tokshard.ranks.history import StoppedPlan
+from tokshard.ranks.plan import Plan
+from tokshard.ranks.ranks import RankManifest
+from tokshard.samples.blend.document import BlendDocument
+from tokshard.samples.index.entry import Sidecar
+from tokshard.storage.journal import JournalLine
+from tokshard.storage.lock import Holder, _text
+from tokshard.text.tokenize.assembly import AssembledUnit
+from tokshard.text.tokenize.part import PartFooter
+
+GOLDEN = Path(__file__).parent / "golden/formats"
+DOCUMENTS = (
+    BlendDocument,
+    BuildPlan,
+    ExportManifest,
+    ExportPlan,
+    ExportPublication,
+    LoaderState,
+    Manifest,
+    PartFooter,
+    Plan,
+    PublicationRecord,
+    RankManifest,
+    Sidecar,
+)
+RECORDS = {
+    "assembled-unit": AssembledUnit,
+    "convert": ConvertedUnit,
+    "delivery": UploadEntry,
+    "export-shard": WrittenShard,
+    "journal": JournalLine,
+    "lock": Holder,
+    "merge": CopiedInput,
+    "pieces": PieceRecord,
+    "plan-history": StoppedPlan,
+    "rejected": RejectionRecord,
+    "shuffle": ShuffleEntry,
+    "units": UnitRecord,
+}
+CLASSES = {cls.SCHEMA: cls for cls in DOCUMENTS} | RECORDS
+
+
+def records_in(hint):
+    """Return the record classes that the values of a type consist of."""
+    found, hints = set(), [hint]
+    while hints:
+        hint = hints.pop()
+        if isinstance(hint, type) and issubclass(hint, Record) and hint not in found:
+            found.add(hint)
+            hints += typing.get_type_hints(hint, include_extras=True).values()
+        hints += typing.get_args(hint)
+    return found
+
+
+def test_stored_classes_have_no_default_but_none():
+    classes = set().union(*map(records_in, CLASSES.values()))
+    assert len(classes) > 100
+    for cls in classes:
+        for field in dataclasses.fields(cls):
+            assert field.default in {None, dataclasses.MISSING}, (cls, field.name)
+            assert field.default_factory is dataclasses.MISSING, (cls, field.name)
+
+
+def required_fields(record, value, where=""):
+    """Yield each required field in the JSON of a record: its object, its name and its path."""
+    items = ()
+    if isinstance(record, Record):
+        shape = _shape_of(type(record))
+        for name in (*shape.constants, *shape.required):
+            yield value, name, f"{where}.{name}".removeprefix(".")
+        items = [(f".{name}", getattr(record, name), value[name]) for name in shape.readers if name in value]
+    elif isinstance(record, tuple):
+        items = [(f"[{place}]", *pair) for place, pair in enumerate(zip(record, value, strict=True))]
+    elif isinstance(record, dict):
+        items = [(f".{name}", record[name], value[name]) for name in record]
+    for place, part, of_part in items:
+        yield from required_fields(part, of_part, f"{where}{place}".removeprefix("."))
+
+
+every_file = pytest.mark.parametrize(
+    "path", [path for path in GOLDEN.iterdir() if path.is_file()], ids=lambda path: path.name
+)
+
+
+def golden_records(path):
+    """Return the JSON and the record of a golden file, or of each of its lines."""
+    content = path.read_bytes()
+    found = []
+    for line in content.splitlines(keepends=True) if path.suffix == ".jsonl" else [content]:
+        value = json.loads(line)
+        name = value.get("schema", re.split(r"-\d", path.name)[0])
+        cls = JournalLine if "checkpoint" in value else CLASSES[name]
+        value = value if cls is JournalLine else value.get("entry", value)
+        found.append((value, decode(cls, value, path.name)))
+    return found
+
+
+def written(record, path):
+    """Return the bytes of a record in a file."""
+    if isinstance(record, Document):
+        return record.to_bytes()
+    if isinstance(record, JournalLine):
+        return dataclasses.replace(record, digest=None).to_bytes()
+    if isinstance(record, PieceRecord | RejectionRecord | UnitRecord):
+        return to_line(record)
+    if isinstance(record, Holder):
+        return _text(record)
+    value = encode(record)
+    return JournalLine(entry=value).to_bytes() if path.suffix == ".jsonl" else dump_json(value)
+
+
+@every_file
+def test_golden_files_are_read_and_written_byte_for_byte(path):
+    assert b"".join(written(record, path) for _, record in golden_records(path)) == path.read_bytes()
+
+
+@every_file
+def test_stored_files_need_every_required_field_at_every_depth(path):
+    for value, record in golden_records(path):
+        for part, name, where in required_fields(record, value):
+            content = part.pop(name)
+            with pytest.raises(IntegrityError) as caught:
+                decode(type(record), value, path.name)
+            assert caught.value.field == where
+            part[name] = content
