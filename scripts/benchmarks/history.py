@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from tokshard.core.codec import Document, Key
+from tokshard.core.codec import Amount, Document, Positive
 from tokshard.core.formatting import counted
 from tokshard.errors import TokshardError
 
@@ -27,23 +27,36 @@ MARGIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Record(Document):
-    """One figure of one run."""
+    """One figure of one run.
+
+    Attributes:
+        benchmark: Command of scripts/bench.
+        arguments: Values of its options that change the work.
+        figure: Table, row and column.
+        base: Row to which the ratio refers.
+        better: Direction of improvement.
+        ratio: Median of the ratios of the rounds; ``low`` and ``high`` are the extremes of a round.
+        value: Median of the figure itself, in the unit of its column.
+        machine: Processor and number of cores.
+        commit: Commit of the checkout; with + if files were changed.
+        date: UTC.
+    """
 
     SCHEMA = "tokshard.benchmark/1"
 
-    benchmark: Annotated[str, Key("benchmark", "Command of scripts/bench.")]
-    arguments: Annotated[str, Key("arguments", "Values of its options that change the work.")]
-    figure: Annotated[str, Key("figure", "Table, row and column.")]
-    base: Annotated[str, Key("base", "Row to which the ratio refers.")]
-    better: Annotated[Literal["higher", "lower"], Key("better", "Direction of improvement.")]
-    ratio: Annotated[float, Key("ratio", "Median of the ratios of the rounds.", minimum=0)]
-    low: Annotated[float, Key("low", "Lowest ratio of a round.", minimum=0)]
-    high: Annotated[float, Key("high", "Highest ratio of a round.", minimum=0)]
-    value: Annotated[float, Key("value", "Median of the figure itself, in the unit of its column.")]
-    rounds: Annotated[int, Key("rounds", "Number of rounds.", minimum=1)]
-    machine: Annotated[str, Key("machine", "Processor and number of cores.")]
-    commit: Annotated[str, Key("commit", "Commit of the checkout; with + if files were changed.")]
-    date: Annotated[str, Key("date", "UTC.")]
+    benchmark: str
+    arguments: str
+    figure: str
+    base: str
+    better: Literal["higher", "lower"]
+    ratio: Amount
+    low: Amount
+    high: Amount
+    value: float
+    rounds: Positive
+    machine: str
+    commit: str
+    date: str
 
     @property
     def key(self) -> tuple[str, ...]:

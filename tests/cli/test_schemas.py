@@ -22,7 +22,7 @@ from tokshard.loader import RankLoader
 SOURCE = Path(tokshard.__file__).parent
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/json.md"
-IN_WORK_DIRECTORIES = {f"tokshard.{name}/1" for name in script.INTERNAL}
+IN_WORK_DIRECTORIES = {f"tokshard.{name}/2" for name in script.INTERNAL}
 HASHED = {"tokshard.reweighted/1"}
 OWN = IN_WORK_DIRECTORIES | HASHED
 """Schemas of what nobody else reads: it is for the run that goes on, or for a digest."""
@@ -165,7 +165,7 @@ def printed(workshop):
             words = [str(next(workshop.glob(word))) if "*" in word else word for word in words]
             done = run(name, "--json", *words)
             assert done.returncode == code, (command, done.stdout, done.stderr)
-            assert done.json["schema"] == f"tokshard.{schema}/1", command
+            assert done.json["schema"] == f"tokshard.{schema}/2", command
             documents.append(done.json)
     return documents
 

@@ -33,9 +33,9 @@ def write_dataset(directory, manifest):
     """Write files of the sizes that a manifest tells."""
     prefix = str(directory / "x")
     os.makedirs(prefix + ".tokshard")
-    for name, entry in manifest["files"].items():
+    for name, entry in Manifest.from_json(manifest, "x").files.by_name().items():
         with open(file_of(prefix, name), "wb") as file:
-            file.truncate(entry["bytes"])
+            file.truncate(entry.size_bytes)
     with open(manifest_path(prefix), "w", encoding="utf-8") as file:
         json.dump(manifest, file)
     return prefix
@@ -139,16 +139,16 @@ def test_other_schemas_are_refused_and_named(schema):
     assert shown(schema) in str(refused({**SOUND, "schema": schema}))
 
 
-@pytest.mark.parametrize("name", ["bin", "idx", "units.jsonl"])
+@pytest.mark.parametrize("name", ["bin", "idx", "units"])
 def test_tokens_index_and_units_must_be_listed(name):
     files = {key: value for key, value in SOUND["files"].items() if key != name}
     assert refused({**SOUND, "files": files}).field == f"files.{name}"
 
 
-@pytest.mark.parametrize("size", [None, True, False, -1, 2**63, 1.0, "6", [6], {"bytes": 6}], ids=repr)
+@pytest.mark.parametrize("size", [None, True, False, -1, 2**63, 1.0, "6", [6], {"size_bytes": 6}], ids=repr)
 def test_sizes_are_integers_in_range(size):
-    files = {**SOUND["files"], "bin": {**SOUND["files"]["bin"], "bytes": size}}
-    assert refused({**SOUND, "files": files}).field == "files.bin.bytes"
+    files = {**SOUND["files"], "bin": {**SOUND["files"]["bin"], "size_bytes": size}}
+    assert refused({**SOUND, "files": files}).field == "files.bin.size_bytes"
 
 
 @pytest.mark.parametrize("entry", [None, 6, "6", [], [6], {}, {"size": 6}], ids=repr)
@@ -210,7 +210,7 @@ def test_reading(tmp_path):
     assert read_manifest(prefix) == Manifest.from_json(SOUND, "x")
 
 
-PLACES = [*((name,) for name in NAMES), ("files", "bin"), ("files", "bin", "bytes"), ("files", "x")]
+PLACES = [*((name,) for name in NAMES), ("files", "bin"), ("files", "bin", "size_bytes"), ("files", "x")]
 VALUES = st.recursive(
     st.sampled_from(ONE_OF_EACH_TYPE), lambda inner: st.dictionaries(st.sampled_from(["bytes", "x"]), inner)
 )
@@ -234,12 +234,12 @@ def test_sizes_are_checked(tmp_path):
     prefix = write_dataset(tmp_path, SOUND)
     manifest = read_manifest(prefix)
     check_sizes(prefix, manifest)
-    for name, entry in SOUND["files"].items():
+    for name, entry in manifest.files.by_name().items():
         path = file_of(prefix, name)
-        for size in (0, entry["bytes"] - 1, entry["bytes"] + 1):
+        for size in (0, entry.size_bytes - 1, entry.size_bytes + 1):
             os.truncate(path, size)
             with pytest.raises(
-                IntegrityError, match=f"must have {entry['bytes']} bytes by its manifest, got {size}"
+                IntegrityError, match=f"must have {entry.size_bytes} bytes by its manifest, got {size}"
             ) as caught:
                 check_sizes(prefix, manifest)
             assert caught.value.path == path
@@ -248,5 +248,5 @@ def test_sizes_are_checked(tmp_path):
             check_sizes(prefix, manifest)
         assert caught.value.path == path
         with open(path, "wb") as file:
-            file.truncate(entry["bytes"])
+            file.truncate(entry.size_bytes)
     check_sizes(prefix, manifest)

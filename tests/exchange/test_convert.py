@@ -121,7 +121,7 @@ class StopAfter:
         pass
 
 
-def is_sound(prefix):
+def sound(prefix):
     report = verify(VerifyOptions(prefix, level="deep"))
     assert report.sound, [finding.message for finding in report.findings]
     return {finding.code for finding in report.findings} <= {"vocabulary-unknown"}
@@ -144,7 +144,7 @@ def test_documents_are_those_of_the_description_also_after_interruptions(place, 
     expected = plain_of(data.dtype, source)
     assert written(output) == [expected.bin_bytes(), expected.idx_bytes()]
     assert (data.documents, data.sequences) == (len(source.documents), len(expected.sequences))
-    assert is_sound(output)
+    assert sound(output)
     if made_with.eod_id is not None and data.sequences:
         assert made_with.append_eod == all(
             document[-1] == made_with.eod_id for document in filter(None, source.documents)
@@ -230,7 +230,7 @@ def test_an_export_tells_its_tokenizer(tmp_path, monkeypatch):
             convert(ConvertOptions(form, form, "other", tokenizer="null:9000"))
     merged = tokshard.merge(tokshard.MergeOptions(["web", "olmo-back"], "both"))
     assert merged.output.files.provenance
-    assert is_sound("both")
+    assert sound("both")
     origin = tokshard.trace(tokshard.TraceOptions(dataset="olmo-back", document=5)).to_json()
     assert "part-0-00000.npy" in json.dumps(origin)
 
@@ -295,7 +295,7 @@ def test_any_bytes_are_converted_or_refused_with_an_error_of_ours(place, data):
     except tokshard.errors.TokshardError as error:
         found = error.exit_code
     else:
-        found = 0 if is_sound(f"{directory}-out") else 1
+        found = 0 if sound(f"{directory}-out") else 1
     assert found in {0, 2, 3, 6}
     assert Path(f"{directory}-out.idx").exists() == (found == 0)
 

@@ -203,7 +203,7 @@ def manifest_older(directory):
 
 def manifest_without_units(directory):
     prefix = sound(directory)
-    edit_manifest(prefix, lambda value: value["files"].pop("units.jsonl"))
+    edit_manifest(prefix, lambda value: value["files"].pop("units"))
     return prefix
 
 

@@ -72,7 +72,7 @@ def reseal(description):
     def change(value):
         for name in value["files"]:
             content = Path(array(description, name.removesuffix(".npy"))).read_bytes()
-            value["files"][name] = {"bytes": len(content), "xxh3_128": content_digest(content)}
+            value["files"][name] = {"size_bytes": len(content), "xxh3_128": content_digest(content)}
 
     edit_json(sidecar(description), change)
 

@@ -69,7 +69,7 @@ def reference_of(directory, number, lengths, *, unused=0, **options):
     prefix = write_dataset(os.path.join(directory, f"data{number}"), lengths)
     fingerprints = {"bin": FileFingerprint.of(f"{prefix}.bin"), "idx": FileFingerprint.of(f"{prefix}.idx")}
     common = {
-        "prefix": prefix,
+        "path_prefix": prefix,
         "multimodal": False,
         "fingerprint": UNKNOWN,
         **fingerprints,

@@ -134,13 +134,13 @@ def _show_job(job: JobDiagnosis) -> None:
         rendering.line(f"not checked: {skipped.check}: {skipped.reason}")
         if skipped.hint:
             rendering.line(f"  hint: {skipped.hint}")
-    _show_end(job.is_healthy, job.skipped, len(job.lookups))
+    _show_end(job.healthy, job.skipped, len(job.lookups))
 
 
-def _show_end(is_healthy: bool, skipped: Sequence[SkippedCheck], lookups: int) -> None:
+def _show_end(healthy: bool, skipped: Sequence[SkippedCheck], lookups: int) -> None:
     indexes = counted(lookups, "cached index", "cached indexes")
     checks = f"{counted(len(skipped), 'check was', 'checks were')} skipped"
-    if not is_healthy:
+    if not healthy:
         if skipped:
             rendering.line(checks)
     elif skipped:

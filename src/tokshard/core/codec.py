@@ -28,19 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    NamedTuple,
-    NoReturn,
-    Self,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from tokshard.core.formatting import short_repr
 from tokshard.errors import IntegrityError, OlderVersionError, UsageError
@@ -53,6 +41,7 @@ INTEGER_LIMIT = 2**63
 """Integers are at least -2**63 and less than 2**63: what int64 holds."""
 
 _SCALARS = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false"}
+_CONTAINERS = (dict, list, tuple)
 _MOST_LEVELS = 32
 _MAX_DIGITS = 40
 _SHOWN_CHARACTERS = 80
@@ -249,7 +238,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _no_constant(name: str) -> NoReturn:
+def _no_constant(name: str) -> typing.NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
@@ -273,7 +262,7 @@ class _Mismatch(Exception):  # noqa: N818 - becomes an IntegrityError with the p
         self.hint = hint
 
 
-class _Shape(NamedTuple):
+class _Shape(typing.NamedTuple):
     constants: dict[str, str]
     readers: dict[str, Reader]
     required: frozenset[str]
@@ -363,15 +352,15 @@ def _foreign(value: Any, where: str) -> Any:
     """Check JSON of any types: Python could not print or compare a deep value."""
     level = [value]
     for _ in range(_MOST_LEVELS):
-        inner = [item.values() if isinstance(item, dict) else item for item in level if _is_container(item)]
+        inner = [
+            item.values() if isinstance(item, dict) else item
+            for item in level
+            if isinstance(item, _CONTAINERS)
+        ]
         if not inner:
             return value
         level = [item for items in inner for item in items]
     raise _Mismatch(f"must be nested at most {_MOST_LEVELS} levels deep", where)
-
-
-def _is_container(value: Any) -> bool:
-    return isinstance(value, dict | list | tuple)
 
 
 def _tagged(members: tuple[Any, ...], value: Any, where: str) -> Any:
@@ -431,7 +420,7 @@ def _join(where: str, name: str) -> str:
 def shown(value: Any) -> str:
     """Return a JSON value for an error message, truncated to 80 characters."""
     # repr needs the stack of a deep value, and the memory of a large one.
-    represented = reprlib.repr if _is_container(value) else repr
+    represented = reprlib.repr if isinstance(value, _CONTAINERS) else repr
     text = str(value).lower() if isinstance(value, bool) else "null" if value is None else represented(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
 

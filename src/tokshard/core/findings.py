@@ -97,6 +97,6 @@ class FindingCollector:
         return any(finding.code in codes for finding in self.findings)
 
     @property
-    def is_sound(self) -> bool:
+    def sound(self) -> bool:
         """True if only notes were found so far."""
         return not any(finding.is_problem for finding in self.findings)

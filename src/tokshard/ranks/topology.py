@@ -44,8 +44,8 @@ class Topology(Record):
         tensor_parallel: Tensor-parallel size.
         pipeline_parallel: Number of pipeline stages.
         context_parallel: Context-parallel size.
-        rank_order: Dimensions from the fastest to the slowest, joined by ``-``. A dimension that is left out has
-            size 1. ``ep`` is ignored.
+        rank_order: Dimensions from the fastest to the slowest, joined by ``-``. A dimension that is left out
+            has size 1. ``ep`` is ignored.
         mtp_stages: Pipeline stages that hold multi-token prediction and need every field.
 
     Example:

@@ -19,7 +19,7 @@ def listed(plan, start, epochs=None):
     """List (dataset, epoch, sample) of each step that begins at or after the start, with its bounds."""
     assignment = plan.streams["train"].assignment
     epochs = {} if epochs is None else epochs
-    sizes = {each.prefix: each.samples for each in plan.streams["train"].source.datasets}
+    sizes = {each.path_prefix: each.samples for each in plan.streams["train"].source.datasets}
     steps = []
     for step, reads in enumerate(samples_of(plan)):
         named = []
@@ -179,7 +179,7 @@ def test_other_weights_add_and_remove_samples_by_source(tmp_path):
     after = continued(plan, 40, output=tmp_path / "plan2", blend=blend)
     write_plan(after, tmp_path / "plan2")
     epochs = {}
-    sizes = {each.prefix: each.samples for each in after.streams["train"].source.datasets}
+    sizes = {each.path_prefix: each.samples for each in after.streams["train"].source.datasets}
     for path, sample in (read for step in samples_of(plan, steps=5) for read in step):
         epochs.setdefault(path, (0, set()))[1].add(sample)
     stream = check(plan, after, epochs)

@@ -79,7 +79,7 @@ def test_a_missing_file_makes_it_incomplete(index, name):
 @pytest.mark.parametrize(
     ("which", "content", "text"),
     [
-        ("description", b"{}", "class must be GPTDataset, got null"),
+        ("description", b"{}", "class must be 'GPTDataset', got null"),
         ("description", b"\xff", "not valid JSON"),
         ("shuffle_index", b"\x93NUMPY", "does not begin with the .npy header"),
         ("sample_index", b"", "does not begin with the .npy header"),

@@ -46,7 +46,11 @@ def made(directory, lengths, index, blend):
 def everything(lengths, source):
     """Return an item for every document, and what it is."""
     return [
-        (TraceItem(f"{dataset.prefix}#{document}", "document", dataset.prefix, document), number, document)
+        (
+            TraceItem(f"{dataset.path_prefix}#{document}", "document", dataset.path_prefix, document),
+            number,
+            document,
+        )
         for number, dataset in enumerate(source.datasets)
         for document in range(len(lengths[number]))
     ]

@@ -68,7 +68,7 @@ class JobDiagnosis(Record):
     sequence_length: int | None = None
 
     @property
-    def is_healthy(self) -> bool:
+    def healthy(self) -> bool:
         """Whether nothing that was checked is wrong."""
         return not any(finding.is_problem for finding in self.findings)
 
@@ -117,7 +117,7 @@ def doctor(job: str | os.PathLike[str] | DoctorOptions) -> DoctorReport:
         for launch in launches
     )
     return DoctorReport(
-        healthy=all(job.is_healthy for job in jobs),
+        healthy=all(job.healthy for job in jobs),
         complete=not any(job.skipped for job in jobs),
         jobs=jobs,
     )

@@ -162,12 +162,12 @@ def verify_dataset(prefix: str, context: VerifyContext) -> VerifiedProduct:
     if facts is not None and context.reaches("digest"):
         with unreadable_found(findings, prefix):
             _examine_digests(facts, findings, context)
-    if facts is not None and facts.index.is_sound and context.reaches("deep"):
+    if facts is not None and facts.index.sound and context.reaches("deep"):
         with unreadable_found(findings, prefix):
             examine_meaning(facts.prefix, facts.index, facts.manifest, facts.units, findings, context)
     if dataset_state(prefix) != before:
         findings.find_changed()
-    if facts is not None and context.adopt and findings.is_sound:
+    if facts is not None and context.adopt and findings.sound:
         if findings.has("unverified", "manifest-older"):
             adopt(facts.prefix, facts.index, findings, context)
         else:
@@ -214,7 +214,7 @@ def examine_structure(prefix: str, findings: ProductFindings, context: VerifyCon
         "sequences": facts.header.sequence_count,
         "tokens": facts.tokens,
     }
-    if manifest is not None and facts.is_sound:
+    if manifest is not None and facts.sound:
         examine_index_claims(prefix, manifest, facts, findings)
         with unreadable_found(findings, prefix):
             _examine_boundaries(facts, pieces, findings)

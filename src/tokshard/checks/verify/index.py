@@ -42,7 +42,7 @@ class IndexFacts:
         header: The header.
         multimodal: Whether it has modes.
         bin_bytes: The size of the ``.bin``.
-        is_sound: Whether no defect was found.
+        sound: Whether no defect was found.
         empty_documents: Documents without a sequence.
         longest_sequence: Tokens of the longest sequence.
         pointers: The column of sequence pointers, in the file as it was opened.
@@ -52,7 +52,7 @@ class IndexFacts:
     header: IndexHeader
     multimodal: bool
     bin_bytes: int
-    is_sound: bool
+    sound: bool
     empty_documents: int
     longest_sequence: int
     pointers: FileColumn
@@ -105,7 +105,7 @@ def examine_index(
         header=header,
         multimodal=multimodal,
         bin_bytes=bin_bytes,
-        is_sound=sound,
+        sound=sound,
         empty_documents=tally.empty_documents,
         longest_sequence=tally.longest_sequence,
         pointers=pointers,

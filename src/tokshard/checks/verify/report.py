@@ -289,7 +289,7 @@ class ProductFindings(FindingCollector):
         return VerifiedProduct(
             self.kind,
             self.path,
-            self.is_sound,
+            self.sound,
             dict(self.counts),
             tuple(self.findings),
             self.special_tokens,

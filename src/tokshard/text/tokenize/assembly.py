@@ -420,7 +420,7 @@ def read_assembled(
 
 def _encoder_of(entry: dict[str, Any]) -> Any:
     # None for an entry of another version of tokshard.
-    part = entry.get("part")
+    part = entry.get("header")
     return part.get("encoder") if isinstance(part, dict) else None
 
 
