@@ -79,18 +79,18 @@ def test_one_stage_or_multi_token_prediction_needs_every_field():
     ("options", "said"),
     [
         (
-            {"world_size": 12, "tensor_parallel": 5},
+            {"world_size": 12, "tensor": 5},
             "the world size must be divisible by tensor x pipeline x context = 5",
         ),
         ({"world_size": 0}, "the world size must be at least 1, got 0"),
-        ({"world_size": 8, "context_parallel": -2}, "context-parallel size must be at least 1, got -2"),
-        ({"world_size": 8, "rank_order": "tp-dp-xx"}, "'tp-dp-xx'"),
-        ({"world_size": 8, "rank_order": "tp-dp-tp"}, "at most once"),
+        ({"world_size": 8, "context": -2}, "context-parallel size must be at least 1, got -2"),
+        ({"world_size": 8, "order": "tp-dp-xx"}, "'tp-dp-xx'"),
+        ({"world_size": 8, "order": "tp-dp-tp"}, "at most once"),
         (
-            {"world_size": 8, "context_parallel": 2, "rank_order": "tp-dp-pp"},
+            {"world_size": 8, "context": 2, "order": "tp-dp-pp"},
             "must contain cp, whose size is 2",
         ),
-        ({"world_size": 8, "pipeline_parallel": 2, "mtp_stages": (2,)}, "from 0 to 1, got 2"),
+        ({"world_size": 8, "pipeline": 2, "mtp_stages": (2,)}, "from 0 to 1, got 2"),
     ],
 )
 def test_sizes_that_make_no_grid_are_usage_errors(options, said):
@@ -132,14 +132,14 @@ def test_topologies_survive_json():
     "change",
     [
         {"world_size": "8"},
-        {"tensor_parallel": 3},
-        {"rank_order": 5},
+        {"tensor": 3},
+        {"order": 5},
         {"mtp_stages": 1},
         {"mtp_stages": ["a"]},
         {"more": 1},
-        {"pipeline_parallel": 1.0},
-        {"tensor_parallel": None},
-        {"context_parallel": True},
+        {"pipeline": 1.0},
+        {"tensor": None},
+        {"context": True},
     ],
 )
 def test_json_that_is_no_topology_is_an_integrity_error(change):

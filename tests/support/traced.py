@@ -108,7 +108,12 @@ def data_of(source, stream=None, topology=None, stages=None):
     """Return what can be traced through: a plan of one stream, or the samples alone."""
     datasets = {dataset.path_prefix: False for dataset in source.datasets}
     if stream is None:
-        return TracedData(source.kind, "here", {"train": TracedStream("train", source)}, datasets)
+        return TracedData(
+            "index" if source.kind == "documents" else source.kind,
+            "here",
+            {"train": TracedStream("train", source)},
+            datasets,
+        )
     plan = Plan.of(topology, {"train": stream})
     stages = stages or (PlanStage(plan.plan_id, stream.assignment, stream.assignment.steps),)
     traced = TracedStream("train", source, stages, stream)

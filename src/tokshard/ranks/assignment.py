@@ -52,10 +52,6 @@ class EpochRange(Record):
             raise UsageError(
                 f"the layout must have {self.order.samples} positions, got {self.layout.samples}"
             )
-        if self.first_epoch < 0 or (self.epochs is not None and self.epochs < 1):
-            raise UsageError(
-                f"epochs must be at least 1 and first_epoch at least 0, got {self.epochs}, {self.first_epoch}"
-            )
 
     @property
     def per_epoch(self) -> int:
@@ -127,8 +123,6 @@ class Assignment(Record):
     def _validate(self) -> None:
         if not self.epoch_ranges:
             raise UsageError("an assignment must have at least 1 epoch range")
-        if min(self.steps, self.consumed_samples, self.skipped) < 0 or self.micro_batch_size < 1:
-            raise UsageError("steps, consumed and skipped samples must not be negative")
         for epoch_range in self.epoch_ranges:
             if epoch_range.layout.ranks != self.ranks or epoch_range.per_epoch % self.micro_batch_size:
                 raise UsageError(

@@ -15,7 +15,7 @@ reads some again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -60,8 +60,7 @@ class Striped(Record):
     repeat: Repeat
 
     def _validate(self) -> None:
-        _check_sizes(self)
-        if self.width < 1 or self.samples_per_rank % self.width:
+        if self.samples_per_rank % self.width:
             raise UsageError(
                 f"samples per rank must be a multiple of width {self.width}, got {self.samples_per_rank}"
             )
@@ -150,8 +149,7 @@ class Blocked(Record):
     repeat: Repeat
 
     def _validate(self) -> None:
-        _check_sizes(self)
-        if self.run < 1 or self.repeat != "last":
+        if self.repeat != "last":
             raise UsageError(f"invalid layout: blocks of {self.run} samples with repeat {self.repeat!r}")
 
     def owned(self, rank: int) -> int:
@@ -227,15 +225,6 @@ def _positions(layout: Layout, rank: int, first: int, count: int) -> Integers:
 def _if_read(layout: Layout, ranks: Integers, local: Integers) -> tuple[Integers, Integers]:
     read = (ranks < layout.ranks) & (local < layout.samples_per_rank)
     return np.where(read, ranks, -1), np.where(read, local, -1)
-
-
-def _check_sizes(layout: Layout) -> None:
-    if layout.samples < 1 or layout.ranks < 1:
-        raise UsageError(f"cannot distribute {layout.samples} samples to {layout.ranks} ranks")
-    if layout.samples_per_rank < 1:
-        raise UsageError(f"samples per rank must be at least 1, got {layout.samples_per_rank}")
-    if layout.repeat not in get_args(Repeat):
-        raise UsageError(f"repeat must be one of {', '.join(get_args(Repeat))}, got {layout.repeat!r}")
 
 
 def _check_rank(layout: Layout, rank: int) -> None:

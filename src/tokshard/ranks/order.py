@@ -169,7 +169,7 @@ class Bucketing(Record):
     per_epoch: bool
 
     def _validate(self) -> None:
-        if self.samples < 1 or self.pack < 1 or self.buffer < 1 or self.buffer % self.pack:
+        if self.pack < 1 or self.buffer < 1 or self.buffer % self.pack:
             raise UsageError(
                 f"the bucketing buffer must be a positive multiple of the pack, got a buffer of "
                 f"{self.buffer} samples and a pack of {self.pack}",
@@ -253,8 +253,6 @@ class SampleOrder(Record):
     transforms: tuple[Transform, ...]
 
     def _validate(self) -> None:
-        if self.total < 1:
-            raise UsageError(f"an order must have at least 1 sample, got {self.total}")
         if len(self.transforms) > MAX_TRANSFORMS:
             raise UsageError(
                 f"an order must have at most {MAX_TRANSFORMS} transforms, got {len(self.transforms)}"
