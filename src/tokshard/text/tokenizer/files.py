@@ -21,8 +21,8 @@ ACCEPTED_FILES: Final = (
 )
 """What a tokenizer can be loaded from, for hints; docs/reference/tokenizers.md has the details."""
 
-# The largest published file has 35 MB. A parser needs up to 6.4 GB for nested arrays of 128 MiB.
-MAX_DEFINITION_BYTES: Final = 128 << 20
+# The largest published file has 35 MB. A parser needs up to 3.2 GB for nested arrays of 64 MiB.
+MAX_DEFINITION_BYTES: Final = 64 << 20
 
 
 def read_file(path: str) -> bytes:
