@@ -155,7 +155,9 @@ def encode(value: Any) -> Any:
         shape = _shape_of(kind)
         items = ((name, getattr(value, name)) for name in shape.readers)
         return shape.constants | {
-            name: encode(item) for name, item in items if item is not None or name in shape.required
+            name: item if type(item) in _SCALARS else encode(item)
+            for name, item in items
+            if item is not None or name in shape.required
         }
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
@@ -389,18 +391,20 @@ def _record(cls: Any, value: Any, where: str) -> Any:
     for name in found:
         if name not in shape.readers and name not in shape.constants:
             raise _Mismatch("is unknown", _join(where, name[:_SHOWN_CHARACTERS]))
-    arguments = {}
+    # Not by the constructor, which would check all fields once more.
+    record = object.__new__(cls)
     for name, read in shape.readers.items():
-        if name in found:
-            arguments[name] = read(found[name], _join(where, name))
-        elif name in shape.required:
+        if name not in found and name in shape.required:
             raise _Mismatch("is missing", _join(where, name))
+        item = read(found[name], _join(where, name)) if name in found else None
+        object.__setattr__(record, name, item)
     try:
-        return cls(**arguments)
+        record._validate()
     except IntegrityError:
         raise
     except (UsageError, ValueError, OverflowError) as error:
         raise _Mismatch(f"is invalid: {error}" if where else str(error), where) from error
+    return record
 
 
 _NEWER = "upgrade tokshard: a newer version may have written this file"
