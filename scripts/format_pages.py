@@ -42,7 +42,7 @@ def format_pages() -> dict[str, str]:
 
 
 def records_in(hint: Any, found: dict[Any, None]) -> dict[Any, None]:
-    """Return ``found`` with the classes in a type, each followed by those in its fields."""
+    """Add the classes in a type to those found, each followed by those in its fields, and return them."""
     is_record = isinstance(hint, type) and issubclass(hint, Record)
     for part in stored_fields(hint).values() if is_record else get_args(hint):
         if part in found:

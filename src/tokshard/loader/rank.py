@@ -93,7 +93,7 @@ class RankLoader:
         source, place = planned.source, topology.coordinates(self.rank)
         key_of = planned.open_sort_key()
         self._schedule = MicroBatchSchedule(planned.assignment, place.dp, Locator(source), key_of)
-        fields = topology.needs(self.rank, boundaries=planned.boundaries or options.cu_seqlens)
+        fields = topology.needs(self.rank, boundaries=planned.document_boundaries or options.cu_seqlens)
         assembly = make_assembly(source, fields, options, topology, place)
         shards = open_shards(
             source, options, max_open_files=settings["max_open_files"], mmap=settings["mmap"]

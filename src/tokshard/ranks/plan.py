@@ -56,7 +56,8 @@ class Stream(Record):
         tail: Treatment of an incomplete final batch (``--tail``).
         shuffle: Shuffle (``--shuffle``).
         sort_key: Sort key of bucketing. Null without bucketing.
-        boundaries: Whether every pipeline stage reads document boundaries (``--document-boundaries``).
+        document_boundaries: Whether every pipeline stage reads document boundaries
+            (``--document-boundaries``).
     """
 
     source: SampleSource
@@ -65,7 +66,7 @@ class Stream(Record):
     tail: Annotated[str, Bounds(pattern="|".join(TAILS))]
     shuffle: Annotated[str, Bounds(pattern="|".join(SHUFFLES))]
     sort_key: str | None
-    boundaries: bool
+    document_boundaries: bool
 
     def _validate(self) -> None:
         for epochs in self.assignment.epoch_ranges:
@@ -246,7 +247,7 @@ def _identity(topology: Topology, streams: Mapping[str, Stream]) -> str:
             "source": stream.source.id,
             "assignment": encode(stream.assignment),
             "sort_key": stream.sort_key,
-            "document_boundaries": stream.boundaries,
+            "document_boundaries": stream.document_boundaries,
         }
         for name, stream in streams.items()
     }

@@ -161,7 +161,7 @@ def plan_stream(source: SampleSource, ranks: int, request: StreamRequest) -> Str
         tail=request.tail,
         shuffle=request.shuffle,
         sort_key=None if request.bucket_buffer is None else request.sort_key or source.sort_keys[0],
-        boundaries=request.boundaries,
+        document_boundaries=request.boundaries,
     )
     for epochs in stream.assignment.epoch_ranges:
         check_partition(epochs.layout)

@@ -110,7 +110,7 @@ class RankManifest(Document):
         place = plan.topology.coordinates(rank)
         streams = {}
         for name, stream in plan.streams.items():
-            needs = plan.topology.needs(rank, boundaries=stream.boundaries)
+            needs = plan.topology.needs(rank, boundaries=stream.document_boundaries)
             streams[name] = RankStream(
                 needs=needs,
                 data_parallel_rank=place.dp,

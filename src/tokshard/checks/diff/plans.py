@@ -265,7 +265,7 @@ def _stream_fields(stream: Stream) -> dict[str, Any]:
         "tail": stream.tail,
         "shuffle": stream.shuffle,
         "sort_key": stream.sort_key,
-        "boundaries": stream.boundaries,
+        "boundaries": stream.document_boundaries,
         "data_parallel": assignment.ranks,
         "micro_batch_size": assignment.micro_batch_size,
         "batch_size": assignment.schedule.text,

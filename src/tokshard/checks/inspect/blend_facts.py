@@ -55,7 +55,7 @@ def _packed_sources(document: BlendDocument) -> Iterator[tuple[str, str, Packing
 
 
 def _tokenizer_facts(document: BlendDocument) -> Facts:
-    names = dict.fromkeys(tokenizer_name(tokenizer.identity) for tokenizer in document.tokenizers or ())
+    names = dict.fromkeys(tokenizer_name(tokenizer.identity) for tokenizer in document.tokenizers)
     facts: Facts = [("" if number else "tokenizer", name) for number, name in enumerate(names)]
     if document.job_tokenizer is not None:
         facts.append(("job's tokenizer", tokenizer_name(document.job_tokenizer)))

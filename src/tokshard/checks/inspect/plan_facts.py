@@ -309,7 +309,7 @@ def _grid_chart(stream: Stream, grid: ReadGrid, datasets: Sequence[Sequence[int]
 
 def _ranks_section(plan: Plan) -> Section:
     topology, streams = plan.topology, plan.streams.values()
-    boundaries = any(stream.boundaries for stream in streams)
+    boundaries = any(stream.document_boundaries for stream in streams)
     rows = []
     for rank in range(min(topology.world_size, _SHOWN_TABLE_RANKS)):
         place, needs = topology.coordinates(rank), topology.needs(rank, boundaries=boundaries)

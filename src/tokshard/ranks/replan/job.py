@@ -242,7 +242,13 @@ def _reweighted(stop: _Stop, plan: Plan, options: ReplanOptions) -> _Continued:
     if stream.sort_key is not None:
         warnings = (*warnings, PlanWarning("no-bucketing", name))
     changed = Stream(
-        source, after, stop.policy.mode, stop.policy.tail, "none", sort_key=None, boundaries=stream.boundaries
+        source,
+        after,
+        stop.policy.mode,
+        stop.policy.tail,
+        "none",
+        sort_key=None,
+        document_boundaries=stream.document_boundaries,
     )
     return _Continued(changed, stop.stopped(files.record), warnings, files)
 

@@ -65,7 +65,7 @@ class BlendSource(CacheEntryNames):
         samples: Samples of the index.
         draws: Samples that the blend reads: 0 to draws - 1.
         fingerprint: Fingerprint of the dataset when its index was built.
-        tokenizer: Number of its tokenizer in ``tokenizers``. Absent in files of earlier versions.
+        tokenizer: Number of its tokenizer in ``tokenizers``.
         packing: Packing of its documents. Absent if they are concatenated.
     """
 
@@ -75,7 +75,7 @@ class BlendSource(CacheEntryNames):
     samples: Count
     draws: Count
     fingerprint: DatasetFingerprint
-    tokenizer: Count | None = None
+    tokenizer: Count
     packing: Packing | None = None
 
     @property
@@ -136,7 +136,6 @@ class BlendSplit(Record):
         order: Order of the blend. Null for ``single``.
         sources: Sources, in the order of their numbers.
         certificate: Values counted from the index files.
-        name: Name of the split in the document. Not stored.
     """
 
     split: Literal["train", "valid", "test"]
@@ -200,11 +199,10 @@ class BlendDocument(Document):
         cache_directory: Directory of the index files: Megatron's ``--data-cache-path``.
         splits: Splits, named ``train``, ``valid`` (or ``valid.0``, ``valid.1``, ...) and ``test``. Splits
             without data are left out.
-        tokenizers: Different tokenizers of the datasets. Absent in files of earlier versions.
+        tokenizers: Different tokenizers of the datasets.
         job_tokenizer: Tokenizer of the job. Absent if it could not be read.
         tokenizer_mismatches: Mismatches that ``--allow-tokenizer-mismatch`` allowed. Absent if there are
             none.
-        directory: Directory of the document. Not stored.
     """
 
     SCHEMA = "tokshard.blend/2"
@@ -217,7 +215,7 @@ class BlendDocument(Document):
     builder: BuilderConfig
     cache_directory: str
     splits: dict[str, BlendSplit]
-    tokenizers: tuple[DatasetTokenizer, ...] | None = None
+    tokenizers: tuple[DatasetTokenizer, ...]
     job_tokenizer: TokenizerIdentity | None = None
     tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
 
@@ -229,13 +227,11 @@ class BlendDocument(Document):
         return f"BlendDocument({self.id[:12]}, {splits})"
 
     def _validate(self) -> None:
-        number = len(self.tokenizers or ())
         for name, split in self.splits.items():
             if name.partition(".")[0] != split.split:
                 raise UsageError(f"splits.{name} has the wrong split {split.split}")
             for source in split.sources:
-                known = source.tokenizer is not None
-                if known != (self.tokenizers is not None) or (known and (source.tokenizer or 0) >= number):
+                if source.tokenizer >= len(self.tokenizers):
                     raise UsageError(f"splits.{name}: tokenizer of {source.prefix} contradicts tokenizers")
 
     @classmethod
@@ -282,9 +278,7 @@ class BlendDocument(Document):
         return built == planned
 
     def tokenizer_of(self, source: BlendSource) -> DatasetTokenizer:
-        """Return the tokenizer of a source; all unknown in a document of an earlier version."""
-        if source.tokenizer is None or self.tokenizers is None:
-            return DatasetTokenizer()
+        """Return the tokenizer of a source."""
         return self.tokenizers[source.tokenizer]
 
     def mismatches_of_job(

@@ -177,7 +177,6 @@ class BlendRecipe(Record):
         per_split: Mixtures of train, valid and test. A split without data has null instead. Null if all
             splits have the same mixture.
         multiple_validation_sets: Whether each validation source is a split of its own.
-        defaults: Options that the recipe file sets. Not stored.
 
     Example:
         >>> mixture = Mixture((Source("data/web", 0.7), Source("data/code", 0.3)), "samples", temperature=1)
