@@ -63,7 +63,7 @@ def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
     )
     from tokshard.dataset.plan import AdoptionParameters
     from tokshard.dataset.records import UnitRecord, to_line
-    from tokshard.storage.digest import FileRecord
+    from tokshard.storage.digest import UNSEALED, FileRecord, sealed
 
     directory = Path(f"{prefix}.tokshard")
     directory.mkdir()
@@ -90,54 +90,57 @@ def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
             )
             file.write(to_line(unit))
     content_bytes = count * RECORD_BYTES
-    manifest = Manifest(
-        tool=TOOL,
-        fingerprint="0" * 64,
-        dataset=DatasetRecord(
-            dtype="uint16",
-            multimodal=False,
-            field="text",
-            units=-(-count // UNIT_DOCUMENTS),
-            documents=count,
-            sequences=count,
-            tokens=tokens,
-            empty_documents=0,
-            longest_sequence=LONGEST_DOCUMENT - 1,
-            eod_in_text=0,
-        ),
-        files=DatasetFiles(
-            bin=TokenFileRecord(os.path.getsize(f"{prefix}.bin"), digest),
-            idx=FileRecord(os.path.getsize(f"{prefix}.idx"), digest),
-            units=FileRecord(os.path.getsize(directory / "units.jsonl"), digest),
-            provenance=FileRecord(os.path.getsize(directory / "provenance.bin"), digest),
-        ),
-        tokenizer=None,
-        options=AdoptionParameters(multimodal=False, eod_id=None),
-        encoder=EncoderRecord({"unknown": count}, compared=0),
-        inputs=(
-            InputRecord(
-                path="corpus.jsonl",
-                size_bytes=content_bytes,
-                mtime_ns=None,
-                format="jsonl",
-                compression="none",
-                version=None,
-                content_bytes=content_bytes,
-                pieces_xxh3_128=digest,
+    manifest = sealed(
+        Manifest(
+            tool=TOOL,
+            fingerprint="0" * 64,
+            dataset=DatasetRecord(
+                dtype="uint16",
+                multimodal=False,
+                field="text",
+                units=-(-count // UNIT_DOCUMENTS),
+                documents=count,
+                sequences=count,
+                tokens=tokens,
+                empty_documents=0,
+                longest_sequence=LONGEST_DOCUMENT - 1,
+                eod_in_text=0,
+            ),
+            files=DatasetFiles(
+                bin=TokenFileRecord(os.path.getsize(f"{prefix}.bin"), digest),
+                idx=FileRecord(os.path.getsize(f"{prefix}.idx"), digest),
+                units=FileRecord(os.path.getsize(directory / "units.jsonl"), digest),
+                provenance=FileRecord(os.path.getsize(directory / "provenance.bin"), digest),
+            ),
+            tokenizer=None,
+            options=AdoptionParameters(multimodal=False, eod_id=None),
+            encoder=EncoderRecord({"unknown": count}, compared=0),
+            inputs=(
+                InputRecord(
+                    path="corpus.jsonl",
+                    size_bytes=content_bytes,
+                    mtime_ns=None,
+                    format="jsonl",
+                    compression="none",
+                    version=None,
+                    content_bytes=content_bytes,
+                    pieces_xxh3_128=digest,
+                    records=count,
+                    documents=count,
+                    rejected=0,
+                    blank_lines=0,
+                ),
+            ),
+            counts=RecordCounts(
                 records=count,
                 documents=count,
-                rejected=0,
+                lines=count,
                 blank_lines=0,
+                content_bytes=content_bytes,
+                rejected={},
             ),
-        ),
-        counts=RecordCounts(
-            records=count,
-            documents=count,
-            lines=count,
-            blank_lines=0,
-            content_bytes=content_bytes,
-            rejected={},
-        ),
+            seal=UNSEALED,
+        )
     )
     (directory / "manifest.json").write_bytes(manifest.to_bytes())
 

@@ -108,7 +108,7 @@ def test_an_index_is_shown_by_its_hash(products):
         check_screen(done.stdout)
         assert entry["hash"] in done.stdout
         assert text in done.stdout
-    assert [entry["blend"] for entry in listed] == sorted(entry["blend"] for entry in listed)
+    assert [entry["is_blend"] for entry in listed] == sorted(entry["is_blend"] for entry in listed)
 
 
 def test_what_verify_finds_is_listed(products, tmp_path):

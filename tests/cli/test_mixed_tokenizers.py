@@ -55,7 +55,7 @@ def test_a_plan_of_one_tokenizer_records_it(here):
     assert plan("data/web", options=["--documents"]).stderr == ""
     recorded = json.loads((here / "plan/plan.json").read_text())
     identity = tokenizer_identity("a.json")
-    assert recorded["tokenizer"]["tokenizer"]["definition_sha256"] == identity.definition_sha256
+    assert recorded["tokenizer"]["identity"]["definition_sha256"] == identity.definition_sha256
     assert "tokenizer_mismatches" not in recorded
     loader = RankLoader.open("plan", 0)
     assert (loader.tokenizer.vocab_size, loader.tokenizer.eod_id) == (identity.vocab_size, identity.eod_id)

@@ -241,8 +241,8 @@ def finished_units(prefix: str) -> set[str]:
             if "checkpoint" in found:
                 finished |= set(covered)
             else:
-                part = found["entry"]["part"]
-                covered.append(f"{part['input']:06d}-{part['unit']:09d}.part")
+                header = found["entry"]["header"]
+                covered.append(f"{header['file']:06d}-{header['unit']:09d}.part")
     return finished
 
 

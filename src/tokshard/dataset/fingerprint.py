@@ -44,7 +44,7 @@ class DatasetFingerprint(Record):
         Gaining or losing a manifest is therefore not a change.
 
         Example:
-            >>> earlier = DatasetFingerprint(bin_bytes=8, idx_bytes=5, manifest_fingerprint="ab")
+            >>> earlier = DatasetFingerprint(bin_bytes=8, idx_bytes=5, manifest_fingerprint="ab" * 32)
             >>> DatasetFingerprint(bin_bytes=10, idx_bytes=5).changes_since(earlier)
             ['bin_bytes was 8 and is now 10']
         """

@@ -40,7 +40,7 @@ class Source(Record):
     weight: float | None = None
     epochs: float | None = None
     max_epochs: float | None = None
-    pack: PackMethod | None = None
+    pack: str | None = None
 
     def _validate(self) -> None:
         check_prefix(self.prefix)
