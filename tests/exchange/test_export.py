@@ -10,8 +10,16 @@ import pytest
 
 import tokshard
 from support import slow_exports
+from support.file_changes import age
 from support.plain_datasets import Plain
-from tokshard.errors import InputError, IntegrityError, MissingFileError, OutputExistsError, UsageError
+from tokshard.errors import (
+    InputError,
+    IntegrityError,
+    MissingFileError,
+    OlderVersionError,
+    OutputExistsError,
+    UsageError,
+)
 from tokshard.exchange.manifest import ExportManifest
 from tokshard.storage.digest import seal_of
 
@@ -85,6 +93,17 @@ def test_a_damaged_export_is_found(place):
         export()
     export(force=True)
     assert slow_exports.written("out") == slow_exports.olmo(FLAT, dtype="uint16", limit=1 << 30, source="d")
+
+
+def test_an_export_of_an_earlier_version_is_not_replaced_even_on_demand(place):
+    export(shard_tokens=6)
+    age("out/.tokshard/export.json")
+    before = sorted(os.listdir("out"))
+    for options in ({}, {"force": True}):
+        with pytest.raises(OlderVersionError, match="was written by an earlier version") as caught:
+            export(**options)
+        assert caught.value.hint == "remove the directory and export again"
+        assert sorted(os.listdir("out")) == before
 
 
 @pytest.mark.parametrize(

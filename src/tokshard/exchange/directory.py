@@ -17,7 +17,7 @@ from tokshard.core.codec import Document, decode, encode
 from tokshard.dataset.build_run import OutputState
 from tokshard.dataset.products import EXPORT_DIRECTORY
 from tokshard.dataset.workdir import refuse_link, remove_temporary_files
-from tokshard.errors import IntegrityError, OutputExistsError, StorageError, UsageError
+from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError, StorageError, UsageError
 from tokshard.exchange import datatrove, nanogpt, olmo, parquet
 from tokshard.exchange.manifest import (
     MANIFEST_NAME,
@@ -140,10 +140,19 @@ class ExportDirectory:
         return sorted(set(self._foreign()) - {file.name for file in manifest.files})
 
     def refuse_existing(self) -> None:
-        """Raise OutputExistsError if the directory holds something that may not be replaced."""
+        """Raise OutputExistsError if the directory holds something that may not be replaced.
+
+        Raises:
+            OlderVersionError: The export is of an earlier version, and nobody knows which files to remove.
+        """
+        try:
+            manifest = read_export(self.path)
+        except IntegrityError as error:
+            if self._force and not isinstance(error, OlderVersionError):
+                return
+            raise
         if self._force:
             return
-        manifest = read_export(self.path)
         if manifest is not None:
             found = self.plan.differences(manifest.parameters, manifest.source)
             reason = f"was made from other options or data: {'; '.join(found)}" if found else "is incomplete"

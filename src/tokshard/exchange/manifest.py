@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
-from tokshard.core.codec import Count, Document, Positive, Record, Sha256, Tool, encode
+from tokshard.core.codec import Bounds, Count, Document, Positive, Record, Sha256, Tool, encode
 from tokshard.core.formatting import setting
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.products import EXPORT_DIRECTORY
@@ -32,7 +32,7 @@ class ExportParameters(Record):
     """The options that determine the bytes of an export."""
 
     format: FormatName
-    dtype: str
+    dtype: Annotated[str, Bounds(pattern="uint(8|16|32|64)|int(32|64)")]
     name: str
     shard_tokens: Positive
     eod_id: Count | None = None
