@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tokshard.core.codec import Document, Record, _shape_of, decode, dump_json, encode
+from tokshard.core.codec import Document, Record, _shape_of, decode, encode
+from tokshard.core.json_text import dump_json
 from tokshard.dataset.delivery import UploadEntry
 from tokshard.dataset.manifest import Manifest
 from tokshard.dataset.merge.shuffle import ShuffleEntry

@@ -21,7 +21,7 @@ import pytest
 from support.bad_files import BAD, COMMANDS, CONVERT, HOSTILE, write_good_files
 from support.command_line import FAILURE_SECONDS, INSTALLED, failure, installed, tokshard
 from support.tokenize_runs import run_tokenize
-from tokshard.core.codec import MAX_JSON_BYTES
+from tokshard.core.json_text import MAX_JSON_BYTES
 from tokshard.errors import InputError
 
 pytest.importorskip("pyarrow")

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tokshard.core.codec import decode, dump_json, encode
+from tokshard.core.codec import decode, encode
+from tokshard.core.json_text import dump_json
 from tokshard.errors import IntegrityError
 from tokshard.ranks.history import StoppedPlan, reweighting_of, stops_of
 

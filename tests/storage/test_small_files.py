@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tokshard.core import codec
+from tokshard.core import json_text
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError
 from tokshard.storage import small_files
 from tokshard.storage.small_files import read_json_object, read_small_file, read_text
@@ -37,7 +37,7 @@ def test_what_is_wrong_is_told(tmp_path, monkeypatch):
 
 
 def test_the_size_is_limited(tmp_path, monkeypatch):
-    for module in (small_files, codec):
+    for module in (small_files, json_text):
         monkeypatch.setattr(module, "MAX_JSON_BYTES", 100)
     for size, fits in ((100, True), (101, False), (100_000, False)):
         (tmp_path / "x").write_bytes(b"{}" + b" " * (size - 2))

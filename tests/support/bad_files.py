@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.command_line import SAMPLE, tokshard
-from tokshard.core.codec import MAX_JSON_BYTES
+from tokshard.core.json_text import MAX_JSON_BYTES
 
 if sys.version_info >= (3, 14):
     from compression import zstd

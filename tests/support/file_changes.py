@@ -6,7 +6,7 @@ import json
 import struct
 from pathlib import Path
 
-from tokshard.core.codec import dump_json
+from tokshard.core.json_text import dump_json
 from tokshard.storage.digest import seal_of
 
 

@@ -17,25 +17,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gc
-import json
 import math
 import re
 import reprlib
 import types
 import typing
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from tokshard.core.formatting import short_repr
+from tokshard.core.json_text import dump_json, parse_json_object, paused_garbage_collection
 from tokshard.errors import IntegrityError, OlderVersionError, UsageError
 from tokshard.version import __version__
-
-MAX_JSON_BYTES = 64 << 20
-"""Of a file. A parser needs up to 50 bytes of memory for each byte of nested arrays: 3.2 GB for this size."""
 
 INTEGER_LIMIT = 2**63
 """Integers are at least -2**63 and less than 2**63: what int64 holds."""
@@ -43,7 +37,6 @@ INTEGER_LIMIT = 2**63
 _SCALARS = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false"}
 _CONTAINERS = (dict, list, tuple)
 _MOST_LEVELS = 32
-_MAX_DIGITS = 40
 _SHOWN_CHARACTERS = 80
 
 T = TypeVar("T")
@@ -179,82 +172,6 @@ def decode(cls: type[T], value: Any, path: str) -> T:
             f"{path}: {mismatch}", path=path, field=mismatch.field or None, hint=mismatch.hint
         ) from mismatch.__cause__
     return record
-
-
-def parse_json_object(content: bytes, path: str) -> dict[str, Any]:
-    """Parse a JSON object strictly.
-
-    Raises:
-        IntegrityError: The content has more than 64 MiB, is not UTF-8 or not a JSON object, is nested too
-            deeply, repeats a key, or has a number that is not finite.
-    """
-    if len(content) > MAX_JSON_BYTES:
-        raise IntegrityError(f"{path} must have at most {MAX_JSON_BYTES:,} bytes, got more", path=path)
-    try:
-        text = content.decode("utf-8")
-        value = json.loads(
-            text,
-            object_pairs_hook=_unique,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-            parse_int=_bounded,
-        )
-    except RecursionError as error:
-        raise IntegrityError(f"{path} is nested too deeply", path=path) from error
-    except ValueError as error:
-        raise IntegrityError(f"{path} is not valid JSON: {error}", path=path) from error
-    if not isinstance(value, dict):
-        raise IntegrityError(f"{path} is not a JSON object", path=path)
-    return value
-
-
-def dump_json(value: Any) -> bytes:
-    r"""Return ``value`` as indented UTF-8 JSON with a final newline, keys in their given order.
-
-    Bytes of file names that are not UTF-8 are lone surrogates in Python, and the escapes ``\udcXX`` in JSON.
-    """
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    return (text + "\n").encode("utf-8", "backslashreplace")
-
-
-@contextmanager
-def paused_garbage_collection() -> Iterator[None]:
-    """Collect no garbage while JSON is read: a visit of millions of values can take a minute."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    except Exception:
-        gc.freeze()  # the error keeps the values alive
-        raise
-    finally:
-        if collects:
-            gc.enable()
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"duplicate key {name[:_SHOWN_CHARACTERS]!r}")
-    return found
-
-
-def _no_constant(name: str) -> typing.NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text[:_SHOWN_CHARACTERS]} is out of range")
-    return number
-
-
-def _bounded(digits: str) -> int:
-    # We never write larger integers, and numpy and floats cannot hold them.
-    if len(digits) > _MAX_DIGITS:
-        raise ValueError(f"{digits[:_MAX_DIGITS]}... is out of range")
-    return int(digits)
 
 
 class _Mismatch(Exception):  # noqa: N818 - becomes an IntegrityError with the path of the file

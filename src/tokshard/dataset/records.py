@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
-from tokshard.core.codec import Bounds, Count, Positive, Record, Xxh3, decode, encode, parse_json_object
+from tokshard.core.codec import Bounds, Count, Positive, Record, Xxh3, decode, encode
 from tokshard.core.formatting import count
+from tokshard.core.json_text import parse_json_object
 from tokshard.dataset.manifest import ENCODERS
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import fs

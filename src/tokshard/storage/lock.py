@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self, get_args
 
-from tokshard.core.codec import Count, Record, decode, encode, parse_json_object
+from tokshard.core.codec import Count, Record, decode, encode
+from tokshard.core.json_text import parse_json_object
 from tokshard.errors import InputError, IntegrityError, LockedError, StorageError, UsageError
 from tokshard.storage import syscalls
 from tokshard.storage.reading import open_file, read_at

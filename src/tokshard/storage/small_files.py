@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from tokshard.core.codec import MAX_JSON_BYTES, Document, dump_json, parse_json_object
+from tokshard.core.codec import Document
+from tokshard.core.json_text import MAX_JSON_BYTES, dump_json, parse_json_object
 from tokshard.errors import InputError, MissingFileError, StorageError, TokshardError, UsageError
 from tokshard.storage import fs
 from tokshard.storage.paths import is_remote

@@ -12,7 +12,7 @@ from support import bad_datasets, bad_products
 from support.file_changes import edit_manifest
 from tokshard.checks.verify.job import verify
 from tokshard.checks.verify.options import VerifyOptions
-from tokshard.core.codec import dump_json
+from tokshard.core.json_text import dump_json
 
 ODD = [None, True, -1, 2**70, 1e300, "", "x", "\0../..\x1b", [], {}, [[1, None]], {"a": 1}]
 

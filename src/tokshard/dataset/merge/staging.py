@@ -16,7 +16,8 @@ from operator import add
 
 import xxhash
 
-from tokshard.core.codec import MAX_JSON_BYTES, TOOL, Count, Record, Xxh3, decode, dump_json, encode
+from tokshard.core.codec import TOOL, Count, Record, Xxh3, decode, encode
+from tokshard.core.json_text import MAX_JSON_BYTES, dump_json
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.dataset.manifest import (
     INDEXED,

@@ -13,15 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
-from tokshard.core.codec import (
-    Bounds,
-    Record,
-    decode,
-    encode,
-    parse_json_object,
-    paused_garbage_collection,
-    shown,
-)
+from tokshard.core.codec import Bounds, Record, decode, encode, shown
+from tokshard.core.json_text import parse_json_object, paused_garbage_collection
 from tokshard.dataset.products import DESCRIPTION_SUFFIX
 from tokshard.errors import InputError, IntegrityError, StorageError, UsageError
 from tokshard.samples.index.splits import SPLITS

@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from tokshard.core.codec import parse_json_object
 from tokshard.core.formatting import counted
+from tokshard.core.json_text import parse_json_object
 from tokshard.errors import InputError, IntegrityError, TokshardError, UsageError
 from tokshard.storage.paths import check_plain_name
 from tokshard.storage.small_files import read_small_file

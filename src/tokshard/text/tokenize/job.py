@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
-from tokshard.core.codec import dump_json, encode
+from tokshard.core.codec import encode
+from tokshard.core.json_text import dump_json
 from tokshard.dataset.build_run import BuildSpec
 from tokshard.dataset.delivery import Delivery, delivery_to
 from tokshard.dataset.layout import optimal_dtype

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tokshard.core.codec import dump_json
+from tokshard.core.json_text import dump_json
 from tokshard.dataset.products import FOR_TRANSFORMERS
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, TokenizerKind
 from tokshard.errors import TokenizerError

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
-from tokshard.core.codec import paused_garbage_collection
+from tokshard.core.json_text import paused_garbage_collection
 from tokshard.errors import TokenizerError
 from tokshard.storage.reading import open_file
 

@@ -24,8 +24,8 @@ from tokshard.checks.doctor.launch.programs import (
 from tokshard.checks.doctor.launch.rules import hint_of_values
 from tokshard.checks.doctor.shell.interpreter import read_shell
 from tokshard.checks.doctor.shell.state import ShellCommand, ShellReading
-from tokshard.core.codec import parse_json_object
 from tokshard.core.findings import Finding
+from tokshard.core.json_text import parse_json_object
 from tokshard.errors import UsageError
 from tokshard.storage.small_files import read_small_file
 

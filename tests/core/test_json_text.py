@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tokshard.core.codec import dump_json, parse_json_object
+from tokshard.core.json_text import dump_json, parse_json_object
 from tokshard.errors import IntegrityError
 
 # Surrogates stand for bytes of file names that are not UTF-8.
