@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import clear_frames
 from typing import Any, NoReturn
 
 from tokshard.errors import IntegrityError
@@ -60,11 +61,18 @@ def dump_json(value: Any) -> bytes:
 
 @contextmanager
 def paused_garbage_collection() -> Iterator[None]:
-    """Collect no garbage while JSON is read: a visit of millions of values can take a minute."""
+    """Collect no garbage while JSON is read: a visit of millions of values can take a minute.
+
+    An error that ends the block keeps no values alive.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
         yield
+    except Exception as error:
+        for chained in filter(None, (error, error.__context__)):
+            clear_frames(chained.__traceback__)
+        raise
     finally:
         if collects:
             gc.enable()
