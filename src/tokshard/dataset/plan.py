@@ -178,7 +178,7 @@ class ConvertParameters(Record):
         bos: Treatment of the BOS token before each document (``--bos``). Null unless the format is nanogpt.
         bos_id: Id of the BOS token (``--bos-id``). Null unless the format is nanogpt.
         eod_id: Id of the EOD token. Null if it is unknown.
-        append_eod: Whether the EOD token ends each document, as found. Null if the EOD token is unknown.
+        append_eod: Whether the EOD token ends each document, as found. Absent if the EOD token is unknown.
     """
 
     TAG: ClassVar = ("command", "convert")

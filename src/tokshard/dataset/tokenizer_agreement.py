@@ -94,10 +94,10 @@ class DatasetTokenizer(Record):
     """The tokenizer of a dataset, and how its documents were encoded.
 
     Attributes:
-        identity: Tokenizer. Null if it is unknown or mixed.
-        append_eod: Whether the EOD token ends each document. Null if it is unknown or mixed.
-        special_tokens: Whether the tokenizer's post-processor was applied. Null if it is unknown or mixed.
-        eod_id: Id of the EOD token that ends documents. Null if it is unknown or if none ends them.
+        identity: Tokenizer. Absent if it is unknown or mixed.
+        append_eod: Whether the EOD token ends each document. Absent if it is unknown or mixed.
+        special_tokens: Whether the tokenizer's post-processor was applied. Absent if it is unknown or mixed.
+        eod_id: Id of the EOD token that ends documents. Absent if it is unknown or if none ends them.
         mismatches: Mismatches inside the dataset, from its manifest. Absent if there are none.
         merged: Different tokenizers of the datasets that were merged into this one. Absent if nothing was
             merged or nothing is known of them.

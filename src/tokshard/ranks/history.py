@@ -61,7 +61,7 @@ class StoppedStream(Record):
         assignment: Assignment of the stopped plan.
         step: Steps that were taken.
         consumed_samples: Samples that all ranks have consumed after these steps.
-        reweighting: New weights of the next plan. Null if it reads the same samples.
+        reweighting: New weights of the next plan. Absent if it reads the same samples.
     """
 
     assignment: Assignment

@@ -322,7 +322,7 @@ class DatasetReference(Record):
         idx: Fingerprint of the ``.idx`` file.
         multimodal: Whether each sequence has a mode.
         fingerprint: Fingerprint of the dataset, as in blends and index caches.
-        index: Index that defines the samples. Null if the samples are documents.
+        index: Index that defines the samples. Absent if the samples are documents.
     """
 
     path_prefix: str
@@ -399,7 +399,8 @@ class SampleSource(Record):
         name: Name of the split, as in ``blend.json``.
         total: Number of sample ids.
         datasets: Datasets, in the order of their numbers.
-        order: Arrays of a blend of several datasets. Null if ids number the samples of the datasets in order.
+        order: Arrays of a blend of several datasets. Absent if ids number the samples of the datasets in
+            order.
     """
 
     kind: Literal["blend", "index", "documents"]
