@@ -26,7 +26,8 @@ Every command is a typed function that takes one options dataclass and returns o
 import tokshard
 
 report = tokshard.tokenize(tokshard.TokenizeOptions("corpus.jsonl", "data/web"))
-print(report.documents, report.to_json())
+print(report.counts.documents, report.outputs[0].dataset.tokens)
+print(report.to_json())
 ```
 
 Every report has `to_json()`, which returns the document that `--json` prints (see [JSON output](json.md)).
