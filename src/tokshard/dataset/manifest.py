@@ -342,7 +342,7 @@ class Manifest(Document):
         """The tokenizer of the dataset and how its documents were encoded, as far as they are recorded."""
         made, merged = self.options, self.merged_tokenizers or ()
         special = {part.special_tokens for part in merged}
-        return DatasetTokenizer(
+        tokenizer = DatasetTokenizer(
             self.tokenizer,
             self._ends_with_eod,
             made.special_tokens
@@ -351,8 +351,9 @@ class Manifest(Document):
             # A dataset without EOD at the end of documents has no use of the token.
             None if made.append_eod is False else made.eod_id,
             self.tokenizer_mismatches,
-            merged,
         )
+        # The same tokenizer in all inputs says nothing more; a merged dataset then equals one that is not.
+        return tokenizer if merged in {(), tokenizer.parts} else replace(tokenizer, merged=merged)
 
 
 def manifest_path(path_prefix: str) -> str:

@@ -99,8 +99,8 @@ class DatasetTokenizer(Record):
         special_tokens: Whether the tokenizer's post-processor was applied. Absent if it is unknown or mixed.
         eod_id: Id of the EOD token that ends documents. Absent if it is unknown or if none ends them.
         mismatches: Mismatches inside the dataset, from its manifest. Absent if there are none.
-        merged: Different tokenizers of the datasets that were merged into this one. Absent if nothing was
-            merged or nothing is known of them.
+        merged: Different tokenizers of the datasets that were merged into this one. Absent if there is only
+            one, or if nothing is known of them.
     """
 
     identity: TokenizerIdentity | None = None

@@ -17,11 +17,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.plain_datasets import Plain, datasets
-from tokshard import IndexedDataset, MergeOptions, merge
+from tokshard import (
+    IndexedDataset,
+    MergeOptions,
+    TokenizeOptions,
+    VerifyOptions,
+    merge,
+    tokenize,
+    verify,
+)
 from tokshard.checks.inspect.datasets import inspect_dataset
 from tokshard.dataset.layout import MAX_POINTER_BYTES
-from tokshard.dataset.manifest import read_manifest
+from tokshard.dataset.manifest import read_dataset_tokenizer, read_manifest
 from tokshard.dataset.merge import inputs, job, staging
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.errors import (
     InputError,
     IntegrityError,
@@ -392,3 +401,19 @@ def test_memory_does_not_depend_on_the_documents():
     documents, kilobytes = map(int, done.stdout.split())
     assert documents == 2 * count + 1
     assert kilobytes * 1024 < 300e6
+
+
+def test_merged_dataset_of_one_tokenizer_equals_its_inputs_in_comparisons(workshop):
+    (workshop / "text.jsonl").write_text('{"text": "It rains."}\n')
+    tokenize(TokenizeOptions("text.jsonl", "web"))
+    merge(MergeOptions(["web", "web"], "twice"))
+    assert read_dataset_tokenizer("twice") == read_dataset_tokenizer("web")
+
+
+def test_merged_dataset_of_adopted_inputs_records_no_tokenizers():
+    write(first=TEXT, second=MORE)
+    for name in ("first", "second"):
+        verify(VerifyOptions(name, adopt=True))
+        assert read_dataset_tokenizer(name) == DatasetTokenizer()
+    merge(MergeOptions(["first", "second"], "both"))
+    assert read_manifest("both").merged_tokenizers is None
