@@ -91,6 +91,8 @@ def table(cls: Any, link: Callable[[Any, str], str]) -> str:
         rows.append(("`schema`", f'`"{cls.SCHEMA}"`', "Name and version of the format."))
     if hasattr(cls, "TAG"):
         rows.append((f"`{cls.TAG[0]}`", f'`"{cls.TAG[1]}"`', "Value that selects these fields."))
+    if hasattr(cls, "ALGORITHM"):
+        rows.append(("`algorithm`", f'`"{cls.ALGORITHM}"`', "Name and version of the algorithm."))
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     for name, kind in stored_fields(cls).items():
         text = type_text(kind, link)
