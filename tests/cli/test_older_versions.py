@@ -148,6 +148,7 @@ def test_adoption_replaces_the_manifest_and_all_files_beside_it(place):
     done = installed("verify", "data/stories")
     assert (done.returncode, notes(done)) == (0, [])
     assert f"note: manifest-older: data/stories.tokshard/manifest.json {WRITTEN_EARLIER}" in done.stdout
+    assert "hint: run tokshard verify --adopt --tokenizer TOKENIZER data/stories to write" in done.stdout
     done = installed("verify", "--adopt", "--tokenizer", TOKENIZER, "data/stories")
     assert (done.returncode, notes(done)) == (0, []), done.stdout
     assert "note: adopted: " in done.stdout

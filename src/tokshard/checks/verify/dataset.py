@@ -27,6 +27,7 @@ from tokshard.dataset.manifest import (
     UNITS_NAME,
     FileName,
     Manifest,
+    adopt_command,
     file_of,
     manifest_path,
 )
@@ -55,7 +56,12 @@ def read_claims(path_prefix: str, findings: ProductFindings) -> Manifest | None:
     try:
         manifest = Manifest.from_bytes(content, path)
     except OlderVersionError as error:
-        findings.find("manifest-older", f"{error.message}, so the content is unverified", path=path)
+        findings.find(
+            "manifest-older",
+            f"{error.message}, so the content is unverified",
+            path=path,
+            hint=f"run {adopt_command(path_prefix)} to write a new one",
+        )
         return None
     except IntegrityError as error:
         findings.find_error("manifest-damaged", error, path=path)

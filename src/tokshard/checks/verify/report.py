@@ -74,7 +74,7 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
         ),
         "manifest-older": _note(
             "the manifest is of an earlier version of tokshard, which is not read: the content is unverified",
-            "run tokshard verify --adopt --tokenizer TOKENIZER to write a new one",
+            "run tokshard verify --adopt --tokenizer TOKENIZER PREFIX to write a new one",
         ),
         "adopted": _note("a manifest was written for files of unknown origin"),
         "manifest-damaged": _error("the manifest cannot be read", _COPY),
