@@ -53,7 +53,9 @@ def test_plan_id():
     streams = {
         name: {
             "source": digest(placeless(stream["source"])),
-            **{key: stream[key] for key in ("assignment", "sort_key", "document_boundaries")},
+            "assignment": stream["assignment"],
+            "sort_key": stream["sort_key"],
+            "document_boundaries": stream["boundaries"],
         }
         for name, stream in plan["streams"].items()
     }
