@@ -182,7 +182,7 @@ def test_a_part_without_a_manifest_is_traced_to_its_documents():
     assert Provenance.open("other").origins(np.array([count + 1]))[0].item == "foreign#1"
     first, second = Provenance.open("merged").origins(np.array([2, 3]))
     assert (first.item, first.line, first.offset) == ("foreign#2", None, None)
-    assert "another program" in first.detail
+    assert "indexed dataset without a manifest" in first.detail
     good = next(line for line in lines if line.text is not None)
     # The provenance of one part is missing, so that none is kept; the units still tell the lines.
     assert (second.item, second.offset) == (f"a.jsonl:{good.number}", None)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 NO_MANIFEST = "the dataset has no manifest, so its inputs are unknown"
-_FOREIGN = "the document comes from a merged dataset that another program built; its inputs are unknown"
+_FOREIGN = "the document comes from an indexed dataset without a manifest, so its inputs are unknown"
 _NO_PROVENANCE = "the dataset was built without provenance"
 _JSONL = "jsonl"
 _NEWLINE = 10
