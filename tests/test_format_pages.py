@@ -55,7 +55,7 @@ def test_plan_id():
             "source": digest(placeless(stream["source"])),
             "assignment": stream["assignment"],
             "sort_key": stream["sort_key"],
-            "document_boundaries": stream["boundaries"],
+            "document_boundaries": stream["document_boundaries"],
         }
         for name, stream in plan["streams"].items()
     }

@@ -355,7 +355,7 @@ def test_pipeline_stages_and_tensor_ranks_get_what_they_need(blend):
 
 def test_a_plan_with_boundaries_gives_them_unasked(blend):
     directory, source, texts = blend
-    path = plan_for(directory, source=source, topology=topology_of(1), boundaries=True)
+    path = plan_for(directory, source=source, topology=topology_of(1), document_boundaries=True)
     loader = open_plan(path)
     for number, batch in zip(range(5), loader, strict=False):
         for row, sample_id in enumerate(loader.sample_ids(number)):

@@ -127,7 +127,7 @@ def stream_of(source, topology, *, mode="single", micro=2, batch=0, **options):
     start = (options.pop("consumed_samples", 0), options.pop("skipped", 0))
     steps = options.pop("steps", None) or available_steps(epoch_ranges, micro, schedule, *start)
     assignment = Assignment(epoch_ranges, micro, schedule, steps, *start)
-    shape = {"shuffle": "none", "sort_key": None, "boundaries": False, **options}
+    shape = {"shuffle": "none", "sort_key": None, "document_boundaries": False, **options}
     return Stream(source, assignment, mode, tail, **shape)
 
 
