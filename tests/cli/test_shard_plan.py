@@ -210,7 +210,7 @@ def test_every_option_reaches_the_plan(mixture, tmp_path):
     assert (epoch_range.epochs, train.assignment.consumed_samples) == (3, 6)
     topology = found.topology
     assert (topology.rank_order, topology.mtp_stages) == ("tp-cp-ep-dp-pp", (0, 1))
-    assert (train.boundaries, valid.boundaries) == (True, True)
+    assert (train.document_boundaries, valid.document_boundaries) == (True, True)
     assert (valid.mode, valid.assignment.consumed_samples) == ("full-validation", 3)
     whole = ["--documents", "--shuffle", "shards", "--data-parallel", 2]
     plan(mixture, tmp_path / "shards", *whole, source=documents(mixture))

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
-from tokshard.core.codec import Record
+from tokshard.core.codec import Bounds, Record
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -103,6 +103,9 @@ _SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 MAX_SAMPLES = 2**62
 MAX_SEGMENTS = 100_000
+
+# Wide, so that the class refuses a batch size with its own words.
+_Number = Annotated[int, Bounds(-(10**40), 10**40)]
 """More sizes than this are a mistake, and would make plans large."""
 
 
@@ -125,7 +128,7 @@ class BatchSchedule(Record):
         (16, 32)
     """
 
-    segments: tuple[tuple[int, int], ...]
+    segments: tuple[tuple[_Number, _Number], ...]
     round_down: bool
 
     def _validate(self) -> None:

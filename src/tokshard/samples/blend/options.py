@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tokshard.core import megatron_defaults
-from tokshard.core.codec import Amount, Count, Positive, Record
+from tokshard.core.codec import Count, Positive, Record
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
 from tokshard.samples.index.options import (
@@ -58,7 +58,7 @@ class BuilderConfig(Record):
     tokenizer: Any
     split: str
     seed: Count
-    surplus: Amount
+    surplus: float
     extra_token: bool
     drop_last_partial: bool
     path_as: tuple[tuple[str, str], ...]
