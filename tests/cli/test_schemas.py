@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -226,7 +227,7 @@ def test_a_schema_is_one_of_closed_objects_and_contains_its_parts(name):
 
 
 def test_the_script_writes_every_schema(tmp_path):
-    subprocess.run([ROOT / "scripts/schemas", tmp_path / "schemas"], check=True, timeout=60)
+    subprocess.run([sys.executable, ROOT / "scripts/schemas", tmp_path / "schemas"], check=True, timeout=60)
     written = {path.name: json.loads(path.read_text()) for path in (tmp_path / "schemas").iterdir()}
     assert written == {script.file_name(name): schema for name, schema in published().items()}
 
