@@ -53,14 +53,12 @@ class Bounds:
     pattern: str | None = None
 
 
-SHA256 = "[0-9a-f]{64}"
-XXH3_128 = "[0-9a-f]{32}"
 Count = Annotated[int, Bounds(0)]
 Positive = Annotated[int, Bounds(1)]
 Amount = Annotated[float, Bounds(0)]
 Share = Annotated[float, Bounds(0, 1)]
-Sha256 = Annotated[str, Bounds(pattern=SHA256)]
-Xxh3 = Annotated[str, Bounds(pattern=XXH3_128)]
+Sha256 = Annotated[str, Bounds(pattern="[0-9a-f]{64}")]
+Xxh3 = Annotated[str, Bounds(pattern="[0-9a-f]{32}")]
 Md5 = Annotated[str, Bounds(pattern="[0-9a-f]{32}")]
 
 
@@ -247,8 +245,7 @@ def _scalar(kind: type, bounds: Bounds) -> Reader:
 def _choice(choices: tuple[Any, ...], value: Any, where: str) -> Any:
     if any(type(value) is type(choice) and value == choice for choice in choices):
         return value
-    hint = _NEWER if any(_versions_ahead(value, choice) > 0 for choice in choices) else None
-    raise _Mismatch(f"must be one of {', '.join(map(str, choices))}, got {shown(value)}", where, hint)
+    raise _Mismatch(f"must be one of {', '.join(map(str, choices))}, got {shown(value)}", where)
 
 
 def _array(items: tuple[Any, ...], value: Any, where: str) -> Any:
