@@ -15,6 +15,7 @@ from typing import Any
 
 import tokshard
 from tokshard import _TOPICS, errors, loader
+from tokshard.core.options import Options, declared_options
 from tokshard.loader import torch
 
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Warns", "Raises", "Example", "Examples", "Note")
@@ -25,12 +26,14 @@ Every command is a typed function that takes one options dataclass and returns o
 ```python
 import tokshard
 
-report = tokshard.tokenize(tokshard.TokenizeOptions("corpus.jsonl", "data/web"))
+report = tokshard.tokenize(tokshard.TokenizeOptions(inputs="corpus.jsonl", output="data/web"))
 print(report.counts.documents, report.outputs[0].dataset.tokens)
 print(report.to_json())
 ```
 
-Every report has `to_json()`, which returns the document that `--json` prints (see [JSON output](json.md)).
+The options are those of the command line, by the same names. `Path` is a string or an `os.PathLike`, and
+`Paths` is one path or a sequence of paths. Every report has `to_json()`, which returns the document that
+`--json` prints (see [JSON output](json.md)).
 Functions raise the errors of [`tokshard.errors`](#errors); each error has the exit code of the command line.
 Names are imported from `tokshard`, or from the module that their heading has.
 
@@ -72,9 +75,14 @@ def entry(name: str, value: Any, shown: set[str]) -> str:
 
 def record(cls: type, shown: set[str]) -> str:
     """Return the entry of a dataclass: its docstring with its fields, and the classes that only it has."""
-    described = dict(items(sections(cls).get("Attributes", "")))
+    described: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        described |= items(sections(base).get("Attributes", ""))
     fields = {name: text for text, name in fields_of(cls)}
-    is_options = cls.__name__.endswith("Options")
+    is_options = issubclass(cls, Options)
+    for name, found in (declared_options(cls) if is_options else {}).items():
+        default = f" [default: {found.option.default}]" if found.option.default else ""
+        described[name] = f"{found.option.help}{default}"
     for name, member in vars(cls).items():
         if isinstance(member, property) and not name.startswith("_") and not is_options:
             fields[name] = f"{name}: {ast.unparse(definition(member.fget).returns)}"

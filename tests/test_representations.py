@@ -59,7 +59,7 @@ def made(tmp_path_factory):
         (web,), str(folder / "mix"), sequence_length=64, num_samples=tokshard.Sizes(100, 0, 0), split="1"
     )
     reports += [
-        tokshard.merge(tokshard.MergeOptions([web, web], str(folder / "all"))),
+        tokshard.merge(tokshard.MergeOptions(inputs=[web, web], output=str(folder / "all"))),
         tokshard.build_indices(indices),
         tokshard.blend(blending),
         tokshard.shard_plan(

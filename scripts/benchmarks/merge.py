@@ -154,7 +154,7 @@ def with_manifests(directory: Path, inputs: list[str]) -> list[str]:
     made = []
     for number, prefix in enumerate(inputs):
         made.append(f"{directory}/known{number}")
-        tokshard.merge(tokshard.MergeOptions([prefix], made[-1]))
+        tokshard.merge(tokshard.MergeOptions(inputs=[prefix], output=made[-1]))
     return made
 
 

@@ -101,7 +101,7 @@ def make(directory: str, size_bytes: int, mean: float) -> list[str]:
         lengths = spread_lengths(documents, number, mean=mean)
         prefix, peer = f"{directory}/part-{number}", f"{directory}/ds/{number:05}.ds"
         _write(f"{directory}/raw", lengths, number)
-        tokshard.merge(tokshard.MergeOptions(f"{directory}/raw", prefix))  # with a manifest
+        tokshard.merge(tokshard.MergeOptions(inputs=f"{directory}/raw", output=prefix))  # with a manifest
         os.link(f"{prefix}.bin", peer)
         np.cumsum(lengths, dtype="<u8").tofile(f"{peer}.index")
         Path(f"{peer}.metadata").write_text(f"gpt2|{DTYPE.itemsize}\n{lengths.sum()}\n")

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from support.command_line import tokshard
-from tokshard.cli.help_page import MESSAGES
+from tokshard.cli.help_page import MESSAGES, common_options
 from tokshard.cli.main import COMMANDS, app
 from tokshard.ranks import plan as plans
 from tokshard.samples.blend.emission import Form
@@ -51,8 +51,9 @@ def test_help_is_complete_and_fits(name, width):
     for option in ("--help", "--help-all"):
         shown = page(name, option, width)
         assert max(map(len, shown.splitlines())) <= min(width, 110)
-        listed = [each for each in options_of(name) if option == "--help-all" or command.is_common(each)]
-        if command.common is None:
+        common = common_options(command)
+        listed = options_of(name) if option == "--help-all" else common
+        if len(common) == len(options_of(name)):
             listed = [each for each in listed if each.opts != ["--help-all"]]
         text = sentences(shown)
         for each in listed:
@@ -74,8 +75,8 @@ def test_help_is_short(name, width):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_help_names_the_way_to_rare_options_where_there_are_any(name):
-    command = command_of(name)
-    rare = [each for each in options_of(name) if not command.is_common(each)]
+    common = [each.opts for each in common_options(command_of(name))]
+    rare = [each for each in options_of(name) if each.opts not in common]
     noun = "option" if len(rare) == 1 else "options"
     last = page(name).splitlines()[-1]
     if rare:
@@ -86,11 +87,9 @@ def test_help_names_the_way_to_rare_options_where_there_are_any(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_common_options_exist_and_messages_are_common(name):
-    command = command_of(name)
-    all_names = {each.opts[0] for each in options_of(name)}
-    assert set(command.common or ()) <= all_names
-    assert all(command.is_common(each) for each in options_of(name) if each.rich_help_panel == MESSAGES)
+def test_options_about_messages_are_common(name):
+    common = [each.opts for each in common_options(command_of(name))]
+    assert all(each.opts in common for each in options_of(name) if each.rich_help_panel == MESSAGES)
 
 
 @pytest.mark.parametrize("name", NAMES)

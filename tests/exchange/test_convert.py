@@ -228,7 +228,7 @@ def test_an_export_tells_its_tokenizer(tmp_path, monkeypatch):
         assert report.warnings == ()
         with pytest.raises(tokshard.errors.TokenizerMismatchError, match="is not the tokenizer of"):
             convert(ConvertOptions(form, form, "other", tokenizer="null:9000"))
-    merged = tokshard.merge(tokshard.MergeOptions(["web", "olmo-back"], "both"))
+    merged = tokshard.merge(tokshard.MergeOptions(inputs=["web", "olmo-back"], output="both"))
     assert merged.output.files.provenance
     assert sound("both")
     origin = tokshard.trace(tokshard.TraceOptions(dataset="olmo-back", document=5)).to_json()

@@ -134,7 +134,7 @@ def test_a_second_writer_is_told_who_is_the_first(job, tmp_path, monkeypatch):
 
 def test_writers_at_once_leave_one_right_output(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    merge(MergeOptions([f"{job['inputs']}/{name}" for name in "abc"], "right"))
+    merge(MergeOptions(inputs=[f"{job['inputs']}/{name}" for name in "abc"], output="right"))
     with ThreadPoolExecutor(6) as threads:
         for _ in range(3):
             ends = [*threads.map(write, [job] * 6)]

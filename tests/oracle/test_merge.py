@@ -52,8 +52,8 @@ def test_the_bytes_are_those_of_add_index(tmp_path, megatron, name, multimodal):
         for part in parts:
             builder.add_index(part)
         builder.finalize(f"{theirs}.idx")
-        merge(MergeOptions(parts, ours, multimodal=multimodal))
+        merge(MergeOptions(inputs=parts, output=ours, multimodal=multimodal))
         assert contents(ours) == contents(theirs)
         # Once more as one that has a manifest, which the kernel copies.
-        merge(MergeOptions([ours], again, multimodal=multimodal))
+        merge(MergeOptions(inputs=[ours], output=again, multimodal=multimodal))
         assert contents(again) == contents(theirs)

@@ -451,7 +451,7 @@ def merged_eod_missing(directory):
 
 def shuffled(directory):
     """A sound dataset whose documents are in a random order."""
-    merge(MergeOptions(sound(directory), prefix := str(directory / "shuffled"), shuffle=7))
+    merge(MergeOptions(inputs=sound(directory), output=(prefix := str(directory / "shuffled")), shuffle=7))
     return prefix
 
 

@@ -6,13 +6,16 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Annotated, Any, NoReturn, Protocol, TypeVar
 
 import typer
 
 from tokshard.cli import failures, rendering, terminal
+from tokshard.cli.help_page import MESSAGES
 from tokshard.cli.meters import make_meter
+from tokshard.core.options import RUN, Option, Options
 from tokshard.core.progress import Progress
 from tokshard.errors import OlderVersionWarning
 
@@ -30,18 +33,33 @@ class Report(Protocol):
 ReportT = TypeVar("ReportT", bound=Report)
 
 
-class CommandRun:
+@dataclass(frozen=True, kw_only=True)
+class DryRun(Options):
+    """The option of commands that can plan only."""
+
+    dry_run: Annotated[bool, Option("Print what would be done, and stop.", group=RUN, with_launch=True)] = (
+        False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandRun(Options):
     """The common part of a command: its progress, warnings and result."""
 
-    def __init__(self, *, as_json: bool, quiet: bool, animated: bool) -> None:
-        self.as_json = as_json
-        self.quiet = quiet
-        self._animated = animated
+    as_json: Annotated[bool, Option("Print the result as JSON.", name="--json", group=MESSAGES)] = False
+    quiet: Annotated[bool, Option("Print only errors.", aliases=("-q",), group=MESSAGES)] = False
+    no_progress: Annotated[bool, Option("Hide the progress bar.", group=MESSAGES)] = False
 
     @cached_property
     def progress(self) -> Progress:
         """The listener to work that takes long."""
-        return make_meter(quiet=self.quiet, animated=self._animated)
+        return make_meter(quiet=self.quiet, animated=not self.no_progress)
+
+    @contextmanager
+    def reported(self) -> Iterator[None]:
+        """Run the block as a command: errors in it become messages and exit codes."""
+        with failures.reported(as_json=self.as_json), _notes_shown(quiet=self.quiet):
+            yield
 
     def warn(self, warnings: Sequence[str], hint: str | None = None) -> None:
         """Print warnings, with a hint to the last of them, on stderr."""
@@ -66,14 +84,12 @@ class CommandRun:
 
 @contextmanager
 def command_run(
-    *,
-    as_json: bool = False,
-    quiet: bool = False,
-    no_progress: bool = False,
+    *, as_json: bool = False, quiet: bool = False, no_progress: bool = False
 ) -> Iterator[CommandRun]:
-    """Run the block as a command: errors in it become messages and exit codes."""
-    with failures.reported(as_json=as_json), _notes_shown(quiet=quiet):
-        yield CommandRun(as_json=as_json, quiet=quiet, animated=not no_progress)
+    """Run the block as a command; goes with the last command that is not generated."""
+    run = CommandRun(as_json=as_json, quiet=quiet, no_progress=no_progress)
+    with run.reported():
+        yield run
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import typer
@@ -27,15 +27,21 @@ _WIDE = 100
 _OPTIONS = "Options"
 _HELP_ALL = "--help-all"
 _EXAMPLES = "\n\nExamples:\n"
+_FEWEST_RARE = 4
+"""Fewer rare options are worth no second page."""
 _BOLD, _CYAN, _PLAIN = "\x1b[1m", "\x1b[36m", "\x1b[0m"
 _NO_BREAK = "\x00"
 
 
+class OptionParameter(TyperOption):
+    """An option of a command."""
+
+    is_rare = False
+    """Whether ``--help-all`` alone shows it."""
+
+
 class Command(TyperCommand):
     """A command with our help."""
-
-    common: Collection[str] | None = None
-    """The names of the options that ``--help`` shows; None for all."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -50,10 +56,6 @@ class Command(TyperCommand):
             error.ctx = ctx  # type: ignore[attr-defined]
             ctx.meta["words"] = words
             raise
-
-    def is_common(self, option: Any) -> bool:
-        """Return whether ``--help`` shows an option."""
-        return self.common is None or option.rich_help_panel == MESSAGES or option.opts[0] in self.common
 
 
 def help_options() -> list[Any]:
@@ -95,7 +97,7 @@ def page(ctx: Any, *, everything: bool = False) -> str:
     for paragraph in about.split("\n\n"):
         writer.paragraph(paragraph)
     options = options_of(command)
-    common = [option for option in options if _is_common(command, option)]
+    common = common_options(command)
     shown = options if everything else common
     if len(common) == len(options):
         shown = [option for option in shown if option.opts != [_HELP_ALL]]
@@ -119,10 +121,6 @@ def names_of(option: Any) -> list[str]:
     return [*option.opts, *option.secondary_opts]
 
 
-def _is_common(command: Any, option: Any) -> bool:
-    return not isinstance(command, Command) or command.is_common(option)
-
-
 def _arguments(command: Any) -> list[Any]:
     return [each for each in command.params if each.param_type_name == "argument" and not each.hidden]
 
@@ -131,6 +129,13 @@ def options_of(command: Any) -> list[Any]:
     """Return the visible options of a command, those about messages and help last."""
     found = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
     return sorted(found, key=lambda option: option.rich_help_panel == MESSAGES)
+
+
+def common_options(command: Any) -> list[Any]:
+    """Return the options that ``--help`` shows."""
+    options = options_of(command)
+    common = [option for option in options if not getattr(option, "is_rare", False)]
+    return options if len(options) - len(common) < _FEWEST_RARE else common
 
 
 def _title(option: Any) -> str:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 import tokshard
 from tokshard import MergeOptions
-from tokshard.cli import declarations, rendering
-from tokshard.cli.command_run import command_run
-from tokshard.cli.declarations import integer, switch, text
-from tokshard.cli.options import RUN, AsJson, DryRun, Force, Lock, NoProgress, Quiet
+from tokshard.cli import rendering
+from tokshard.cli.command_run import CommandRun, DryRun
 from tokshard.core.formatting import count, counted, size, throughput, tokenizer_name
 
 if TYPE_CHECKING:
@@ -21,61 +17,7 @@ if TYPE_CHECKING:
 _SHOWN_INPUTS = 10
 
 
-def merge(
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="INPUT...",
-            help="Path prefixes of datasets, in order, or quoted globs of these.",
-            show_default=False,
-        ),
-    ],
-    output: Annotated[
-        str,
-        text("--output", "-o", metavar="PREFIX", help="Write PREFIX.bin, PREFIX.idx and PREFIX.tokshard/."),
-    ],
-    multimodal: Annotated[
-        bool, switch("--multimodal", help="Merge multimodal datasets, whose sequences have modes.")
-    ] = MergeOptions.multimodal,
-    allow_tokenizer_mismatch: Annotated[
-        bool,
-        switch(
-            "--allow-tokenizer-mismatch",
-            help="Allow datasets with different tokenizers, and record the mismatch.",
-        ),
-    ] = MergeOptions.allow_tokenizer_mismatch,
-    shuffle: Annotated[
-        int | None,
-        integer(
-            "--shuffle",
-            metavar="SEED",
-            help="Shuffle the documents of all inputs, in an order given by SEED and their number.",
-            default="concatenate the inputs",
-        ),
-    ] = MergeOptions.shuffle,
-    memory: Annotated[
-        int | None,
-        declarations.size(
-            "--memory",
-            help="Shuffle in one pass if tokens and index fit into SIZE, else in two with SIZE of memory.",
-            default="1/3 of the available memory for one pass, 1GiB for two",
-            group=RUN,
-        ),
-    ] = MergeOptions.memory_bytes,
-    workers: Annotated[
-        int | None,
-        integer("--workers", help="Use N threads for --shuffle.", default="all cores, at most 4", group=RUN),
-    ] = MergeOptions.workers,
-    resume: Annotated[
-        bool, switch("--resume/--no-resume", help="Resume an unfinished merge.", group=RUN)
-    ] = MergeOptions.resume,
-    force: Force = MergeOptions.force,
-    lock: Lock = MergeOptions.lock,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    no_progress: NoProgress = False,
-) -> None:
+def merge(options: MergeOptions, planned: DryRun, run: CommandRun) -> None:
     """Concatenate indexed datasets, byte-identical to Megatron's merge, or shuffle their documents.
 
     Datasets are concatenated in the order of the arguments; the matches of a glob are in natural order
@@ -87,22 +29,11 @@ def merge(
         tokshard merge 'shards/part-*' -o out/all
         tokshard merge out/web out/books --shuffle 7 -o out/shuffled
     """
-    with command_run(as_json=as_json, quiet=quiet, no_progress=no_progress) as run:
-        options = MergeOptions(
-            inputs,
-            output,
-            multimodal,
-            allow_tokenizer_mismatch,
-            resume,
-            force,
-            lock,
-            shuffle=shuffle,
-            memory_bytes=memory,
-            workers=workers,
-        )
-        report = tokshard.merge(options, dry_run=dry_run, progress=None if dry_run else run.progress)
-        run.warn(report.warnings)
-        run.show(report, _show_dry_run if dry_run else _show)
+    report = tokshard.merge(
+        options, dry_run=planned.dry_run, progress=None if planned.dry_run else run.progress
+    )
+    run.warn(report.warnings)
+    run.show(report, _show_dry_run if planned.dry_run else _show)
 
 
 def _show(report: MergeReport) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokshard import IndexedDataset
 from tokshard.cli import megatron_options
-from tokshard.cli.help_page import names_of, options_of
+from tokshard.cli.help_page import common_options, names_of, options_of
 from tokshard.errors import UsageError
 
 # Options of similar programs, and ours with the same meaning.
@@ -95,7 +95,7 @@ def _unknown_option(name: str, command: Any, path: str, words: Sequence[str]) ->
         hint = "pass a positive number"
     else:
         known = [each for option in options_of(command) for each in names_of(option)]
-        wide = "--help" if getattr(command, "common", None) is None else "--help-all"
+        wide = "--help" if common_options(command) == options_of(command) else "--help-all"
         known += megatron_options.options_of_preset(command.name, words)
         meanings = {synonym: option for synonym, option in _SYNONYMS.items() if option in known}
         meanings |= {option: option for option in known}

@@ -172,6 +172,22 @@ def decode(cls: type[T], value: Any, path: str) -> T:
     return record
 
 
+def checker(hint: Any) -> Reader:
+    """Return the check of an option of a type, which raises UsageError; for other types than here, none."""
+    try:
+        read = _reader(hint)
+    except TypeError:
+        return lambda value, _: value
+
+    def check(value: Any, name: str) -> Any:
+        try:
+            return read(value, name)
+        except _Mismatch as mismatch:
+            raise UsageError(re.sub(r"\[[0-9]+\]", "", str(mismatch), count=1)) from mismatch
+
+    return check
+
+
 class _Mismatch(Exception):  # noqa: N818 - becomes an IntegrityError with the path of the file
     def __init__(self, problem: str, field: str, hint: str | None = None) -> None:
         super().__init__(f"{field} {problem}" if field else problem)
@@ -205,7 +221,7 @@ def constants_of(cls: Any) -> dict[str, str]:
 def _reader(hint: Any, bounds: Bounds = Bounds()) -> Reader:
     origin, items = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _reader(*items)
+        return _reader(items[0], next((item for item in items if isinstance(item, Bounds)), Bounds()))
     if hint in _SCALARS:
         return _scalar(hint, bounds)
     if origin in {Union, types.UnionType}:

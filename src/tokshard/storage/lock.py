@@ -18,15 +18,27 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from tokshard.core.codec import Count, Record, decode, encode
 from tokshard.core.json_text import parse_json_object
+from tokshard.core.options import RUN, Option
 from tokshard.errors import InputError, IntegrityError, LockedError, StorageError, UsageError
 from tokshard.storage import syscalls
 from tokshard.storage.reading import open_file, read_at
 
 LockMode = Literal["flock", "none"]
+Lock = Annotated[
+    LockMode,
+    Option(
+        "Lock the output with flock, or not at all (none): for a file system that refuses locks, if only one "
+        "run writes this output at a time.",
+        group=RUN,
+        is_rare=True,
+        with_launch=True,
+    ),
+]
+"""The type of the option ``--lock`` of all commands that write."""
 
 _READ_BYTES = 4096
 # Tasks that share a lock overwrite each other's names, so all texts have the same length.

@@ -167,7 +167,7 @@ def test_merged_datasets_are_traced_to_the_inputs_of_their_parts():
     ]
     for name, _ in inputs:
         tokenize([name], f"part-{name[0]}")
-    merge(MergeOptions(["part-a", "part-b"], "merged"))
+    merge(MergeOptions(inputs=["part-a", "part-b"], output="merged"))
     check_both_ways("merged", inputs)
 
 
@@ -175,8 +175,8 @@ def test_a_part_without_a_manifest_is_traced_to_its_documents():
     lines = write_input("a.jsonl", 5)
     tokenize(["a.jsonl"], "part")
     Plain("uint16", [[[1, 2]], [], [[3], [4, 5]]]).write("foreign")
-    merge(MergeOptions(["foreign", "part"], "merged"))
-    merge(MergeOptions(["part", "foreign"], "other"))
+    merge(MergeOptions(inputs=["foreign", "part"], output="merged"))
+    merge(MergeOptions(inputs=["part", "foreign"], output="other"))
     count = sum(line.text is not None for line in lines)
     assert resolve("other", "foreign#2") == ("found", [count + 2], None)
     assert Provenance.open("other").origins(np.array([count + 1]))[0].item == "foreign#1"
@@ -202,7 +202,7 @@ def test_an_adopted_dataset_has_documents_and_no_lines():
     assert [origin.item for origin in origins] == ["foreign#0", f"foreign#{count - 1}"]
     assert resolve("foreign", f"foreign#{count - 1}") == ("found", [count - 1], None)
     assert "inputs unknown for 1 of 1 dataset" in resolve("foreign", "a.jsonl:1")[2]
-    merge(MergeOptions(["foreign"], "merged"))
+    merge(MergeOptions(inputs=["foreign"], output="merged"))
     assert resolve("merged", f"foreign#{count - 1}") == ("found", [count - 1], None)
 
 

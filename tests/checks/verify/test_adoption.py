@@ -112,7 +112,7 @@ def test_datasets_of_impossible_ids_are_not_adopted(tmp_path):
 def test_an_adopted_dataset_merges_with_others(adopted, tmp_path):
     os.makedirs(tmp_path / "other")
     other = bad_datasets.sound(tmp_path / "other")
-    merge(MergeOptions([adopted, other], str(tmp_path / "merged")))
+    merge(MergeOptions(inputs=[adopted, other], output=str(tmp_path / "merged")))
     report = verify(VerifyOptions(tmp_path / "merged", level="deep"))
     assert codes(report) <= {"vocabulary-unknown"}
     counts = read_manifest(str(tmp_path / "merged")).counts

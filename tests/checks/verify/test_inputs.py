@@ -75,8 +75,8 @@ def test_eod_of_merged_datasets_is_looked_at_where_it_is_the_same_of_all(inside,
     write(Path("a.jsonl"), RECORDS, "plain")
     for name, append in zip("ab", given, strict=True):
         run_tokenize(["a.jsonl"], name, workers=1, append_eod=append)
-    merge(MergeOptions(["a", "b"], "both"))
-    merge(MergeOptions(["both", "a"], "x"))
+    merge(MergeOptions(inputs=["a", "b"], output="both"))
+    merge(MergeOptions(inputs=["both", "a"], output="x"))
     assert read_manifest("both").options.append_eod == seen
     assert read_manifest("x").options.append_eod == seen
     assert codes(verify(VerifyOptions("both", level="deep"))) == set()
@@ -92,7 +92,7 @@ def test_merged_datasets_know_all_their_inputs(inside):
     for name in "ab":
         write(Path(f"{name}.jsonl"), RECORDS, "plain")
         run_tokenize([f"{name}.jsonl"], name, workers=1, unit_bytes=500)
-    merge(MergeOptions(["a", "b"], "x"))
+    merge(MergeOptions(inputs=["a", "b"], output="x"))
     report = verify(VerifyOptions("x", level="deep"))
     assert codes(report) == set()
     assert report.products[0].counts["inputs_compared"] == 2

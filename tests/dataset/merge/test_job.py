@@ -95,10 +95,10 @@ def test_a_merge_is_the_concatenation(plains, checkpoint_bytes):
     write(**dict(zip(names, plains, strict=True)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staging, "CHECKPOINT_BYTES", checkpoint_bytes)
-        report = merge(MergeOptions(names, "out", multimodal=multimodal, force=True))
+        report = merge(MergeOptions(inputs=names, output="out", multimodal=multimodal, force=True))
         assert pair("out") == expected(*plains)
         # What has a manifest is copied by the kernel, and its digests are carried over.
-        again = merge(MergeOptions(["out", *names], "more", multimodal=multimodal, force=True))
+        again = merge(MergeOptions(inputs=["out", *names], output="more", multimodal=multimodal, force=True))
     assert pair("more") == expected(*plains, *plains)
     assert report.output.dataset.documents == sum(len(plain.documents) for plain in plains)
     tokens = IndexedDataset("out", multimodal).index.token_count
@@ -122,14 +122,14 @@ def assert_manifest_is_true(prefix: str, pieces: list[bytes]) -> None:
 
 def test_forms_of_one_dataset_count_once_and_the_same_argument_counts_again():
     write(a=TEXT, b=MORE)
-    report = merge(MergeOptions(["a.bin", "a.idx", "a.tokshard", "b.idx", "b"], "out"))
+    report = merge(MergeOptions(inputs=["a.bin", "a.idx", "a.tokshard", "b.idx", "b"], output="out"))
     assert report.options.inputs == ("a", "b")
-    twice = merge(MergeOptions(["a", "b", "a"], "twice"))
+    twice = merge(MergeOptions(inputs=["a", "b", "a"], output="twice"))
     assert pair("twice") == expected(TEXT, MORE, TEXT)
     assert [warning for warning in twice.warnings if "twice" in warning] == [
         "a: passed twice, so their documents are in the output twice"
     ]
-    shell = merge(MergeOptions(["a.bin", "a.idx", "b.bin", "b.idx"] * 2, "shell"))
+    shell = merge(MergeOptions(inputs=["a.bin", "a.idx", "b.bin", "b.idx"] * 2, output="shell"))
     assert (shell.options.inputs, pair("shell")) == (("a", "b", "a", "b"), expected(TEXT, MORE, TEXT, MORE))
 
 
@@ -139,20 +139,20 @@ def test_globs_are_in_natural_order_and_leave_out_the_output(pattern):
     write(**plains)
     Path("part-notes.txt").write_text("no dataset")
     right = expected(plains["part-1"], plains["part-2"], plains["part-10"])
-    merge(MergeOptions(pattern, "part-all"))
+    merge(MergeOptions(inputs=pattern, output="part-all"))
     assert pair("part-all") == right
-    assert merge(MergeOptions(pattern, "part-all")).action == "found"
+    assert merge(MergeOptions(inputs=pattern, output="part-all")).action == "found"
     with pytest.raises(UsageError, match="--output part-all is one of the inputs"):
-        merge(MergeOptions([pattern, "part-all.idx"], "part-all"))
+        merge(MergeOptions(inputs=[pattern, "part-all.idx"], output="part-all"))
 
 
 def test_a_glob_does_not_pass_over_half_a_pair():
     write(a1=TEXT, a2=MORE)
     os.unlink("a2.idx")
     with pytest.raises(MissingFileError, match=r"dataset not found: a2 \(a2\.idx missing\)"):
-        merge(MergeOptions("a*", "out"))
+        merge(MergeOptions(inputs="a*", output="out"))
     with pytest.raises(InputError, match="no dataset matches b"):
-        merge(MergeOptions("b*", "out"))
+        merge(MergeOptions(inputs="b*", output="out"))
 
 
 def damage(name: str, suffix: str, position: int) -> None:
@@ -183,14 +183,14 @@ def test_what_cannot_be_merged_is_refused_before_anything_is_written(what):
     spoil()
     before = sorted(os.listdir())
     with pytest.raises(error, match=words):
-        merge(MergeOptions(["a", "b"], "out"))
+        merge(MergeOptions(inputs=["a", "b"], output="out"))
     assert sorted(os.listdir()) == before
 
 
 def test_text_is_no_multimodal_dataset():
     write(a=MODES, b=TEXT)
     with pytest.raises(InputError, match="text and multimodal datasets: b has no modes"):
-        merge(MergeOptions(["a", "b"], "out", multimodal=True))
+        merge(MergeOptions(inputs=["a", "b"], output="out", multimodal=True))
 
 
 def test_more_than_pointers_can_address_is_refused():
@@ -204,24 +204,24 @@ def test_more_than_pointers_can_address_is_refused():
 def test_an_existing_output_stays_unless_forced():
     write(a=TEXT, b=MORE, out=MORE)
     with pytest.raises(OutputExistsError, match=r"out\.bin exists already"):
-        merge(MergeOptions(["a", "b"], "out"))
+        merge(MergeOptions(inputs=["a", "b"], output="out"))
     assert pair("out") == expected(MORE)
-    merge(MergeOptions(["a", "b"], "out", force=True))
+    merge(MergeOptions(inputs=["a", "b"], output="out", force=True))
     assert pair("out") == expected(TEXT, MORE)
-    assert merge(MergeOptions(["a", "b"], "out")).action == "found"
+    assert merge(MergeOptions(inputs=["a", "b"], output="out")).action == "found"
     with pytest.raises(OutputExistsError):
-        merge(MergeOptions(["b", "a"], "out"))
+        merge(MergeOptions(inputs=["b", "a"], output="out"))
 
 
 def test_a_manifest_that_belongs_to_other_bytes_is_refused():
     write(a=TEXT, b=MORE)
-    merge(MergeOptions(["a"], "known"))
+    merge(MergeOptions(inputs=["a"], output="known"))
     (Path("known.tokshard") / "units.jsonl").write_text("{}\n" * 3)
     with pytest.raises(IntegrityError, match=r"units\.jsonl must have [0-9]+ bytes by its manifest, got 9"):
-        merge(MergeOptions(["known", "b"], "out"))
+        merge(MergeOptions(inputs=["known", "b"], output="out"))
     MORE.write("known")
     with pytest.raises(IntegrityError, match="known"):
-        merge(MergeOptions(["known", "b"], "out"))
+        merge(MergeOptions(inputs=["known", "b"], output="out"))
 
 
 def fail_after(monkeypatch, bytes_allowed: int) -> None:
@@ -247,10 +247,10 @@ def interrupted(monkeypatch):
     plains = [Plain("int64", [[list(range(start, start + 100))]]) for start in (0, 100)]
     write(a=plains[0], b=plains[1], c=TEXT)
     for name in "ab":
-        merge(MergeOptions([name], f"k{name}"))
+        merge(MergeOptions(inputs=[name], output=f"k{name}"))
     with monkeypatch.context() as patch, pytest.raises(StorageError, match="No space left"):
         fail_after(patch, 1100)
-        merge(MergeOptions(["ka", "kb"], "out"))
+        merge(MergeOptions(inputs=["ka", "kb"], output="out"))
     assert not os.path.exists("out.bin")
     return plains
 
@@ -261,7 +261,7 @@ def test_an_interrupted_merge_resumes_where_it_stopped(interrupted, monkeypatch)
     monkeypatch.setattr(
         syscalls, "copy_range", lambda *arguments: copied.append(arguments[3]) or original(*arguments)
     )
-    report = merge(MergeOptions(["ka", "kb"], "out"))
+    report = merge(MergeOptions(inputs=["ka", "kb"], output="out"))
     assert 1000 < report.bytes_resumed <= 1100
     assert sum(copied) == 1600 - report.bytes_resumed
     assert pair("out") == expected(*interrupted)
@@ -272,16 +272,16 @@ def test_a_merge_of_other_inputs_starts_over(interrupted, change):
     inputs = ["kb", "ka"] if change == "order" else ["ka", "kb"]
     if change == "time":
         os.utime("kb.bin", ns=(1, 1))
-    assert merge(MergeOptions(inputs, "out")).bytes_resumed == 0
+    assert merge(MergeOptions(inputs=inputs, output="out")).bytes_resumed == 0
     assert pair("out") == expected(*(reversed(interrupted) if change == "order" else interrupted))
     assert sorted(os.listdir("out.tokshard")) == ["manifest.json", "units.jsonl"]
 
 
 def test_a_finished_merge_of_other_inputs_is_replaced_only_by_force(interrupted):
-    merge(MergeOptions(["ka", "kb"], "out"))
+    merge(MergeOptions(inputs=["ka", "kb"], output="out"))
     with pytest.raises(OutputExistsError, match="the inputs were ka, kb and are now kb, ka"):
-        merge(MergeOptions(["kb", "ka"], "out"))
-    assert merge(MergeOptions(["kb", "ka"], "out", force=True)).bytes_resumed == 0
+        merge(MergeOptions(inputs=["kb", "ka"], output="out"))
+    assert merge(MergeOptions(inputs=["kb", "ka"], output="out", force=True)).bytes_resumed == 0
     assert pair("out") == expected(*reversed(interrupted))
 
 
@@ -300,8 +300,8 @@ def test_a_digest_that_was_begun_is_finished_by_the_next_run(monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(StorageError):
         patch.setattr(syscalls, "write", limited)
-        merge(MergeOptions(["a"], "out"))
-    assert merge(MergeOptions(["a"], "out")).bytes_resumed == 256
+        merge(MergeOptions(inputs=["a"], output="out"))
+    assert merge(MergeOptions(inputs=["a"], output="out")).bytes_resumed == 256
     assert_manifest_is_true("out", [plain.bin_bytes()])
 
 
@@ -309,12 +309,12 @@ def test_a_digest_that_was_begun_is_finished_by_the_next_run(monkeypatch):
 def test_an_input_that_shrinks_meanwhile_is_seen(monkeypatch, known):
     write(a=TEXT)
     if known:
-        merge(MergeOptions(["a"], "b"))
+        merge(MergeOptions(inputs=["a"], output="b"))
     name = "b" if known else "a"
     original = job.TokenCopy.run
     monkeypatch.setattr(job.TokenCopy, "run", lambda self: (os.truncate(f"{name}.bin", 3), original(self)))
     with pytest.raises(IntegrityError, match=rf"{name}\.bin was truncated to 3 bytes"):
-        merge(MergeOptions([name], "out"))
+        merge(MergeOptions(inputs=[name], output="out"))
     assert not os.path.exists("out.idx")
 
 
@@ -323,7 +323,7 @@ def test_an_input_that_changes_meanwhile_is_seen(monkeypatch):
     original = job.TokenCopy.run
     monkeypatch.setattr(job.TokenCopy, "run", lambda self: (original(self), os.utime("a.idx", ns=(1, 1))))
     with pytest.raises(InputError, match="a changed during the merge"):
-        merge(MergeOptions(["a"], "out"))
+        merge(MergeOptions(inputs=["a"], output="out"))
     assert not os.path.exists("out.idx")
 
 
@@ -333,8 +333,8 @@ REFUSED = OSError(18, "Invalid cross-device link")
 @pytest.mark.parametrize("answer", [REFUSED, 0, "short", "other file system"])
 def test_copies_do_not_need_the_kernel(monkeypatch, answer, workshop):
     write(a=TEXT, b=MORE)
-    merge(MergeOptions(["a"], "ka"))
-    merge(MergeOptions(["b"], "kb"))
+    merge(MergeOptions(inputs=["a"], output="ka"))
+    merge(MergeOptions(inputs=["b"], output="kb"))
     original = os.copy_file_range
 
     def stand_in(source, target, count, offset):
@@ -353,7 +353,7 @@ def test_copies_do_not_need_the_kernel(monkeypatch, answer, workshop):
     else:
         monkeypatch.setattr(os, "copy_file_range", stand_in)
     try:
-        merge(MergeOptions(["ka", "kb"], prefix))
+        merge(MergeOptions(inputs=["ka", "kb"], output=prefix))
         assert pair(prefix) == expected(TEXT, MORE)
     finally:
         if prefix != "out":
@@ -364,7 +364,7 @@ LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
 from tokshard import MergeOptions, merge
-merge(MergeOptions("p*", "out"))
+merge(MergeOptions(inputs="p*", output="out"))
 """
 
 
@@ -379,7 +379,7 @@ def test_many_inputs_need_few_descriptors():
 MEASURED = """
 import re
 from tokshard import MergeOptions, merge
-report = merge(MergeOptions(["big", "small", "big"], "out", multimodal=True))
+report = merge(MergeOptions(inputs=["big", "small", "big"], output="out", multimodal=True))
 peak = re.search(r"VmHWM:\\s+([0-9]+) kB", open("/proc/self/status").read())[1]
 print(report.output.dataset.documents, peak)
 """
@@ -406,7 +406,7 @@ def test_memory_does_not_depend_on_the_documents():
 def test_merged_dataset_of_one_tokenizer_equals_its_inputs_in_comparisons(workshop):
     (workshop / "text.jsonl").write_text('{"text": "It rains."}\n')
     tokenize(TokenizeOptions("text.jsonl", "web"))
-    merge(MergeOptions(["web", "web"], "twice"))
+    merge(MergeOptions(inputs=["web", "web"], output="twice"))
     assert read_dataset_tokenizer("twice") == read_dataset_tokenizer("web")
 
 
@@ -415,5 +415,5 @@ def test_merged_dataset_of_adopted_inputs_records_no_tokenizers():
     for name in ("first", "second"):
         verify(VerifyOptions(name, adopt=True))
         assert read_dataset_tokenizer(name) == DatasetTokenizer()
-    merge(MergeOptions(["first", "second"], "both"))
+    merge(MergeOptions(inputs=["first", "second"], output="both"))
     assert read_manifest("both").merged_tokenizers is None

@@ -123,12 +123,12 @@ def test_a_shuffle_is_the_documented_order(plains, seed, limits):
     for memory, workers in limits:  # they determine nothing but how the output is made
         report = merge(
             MergeOptions(
-                names,
-                "out",
+                inputs=names,
+                output="out",
                 multimodal=multimodal,
                 force=True,
                 shuffle=seed,
-                memory_bytes=memory,
+                memory=memory,
                 workers=workers,
             )
         )
@@ -152,13 +152,13 @@ def write_corpora() -> list[str]:
 
 def test_documents_keep_their_lines():
     names = write_corpora()
-    plain = MergeOptions(names, "plain")
+    plain = MergeOptions(inputs=names, output="plain")
     merge(plain)
-    merge(MergeOptions(names, "first", shuffle=3, memory_bytes=2000))
+    merge(MergeOptions(inputs=names, output="first", shuffle=3, memory=2000))
     # A shuffled dataset is merged with others, and shuffled again.
-    merge(MergeOptions(["first", "a"], "mixed"))
-    merge(MergeOptions(["mixed", "b"], "second", shuffle=4, memory_bytes=3000))
-    merge(MergeOptions(["plain", "a", "b"], "second-plain"))
+    merge(MergeOptions(inputs=["first", "a"], output="mixed"))
+    merge(MergeOptions(inputs=["mixed", "b"], output="second", shuffle=4, memory=3000))
+    merge(MergeOptions(inputs=["plain", "a", "b"], output="second-plain"))
     assert read_order("mixed") == [*read_order("first"), *range(47, 77)]
     chained = [*read_order("mixed"), *range(77, 94)]
     assert read_order("second") == [chained[number] for number in order_of(94, 4)]
@@ -184,10 +184,10 @@ def test_inputs_without_a_manifest_get_the_digest_of_a_merge(monkeypatch):
     names = [f"p{number}" for number in range(3)]
     for number, name in enumerate(names):
         Plain("int32", [[list(range(i % 9))] for i in range(20 * (number != 1))]).write(name)
-    merge(MergeOptions(names, "plain"))
+    merge(MergeOptions(inputs=names, output="plain"))
     monkeypatch.setattr(shuffle, "MAX_OPEN_INPUTS", 2)
     for prefix, memory in (("one", 1 << 20), ("many", 1500)):
-        merge(MergeOptions(names, prefix, shuffle=1, memory_bytes=memory))
+        merge(MergeOptions(inputs=names, output=prefix, shuffle=1, memory=memory))
         for name in ("units.jsonl", "order.bin", "pieces.jsonl"):
             paths = [Path(f"{either}.tokshard/{name}") for either in ("one", prefix)]
             assert paths[0].read_bytes() == paths[1].read_bytes()
@@ -213,7 +213,7 @@ def test_a_later_run_does_what_is_missing(monkeypatch, where, at):
     plain = Plain("uint16", [[[i] * 30] for i in range(60)])
     plain.write("p")
     wanted, _ = shuffled([plain], 9)
-    asked = MergeOptions("p", "out", shuffle=9, memory_bytes=3000)
+    asked = MergeOptions(inputs="p", output="out", shuffle=9, memory=3000)
     names = {"run": (scratch.RunWriter, "write"), "range": (shuffled_output.ShuffledOutput, "write")}
     owner, name = names[where]
     with monkeypatch.context() as patch:
@@ -242,8 +242,8 @@ def test_a_run_in_one_pass_resumes(monkeypatch):
         write = shuffled_output.ShuffledOutput.write
         patch.setattr(shuffled_output.ShuffledOutput, "write", failing(write, 4))
         with pytest.raises(StorageError):
-            merge(MergeOptions("p", "out", shuffle=9))
-    report = merge(MergeOptions("p", "out", shuffle=9))
+            merge(MergeOptions(inputs="p", output="out", shuffle=9))
+    report = merge(MergeOptions(inputs="p", output="out", shuffle=9))
     assert report.shuffle_sizes.passes == 1
     assert report.bytes_resumed >= 360
     wanted, _ = shuffled([plain], 9)
@@ -255,22 +255,29 @@ def test_without_a_memory_option_the_page_cache_may_hold_a_third_of_the_memory(m
     monkeypatch.setattr(options, "DEFAULT_MEMORY_BYTES", 9200)  # the tokens and their index need 12,720 bytes
     for available, passes in ((38_159, 2), (38_160, 1), (None, 2)):
         monkeypatch.setattr(options, "available_bytes", lambda known=available: known)
-        assert merge(MergeOptions("p", "out", shuffle=9), dry_run=True).shuffle_sizes.passes == passes
+        assert (
+            merge(MergeOptions(inputs="p", output="out", shuffle=9), dry_run=True).shuffle_sizes.passes
+            == passes
+        )
     monkeypatch.setattr(options, "available_bytes", lambda: 10**9)
     assert (
-        merge(MergeOptions("p", "out", shuffle=9, memory_bytes=12_719), dry_run=True).shuffle_sizes.passes
+        merge(
+            MergeOptions(inputs="p", output="out", shuffle=9, memory=12_719), dry_run=True
+        ).shuffle_sizes.passes
         == 2
     )
     assert (
-        merge(MergeOptions("p", "out", shuffle=9, memory_bytes=12_720), dry_run=True).shuffle_sizes.passes
+        merge(
+            MergeOptions(inputs="p", output="out", shuffle=9, memory=12_720), dry_run=True
+        ).shuffle_sizes.passes
         == 1
     )
     monkeypatch.setattr(options, "DEFAULT_MEMORY_BYTES", 9119)  # the index alone needs 9,120 bytes
-    assert merge(MergeOptions("p", "out", shuffle=9), dry_run=True).shuffle_sizes.passes == 2
+    assert merge(MergeOptions(inputs="p", output="out", shuffle=9), dry_run=True).shuffle_sizes.passes == 2
     monkeypatch.setattr(options, "DEFAULT_MEMORY_BYTES", 9120)
-    assert merge(MergeOptions("p", "out", shuffle=9), dry_run=True).shuffle_sizes.passes == 1
+    assert merge(MergeOptions(inputs="p", output="out", shuffle=9), dry_run=True).shuffle_sizes.passes == 1
     monkeypatch.setattr(shuffle, "MAX_OPEN_INPUTS", 0)
-    assert merge(MergeOptions("p", "out", shuffle=9), dry_run=True).shuffle_sizes.passes == 2
+    assert merge(MergeOptions(inputs="p", output="out", shuffle=9), dry_run=True).shuffle_sizes.passes == 2
 
 
 def test_a_run_from_the_page_cache_is_continued_by_one_with_less_memory(monkeypatch):
@@ -280,8 +287,8 @@ def test_a_run_from_the_page_cache_is_continued_by_one_with_less_memory(monkeypa
         write = shuffled_output.ShuffledOutput.write
         patch.setattr(shuffled_output.ShuffledOutput, "write", failing(write, 4))
         with pytest.raises(StorageError):
-            merge(MergeOptions("p", "out", shuffle=9))
-    report = merge(MergeOptions("p", "out", shuffle=9, memory_bytes=10_000))
+            merge(MergeOptions(inputs="p", output="out", shuffle=9))
+    report = merge(MergeOptions(inputs="p", output="out", shuffle=9, memory=10_000))
     assert report.bytes_resumed >= 360
     assert pair("out")[0] == shuffled([plain], 9)[0].bin_bytes()
 
@@ -305,7 +312,11 @@ def test_documents_are_read_in_place(monkeypatch, how):
 
         monkeypatch.setattr(source.InputFile, "map", refuse)
     for workers in (1, 3):
-        merge(MergeOptions([f"p{n}" for n in range(4)], f"out{workers}", shuffle=5, workers=workers))
+        merge(
+            MergeOptions(
+                inputs=[f"p{n}" for n in range(4)], output=f"out{workers}", shuffle=5, workers=workers
+            )
+        )
         assert pair(f"out{workers}")[0] == shuffled(plains, 5)[0].bin_bytes()
 
 
@@ -314,7 +325,7 @@ def test_documents_are_read_in_place(monkeypatch, how):
 def test_the_disk_space_is_known_before(monkeypatch, memory, checkpoint):
     monkeypatch.setattr(shuffle, "CHECKPOINT_BYTES", checkpoint)
     Plain("uint16", [[[i % 99] * 500] for i in range(400)]).write("p")
-    asked = MergeOptions("p", "out", shuffle=9, memory_bytes=memory)
+    asked = MergeOptions(inputs="p", output="out", shuffle=9, memory=memory)
     sizes, append = [], shuffled_output.ShuffledOutput._append
 
     def recorded(self, block):
@@ -334,44 +345,44 @@ def test_less_memory_starts_over_and_another_seed_is_refused(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(scratch.RunWriter, "write", failing(scratch.RunWriter.write, 2))
         with pytest.raises(StorageError):
-            merge(MergeOptions("p", "out", shuffle=9, memory_bytes=4000))
-    report = merge(MergeOptions("p", "out", shuffle=9, memory_bytes=1500))
+            merge(MergeOptions(inputs="p", output="out", shuffle=9, memory=4000))
+    report = merge(MergeOptions(inputs="p", output="out", shuffle=9, memory=1500))
     assert report.bytes_resumed == 0
     assert pair("out")[0] == shuffled([plain], 9)[0].bin_bytes()
-    assert merge(MergeOptions("p", "out", shuffle=9)).action == "found"
+    assert merge(MergeOptions(inputs="p", output="out", shuffle=9)).action == "found"
     with pytest.raises(OutputExistsError, match="--shuffle was 9 and is now 8"):
-        merge(MergeOptions("p", "out", shuffle=8))
+        merge(MergeOptions(inputs="p", output="out", shuffle=8))
     with pytest.raises(OutputExistsError, match="--shuffle was 9 and is now not set"):
-        merge(MergeOptions("p", "out"))
+        merge(MergeOptions(inputs="p", output="out"))
 
 
 def test_a_dry_run_tells_passes_memory_and_disk_space(monkeypatch):
     Plain("uint16", [[[i] * 1000] for i in range(60)]).write("p")
-    one = merge(MergeOptions("p", "out", shuffle=9), dry_run=True).shuffle_sizes
-    two = merge(MergeOptions("p", "out", shuffle=9, memory_bytes=50_000), dry_run=True).shuffle_sizes
+    one = merge(MergeOptions(inputs="p", output="out", shuffle=9), dry_run=True).shuffle_sizes
+    two = merge(MergeOptions(inputs="p", output="out", shuffle=9, memory=50_000), dry_run=True).shuffle_sizes
     assert (one.passes, one.scratch_bytes, two.passes, two.memory_bytes) == (1, 0, 2, 50_000)
     assert 120_000 < two.scratch_bytes < 125_000
     assert one.disk_bytes < two.disk_bytes
     monkeypatch.setattr(job, "free_bytes", lambda _: 100_000)
     with pytest.raises(StorageError, match=r"\d+ kB required, 100 kB free"):
-        merge(MergeOptions("p", "out", shuffle=9))
+        merge(MergeOptions(inputs="p", output="out", shuffle=9))
     assert not Path("out.tokshard").exists()
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"memory_bytes": 10**8}, "--memory requires --shuffle"),
+        ({"memory": 10**8}, "--memory requires --shuffle"),
         ({"workers": 2}, "--workers requires --shuffle"),
-        ({"shuffle": -1}, "--shuffle must be from 0"),
-        ({"shuffle": 2**63}, "--shuffle must be from 0"),
-        ({"shuffle": 1, "memory_bytes": 0}, "--memory must be at least"),
+        ({"shuffle": -1}, "--shuffle must be at"),
+        ({"shuffle": 2**63}, "--shuffle must be at"),
+        ({"shuffle": 1, "memory": 0}, "--memory must be at least"),
         ({"shuffle": 1, "workers": 0}, "--workers must be at least 1"),
     ],
 )
 def test_options_are_checked(more, message):
     with pytest.raises(UsageError, match=message):
-        MergeOptions("p", "out", **more)
+        MergeOptions(inputs="p", output="out", **more)
 
 
 def test_an_input_that_is_truncated_meanwhile_is_an_error(monkeypatch):
@@ -386,7 +397,7 @@ def test_an_input_that_is_truncated_meanwhile_is_an_error(monkeypatch):
 
     monkeypatch.setattr(shuffle.MergedDocuments, "locate", locate)
     with pytest.raises(IntegrityError, match=r"p\.bin was truncated"):
-        merge(MergeOptions("p", "out", shuffle=1))
+        merge(MergeOptions(inputs="p", output="out", shuffle=1))
 
 
 def test_memory_is_bounded(monkeypatch):
@@ -410,7 +421,10 @@ def test_memory_is_bounded(monkeypatch):
 
     monkeypatch.setattr(shuffle.ShuffledCopy, "run", traced)
     assert (
-        merge(MergeOptions("p", "out", shuffle=1, memory_bytes=8 << 20, workers=2)).shuffle_sizes.passes == 2
+        merge(
+            MergeOptions(inputs="p", output="out", shuffle=1, memory=8 << 20, workers=2)
+        ).shuffle_sizes.passes
+        == 2
     )
     assert peaks[0] < 16 << 20
 

@@ -394,4 +394,4 @@ def test_an_input_is_not_overwritten_by_its_own_output(bucket: Bucket):
 def test_merge_says_that_it_writes_to_file_systems(bucket: Bucket, corpus: Path):
     tokenize(corpus, str(corpus.parent / "a"))
     with pytest.raises(UsageError, match="merge writes to a file system, got the URL"):
-        merge(MergeOptions([str(corpus.parent / "a")], f"{bucket.url}/out/all"))
+        merge(MergeOptions(inputs=[str(corpus.parent / "a")], output=f"{bucket.url}/out/all"))

@@ -162,7 +162,10 @@ def test_outputs_can_be_merged(tmp_path):
     out = str(tmp_path / "out")
     tokenize(path, out, holdout=0.3, limit=25, unit_bytes=100)
     train, valid, merged, shuffled = f"{out}_train", f"{out}_valid", f"{out}_merged", f"{out}_shuffled"
-    for options in (MergeOptions((train, valid), merged), MergeOptions((train, valid), shuffled, shuffle=3)):
+    for options in (
+        MergeOptions(inputs=(train, valid), output=merged),
+        MergeOptions(inputs=(train, valid), output=shuffled, shuffle=3),
+    ):
         merge(options)
     counts = [manifest(prefix)["counts"] for prefix in (train, valid, merged)]
     for code in ("beyond-limit", "other-split"):

@@ -163,7 +163,7 @@ def test_only_the_directory_of_a_path_is_listed(hub):
     run_tokenize(f"{URL}/data/de/a.jsonl", "one")
     repository.commit(CONVERTED, branch="refs/convert/parquet")
     run_tokenize(URL, "converted", config="de")
-    merge(MergeOptions(("web", "one", "web", "converted"), "all"))
+    merge(MergeOptions(inputs=("web", "one", "web", "converted"), output="all"))
     urls = [dataset["url"] for dataset in manifest("all")["hub_datasets"]]
     assert urls == [f"{URL}/data/de/*.jsonl.gz", f"{URL}/data/de/a.jsonl", URL]
     facts = str(describe_dataset(inspect("all")))

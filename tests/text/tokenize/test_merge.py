@@ -40,9 +40,9 @@ def test_a_merge_of_parts_is_the_whole():
     tokenize(CORPORA, "whole")
     for number, corpus in enumerate(CORPORA):
         tokenize([corpus], f"part-{number}")
-    report = merge(MergeOptions("part-*", "merged"))
-    merge(MergeOptions(["part-0", "part-1"], "first"))
-    merge(MergeOptions(["first", "part-2"], "nested"))
+    report = merge(MergeOptions(inputs="part-*", output="merged"))
+    merge(MergeOptions(inputs=["part-0", "part-1"], output="first"))
+    merge(MergeOptions(inputs=["first", "part-2"], output="nested"))
     assert report.output.files.provenance
     assert not report.warnings
     whole = read_manifest("whole")
@@ -66,10 +66,10 @@ def test_other_tokenizers_are_refused_unless_allowed():
         match=r"a \(huggingface \w{12}, [\d,]+ tokens\) and b \(bytes \w{12}, 257 tokens\) were encoded with "
         "different tokenizers: vocabulary sizes",
     ) as refused:
-        merge(MergeOptions(["a", "b"], "out"))
+        merge(MergeOptions(inputs=["a", "b"], output="out"))
     assert refused.value.exit_code == 6
     assert "--allow-tokenizer-mismatch" in refused.value.hint
-    report = merge(MergeOptions(["a", "b"], "out", allow_tokenizer_mismatch=True))
+    report = merge(MergeOptions(inputs=["a", "b"], output="out", allow_tokenizer_mismatch=True))
     assert report.output.tokenizer is None
     assert any("different tokenizers" in warning for warning in report.warnings)
     assert inspect_dataset("out").eod_id is None
@@ -80,14 +80,14 @@ def test_other_tokenizers_are_refused_unless_allowed():
 def test_an_allowed_mismatch_is_recorded_and_repeated():
     tokenize(CORPORA[2:], "a")
     tokenize(CORPORA[2:], "b", tokenizer=None)
-    merge(MergeOptions(["a", "b"], "mixed", allow_tokenizer_mismatch=True))
+    merge(MergeOptions(inputs=["a", "b"], output="mixed", allow_tokenizer_mismatch=True))
     (mismatch,) = read_manifest("mixed").tokenizer_mismatches
     assert (mismatch.kind, mismatch.first.names, mismatch.second.names) == ("tokenizer", ("a",), ("b",))
     # A merge of it needs no consent again, and repeats it.
-    again = merge(MergeOptions(["mixed", "mixed"], "again"))
+    again = merge(MergeOptions(inputs=["mixed", "mixed"], output="again"))
     assert again.output.tokenizer_mismatches == (mismatch,)
     assert any(mismatch.message in warning for warning in again.warnings)
-    up_to_date = merge(MergeOptions(["mixed", "mixed"], "again"))
+    up_to_date = merge(MergeOptions(inputs=["mixed", "mixed"], output="again"))
     assert (up_to_date.action, up_to_date.warnings) == ("found", again.warnings)
 
 
@@ -95,7 +95,7 @@ def test_another_eod_is_refused():
     tokenize(CORPORA[2:], "a")
     tokenize(CORPORA[2:], "b", eod="1")
     with pytest.raises(TokenizerMismatchError, match="end documents with different EOD tokens: ids 0 and 1"):
-        merge(MergeOptions(["a", "b"], "out"))
+        merge(MergeOptions(inputs=["a", "b"], output="out"))
 
 
 def test_an_input_without_a_manifest_makes_the_tokenizer_unknown():
@@ -104,7 +104,7 @@ def test_an_input_without_a_manifest_makes_the_tokenizer_unknown():
     for path in Path("b.tokshard").iterdir():
         path.unlink()
     Path("b.tokshard").rmdir()
-    report = merge(MergeOptions(["a", "b"], "out"))
+    report = merge(MergeOptions(inputs=["a", "b"], output="out"))
     assert report.warnings == (
         "the tokenizer of b is unknown and was not compared",
         "b: no provenance, so the output has none",

@@ -190,7 +190,7 @@ def test_splits_and_merges_count_larger_documents(tmp_path, mixed):
     for counts in found:
         assert counts["compared"] + counts["uncompared"] == counts["documents"]["fast"] > 0
     run_tokenize(path, str(tmp_path / "slow"), **{**options, "encoder": "reference"})
-    merge(MergeOptions((*prefixes, str(tmp_path / "slow")), str(tmp_path / "merged")))
+    merge(MergeOptions(inputs=(*prefixes, str(tmp_path / "slow")), output=str(tmp_path / "merged")))
     assert encoders_of(tmp_path / "merged") == {
         "documents": {"fast": 37, "reference": 48},
         "compared": sum(counts["compared"] for counts in found),

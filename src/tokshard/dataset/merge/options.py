@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from tokshard.core.codec import INTEGER_LIMIT
+from tokshard.core.codec import Count, Positive
 from tokshard.core.memory import available_bytes
+from tokshard.core.option_values import parse_bytes
+from tokshard.core.options import RUN, Force, Option, Options, Path, Paths, several
 from tokshard.errors import UsageError
-from tokshard.storage.lock import LockMode, check_lock_mode
+from tokshard.storage.lock import Lock
 from tokshard.storage.paths import check_output_prefix, is_remote
 
 DEFAULT_MEMORY_BYTES = 1 << 30
@@ -19,45 +21,60 @@ _DEFAULT_THREADS = 4
 _PAGE_CACHE_PART = 3
 
 
-@dataclass(frozen=True)
-class MergeOptions:
+@dataclass(frozen=True, kw_only=True)
+class MergeOptions(Options):
     """Options of :func:`tokshard.merge`.
-
-    Attributes:
-        inputs: Path prefixes of datasets (or one of their files), or globs of these, in order. The
-            matches of a glob are in natural order: ``part-2`` before ``part-10``.
-        output: Path prefix of the output.
-        multimodal: Whether the inputs have modes.
-        allow_tokenizer_mismatch: Whether datasets of different tokenizers may be merged.
-        resume: Whether an unfinished merge is resumed.
-        force: Whether an existing output is replaced.
-        lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
-            writes the output at a time.
-        shuffle: The seed of a random order of the documents of all inputs, from 0 to 2**63 - 1; None to
-            concatenate them.
-        memory_bytes: The memory for tokens and their index during a shuffle; more of them take two passes.
-            None for 1 GiB, but inputs that need up to a third of the available memory are shuffled in one
-            pass, from the page cache. The order does not depend on it.
-        workers: The threads of a shuffle; None for one per core, at most 4. The order does not depend on it.
 
     Raises:
         UsageError: An option is invalid, or there are no inputs.
     """
 
-    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-    output: str | os.PathLike[str]
-    multimodal: bool = False
-    allow_tokenizer_mismatch: bool = False
-    resume: bool = True
-    force: bool = False
-    lock: LockMode = "flock"
-    shuffle: int | None = None
-    memory_bytes: int | None = None
-    workers: int | None = None
+    inputs: Annotated[
+        Paths,
+        Option(
+            "Path prefixes of datasets, in order, or quoted globs of these.",
+            is_argument=True,
+            metavar="INPUT...",
+        ),
+    ]
+    output: Annotated[
+        Path, Option("Write PREFIX.bin, PREFIX.idx and PREFIX.tokshard/.", aliases=("-o",), metavar="PREFIX")
+    ]
+    multimodal: Annotated[bool, Option("Merge multimodal datasets, whose sequences have modes.")] = False
+    allow_tokenizer_mismatch: Annotated[
+        bool, Option("Allow datasets with different tokenizers, and record the mismatch.")
+    ] = False
+    shuffle: Annotated[
+        Count | None,
+        Option(
+            "Shuffle the documents of all inputs, in an order given by SEED and their number.",
+            metavar="SEED",
+            default="concatenate the inputs",
+        ),
+    ] = None
+    memory: Annotated[
+        int | None,
+        Option(
+            "Shuffle in one pass if tokens and index fit into SIZE, else in two with SIZE of memory. The "
+            "order does not depend on it.",
+            metavar="SIZE",
+            parse=parse_bytes,
+            default="1/3 of the available memory for one pass, 1GiB for two",
+            group=RUN,
+            requires="shuffle",
+        ),
+    ] = None
+    workers: Annotated[
+        Positive | None,
+        Option("Use N threads for --shuffle.", default="all cores, at most 4", group=RUN, requires="shuffle"),
+    ] = None
+    resume: Annotated[bool, Option("Resume an unfinished merge.", group=RUN)] = True
+    force: Force = False
+    lock: Lock = "flock"
 
-    def __post_init__(self) -> None:
-        check_lock_mode(self.lock)
-        self._check_shuffle()
+    def _validate(self) -> None:
+        if self.memory is not None and self.memory < MIN_MEMORY_BYTES:
+            raise UsageError(f"--memory must be at least {MIN_MEMORY_BYTES:,} bytes, got {self.memory:,}")
         prefix = self.output_prefix
         if is_remote(prefix):
             raise UsageError(
@@ -73,42 +90,24 @@ class MergeOptions:
     @property
     def input_names(self) -> tuple[str, ...]:
         """The inputs as the user named them."""
-        inputs = [self.inputs] if isinstance(self.inputs, str | os.PathLike) else self.inputs
-        return tuple(os.fspath(name) for name in inputs)
+        return several(self.inputs)
 
     @property
     def shuffle_memory_bytes(self) -> int:
         """The memory of a shuffle."""
-        return DEFAULT_MEMORY_BYTES if self.memory_bytes is None else self.memory_bytes
+        return DEFAULT_MEMORY_BYTES if self.memory is None else self.memory
 
     @property
     def page_cache_bytes(self) -> int:
         """The limit of tokens and index for one pass from the page cache."""
-        if self.memory_bytes is not None:
-            return self.memory_bytes
+        if self.memory is not None:
+            return self.memory
         return max(DEFAULT_MEMORY_BYTES, (available_bytes() or 0) // _PAGE_CACHE_PART)
 
     @property
     def shuffle_threads(self) -> int:
         """The threads of a shuffle."""
         return self.workers or min(_DEFAULT_THREADS, len(os.sched_getaffinity(0)))
-
-    def _check_shuffle(self) -> None:
-        if self.shuffle is None:
-            for name, value in (("--memory", self.memory_bytes), ("--workers", self.workers)):
-                if value is not None:
-                    raise UsageError(
-                        f"{name} requires --shuffle", hint=f"pass --shuffle SEED, or leave out {name}"
-                    )
-            return
-        if not 0 <= self.shuffle < INTEGER_LIMIT:
-            raise UsageError(f"--shuffle must be from 0 to 2**63 - 1, got {self.shuffle}")
-        if self.shuffle_memory_bytes < MIN_MEMORY_BYTES:
-            raise UsageError(
-                f"--memory must be at least {MIN_MEMORY_BYTES:,} bytes, got {self.shuffle_memory_bytes:,}"
-            )
-        if self.workers is not None and self.workers < 1:
-            raise UsageError(f"--workers must be at least 1, got {self.workers}")
 
     @property
     def output_prefix(self) -> str:

@@ -6,11 +6,13 @@ other files.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from tokshard.core import megatron_defaults
 from tokshard.core.codec import Count, Record
 from tokshard.core.megatron_versions import is_at_least, known_version
+from tokshard.core.option_values import parse_count
 from tokshard.errors import UsageError
 
 
@@ -29,6 +31,28 @@ class Sizes(Record):
     train: Count | None
     valid: Count | None
     test: Count | None
+
+    @classmethod
+    def parse(cls, text: str) -> Sizes:
+        """Return the sizes of a text: ``TRAIN[,VALID[,TEST]]``, each a count or ``none``.
+
+        Raises:
+            ValueError: It is not such a text.
+
+        Example:
+            >>> Sizes.parse("10M,2k"), Sizes.parse("none")
+            (Sizes(train=10000000, valid=2000, test=0), Sizes(train=None, valid=0, test=0))
+        """
+        words = [word.strip() for word in text.split(",")]
+        if len(words) > 3:
+            raise ValueError(f"must be at most three sizes (train,valid,test), got {text!r}")
+        if any(re.fullmatch("0[0-9]+", word) for word in words[1:]):
+            raise ValueError(
+                f"must be the sizes of the splits, got {text!r}; write 1000000 or 1M for a million"
+            )
+        sizes = [None if word.lower() == "none" else parse_count(word) for word in words]
+        train, valid, test = [*sizes, 0, 0][:3]
+        return cls(train, valid, test)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

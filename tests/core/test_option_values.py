@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tokshard.cli.declarations import parse_bytes, parse_count, parse_sizes
+from tokshard.core.option_values import parse_bytes, parse_count
+from tokshard.samples.index.sizes import Sizes
 
 
 def test_counts_are_read_as_people_write_them():
     texts = ["7", "1_000", "1,000", "4k", "2.5M", "10B", "1.5T", "2.0"]
     assert [parse_count(text) for text in texts] == [7, 1000, 1000, 4000, 2_500_000, 10**10, 15 * 10**11, 2]
     assert parse_count("1,234,567.0") == 1_234_567
-    assert parse_sizes(" 1k , none") == (1000, None, 0)
+    assert Sizes.parse(" 1k , none") == Sizes(1000, None, 0)
     for wrong in (
         "",
         "x",
-        "-1",
+        "--1",
         "1.5",
         "1.5e3",
         "1MB",

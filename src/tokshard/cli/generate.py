@@ -1,0 +1,166 @@
+"""Commands from options classes: a command is a function whose parameters are options.
+
+    def merge(options: MergeOptions, run: CommandRun) -> None:
+        '''Concatenate indexed datasets. ...'''
+
+Each field with an :class:`~tokshard.core.options.Option` becomes an option or argument of the command, in the
+order of the parameters and fields; a field that holds options itself stands for those. The function is called
+with objects of these classes, or with :class:`Given` options where it adds its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, get_args, get_origin
+
+import typer
+from typer.core import TyperArgument, TyperOption
+
+from tokshard.cli.command_run import CommandRun
+from tokshard.cli.help_page import Command, OptionParameter
+from tokshard.core.option_values import parse_count, parse_number
+from tokshard.core.options import Declared, Options, declared_options, nested_options
+from tokshard.errors import UsageError
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+_LONGEST_METAVAR = 28
+_PARSERS: dict[Any, Callable[[str], Any]] = {int: parse_count, float: parse_number}
+
+
+@dataclass(frozen=True)
+class Given(Generic[OptionsT]):
+    """The options of a class that were given, for commands that add their own.
+
+    Attributes:
+        kind: The class.
+        values: The values by fields.
+    """
+
+    kind: type[OptionsT]
+    values: Mapping[str, Any]
+
+    def make(self, **more: Any) -> OptionsT:
+        """Return the options, with more or other values."""
+        return _made(self.kind, {**self.values, **more})
+
+
+def command(name: str, function: Callable[..., None], settings: Mapping[str, Any]) -> Command:
+    """Return the command of a function.
+
+    Args:
+        name: Its name on the command line.
+        function: Its parameters are annotated by options classes, :class:`Given` of these, and
+            :class:`~tokshard.cli.command_run.CommandRun`.
+        settings: More settings of its context.
+    """
+    kinds = typing.get_type_hints(function)
+    kinds.pop("return")
+    declared = {found.field: found for kind in kinds.values() for found in _all_declared(_class_of(kind))}
+
+    def call(**words: Any) -> None:
+        values = {field: value for field, value in words.items() if value not in (None, (), [])}
+        messages = _made(CommandRun, values)
+        with messages.reported():
+            try:
+                made = {each: _argument(kind, values, messages) for each, kind in kinds.items()}
+            except UsageError as error:
+                error.hint = error.hint or f"run `tokshard {name} --help` for its options"
+                raise
+            function(**made)
+
+    return Command(
+        name,
+        params=[_parameter(found) for found in declared.values()],
+        callback=call,
+        help=inspect.cleandoc(function.__doc__ or ""),
+        context_settings=dict(settings),
+        rich_markup_mode=None,
+        add_help_option=False,
+    )
+
+
+def _class_of(kind: Any) -> type[Options]:
+    found: type[Options] = get_args(kind)[0] if get_origin(kind) is Given else kind
+    return found
+
+
+def _all_declared(cls: Any) -> Iterator[Declared]:
+    declared, nested = declared_options(cls), nested_options(cls)
+    for field in dataclasses.fields(cls):
+        if field.name in declared:
+            yield declared[field.name]
+        elif field.name in nested:
+            yield from _all_declared(nested[field.name])
+
+
+def _argument(kind: Any, values: Mapping[str, Any], messages: CommandRun) -> Any:
+    if kind is CommandRun:
+        return messages
+    if get_origin(kind) is not Given:
+        return _made(kind, values)
+    own = {found.field: found.default for found in _all_declared(_class_of(kind))}
+    given = {name: value for name, value in values.items() if name in own and value != own[name]}
+    return Given(_class_of(kind), given)
+
+
+def _made(cls: type[OptionsT], values: Mapping[str, Any]) -> OptionsT:
+    made = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
+    for name, kind in nested_options(cls).items():
+        if name not in made and any(found.field in values for found in _all_declared(kind)):
+            made[name] = _made(kind, values)
+    return cls(**made)
+
+
+def _parameter(found: Declared) -> TyperArgument | TyperOption:
+    """Return the parameter of the command line that a field declares."""
+    option, choices = found.option, found.choices
+    default = found.default if found.kind is bool else None
+    shown: dict[str, Any] = {"help": option.help, "hidden": option.is_hidden, "default": default}
+    if found.kind is not bool:
+        shown["type"] = _Word(option.parse or _PARSERS.get(found.kind, str))
+        shown["nargs"] = -1 if option.is_argument and found.items is None else found.items or 1
+        shown["required"] = found.is_required
+    if option.is_argument:
+        return TyperArgument(param_decls=[found.field], metavar=option.metavar, **shown)
+    names = [found.field, found.name, *option.aliases]
+    if found.kind is bool and (default is True or found.is_optional):
+        names[1] += f"/--no-{found.name[2:]}"
+    metavar = option.metavar or "|".join(choices) or ("TEXT" if found.kind is str else "N")
+    if len(found.name) + len(metavar) > _LONGEST_METAVAR and choices:
+        metavar, shown["help"] = "NAME", f"{option.help} [choices: {', '.join(choices)}]"
+    parameter = OptionParameter(
+        param_decls=names,
+        is_flag=found.kind is bool,
+        multiple=found.items is None,
+        metavar=metavar,
+        show_default=option.default or _words(found.default),
+        rich_help_panel=option.group,
+        autocompletion=lambda _, __, start: [word for word in choices if word.startswith(start)],
+        **shown,
+    )
+    parameter.is_rare = option.is_rare
+    return parameter
+
+
+class _Word:
+    """The type of a value, for the option parser, which ignores the text of a ValueError."""
+
+    def __init__(self, parse: Callable[[str], Any]) -> None:
+        self._parse = parse
+        self.__name__ = "word"
+
+    def __call__(self, word: str) -> Any:
+        try:
+            return self._parse(word)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+
+def _words(default: Any) -> str | bool:
+    if default in (None, dataclasses.MISSING, False, True, ()):
+        return default is True
+    return ",".join(map(str, default)) if isinstance(default, tuple) else f"{default}"

@@ -1,0 +1,223 @@
+"""Options: the field of an options class is the only declaration of an option.
+
+    @dataclass(frozen=True, kw_only=True)
+    class PackOptions(Options):
+        '''Options of packing.'''
+
+        output: Annotated[str, Option("Write the samples to DIR.", aliases=("-o",), metavar="DIR")]
+        limit: Annotated[Positive | None, Option("Pack at most N documents.", default="no limit")] = None
+        shuffle: Annotated[bool, Option("Shuffle the documents.")] = False
+        seed: Annotated[Count, Option("Seed the order with N.", requires="shuffle")] = 1234
+
+The command line (:mod:`tokshard.cli.generate`), its help and its reference follow from these fields, and so
+do the checks, in the API as on the command line. An option has the name of its field: ``--limit``. Types and
+bounds are those of :mod:`tokshard.core.codec`. An option is given where its value differs from the default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from tokshard.core.codec import Record, checker
+from tokshard.errors import UsageError
+
+Path = str | os.PathLike[str]
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""One path, or several; an options class holds a string, or a tuple of strings."""
+
+RUN = "Run"
+"""The group of options that many commands share: how a command runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a field of an options class is an option of the command line.
+
+    Attributes:
+        help: Complete sentences.
+        name: The name, if it is not that of the field.
+        aliases: Further names, such as ``-o``.
+        metavar: The value's name in the help, which tells its unit; by default N, TEXT, or the choices.
+        group: The title in the help under which it is listed.
+        default: The words for the default, if the default value does not tell.
+        parse: Returns the value that a word means, or raises ValueError. For a ``tuple[X, ...]`` it returns
+            an item; by default the type decides.
+        is_argument: Whether the field holds the arguments of the command, which have no name.
+        is_list: Whether one word holds all items of a tuple; otherwise the option is repeated.
+        is_rare: Whether only ``--help-all`` lists it.
+        is_hidden: Whether no help lists it.
+        requires: Other fields of which one must be given, such as ``"shuffle"`` or ``"on_error=skip"``.
+        excludes: Other fields that must not be given, in the same form.
+        with_launch: Whether it can be used with ``--from-launch``.
+    """
+
+    help: str
+    _: KW_ONLY
+    name: str | None = None
+    aliases: tuple[str, ...] = ()
+    metavar: str | None = None
+    group: str | None = None
+    default: str | None = None
+    parse: Callable[[str], Any] | None = None
+    is_argument: bool = False
+    is_list: bool = False
+    is_rare: bool = False
+    is_hidden: bool = False
+    requires: str | tuple[str, ...] = ()
+    excludes: str | tuple[str, ...] = ()
+    with_launch: bool = False
+
+
+Force = Annotated[bool, Option("Replace an existing output.", group=RUN, with_launch=True)]
+"""The type of the option ``--force`` of all commands that write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An option with what its field says.
+
+    Attributes:
+        field: The name of the field.
+        option: The declaration.
+        kind: The type of the value, or of an item where there are several.
+        choices: The values of a ``Literal``; empty for other types.
+        items: How many values it takes: 1, a fixed number, or None for any number.
+        is_optional: Whether the value can be None.
+        default: The default; ``dataclasses.MISSING`` if it is required.
+        check: Checks a value and returns it.
+    """
+
+    field: str
+    option: Option
+    kind: Any
+    choices: tuple[Any, ...]
+    items: int | None
+    is_optional: bool
+    default: Any
+    check: Callable[[Any, str], Any]
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is dataclasses.MISSING
+
+    @property
+    def name(self) -> str:
+        """Its name on the command line: ``--limit``, or that of an argument."""
+        if self.option.is_argument:
+            return (self.option.metavar or self.field.upper()).removesuffix("...").strip("[]")
+        return self.option.name or f"--{self.field.replace('_', '-')}"
+
+    def normalized(self, value: Any) -> Any:
+        """Return a valid value: paths are strings, and several values are a tuple."""
+        if self.items is None and value is not None:
+            value = several(value)
+        return self.check(os.fspath(value) if isinstance(value, os.PathLike) else value, self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Record):
+    """Base class of the options of a function; see the module.
+
+    Raises:
+        UsageError: A value is out of range, or options cannot be used together.
+    """
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        declared = declared_options(kind)
+        for name, found in declared.items():
+            object.__setattr__(self, name, found.normalized(getattr(self, name)))
+        for name, found in declared.items():
+            if self.is_given(name):
+                self._check_others(found)
+        self._validate()
+
+    def is_given(self, condition: str) -> bool:
+        """Return whether a field, ``"shuffle"``, differs from its default, or has a value: ``"to=olmo"``."""
+        kind: Any = type(self)
+        name, _, value = condition.partition("=")
+        own, default = getattr(self, name), declared_options(kind)[name].default
+        return str(own) == value if value else own != default
+
+    def _check_others(self, found: Declared) -> None:
+        needed, refused = _conditions(found.option.requires), _conditions(found.option.excludes)
+        if needed and not any(map(self.is_given, needed)):
+            wanted = " or ".join(map(self._spelled, needed))
+            raise UsageError(
+                f"{found.name} requires {wanted}", hint=f"pass {wanted}, or leave out {found.name}"
+            )
+        for condition in filter(self.is_given, refused):
+            raise UsageError(
+                f"{found.name} cannot be used with {self._spelled(condition)}", hint="leave out one of them"
+            )
+
+    def _spelled(self, condition: str) -> str:
+        kind: Any = type(self)
+        name, _, value = condition.partition("=")
+        found = declared_options(kind)[name]
+        if found.kind is bool and value == "False":
+            return f"--no-{found.name[2:]}"
+        return f"{found.name} {value}" if value and found.kind is not bool else found.name
+
+
+def several(values: Any) -> tuple[Any, ...]:
+    """Return the values of a field with several; paths are strings."""
+    if isinstance(values, str | os.PathLike) or not isinstance(values, Iterable):
+        values = [values]
+    return tuple(os.fspath(value) if isinstance(value, os.PathLike) else value for value in values)
+
+
+def _conditions(conditions: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (conditions,) if isinstance(conditions, str) else conditions
+
+
+@functools.cache
+def declared_options(cls: Any) -> dict[str, Declared]:
+    """Return the options of a class by their fields, in order."""
+    hints, found = typing.get_type_hints(cls, include_extras=True), {}
+    for field in dataclasses.fields(cls):
+        option = next((each for each in get_args(hints[field.name]) if isinstance(each, Option)), None)
+        if option is not None:
+            default = field.default
+            if field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
+            found[field.name] = _declared(field.name, option, hints[field.name], default)
+    return found
+
+
+def nested_options(cls: type[Options]) -> dict[str, type[Options]]:
+    """Return the fields of a class that hold options themselves, with their classes."""
+    hints = typing.get_type_hints(cls)
+    return {
+        name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Options)
+    }
+
+
+def _declared(name: str, option: Option, hint: Any, default: Any) -> Declared:
+    kind, is_optional = hint.__origin__, False
+    items: int | None = 1
+    if get_origin(kind) in {Union, types.UnionType}:
+        is_optional = types.NoneType in get_args(kind)
+        kinds = [each for each in get_args(kind) if each is not types.NoneType]
+        if os.PathLike[str] in kinds:  # a path, or several
+            kind = tuple[str, ...] if len(kinds) > 2 else str
+            hint = kind | None if is_optional else kind
+        else:
+            kind = kinds[0]
+    if get_origin(kind) is tuple:
+        item, *more = get_args(kind)
+        kind, items = item, None if more == [Ellipsis] else 1 + len(more)
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    if option.is_list:
+        items = 1
+    return Declared(name, option, kind, choices, items, is_optional, default, checker(hint))

@@ -1,0 +1,71 @@
+"""Options classes: what a declaration decides, and the checks that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path as SystemPath
+from typing import Annotated, Literal
+
+import pytest
+
+from tokshard.core.codec import Positive
+from tokshard.core.options import Option, Options, Path, Paths, declared_options
+from tokshard.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example(Options):
+    """Options of nothing."""
+
+    inputs: Annotated[Paths, Option("Read these.", is_argument=True, metavar="INPUT...")]
+    output: Annotated[Path | None, Option("Write this.")] = None
+    mode: Annotated[Literal["copy", "move"], Option("Choose.")] = "copy"
+    limit: Annotated[Positive | None, Option("Stop early.", requires=("mode=move", "output"))] = None
+    check: Annotated[bool, Option("Check first.")] = True
+    fast: Annotated[bool, Option("Be fast.", excludes=("check=True", "limit"))] = False
+    lengths: Annotated[tuple[Positive, ...], Option("Cut.", name="--length")] = ()
+
+
+def test_values_are_normalized_and_classes_are_keyword_only():
+    made = Example(inputs=[SystemPath("a"), "b"], output=SystemPath("out"), lengths=[1, 2])
+    assert (made.inputs, made.output, made.lengths) == (("a", "b"), "out", (1, 2))
+    assert Example(inputs="a").inputs == ("a",)
+    assert replace(made, inputs=SystemPath("c")).inputs == ("c",)
+    with pytest.raises(TypeError):
+        Example("a")
+
+
+@pytest.mark.parametrize(
+    ("more", "message", "hint"),
+    [
+        ({"mode": "link"}, "--mode must be one of copy, move, got 'link'", None),
+        ({"limit": 0}, "--limit must be at least 1, got 0", None),
+        ({"limit": "3"}, "--limit must be an integer, got '3'", None),
+        ({"lengths": [4, 0]}, "--length must be at least 1, got 0", None),
+        ({"inputs": 7}, "INPUT must be a string, got 7", None),
+        (
+            {"limit": 3},
+            "--limit requires --mode move or --output",
+            "pass --mode move or --output, or leave out --limit",
+        ),
+        ({"fast": True}, "--fast cannot be used with --check", "leave out one of them"),
+        (
+            {"fast": True, "check": False, "limit": 3, "output": "x"},
+            "--fast cannot be used with --limit",
+            "leave out one of them",
+        ),
+    ],
+)
+def test_wrong_options_are_refused(more, message, hint):
+    with pytest.raises(UsageError) as caught:
+        Example(**{"inputs": "a", **more})
+    assert caught.value.message.startswith(message)
+    assert caught.value.hint == hint
+
+
+def test_an_option_is_given_where_it_differs_from_its_default():
+    made = Example(inputs="a", mode="move", limit=3)
+    given = [name for name in declared_options(Example) if made.is_given(name)]
+    assert given == ["inputs", "mode", "limit"]
+    assert made.is_given("mode=move")
+    assert not made.is_given("mode=copy")
