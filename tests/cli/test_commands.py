@@ -22,7 +22,7 @@ def commands_in(page):
 def test_the_list_of_commands_names_each_once(words):
     shown = tokshard(*words)
     assert (shown.returncode, shown.stderr) == (0, "")
-    assert commands_in(shown.stdout) == [*COMMANDS, "completion"]
+    assert commands_in(shown.stdout) == [*COMMANDS]
 
 
 @pytest.mark.parametrize("width", [80, 120])

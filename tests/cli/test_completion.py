@@ -11,7 +11,12 @@ import pytest
 
 from support.command_line import tokshard
 
-SHELLS = ("bash", "zsh", "fish")
+INSTALLED = {
+    "bash": ".bash_completions/tokshard.sh",
+    "zsh": ".zfunc/_tokshard",
+    "fish": ".config/fish/completions/tokshard.fish",
+}
+"""The file that each shell reads, in the home directory."""
 
 
 @pytest.fixture
@@ -24,7 +29,7 @@ def command(tmp_path):
         "from tokshard.cli.main import main\nmain()\n"
     )
     path.chmod(0o755)
-    return {**os.environ, "PATH": f"{path.parent}:{os.environ['PATH']}"}
+    return {**os.environ, "HOME": str(tmp_path), "PATH": f"{path.parent}:{os.environ['PATH']}"}
 
 
 ASKED = {
@@ -35,7 +40,6 @@ ASKED = {
     "tokenize x --on-error ": {"fail", "skip"},
     "shard-plan x --mode c": {"cyclic", "contiguous", "chunked"},
     "verify --level d": {"digest", "deep"},
-    "completion ": {*SHELLS},
 }
 
 
@@ -43,7 +47,7 @@ ASKED = {
 def test_bash_completes(line, command):
     words = ["tokshard", *line.split()] + ([""] if line.endswith(" ") else [])
     program = (
-        'eval "$(tokshard completion bash)"\n'
+        'eval "$(tokshard --show-completion)"\n'
         f"COMP_WORDS=({' '.join(repr(word) for word in words)})\nCOMP_CWORD={len(words) - 1}\n"
         "$(complete -p tokshard | sed 's/.*-F \\([^ ]*\\).*/\\1/') tokshard\n"
         'printf "%s\\n" "${COMPREPLY[@]}"'
@@ -65,19 +69,31 @@ def test_zsh_and_fish_are_answered(line):
     assert {row.split("\t")[0] for row in done.stdout.splitlines()} == ASKED[line]
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_a_script_is_valid(shell, tmp_path):
-    script = tokshard("completion", shell)
-    assert (script.returncode, script.stderr) == (0, "")
-    assert "_TOKSHARD_COMPLETE=complete_" in script.stdout
-    if (program := shutil.which(shell)) is None:
+@pytest.mark.parametrize("shell", INSTALLED)
+def test_a_script_is_installed_for_the_shell_that_runs_the_command(shell, command, tmp_path):
+    if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell}")
-    path = tmp_path / "script"
-    path.write_text(script.stdout)
-    assert subprocess.run([program, "-n", path], check=False).returncode == 0
+    # Without a second command, the shell may replace itself by the first one.
+    program = "tokshard --install-completion && tokshard --show-completion && true"
+    done = subprocess.run([shell, "-c", program], env=command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    path = tmp_path / INSTALLED[shell]
+    script = path.read_text()
+    assert "_TOKSHARD_COMPLETE=complete_" in script
+    assert done.stdout.endswith(script.rstrip() + "\n")
+    assert subprocess.run([shell, "-n", path], check=False).returncode == 0
 
 
-def test_an_unknown_shell_is_refused():
-    done = tokshard("completion", "tcsh")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: the shell must be bash, zsh or fish, got 'tcsh'\n")
+def test_completion_of_a_command_imports_no_command():
+    code = (
+        "import sys; from tokshard.cli.main import COMMANDS, main\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
+        "names = {f'tokshard.cli.{entry.module}' for entry in COMMANDS.values()}\n"
+        "assert not names & sys.modules.keys(), names & sys.modules.keys()"
+    )
+    asked = {"_TOKSHARD_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "tokshard "}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"shard-plan":"Plan which samples each rank of a training job reads at each step."' in done.stdout

@@ -345,7 +345,6 @@ UNREAD = {
     **GOOD,
     "version": ("--version",),
     "help": ("--help",),
-    "completion": ("completion", "bash"),
     "an error": ("inspect", "nothing", "--json"),
     "a wrong command": ("inspekt", "--json"),
 }

@@ -16,7 +16,7 @@ from tokshard.cli.main import COMMANDS, app
 from tokshard.ranks import plan as plans
 from tokshard.samples.blend.emission import Form
 
-NAMES = [*COMMANDS, "completion"]
+NAMES = [*COMMANDS]
 LONGEST = {"tokenize": 69, "shard-plan": 89}
 """Most lines of ``--help`` at 80 columns."""
 

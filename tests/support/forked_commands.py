@@ -184,7 +184,7 @@ def load(libraries: Iterable[str]) -> None:
         if module.name not in _NOT_IMPORTED:
             with contextlib.suppress(ImportError):
                 importlib.import_module(module.name)
-    commands = {name: main._load(name, entry) for name, entry in (main.COMMANDS | main._ABOUT).items()}
+    commands = {name: main._load(name, entry) for name, entry in main.COMMANDS.items()}
     main._load = lambda name, _: commands[name]
     formats = [codec.Document]
     for cls in formats:

@@ -15,9 +15,9 @@ from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from tokshard.cli import completion, failures, help_page, megatron_options, terminal
+from tokshard.cli import failures, help_page, megatron_options, terminal
 from tokshard.core import memory
 from tokshard.errors import UsageError
 from tokshard.version import __version__
@@ -72,10 +72,6 @@ COMMANDS = {
 }
 """The commands that read or write data, in the order of a project."""
 
-_ABOUT = {
-    "completion": Entry("completion", "Print a completion script for bash, zsh or fish."),
-}
-
 
 class CommandGroup(TyperGroup):
     """The whole command line; it imports one command at a time."""
@@ -86,7 +82,7 @@ class CommandGroup(TyperGroup):
 
     def summaries(self) -> dict[str, str]:
         """Return the summary of each command."""
-        return {name: entry.summary for name, entry in (COMMANDS | _ABOUT).items()}
+        return {name: entry.summary for name, entry in COMMANDS.items()}
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of the class above
         """Return the names of all commands."""
@@ -94,7 +90,7 @@ class CommandGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - as above
         """Return a command, or None if there is none of this name."""
-        entry = (COMMANDS | _ABOUT).get(cmd_name)
+        entry = COMMANDS.get(cmd_name)
         return None if entry is None else _load(cmd_name, entry)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -108,16 +104,15 @@ class CommandGroup(TyperGroup):
             raise UsageError(f'unknown command "{name}"', hint=hint)
         return super().resolve_command(ctx, args)
 
-    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return what a text can be completed to: options, or commands, of which none is imported."""
-        if incomplete.startswith("-"):
-            return super().shell_complete(ctx, incomplete)
-        return completion.items(self.summaries(), incomplete)
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:  # noqa: ARG002 - as above
+        """Return the options or commands that a text can be completed to, without importing a command."""
+        commands = [TyperCommand(name, short_help=text) for name, text in self.summaries().items()]
+        group = TyperGroup(params=self.params, commands=commands)
+        return group.shell_complete(typer.Context(group), incomplete)
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **settings: Any) -> NoReturn:
         """Run a command line and exit, with messages and exit codes of our own."""
         words = list(sys.argv[1:] if args is None else args)
-        completion.prepare()
         settings |= {"prog_name": "tokshard", "standalone_mode": False}
         try:
             # The outer one is for an error document that cannot be written.
@@ -156,7 +151,6 @@ def _load(name: str, entry: Entry) -> Any:
 app = typer.Typer(
     name="tokshard",
     cls=CommandGroup,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
