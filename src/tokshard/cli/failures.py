@@ -21,8 +21,6 @@ from tokshard.errors import Cancelled, InputError, StorageError, TokshardError, 
 
 BUG_EXIT_CODE = 70
 _BROKEN_PIPE_EXIT_CODE = 141  # as of a program that SIGPIPE ends
-PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
-"""The base of the option parser's errors: typer has no public name for it."""
 
 
 @contextmanager

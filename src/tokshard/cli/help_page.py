@@ -15,7 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from tokshard.cli import failures, terminal
+from tokshard.cli import terminal
 from tokshard.core.formatting import counted
 
 MESSAGES = "Messages and help"
@@ -47,16 +47,6 @@ class Command(TyperCommand):
         super().__init__(*arguments, **settings)
         self.params += help_options()
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; errors know their command."""
-        words = list(args)  # the parser removes them
-        try:
-            return super().parse_args(ctx, args)
-        except failures.PARSER_ERROR as error:
-            error.ctx = ctx  # type: ignore[attr-defined]
-            ctx.meta["words"] = words
-            raise
-
 
 def help_options() -> list[Any]:
     """Return the options ``-h`` and ``--help-all`` of a command."""
@@ -69,8 +59,7 @@ def help_options() -> list[Any]:
 def _help_option(names: list[str], text: str, *, everything: bool) -> Any:
     def show(ctx: Any, _: Any, wanted: bool) -> None:
         if wanted and not ctx.resilient_parsing:
-            with failures.reported():
-                terminal.say(page(ctx, everything=everything))
+            terminal.say(page(ctx, everything=everything))
             raise typer.Exit
 
     return TyperOption(

@@ -125,10 +125,10 @@ class CommandGroup(TyperGroup):
     def _run(self, words: list[str], settings: dict[str, Any]) -> Any:
         try:
             return super().main(words, **settings)
-        except failures.PARSER_ERROR as error:
+        except typer.TyperException as error:
             from tokshard.cli.parser_errors import explained
 
-            raise explained(error) from None
+            raise explained(error, self.get_command(None, words[0]) or self, words) from None
 
 
 def _load(name: str, entry: Entry) -> Any:

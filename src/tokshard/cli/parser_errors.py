@@ -30,33 +30,39 @@ _EXPERT_OR_VIRTUAL = re.compile(r"--(expert-|virtual-pipeline-|num-layers-per-vi
 _ITEM = re.compile(r".[:@#][0-9]+$")
 
 
-def explained(error: Any) -> UsageError:
-    """Return an error of the option parser as one of ours."""
-    command = error.ctx.command if error.ctx is not None else None
-    path = error.ctx.command_path if error.ctx is not None else "tokshard"
+def explained(error: Any, command: Any, words: Sequence[str]) -> UsageError:
+    """Return an error of the option parser as one of ours.
+
+    Args:
+        error: The parser's error.
+        command: The command whose options were parsed.
+        words: The command line.
+    """
+    path = "tokshard" if hasattr(command, "summaries") else f"tokshard {command.name}"
     # By their names: typer exports only one of these classes.
     match type(error).__name__:
         case "NoSuchOption":
-            return _unknown_option(error.option_name, command, path, error.ctx.meta.get("words", ()))
+            return _unknown_option(error.option_name, command, path, words)
         case "MissingParameter":
-            return _missing(error.param, path)
+            name = name_of(error.param)
+            is_option = error.param.param_type_name == "option"
+            hint = f"pass {name} {error.param.metavar}" if is_option else f"run `{path} --help` for examples"
+            return UsageError(f"{name} is required", hint=hint)
         case "BadParameter":
-            return UsageError(
-                f"{name_of(error.param)} {error.message}", hint=f"run `{path} --help` for its options"
-            )
-        case "BadOptionUsage" if command is not None:
+            hint = f"run `{path} --help` for its options"
+            return UsageError(f"{name_of(error.param)} {error.message}", hint=hint)
+        case "BadOptionUsage":
             return _bad_value_count(error.option_name, command)
     text, _, extra = error.format_message().partition("(s) (")
     if extra:
-        words = extra.removesuffix(")")
-        return UsageError(f"unexpected argument: {words}", hint=_argument_hint(words, command, path))
+        extra = extra.removesuffix(")")
+        return UsageError(f"unexpected argument: {extra}", hint=_argument_hint(extra, command, path))
     return UsageError(text[:1].lower() + text[1:].rstrip("."), hint=f"run `{path} --help`")
 
 
 def _argument_hint(words: str, command: Any, path: str) -> str:
-    arguments = [option for option in command.params if option.param_type_name == "argument"]
-    if arguments:
-        return f"pass only {' '.join(map(name_of, arguments))}; run `{path} --help` for its arguments"
+    if arguments := [name_of(each) for each in command.params if each.param_type_name == "argument"]:
+        return f"pass only {' '.join(arguments)}; run `{path} --help` for its arguments"
     if command.name == "trace":
         first = words.split(maxsplit=1)[0]
         if _ITEM.search(first):
@@ -102,13 +108,6 @@ def _unknown_option(name: str, command: Any, path: str, words: Sequence[str]) ->
         found = meanings.get(closest(name, meanings) or "")
         hint = f"pass {found}" if found else f"run `{path} {wide}` to list the options"
     return UsageError(f'unknown option "{name}"', hint=hint)
-
-
-def _missing(parameter: Any, path: str) -> UsageError:
-    name = name_of(parameter)
-    if parameter.param_type_name == "option":
-        return UsageError(f"{name} is required", hint=f"pass {name} {parameter.metavar}")
-    return UsageError(f"{name} is required", hint=f"run `{path} --help` for examples")
 
 
 def _bad_value_count(name: str, command: Any) -> UsageError:
