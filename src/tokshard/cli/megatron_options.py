@@ -1,114 +1,140 @@
 """Options of Megatron's preprocess_data.py, for ``tokenize --preset megatron``.
 
-The options of a tokenizer mean something else in each version of Megatron; the rules are the functions of
-the types here.
+They are translated before the command line is parsed. The options of a tokenizer have other meanings in each
+version of Megatron.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS, is_at_least, known_version
 from tokshard.errors import UsageError
 
-_COMMAND = "tokenize"
-_MEGATRON_PRESET = "megatron"
+COMMAND = "tokenize"
 _VERSION_OPTION = "--megatron"
 NEWEST = MEGATRON_VERSIONS[-1]
-
-# Options of any version's preprocess_data.py that are not tokenize's own, by their number of values.
-_SWITCHES = frozenset(
-    {
-        "--disable-pad-vocab-size",
-        "--disable-tokenizer-sentencepiece-ignore-extra-whitespaces",
-        "--find-optimal-num-workers",
-        "--keep-newlines",
-        "--keep-sequential-samples",
-        "--legacy-tokenizer",
-        "--no-pad-vocab-size",
-        "--no-tokenizer-sentencepiece-ignore-extra-whitespaces",
-        "--split-sentences",
-        "--tokenizer-hf-include-special-tokens",
-        "--tokenizer-hf-no-include-special-tokens",
-        "--tokenizer-hf-no-use-fast",
-        "--tokenizer-hf-use-fast",
-        "--tokenizer-sentencepiece-legacy",
-        "--trust-remote-code",
-        "--use-gigatoken",
-    }
-)
-_WITH_A_VALUE = frozenset(
-    {
-        "--chat-template",
-        "--dataset-impl",
-        "--input",
-        "--lang",
-        "--log-interval",
-        "--make-vocab-size-divisible-by",
-        "--max-documents",
-        "--merge-file",
-        "--null-tokenizer-eod-id",
-        "--null-tokenizer-pad-id",
-        "--output-prefix",
-        "--pad-vocab-size-to",
-        "--padded-vocab-size",
-        "--partitions",
-        "--tiktoken-num-special-tokens",
-        "--tiktoken-pattern",
-        "--tokenizer-metadata",
-        "--tokenizer-model",
-        "--tokenizer-type",
-        "--vocab-extra-ids",
-        "--vocab-file",
-        "--vocab-size",
-    }
-)
-_WITH_VALUES = frozenset(
-    {"--json-keys", "--tiktoken-special-tokens", "--tokenizer-special-tokens", "--workers-to-check"}
-)
-_OPTIONS = _SWITCHES | _WITH_A_VALUE | _WITH_VALUES
-
-# Tokenize has these, too: without a tokenizer type they are its own.
-_SHARED = frozenset(
-    {
-        "--merge-file",
-        "--tiktoken-num-special-tokens",
-        "--tiktoken-pattern",
-        "--tiktoken-special-tokens",
-        "--vocab-file",
-        "--vocab-size",
-    }
-)
-
-# Options that change ids and that only some versions have: the first and the last of them.
-_VERSIONS_OF_OPTIONS = {
-    "--legacy-tokenizer": ("0.15", "0.16"),
-    "--null-tokenizer-eod-id": ("0.18", NEWEST),
-    "--tiktoken-special-tokens": ("0.15", "0.17"),
-    "--tokenizer-hf-include-special-tokens": ("0.16", NEWEST),  # from 0.18 it is the default only
-    "--tokenizer-special-tokens": ("0.16", NEWEST),
-}
+_ANY_NUMBER = sys.maxsize
 _HUGGING_FACE = "HuggingFaceTokenizer"
 _OTHER_TYPE = f"pass --tokenizer-type {_HUGGING_FACE} --tokenizer-model DIRECTORY"
+_ADD_TOKENS = (
+    "add the tokens with transformers (add_special_tokens, then save_pretrained(DIRECTORY)), and "
+    f"{_OTHER_TYPE}"
+)
+_OTHER_FILES = "leave the option out: the files of --tokenizer-model are used"
+_WHITE_SPACE = (
+    "leave the option out: the model decides about white space; train one that keeps it "
+    "(--remove_extra_whitespaces=false)"
+)
 _SAVE_BERT = (
     "save it as a tokenizer.json with transformers: BertTokenizerFast(vocab_file=..., do_lower_case={}).save_"
     f"pretrained(DIRECTORY); then {_OTHER_TYPE}"
 )
+
+
+_Given = dict[str, list[str]]  # the values of each option
+
+
+class _Option(NamedTuple):
+    """An option of any version's preprocess_data.py that is not tokenize's own.
+
+    Attributes:
+        values: The largest number of values.
+        hint: The hint of the error if the option is not supported.
+        accepted: The only supported value of an option with a hint.
+        versions: The first and the last Megatron version with the option, if it changes ids.
+        is_shared: Whether tokenize also has the option. Without a tokenizer type it is tokenize's own.
+    """
+
+    values: int
+    hint: str | None = None
+    accepted: str | None = None
+    versions: tuple[str, str] = (MEGATRON_VERSIONS[0], NEWEST)
+    is_shared: bool = False
+
+
+# Options that all versions take, by their number of values.
+_ACCEPTED = {
+    0: "--disable-pad-vocab-size --disable-tokenizer-sentencepiece-ignore-extra-whitespaces --keep-newlines "
+    "--keep-sequential-samples --no-pad-vocab-size --no-tokenizer-sentencepiece-ignore-extra-whitespaces "
+    "--tokenizer-hf-no-include-special-tokens --tokenizer-hf-no-use-fast --tokenizer-hf-use-fast "
+    "--tokenizer-sentencepiece-legacy --trust-remote-code",
+    1: "--chat-template --input --lang --log-interval --make-vocab-size-divisible-by --max-documents "
+    "--null-tokenizer-pad-id --output-prefix --pad-vocab-size-to --padded-vocab-size --tokenizer-model "
+    "--tokenizer-type --vocab-extra-ids",
+    _ANY_NUMBER: "--json-keys --workers-to-check",
+}
+OPTIONS = {name: _Option(values) for values, names in _ACCEPTED.items() for name in names.split()} | {
+    "--dataset-impl": _Option(
+        1, "pass --dataset-impl mmap, or leave the option out: Megatron Core reads no other format", "mmap"
+    ),
+    "--find-optimal-num-workers": _Option(
+        0, "leave the option out: tokshard uses all cores; pass --workers N for fewer"
+    ),
+    "--legacy-tokenizer": _Option(0, versions=("0.15", "0.16")),
+    "--merge-file": _Option(1, is_shared=True),
+    "--null-tokenizer-eod-id": _Option(1, versions=("0.18", NEWEST)),
+    "--partitions": _Option(
+        1,
+        "leave the option out: tokshard uses all cores without partitions, and keeps the order of the input",
+        "1",
+    ),
+    "--split-sentences": _Option(
+        0, "split the text into sentences first: a list of texts is a document of several sequences"
+    ),
+    "--tiktoken-num-special-tokens": _Option(1, is_shared=True),
+    "--tiktoken-pattern": _Option(1, is_shared=True),
+    "--tiktoken-special-tokens": _Option(_ANY_NUMBER, versions=("0.15", "0.17"), is_shared=True),
+    # From 0.18 on this is the default and has no effect.
+    "--tokenizer-hf-include-special-tokens": _Option(0, versions=("0.16", NEWEST)),
+    "--tokenizer-metadata": _Option(1, "leave the option out, and pass the type with --tokenizer-type"),
+    "--tokenizer-special-tokens": _Option(_ANY_NUMBER, versions=("0.16", NEWEST)),
+    "--use-gigatoken": _Option(
+        0,
+        "leave the option out: tokshard has its own fast encoder, which is compared with the tokenizer's "
+        "library",
+    ),
+    "--vocab-file": _Option(1, is_shared=True),
+    "--vocab-size": _Option(1, is_shared=True),
+}
+
+_SENTENCEPIECE = {
+    "--tokenizer-special-tokens": _ADD_TOKENS,
+    "--no-tokenizer-sentencepiece-ignore-extra-whitespaces": _WHITE_SPACE,
+    "--disable-tokenizer-sentencepiece-ignore-extra-whitespaces": _WHITE_SPACE,
+}
+# Options that a tokenizer type does not support, with hints.
+_TYPES = {
+    _HUGGING_FACE: {
+        "--tokenizer-special-tokens": _ADD_TOKENS,
+        "--vocab-file": _OTHER_FILES,
+        "--merge-file": _OTHER_FILES,
+    },
+    "GPT2BPETokenizer": {
+        "--tokenizer-special-tokens": _ADD_TOKENS,
+        "--legacy-tokenizer": "leave the option out: only text that spells <|endoftext|> has other ids",
+    },
+    "GPTSentencePieceTokenizer": _SENTENCEPIECE,
+    "Llama2Tokenizer": _SENTENCEPIECE,
+    "NullTokenizer": {},
+    "SentencePieceTokenizer": {
+        **_SENTENCEPIECE,
+        "--legacy-tokenizer": "leave the option out: text that spells <CLS>, <SEP>, <EOD> or <MASK> stays "
+        "text, and the EOD token is the model's",
+    },
+    "TikTokenizer": {
+        "--legacy-tokenizer": "leave the option out: only text that spells a special token, such as <mask>, "
+        "has other ids",
+    },
+}
 _REFUSED_TYPES = {
     "BertWordPieceCase": _SAVE_BERT.format(False),
     "BertWordPieceLowerCase": _SAVE_BERT.format(True),
     "MultimodalTokenizer": f"to tokenize text, {_OTHER_TYPE} with the tokenizer of the language model",
     "NullMultimodalTokenizer": "pass --tokenizer-type NullTokenizer: the ids of text are the same",
     "SFTTokenizer": f"write each conversation as one text with its chat template, and {_OTHER_TYPE}",
-}
-_REFUSED_OPTIONS = {
-    "--find-optimal-num-workers": "leave the option out: tokshard uses all cores; pass --workers N for fewer",
-    "--split-sentences": "split the text into sentences first: a list of texts is a document of several "
-    "sequences",
-    "--tokenizer-metadata": "leave the option out, and pass the type with --tokenizer-type",
-    "--use-gigatoken": "leave the option out: tokshard has its own fast encoder, which is compared with the "
-    "tokenizer's library",
 }
 
 
@@ -126,26 +152,20 @@ def translate(arguments: Sequence[str]) -> list[str]:
         ['tokenize', '--no-special-tokens', 'a.jsonl', '--preset=megatron', '--megatron=0.16']
     """
     words = list(arguments)
-    if words[:1] != [_COMMAND] or _value_of("--preset", words) != _MEGATRON_PRESET:
+    if not uses_preset(words):
         return words
-    has_type = _value_of("--tokenizer-type", words) is not None
-    given, others = _parse(words[1:], _OPTIONS if has_type else _OPTIONS - _SHARED)
+    is_typed = _value_of("--tokenizer-type", words) is not None
+    options = {name for name, option in OPTIONS.items() if is_typed or not option.is_shared}
+    given, others = _parse(words[1:], options)
     version = known_version(_value_of(_VERSION_OPTION, words) or NEWEST)
-    script = _Script(version, given, _value_of("--tokenizer", words))
-    _check(script)
+    _check(given, version)
     # Own options come last: the last of two counts.
-    return [_COMMAND, *_tokenizer(script), *_other_words(script), *others]
+    return [COMMAND, *_tokenizer(given, version, _value_of("--tokenizer", words)), *_data(given), *others]
 
 
-def applies_to(command: str, option: str) -> bool:
-    """Return whether a command takes an option with ``--preset megatron`` only."""
-    return command == _COMMAND and option in _OPTIONS - _SHARED
-
-
-def options_of_preset(command: str, words: Sequence[str]) -> frozenset[str]:
-    """Return Megatron's options if a command line uses the preset; else no options."""
-    is_used = command == _COMMAND and _value_of("--preset", words) == _MEGATRON_PRESET
-    return _OPTIONS if is_used else frozenset()
+def uses_preset(words: Sequence[str]) -> bool:
+    """Return whether a command line has ``--preset megatron``."""
+    return list(words[:1]) == [COMMAND] and _value_of("--preset", words) == "megatron"
 
 
 def rules_of_preset(version: str | None, *, is_used: bool) -> str | None:
@@ -164,17 +184,17 @@ def rules_of_preset(version: str | None, *, is_used: bool) -> str | None:
 
 
 def _value_of(option: str, words: Sequence[str]) -> str | None:
-    found = None
+    result = None
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, separator, value = word.partition("=")
         if name == option:
-            found = value if separator else following
-    return found
+            result = value if separator else following
+    return result
 
 
-def _parse(words: Sequence[str], options: Collection[str]) -> tuple[dict[str, list[str]], list[str]]:
+def _parse(words: Sequence[str], options: Collection[str]) -> tuple[_Given, list[str]]:
     """Return Megatron's options with their values, and all other words."""
-    given: dict[str, list[str]] = {}
+    given: _Given = {}
     others: list[str] = []
     position = 0
     while position < len(words):
@@ -186,10 +206,9 @@ def _parse(words: Sequence[str], options: Collection[str]) -> tuple[dict[str, li
         if name not in options:
             others.append(words[position - 1])
             continue
-        values = [value] if separator else []
-        if name in _SWITCHES and values:
+        values, most = [value] if separator else [], OPTIONS[name].values
+        if len(values) > most:
             raise UsageError(f"{name} takes no value", hint=f"pass {name} alone")
-        most = 0 if name in _SWITCHES else len(words) if name in _WITH_VALUES else 1
         while len(values) < most and position < len(words) and not _is_option(words[position]):
             values.append(words[position])
             position += 1
@@ -203,205 +222,98 @@ def _is_option(word: str) -> bool:
     return word.startswith("-") and word != "-" and not word[1:].isdecimal()  # not stdin, not -1
 
 
-@dataclass(frozen=True)
-class _Script:
-    # A command line of the preprocess_data.py of a version.
-    version: str
-    given: dict[str, list[str]]
-    own_tokenizer: str | None
-
-    def has(self, option: str) -> bool:
-        return option in self.given
-
-    def value(self, option: str) -> str | None:
-        values = self.given.get(option)
-        return values[0] if values else None
-
-    def integer(self, option: str) -> int | None:
-        value = self.value(option)
-        if value is None:
-            return None
-        try:
-            return int(value)
-        except ValueError:
-            raise UsageError(f"{option} must be an integer, got {value!r}") from None
-
-    def is_at_least(self, version: str) -> bool:
-        return is_at_least(self.version, version)
-
-
-def _check(script: _Script) -> None:
-    for option, alternative in _REFUSED_OPTIONS.items():
-        if script.has(option):
-            _refuse(option, alternative)
-    if (partitions := script.value("--partitions")) not in (None, "1"):
-        _refuse(
-            f"--partitions {partitions}",
-            "leave the option out: tokshard uses all cores without partitions, and keeps the order of the "
-            "input",
-        )
-    if (kind := script.value("--dataset-impl")) not in (None, "mmap"):
-        _refuse(
-            f"--dataset-impl {kind}",
-            "pass --dataset-impl mmap, or leave the option out: Megatron Core reads no other format",
-        )
-    for option, (first, last) in _VERSIONS_OF_OPTIONS.items():
-        known = script.is_at_least(first) and is_at_least(last, script.version)
-        if script.has(option) and not known:
+def _check(given: _Given, version: str) -> None:
+    for name, values in given.items():
+        option = OPTIONS[name]
+        if option.hint is not None and values != [option.accepted]:
+            _refuse(f"{name} {values[0]}" if option.accepted else name, option.hint)
+        first, last = option.versions
+        if not (is_at_least(version, first) and is_at_least(last, version)):
             raise UsageError(
-                f"the preprocess_data.py of Megatron {script.version} has no option {option}",
+                f"the preprocess_data.py of Megatron {version} has no option {name}",
                 hint=f"pass {_VERSION_OPTION} with the version of your script ({first} to {last} have the "
                 "option), or leave the option out",
             )
 
 
-def _other_words(script: _Script) -> list[str]:
-    words = []
-    if (path := script.value("--input")) is not None:
-        words.append(path)
-    if (prefix := script.value("--output-prefix")) is not None:
-        words += ["--output", prefix]
-    for key in script.given.get("--json-keys", ()):
+def _data(given: _Given) -> list[str]:
+    words = [*given.get("--input", ())]
+    if "--output-prefix" in given:
+        words += ["--output", *given["--output-prefix"]]
+    for key in given.get("--json-keys", ()):
         # A dot in a key of --json-keys is part of it; in --field it separates keys.
         words += ["--field", key.replace("\\", "\\\\").replace(".", "\\.")]
     return words
 
 
-def _tokenizer(script: _Script) -> list[str]:
-    kind = script.value("--tokenizer-type")
+def _tokenizer(given: _Given, version: str, own_tokenizer: str | None) -> list[str]:
+    (kind,) = given.get("--tokenizer-type", [None])
     if kind in _REFUSED_TYPES:
         _refuse(f"--tokenizer-type {kind}", _REFUSED_TYPES[kind])
+    if kind is not None and kind not in _TYPES:
+        types = ", ".join(_TYPES)
+        raise UsageError(f"--tokenizer-type must be one of {types}, got {kind!r}", hint=_OTHER_TYPE)
+    for option, hint in _TYPES.get(kind or "", {}).items():
+        if option in given:
+            _refuse(f"{option} with {kind}", hint)
+    if kind == "NullTokenizer":
+        return [*_null(given, version), "--no-special-tokens"]
+    if kind == "GPT2BPETokenizer":
+        words = _words(given, "--vocab-file", "--merge-file")
+        if len(words) < 4:
+            hint = "pass both files: tokshard downloads none"
+            raise UsageError(f"{kind} requires --vocab-file and --merge-file", hint=hint)
+        return [*words, "--no-special-tokens"]
+    (model,) = given.get("--tokenizer-model", [None])
+    words = [] if model is None else ["--tokenizer", model]
+    adds = _adds_special_tokens(given, version)
     if kind is None:
-        return _untyped(script)
-    if kind not in _TYPES:
-        raise UsageError(
-            f"--tokenizer-type must be one of {', '.join(_TYPES)}, got {kind!r}", hint=_OTHER_TYPE
-        )
-    return _TYPES[kind](script)
+        # The file decides about the type. These have no template of special tokens.
+        adds = adds and not (model or own_tokenizer or ".tiktoken").endswith((".model", ".tiktoken"))
+    elif kind == "TikTokenizer":
+        words += _words(given, "--tiktoken-pattern", "--tiktoken-num-special-tokens", "--vocab-size")
+        # Only 0.15 reads the second one: 0.16 and 0.17 have it without effect.
+        name = "--tokenizer-special-tokens" if is_at_least(version, "0.16") else "--tiktoken-special-tokens"
+        words += [word for token in given.get(name, ()) for word in ("--tiktoken-special-tokens", token)]
+        adds = False
+    elif kind != _HUGGING_FACE:
+        # Files beside the model may name other BOS and EOS tokens; Megatron does not read them.
+        words.append("--no-files-beside")
+        adds = kind == "Llama2Tokenizer" and "--legacy-tokenizer" in given
+    return [*words, "--special-tokens" if adds else "--no-special-tokens"]
 
 
-def _untyped(script: _Script) -> list[str]:
-    # The file decides about the type. These have no template of special tokens.
-    model = script.value("--tokenizer-model") or script.own_tokenizer or ".tiktoken"
-    adds = _adds_special_tokens(script) and not model.endswith((".model", ".tiktoken"))
-    return [*_model(script), "--special-tokens" if adds else "--no-special-tokens"]
-
-
-def _hugging_face(script: _Script) -> list[str]:
-    _refuse_extra_tokens(script)
-    for option in ("--vocab-file", "--merge-file"):
-        if script.has(option):
-            _refuse(
-                f"{option} with {_HUGGING_FACE}",
-                "leave the option out: the files of --tokenizer-model are used",
-            )
-    return [*_model(script), "--special-tokens" if _adds_special_tokens(script) else "--no-special-tokens"]
-
-
-def _adds_special_tokens(script: _Script) -> bool:
-    if script.has("--legacy-tokenizer"):
+def _adds_special_tokens(given: _Given, version: str) -> bool:
+    if "--legacy-tokenizer" in given:
         return True
-    if not script.is_at_least("0.17"):
-        return script.has("--tokenizer-hf-include-special-tokens")
-    return not script.has("--tokenizer-hf-no-include-special-tokens")
+    if not is_at_least(version, "0.17"):
+        return "--tokenizer-hf-include-special-tokens" in given
+    return "--tokenizer-hf-no-include-special-tokens" not in given
 
 
-def _sentencepiece(script: _Script) -> list[str]:
-    _refuse_extra_tokens(script)
-    is_legacy, kind = script.has("--legacy-tokenizer"), script.value("--tokenizer-type")
-    if is_legacy and kind == "SentencePieceTokenizer":
-        _refuse(
-            f"--legacy-tokenizer with {kind}",
-            "leave the option out: text that spells <CLS>, <SEP>, <EOD> or <MASK> stays text, and the EOD "
-            "token is the model's",
-        )
-    for prefix in ("--no", "--disable"):
-        option = f"{prefix}-tokenizer-sentencepiece-ignore-extra-whitespaces"
-        if script.has(option):
-            _refuse(
-                option,
-                "leave the option out: the model decides about white space; train one that keeps it "
-                "(--remove_extra_whitespaces=false)",
-            )
-    adds_bos = is_legacy and kind == "Llama2Tokenizer"
-    # Files beside the model may name other BOS and EOS tokens; Megatron does not read them.
-    return [*_model(script), "--no-files-beside", "--special-tokens" if adds_bos else "--no-special-tokens"]
+def _words(given: _Given, *options: str) -> list[str]:
+    """Return those options that are given, with their values."""
+    return [word for name in options if name in given for word in (name, *given[name])]
 
 
-def _tiktoken(script: _Script) -> list[str]:
-    if script.has("--legacy-tokenizer"):
-        _refuse(
-            "--legacy-tokenizer with TikTokenizer",
-            "leave the option out: only text that spells a special token, such as <mask>, has other ids",
-        )
-    words = _model(script)
-    for option in ("--tiktoken-pattern", "--tiktoken-num-special-tokens", "--vocab-size"):
-        if (value := script.value(option)) is not None:
-            words += [option, value]
-    # Only 0.15 has the first name; in 0.16 and 0.17 it is without effect.
-    name = "--tokenizer-special-tokens" if script.is_at_least("0.16") else "--tiktoken-special-tokens"
-    words += [word for token in script.given.get(name, ()) for word in ("--tiktoken-special-tokens", token)]
-    return [*words, "--no-special-tokens"]
-
-
-def _gpt2(script: _Script) -> list[str]:
-    _refuse_extra_tokens(script)
-    if script.has("--legacy-tokenizer"):
-        _refuse(
-            "--legacy-tokenizer with GPT2BPETokenizer",
-            "leave the option out: only text that spells <|endoftext|> has other ids",
-        )
-    files = [(option, script.value(option)) for option in ("--vocab-file", "--merge-file")]
-    words = [word for option, value in files if value is not None for word in (option, value)]
-    if len(words) < 4:
-        raise UsageError(
-            "GPT2BPETokenizer requires --vocab-file and --merge-file",
-            hint="pass both files: tokshard downloads none",
-        )
-    return [*words, "--no-special-tokens"]
-
-
-def _null(script: _Script) -> list[str]:
-    size = script.integer("--vocab-size")
+def _null(given: _Given, version: str) -> list[str]:
+    size = _integer(given, "--vocab-size")
     if size is None:
         raise UsageError("NullTokenizer requires --vocab-size", hint="pass --vocab-size N")
-    if not script.is_at_least("0.18"):
+    if not is_at_least(version, "0.18"):
         # Its vocabulary is one larger than the option, for the EOD token.
-        return ["--tokenizer", f"null:{size + 1}", "--no-special-tokens"]
-    eod = script.integer("--null-tokenizer-eod-id")
-    return [
-        "--tokenizer",
-        f"null:{size}",
-        "--eod",
-        str(size - 1 if eod is None else eod),
-        "--no-special-tokens",
-    ]
+        return ["--tokenizer", f"null:{size + 1}"]
+    eod = _integer(given, "--null-tokenizer-eod-id")
+    return ["--tokenizer", f"null:{size}", "--eod", str(size - 1 if eod is None else eod)]
 
 
-def _refuse_extra_tokens(script: _Script) -> None:
-    if script.has("--tokenizer-special-tokens"):
-        _refuse(
-            "--tokenizer-special-tokens",
-            "add the tokens with transformers (add_special_tokens, then save_pretrained(DIRECTORY)), and "
-            f"{_OTHER_TYPE}",
-        )
+def _integer(given: _Given, option: str) -> int | None:
+    (value,) = given.get(option, [None])
+    try:
+        return None if value is None else int(value)
+    except ValueError:
+        raise UsageError(f"{option} must be an integer, got {value!r}") from None
 
 
-def _model(script: _Script) -> list[str]:
-    model = script.value("--tokenizer-model")
-    return [] if model is None else ["--tokenizer", model]
-
-
-def _refuse(option: str, why: str) -> None:
-    raise UsageError(f"{option} is not supported", hint=why)
-
-
-_TYPES: dict[str, Callable[[_Script], list[str]]] = {
-    _HUGGING_FACE: _hugging_face,
-    "GPT2BPETokenizer": _gpt2,
-    "GPTSentencePieceTokenizer": _sentencepiece,
-    "Llama2Tokenizer": _sentencepiece,
-    "NullTokenizer": _null,
-    "SentencePieceTokenizer": _sentencepiece,
-    "TikTokenizer": _tiktoken,
-}
+def _refuse(option: str, hint: str) -> None:
+    raise UsageError(f"{option} is not supported", hint=hint)

@@ -93,7 +93,7 @@ def name_of(parameter: Any) -> str:
 
 
 def _unknown_option(name: str, command: Any, path: str, words: Sequence[str]) -> UsageError:
-    if megatron_options.applies_to(command.name, name):
+    if command.name == megatron_options.COMMAND and name in megatron_options.OPTIONS:
         hint = "pass --preset megatron for the options of Megatron's preprocess_data.py"
     elif command.name == "shard-plan" and _EXPERT_OR_VIRTUAL.match(name):
         hint = f"leave out {name}: it does not change which samples a rank reads"
@@ -102,7 +102,7 @@ def _unknown_option(name: str, command: Any, path: str, words: Sequence[str]) ->
     else:
         known = [each for option in options_of(command) for each in names_of(option)]
         wide = "--help" if common_options(command) == options_of(command) else "--help-all"
-        known += megatron_options.options_of_preset(command.name, words)
+        known += megatron_options.OPTIONS if megatron_options.uses_preset(words) else ()
         meanings = {synonym: option for synonym, option in _SYNONYMS.items() if option in known}
         meanings |= {option: option for option in known}
         found = meanings.get(closest(name, meanings) or "")
