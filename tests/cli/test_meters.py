@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.command_line import tokshard
 from support.tokenize_runs import TOKENIZER, write_jsonl
 from tokshard.cli import meters
-from tokshard.cli.meters import LogMeter, TerminalMeter, Tracker, bar_line, log_line
+from tokshard.cli.meters import Meter, Tracker
 from tokshard.core.progress import ProgressUpdate
 
 
@@ -29,11 +29,11 @@ def lines_of(updates, *, total, columns, seconds=1.0, activity="encoding", resum
     clock = Clock()
     tracker = Tracker(clock)
     tracker.start(activity, total, resumed)
-    lines = [bar_line(tracker.snapshot(), columns)]
+    lines = [tracker.bar_line(columns)]
     for update in updates:
         clock.now += seconds
         tracker.update(update)
-        lines.append(bar_line(tracker.snapshot(), columns))
+        lines.append(tracker.bar_line(columns))
     return lines
 
 
@@ -63,6 +63,33 @@ def test_resumed_work_counts_for_the_share_and_not_for_the_rate():
     assert "600 kB/s" in line
 
 
+def test_a_narrow_line_has_fewer_parts():
+    steps = [
+        ProgressUpdate(done * 6_150_000, done * 3000, done * 3_100_000, content_bytes=done * 12_300_000)
+        for done in range(1, 6)
+    ]
+    lines = {
+        columns: lines_of(steps, total=60_000_000, columns=columns)[-1]
+        for columns in (100, 79, 60, 40, 20, 9)
+    }
+    assert lines == {
+        100: "encoding ━━━━╸────  51%  30.8 MB of 60.0 MB  12.3 MB/s of text  0:00:05  ETA 0:00:05  "
+        "3.10M tokens/s",
+        79: "encoding ━━━━────  51%  12.3 MB/s of text  0:00:05  ETA 0:00:05  3.10M tokens/s",
+        60: "encoding ━━━━━━━───────  51%  12.3 MB/s of text  ETA 0:00:05",
+        40: "encoding ━━━━━━╸──────  51%  ETA 0:00:05",
+        20: "encoding ━━━───  51%",
+        9: "encoding",
+    }
+
+
+def test_hostile_names_are_harmless_and_log_lines_too():
+    tracker = Tracker(Clock())
+    tracker.start("reading \x1b[2J\n", None, 0)
+    assert "\x1b" not in tracker.bar_line(79) + tracker.log_line()
+    assert "\n" not in tracker.bar_line(79) + tracker.log_line()
+
+
 def test_the_rate_of_text_is_shown_and_the_time_left_is_that_of_the_input():
     steps = [
         ProgressUpdate(done * 600_000, done, done, content_bytes=done * 3_000_000) for done in range(1, 101)
@@ -75,7 +102,7 @@ def test_the_rate_of_text_is_shown_and_the_time_left_is_that_of_the_input():
     for step in steps[:2]:
         tracker.update(step)
         clock.now += 1
-    assert ", 1.50 MB/s of text, " in log_line(tracker.snapshot())
+    assert ", 1.50 MB/s of text, " in tracker.log_line()
 
 
 def test_the_rate_follows_a_change_of_speed():
@@ -89,9 +116,9 @@ def test_the_time_moves_without_an_update():
     clock = Clock()
     tracker = Tracker(clock)
     tracker.start("loading the tokenizer", None, 0)
-    assert bar_line(tracker.snapshot(), 79) == "loading the tokenizer  0:00:00"
+    assert tracker.bar_line(79) == "loading the tokenizer  0:00:00"
     clock.now += 3661
-    assert bar_line(tracker.snapshot(), 79) == "loading the tokenizer  1:01:01"
+    assert tracker.bar_line(79) == "loading the tokenizer  1:01:01"
 
 
 def test_without_a_total_counts_are_shown():
@@ -116,30 +143,30 @@ def test_a_log_line_names_everything_that_is_known():
     clock = Clock()
     tracker = Tracker(clock)
     tracker.start("merging", 10_000_000, 0)
-    assert log_line(tracker.snapshot()) == "0:00:00 merging: 0%, 0 B of 10.0 MB"
+    assert tracker.log_line() == "0:00:00 merging: 0%, 0 B of 10.0 MB"
     tracker.update(ProgressUpdate())
     clock.now += 30
     tracker.update(ProgressUpdate(5_000_000, 10, 0))
-    assert log_line(tracker.snapshot()) == (
+    assert tracker.log_line() == (
         "0:00:30 merging: 50%, 5.00 MB of 10.0 MB, 167 kB/s, 10 documents, ETA 0:00:30"
     )
 
 
-@pytest.mark.parametrize("kind", [LogMeter, TerminalMeter])
-def test_a_thread_refreshes_until_the_end(kind, monkeypatch, capsys):
+@pytest.mark.parametrize("animated", [False, True])
+def test_a_thread_draws_until_the_end(animated, monkeypatch, capsys):
     monkeypatch.setattr(meters, "_LOG_SECONDS", 0.001)
     monkeypatch.setattr(meters, "_REDRAW_SECONDS", 0.001)
-    refreshed = threading.Semaphore(0)
+    drawn = threading.Semaphore(0)
 
-    class Counting(kind):
-        def _refresh(self):
-            super()._refresh()
-            refreshed.release()
+    class Counting(Meter):
+        def _draw(self):
+            super()._draw()
+            drawn.release()
 
-    meter = Counting()
+    meter = Counting(animated=animated)
     meter.start("merging", 100)
     for _ in range(3):
-        assert refreshed.acquire(timeout=60)
+        assert drawn.acquire(timeout=60)
     meter.message("a message")
     meter.finish()
     written = capsys.readouterr().err
@@ -147,7 +174,7 @@ def test_a_thread_refreshes_until_the_end(kind, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
     assert written.count("merging") >= 3
     assert "a message\n" in written
-    if kind is TerminalMeter:
+    if animated:
         assert written.endswith("\r\x1b[K")
         assert written.count("\n") == 1
 
@@ -200,7 +227,7 @@ def test_a_meter_ends_in_order_if_a_signal_came_before_its_thread_started(monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
-    meter = LogMeter()
+    meter = Meter(animated=False)
     with pytest.raises(KeyboardInterrupt):
         meter.start("encoding")
     meter.finish()
