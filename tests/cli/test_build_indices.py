@@ -27,7 +27,7 @@ def workshop(tmp_path, monkeypatch):
 def test_the_bare_run_builds_and_says_what(workshop):
     done = tokshard(*BUILD, "--split", "9,1", "--epochs", 2, "--cache-dir", "cache", *NAMES, cwd=workshop)
     assert (done.returncode, done.stderr) == (0, UNKNOWN)
-    header, train, valid, epochs, indexes, time, following = done.stdout.splitlines()
+    header, train, valid, epochs, _, indexes, time, following = done.stdout.splitlines()
     assert header.split() == [
         *("dataset", "split", "samples", "epochs", "documents", "tokens", "index", "size")
     ]

@@ -57,9 +57,13 @@ def test_screens_are_as_wide_as_the_terminal(products, tmp_path, columns):
         check_screen(done.stdout)
         drawn = [line for line in done.stdout.split("\n") if re.search("[█▏▎▍▌▋▊▉│]", line)]
         assert all(len(line) <= columns for line in drawn)
-    # The table of the cache: side by side where there is room, and otherwise one under the other.
-    is_table = any(line.startswith("dataset ") and "hash" in line for line in done.stdout.split("\n"))
-    assert is_table == (columns == 240)
+    # The table of the cache: a narrow terminal hides columns, and names these.
+    start, *rows = done.stdout.partition("Entries\n")[2].split("\n")[:6]
+    header = start.split()
+    assert ("hash" in header) == (columns == 240)
+    assert {"dataset", "split", "samples", "state"} <= {*header}
+    assert all(len(line) <= columns for line in (start, *rows))
+    assert ("hidden: " in done.stdout) == (columns < 240)
 
 
 def test_a_pipe_has_no_width(products):

@@ -155,7 +155,10 @@ def test_inspect_shows_packed_indexes_on_pages(workshop):
     assert run(*BUILD, "--seq-length", 32, *PACK, "--num-samples", "none").returncode == 0
     listed = run("inspect", "packed").stdout
     header, *rows = lines_of(listed)[lines_of(listed).index("Packed samples") + 2 :]
-    assert header == "dataset split sequence samples fill documents cut concat tokens in these concat"
+    assert (
+        header
+        == "dataset split sequence samples fill documents cut concat cuts tokens in these concat tokens"
+    )
     assert [row.split()[:3] for row in rows] == [["data/web", "train", "16"], ["data/web", "train", "32"]]
     for path, expected in (
         ("packed", ("Tokens in documents that are cut", "data/web, train, 32: samples by the number of")),

@@ -153,9 +153,9 @@ def test_ranks_that_read_alike_share_a_line(mixture, tmp_path):
     header, *ranks = shown[shown.index("Ranks") + 1 :]
     assert header.split() == ["ranks", "tensor", "data", "pipeline", "fields", "read"]
     assert [" ".join(line.split()) for line in ranks] == [
-        "ranks 0, 2 0 0-1 0 tokens, position_ids, attention_mask",
-        "ranks 1, 3, 5 and 1 more 1 0-1 0-1 nothing: other ranks send it",
-        "ranks 4, 6 0 0-1 1 labels, loss_mask, attention_mask",
+        "0, 2 0 0-1 0 tokens, position_ids, attention_mask",
+        "1, 3, 5 and 1 more 1 0-1 0-1 nothing: other ranks send it",
+        "4, 6 0 0-1 1 labels, loss_mask, attention_mask",
     ]
 
 

@@ -16,6 +16,7 @@ from tokshard.cli import options, rendering, terminal
 from tokshard.cli.command_run import command_run
 from tokshard.cli.declarations import choice, number, switch, text
 from tokshard.core.formatting import count, duration, percent, shown_path, visible
+from tokshard.core.presentation import Section, Table
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -340,8 +341,8 @@ def _show(report: BlendReport, options: BlendOptions, following: str | None) -> 
 
 def _show_plan(report: BlendReport) -> None:
     header = ("source", "share", "samples", "in its index", "epochs", "tokens of an epoch")
+    sections = []
     for split in report.splits:
-        rendering.line(f"{split.name}: {split.kind_name}, {count(split.samples)} samples")
         rows = [
             (
                 source.path_prefix,
@@ -353,8 +354,9 @@ def _show_plan(report: BlendReport) -> None:
             )
             for source in split.sources
         ]
-        rendering.table(header, rows)
-        rendering.line()
+        title = f"{split.name}: {split.kind_name}, {count(split.samples)} samples"
+        sections.append(Section(title, [Table(header, rows, hide=("tokens of an epoch", "in its index"))]))
+    rendering.show(sections)
 
 
 def _next(report: BlendReport, options: BlendOptions, path: str) -> str:

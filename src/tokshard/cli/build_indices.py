@@ -210,7 +210,8 @@ def _show(report: BuildIndicesReport, following: str | None) -> None:
     rendering.table([*header, "sequence length"] if several_lengths else header, rows, left=(0, 1, 6))
     _show_epochs(report.epoch_sizes)
     packing = describe(report)
-    rendering.show(packing, continued=True)
+    rendering.line()
+    rendering.show(packing)
     if packing:
         rendering.line()
     rendering.outcome(_outcome(report, following))

@@ -1,6 +1,6 @@
-"""The one renderer of the commands: lines, facts, tables, bars and strips, as wide as the terminal.
+"""The one renderer of the commands: sections of lines, facts, tables and charts, as wide as the terminal.
 
-All text is made harmless here, so views pass what they have; numbers, sizes, times and paths are formatted by
+All text is made harmless here; numbers, sizes, times and paths are formatted by
 :mod:`tokshard.core.formatting`. rich sets colors, measures characters that are two cells wide, and leaves out
 what a file or a pipe cannot show; its markup is never used.
 """
@@ -16,15 +16,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tokshard.cli import terminal
-from tokshard.core.formatting import Facts, Table, count, visible
+from tokshard.core.formatting import visible
 from tokshard.core.presentation import (
+    Aside,
     BarChart,
     Block,
     FactList,
+    Facts,
     Lane,
     LaneChart,
-    Paragraph,
     Section,
+    Table,
+    first_lines,
 )
 
 if TYPE_CHECKING:
@@ -37,8 +40,11 @@ _LABEL_CELLS = 12
 _STRIP_LABEL_CELLS = 14
 _BAR_CELLS = 40
 _SMALLEST_BAR = 10
-_SEVERITIES = ("error", "warning", "note")
+_LANE_CELLS = 64
+_SHORTEST_CELL = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
+_LETTERS = string.ascii_uppercase + string.ascii_lowercase
+_SPREAD = "░"
 
 
 def width() -> int:
@@ -47,7 +53,7 @@ def width() -> int:
 
 
 def line(text: object = "") -> None:
-    """Print a line of results; it is never cut."""
+    """Print a line of results; it is never shortened."""
     terminal.say(visible(text))
 
 
@@ -56,132 +62,182 @@ def tell(text: object) -> None:
     terminal.tell(visible(text))
 
 
-def lines(texts: Sequence[object], limit: int, more: str = "and {rest} more") -> None:
-    """Print lines, at most ``limit`` of them, and then how many more there are.
-
-    Args:
-        texts: The lines.
-        limit: The largest number of lines to print.
-        more: The line for the rest, with ``{rest}``.
-    """
-    for text in texts[:limit]:
+def lines(texts: Sequence[str], limit: int, more: str) -> None:
+    """Print at most ``limit`` lines."""
+    for text in first_lines(texts, limit, more.replace("rest", "")):
         line(text)
-    if len(texts) > limit:
-        line(more.format(rest=count(len(texts) - limit)))
 
 
-def heading(text: str, detail: str = "") -> None:
-    """Print a title and a detail behind it."""
-    _say(_text(text, "bold"), *([_text(f"  {detail}", "dim")] if detail else []))
+def findings(found: Iterable[Finding], indent: str = "") -> None:
+    """Print findings."""
+    from tokshard.core.findings import finding_lines
+
+    for text in finding_lines(found, indent):
+        line(text)
+
+
+def outcome(facts: Iterable[tuple[str, object]]) -> None:
+    """Print what was done."""
+    for label, text in facts:
+        line(f"{label}: {text}")
 
 
 def facts(facts: Facts) -> None:
-    """Print labels and their values, one below the other; an empty label continues the one above."""
+    """Print facts."""
+    _show_facts(facts)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> None:
+    """Print a table."""
+    _show_table(Table(header, rows, left), ())
+
+
+def show(sections: Sequence[Section]) -> None:
+    """Print sections, a blank line between them; sections for pages only are left out."""
+    hidden: Sequence[str] = ()
+    shown = [section for section in sections if section.blocks or not section.page_only]
+    for number, section in enumerate(shown):
+        if number:
+            line()
+        if section.title:
+            _say(_text(section.title, "bold"))
+        for block in section.blocks:
+            if isinstance(block, Table):
+                hidden = _show_table(block, hidden)
+            else:
+                _show_block(block)
+
+
+def _show_block(block: Block) -> None:
+    match block:
+        case str():
+            line(block)
+        case Aside():
+            line(block.text)
+        case FactList():
+            _show_facts(block.facts)
+        case BarChart():
+            _show_bars(block)
+        case LaneChart():
+            _show_lanes(block)
+
+
+def _show_facts(facts: Facts) -> None:
     cells = max([_LABEL_CELLS, *(len(label) for label, _ in facts)])
     for label, value in facts:
         _say(_text(f"{label:<{cells}} ", "cyan"), _text(value))
 
 
-def findings(findings: Iterable[Finding], indent: str = "") -> None:
-    """Print findings with their hints, errors first."""
-    for found in sorted(findings, key=lambda found: _SEVERITIES.index(found.severity)):
-        line(f"{indent}{found.severity}: {found.code}: {found.message}")
-        if found.hint:
-            line(f"{indent}  hint: {found.hint}")
-
-
-def outcome(facts: Iterable[tuple[str, object]]) -> None:
-    """Print the end of a command: what was written, how long it took, and the next command to type."""
-    for label, text in facts:
-        line(f"{label}: {text}")
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: Sequence[int] = (0,)) -> None:
-    """Print a table; where the terminal is too narrow for it, the cells of a row one below the other.
-
-    A :class:`~tokshard.core.formatting.Table` is printed by ``table(*found)``.
-
-    Args:
-        header: The names of the columns.
-        rows: The cells.
-        left: The columns that are aligned to the left; all others are numbers.
-    """
+def _show_table(table: Table, hidden_above: Sequence[str]) -> Sequence[str]:
+    """Print a table, and the columns that do not fit unless the table above named them; return these."""
     from rich.cells import cell_len
 
-    texts = [[visible(cell) for cell in row] for row in rows]
-    widths = [max(map(cell_len, column)) for column in zip(header, *texts, strict=True)]
-    if _is_for_eyes() and sum(widths) + 2 * (len(widths) - 1) > width():
-        _records(header, texts)
-        return
-    for number, row in enumerate([list(header), *texts]):
+    if table.caption:
+        line(table.caption)
+    texts = [[visible(cell) for cell in row] for row in (table.header, *table.rows)]
+    widths = _fitted(table, [max(map(cell_len, column)) for column in zip(*texts, strict=True)])
+    for number, row in enumerate(texts):
         cells = []
-        for place, (cell, cells_wide) in enumerate(zip(row, widths, strict=True)):
+        for column, cells_wide in widths.items():
+            cell = _shortened(row[column], cells_wide)
             space = " " * (cells_wide - cell_len(cell))
-            cells.append(cell + space if place in left else space + cell)
+            cells.append(cell + space if column in table.left else space + cell)
         _say(_text("  ".join(cells).rstrip(), "" if number else "cyan"))
+    hidden = [name for column, name in enumerate(table.header) if column not in widths]
+    if hidden and hidden != hidden_above:
+        _say(_text(f"hidden: {', '.join(hidden)} (widen the terminal, or --json)", "dim"))
+    return hidden
 
 
-def _is_for_eyes() -> bool:
+def _fitted(table: Table, widths: Sequence[int]) -> dict[int, int]:
+    """Return the width of each column that is shown: first columns are hidden, then texts are shortened."""
+    shown = dict(enumerate(widths))
     # Lines in a file or a pipe are not limited.
-    return sys.stdout.isatty() or bool(os.environ.get("COLUMNS"))
+    room = width() if sys.stdout.isatty() or os.environ.get("COLUMNS") else sum(widths) + 2 * len(widths)
+
+    def excess() -> int:
+        return sum(shown.values()) + 2 * (len(shown) - 1) - room
+
+    for name in table.hide:
+        if excess() > 0:
+            del shown[table.header.index(name)]
+    for column in reversed(table.left):
+        if column in shown and shown[column] > _SHORTEST_CELL:
+            shown[column] = max(_SHORTEST_CELL, shown[column] - max(0, excess()))
+    return shown
 
 
-def _records(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    cells = max(map(len, header[1:]), default=0)
-    for row in rows:
-        _say(_text(row[0], "bold"))
-        for name, cell in zip(header[1:], row[1:], strict=True):
-            _say(_text(f"  {name:<{cells}}  ", "cyan"), _text(cell))
+def _shortened(text: str, cells: int) -> str:
+    """Return a text of at most ``cells`` cells: the middle of a longer one is left out."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= cells:
+        return text
+    before = (cells - 1) // 3
+    end = set_cell_size(text[::-1], cells - 1 - before)[::-1]
+    return f"{set_cell_size(text, before)}…{end}"
 
 
-def bars(rows: Sequence[tuple[str, float, str]], full_value: float | None = None) -> None:
-    """Print a bar for each row of (label, value, note).
-
-    Args:
-        rows: The rows.
-        full_value: The value of a bar of full width; None for the largest value.
-    """
-    if not rows:
-        return
-    labels = max(len(label) for label, _, _ in rows)
-    notes = max(len(note) for _, _, note in rows)
-    full = max(_SMALLEST_BAR, min(_BAR_CELLS, width() - labels - notes - 3))
-    most = full_value or max(value for _, value, _ in rows)
-    for label, value, note in rows:
-        drawn = bar(value / most if most else 0.0, full)
-        _say(_text(f"{label:>{labels}} │"), _text(f"{drawn:<{full}}", "green"), _text(f" {note}"))
+def _show_bars(chart: BarChart) -> None:
+    line(chart.caption)
+    labels = max((len(bar.label) for bar in chart.bars), default=0)
+    notes = max((len(bar.note) for bar in chart.bars), default=0)
+    cells = max(_SMALLEST_BAR, min(_BAR_CELLS, width() - labels - notes - 3))
+    full = chart.full or max((bar.value for bar in chart.bars), default=0.0)
+    for bar in chart.bars:
+        drawn = bar_of(bar.value / full if full else 0.0, cells)
+        _say(_text(f"{bar.label:>{labels}} │"), _text(f"{drawn:<{cells}}", "green"), _text(f" {bar.note}"))
 
 
-def strip(label: str, cells: str, note: str = "") -> None:
-    """Print a line of character cells between two edges, its label before and a note behind it."""
-    _say(_text(f"{label:>{_STRIP_LABEL_CELLS}} │"), _text(cells), _text(f"│ {note}".rstrip()))
-
-
-def filled(parts: Sequence[tuple[float, float]], total: float, cells: int) -> str:
-    """Return a bar of ``cells`` characters for 0 to ``total``, filled where the parts (first, stop) are.
-
-    Example:
-        >>> filled([(0, 50)], 100, 8), filled([(25, 30), (99, 100)], 100, 8)
-        ('████    ', '  ▍    ▏')
-    """
-    drawn = []
-    for cell in range(cells):
-        low, high = cell * total / cells, (cell + 1) * total / cells
-        share = sum(max(0.0, min(high, stop) - max(low, first)) for first, stop in parts)
-        level = round(8 * share / (high - low)) if share else 0
-        drawn.append(_EIGHTHS[max(level, 1) if share else 0])
-    return "".join(drawn)
-
-
-def bar(share: float, cells: int) -> str:
+def bar_of(share: float, cells: int) -> str:
     """Return a bar that fills a share of the cells, to an eighth of one; it shows anything above 0.
 
     Example:
-        >>> bar(1, 4), bar(0.3, 4), bar(0.00001, 4), bar(0, 4)
+        >>> bar_of(1, 4), bar_of(0.3, 4), bar_of(0.00001, 4), bar_of(0, 4)
         ('████', '█▎', '▏', '')
     """
     eighths = max(round(share * cells * 8), 1 if share > 0 else 0)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _show_lanes(chart: LaneChart) -> None:
+    line(chart.caption)
+    cells = max(16, min(_LANE_CELLS, width() - 40))
+    for lane in chart.lanes:
+        drawn = "".join(_letters(lane, cells)) if chart.by_color else _filled(lane, cells)
+        _say(_text(f"{lane.label:>{_STRIP_LABEL_CELLS}} │"), _text(drawn), _text(f"│ {lane.note}".rstrip()))
+    if chart.by_color:
+        _show_facts([(_letter(number), name) for number, name in enumerate(chart.keys)])
+
+
+def _letters(lane: Lane, cells: int) -> Iterator[str]:
+    for cell in range(cells):
+        middle = (cell + 0.5) / cells
+        colors = [span.color for span in lane.spans if span.start <= middle < span.stop]
+        yield _letter(colors[0]) if colors else " "
+
+
+def _letter(number: int) -> str:
+    # Datasets after the last letter share a mark.
+    return _LETTERS[number] if number < len(_LETTERS) else "?"
+
+
+def _filled(lane: Lane, cells: int) -> str:
+    """Return a strip of cells that are filled where the spans of a lane are, to an eighth of one.
+
+    Example:
+        >>> from tokshard.core.presentation import Span
+        >>> _filled(Lane("", [Span(0.25, 0.3, ""), Span(0.99, 1, "")]), 8)
+        '  ▍    ▏'
+    """
+    if any(span.shade < 1 for span in lane.spans):
+        return _SPREAD * cells
+    drawn = []
+    for cell in range(cells):
+        low, high = cell / cells, (cell + 1) / cells
+        share = sum(max(0.0, min(high, span.stop) - max(low, span.start)) for span in lane.spans)
+        drawn.append(_EIGHTHS[max(round(8 * cells * share), 1) if share else 0])
+    return "".join(drawn)
 
 
 def _text(value: object, style: str = "") -> Text:
@@ -214,69 +270,3 @@ def _console() -> Console:
         emoji=False,
         highlight=False,
     )
-
-
-_LANE_CELLS = 64
-_LETTERS = string.ascii_uppercase + string.ascii_lowercase
-_SPREAD = "░"
-
-
-def show(sections: Sequence[Section], *, continued: bool = False) -> None:
-    """Print sections; sections for pages only are left out.
-
-    Args:
-        sections: The sections.
-        continued: Whether other output precedes them; otherwise, the first is printed without its title.
-    """
-    shown = [section for section in sections if section.blocks or not section.page_only]
-    for number, section in enumerate(shown):
-        if number or continued:
-            line()
-            heading(section.title)
-        for block in section.blocks:
-            _show_block(block)
-
-
-def _show_block(block: Block) -> None:
-    match block:
-        case FactList():
-            facts(block.facts)
-        case Table():
-            if block.caption:
-                line(block.caption)
-            table(block.header, block.rows, block.left)
-        case BarChart():
-            line(block.caption)
-            bars([(bar.label, bar.value, bar.note) for bar in block.bars], block.full)
-        case LaneChart():
-            _show_lanes(block)
-        case Paragraph():
-            line(block.text)
-
-
-def _show_lanes(chart: LaneChart) -> None:
-    line(chart.caption)
-    cells = max(16, min(_LANE_CELLS, width() - 40))
-    for lane in chart.lanes:
-        drawn = "".join(_colors(lane, cells)) if chart.by_color else _filled(lane, cells)
-        strip(lane.label, drawn, lane.note)
-    if chart.by_color:
-        facts([(_letter(number), name) for number, name in enumerate(chart.keys)])
-
-
-def _colors(lane: Lane, cells: int) -> Iterator[str]:
-    for cell in range(cells):
-        middle = (cell + 0.5) / cells
-        found = [span.color for span in lane.spans if span.start <= middle < span.stop]
-        yield _letter(found[0]) if found else " "
-
-
-def _letter(number: int) -> str:
-    # Datasets after the last letter share a mark.
-    return _LETTERS[number] if number < len(_LETTERS) else "?"
-
-
-def _filled(lane: Lane, cells: int) -> str:
-    if any(span.shade < 1 for span in lane.spans):
-        return _SPREAD * cells
-    return filled([(span.start, span.stop) for span in lane.spans], 1, cells)

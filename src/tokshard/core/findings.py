@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from tokshard.core.codec import Count, Record
 from tokshard.errors import TokshardError, raise_exhaustion
@@ -46,6 +46,15 @@ class Finding(Record):
     def is_problem(self) -> bool:
         """True for errors and warnings."""
         return self.severity != "note"
+
+
+def finding_lines(findings: Iterable[Finding], indent: str = "") -> Iterator[str]:
+    """Return lines with the findings and their hints, errors first."""
+    severities = get_args(Severity)
+    for finding in sorted(findings, key=lambda finding: severities.index(finding.severity)):
+        yield f"{indent}{finding.severity}: {finding.code}: {finding.message}"
+        if finding.hint:
+            yield f"{indent}  hint: {finding.hint}"
 
 
 @dataclass(slots=True)

@@ -5,26 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence, Sized
-from typing import Any, NamedTuple, Protocol
-
-Facts = Sequence[tuple[str, object]]
-"""Pairs of label and value; an empty label continues the previous one."""
-
-
-class Table(NamedTuple):
-    """A table of formatted cells.
-
-    Attributes:
-        header: The column names.
-        rows: The cells.
-        left: The left-aligned columns; all others are right-aligned.
-        caption: The title of the table.
-    """
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    left: Sequence[int] = (0,)
-    caption: str = ""
+from typing import Any, Protocol
 
 
 def count(number: int) -> str:

@@ -1,15 +1,18 @@
-"""Descriptions of products for people: sections of facts, tables and charts.
+"""Descriptions for people: sections of lines, facts, tables and charts.
 
-The same description is shown in the terminal (:mod:`tokshard.cli.rendering`) and on an HTML page
+The same sections are shown in the terminal (:mod:`tokshard.cli.rendering`) and on an HTML page
 (:mod:`tokshard.checks.inspect.page`). Texts are unescaped: renderers must escape them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tokshard.core.formatting import Facts, Table
+from tokshard.core.formatting import count
+
+Facts = Sequence[tuple[str, object]]
+"""Pairs of label and value; an empty label continues the previous one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,25 @@ class FactList:
     """Labels and their values, one below the other; an empty label continues the one above."""
 
     facts: Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of formatted cells.
+
+    Attributes:
+        header: The column names.
+        rows: The cells.
+        left: The left-aligned columns; all others are right-aligned.
+        caption: The title of the table.
+        hide: Names of columns that a narrow terminal hides, the least important first.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: Sequence[int] = (0,)
+    caption: str = ""
+    hide: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +137,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A row of spans with a label before it and a note behind it, which the terminal alone shows."""
+    """A row of spans with a label before it and a note behind it."""
 
     label: str
     spans: Sequence[Span]
@@ -129,32 +151,29 @@ class LaneChart:
     Attributes:
         caption: What they show.
         lanes: The lanes.
-        below: Labels at the left, in the middle and at the right below.
+        across: The axis below them, on a page.
         keys: The names of the colors, if no label names them.
         by_color: Whether the colors of the spans matter more than where they are.
-        across: The axis of a page's chart, instead of ``below``.
         spread: The meaning of a span with a shade below 1.
     """
 
     caption: str
     lanes: Sequence[Lane]
-    below: tuple[str, str, str]
+    across: Axis
     keys: Sequence[str] = ()
     by_color: bool = False
-    across: Axis | None = None
     spread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Paragraph:
-    """A text; ``good`` where it is good news, ``soft`` where it is an aside."""
+class Aside:
+    """A text that explains or limits what is shown."""
 
     text: str
-    good: bool = False
-    soft: bool = False
 
 
-Block = FactList | Table | BarChart | CurveChart | LaneChart | Paragraph
+Block = str | FactList | Table | BarChart | CurveChart | LaneChart | Aside
+"""A part of a section; a plain text is a line in the terminal, and a paragraph on a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +181,7 @@ class Section:
     """A part of a description.
 
     Attributes:
-        title: Its heading.
+        title: Its heading; empty for the summary, or for lines that need none.
         blocks: Its content.
         page_only: Blocks that follow on a page, where there is more room.
     """
@@ -170,3 +189,15 @@ class Section:
     title: str
     blocks: Sequence[Block]
     page_only: Sequence[Block] = ()
+
+
+def first_lines(texts: Sequence[str], limit: int, more: str = "  and {} more") -> Iterator[str]:
+    """Return at most ``limit`` texts, and a line with the number of the others.
+
+    Example:
+        >>> list(first_lines(["a", "b", "c"], 2)), list(first_lines(["a"], 2))
+        (['a', 'b', '  and 1 more'], ['a'])
+    """
+    yield from texts[:limit]
+    if len(texts) > limit:
+        yield more.format(count(len(texts) - limit))

@@ -15,18 +15,15 @@ _LONGEST = 100_000
 
 
 def linear_axis(title: str, most: float, *, whole: bool = True) -> Axis:
-    """Return an axis from 0 to ``most`` with 3 to 6 ticks at round values, the first one at 0.
-
-    Args:
-        title: Its title, with the unit.
-        most: The value at its end, above 0.
-        whole: Whether values are whole numbers.
+    """Return an axis from 0 to ``most``, which is above 0, with 3 to 6 ticks at round values.
 
     Example:
         >>> [tick.label for tick in linear_axis("samples", 4000).ticks]
         ['0', '1,000', '2,000', '3,000', '4,000']
     """
-    step = _round_step(most, whole=whole)
+    scale = math.pow(10, math.floor(math.log10(most / 4)))
+    step = next(step * scale for step in _STEPS if most / (step * scale) <= 5)
+    step = max(1, round(step)) if whole else step
     values = [number * step for number in range(int(most / step * (1 + 1e-9)) + 1)]
     return Axis(title, [Tick(value / most, _label(value)) for value in values])
 
@@ -45,12 +42,6 @@ def log_axis(title: str, most: float) -> Axis:
 def log_position(value: float, most: float) -> float:
     """Return the position of a value on :func:`log_axis`."""
     return math.log(value) / math.log(max(most, 2))
-
-
-def _round_step(most: float, *, whole: bool) -> float:
-    scale = math.pow(10, math.floor(math.log10(most / 4)))
-    step = next(step * scale for step in _STEPS if most / (step * scale) <= 5)
-    return max(1, round(step)) if whole else step
 
 
 def _label(value: float) -> str:

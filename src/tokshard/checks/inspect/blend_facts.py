@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tokshard.checks.inspect.axes import SHARES, linear_axis
-from tokshard.checks.inspect.facts import SUMMARY_TITLE, Facts, mismatch_facts
+from tokshard.checks.inspect.facts import Facts, mismatch_facts
 from tokshard.checks.inspect.packing_facts import describe_cached, describe_job_options
-from tokshard.core.formatting import Table, count, counted, percent, tokenizer_name
+from tokshard.core.formatting import count, counted, percent, tokenizer_name
 from tokshard.core.presentation import (
+    Aside,
     Bar,
     BarChart,
     Block,
     FactList,
-    Paragraph,
     Section,
+    Table,
 )
 from tokshard.samples.blend.certificate import SourceCertificate
 from tokshard.samples.blend.document import BlendDocument, BlendSplit
@@ -38,7 +39,7 @@ def describe_blend(document: BlendDocument, path: str) -> list[Section]:
         *mismatch_facts(document.tokenizer_mismatches),
     ]
     sections = [
-        Section(SUMMARY_TITLE, [FactList(facts)]),
+        Section("", [FactList(facts)]),
         *(describe_split(name, split) for name, split in document.splits.items()),
     ]
     packed = list(_packed_sources(document))
@@ -90,7 +91,9 @@ def describe_split(name: str, split: BlendSplit) -> Section:
         *("source", "weight", "share", "samples", "tokens", "epochs"),
         *("documents read", "times each", "error (samples)"),
     )
-    blocks: list[Block] = [Table(header, rows)]
+    blocks: list[Block] = [
+        Table(header, rows, hide=("error (samples)", "times each", "documents read", "tokens"))
+    ]
     if split.kind != "single":
         blocks.append(weight_error_line(certificate.weight_error))
     shown = certificate.sources[:SHOWN_SOURCES]
@@ -100,10 +103,9 @@ def describe_split(name: str, split: BlendSplit) -> Section:
     return Section(title, blocks, [*notes, shares_chart(shares), _epochs_chart(shown), *more])
 
 
-WEIGHT_ERROR_NOTE = Paragraph(
+WEIGHT_ERROR_NOTE = Aside(
     "Weight error: the samples drawn from a source so far, compared with its weight times all samples drawn "
-    "so far.",
-    soft=True,
+    "so far."
 )
 
 
@@ -137,13 +139,13 @@ def _times(least: int, most: int) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def weight_error_line(largest: float) -> Paragraph:
+def weight_error_line(largest: float) -> str:
     """Return the line with the largest weight error of any source."""
-    return Paragraph(f"Weight error over the run: max. deviation {largest:.2f} samples")
+    return f"Weight error over the run: max. deviation {largest:.2f} samples"
 
 
-def more_sources(sources: int) -> list[Paragraph]:
+def more_sources(sources: int) -> list[Aside]:
     """Return a note if a chart does not show all sources."""
     if sources <= SHOWN_SOURCES:
         return []
-    return [Paragraph(f"{count(sources - SHOWN_SOURCES)} more are in the table.", soft=True)]
+    return [Aside(f"{count(sources - SHOWN_SOURCES)} more are in the table.")]

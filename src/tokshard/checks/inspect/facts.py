@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from tokshard.checks.inspect.axes import log_axis, log_position
 from tokshard.core.formatting import (
     SPACE,
-    Table,
     count,
     counted,
     percent,
@@ -17,12 +16,13 @@ from tokshard.core.formatting import (
     tokenizer_name,
 )
 from tokshard.core.presentation import (
+    Aside,
     Bar,
     BarChart,
     CurveChart,
     FactList,
-    Paragraph,
     Section,
+    Table,
 )
 from tokshard.dataset.pieces import shuffle_text
 from tokshard.dataset.plan import TokenizeParameters
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from tokshard.core.lengths import LengthSummary
     from tokshard.dataset.manifest import Manifest
 
-SUMMARY_TITLE = "Summary"
 Facts = list[tuple[str, object]]
 
 
@@ -60,14 +59,14 @@ def describe_dataset(summary: DatasetSummary, frequencies: TokenFrequencies | No
         facts.append(("manifest", "none: the structure is sound, but the content is unverified"))
     else:
         facts += _manifest_facts(summary.manifest)
-    sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
+    sections = [Section("", [FactList(facts)])]
     if summary.document_lengths.count:
         columns = ("tokens in a document", "documents")
         chart = lengths_chart("Documents by length", columns, summary.document_lengths)
         sections.append(
             Section(
                 "Document lengths",
-                [Paragraph(range_of(summary.document_lengths, "tokens per document")), chart],
+                [range_of(summary.document_lengths, "tokens per document"), chart],
             )
         )
     if frequencies is not None and frequencies.distinct:
@@ -169,8 +168,8 @@ def _describe_frequencies(found: TokenFrequencies) -> Section:
     if found.tail:
         caption = "Least frequent tokens that occur"
         tables.append(_token_table(caption, found.tail, found.counted, with_text=with_text))
-    note = Paragraph(_TEXT_NOTE if with_text else _NO_TEXT_NOTE, soft=True)
-    return Section("Token frequency", [Paragraph(text), _rank_curve(found), *tables, note])
+    note = Aside(_TEXT_NOTE if with_text else _NO_TEXT_NOTE)
+    return Section("Token frequency", [text, _rank_curve(found), *tables, note])
 
 
 _TEXT_NOTE = (
@@ -219,9 +218,9 @@ def describe_document(summary: DocumentSummary) -> list[Section]:
         ("tokens", f"{shown}{rest}" if shown else "none"),
     ]
     if summary.text is None:
-        return [Section(SUMMARY_TITLE, [FactList([*facts, ("text", "pass --tokenizer to see it")])])]
-    lines = [Paragraph(f"  {line}".rstrip()) for line in summary.text.split("\n")]
-    return [Section(SUMMARY_TITLE, [FactList([*facts, ("text", "")]), *lines])]
+        return [Section("", [FactList([*facts, ("text", "pass --tokenizer to see it")])])]
+    lines = [f"  {line}".rstrip() for line in summary.text.split("\n")]
+    return [Section("", [FactList([*facts, ("text", "")]), *lines])]
 
 
 def describe_tokenizer(summary: TokenizerSummary) -> list[Section]:
@@ -239,7 +238,7 @@ def describe_tokenizer(summary: TokenizerSummary) -> list[Section]:
     ]
     if summary.setting is not None:
         facts.append(("read by", f"transformers {identity.transformers}, because of {summary.setting}"))
-    return [Section(SUMMARY_TITLE, [FactList(facts)])]
+    return [Section("", [FactList(facts)])]
 
 
 def mismatch_facts(mismatches: Iterable[TokenizerMismatch] | None) -> Facts:

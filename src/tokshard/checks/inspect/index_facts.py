@@ -12,7 +12,7 @@ from tokshard.checks.inspect.blend_facts import (
     shares_chart,
     weight_error_line,
 )
-from tokshard.checks.inspect.facts import SUMMARY_TITLE, Facts, lengths_chart, mismatch_facts, range_of
+from tokshard.checks.inspect.facts import Facts, lengths_chart, mismatch_facts, range_of
 from tokshard.checks.inspect.indexes import (
     CacheSummary,
     EntrySummary,
@@ -21,13 +21,13 @@ from tokshard.checks.inspect.indexes import (
     SourceStatistics,
 )
 from tokshard.checks.inspect.packing_facts import describe_cached, describe_job_options, describe_packing
-from tokshard.core.formatting import Table, count, counted, percent, size
+from tokshard.core.formatting import count, counted, percent, size
 from tokshard.core.presentation import (
     Bar,
     BarChart,
     FactList,
-    Paragraph,
     Section,
+    Table,
 )
 
 
@@ -59,10 +59,10 @@ def describe_cache(summary: CacheSummary) -> list[Section]:
         for row, entry in zip(rows, summary.entries[:SHOWN_SOURCES], strict=False)
     ]
     sections = [
-        Section(SUMMARY_TITLE, [FactList(facts)]),
+        Section("", [FactList(facts)]),
         Section(
             "Entries",
-            [Table(header, rows, left=(0, 1, 4, 5, 6))],
+            [Table(header, rows, left=(0, 1, 4, 5, 6), hide=("built by", "size", "hash"))],
             [
                 BarChart("Samples of each entry", bars, ("dataset, split", "samples")),
                 *more_sources(len(rows)),
@@ -118,7 +118,7 @@ def describe_index(summary: IndexSummary) -> list[Section]:
     if statistics is not None:
         facts.append(("epochs", f"{statistics.epochs:g} of {counted(statistics.sequences, 'sequence')}"))
     facts += _packing_facts(entry, statistics)
-    sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
+    sections = [Section("", [FactList(facts)])]
     if entry.arrays:
         rows = [
             (array.name, f"{array.dtype} of shape {array.shape}", size(array.size_bytes))
@@ -133,9 +133,7 @@ def describe_index(summary: IndexSummary) -> list[Section]:
         lengths = statistics.sequences_per_sample
         columns = ("sequences read", "samples")
         chart = lengths_chart("Samples by the number of sequences they read from", columns, lengths)
-        sections.append(
-            Section("Sequences per sample", [Paragraph(range_of(lengths, "sequences per sample")), chart])
-        )
+        sections.append(Section("Sequences per sample", [range_of(lengths, "sequences per sample"), chart]))
     if summary.sources is not None:
         sections.append(_describe_order(summary.sources))
     return sections
@@ -190,6 +188,6 @@ def _describe_order(sources: Sequence[SourceStatistics]) -> Section:
     header = ("source", "weight", "share", "samples", "error (samples)")
     return Section(
         "Order",
-        [Table(header, rows), weight_error_line(largest)],
+        [Table(header, rows, hide=("error (samples)",)), weight_error_line(largest)],
         [WEIGHT_ERROR_NOTE, shares_chart(shares), *more_sources(len(rows))],
     )

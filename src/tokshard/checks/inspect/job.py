@@ -160,9 +160,9 @@ def write_inspection_page(
     to_verify = None if verify is None else VerifyOptions(options.path, verify, tokenizer=options.tokenizer)
     _check_target(path)
     found = _recognized(options)
-    report = None if to_verify is None else verification_job.verify(to_verify)
-    sections = _described(found, options, counted_tokens)
-    content = page(os.fspath(options.path), _KINDS[found.kind], sections, report)
+    findings = [] if to_verify is None else [verification_job.verify(to_verify).findings_section()]
+    summary, *details = _described(found, options, counted_tokens)
+    content = page(os.fspath(options.path), _KINDS[found.kind], [summary, *findings, *details])
     write_atomically(path, content.encode())
 
 

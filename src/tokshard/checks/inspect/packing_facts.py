@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tokshard.checks.inspect.axes import SHARES
 from tokshard.checks.inspect.facts import lengths_chart
-from tokshard.core.formatting import Table, count, counted, percent
-from tokshard.core.presentation import Bar, BarChart, Block, FactList, Paragraph, Section
+from tokshard.core.formatting import count, counted, percent
+from tokshard.core.presentation import Bar, BarChart, Block, FactList, Section, Table
 
 if TYPE_CHECKING:
     from tokshard.core.lengths import LengthSummary
@@ -40,7 +40,7 @@ def describe_built(report: BuildIndicesReport) -> list[Section]:
         sections.append(describe_packing(packing, title=title, global_batch_size=report.global_batch_size))
     if len(packed) > _SHOWN_INDEXES:
         more = f"{count(len(packed) - _SHOWN_INDEXES)} more: run tokshard inspect CACHE"
-        sections.append(Section("Other indexes", [Paragraph(more)]))
+        sections.append(Section("Other indexes", [more]))
     return [*sections, describe_job_options()] if packed else []
 
 
@@ -61,7 +61,7 @@ def describe_packing(
     """
     blocks: list[Block] = [
         Table(("per epoch", "best-fit", "concat (expected)"), list(_rows(report))),
-        Paragraph(_size_of_epoch(report, global_batch_size)),
+        _size_of_epoch(report, global_batch_size),
         _documents_chart(documents_per_sample or report.documents_per_sample),
     ]
     cut = report.cut_documents / report.documents, report.concat.cut_documents / report.documents
@@ -112,8 +112,8 @@ def describe_cached(packed: Sequence[tuple[str, str, PackingReport]]) -> Section
     """Return the packed samples of a cache or a blend: tuples of dataset, split and report."""
     packed = sorted(packed, key=lambda each: (*each[:2], each[2].sequence_length))
     header = (
-        *("dataset", "split", "sequence", "samples", "fill", "documents cut", "concat"),
-        *("tokens in these", "concat"),
+        *("dataset", "split", "sequence", "samples", "fill", "documents cut", "concat cuts"),
+        *("tokens in these", "concat tokens"),
     )
     rows = [
         (
@@ -148,4 +148,8 @@ def describe_cached(packed: Sequence[tuple[str, str, PackingReport]]) -> Section
         for label, report in shown[:_SHOWN_INDEXES]
     ]
     caption = "An epoch of packed samples, compared with the expected cuts of concatenated documents"
-    return Section("Packed samples", [Table(header, rows, left=(0, 1), caption=caption)], [cuts, *charts])
+    return Section(
+        "Packed samples",
+        [Table(header, rows, (0, 1), caption, ("concat tokens", "tokens in these", "concat cuts"))],
+        [cuts, *charts],
+    )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokshard.checks.inspect.axes import SHARES, linear_axis
-from tokshard.checks.inspect.facts import SUMMARY_TITLE, Facts
+from tokshard.checks.inspect.facts import Facts
 from tokshard.checks.inspect.planned import PlannedSamples, count_planned
 from tokshard.checks.inspect.plans import RankSummary, ReadGrid, SamplePlace, parents_of, read_grid
 from tokshard.core.formatting import (
-    Table,
     count,
     counted,
     number_ranges,
@@ -18,6 +17,7 @@ from tokshard.core.formatting import (
     tokenizer_name,
 )
 from tokshard.core.presentation import (
+    Aside,
     Axis,
     Bar,
     BarChart,
@@ -26,9 +26,9 @@ from tokshard.core.presentation import (
     FactList,
     Lane,
     LaneChart,
-    Paragraph,
     Section,
     Span,
+    Table,
     Tick,
 )
 from tokshard.errors import StorageError, TokshardError, raise_exhaustion
@@ -62,7 +62,7 @@ def describe_plan(plan: Plan, *, charts: bool = True) -> list[Section]:
         identity = plan.tokenizer.identity
         facts.append(("tokenizer", f"{tokenizer_name(identity)}, {counted(identity.vocab_size, 'token')}"))
     facts += [("warning", warning) for warning in plan.messages]
-    sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
+    sections = [Section("", [FactList(facts)])]
     sections += [_describe_stream(name, plan.streams[name], charts=charts) for name in plan.streams]
     return [*sections, _ranks_section(plan)]
 
@@ -96,7 +96,7 @@ def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
         planned = count_planned(stream)
     except TokshardError as error:
         raise_exhaustion(error)
-        unknown = Paragraph(f"Planned samples per dataset are unknown: {error.message}", soft=True)
+        unknown = Aside(f"Planned samples per dataset are unknown: {error.message}")
         _blocks_for(error, blocks, page_only).append(unknown)
     else:
         chart, *details = _planned_blocks(stream, planned)
@@ -107,7 +107,7 @@ def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
     page_only += _batch_size_chart(stream)
     grid = _grid(stream)
     if grid is not None and grid.unknown is not None:
-        unknown = Paragraph(f"Datasets by step are unknown: {grid.unknown.message}", soft=True)
+        unknown = Aside(f"Datasets by step are unknown: {grid.unknown.message}")
         _blocks_for(grid.unknown, blocks, page_only).append(unknown)
     elif grid is not None and grid.datasets is not None and len(stream.source.datasets) > 1:
         mixed = ranges_of(assignment, stream.source, 0) is None
@@ -150,11 +150,9 @@ def _planned_blocks(stream: Stream, planned: PlannedSamples) -> Sequence[Block]:
     header = ("number", "dataset", "planned samples", "share of plan", kind)
     blocks: list[Block] = [chart, Table(header, rows, left=(1,), caption="Datasets of the plan")]
     if len(datasets) > len(rows):
-        blocks.append(
-            Paragraph(f"{count(len(datasets) - len(rows))} more datasets are not shown.", soft=True)
-        )
+        blocks.append(Aside(f"{count(len(datasets) - len(rows))} more datasets are not shown."))
     if not planned.exact:
-        blocks.append(Paragraph("The counts are estimated from a random sample of the reads.", soft=True))
+        blocks.append(Aside("The counts are estimated from a random sample of the reads."))
     return blocks
 
 
@@ -226,9 +224,8 @@ def _ranges_chart(stream: Stream) -> LaneChart:
     return LaneChart(
         "Sample ids of each dataset, and the ids that each data-parallel rank (dp rank) reads",
         lanes,
-        ("sample 0", "", count(source.total)),
+        linear_axis("sample id", max(source.total, 1)),
         [shown_path(dataset.path_prefix) for dataset in shown],
-        across=linear_axis("sample id", max(source.total, 1)),
         spread=_SPREAD,
     )
 
@@ -300,10 +297,9 @@ def _grid_chart(stream: Stream, grid: ReadGrid, datasets: Sequence[Sequence[int]
     return LaneChart(
         f"Dataset of the first sample that each data-parallel rank (dp rank) reads in each step{part}",
         lanes,
-        (f"step {count(steps[0])}", count(steps[wide // 2]), count(steps[-1])),
+        Axis("step", [Tick((place + 0.5) / wide, count(steps[place])) for place in places]),
         prefixes[:_SHOWN_BARS],
         by_color=True,
-        across=Axis("step", [Tick((place + 0.5) / wide, count(steps[place])) for place in places]),
     )
 
 
@@ -324,9 +320,7 @@ def _ranks_section(plan: Plan) -> Section:
     caption = "Every rank: its place in each parallel dimension, and what it reads from disk"
     blocks: list[Block] = [Table(header, rows, left=(len(header) - 1,), caption=caption)]
     if topology.world_size > len(rows):
-        blocks.append(
-            Paragraph(f"{count(topology.world_size - len(rows))} more ranks are not shown.", soft=True)
-        )
+        blocks.append(Aside(f"{count(topology.world_size - len(rows))} more ranks are not shown."))
     return Section("Ranks", [_rank_groups(plan, boundaries=boundaries)], blocks)
 
 
@@ -347,9 +341,9 @@ def _rank_groups(plan: Plan, *, boundaries: bool) -> Table:
         places = [topology.coordinates(rank) for rank in ranks]
         where = [number_ranges(sorted({getattr(place, axis) for place in places})) for axis in axes]
         reads = ", ".join(needs) or "nothing: other ranks send it"
-        noun = "rank" if len(ranks) == 1 else "ranks"
-        rows.append((f"{noun} {number_ranges(ranks, _SHOWN_RANGES)}", *where, reads))
-    return Table(("ranks", *axes.values(), "fields read"), rows, left=(0, len(axes) + 1))
+        rows.append((number_ranges(ranks, _SHOWN_RANGES), *where, reads))
+    names = list(axes.values())
+    return Table(("ranks", *names, "fields read"), rows, left=(0, len(axes) + 1), hide=names[::-1])
 
 
 def describe_rank(plan: Plan, summary: RankSummary) -> list[Section]:
@@ -363,7 +357,7 @@ def describe_rank(plan: Plan, summary: RankSummary) -> list[Section]:
         ("pipeline", place.pp),
         ("plan", summary.plan_id),
     ]
-    sections = [Section(SUMMARY_TITLE, [FactList(facts)])]
+    sections = [Section("", [FactList(facts)])]
     for name, stream in plan.streams.items():
         assignment = stream.assignment
         reads = ", ".join(summary.streams[name].needs) or "nothing: other ranks send what it needs"
@@ -375,9 +369,8 @@ def describe_rank(plan: Plan, summary: RankSummary) -> list[Section]:
         blocks: list[Block] = [FactList(numbers)]
         if ranges_of(assignment, stream.source, place.dp):
             lane = _rank_lane(stream, place.dp, stream.source.bounds.tolist())
-            total = stream.source.total
-            axis = linear_axis("sample id", max(total, 1))
-            blocks.append(LaneChart("Sample ids it reads", [lane], ("0", "", count(total)), across=axis))
+            axis = linear_axis("sample id", max(stream.source.total, 1))
+            blocks.append(LaneChart("Sample ids it reads", [lane], axis))
         sections.append(Section(name, blocks))
     if summary.places:
         where = "" if summary.step is None else f", step {summary.step}"
@@ -388,7 +381,7 @@ def describe_rank(plan: Plan, summary: RankSummary) -> list[Section]:
 def describe_places(stream: str, places: Sequence[SamplePlace]) -> list[Section]:
     """Return the description of the way of samples."""
     if not places:
-        return [Section(stream, [Paragraph(f"{stream} does not contain the sample")])]
+        return [Section(stream, [f"{stream} does not contain the sample"])]
     return [Section(stream, [_places_table(places)])]
 
 
@@ -416,4 +409,4 @@ def _places_table(places: Sequence[SamplePlace]) -> Table:
         )
         for place in places
     ]
-    return Table(header, rows, left=(8,))
+    return Table(header, rows, left=(8,), hide=("index", "row", "epoch", "micro-batch"))

@@ -13,7 +13,11 @@ from typing import Literal
 from tokshard.checks.verify.options import Level
 from tokshard.core.codec import Amount, Count, Document, Record
 from tokshard.core.findings import Finding, FindingCollector, FindingRule
+from tokshard.core.formatting import count, counted
+from tokshard.core.presentation import Section, Table
 from tokshard.errors import OlderVersionError, TokshardError
+
+_SHOWN_FINDINGS = 1000
 
 _COPY = "copy it again from its source, or rebuild it"
 _REMAKE = "run tokshard tokenize or tokshard merge again with --force"
@@ -264,6 +268,25 @@ class VerifyReport(Document):
     def findings(self) -> tuple[Finding, ...]:
         """The findings of all products."""
         return tuple(finding for product in self.products for finding in product.findings)
+
+    def findings_section(self) -> Section:
+        """Return the findings for the page of the product."""
+        if not self.findings:
+            return Section("Verification", [f"No problems found at level {self.level}."])
+        rows = [
+            (
+                finding.severity,
+                finding.code,
+                finding.message,
+                finding.hint or "",
+                (finding.path or "") + ("" if finding.offset is None else f", byte {finding.offset}"),
+            )
+            for finding in self.findings[:_SHOWN_FINDINGS]
+        ]
+        more = f", of which the first {count(len(rows))} are shown" if len(self.findings) > len(rows) else ""
+        text = f"{counted(len(self.findings), 'finding')} at level {self.level}{more}."
+        header = ("severity", "code", "finding", "hint", "location")
+        return Section("Verification", [text, Table(header, rows, left=range(5))])
 
 
 class ProductFindings(FindingCollector):
