@@ -101,7 +101,7 @@ def make_datasets(api):
     assert api.merge(merge, dry_run=True).action == "planned"
     merged = api.merge(merge)
     assert merged.output.dataset.documents == stories.counts.documents + manuals.counts.documents
-    export = api.ExportOptions("all", to="olmo", output="olmo")
+    export = api.ExportOptions(source="all", to="olmo", output="olmo")
     assert api.export(export, dry_run=True).action == "planned"
     assert api.export(export).manifest.tokens == merged.output.dataset.tokens
     convert = api.ConvertOptions("olmo", "olmo", "back")

@@ -140,7 +140,7 @@ def test_two_tasks_that_begin_at_once_without_locks_share_one_work_directory(pla
 def test_a_wrong_mode_is_refused(place):
     done = run(*COMMANDS["merge"], "--lock", "dotlock")
     assert done.returncode == 2
-    assert "must be flock or none, got 'dotlock'" in done.stderr
+    assert "--lock must be one of flock, none, got 'dotlock'" in done.stderr
 
 
 def test_scratch_directories_are_locked_whatever_the_mode(tmp_path, monkeypatch):

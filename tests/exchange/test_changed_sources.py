@@ -43,7 +43,9 @@ def stop():
 
 def test_a_source_that_changes_during_the_export_is_not_published(tmp_path):
     OLD.write(tmp_path / "d")
-    options = ExportOptions(tmp_path / "d", "olmo", tmp_path / "x", shard_tokens=30, dtype="uint16")
+    options = ExportOptions(
+        source=tmp_path / "d", to="olmo", output=tmp_path / "x", shard_tokens=30, dtype="uint16"
+    )
 
     def change():
         NEW.write(tmp_path / "new")
@@ -61,7 +63,9 @@ def test_no_file_of_the_source_is_replaced(tmp_path):
     OLD.write(tmp_path / "d_val_000000")
     options = {"name": "d", "eod_id": 0, "force": True}
     with pytest.raises(UsageError, match="would replace the source") as caught:
-        tokshard.export(ExportOptions(tmp_path / "d_val_000000", "nanogpt", tmp_path, **options))
+        tokshard.export(
+            ExportOptions(source=tmp_path / "d_val_000000", to="nanogpt", output=tmp_path, **options)
+        )
     assert caught.value.hint == "pass another --output or --name"
     assert (tmp_path / "d_val_000000.bin").read_bytes() == OLD.bin_bytes()
     assert sorted(os.listdir(tmp_path)) == ["d_val_000000.bin", "d_val_000000.idx"]
@@ -69,20 +73,26 @@ def test_no_file_of_the_source_is_replaced(tmp_path):
 
 def test_an_export_with_a_damaged_manifest_is_replaced_as_the_hint_says(tmp_path):
     OLD.write(tmp_path / "d")
-    tokshard.export(ExportOptions(tmp_path / "d", "olmo", tmp_path / "x"))
+    tokshard.export(ExportOptions(source=tmp_path / "d", to="olmo", output=tmp_path / "x"))
     (tmp_path / "x/.tokshard/export.json").write_text("[]")
     with pytest.raises(IntegrityError) as caught:
-        tokshard.export(ExportOptions(tmp_path / "d", "olmo", tmp_path / "x"))
+        tokshard.export(ExportOptions(source=tmp_path / "d", to="olmo", output=tmp_path / "x"))
     assert caught.value.hint == "export again with --force"
-    tokshard.export(ExportOptions(tmp_path / "d", "olmo", tmp_path / "x", force=True))
+    tokshard.export(ExportOptions(source=tmp_path / "d", to="olmo", output=tmp_path / "x", force=True))
     assert tokshard.verify(VerifyOptions(tmp_path / "x")).sound
 
 
 @pytest.mark.parametrize(
     ("option", "call"),
     [
-        ("--pad-id", lambda number: ExportOptions("d", "parquet", "x", samples=True, pad_id=number)),
-        ("--shard-tokens", lambda number: ExportOptions("d", "olmo", "x", shard_tokens=number)),
+        (
+            "--pad-id",
+            lambda number: ExportOptions(source="d", to="parquet", output="x", samples=True, pad_id=number),
+        ),
+        (
+            "--shard-tokens",
+            lambda number: ExportOptions(source="d", to="olmo", output="x", shard_tokens=number),
+        ),
         ("--bos-id", lambda number: ConvertOptions("x", "nanogpt", "d", bos_id=number)),
         ("--limit", lambda number: TokenizeOptions("in.jsonl", "d", limit=number)),
         ("--max-tokens", lambda number: TokenizeOptions("in.jsonl", "d", max_tokens=number)),

@@ -206,7 +206,9 @@ def test_an_export_is_converted_back_to_the_same_bytes(place, texts, limit, dtyp
     name = f"e{next(NAMES)}"
     plain.write(place / name)
     ids = {"eod_id": EOD, "bos_id": BOS} if form == "nanogpt" else {}
-    tokshard.export(ExportOptions(place / name, form, place / f"{name}-x", shard_tokens=limit, **ids))
+    tokshard.export(
+        ExportOptions(source=place / name, to=form, output=place / f"{name}-x", shard_tokens=limit, **ids)
+    )
     if not texts and form != "datatrove":
         return  # there are no files
     back = place / f"{name}-back"
@@ -220,7 +222,7 @@ def test_an_export_tells_its_tokenizer(tmp_path, monkeypatch):
     Path("in.jsonl").write_text("".join(f'{{"text": "story {number}"}}\n' for number in range(9)))
     tokshard.tokenize(tokshard.TokenizeOptions("in.jsonl", "web", tokenizer=tokenizer, workers=1))
     for form in ("nanogpt", "olmo", "datatrove"):
-        tokshard.export(ExportOptions("web", form, form))
+        tokshard.export(ExportOptions(source="web", to=form, output=form))
         report = convert(ConvertOptions(form, form, f"{form}-back"))
         assert written(f"{form}-back") == written("web")
         assert report.output.tokenizer == tokenizer_identity(tokenizer)

@@ -132,7 +132,7 @@ def test_an_export_with_a_zero_in_every_second_place_is_converted_back(tmp_path,
     plain = Plain("uint16", [[[5, 0]], [[6, 0]], [[7, 0]]])
     plain.write(tmp_path / "in")
     ids = {"eod_id": 9, "bos_id": 9} if form == "nanogpt" else {}
-    tokshard.export(ExportOptions(tmp_path / "in", form, tmp_path / "x", **ids))
+    tokshard.export(ExportOptions(source=tmp_path / "in", to=form, output=tmp_path / "x", **ids))
     assert convert(ConvertOptions(tmp_path / "x", form, tmp_path / "out")).output.dataset.documents == 3
 
 

@@ -36,7 +36,7 @@ def place(tmp_path, monkeypatch):
 
 
 def export(to="olmo", output="out", source="d", **options):
-    return tokshard.export(tokshard.ExportOptions(source, to, output, **options))
+    return tokshard.export(tokshard.ExportOptions(source=source, to=to, output=output, **options))
 
 
 def test_an_export_is_written_once_and_replaced_on_demand(place):
@@ -159,7 +159,7 @@ def test_ids_that_do_not_fit_are_named(place):
         ({"split": "train"}, "--split requires --samples"),
         ({"last_label": False}, "--last-label requires --samples"),
         ({"shard_tokens": 0}, "--shard-tokens must be at least 1, got 0"),
-        ({"shard_tokens": 5, "shard_bytes": 10}, "exclude each other"),
+        ({"shard_tokens": 5, "shard_size": 10}, "--shard-tokens cannot be used with --shard-size"),
         ({"name": "../x"}, "--name must be the beginning of a file name"),
         ({"output": "s3://bucket/x"}, "export writes to a file system"),
         ({"dtype": "int32"}, "--dtype must be one of uint8, uint16, uint32, uint64, got 'int32'"),
@@ -214,7 +214,7 @@ def test_a_tokenized_dataset_is_exported_with_the_numbers_of_its_documents(place
 
 def test_a_dry_run_writes_nothing_and_counts_files(place):
     for to, options in (("olmo", {}), ("datatrove", {}), ("parquet", {}), ("nanogpt", {"bos_id": 0})):
-        chosen = tokshard.ExportOptions("d", to, to, shard_tokens=5, **options)
+        chosen = tokshard.ExportOptions(source="d", to=to, output=to, shard_tokens=5, **options)
         planned = tokshard.export(chosen, dry_run=True)
         assert (planned.action, planned.state, os.path.exists(to)) == ("planned", "new", False)
         written = tokshard.export(chosen)
@@ -222,7 +222,7 @@ def test_a_dry_run_writes_nothing_and_counts_files(place):
         assert (planned.records, planned.source_tokens) == (written.records, written.source_tokens)
         assert planned.plan.parameters == written.manifest.parameters
         assert tokshard.export(chosen, dry_run=True).state == "up-to-date"
-        changed = tokshard.ExportOptions("d", to, to, shard_tokens=6, **options)
+        changed = tokshard.ExportOptions(source="d", to=to, output=to, shard_tokens=6, **options)
         assert tokshard.export(changed, dry_run=True).state == "exists"
 
 

@@ -38,10 +38,10 @@ def exported(directory, plain, to, **options):
     name = f"d{next(NAMES)}"
     plain.write(directory / name)
     output = directory / f"{name}-out"
-    report = tokshard.export(tokshard.ExportOptions(directory / name, to, output, **options))
+    report = tokshard.export(tokshard.ExportOptions(source=directory / name, to=to, output=output, **options))
     found = slow_exports.written(output)
     assert report.files == len(found)
-    again = tokshard.export(tokshard.ExportOptions(directory / name, to, output, **options))
+    again = tokshard.export(tokshard.ExportOptions(source=directory / name, to=to, output=output, **options))
     assert again.action == "found"
     assert slow_exports.written(output) == found
     return name, found

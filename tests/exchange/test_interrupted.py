@@ -38,7 +38,7 @@ def dataset(tmp_path_factory):
 
 
 def options_of(dataset, output, to, **more):
-    return tokshard.ExportOptions(dataset, to, output, **FORMATS[to], **more)
+    return tokshard.ExportOptions(source=dataset, to=to, output=output, **FORMATS[to], **more)
 
 
 def injected(monkeypatch, at, failure):
@@ -137,7 +137,7 @@ def test_a_replaced_export_that_died_is_completed(dataset, expected, tmp_path):
     small = {**FORMATS["olmo"], "shard_tokens": 20}
     for at in range(2, 400, 29):
         output = tmp_path / str(at)
-        tokshard.export(tokshard.ExportOptions(dataset, "olmo", output, **small))
+        tokshard.export(tokshard.ExportOptions(source=dataset, to="olmo", output=output, **small))
         old = slow_exports.written(output)
         with pytest.MonkeyPatch.context() as patch:
             seen = injected(patch, at, Died)
@@ -171,7 +171,7 @@ def wrap(original):
 for name in ("write", "fsync", "replace", "link", "unlink"):
     setattr(syscalls, name, wrap(getattr(syscalls, name)))
 layout = {"shard_tokens": 15, "bos_id": 0}
-tokshard.export(tokshard.ExportOptions(sys.argv[2], "nanogpt", sys.argv[3], **layout))
+tokshard.export(tokshard.ExportOptions(source=sys.argv[2], to="nanogpt", output=sys.argv[3], **layout))
 """
 
 
@@ -194,8 +194,10 @@ def test_work_of_other_options_or_data_is_not_used(dataset, tmp_path):
         injected(patch, 60, Died)
         with pytest.raises(Died):
             tokshard.export(options_of(dataset, output, "olmo"))
-    report = tokshard.export(tokshard.ExportOptions(dataset, "olmo", output, shard_tokens=50))
+    report = tokshard.export(
+        tokshard.ExportOptions(source=dataset, to="olmo", output=output, shard_tokens=50)
+    )
     assert report.shards_resumed == 0
     again = tmp_path / "again"
-    tokshard.export(tokshard.ExportOptions(dataset, "olmo", again, shard_tokens=50))
+    tokshard.export(tokshard.ExportOptions(source=dataset, to="olmo", output=again, shard_tokens=50))
     assert slow_exports.written(output) == slow_exports.written(again)

@@ -41,7 +41,7 @@ def place(tmp_path_factory):
 
 def rows(directory, to, path, width, **options):
     output = directory / f"out-{len(list(directory.iterdir()))}"
-    tokshard.export(tokshard.ExportOptions(path, to, output, samples=True, **options))
+    tokshard.export(tokshard.ExportOptions(source=path, to=to, output=output, samples=True, **options))
     found = slow_exports.written(output)
     if to == "parquet":
         table = [row for name in sorted(found) for row in found[name]]

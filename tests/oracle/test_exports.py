@@ -88,7 +88,7 @@ def test_olmo_files_are_dolmas(tmp_path, dtype):
         documents, limit = make_documents(rng, eod_inside=True), rng.choice([32, 100, 10000])
         prefix = write_dataset(tmp_path / f"{number}", documents, dtype)
         ours, theirs = tmp_path / f"{number}-ours", tmp_path / f"{number}-theirs"
-        export(ExportOptions(prefix, "olmo", ours, shard_tokens=limit))
+        export(ExportOptions(source=prefix, to="olmo", output=ours, shard_tokens=limit))
         theirs.mkdir()
         write_dolma(theirs, documents, DTYPES[dtype], limit, f"{number}")
         assert files_of(ours) == files_of(theirs)
@@ -100,7 +100,7 @@ def test_olmo_core_reads_the_tokens_and_documents(tmp_path, dtype):
     rng, length = random.Random(dtype), 8
     documents = make_documents(rng, count=30)
     prefix = write_dataset(tmp_path / "web", documents, dtype)
-    export(ExportOptions(prefix, "olmo", tmp_path / "out", shard_tokens=100))
+    export(ExportOptions(source=prefix, to="olmo", output=tmp_path / "out", shard_tokens=100))
     paths = sorted((tmp_path / "out").glob("*.npy"))
     assert len(paths) > 1
     unsigned = getattr(np, DTYPES[dtype])
@@ -159,7 +159,11 @@ def test_datatrove_files_are_its_mergers(tmp_path, dtype):
         documents, limit = make_documents(rng, eod_inside=True), rng.choice([1, 30, 100, 10000])
         prefix = write_dataset(tmp_path / f"{number}", documents, dtype)
         ours, theirs = tmp_path / f"{number}-ours", tmp_path / f"{number}-theirs"
-        export(ExportOptions(prefix, "datatrove", ours, shard_tokens=limit, tokenizer_name="gpt2"))
+        export(
+            ExportOptions(
+                source=prefix, to="datatrove", output=ours, shard_tokens=limit, tokenizer_name="gpt2"
+            )
+        )
         write_datatrove(tmp_path / f"{number}-in", documents, 2 if dtype == "uint16" else 4)
         steps = merger.DocumentTokenizerMerger(
             str(tmp_path / f"{number}-in"),
@@ -178,7 +182,7 @@ def test_datatrove_reads_the_tokens_and_positions(tmp_path, dtype):
     datasets = natives.package("datatrove.utils.dataset")
     documents = make_documents(random.Random(dtype), count=30, with_empty=False)
     prefix = write_dataset(tmp_path / "web", documents, dtype)
-    export(ExportOptions(prefix, "datatrove", tmp_path / "out", shard_tokens=100))
+    export(ExportOptions(source=prefix, to="datatrove", output=tmp_path / "out", shard_tokens=100))
     length, size = 7, np.dtype(dtype).itemsize
     paths = sorted((tmp_path / "out").glob("*.ds"))
     assert len(paths) > 1
@@ -247,7 +251,11 @@ def test_nanogpt_files_are_those_of_the_script(tmp_path):
         documents, limit = make_documents(rng), rng.choice([10, 33, 100, 10000])
         prefix = write_dataset(tmp_path / f"{number}", documents, "uint16")
         ours, theirs = tmp_path / f"{number}-ours", tmp_path / f"{number}-theirs"
-        export(ExportOptions(prefix, "nanogpt", ours, shard_tokens=limit, eod_id=EOD, bos_id=BOS))
+        export(
+            ExportOptions(
+                source=prefix, to="nanogpt", output=ours, shard_tokens=limit, eod_id=EOD, bos_id=BOS
+            )
+        )
         theirs.mkdir()
         write_fineweb(theirs, f"{number}", texts_of(documents), limit)
         assert files_of(ours) == files_of(theirs)
@@ -260,9 +268,9 @@ def test_automodel_reads_the_tokens_and_begins_at_bos(tmp_path, dtype):
     prefix = write_dataset(tmp_path / "web", documents, dtype)
     export(
         ExportOptions(
-            prefix,
-            "nanogpt",
-            tmp_path / "out",
+            source=prefix,
+            to="nanogpt",
+            output=tmp_path / "out",
             shard_tokens=200,
             eod_id=EOD,
             bos_id=BOS,

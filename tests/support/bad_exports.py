@@ -14,7 +14,7 @@ LENGTHS = [5, 1, 17, 3, 40, 1, 9, 26]
 
 def sound_export(directory):
     source = write_dataset(f"{directory}/data/web", LENGTHS)
-    export(ExportOptions(source, "olmo", f"{directory}/out", shard_tokens=50))
+    export(ExportOptions(source=source, to="olmo", output=f"{directory}/out", shard_tokens=50))
     return f"{directory}/out"
 
 

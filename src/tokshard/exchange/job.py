@@ -91,7 +91,7 @@ def export(
         StorageError: A read or write failed. Finished shards are kept.
 
     Example:
-        >>> report = export(ExportOptions("out/web", "olmo", "out/olmo"))  # doctest: +SKIP
+        >>> report = export(ExportOptions(source="out/web", to="olmo", output="out/olmo"))  # doctest: +SKIP
         >>> report.files  # doctest: +SKIP
         2
     """
@@ -155,8 +155,8 @@ def _prepare(options: ExportOptions) -> _ExportJob:
 
 def _parameters(options: ExportOptions, source: OpenSource, dtype: ChosenDtype) -> ExportParameters:
     limit = options.shard_tokens or _SHARD_TOKENS[options.to]
-    if options.shard_bytes is not None:
-        limit = max(1, options.shard_bytes // dtype.dtype.itemsize)
+    if options.shard_size is not None:
+        limit = max(1, options.shard_size // dtype.dtype.itemsize)
     name = options.name or _default_name(options)
     common = ExportParameters(
         format=options.to,

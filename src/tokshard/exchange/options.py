@@ -3,89 +3,167 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
+from tokshard.core.codec import Bounds, Count, Positive
+from tokshard.core.option_values import parse_bytes
+from tokshard.core.options import RUN, Force, Option, Options, Path
 from tokshard.errors import UsageError
-from tokshard.storage.lock import LockMode, check_lock_mode
+from tokshard.storage.lock import Lock
 from tokshard.storage.paths import is_remote
 
 FormatName = Literal["olmo", "nanogpt", "datatrove", "parquet"]
 """The formats of other trainers."""
 HeaderName = Literal["fineweb", "automodel"]
 
-_MOST = 2**63 - 1
-_LEAST_SHARD_TOKENS = 1
-_OF_NANOGPT = {
-    "eod_id": "--eod-id",
-    "bos_id": "--bos-id",
-    "val_shards": "--val-shards",
-    "header": "--header",
-}
-_OF_SAMPLES = {"split": "--split", "last_label": "--last-label", "pad_id": "--pad-id"}
+_SAMPLES = "Samples"
+_FILES = "Files"
+_NANOGPT = "nanogpt"
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
-@dataclass(frozen=True)
-class ExportOptions:
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(Options):
     """Options of :func:`tokshard.export`.
-
-    Attributes:
-        source: The path prefix of a dataset (or one of its files); with ``samples`` a blend, a plan, or a
-            dataset or cache with a sample index.
-        to: The format.
-        output: The directory of the output.
-        samples: Whether to export samples in training order instead of documents.
-        split: The split of the samples; ``"train"`` by default.
-        last_label: Whether each sample has one more token, the last label. By default it has if the readers
-            of the format expect it: for ``datatrove`` and ``parquet``, but not for ``olmo``.
-        pad_id: The token id that fills samples that are shorter than the others.
-        name: The beginning of the file names; by default that of the format's own writer.
-        dtype: The dtype of the tokens in the output; by default the format's rule.
-        vocab_size: The size of the vocabulary, for that rule; by default that of the recorded tokenizer.
-        shard_tokens: The tokens of a shard; by default the number of the format's own writer.
-        shard_bytes: The bytes of tokens of a shard, instead of ``shard_tokens``.
-        eod_id: nanogpt: the token that ends documents, which is replaced; by default the recorded EOD token.
-        bos_id: nanogpt: the token that begins each document; by default the EOD token.
-        val_shards: nanogpt: the number of shards, from the first, that are named ``val``.
-        header: nanogpt: the header of the files: ``"fineweb"`` for uint16 alone, ``"automodel"`` with the
-            item size. By default ``"fineweb"`` for uint16 and ``"automodel"`` for uint32.
-        tokenizer_name: datatrove: the name of the tokenizer in the metadata; by default the recorded path of
-            its file.
-        resume: Whether an unfinished export is resumed.
-        force: Whether an existing output is replaced.
-        lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
-            writes the output at a time.
 
     Raises:
         UsageError: An option is invalid, or does not apply to the format.
     """
 
-    source: str | os.PathLike[str]
-    to: FormatName
-    output: str | os.PathLike[str]
-    samples: bool = False
-    split: str | None = None
-    last_label: bool | None = None
-    pad_id: int | None = None
-    name: str | None = None
-    dtype: str | None = None
-    vocab_size: int | None = None
-    shard_tokens: int | None = None
-    shard_bytes: int | None = None
-    eod_id: int | None = None
-    bos_id: int | None = None
-    val_shards: int | None = None
-    header: HeaderName | None = None
-    tokenizer_name: str | None = None
-    resume: bool = True
-    force: bool = False
-    lock: LockMode = "flock"
+    source: Annotated[
+        Path,
+        Option(
+            "Path prefix of a dataset; with --samples a blend, plan or dataset with an index.",
+            is_argument=True,
+            metavar="PREFIX",
+        ),
+    ]
+    to: Annotated[FormatName, Option("Write this format.")]
+    output: Annotated[Path, Option("Write the files into DIR.", aliases=("-o",), metavar="DIR")]
+    samples: Annotated[
+        bool, Option("Export samples in training order instead of documents.", group=_SAMPLES)
+    ] = False
+    split: Annotated[
+        str | None,
+        Option(
+            "Export the samples of this split.",
+            metavar="NAME",
+            group=_SAMPLES,
+            default="train",
+            requires="samples",
+        ),
+    ] = None
+    last_label: Annotated[
+        bool | None,
+        Option(
+            "Write the last label of each sample, one more token. By default not for olmo.",
+            group=_SAMPLES,
+            is_rare=True,
+            requires="samples",
+        ),
+    ] = None
+    pad_id: Annotated[
+        Count | None,
+        Option(
+            "Fill samples that are shorter with this token.", group=_SAMPLES, is_rare=True, requires="samples"
+        ),
+    ] = None
+    name: Annotated[
+        str | None,
+        Option(
+            "Begin file names with this text.",
+            metavar="NAME",
+            group=_FILES,
+            default="by format",
+            is_rare=True,
+        ),
+    ] = None
+    shard_tokens: Annotated[
+        Positive | None,
+        Option(
+            "Limit the tokens of a shard.",
+            group=_FILES,
+            default="that of the format's own writer",
+            excludes="shard_size",
+        ),
+    ] = None
+    shard_size: Annotated[
+        Annotated[int, Bounds(8)] | None,
+        Option(
+            "Limit the bytes of the tokens of a shard instead.",
+            metavar="SIZE",
+            group=_FILES,
+            parse=parse_bytes,
+        ),
+    ] = None
+    vocab_size: Annotated[
+        Positive | None,
+        Option("Choose the dtype for a vocabulary of N tokens.", group=_FILES, default="the recorded one"),
+    ] = None
+    dtype: Annotated[
+        str | None,
+        Option(
+            "Write tokens of this dtype.",
+            metavar="NAME",
+            group=_FILES,
+            default="the smallest that holds the vocabulary",
+            is_rare=True,
+        ),
+    ] = None
+    tokenizer_name: Annotated[
+        str | None,
+        Option(
+            "Name the tokenizer in the metadata of datatrove.",
+            metavar="NAME",
+            group=_FILES,
+            default="the recorded path",
+            is_rare=True,
+            requires="to=datatrove",
+        ),
+    ] = None
+    bos_id: Annotated[
+        Count | None,
+        Option(
+            "Begin each document with this token.",
+            group=_NANOGPT,
+            default="the EOD token",
+            requires="to=nanogpt",
+        ),
+    ] = None
+    eod_id: Annotated[
+        Count | None,
+        Option(
+            "Leave out this token at the end of documents.",
+            group=_NANOGPT,
+            default="the recorded one",
+            is_rare=True,
+            requires="to=nanogpt",
+        ),
+    ] = None
+    val_shards: Annotated[
+        Count | None,
+        Option(
+            "Name the first N shards val.", group=_NANOGPT, default="1", is_rare=True, requires="to=nanogpt"
+        ),
+    ] = None
+    header: Annotated[
+        HeaderName | None,
+        Option(
+            "Write this header.",
+            group=_NANOGPT,
+            default="fineweb for uint16, else automodel",
+            is_rare=True,
+            requires="to=nanogpt",
+        ),
+    ] = None
+    resume: Annotated[bool, Option("Resume an unfinished export.", group=RUN)] = True
+    force: Force = False
+    lock: Lock = "flock"
 
-    def __post_init__(self) -> None:
-        check_lock_mode(self.lock)
-        if self.to not in (names := get_args(FormatName)):
-            raise UsageError(f"--to must be one of {', '.join(names)}, got {self.to!r}")
-        directory = os.fspath(self.output)
+    def _validate(self) -> None:
+        directory = self.directory
         if is_remote(directory):
             raise UsageError(
                 f"export writes to a file system, got the URL {directory}",
@@ -93,26 +171,7 @@ class ExportOptions:
             )
         if not directory or "\0" in directory:
             raise UsageError(f"--output must be a directory, got {directory!r}")
-        self._check_numbers()
-        self._check_scope()
-
-    def _check_numbers(self) -> None:
-        if self.shard_tokens is not None and self.shard_bytes is not None:
-            raise UsageError("--shard-tokens and --shard-size exclude each other", hint="pass one of them")
-        for option, value, least in (
-            ("--shard-tokens", self.shard_tokens, _LEAST_SHARD_TOKENS),
-            ("--shard-size", self.shard_bytes, 8),
-            ("--vocab-size", self.vocab_size, 1),
-            ("--eod-id", self.eod_id, 0),
-            ("--bos-id", self.bos_id, 0),
-            ("--pad-id", self.pad_id, 0),
-            ("--val-shards", self.val_shards, 0),
-        ):
-            if value is not None and value < least:
-                raise UsageError(f"{option} must be at least {least}, got {value}")
-            if value is not None and value > _MOST:
-                raise UsageError(f"{option} must be at most {_MOST}, got {value}")
-        if self.name is not None and not _is_plain(self.name):
+        if self.name is not None and not _NAME.fullmatch(self.name):
             raise UsageError(
                 f"--name must be the beginning of a file name, got {self.name!r}",
                 hint="use letters, digits, dots, hyphens and underscores",
@@ -120,41 +179,14 @@ class ExportOptions:
         named = self.tokenizer_name
         if named is not None and (not named.isprintable() or not named or "|" in named):
             raise UsageError(f"--tokenizer-name must be printable text without |, got {named!r}")
-        if self.header not in (None, *get_args(HeaderName)):
-            raise UsageError(f"--header must be {' or '.join(get_args(HeaderName))}, got {self.header!r}")
-
-    def _check_scope(self) -> None:
-        def refuse(options: dict[str, str], needed: str) -> None:
-            for field, option in options.items():
-                if (value := getattr(self, field)) is not None and value is not False:
-                    raise UsageError(f"{option} requires {needed}", hint=f"omit {option}")
-
-        if self.to != "nanogpt":
-            refuse(_OF_NANOGPT, "--to nanogpt")
-        elif self.samples:
+        if self.samples and self.to == "nanogpt":
             raise UsageError(
                 "samples cannot be exported to nanogpt: its readers cut the tokens at BOS tokens or at their "
                 "own positions",
                 hint="export the documents, or the samples --to olmo, datatrove or parquet",
             )
-        if self.to != "datatrove":
-            refuse({"tokenizer_name": "--tokenizer-name"}, "--to datatrove")
-        if not self.samples:
-            refuse(_OF_SAMPLES, "--samples")
-            if self.last_label is not None:
-                raise UsageError("--last-label requires --samples", hint="omit --last-label")
 
     @property
     def directory(self) -> str:
         """The directory of the output."""
         return os.fspath(self.output)
-
-
-def _is_plain(name: str) -> bool:
-    return (
-        bool(name)
-        and name.isascii()
-        and not name.startswith(".")
-        and len(name) <= 200
-        and all(character.isalnum() or character in "._-" for character in name)
-    )

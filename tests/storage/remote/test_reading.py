@@ -224,7 +224,7 @@ def test_documents_are_exported_with_the_same_bytes(here, there):
     for number, prefix in enumerate((here / "web", f"{there}/web")):
         for to in ("olmo", "nanogpt"):
             output = here / f"exported-{number}-{to}"
-            tokshard_export(ExportOptions(prefix, to, output, shard_tokens=700))
+            tokshard_export(ExportOptions(source=prefix, to=to, output=output, shard_tokens=700))
             exported.append({path.name: path.read_bytes() for path in output.glob("*.*") if path.is_file()})
     assert exported[:2] == exported[2:]
     assert len(exported[0]) > 6
