@@ -104,7 +104,7 @@ def make_datasets(api):
     export = api.ExportOptions(source="all", to="olmo", output="olmo")
     assert api.export(export, dry_run=True).action == "planned"
     assert api.export(export).manifest.tokens == merged.output.dataset.tokens
-    convert = api.ConvertOptions("olmo", "olmo", "back")
+    convert = api.ConvertOptions(sources="olmo", format="olmo", output="back")
     assert api.convert(convert, dry_run=True).action == "planned"
     assert api.convert(convert).output.files.bin.pieces_xxh3_128
     builder = api.IndexedDatasetBuilder("own.bin", dtype="uint16")

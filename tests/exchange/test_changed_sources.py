@@ -93,7 +93,7 @@ def test_an_export_with_a_damaged_manifest_is_replaced_as_the_hint_says(tmp_path
             "--shard-tokens",
             lambda number: ExportOptions(source="d", to="olmo", output="x", shard_tokens=number),
         ),
-        ("--bos-id", lambda number: ConvertOptions("x", "nanogpt", "d", bos_id=number)),
+        ("--bos-id", lambda number: ConvertOptions(sources="x", format="nanogpt", output="d", bos_id=number)),
         ("--limit", lambda number: TokenizeOptions("in.jsonl", "d", limit=number)),
         ("--max-tokens", lambda number: TokenizeOptions("in.jsonl", "d", max_tokens=number)),
     ],

@@ -4,7 +4,6 @@ import gzip
 import itertools
 import json
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,9 +15,8 @@ from support import slow_conversions
 from support.command_line import SAMPLE
 from support.plain_datasets import Plain
 from tokshard import ConvertOptions, ExportOptions, VerifyOptions, convert, verify
-from tokshard.dataset.plan import TokenFormat
 from tokshard.errors import StorageError
-from tokshard.exchange.conversion import content, conversion, options
+from tokshard.exchange.conversion import content, conversion
 from tokshard.exchange.conversion.conversion import JOURNAL_NAME
 from tokshard.text.tokenizer.definition import tokenizer_identity
 
@@ -135,11 +133,14 @@ def test_documents_are_those_of_the_description_also_after_interruptions(place, 
     output = f"{directory}-out"
     for updates in stops:
         try:
-            convert(ConvertOptions(directory, form, output, **options), progress=StopAfter(updates))
+            convert(
+                ConvertOptions(sources=directory, format=form, output=output, **options),
+                progress=StopAfter(updates),
+            )
             break
         except StopError:
             pass
-    report = convert(ConvertOptions(directory, form, output, **options))
+    report = convert(ConvertOptions(sources=directory, format=form, output=output, **options))
     data, made_with = report.output.dataset, report.options
     expected = plain_of(data.dtype, source)
     assert written(output) == [expected.bin_bytes(), expected.idx_bytes()]
@@ -152,13 +153,13 @@ def test_documents_are_those_of_the_description_also_after_interruptions(place, 
         in_text = sum(document[:-1].count(made_with.eod_id) for document in source.documents if document)
         manifest = json.loads(Path(f"{output}.tokshard/manifest.json").read_text())
         assert manifest["dataset"]["eod_in_text"] == in_text
-    assert convert(ConvertOptions(directory, form, output, **options)).action == "found"
+    assert convert(ConvertOptions(sources=directory, format=form, output=output, **options)).action == "found"
 
 
 def test_a_resumed_run_reads_only_what_is_left(tmp_path):
     shards = [[[number % 5] * 6 for number in range(40)]] * 3
     source = slow_conversions.datatrove(shards, dtype="uint16", metadata=True).write(tmp_path / "in")
-    options = ConvertOptions(source, "datatrove", tmp_path / "out")
+    options = ConvertOptions(sources=source, format="datatrove", output=tmp_path / "out")
     with pytest.raises(StopError):
         convert(options, progress=StopAfter(90))
     journal = (tmp_path / f"out.tokshard/work/{JOURNAL_NAME}").read_bytes()
@@ -168,7 +169,7 @@ def test_a_resumed_run_reads_only_what_is_left(tmp_path):
     assert whole / 3 < report.bytes_resumed < whole
     assert journal.count(b'"checkpoint"') > 10
     again = tmp_path / "undisturbed"
-    convert(ConvertOptions(source, "datatrove", again))
+    convert(ConvertOptions(sources=source, format="datatrove", output=again))
     assert written(again) == written(tmp_path / "out")
     units = [Path(f"{prefix}.tokshard/units.jsonl").read_bytes() for prefix in (again, tmp_path / "out")]
     assert units[0] == units[1]
@@ -179,18 +180,28 @@ def test_other_options_start_over(tmp_path):
     directory = source.write(tmp_path / "in")
     with pytest.raises(StopError):
         convert(
-            ConvertOptions(directory, "nanogpt", tmp_path / "out", bos_id=BOS, split="val"),
+            ConvertOptions(
+                sources=directory, format="nanogpt", output=tmp_path / "out", bos_id=BOS, split="val"
+            ),
             progress=StopAfter(20),
         )
     report = convert(
-        ConvertOptions(directory, "nanogpt", tmp_path / "out", bos_id=BOS, split="val", bos="keep")
+        ConvertOptions(
+            sources=directory, format="nanogpt", output=tmp_path / "out", bos_id=BOS, split="val", bos="keep"
+        )
     )
     assert report.bytes_resumed == 0
     assert np.array_equal(tokshard.IndexedDataset(tmp_path / "out")[59], [BOS, 1])
     with pytest.raises(tokshard.errors.OutputExistsError, match="--bos was 'keep' and is now 'move'"):
-        convert(ConvertOptions(directory, "nanogpt", tmp_path / "out", bos_id=BOS, split="val"))
+        convert(
+            ConvertOptions(
+                sources=directory, format="nanogpt", output=tmp_path / "out", bos_id=BOS, split="val"
+            )
+        )
     assert convert(
-        ConvertOptions(directory, "nanogpt", tmp_path / "out", bos_id=BOS, split="val", force=True)
+        ConvertOptions(
+            sources=directory, format="nanogpt", output=tmp_path / "out", bos_id=BOS, split="val", force=True
+        )
     ).options.append_eod
 
 
@@ -212,7 +223,7 @@ def test_an_export_is_converted_back_to_the_same_bytes(place, texts, limit, dtyp
     if not texts and form != "datatrove":
         return  # there are no files
     back = place / f"{name}-back"
-    report = convert(ConvertOptions(place / f"{name}-x", form, back, dtype=dtype))
+    report = convert(ConvertOptions(sources=place / f"{name}-x", format=form, output=back, dtype=dtype))
     assert written(back) == written(place / name), report
 
 
@@ -223,13 +234,13 @@ def test_an_export_tells_its_tokenizer(tmp_path, monkeypatch):
     tokshard.tokenize(tokshard.TokenizeOptions("in.jsonl", "web", tokenizer=tokenizer, workers=1))
     for form in ("nanogpt", "olmo", "datatrove"):
         tokshard.export(ExportOptions(source="web", to=form, output=form))
-        report = convert(ConvertOptions(form, form, f"{form}-back"))
+        report = convert(ConvertOptions(sources=form, format=form, output=f"{form}-back"))
         assert written(f"{form}-back") == written("web")
         assert report.output.tokenizer == tokenizer_identity(tokenizer)
         assert report.options.append_eod
         assert report.warnings == ()
         with pytest.raises(tokshard.errors.TokenizerMismatchError, match="is not the tokenizer of"):
-            convert(ConvertOptions(form, form, "other", tokenizer="null:9000"))
+            convert(ConvertOptions(sources=form, format=form, output="other", tokenizer="null:9000"))
     merged = tokshard.merge(tokshard.MergeOptions(inputs=["web", "olmo-back"], output="both"))
     assert merged.output.files.provenance
     assert sound("both")
@@ -244,7 +255,9 @@ def test_a_directory_of_nanogpt_is_read_in_the_order_of_its_numbers(tmp_path):
 
     def read(source, **options):
         report = convert(
-            ConvertOptions(source, "nanogpt", tmp_path / "out", bos_id=BOS, force=True, **options)
+            ConvertOptions(
+                sources=source, format="nanogpt", output=tmp_path / "out", bos_id=BOS, force=True, **options
+            )
         )
         dataset = tokshard.IndexedDataset(tmp_path / "out")
         return [dataset[number].tolist() for number in range(len(dataset))], report.warnings
@@ -267,7 +280,9 @@ def test_the_dtype_follows_megatron_where_the_vocabulary_is_known(tmp_path):
     narrow = slow_conversions.datatrove(shards, dtype="uint16", metadata=False).write(tmp_path / "narrow")
 
     def dtype(source, **options):
-        report = convert(ConvertOptions(source, "datatrove", tmp_path / "out", force=True, **options))
+        report = convert(
+            ConvertOptions(sources=source, format="datatrove", output=tmp_path / "out", force=True, **options)
+        )
         assert tokshard.IndexedDataset(tmp_path / "out")[0].tolist() == [1, 2, 500]
         return report.output.dataset.dtype
 
@@ -293,7 +308,7 @@ def test_any_bytes_are_converted_or_refused_with_an_error_of_ours(place, data):
     source.files[name] = content
     directory = source.write(place / f"f{next(NAMES)}")
     try:
-        convert(ConvertOptions(directory, form, f"{directory}-out", **options))
+        convert(ConvertOptions(sources=directory, format=form, output=f"{directory}-out", **options))
     except tokshard.errors.TokshardError as error:
         found = error.exit_code
     else:
@@ -306,25 +321,23 @@ def test_a_dry_run_writes_nothing(tmp_path):
     source = slow_conversions.olmo([[[1, 2], [3]]], dtype="uint32", compress=gzip.compress).write(
         tmp_path / "in"
     )
-    plan = convert(ConvertOptions(source, "olmo", tmp_path / "out"), dry_run=True).to_json()
+    plan = convert(
+        ConvertOptions(sources=source, format="olmo", output=tmp_path / "out"), dry_run=True
+    ).to_json()
     assert plan["state"] == "new"
     (file,) = plan["files"]
     assert (file["tokens"], file["dtype"]) == (3, "uint32")
     assert file["boundaries"].endswith("part-0.csv.gz")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
-    convert(ConvertOptions(source, "olmo", tmp_path / "out"))
-    again = convert(ConvertOptions(source, "olmo", tmp_path / "out"), dry_run=True)
+    convert(ConvertOptions(sources=source, format="olmo", output=tmp_path / "out"))
+    again = convert(ConvertOptions(sources=source, format="olmo", output=tmp_path / "out"), dry_run=True)
     assert (again.action, again.state) == ("planned", "up-to-date")
-
-
-def test_the_formats_are_those_of_manifests():
-    assert get_args(TokenFormat) == options._FORMATS
 
 
 def test_a_changed_source_is_found_by_verify(tmp_path):
     shards = [[[number % 5] * 6 for number in range(40)]] * 2
     source = slow_conversions.olmo(shards, dtype="uint16", compress=gzip.compress).write(tmp_path / "in")
-    convert(ConvertOptions(source, "olmo", tmp_path / "out", eod_id=EOD))
+    convert(ConvertOptions(sources=source, format="olmo", output=tmp_path / "out", eod_id=EOD))
     content = bytearray((source / "part-1.npy").read_bytes())
     content[100] ^= 1
     (source / "part-1.npy").write_bytes(content)
@@ -337,7 +350,7 @@ def test_a_changed_source_is_found_by_verify(tmp_path):
 def test_a_full_disk_keeps_what_was_converted(tmp_path, monkeypatch):
     shards = [[[1] * 6] * 40]
     source = slow_conversions.datatrove(shards, dtype="uint16", metadata=True).write(tmp_path / "in")
-    options = ConvertOptions(source, "datatrove", tmp_path / "out")
+    options = ConvertOptions(sources=source, format="datatrove", output=tmp_path / "out")
     original, left = tokshard.storage.syscalls.write, [120]
 
     def write(descriptor, buffer, path):

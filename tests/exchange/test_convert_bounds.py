@@ -49,7 +49,7 @@ def test_rows_are_read_up_to_the_bound_only(tmp_path, monkeypatch, rows):
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress(rows * 100_000))
     for options in ({}, {"source_dtype": "uint16"}):
         with pytest.raises(IntegrityError, match=r"row (101|1101): at most 100 documents must be empty"):
-            convert(ConvertOptions(source, "olmo", tmp_path / "out", **options))
+            convert(ConvertOptions(sources=source, format="olmo", output=tmp_path / "out", **options))
 
 
 def test_empty_documents_are_taken_in_pieces(tmp_path, monkeypatch):
@@ -60,6 +60,6 @@ def test_empty_documents_are_taken_in_pieces(tmp_path, monkeypatch):
     (file,) = open_files([str(source)], "olmo", None, is_recorded=False)
     pieces = [*DocumentEnds(file, 0).take(1000)]
     assert [*map(len, pieces)] == [1000] * 20 + [1]
-    report = convert(ConvertOptions(source, "olmo", tmp_path / "out"))
+    report = convert(ConvertOptions(sources=source, format="olmo", output=tmp_path / "out"))
     data = report.output.dataset
     assert (data.documents, data.sequences, data.tokens) == (20_001, 1, 1000)

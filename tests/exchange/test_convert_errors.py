@@ -178,6 +178,13 @@ BAD = {
         eod_id=1,
         code=3,
     ),
+    "datatrove of uint8": bad(
+        {"x.ds": b"abcd"},
+        "datatrove",
+        "--source-dtype must be one of uint16, uint32 for datatrove, got 'uint8'",
+        code=2,
+        source_dtype="uint8",
+    ),
     "no file": bad({"x.txt": b""}, "olmo", "no olmo file .* in", code=3),
 }
 
@@ -186,7 +193,7 @@ BAD = {
 def test_bad_sources_are_named_with_the_place(tmp_path, files, form, options, code, message):
     source = slow_conversions.Source(files, []).write(tmp_path / "in")
     with pytest.raises(tokshard.errors.TokshardError, match=message) as caught:
-        convert(ConvertOptions(source, form, tmp_path / "out", **options))
+        convert(ConvertOptions(sources=source, format=form, output=tmp_path / "out", **options))
     assert caught.value.exit_code == code
     assert caught.value.hint or code == 6
     assert not (tmp_path / "out.bin").exists()
@@ -195,14 +202,14 @@ def test_bad_sources_are_named_with_the_place(tmp_path, files, form, options, co
 @pytest.mark.parametrize(
     ("message", "options"),
     [
-        ("--from must be nanogpt, olmo or datatrove, got 'npz'", {"format": "npz"}),
+        ("--from must be one of nanogpt, olmo, datatrove, got 'npz'", {"format": "npz"}),
         ("--bos-id requires --from nanogpt", {"bos_id": 3}),
         ("--split requires --from nanogpt", {"split": "train"}),
         ("--bos requires --from nanogpt", {"bos": "keep"}),
         ("--source-dtype does not apply to nanogpt", {"format": "nanogpt", "source_dtype": "uint16"}),
-        ("--source-dtype must be uint16 or uint32", {"format": "datatrove", "source_dtype": "uint8"}),
+        ("--source-dtype must be one of uint8, uint16, uint32, uint64, got 'x'", {"source_dtype": "x"}),
         ("--vocab-size must be at least 1, got 0", {"vocab_size": 0}),
-        ("--tokenizer and --vocab-size exclude each other", {"vocab_size": 5, "tokenizer": "null:5"}),
+        ("--vocab-size cannot be used with --tokenizer", {"vocab_size": 5, "tokenizer": "null:5"}),
         ("at least one source is required", {"sources": ()}),
         ("convert writes to a file system, got the URL", {"output": "s3://bucket/x"}),
     ],
@@ -214,9 +221,15 @@ def test_options_that_cannot_be_meant_are_refused(message, options):
 
 def test_missing_and_changed_files_are_named(tmp_path, monkeypatch):
     with pytest.raises(tokshard.errors.MissingFileError, match=r"file not found: .*nothing\.bin"):
-        convert(ConvertOptions(tmp_path / "nothing.bin", "nanogpt", tmp_path / "out", bos_id=BOS))
+        convert(
+            ConvertOptions(
+                sources=tmp_path / "nothing.bin", format="nanogpt", output=tmp_path / "out", bos_id=BOS
+            )
+        )
     with pytest.raises(tokshard.errors.InputError, match=r"no nanogpt file .* matches"):
-        convert(ConvertOptions(tmp_path / "*.bin", "nanogpt", tmp_path / "out", bos_id=BOS))
+        convert(
+            ConvertOptions(sources=tmp_path / "*.bin", format="nanogpt", output=tmp_path / "out", bos_id=BOS)
+        )
     (tmp_path / "x.bin").write_bytes(nano())
 
     class Appending(SilentProgress):
@@ -226,8 +239,11 @@ def test_missing_and_changed_files_are_named(tmp_path, monkeypatch):
 
     with pytest.raises(tokshard.errors.InputError, match=r"x\.bin changed during the conversion"):
         convert(
-            ConvertOptions(tmp_path / "x.bin", "nanogpt", tmp_path / "out", bos_id=BOS), progress=Appending()
+            ConvertOptions(sources=tmp_path / "x.bin", format="nanogpt", output=tmp_path / "out", bos_id=BOS),
+            progress=Appending(),
         )
     (tmp_path / "x.bin").write_bytes(nano())
     with pytest.raises(tokshard.errors.UsageError, match="would replace the source"):
-        convert(ConvertOptions(tmp_path / "x.bin", "nanogpt", tmp_path / "x", bos_id=BOS))
+        convert(
+            ConvertOptions(sources=tmp_path / "x.bin", format="nanogpt", output=tmp_path / "x", bos_id=BOS)
+        )

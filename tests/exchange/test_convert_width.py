@@ -83,7 +83,7 @@ def test_convert_finds_uint32_tokens_whatever_tells_uint16(tmp_path, name, form,
         (tmp_path / "x.csv.gz").write_bytes(gzip.compress(rows))
     found = "at most 2" if ids is LARGE_IDS else "zero"
     with pytest.raises(InputError, match=f"must be uint16, got uint32: every second .* words is {found}"):
-        convert(ConvertOptions(source, form, tmp_path / "out", **options))
+        convert(ConvertOptions(sources=source, format=form, output=tmp_path / "out", **options))
 
 
 def test_convert_finds_uint32_tokens_behind_a_header_of_uint16(tmp_path):
@@ -111,7 +111,9 @@ def test_convert_finds_uint32_tokens_behind_a_header_of_uint16(tmp_path):
 )
 def test_convert_finds_the_width_of_few_tokens(tmp_path, ids, dtype, source_dtype, refused):
     source = write(tmp_path / "x.npy", ids, dtype)
-    options = ConvertOptions(source, "olmo", tmp_path / "out", source_dtype=source_dtype, eod_id=0)
+    options = ConvertOptions(
+        sources=source, format="olmo", output=tmp_path / "out", source_dtype=source_dtype, eod_id=0
+    )
     if refused:
         with pytest.raises(InputError, match=r"every second of its first (4 16|8 8)-bit words is zero"):
             convert(options)
@@ -124,7 +126,7 @@ def test_convert_requires_the_width_of_each_file(tmp_path):
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"0,1000\r\n"))
     write(tmp_path / "b.npy")
     with pytest.raises(InputError, match=r"the dtype of the tokens of .*b\.npy is unknown"):
-        convert(ConvertOptions(tmp_path, "olmo", tmp_path / "out", eod_id=7))
+        convert(ConvertOptions(sources=tmp_path, format="olmo", output=tmp_path / "out", eod_id=7))
 
 
 @pytest.mark.parametrize("form", ["olmo", "datatrove", "nanogpt"])
@@ -133,7 +135,12 @@ def test_an_export_with_a_zero_in_every_second_place_is_converted_back(tmp_path,
     plain.write(tmp_path / "in")
     ids = {"eod_id": 9, "bos_id": 9} if form == "nanogpt" else {}
     tokshard.export(ExportOptions(source=tmp_path / "in", to=form, output=tmp_path / "x", **ids))
-    assert convert(ConvertOptions(tmp_path / "x", form, tmp_path / "out")).output.dataset.documents == 3
+    assert (
+        convert(
+            ConvertOptions(sources=tmp_path / "x", format=form, output=tmp_path / "out")
+        ).output.dataset.documents
+        == 3
+    )
 
 
 def test_a_headerless_file_of_nanogpt_is_converted_as_its_hint_says(tmp_path):

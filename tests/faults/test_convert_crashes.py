@@ -71,6 +71,6 @@ def test_the_journal_of_these_runs_has_several_checkpoints(job, tmp_path, monkey
     for module, name in ((content, "UNIT_BYTES"), (content, "BLOCK_BYTES"), (conversion, "CHECKPOINT_BYTES")):
         monkeypatch.setattr(module, name, getattr(module, name))
     small_conversions.checkpoints()
-    convert(ConvertOptions(f"{job['inputs']}/trove", "datatrove", tmp_path / "x"))
+    convert(ConvertOptions(sources=f"{job['inputs']}/trove", format="datatrove", output=tmp_path / "x"))
     units = Path(tmp_path / "x.tokshard/units.jsonl").read_text().splitlines()
     assert len([json.loads(unit) for unit in units]) > 5

@@ -307,7 +307,9 @@ def test_their_own_files_are_converted_to_what_megatron_writes(tmp_path, dtype):
     unsigned = DTYPES[dtype]
 
     def check(source, form, expected, **options):
-        report = convert(ConvertOptions(source, form, tmp_path / f"{source.name}-ours", **options))
+        report = convert(
+            ConvertOptions(sources=source, format=form, output=tmp_path / f"{source.name}-ours", **options)
+        )
         theirs = by_megatron(
             megatron, tmp_path / f"{source.name}-theirs", expected, report.output.dataset.dtype
         )
@@ -339,7 +341,7 @@ def test_files_that_datatrove_shuffled_are_converted_in_their_order(tmp_path):
         seed=3,
         progress=False,
     ).run()
-    convert(ConvertOptions(tmp_path / "merged", "datatrove", tmp_path / "out"))
+    convert(ConvertOptions(sources=tmp_path / "merged", format="datatrove", output=tmp_path / "out"))
     found, begin = [], 0
     tokens = np.fromfile(tmp_path / "out.bin", np.uint16).tolist()
     for path in sorted((tmp_path / "merged").glob("*.ds")):

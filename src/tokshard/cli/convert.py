@@ -3,130 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import typer
+from typing import TYPE_CHECKING
 
 import tokshard
 from tokshard import ConvertOptions
-from tokshard.cli import declarations, rendering
-from tokshard.cli.command_run import command_run
-from tokshard.cli.declarations import choice, count, switch, text
-from tokshard.cli.options import RUN, AsJson, DryRun, Force, Lock, NoProgress, Quiet
+from tokshard.cli import rendering
+from tokshard.cli.command_run import CommandRun, DryRun
 from tokshard.core.formatting import counted, size, throughput, tokenizer_name
 
 if TYPE_CHECKING:
     from tokshard import ConvertReport
 
 _SHOWN_FILES = 10
-TOKENS = "Tokens"
-DOCUMENTS = "Documents"
-
-FormatChoice = Literal["nanogpt", "olmo", "datatrove"]
-DtypeChoice = Literal["auto", "uint16", "int32"]
-SourceDtypeChoice = Literal["uint8", "uint16", "uint32", "uint64"]
-BosChoice = Literal["move", "keep", "drop"]
-SplitChoice = Literal["train", "val", "all"]
 
 
-def convert(
-    sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SOURCE...",
-            help="Token files, directories of these, or quoted globs, in order.",
-            show_default=False,
-        ),
-    ],
-    from_format: Annotated[FormatChoice, choice(FormatChoice, "--from", help="Read this format.")],
-    output: Annotated[
-        str,
-        text("--output", "-o", metavar="PREFIX", help="Write PREFIX.bin, PREFIX.idx and PREFIX.tokshard/."),
-    ],
-    tokenizer: Annotated[
-        str | None,
-        text(
-            "--tokenizer",
-            metavar="PATH",
-            help="Record this tokenizer as that of the tokens; every id must be in its vocabulary.",
-            group=TOKENS,
-        ),
-    ] = ConvertOptions.tokenizer,
-    vocab_size: Annotated[
-        int | None,
-        count("--vocab-size", help="Require ids below N, if there is no --tokenizer.", group=TOKENS),
-    ] = ConvertOptions.vocab_size,
-    dtype: Annotated[
-        DtypeChoice,
-        choice(
-            DtypeChoice,
-            "--dtype",
-            help="Write this dtype; auto is Megatron's rule for the vocabulary, or the width of the source "
-            "if the vocabulary is unknown.",
-            group=TOKENS,
-        ),
-    ] = ConvertOptions.dtype,
-    source_dtype: Annotated[
-        SourceDtypeChoice | None,
-        choice(
-            SourceDtypeChoice,
-            "--source-dtype",
-            help="Read this dtype from olmo and datatrove files, which have no header.",
-            default="from the boundaries of documents or the metadata",
-            group=TOKENS,
-        ),
-    ] = ConvertOptions.source_dtype,
-    bos_id: Annotated[
-        int | None,
-        declarations.integer(
-            "--bos-id",
-            metavar="ID",
-            help="Begin a document at each token with this id, for nanogpt.",
-            default="the EOD token of --tokenizer",
-            group=DOCUMENTS,
-        ),
-    ] = ConvertOptions.bos_id,
-    eod_id: Annotated[
-        int | None,
-        declarations.integer(
-            "--eod-id",
-            metavar="ID",
-            help="End documents with token ID: in place of the BOS tokens of nanogpt; olmo and datatrove are "
-            "divided after it where no file has the boundaries.",
-            default="the EOD token of --tokenizer; for nanogpt else --bos-id",
-            group=DOCUMENTS,
-        ),
-    ] = ConvertOptions.eod_id,
-    bos: Annotated[
-        BosChoice,
-        choice(
-            BosChoice,
-            "--bos",
-            help="Replace the BOS token before a nanogpt document by an EOD token after it (move), or keep "
-            "or drop it.",
-            group=DOCUMENTS,
-        ),
-    ] = ConvertOptions.bos,
-    split: Annotated[
-        SplitChoice | None,
-        choice(
-            SplitChoice,
-            "--split",
-            help="Read these files of a nanogpt directory.",
-            default="train; all of an export of tokshard",
-            group=DOCUMENTS,
-        ),
-    ] = ConvertOptions.split,
-    resume: Annotated[
-        bool, switch("--resume/--no-resume", help="Resume an unfinished run.", group=RUN)
-    ] = ConvertOptions.resume,
-    force: Force = ConvertOptions.force,
-    lock: Lock = ConvertOptions.lock,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    no_progress: NoProgress = False,
-) -> None:
+def convert(options: ConvertOptions, planned: DryRun, run: CommandRun) -> None:
     """Convert token files of nanogpt, OLMo-core or datatrove into an indexed dataset.
 
     The tokens are copied, not encoded again. Documents begin at BOS tokens (nanogpt), or end where the
@@ -138,26 +29,11 @@ def convert(
         tokshard convert 'dolma/part-*.npy' --from olmo --tokenizer olmo2 -o out/dolma
         tokshard convert tokenized --from datatrove -o out/web
     """
-    with command_run(as_json=as_json, quiet=quiet, no_progress=no_progress) as run:
-        options = ConvertOptions(
-            sources=sources,
-            format=from_format,
-            output=output,
-            tokenizer=tokenizer,
-            vocab_size=vocab_size,
-            dtype=dtype,
-            source_dtype=source_dtype,
-            bos_id=bos_id,
-            eod_id=eod_id,
-            bos=bos,
-            split=split,
-            resume=resume,
-            force=force,
-            lock=lock,
-        )
-        report = tokshard.convert(options, dry_run=dry_run, progress=None if dry_run else run.progress)
-        run.warn(report.warnings)
-        run.show(report, _show_dry_run if dry_run else _show)
+    report = tokshard.convert(
+        options, dry_run=planned.dry_run, progress=None if planned.dry_run else run.progress
+    )
+    run.warn(report.warnings)
+    run.show(report, _show_dry_run if planned.dry_run else _show)
 
 
 def _show(report: ConvertReport) -> None:

@@ -19,6 +19,7 @@ from tokshard.dataset.plan import (
     BuildParameters,
     Compression,
     HubDatasetRecord,
+    InputFormat,
     SplitName,
     TokenizeParameters,
 )
@@ -52,7 +53,6 @@ OPTIONAL_NAMES: tuple[FileName, ...] = (
 )
 """The files in the sidecar directory that a dataset may not have."""
 
-InputFormat = Literal["jsonl", "parquet", "arrow", "indexed", "nanogpt", "olmo", "datatrove"]
 ENCODERS = "reference|fast|unknown"
 """Pattern of the names of encoders."""
 

@@ -18,6 +18,9 @@ from tokshard.storage.digest import identity_digest
 TextFormat = Literal["jsonl", "parquet", "arrow"]
 TokenFormat = Literal["nanogpt", "olmo", "datatrove"]
 """The formats of other trainers that ``convert`` reads."""
+InputFormat = Literal[TextFormat, "indexed", TokenFormat]
+SourceDtype = Literal["uint8", "uint16", "uint32", "uint64"]
+BosTreatment = Literal["move", "keep", "drop"]
 SplitName = Literal["train", "valid"]
 Compression = Literal["none", "gzip", "bzip2", "xz", "zstd"]
 
@@ -185,8 +188,8 @@ class ConvertParameters(Record):
 
     format: TokenFormat
     dtype: Literal["uint16", "int32"]
-    source_dtype: Literal["uint8", "uint16", "uint32", "uint64"] | None
-    bos: Literal["move", "keep", "drop"] | None
+    source_dtype: SourceDtype | None
+    bos: BosTreatment | None
     bos_id: Count | None
     eod_id: Count | None
     append_eod: bool | None = None

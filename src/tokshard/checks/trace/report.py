@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tokshard.core.codec import Count, Document, Positive, Record, Sha256
+from tokshard.dataset.plan import InputFormat
 
 TraceKind = Literal["plan", "blend", "index", "dataset"]
 ItemStatus = Literal["read", "unread", "found", "rejected", "not-found"]
-OriginFormat = Literal["jsonl", "parquet", "arrow", "indexed", "nanogpt", "olmo", "datatrove"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class DocumentOrigin(Record):
     """The record that a document was made from."""
 
     path: str
-    format: OriginFormat
+    format: InputFormat
     line: Positive | None = None
     offset: Count | None = None
     row: Count | None = None

@@ -15,7 +15,7 @@ from tokshard.core.formatting import counted, listed
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
 from tokshard.dataset.layout import optimal_dtype
-from tokshard.dataset.plan import BuildPlan, ConvertParameters, TokenFileInput
+from tokshard.dataset.plan import BuildPlan, ConvertParameters, SourceDtype, TokenFileInput
 from tokshard.dataset.report import BuildReport, DatasetProduct
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
 from tokshard.dataset.workdir import WorkDirectory
@@ -23,7 +23,7 @@ from tokshard.errors import TokenizerMismatchError, UsageError
 from tokshard.exchange.conversion.conversion import IdLimit, TokenConversion
 from tokshard.exchange.conversion.files import TokenFile, all_states, check_unchanged, find_files
 from tokshard.exchange.conversion.opening import first_token, open_files
-from tokshard.exchange.conversion.options import ConvertOptions, SourceDtype
+from tokshard.exchange.conversion.options import ConvertOptions
 from tokshard.exchange.conversion.splitting import SplitAtBos, SplitAtBoundaries, Splitter
 from tokshard.exchange.conversion.staging import stage
 from tokshard.exchange.manifest import ExportManifest, check_sizes, read_export
@@ -82,7 +82,7 @@ def convert(
         StorageError: A read or write failed. Converted tokens are kept.
 
     Example:
-        >>> options = ConvertOptions("fineweb10B", "nanogpt", "out/web", bos_id=50256)
+        >>> options = ConvertOptions(sources="fineweb10B", format="nanogpt", output="out/web", bos_id=50256)
         >>> report = convert(options)  # doctest: +SKIP
         >>> report.options.append_eod  # doctest: +SKIP
         True

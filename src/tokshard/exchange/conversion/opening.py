@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from tokshard.core.formatting import counted
-from tokshard.dataset.plan import TokenFormat
+from tokshard.dataset.plan import SourceDtype, TokenFormat
 from tokshard.dataset.source import InputFile
-from tokshard.errors import InputError, IntegrityError
+from tokshard.errors import InputError, IntegrityError, UsageError
 from tokshard.exchange import datatrove, nanogpt, olmo
 from tokshard.exchange.conversion.boundaries import last_end
 from tokshard.exchange.conversion.files import BoundaryFile, TokenFile, state_of
-from tokshard.exchange.conversion.options import SourceDtype
 from tokshard.storage import fs
 
 _MOST_DIGITS = 18  # fewer than 2**63 tokens
@@ -42,6 +41,7 @@ def open_files(
 
     Raises:
         MissingFileError: A file does not exist.
+        UsageError: The format does not have this dtype.
         InputError: The dtype of the tokens is unknown.
         IntegrityError: A header is invalid or contradicts the size of the file.
         StorageError: A file cannot be read.
@@ -136,6 +136,11 @@ def _refuse_numpy_header(path: str) -> None:
 
 
 def _datatrove(paths: Sequence[str], given: str | None) -> tuple[TokenFile, ...]:
+    if given not in {None, *datatrove.DTYPES}:
+        raise UsageError(
+            f"--source-dtype must be one of {', '.join(datatrove.DTYPES)} for datatrove, got {given!r}",
+            hint="pass the dtype in which datatrove wrote these tokens, or omit --source-dtype",
+        )
     recorded = {path: _metadata(path) for path in paths}
     dtype = _given(given) or _dtype_from_boundaries(paths, _index_path, "none", (2, 4))
     sizes = {size for size, _ in filter(None, recorded.values())}

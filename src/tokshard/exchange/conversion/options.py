@@ -3,85 +3,115 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Annotated, Literal
 
+from tokshard.core.codec import Count, Positive
+from tokshard.core.options import RUN, Force, Option, Options, Path, Paths, several
+from tokshard.dataset.plan import BosTreatment, SourceDtype, TokenFormat
 from tokshard.errors import UsageError
-from tokshard.storage.lock import LockMode, check_lock_mode
+from tokshard.storage.lock import Lock
 from tokshard.storage.paths import check_output_prefix, is_remote
 
-if TYPE_CHECKING:
-    from tokshard.dataset.plan import TokenFormat
-
-BosTreatment = Literal["move", "keep", "drop"]
 ShardSplit = Literal["train", "val", "all"]
-SourceDtype = Literal["uint8", "uint16", "uint32", "uint64"]
-ConvertDtype = Literal["auto", "uint16", "int32"]
 
-# Those of TokenFormat, whose module imports numpy.
-_FORMATS = ("nanogpt", "olmo", "datatrove")
-_MOST = 2**63 - 1
-_DTYPES_OF_DATATROVE = ("uint16", "uint32")
+_TOKENS = "Tokens"
+_DOCUMENTS = "Documents"
 
 
-@dataclass(frozen=True)
-class ConvertOptions:
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions(Options):
     """Options of :func:`tokshard.convert`.
 
-    Attributes:
-        sources: Token files, directories of these, or globs, in order. Files of a directory or glob are in
-            natural order: ``part-2`` before ``part-10``. The directory of an export of tokshard tells its
-            dtype, tokenizer, BOS and EOD token, too.
-        format: The format of the sources: ``"nanogpt"``, ``"olmo"`` or ``"datatrove"``.
-        output: Path prefix of the output.
-        tokenizer: The tokenizer of the tokens, as for ``tokenize``: its identity is recorded, and every id
-            must be in its vocabulary.
-        vocab_size: The size of the vocabulary, if there is no ``tokenizer``.
-        dtype: The dtype of the output; ``"auto"`` is Megatron's rule for the vocabulary, or the width of the
-            source if the vocabulary is unknown.
-        source_dtype: olmo, datatrove: the dtype of the sources, which have no header; by default it follows
-            from the boundaries of documents or from the metadata.
-        bos_id: nanogpt: the token before each document; by default the EOD token.
-        eod_id: The token after each document; by default that of the tokenizer, for nanogpt then the BOS
-            token. Documents of olmo and datatrove without boundary files end with it.
-        bos: nanogpt: whether the BOS token before each document becomes an EOD token after it (``"move"``),
-            stays (``"keep"``) or is dropped (``"drop"``).
-        split: nanogpt: which files of a directory to read, if they are named ``train`` and ``val``; by
-            default all files of an export of tokshard, else those named ``train``.
-        resume: Whether an unfinished run is resumed.
-        force: Whether an existing output is replaced.
-        lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
-            writes the output at a time.
+    The directory of an export of tokshard also tells its dtype, tokenizer, BOS and EOD token.
 
     Raises:
         UsageError: An option is invalid, or does not apply to the format.
     """
 
-    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-    format: TokenFormat
-    output: str | os.PathLike[str]
-    tokenizer: str | None = None
-    vocab_size: int | None = None
-    dtype: ConvertDtype = "auto"
-    source_dtype: SourceDtype | None = None
-    bos_id: int | None = None
-    eod_id: int | None = None
-    bos: BosTreatment = "move"
-    split: ShardSplit | None = None
-    resume: bool = True
-    force: bool = False
-    lock: LockMode = "flock"
+    sources: Annotated[
+        Paths,
+        Option(
+            "Token files, directories of these, or quoted globs, in order.",
+            is_argument=True,
+            metavar="SOURCE...",
+        ),
+    ]
+    format: Annotated[TokenFormat, Option("Read this format.", name="--from")]
+    output: Annotated[
+        Path, Option("Write PREFIX.bin, PREFIX.idx and PREFIX.tokshard/.", aliases=("-o",), metavar="PREFIX")
+    ]
+    tokenizer: Annotated[
+        str | None,
+        Option(
+            "Record this tokenizer as that of the tokens; every id must be in its vocabulary.",
+            metavar="PATH",
+            group=_TOKENS,
+        ),
+    ] = None
+    vocab_size: Annotated[
+        Positive | None,
+        Option("Require ids below N, if there is no --tokenizer.", group=_TOKENS, excludes="tokenizer"),
+    ] = None
+    dtype: Annotated[
+        Literal["auto", "uint16", "int32"],
+        Option(
+            "Write this dtype; auto is Megatron's rule for the vocabulary, or the width of the source if the "
+            "vocabulary is unknown.",
+            group=_TOKENS,
+        ),
+    ] = "auto"
+    source_dtype: Annotated[
+        SourceDtype | None,
+        Option(
+            "Read this dtype from olmo and datatrove files, which have no header.",
+            group=_TOKENS,
+            default="from the boundaries of documents or the metadata",
+        ),
+    ] = None
+    bos_id: Annotated[
+        Count | None,
+        Option(
+            "Begin a document at each token with this id, for nanogpt.",
+            metavar="ID",
+            group=_DOCUMENTS,
+            default="the EOD token of --tokenizer",
+            requires="format=nanogpt",
+        ),
+    ] = None
+    eod_id: Annotated[
+        Count | None,
+        Option(
+            "End documents with token ID: in place of the BOS tokens of nanogpt; olmo and datatrove are "
+            "divided after it where no file has the boundaries.",
+            metavar="ID",
+            group=_DOCUMENTS,
+            default="the EOD token of --tokenizer; for nanogpt else --bos-id",
+        ),
+    ] = None
+    bos: Annotated[
+        BosTreatment,
+        Option(
+            "Replace the BOS token before a nanogpt document by an EOD token after it (move), or keep or "
+            "drop it.",
+            group=_DOCUMENTS,
+            requires="format=nanogpt",
+        ),
+    ] = "move"
+    split: Annotated[
+        ShardSplit | None,
+        Option(
+            "Read these files of a nanogpt directory.",
+            group=_DOCUMENTS,
+            default="train; all of an export of tokshard",
+            requires="format=nanogpt",
+        ),
+    ] = None
+    resume: Annotated[bool, Option("Resume an unfinished run.", group=RUN)] = True
+    force: Force = False
+    lock: Lock = "flock"
 
-    def __post_init__(self) -> None:
-        check_lock_mode(self.lock)
-        _check_choice("--from", self.format, _FORMATS)
-        _check_choice("--dtype", self.dtype, get_args(ConvertDtype))
-        _check_choice("--bos", self.bos, get_args(BosTreatment))
-        if self.split is not None:
-            _check_choice("--split", self.split, get_args(ShardSplit))
-        if self.source_dtype is not None:
-            _check_choice("--source-dtype", self.source_dtype, self._dtypes)
+    def _validate(self) -> None:
         if is_remote(self.output_prefix):
             raise UsageError(
                 f"convert writes to a file system, got the URL {self.output_prefix}",
@@ -92,55 +122,18 @@ class ConvertOptions:
                 "at least one source is required",
                 hint="pass token files, directories of these, or quoted globs",
             )
-        for name, value, least in (
-            ("--vocab-size", self.vocab_size, 1),
-            ("--bos-id", self.bos_id, 0),
-            ("--eod-id", self.eod_id, 0),
-        ):
-            if value is not None and value < least:
-                raise UsageError(f"{name} must be at least {least}, got {value}")
-            if value is not None and value > _MOST:
-                raise UsageError(f"{name} must be at most {_MOST}, got {value}")
-        if self.tokenizer is not None and self.vocab_size is not None:
+        if self.source_dtype is not None and self.format == "nanogpt":
             raise UsageError(
-                "--tokenizer and --vocab-size exclude each other", hint="pass one of them: the tokenizer"
+                "--source-dtype does not apply to nanogpt files: their header tells the dtype",
+                hint="omit --source-dtype",
             )
-        self._check_scope()
-
-    @property
-    def _dtypes(self) -> tuple[str, ...]:
-        return _DTYPES_OF_DATATROVE if self.format == "datatrove" else get_args(SourceDtype)
-
-    def _check_scope(self) -> None:
-        if self.format == "nanogpt":
-            if self.source_dtype is not None:
-                raise UsageError(
-                    "--source-dtype does not apply to nanogpt files: their header tells the dtype",
-                    hint="omit --source-dtype",
-                )
-            return
-        given = {
-            "--bos-id": self.bos_id is not None,
-            "--bos": self.bos != ConvertOptions.bos,
-            "--split": self.split is not None,
-        }
-        for name, is_given in given.items():
-            if is_given:
-                raise UsageError(f"{name} requires --from nanogpt", hint=f"omit {name}")
 
     @property
     def source_names(self) -> tuple[str, ...]:
         """The sources as the user named them."""
-        sources = [self.sources] if isinstance(self.sources, str | os.PathLike) else self.sources
-        return tuple(os.fspath(name) for name in sources)
+        return several(self.sources)
 
     @property
     def output_prefix(self) -> str:
         """The checked path prefix of the output."""
         return check_output_prefix(os.fspath(self.output))
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        *others, last = choices
-        raise UsageError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from tokshard.dataset.plan import BosTreatment
 from tokshard.exchange.conversion.boundaries import DocumentEnds
 from tokshard.exchange.conversion.content import TokenBlock
 from tokshard.exchange.conversion.files import TokenFile
-from tokshard.exchange.conversion.options import BosTreatment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
