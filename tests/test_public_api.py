@@ -115,13 +115,13 @@ def make_datasets(api):
 
 def make_indexes_and_blends(api):
     indices = api.BuildIndicesOptions(
-        prefixes=("stories",), sequence_lengths=(64,), split="1", epochs=(1,), cache_directory="cache"
+        prefixes=("stories",), seq_length=(64,), split="1", epochs=(1,), cache_dir="cache"
     )
     assert api.build_indices(indices).to_json()["schema"] == "tokshard.build-indices/2"
     blend = api.BlendOptions(
         sources=("0.7", "stories", "0.3", "manuals"),
         output="mix",
-        sequence_length=64,
+        seq_length=64,
         split="9,1",
         num_samples=api.Sizes(300, 16, 0),
     )

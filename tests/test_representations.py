@@ -53,10 +53,14 @@ def made(tmp_path_factory):
         )
     ]
     indices = tokshard.BuildIndicesOptions(
-        (web,), sequence_lengths=(64,), epochs=(1,), split="1", cache_directory=str(folder / "cache")
+        prefixes=(web,), seq_length=(64,), epochs=(1,), split="1", cache_dir=str(folder / "cache")
     )
     blending = tokshard.BlendOptions(
-        (web,), str(folder / "mix"), sequence_length=64, num_samples=tokshard.Sizes(100, 0, 0), split="1"
+        sources=(web,),
+        output=str(folder / "mix"),
+        seq_length=64,
+        num_samples=tokshard.Sizes(100, 0, 0),
+        split="1",
     )
     reports += [
         tokshard.merge(tokshard.MergeOptions(inputs=[web, web], output=str(folder / "all"))),

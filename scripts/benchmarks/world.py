@@ -49,7 +49,7 @@ def link(names: list[str], samples: int, mixture: list[str]) -> None:
     from tokshard.samples.index.sizes import Sizes
 
     options = BlendOptions(
-        tuple(mixture), sequence_length=SEQUENCE_LENGTH, num_samples=Sizes(samples, 0, 0), split="1,0,0"
+        sources=tuple(mixture), seq_length=SEQUENCE_LENGTH, num_samples=Sizes(samples, 0, 0), split="1,0,0"
     )
     (outline,) = plan_requests(*options.resolve())
     (first,) = plan_indexes(outline.requests[:1], cache_directory="cache").build()

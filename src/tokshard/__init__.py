@@ -32,7 +32,7 @@ _TOPICS = {
         "BlendOptions": "tokshard.samples.blend.options",
         "BlendReport": "tokshard.samples.blend.job",
         "NamingOptions": "tokshard.samples.index.options",
-        "TrainingOptions": "tokshard.samples.index.options",
+        "TrainingOptions": "tokshard.samples.index.sizes",
         "Sizes": "tokshard.samples.index.sizes",
     },
     "Shard samples over ranks": {

@@ -34,8 +34,8 @@ from tokshard.samples.index.job import BuildIndicesReport as BuildIndicesReport
 from tokshard.samples.index.job import build_indices as build_indices
 from tokshard.samples.index.options import BuildIndicesOptions as BuildIndicesOptions
 from tokshard.samples.index.options import NamingOptions as NamingOptions
-from tokshard.samples.index.options import TrainingOptions as TrainingOptions
 from tokshard.samples.index.sizes import Sizes as Sizes
+from tokshard.samples.index.sizes import TrainingOptions as TrainingOptions
 from tokshard.text.tokenize.cluster.options import RayOptions as RayOptions
 from tokshard.text.tokenize.job_array.job import finish_tokenize as finish_tokenize
 from tokshard.text.tokenize.job_array.job import tokenize_array_task as tokenize_array_task

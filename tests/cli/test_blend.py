@@ -16,7 +16,7 @@ BLEND = ("blend", 0.7, "data/web", 0.3, "data/code", "--seq-length", 16)
 SPLIT = ("--split", "9,1")
 UNKNOWN = "warning: the tokenizers of data/web, data/code are unknown and were not compared\n"
 RECIPE = """
-sequence_length = 16
+seq_length = 16
 num_samples = [200, 10]
 split = "9,1"
 seed = 5
@@ -116,9 +116,9 @@ def test_megatrons_arguments_come_back(workshop):
     assert shlex.split(again.stdout) == words
 
 
-def test_emit_and_json_exclude_each_other(workshop):
+def test_emit_and_json_together_are_refused(workshop):
     done = run(*BLEND, *SPLIT, "--num-samples", 200, "--emit", "megatron-args", "--json")
-    assert (done.returncode, done.json["message"]) == (2, "--emit and --json exclude each other")
+    assert (done.returncode, done.json["message"]) == (2, "--emit cannot be used with --json")
 
 
 def test_what_is_emitted_names_the_cache_and_the_arguments_of_the_job(workshop):
@@ -236,7 +236,7 @@ def test_an_overrun_is_refused_with_what_works(workshop):
         (
             ["data/web", "--train", "data/web"],
             2,
-            "the arguments and --train, --valid, --test exclude each other",
+            "the arguments cannot be used with --train, --valid, --test",
         ),
         (["data/web", "--num-samples", "1"], 2, "the sequence length is required"),
         (["data/web", "--seq-length", "16", "--num-samples", "1"], 2, "--output is required"),
@@ -244,7 +244,7 @@ def test_an_overrun_is_refused_with_what_works(workshop):
         (
             ["--train", "data/web", "--seq-length", "16", "--split", "9,1"],
             2,
-            "--split '9,1' and data for each split exclude each other",
+            "--split '9,1' cannot be used with data for each split",
         ),
         (
             ["data/web", "--seq-length", "16", "--path-as", "./data=/mnt"],
@@ -254,12 +254,23 @@ def test_an_overrun_is_refused_with_what_works(workshop):
         (["0.5", "data/web", "data/code"], 2, "Megatron would read '0.5' as a path prefix"),
         (["--train", "'data/web"], 2, "into words"),
         (["recipe.toml", "-o", "mix"], 3, "recipe not found: recipe.toml"),
+        (["nan", "data/web"], 2, "the weight of the source 'data/web' must be positive, got nan"),
+        (
+            ["data/web", "--seq-length", "16", "--surplus", "1e308"],
+            2,
+            "--surplus must be at most 1000, got 1e+308",
+        ),
+        (
+            ["data/web", "--seq-length", "16", "--num-samples", str(2**63)],
+            2,
+            "--num-samples must be the sizes of the splits: train must be at most",
+        ),
         (["70%", "data/web", "30%", "data/code"], 2, "a weight must be a plain number, got '70%'"),
         (["1", "data/web", "--seq-length", "16", "-o", "mix"], 2, "the number of samples is required"),
         (
             ["a", "--num-samples", "1", "--train-iters", "1", "--global-batch-size", "1"],
             2,
-            "exclude each other",
+            "--num-samples cannot be used with --train-iters",
         ),
         (
             ["1", "data/none", "--seq-length", "16", "--num-samples", "1", "-o", "mix"],

@@ -10,7 +10,7 @@ import pytest
 from support.mixture_data import NAMES, run, write_mixture
 
 RECIPE = """
-sequence_length = 16
+seq_length = 16
 split = "1"
 {top}
 [[source]]
@@ -105,7 +105,7 @@ def test_packed_samples_need_a_cache_in_the_arguments_of_a_job(workshop):
 @pytest.mark.parametrize(
     ("top", "web", "words"),
     [
-        ('pack = "first-fit"', "", "recipe.toml: pack must be concat or best-fit, got 'first-fit'"),
+        ('pack = "first-fit"', "", "recipe.toml: pack must be one of concat, best-fit, got 'first-fit'"),
         ("", "pack = 3", "source[0].pack must be a string, got 3"),
         ("", 'pack = "none"', "pack of the source 'data/web' must be concat or best-fit, got 'none'"),
     ],

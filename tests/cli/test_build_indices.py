@@ -196,11 +196,16 @@ def test_damaged_indexes_are_refused_and_rebuilt_on_request(workshop):
         (["--num-samples", "1,000,000"], 2, "got '1,000,000'; write 1000000 or 1M for a million"),
         (["--num-samples", "20,050"], 2, "--num-samples must be the sizes of the splits, got '20,050'"),
         ([], 2, "the number of samples is required"),
+        (["--epochs", "1", "--surplus", "1e308"], 2, "--surplus must be at most 1000, got 1e+308"),
         (["--epochs", "0"], 2, "--epochs must be at least 1, got 0"),
         (["--epochs", "1", "--split", "99,-1,2"], 2, "Megatron would read 99, 1, 2"),
         (["--epochs", "1", "--split", "999,1"], 3, "Megatron would loop forever"),
         (["--epochs", "1", "--pack", "best-fit"], 2, "--pack best-fit requires --cache-dir"),
-        (["--epochs", "1", "--pack", "first-fit"], 2, "--pack must be concat or best-fit, got 'first-fit'"),
+        (
+            ["--epochs", "1", "--pack", "first-fit"],
+            2,
+            "--pack must be one of concat, best-fit, got 'first-fit'",
+        ),
         (["--epochs", "1", "--pad-multiple", "2"], 2, "--pad-multiple requires --pack best-fit"),
         (
             ["--epochs", "1", "--pack", "best-fit", "--pad-multiple", "3", "--cache-dir", "c"],
@@ -216,13 +221,17 @@ def test_damaged_indexes_are_refused_and_rebuilt_on_request(workshop):
         (
             ["--epochs", "1", "--like", "a", "--megatron", "0.19"],
             2,
-            "--like and --megatron exclude each other",
+            "--like cannot be used with --megatron",
         ),
         (["--epochs", "1", "--like", "nothing.txt"], 3, "description not found: nothing.txt"),
-        (["--epochs", "1", "--path-as", "data"], 2, "--path-as must be LOCAL=TRAINING, got 'data'"),
+        (
+            ["--epochs", "1", "--path-as", "data"],
+            2,
+            "--path-as must be LOCAL=TRAINING such as",
+        ),
         (["--epochs", "1", "--path-as", "./data=/mnt"], 2, "--path-as ./data=/mnt has no effect"),
         (["--global-batch-size", "4"], 2, "--global-batch-size requires --train-iters or --train-samples"),
-        (["--train-iters", "4"], 2, "--train-iters and --train-samples require --global-batch-size"),
+        (["--train-iters", "4"], 2, "--train-iters requires --global-batch-size"),
         (["--num-samples", "none", "--split", "1", "--seq-length", "5k"], 2, "has no samples"),
     ],
 )

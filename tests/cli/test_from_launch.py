@@ -6,11 +6,10 @@ import re
 import shlex
 
 import pytest
-import typer
 
+import tokshard
 from support.mixture_data import JOB_TOKENIZER, run, write_mixture
-from tokshard.cli import from_launch
-from tokshard.cli.main import app
+from tokshard.cli.generate import Given
 
 SCRIPT = """#!/bin/bash
 if [ "$1" = blend ]; then
@@ -197,7 +196,7 @@ def test_the_cache_directory_has_one_source(workshop):
     call = ("--from-launch", "launch.sh data/web", "--megatron", "0.19", "--cache-dir", "d")
     refused = run("build-indices", *call, "--set", "CACHE=c")
     assert refused.returncode == 2
-    assert "--from-launch and --cache-dir exclude each other" in refused.stderr
+    assert "--cache-dir cannot be used with --from-launch" in refused.stderr
     assert "the launch command has --data-cache-path c" in refused.stderr
     (workshop / "launch.sh").write_text(SCRIPT.format(more=""))
     done = run("build-indices", *call)
@@ -216,21 +215,22 @@ def test_a_local_copy_of_the_tokenizer_is_compared(workshop):
 
 @pytest.mark.parametrize("name", ["blend", "build-indices"])
 def test_options_about_the_job_are_refused_by_name(workshop, name):
-    group = typer.main.get_command(app)
-    parameters = group.get_command(typer.Context(group), name).params
-    refused = [each for each in parameters if each.name not in from_launch._TOGETHER | {"help", "help_all"}]
-    options = [each for each in refused if each.param_type_name == "option"]
+    kind = {"blend": tokshard.BlendOptions, "build-indices": tokshard.BuildIndicesOptions}[name]
+    declared = Given(kind, {}, name).declared.values()
+    options = [each for each in declared if not (each.option.with_launch or each.option.is_argument)]
     assert len(options) >= 20
     call = (name, "--from-launch", "launch.sh data/web", "--set", "CACHE=c", "--megatron", "0.19")
     for option in options:
-        value = {"--unit": "samples", "--epochs": "1", "--num-samples": "9"}.get(option.opts[0], "1")
-        done = run(*call, option.opts[-1], *([] if option.is_flag else [value]))
-        assert done.returncode == 2, option.opts
-        assert f"error: --from-launch and {option.opts[0]} exclude each other\n" in done.stderr
-        assert f"hint: remove {option.opts[0]}: " in done.stderr
+        words = [option.name, "samples" if option.field == "unit" else "1"]
+        if option.kind is bool:
+            words = [f"--no-{option.name[2:]}" if option.default else option.name]
+        done = run(*call, *words)
+        assert done.returncode == 2, option.name
+        assert f"error: {option.name} cannot be used with --from-launch\n" in done.stderr
+        assert f"hint: remove {option.name}: " in done.stderr
     done = run(*call[:2], "launch.sh", "data/web", *call[3:])
     assert done.returncode == 2
-    assert "error: --from-launch and the argument 'data/web' exclude each other\n" in done.stderr
+    assert "error: the argument 'data/web' cannot be used with --from-launch\n" in done.stderr
     assert "--from-launch 'launch.sh data/web'\n" in done.stderr
     for option, value in (("--set", "A=1"), ("--iteration", "0")):
         alone = run(name, "data/web", "--seq-length", "8", "--num-samples", "9", option, value)
@@ -255,7 +255,10 @@ def test_packed_indexes_are_those_of_the_job(workshop, command, data):
     (workshop / "launch.sh").write_text(SCRIPT.format(more=f"{CACHE} --dataloader-defer-npy-index-mmap"))
     deferred = run(*call, "--pack", "best-fit")
     assert deferred.returncode == 2
-    assert "--pack best-fit and --dataloader-defer-npy-index-mmap in the launch command" in deferred.stderr
+    assert (
+        "--pack best-fit cannot be used with --dataloader-defer-npy-index-mmap in the launch command"
+        in deferred.stderr
+    )
 
 
 def test_the_command_for_a_blend_keeps_the_packing(workshop):

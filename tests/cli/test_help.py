@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
 import typer
@@ -14,7 +13,6 @@ from support.command_line import tokshard
 from tokshard.cli.help_page import MESSAGES, common_options
 from tokshard.cli.main import COMMANDS, app
 from tokshard.ranks import plan as plans
-from tokshard.samples.blend.emission import Form
 
 NAMES = [*COMMANDS]
 LONGEST = {"tokenize": 69, "shard-plan": 89}
@@ -120,7 +118,6 @@ def test_the_choices_are_those_of_the_library():
     assert offered("--mode") == [mode for mode in plans.MODES if mode != "full-validation"]
     assert offered("--shuffle") == list(plans.SHUFFLES)
     assert offered("--tail") == list(plans.TAILS)
-    assert import_module("tokshard.cli.blend").Emit == Form
 
 
 def test_a_narrow_terminal_cuts_nothing():

@@ -20,9 +20,9 @@ def place(tmp_path_factory):
     sources = write_sources(directory)
     weighted = [word for pair in zip(("0.5", "0.2", "0.3"), sources, strict=True) for word in pair]
     mix = tokshard.BlendOptions(
-        tuple(weighted),
-        directory / "mix",
-        sequence_length=LENGTH,
+        sources=tuple(weighted),
+        output=directory / "mix",
+        seq_length=LENGTH,
         split="9,1,0",
         num_samples=tokshard.Sizes(90, 16, 0),
     )
@@ -105,10 +105,10 @@ def test_an_index_and_another_split_are_exported(place, tmp_path):
     prefix = place / "source0"
     options = tokshard.BuildIndicesOptions(
         prefixes=(str(prefix),),
-        sequence_lengths=(8,),
+        seq_length=(8,),
         split="8,2,0",
         epochs=(1,),
-        cache_directory=tmp_path / "cache",
+        cache_dir=tmp_path / "cache",
     )
     tokshard.build_indices(options)
     train, _ = rows(tmp_path, "parquet", tmp_path / "cache", 9)
@@ -126,11 +126,11 @@ def test_padded_samples_require_a_padding_token(tmp_path):
     write_documents(str(tmp_path), "docs", documents)
     options = tokshard.BuildIndicesOptions(
         prefixes=(str(tmp_path / "docs"),),
-        sequence_lengths=(8,),
+        seq_length=(8,),
         split="1,0,0",
         epochs=(1,),
         pack="best-fit",
-        cache_directory=tmp_path / "cache",
+        cache_dir=tmp_path / "cache",
     )
     tokshard.build_indices(options)
     with pytest.raises(UsageError, match="--pad-id is required"):

@@ -21,7 +21,7 @@ from oracle.reference import Megatron, Recorder, file_states, tree
 from support.command_line import SAMPLE, tokshard
 from tokshard import dump_tokenizer_identifiers
 from tokshard.samples.index.identifiers import MEGATRON_VERSIONS, megatron_identifiers
-from tokshard.samples.index.sizes import TrainingArguments, training_sizes
+from tokshard.samples.index.sizes import TrainingOptions
 
 pytestmark = pytest.mark.oracle
 
@@ -240,8 +240,7 @@ def test_sizes_are_those_of_megatrons_training_script(monkeypatch):
     for _ in range(2000):
         arguments = random_arguments(draw)
         monkeypatch.setattr(training, "get_args", lambda arguments=arguments: arguments)
-        options = vars(arguments) | {
-            "phase_transition_iterations": tuple(arguments.phase_transition_iterations or ())
-        }
-        sizes = training_sizes(TrainingArguments(**options))
+        options = dict(vars(arguments))
+        phases, iteration = options.pop("phase_transition_iterations"), options.pop("iteration")
+        sizes = TrainingOptions(**options).sizes(phases=phases or (), iteration=iteration)
         assert (sizes.train, sizes.valid, sizes.test) == training.get_train_valid_test_num_samples()

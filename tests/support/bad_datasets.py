@@ -444,7 +444,7 @@ def merged_eod_missing(directory):
         (directory / name).mkdir()
         parts.append(sound(directory / name))
     prefix = str(directory / "merged")
-    merge(MergeOptions(parts, prefix))
+    merge(MergeOptions(inputs=parts, output=prefix))
     replace_tokens(prefix, lambda tokens: tokens.__setitem__(len(tokens) - 1, 65))
     return prefix
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 import tokshard
-from tokshard import BuildIndicesOptions, NamingOptions, Sizes, TrainingOptions
-from tokshard.cli import from_launch as launches
-from tokshard.cli import options, rendering
-from tokshard.cli.command_run import command_run
-from tokshard.cli.declarations import integer, number, text
-from tokshard.core import megatron_defaults
+from tokshard import BuildIndicesOptions
+from tokshard.cli import rendering
+from tokshard.cli.command_run import CommandRun
+from tokshard.cli.from_launch import LaunchOptions, adjusted, warn_early
+from tokshard.cli.generate import Given
 from tokshard.core.formatting import count, counted, duration, listed, shown_path, size
 
 if TYPE_CHECKING:
@@ -28,84 +25,7 @@ _SHOWN_DIRECTORIES = 4
 _WORDS = {"found": "reused"}
 
 
-COMMON_OPTIONS = (
-    "--from-launch",
-    *options.INDEXING_OPTIONS,
-    "--epochs",
-    "--rebuild",
-    "--workers",
-)
-
-
-def build_indices(
-    context: typer.Context,
-    prefixes: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[PREFIX...]", help="Path prefixes of datasets.", show_default=False),
-    ] = None,
-    from_launch: launches.FromLaunch = None,
-    seq_length: options.SequenceLengths = None,
-    split: options.SplitText = None,
-    seed: options.Seed = None,
-    add_extra_token: options.ExtraToken = BuildIndicesOptions.extra_token,
-    drop_last_partial_validation: options.DropLastPartial = BuildIndicesOptions.drop_last_partial,
-    pack: options.Pack = BuildIndicesOptions.pack,
-    max_documents_per_sample: options.MaxDocumentsPerSample = None,
-    pad_multiple: options.PadMultiple = None,
-    num_samples: options.NumSamplesList = None,
-    epochs: Annotated[
-        list[int] | None,
-        integer("--epochs", help="Build as many training samples as N epochs have.", group=options.SIZE),
-    ] = None,
-    surplus: Annotated[
-        float,
-        number(
-            "--surplus",
-            metavar="FRACTION",
-            help="Build this fraction more samples, as Megatron does for a dataset of a blend "
-            f"({megatron_defaults.SURPLUS}).",
-            default=f"{BuildIndicesOptions.surplus:g}",
-            group=options.SIZE,
-        ),
-    ] = BuildIndicesOptions.surplus,
-    train_iters: options.TrainIters = None,
-    train_samples: options.TrainSamples = None,
-    global_batch_size: options.GlobalBatchSize = None,
-    eval_interval: options.EvalInterval = None,
-    eval_iters: options.EvalIters = None,
-    eval_global_batch_size: options.EvalGlobalBatchSize = None,
-    start_eval_at_iter: options.StartEvalAtIter = None,
-    full_validation: options.FullValidation = TrainingOptions.full_validation,
-    skip_train: options.SkipTrain = TrainingOptions.skip_train,
-    like: options.Like = None,
-    tokenizer_identifiers: options.TokenizerIdentifiers = None,
-    megatron: options.MegatronVersion = None,
-    tokenizer_type: options.TokenizerType = None,
-    tokenizer_model: options.TokenizerModel = None,
-    vocab_size: options.VocabSize = None,
-    tokenizer: options.LocalTokenizer = None,
-    path_as: options.PathAs = None,
-    variables: options.Variables = None,
-    iteration: options.Iteration = None,
-    cache_dir: Annotated[
-        str | None,
-        text(
-            "--cache-dir",
-            "--data-cache-path",
-            metavar="DIR",
-            help="Write the index files to this directory.",
-            default="PREFIX/cache/GPTDataset_indices",
-            group=options.RUN,
-        ),
-    ] = None,
-    rebuild: options.Rebuild = BuildIndicesOptions.rebuild,
-    lock: options.Lock = BuildIndicesOptions.lock,
-    allow_tokenizer_mismatch: options.AllowTokenizerMismatch = BuildIndicesOptions.allow_tokenizer_mismatch,
-    workers: options.Workers = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-    no_progress: options.NoProgress = False,
-) -> None:
+def build_indices(given: Given[BuildIndicesOptions], launch: LaunchOptions, run: CommandRun) -> None:
     r"""Build the sample indexes that a Megatron job would build when it starts.
 
     The files have Megatron's names and bytes. Indexes that are present and up to date are not built again.
@@ -122,75 +42,18 @@ def build_indices(
 
         tokshard build-indices --from-launch launch.sh --megatron 0.19
     """
-    values = dict(locals())
-    with command_run(as_json=as_json, quiet=quiet, no_progress=no_progress) as run:
-        indexes = launches.indexes_of(context, values)
-        if indexes is not None:
-            launches.check_packing(indexes, pack)
-            run.warn(indexes.warnings)
-            chosen = launches.adjusted(
-                indexes.build_indices_options(launches.packing_words(values)),
-                values,
-                pack=pack,
-                max_documents_per_sample=max_documents_per_sample,
-                pad_multiple=pad_multiple,
-                rebuild=rebuild,
-                lock=lock,
-                allow_tokenizer_mismatch=allow_tokenizer_mismatch,
-                workers=workers,
-            )
-        else:
-            chosen = BuildIndicesOptions(
-                prefixes=tuple(prefixes or ()),
-                sequence_lengths=tuple(seq_length or ()),
-                split=split,
-                seed=seed,
-                extra_token=add_extra_token,
-                drop_last_partial=drop_last_partial_validation,
-                pack=pack,
-                max_documents_per_sample=max_documents_per_sample,
-                pad_multiple=pad_multiple,
-                num_samples=tuple(Sizes(*size) for size in num_samples or ()),
-                epochs=tuple(epochs or ()),
-                surplus=surplus,
-                training=TrainingOptions(
-                    train_iters=train_iters,
-                    train_samples=train_samples,
-                    global_batch_size=global_batch_size,
-                    eval_interval=eval_interval,
-                    eval_iters=eval_iters,
-                    eval_global_batch_size=eval_global_batch_size,
-                    start_eval_at_iter=start_eval_at_iter,
-                    full_validation=full_validation,
-                    skip_train=skip_train,
-                ),
-                naming=NamingOptions(
-                    like=like,
-                    tokenizer_identifiers=tokenizer_identifiers,
-                    megatron=megatron,
-                    tokenizer_type=tokenizer_type,
-                    tokenizer_model=tokenizer_model,
-                    vocab_size=vocab_size,
-                    tokenizer=tokenizer,
-                ),
-                path_as=options.parse_path_as(path_as),
-                cache_directory=cache_dir,
-                rebuild=rebuild,
-                lock=lock,
-                allow_tokenizer_mismatch=allow_tokenizer_mismatch,
-                workers=workers,
-            )
-        early = chosen.early_warnings()
-        if chosen.naming.are_given:
-            run.warn(early)
-        else:
-            run.warn((*early, options.NEUTRAL_NOTE), options.NEUTRAL_HINT)
-        report = tokshard.build_indices(chosen, progress=run.progress)
-        run.warn(report.warnings)
-        following = None
-        if indexes is not None:
-            following = launches.following(indexes, chosen.cache_directory, values)
-        run.show(report, lambda report: _show(report, following))
+    indexes = launch.indexes(given)
+    if indexes is None:
+        options = given.make()
+    else:
+        run.warn(indexes.warnings)
+        packing = given.words("pack", "max_documents_per_sample", "pad_multiple")
+        options = adjusted(indexes.build_indices_options(packing), given)
+    warn_early(options, run)
+    report = tokshard.build_indices(options, progress=run.progress)
+    run.warn(report.warnings)
+    following = None if indexes is None else launch.following(given, indexes, options.cache_dir)
+    run.show(report, lambda report: _show(report, following))
 
 
 def _show(report: BuildIndicesReport, following: str | None) -> None:

@@ -79,28 +79,6 @@ def parse_integer(text: str) -> int:
         raise typer.BadParameter(f"must be a whole number such as 8, got {text!r}") from None
 
 
-def parse_sizes(text: str) -> tuple[int | None, int | None, int | None]:
-    """Return the samples of training, validation and testing: ``N[,V[,T]]``, each a count or ``none``.
-
-    Raises:
-        typer.BadParameter: It is not such a list.
-
-    Example:
-        >>> parse_sizes("10M,2k"), parse_sizes("none")
-        ((10000000, 2000, 0), (None, 0, 0))
-    """
-    words = [word.strip() for word in str(text).split(",")]
-    if len(words) > 3:
-        raise typer.BadParameter(f"must be at most three sizes (train,valid,test), got {text!r}")
-    if any(re.fullmatch("0[0-9]+", word) for word in words[1:]):
-        raise typer.BadParameter(
-            f"must be the sizes of the splits, got {text!r}; write 1000000 or 1M for a million"
-        )
-    sizes = [None if word.lower() == "none" else parse_count(word) for word in words]
-    train, valid, test = [*sizes, 0, 0][:3]
-    return train, valid, test
-
-
 def parse_number(text: str) -> float:
     """Return a number that may have a fraction.
 

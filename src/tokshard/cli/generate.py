@@ -38,14 +38,26 @@ class Given(Generic[OptionsT]):
     Attributes:
         kind: The class.
         values: The values by fields.
+        command: The name of the command.
     """
 
     kind: type[OptionsT]
     values: Mapping[str, Any]
+    command: str
+
+    @property
+    def declared(self) -> dict[str, Declared]:
+        """All options of the class, by fields."""
+        return {found.field: found for found in _all_declared(self.kind)}
+
+    def words(self, *fields: str) -> list[str]:
+        """Return the words of these options on a command line, as far as they are given."""
+        given = [field for field in fields if field in self.values]
+        return [word for field in given for word in self.declared[field].words(self.values[field])]
 
     def make(self, **more: Any) -> OptionsT:
         """Return the options, with more or other values."""
-        return _made(self.kind, {**self.values, **more})
+        return _made(self.kind, {**self.values, **more}, self.command)
 
 
 def command(name: str, function: Callable[..., None], settings: Mapping[str, Any]) -> Command:
@@ -63,14 +75,9 @@ def command(name: str, function: Callable[..., None], settings: Mapping[str, Any
 
     def call(**words: Any) -> None:
         values = {field: value for field, value in words.items() if value not in (None, (), [])}
-        messages = _made(CommandRun, values)
+        messages = _made(CommandRun, values, name)
         with messages.reported():
-            try:
-                made = {each: _argument(kind, values, messages) for each, kind in kinds.items()}
-            except UsageError as error:
-                error.hint = error.hint or f"run `tokshard {name} --help` for its options"
-                raise
-            function(**made)
+            function(**{each: _argument(kind, values, messages, name) for each, kind in kinds.items()})
 
     return Command(
         name,
@@ -97,22 +104,26 @@ def _all_declared(cls: Any) -> Iterator[Declared]:
             yield from _all_declared(nested[field.name])
 
 
-def _argument(kind: Any, values: Mapping[str, Any], messages: CommandRun) -> Any:
+def _argument(kind: Any, values: Mapping[str, Any], messages: CommandRun, command: str) -> Any:
     if kind is CommandRun:
         return messages
     if get_origin(kind) is not Given:
-        return _made(kind, values)
-    own = {found.field: found.default for found in _all_declared(_class_of(kind))}
-    given = {name: value for name, value in values.items() if name in own and value != own[name]}
-    return Given(_class_of(kind), given)
+        return _made(kind, values, command)
+    own = Given(_class_of(kind), {}, command).declared
+    given = {name: value for name, value in values.items() if name in own and value != own[name].default}
+    return Given(_class_of(kind), given, command)
 
 
-def _made(cls: type[OptionsT], values: Mapping[str, Any]) -> OptionsT:
+def _made(cls: type[OptionsT], values: Mapping[str, Any], command: str) -> OptionsT:
     made = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
     for name, kind in nested_options(cls).items():
         if name not in made and any(found.field in values for found in _all_declared(kind)):
-            made[name] = _made(kind, values)
-    return cls(**made)
+            made[name] = _made(kind, values, command)
+    try:
+        return cls(**made)
+    except UsageError as error:
+        error.hint = error.hint or f"run `tokshard {command} --help` for its options"
+        raise
 
 
 def _parameter(found: Declared) -> TyperArgument | TyperOption:

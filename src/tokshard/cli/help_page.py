@@ -115,9 +115,11 @@ def _arguments(command: Any) -> list[Any]:
 
 
 def options_of(command: Any) -> list[Any]:
-    """Return the visible options of a command, those about messages and help last."""
+    """Return the visible options of a command: first those without a title, last those about messages."""
     found = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
-    return sorted(found, key=lambda option: option.rich_help_panel == MESSAGES)
+    return sorted(
+        found, key=lambda option: (option.rich_help_panel == MESSAGES, option.rich_help_panel is not None)
+    )
 
 
 def common_options(command: Any) -> list[Any]:

@@ -115,6 +115,13 @@ class Declared:
             return (self.option.metavar or self.field.upper()).removesuffix("...").strip("[]")
         return self.option.name or f"--{self.field.replace('_', '-')}"
 
+    def words(self, value: Any) -> list[str]:
+        """Return the words of a command line that give a value."""
+        if self.kind is bool:
+            return [self.name]
+        texts = ["=".join(each) if isinstance(each, tuple) else str(each) for each in several(value)]
+        return [word for text in texts for word in (self.name, text)]
+
     def normalized(self, value: Any) -> Any:
         """Return a valid value: paths are strings, and several values are a tuple."""
         if self.items is None and value is not None:

@@ -5,8 +5,8 @@ from tokshard.errors import UsageError
 from tokshard.samples.blend.emission import emit_megatron
 from tokshard.samples.blend.options import BlendOptions
 from tokshard.samples.index.description import GPTDatasetDescription
-from tokshard.samples.index.options import NamingOptions, TrainingOptions
-from tokshard.samples.index.sizes import Sizes
+from tokshard.samples.index.options import NamingOptions
+from tokshard.samples.index.sizes import Sizes, TrainingOptions
 
 
 @pytest.fixture
@@ -20,30 +20,30 @@ def like(tmp_path):
 def test_the_seed_is_that_of_an_option_of_the_recipe_or_of_like(like, tmp_path):
     (tmp_path / "recipe.toml").write_text("seed = 9\n[[source]]\nprefix = 'data/web'\n")
     sources = (str(tmp_path / "recipe.toml"),)
-    assert BlendOptions(("data/web",), sequence_length=8).resolve()[1].seed == 1234
-    assert BlendOptions(("data/web",), naming=like).resolve()[1].seed == 4321
-    assert BlendOptions(sources, naming=like).resolve()[1].seed == 9
-    assert BlendOptions(sources, naming=like, seed=7).resolve()[1].seed == 7
+    assert BlendOptions(sources=("data/web",), seq_length=8).resolve()[1].seed == 1234
+    assert BlendOptions(sources=("data/web",), naming=like).resolve()[1].seed == 4321
+    assert BlendOptions(sources=sources, naming=like).resolve()[1].seed == 9
+    assert BlendOptions(sources=sources, naming=like, seed=7).resolve()[1].seed == 7
 
 
 def test_what_no_option_gives_is_that_of_like(like):
-    config = BlendOptions(("data/web",), naming=like).resolve()[1]
+    config = BlendOptions(sources=("data/web",), naming=like).resolve()[1]
     assert (config.sequence_length, config.seed, config.split) == (64, 4321, "9,1")
     assert config.tokenizer == {"class": "a.B"}
-    changed = BlendOptions(("data/web",), naming=like, sequence_length=8, split="1").resolve()[1]
+    changed = BlendOptions(sources=("data/web",), naming=like, seq_length=8, split="1").resolve()[1]
     assert (changed.sequence_length, changed.split) == (8, "1")
 
 
 def test_sizes_are_given_in_one_way():
     training = TrainingOptions(train_iters=3, global_batch_size=4, eval_interval=2)
-    assert BlendOptions(("a",), sequence_length=8, training=training).resolve()[1].sizes.train == 12
-    with pytest.raises(UsageError, match="exclude each other"):
-        BlendOptions(("a",), num_samples=Sizes(1, 0, 0), training=training)
+    assert BlendOptions(sources=("a",), seq_length=8, training=training).resolve()[1].sizes.train == 12
+    with pytest.raises(UsageError, match="--num-samples cannot be used with --train-iters"):
+        BlendOptions(sources=("a",), num_samples=Sizes(1, 0, 0), training=training)
 
 
 @pytest.mark.parametrize("given", [{}, {"sources": ("a",), "train": "b"}])
 def test_the_mixture_is_given_in_one_way(given):
-    with pytest.raises(UsageError, match=r"a mixture is required|exclude each other"):
+    with pytest.raises(UsageError, match=r"a mixture is required|the arguments cannot be used with --train"):
         BlendOptions(**given)
 
 
@@ -53,9 +53,9 @@ def test_the_files_are_those_of_the_public_api(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sources = write_sources(tmp_path)
     options = BlendOptions(
-        ("2", sources[0], "1", sources[1]),
-        "mix",
-        sequence_length=16,
+        sources=("2", sources[0], "1", sources[1]),
+        output="mix",
+        seq_length=16,
         num_samples=Sizes(30, 0, 0),
         split="1",
         naming=NamingOptions(tokenizer_identifiers={"class": "a.B"}),

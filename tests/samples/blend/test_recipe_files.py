@@ -110,7 +110,7 @@ def test_a_split_without_words_is_refused(tmp_path, value):
 
 
 FULL = """
-sequence_length = 512
+seq_length = 512
 num_samples = [1000, 10, "none"]
 split = "90,10"
 seed = 7
@@ -132,12 +132,13 @@ def test_a_recipe_file_says_all():
     assert recipe.mixture == Mixture(
         (Source("data/web", 300_000_000_000), Source("data/code", 1.5e9, max_epochs=4)), "tokens", 2
     )
-    assert (options.sequence_length, options.num_samples, options.split) == (
-        512,
-        Sizes(1000, 10, None),
-        "90,10",
-    )
-    assert (options.seed, options.surplus) == (7, 0.01)
+    assert options == {
+        "seq_length": 512,
+        "num_samples": Sizes(1000, 10, None),
+        "split": "90,10",
+        "seed": 7,
+        "surplus": 0.01,
+    }
 
 
 def test_a_recipe_file_has_mixtures_for_each_split():
@@ -183,8 +184,8 @@ def test_recipe_files_that_are_wrong_are_refused_by_name(text, what, hint):
 
 
 def test_samples_are_counted_as_on_the_command_line():
-    _, defaults = parse_recipe("num_samples = ['2M', 'none', '1.5k']\n[[source]]\nprefix = 'a'")
-    assert defaults.num_samples == Sizes(2_000_000, None, 1500)
+    _, options = parse_recipe("num_samples = ['2M', 'none', '1.5k']\n[[source]]\nprefix = 'a'")
+    assert options["num_samples"] == Sizes(2_000_000, None, 1500)
 
 
 @pytest.mark.parametrize(("name", "word"), [("r.toml", ""), ("splits.json", ""), ("words", "@")])

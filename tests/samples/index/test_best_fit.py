@@ -219,9 +219,8 @@ def test_counts_of_documents_per_sample(case):
     [
         (("concat", 3, None), "--max-documents-per-sample requires --pack best-fit"),
         (("concat", None, 3), "--pad-multiple requires --pack best-fit"),
-        (("first-fit", None, None), "--pack must be concat or best-fit, got 'first-fit'"),
-        (("best-fit", 0, None), "--max-documents-per-sample must be at least 1, got 0"),
-        (("best-fit", None, 0), "--pad-multiple must be at least 1, got 0"),
+        (("best-fit", 0, None), "max_documents must be at least 1, got 0"),
+        (("best-fit", None, 0), "pad_multiple must be at least 1, got 0"),
     ],
 )
 def test_options_that_cannot_be(options, message):

@@ -82,15 +82,15 @@ class LaunchIndexes:
         config, recipe = self.config, self.recipe
         paths = (*prefixes_of(recipe), self.cache_directory or "")
         return BlendOptions(
-            sources=recipe,
-            sequence_length=config.sequence_length,
+            recipe=recipe,
+            seq_length=config.sequence_length,
             split=config.split if recipe.per_split is None else None,
             seed=config.seed,
             num_samples=config.sizes,
             surplus=config.surplus,
             naming=self._naming,
             path_as=effective_pairs(config.path_as, paths),
-            cache_directory=self.cache_directory,
+            cache_dir=self.cache_directory,
         )
 
     def build_indices_options(self, given: Sequence[str] = ()) -> BuildIndicesOptions:
@@ -112,7 +112,7 @@ class LaunchIndexes:
             requests=tuple(request for split in splits for request in split.requests),
             naming=self._naming,
             global_batch_size=self.global_batch_size,
-            cache_directory=self.cache_directory,
+            cache_dir=self.cache_directory,
         )
 
     @property
@@ -135,12 +135,12 @@ def indexes_of_launch(job: str | os.PathLike[str] | DoctorOptions) -> LaunchInde
     Example:
         >>> command = "torchrun pretrain_gpt.py --data-path 0.7 web 0.3 code --split 99,1,0 --seq-length 64 "
         >>> command += "--train-iters 10 --global-batch-size 8 --eval-interval 5 --tokenizer-model llama"
-        >>> found = indexes_of_launch(DoctorOptions(command, megatron="0.19"))
+        >>> found = indexes_of_launch(DoctorOptions(launch=command, megatron="0.19"))
         >>> options = found.blend_options()  # add an output, and pass them to tokshard.blend
         >>> options.num_samples, options.split
         (Sizes(train=80, valid=2400, test=800), '99,1,0')
     """
-    options = job if isinstance(job, DoctorOptions) else DoctorOptions(job)
+    options = job if isinstance(job, DoctorOptions) else DoctorOptions(launch=job)
     launches = read_job(options)
     found: list[LaunchIndexes | TokshardError] = []
     for launch in launches:

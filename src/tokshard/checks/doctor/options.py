@@ -6,8 +6,40 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from tokshard.core.options import Option
 from tokshard.errors import UsageError
-from tokshard.samples.index.options import NamingOptions
+from tokshard.samples.index.options import NAMES, NamingOptions
+
+
+def parse_variable(text: str) -> tuple[str, str]:
+    """Return the name and the value of a pair of ``--set``; the value may be empty.
+
+    Raises:
+        ValueError: It is not such a pair.
+
+    Example:
+        >>> parse_variable("SLURM_NNODES=8"), parse_variable("EXTRA=")
+        (('SLURM_NNODES', '8'), ('EXTRA', ''))
+    """
+    name, separator, value = text.partition("=")
+    if not (separator and name.isidentifier()):
+        raise ValueError(f"must be NAME=VALUE such as SLURM_NNODES=8, got {text!r}")
+    return name, value
+
+
+VARIABLES = Option(
+    "Set a variable of the launch script's environment, for example SLURM_NNODES=8.",
+    name="--set",
+    metavar="NAME=VALUE",
+    parse=parse_variable,
+    group=NAMES,
+)
+ITERATION = Option(
+    "The iteration of the checkpoint that the job resumes from. With --phase-transition-iterations, it "
+    "decides the number of samples.",
+    default="0",
+    group=NAMES,
+)
 
 
 @dataclass(frozen=True)
@@ -48,4 +80,6 @@ class DoctorOptions:
     @property
     def naming(self) -> NamingOptions:
         """The tokenizer of the job."""
-        return NamingOptions(self.like, self.tokenizer_identifiers, self.megatron)
+        return NamingOptions(
+            like=self.like, tokenizer_identifiers=self.tokenizer_identifiers, megatron=self.megatron
+        )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from tokshard.core import megatron_defaults
 from tokshard.errors import UsageError
-from tokshard.samples.blend.options import BlendOptions
+from tokshard.samples.blend.options import BlendOptions, Form
 from tokshard.samples.blend.plan import BlendPlan
 from tokshard.samples.blend.recipe import Mixture, check_prefix
 from tokshard.samples.blend.weights import BlendWeights
@@ -17,8 +17,6 @@ from tokshard.samples.index.splits import SPLITS
 
 if TYPE_CHECKING:
     from tokshard.samples.blend.job import BlendReport
-
-Form = Literal["megatron-args", "megatron-json", "megatron-words"]
 
 
 def emit_megatron(blend: BlendPlan | BlendReport, options: BlendOptions, form: Form = "megatron-args") -> str:

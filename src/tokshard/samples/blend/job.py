@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tokshard.core.codec import Amount, Document, Md5, Record
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
@@ -74,17 +74,27 @@ class BlendReport(Document):
     seconds: Amount
 
     @classmethod
-    def of(cls, plan: BlendPlan, started: float, warnings: Iterable[str], **built: Any) -> BlendReport:
-        """Return the report of a plan; ``built`` has the fields of a blend that was written."""
+    def of(
+        cls,
+        plan: BlendPlan,
+        started: float,
+        warnings: Iterable[str],
+        blend: BlendDocument | None = None,
+        path: str | None = None,
+        entries: tuple[EntryOutcome, ...] = (),
+    ) -> BlendReport:
+        """Return the report of a plan, or of a blend that was written."""
         return cls(
-            action="written" if built else "planned",
+            action="planned" if blend is None else "written",
             recipe=plan.recipe,
             resolved=plan.resolved,
             builder=plan.builder,
             splits=tuple(split.planned for split in plan.splits),
+            path=path,
+            blend=blend,
+            entries=entries,
             warnings=tuple(dict.fromkeys((*plan.warnings, *warnings))),
             seconds=time.monotonic() - started,
-            **built,
         )
 
 
@@ -185,8 +195,7 @@ def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is
         # Only now are the fingerprints of the datasets known.
         _refuse_other(path, lambda there: there.id == document.id, force=force)
         document.write(directory, replace=force or exists)
-    entries = tuple(built.outcomes)
-    return BlendReport.of(plan, started, built.warnings, path=path, blend=document, entries=entries)
+    return BlendReport.of(plan, started, built.warnings, document, path, tuple(built.outcomes))
 
 
 def _shares(plan: BlendPlan) -> dict[str, float]:

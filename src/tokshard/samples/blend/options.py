@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, Literal
 
 from tokshard.core import megatron_defaults
 from tokshard.core.codec import Count, Positive, Record
+from tokshard.core.options import RUN, Option, Options, Path
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
+from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Unit, prefixes
 from tokshard.samples.index.options import (
     DEFAULT_SPLIT_WARNING,
-    NamingOptions,
-    TrainingOptions,
+    IndexingOptions,
     check_path_as,
     neutral_identifiers,
 )
-from tokshard.samples.index.packing import Packing, PackMethod, packing_of
-from tokshard.samples.index.sizes import Sizes
+from tokshard.samples.index.packing import Packing, packing_of
+from tokshard.samples.index.sizes import Sizes, Surplus
 from tokshard.samples.index.splits import Split, parse_split
-from tokshard.storage.lock import LockMode, check_lock_mode
-
-if TYPE_CHECKING:
-    from tokshard.samples.blend.recipe import BlendRecipe, Mixture, RecipeDefaults, Unit
 
 CACHE_NAME = "cache"
+
+Form = Literal["megatron-args", "megatron-json", "megatron-words"]
+"""The forms in which a blend is printed for Megatron."""
+
+_MIXTURE = "Mixture"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class BuilderConfig(Record):
     tokenizer: Any
     split: str
     seed: Count
-    surplus: float
+    surplus: Surplus
     extra_token: bool
     drop_last_partial: bool
     path_as: tuple[tuple[str, str], ...]
@@ -67,11 +68,6 @@ class BuilderConfig(Record):
     def _validate(self) -> None:
         if self.packing is not None:
             self.packing.check_sequence_length(self.sequence_length)
-        if not 0 <= self.surplus < math.inf:
-            raise UsageError(
-                f"surplus must be a fraction of at least 0, got {self.surplus:g}",
-                hint=f"pass for example {megatron_defaults.SURPLUS}",
-            )
         object.__setattr__(self, "surplus", float(self.surplus))  # an int would be another text in JSON
         self.shares  # noqa: B018 - raises for an invalid split string
 
@@ -89,7 +85,7 @@ class BuilderConfig(Record):
         """Return the prefix as the training run will name it, which enters the hashes.
 
         Example:
-            >>> options = BlendOptions(("out/web",), sequence_length=8, path_as=(("out", "/data/v1"),))
+            >>> options = BlendOptions(sources=("out/web",), seq_length=8, path_as=(("out", "/data/v1"),))
             >>> recipe, config = options.resolve()
             >>> config.training_path("out/web"), config.training_path("output/web")
             ('/data/v1/web', 'output/web')
@@ -97,113 +93,144 @@ class BuilderConfig(Record):
         return PathMapping(self.path_as).map(prefix)
 
 
-@dataclass(frozen=True)
-class BlendOptions:
+@dataclass(frozen=True, kw_only=True)
+class MixtureOptions(Options):
+    """Options about the mixture of a blend, which is given in one way, and the blend's place."""
+
+    sources: Annotated[
+        tuple[str, ...],
+        Option(
+            "Alternating weights and path prefixes, path prefixes only, a recipe.toml, a JSON file as for "
+            "Megatron's --per-split-data-args-path, or @FILE with such words.",
+            is_argument=True,
+            metavar="[[WEIGHT] PREFIX...]",
+        ),
+    ] = ()
+    output: Annotated[
+        Path | None,
+        Option(
+            "Write DIR/blend.json, and the indexes to DIR/cache.",
+            aliases=("-o",),
+            metavar="DIR",
+            with_launch=True,
+        ),
+    ] = None
+    train: Annotated[
+        str | None,
+        Option(
+            "Use these weights and prefixes for training only.",
+            aliases=("--train-data-path",),
+            metavar="'WORDS'",
+            group=_MIXTURE,
+        ),
+    ] = None
+    valid: Annotated[
+        str | None,
+        Option(
+            "Use these weights and prefixes for validation only.",
+            aliases=("--valid-data-path",),
+            metavar="'WORDS'",
+            group=_MIXTURE,
+        ),
+    ] = None
+    test: Annotated[
+        str | None,
+        Option(
+            "Use these weights and prefixes for testing only.",
+            aliases=("--test-data-path",),
+            metavar="'WORDS'",
+            group=_MIXTURE,
+        ),
+    ] = None
+    data_args_path: Annotated[
+        Path | None,
+        Option(
+            "Read weights and prefixes from a file for Megatron's --data-args-path.",
+            metavar="FILE",
+            group=_MIXTURE,
+            is_rare=True,
+        ),
+    ] = None
+    per_split_data_args_path: Annotated[
+        Path | None,
+        Option(
+            "Read weights and prefixes of each split from a JSON file for Megatron's option of that name.",
+            metavar="FILE",
+            group=_MIXTURE,
+            is_rare=True,
+        ),
+    ] = None
+    multiple_validation_sets: Annotated[
+        bool, Option("Keep the validation sets of the datasets apart.", group=_MIXTURE, is_rare=True)
+    ] = False
+    unit: Annotated[
+        Unit | None,
+        Option(
+            "Read weights as shares of the samples, or as amounts of tokens.",
+            default="samples",
+            group=_MIXTURE,
+        ),
+    ] = None
+    epochs: Annotated[
+        float | None,
+        Option("Read each dataset this many times, instead of by weight.", metavar="NUMBER", group=_MIXTURE),
+    ] = None
+    max_epochs: Annotated[
+        float | None,
+        Option(
+            "Read no dataset more than this many times; the others get its remaining share.",
+            metavar="NUMBER",
+            group=_MIXTURE,
+        ),
+    ] = None
+    temperature: Annotated[
+        float | None,
+        Option(
+            "Raise weights (or sizes) to the power 1/T.",
+            metavar="T",
+            default="1",
+            group=_MIXTURE,
+            is_rare=True,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlendOptions(IndexingOptions, MixtureOptions):
     """Options of :func:`tokshard.blend`.
 
-    The mixture is given in one way: by ``sources``, by one of Megatron's files, or by words for each split.
-    What no option gives is taken from the recipe file, then from ``naming.like``, then from Megatron.
+    The mixture is given in one way: by ``sources``, by one of Megatron's files, by words for each split, or
+    as a ``recipe``. What no option gives is taken from the recipe file, then from ``naming.like``, then from
+    Megatron. A dry run needs no ``output``.
 
     Attributes:
-        sources: Weights and path prefixes in turn, prefixes alone, one recipe file (``*.toml``), one of
-            Megatron's files per split (``*.json``), one file of words (``@file``), or a recipe.
-        output: The directory of ``blend.json``; not needed for a dry run.
-        train: The words of a mixture for training alone.
-        valid: The words of a mixture for validation alone.
-        test: The words of a mixture for testing alone.
-        data_args_path: Megatron's file of words.
-        per_split_data_args_path: Megatron's JSON of words for each split.
-        multiple_validation_sets: Whether the sources of validation stay apart.
-        unit: The unit of the weights: ``"samples"`` or ``"tokens"``.
-        epochs: The epochs to read of each source that the recipe gives none.
-        max_epochs: The limit on the epochs of each source that the recipe gives none.
-        temperature: Weights (or sizes) are taken to the power of 1/temperature.
-        sequence_length: The tokens of a sample.
-        split: The split string.
-        seed: The seed of all shuffles.
-        extra_token: Whether each sample has one more token, the last label.
-        drop_last_partial: Whether validation drops its last, incomplete sample.
-        pack: ``"concat"`` for Megatron's samples; ``"best-fit"`` packs whole documents into samples. None for
-            that of the recipe. A source of a recipe can have its own.
-        max_documents_per_sample: Documents of a packed sample at most; None for any number.
-        pad_multiple: The room of each document of a packed sample is a multiple of this many tokens.
-        num_samples: The samples of training, validation and testing; None in it is one epoch.
-        surplus: The samples built beyond those that the weights ask for, as a fraction.
-        training: The arguments of the job that decide the sizes, instead of ``num_samples``.
-        naming: The tokenizer of the job.
-        path_as: Pairs (path here, path at training time).
-        cache_directory: Megatron's ``--data-cache-path``; None for ``OUTPUT/cache``.
-        rebuild: Whether to replace indexes that are stale, damaged or not made by tokshard.
-        force: Whether to replace another blend at ``output``.
-        lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
-            writes the output at a time.
-        allow_tokenizer_mismatch: Whether datasets of different tokenizers, or of another one than the job's,
-            may be blended.
-        workers: Threads; None for one for each core.
+        recipe: The mixture as an object.
 
     Raises:
         UsageError: Options contradict each other, or a value is out of range.
     """
 
-    sources: tuple[str, ...] | BlendRecipe = ()
-    output: str | os.PathLike[str] | None = None
-    train: str | None = None
-    valid: str | None = None
-    test: str | None = None
-    data_args_path: str | None = None
-    per_split_data_args_path: str | None = None
-    multiple_validation_sets: bool = False
-    unit: Unit | None = None
-    epochs: float | None = None
-    max_epochs: float | None = None
-    temperature: float | None = None
-    sequence_length: int | None = None
-    split: str | None = None
-    seed: int | None = None
-    extra_token: bool = True
-    drop_last_partial: bool = True
-    pack: PackMethod | None = None
-    max_documents_per_sample: int | None = None
-    pad_multiple: int | None = None
-    num_samples: Sizes | None = None
-    surplus: float | None = None
-    training: TrainingOptions = TrainingOptions()  # noqa: RUF009 - frozen
-    naming: NamingOptions = NamingOptions()  # noqa: RUF009 - frozen
-    path_as: tuple[tuple[str, str], ...] = ()
-    cache_directory: str | os.PathLike[str] | None = None
-    rebuild: bool = False
-    force: bool = False
-    lock: LockMode = "flock"
-    allow_tokenizer_mismatch: bool = False
-    workers: int | None = None
+    force: Annotated[bool, Option("Replace another blend at the output.", group=RUN, with_launch=True)] = (
+        False
+    )
+    recipe: BlendRecipe | None = None
 
-    def __post_init__(self) -> None:
-        check_lock_mode(self.lock)
-        self._check_mixture()
-        if self.num_samples is not None and self.training != TrainingOptions():
-            raise UsageError("--num-samples and the training arguments exclude each other")
-        self._training_sizes  # noqa: B018 - raises for arguments that are missing or out of range
-        if self.split is not None:
-            parse_split(self.split)
-
-    def _check_mixture(self) -> None:
+    def _validate(self) -> None:
+        if self.num_samples is not None and (words := self.training.words()):
+            raise UsageError(f"--num-samples cannot be used with {words[0]}", hint="leave out one of them")
+        super()._validate()
         ways = {
-            "the arguments": bool(self.sources),
+            "the arguments": self.sources or self.recipe,
             "--data-args-path": self.data_args_path is not None,
             "--per-split-data-args-path": self.per_split_data_args_path is not None,
             "--train, --valid, --test": any(words is not None for words in self._separate),
         }
         given = [name for name, is_given in ways.items() if is_given]
         if len(given) != 1:
-            message = f"{' and '.join(given)} exclude each other" if given else "a mixture is required"
             raise UsageError(
-                message,
+                f"{given[0]} cannot be used with {given[1]}" if given else "a mixture is required",
                 hint="pass for example 0.7 data/web 0.3 data/code, or recipe.toml",
             )
-
-    @property
-    def _training_sizes(self) -> Sizes | None:
-        return self.training.sizes(self.naming.megatron)
 
     @property
     def _separate(self) -> tuple[str | None, str | None, str | None]:
@@ -212,8 +239,8 @@ class BlendOptions:
     @property
     def cache(self) -> str | None:
         """The directory of the index files; None where neither it nor the output is given."""
-        if self.cache_directory is not None:
-            return os.fspath(self.cache_directory)
+        if self.cache_dir is not None:
+            return os.fspath(self.cache_dir)
         return None if self.output is None else os.path.join(self.output, CACHE_NAME)
 
     def resolve(self) -> tuple[BlendRecipe, BuilderConfig]:
@@ -223,40 +250,33 @@ class BlendOptions:
             UsageError: The sequence length is missing, or a value is invalid or has no effect.
             InputError: A file cannot be read.
         """
-        from tokshard.samples.blend.recipe import prefixes
-
-        (recipe, defaults), like = self._adjusted_recipe(), self.naming.settings()
-        sequence_length = _first(
-            self.sequence_length, defaults.sequence_length, like and like.sequence_length
-        )
+        (recipe, options), like = self._with_recipe(), self.naming.settings()
+        sequence_length = _first(options.seq_length, like and like.sequence_length)
         if sequence_length is None:
             raise UsageError("the sequence length is required", hint="pass for example --seq-length 4096")
-        split = _first(self.split, defaults.split)
-        if recipe.per_split is not None and split is not None:
+        if recipe.per_split is not None and options.split is not None:
             raise UsageError(
-                f"--split {split!r} and data for each split exclude each other",
+                f"--split {options.split!r} cannot be used with data for each split",
                 hint="omit --split; a Megatron job with both will not start",
             )
         mixtures = [mixture for mixture in (recipe.mixture, *(recipe.per_split or ())) if mixture is not None]
-        packed = any(source.pack == "best-fit" for mixture in mixtures for source in mixture.sources)
-        packing = packing_of(
-            "best-fit" if packed else "concat", self.max_documents_per_sample, self.pad_multiple
-        )
-        named = prefixes((recipe.mixture, *(recipe.per_split or ())))
+        packed = any(source.pack is not None for mixture in mixtures for source in mixture.sources)
+        named = prefixes(mixtures)
         check_path_as(self.path_as, (*named, self.cache or ""))
         identifiers = self.naming.identifiers()
-        sizes = _first(self.num_samples, self._training_sizes, defaults.num_samples, Sizes(None, 0, 0))
         config = BuilderConfig(
             sequence_length=sequence_length,
-            sizes=sizes,
+            sizes=_first(options.num_samples, self.job_sizes, Sizes(None, 0, 0)),
             tokenizer=neutral_identifiers(named[0]) if identifiers is None else identifiers,
-            split=_first(split, like and like.split, megatron_defaults.SPLIT),
-            seed=_first(self.seed, defaults.seed, like and like.random_seed, megatron_defaults.SEED),
-            surplus=_first(self.surplus, defaults.surplus, megatron_defaults.SURPLUS),
+            split=_first(options.split, like and like.split, megatron_defaults.SPLIT),
+            seed=_first(options.seed, like and like.random_seed, megatron_defaults.SEED),
+            surplus=_first(options.surplus, megatron_defaults.SURPLUS),
             path_as=self.path_as,
-            extra_token=self.extra_token,
-            drop_last_partial=self.drop_last_partial,
-            packing=packing,
+            extra_token=self.add_extra_token,
+            drop_last_partial=self.drop_last_partial_validation,
+            packing=packing_of(
+                "best-fit" if packed else None, options.max_documents_per_sample, options.pad_multiple
+            ),
         )
         return recipe, config
 
@@ -266,56 +286,57 @@ class BlendOptions:
         Raises:
             UsageError, InputError: See :meth:`resolve`.
         """
-        (recipe, defaults), like = self._adjusted_recipe(), self.naming.settings()
-        known = (self.split, defaults.split, like and like.split, recipe.per_split)
-        return () if any(known) else (DEFAULT_SPLIT_WARNING,)
+        (recipe, options), like = self._with_recipe(), self.naming.settings()
+        is_known = options.split or (like and like.split) or recipe.per_split
+        return () if is_known else (DEFAULT_SPLIT_WARNING,)
 
-    def _adjusted_recipe(self) -> tuple[BlendRecipe, RecipeDefaults]:
-        recipe, defaults = self._read_recipe()
-        if self.multiple_validation_sets:
-            recipe = replace(recipe, multiple_validation_sets=True)
-        if recipe.per_split is None:
-            return replace(recipe, mixture=self._adjusted(recipe.mixture, defaults.pack)), defaults
-        train, valid, test = (self._adjusted(mixture, defaults.pack) for mixture in recipe.per_split)
-        return replace(recipe, per_split=(train, valid, test)), defaults
+    def _with_recipe(self) -> tuple[BlendRecipe, BlendOptions]:
+        """Return the recipe with what these options change, and the options with those of the recipe file."""
+        recipe, given = self._read_recipe()
+        if self.job_sizes is not None:
+            given.pop("num_samples", None)
+        options = replace(self, **{name: value for name, value in given.items() if not self.is_given(name)})
+        per_split = recipe.per_split
+        if per_split is not None:
+            train, valid, test = (_adjusted(mixture, options) for mixture in per_split)
+            per_split = train, valid, test
+        several = recipe.multiple_validation_sets or self.multiple_validation_sets
+        return BlendRecipe(_adjusted(recipe.mixture, options), per_split, several), options
 
-    def _read_recipe(self) -> tuple[BlendRecipe, RecipeDefaults]:
+    def _read_recipe(self) -> tuple[BlendRecipe, dict[str, Any]]:
         from tokshard.samples.blend import recipe_files
-        from tokshard.samples.blend.recipe import RecipeDefaults
 
-        if isinstance(self.sources, tuple) and self.sources:
+        if self.recipe is not None:
+            return self.recipe, {}
+        if self.sources:
             return recipe_files.read_arguments(self.sources)
         if self.data_args_path is not None:
-            recipe = recipe_files.read_data_args(self.data_args_path)
-        elif self.per_split_data_args_path is not None:
-            recipe = recipe_files.read_per_split(self.per_split_data_args_path)
-        elif isinstance(self.sources, tuple):
-            train, valid, test = (None if words is None else _words(words) for words in self._separate)
-            recipe = recipe_files.parse_per_split_words(train, valid, test)
-        else:
-            recipe = self.sources
-        return recipe, RecipeDefaults()
+            return recipe_files.read_data_args(os.fspath(self.data_args_path)), {}
+        if self.per_split_data_args_path is not None:
+            return recipe_files.read_per_split(os.fspath(self.per_split_data_args_path)), {}
+        train, valid, test = (None if words is None else _words(words) for words in self._separate)
+        return recipe_files.parse_per_split_words(train, valid, test), {}
 
-    def _adjusted(self, mixture: Mixture | None, pack: PackMethod | None) -> Mixture | None:
-        if mixture is None:
-            return None
-        own = _first(self.pack, pack)
-        default = None if own == "concat" else own  # as in recipes of earlier versions
-        sources = tuple(
-            replace(
-                source,
-                epochs=_first(source.epochs, self.epochs),
-                max_epochs=_first(source.max_epochs, self.max_epochs),
-                pack=_first(source.pack, default),
-            )
-            for source in mixture.sources
+
+def _adjusted(mixture: Mixture | None, options: BlendOptions) -> Mixture | None:
+    if mixture is None:
+        return None
+    sources = tuple(
+        replace(
+            source,
+            epochs=_first(source.epochs, options.epochs),
+            max_epochs=_first(source.max_epochs, options.max_epochs),
+            # A resolved recipe records only the packing that differs from Megatron's samples.
+            pack="best-fit" if _first(source.pack, options.pack) == "best-fit" else None,
         )
-        return replace(
-            mixture,
-            sources=sources,
-            unit=_first(self.unit, mixture.unit),
-            temperature=_first(self.temperature, mixture.temperature),
-        )
+        for source in mixture.sources
+    )
+    return replace(
+        mixture,
+        sources=sources,
+        unit=_first(options.unit, mixture.unit),
+        temperature=_first(options.temperature, mixture.temperature),
+    )
 
 
 def _first(*values: Any) -> Any:

@@ -200,7 +200,7 @@ def plan_requests(
         >>> from tokshard.samples.blend.options import BlendOptions
         >>> from tokshard.samples.index.sizes import Sizes
         >>> words = ("0.7", "data/web", "0.3", "data/code")
-        >>> options = BlendOptions(words, sequence_length=64, num_samples=Sizes(100, 0, 0))
+        >>> options = BlendOptions(sources=words, seq_length=64, num_samples=Sizes(100, 0, 0))
         >>> for split in plan_requests(*options.resolve()):
         ...     print(split.name, split.kind, split.size, [request.num_samples for request in split.requests])
         train weighted 100 [71, 31]

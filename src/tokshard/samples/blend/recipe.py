@@ -9,8 +9,7 @@ from typing import Literal
 
 from tokshard.core.codec import Record
 from tokshard.errors import UsageError
-from tokshard.samples.index.packing import PACK_METHODS, PackMethod
-from tokshard.samples.index.sizes import Sizes
+from tokshard.samples.index.packing import PACK_METHODS
 from tokshard.samples.index.splits import SPLITS
 
 Unit = Literal["samples", "tokens"]
@@ -42,31 +41,35 @@ class Source(Record):
     max_epochs: float | None = None
     pack: str | None = None
 
+    def __post_init__(self) -> None:
+        self._check_numbers()  # before the codec, whose messages do not name the source
+        Record.__post_init__(self)
+
     def _validate(self) -> None:
         check_prefix(self.prefix)
         if self.pack not in {None, *PACK_METHODS}:
             raise UsageError(
                 f"pack of the source {self.prefix!r} must be {' or '.join(PACK_METHODS)}, got {self.pack!r}"
             )
-        for name in ("weight", "epochs", "max_epochs"):
-            self._check_positive(name)
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, float(value))  # an int would be another text in blend.json
+        self._check_numbers()
         if self.epochs is not None and (self.weight is not None or self.max_epochs is not None):
             raise UsageError(
                 f"the source {self.prefix!r} has epochs and a {'weight' if self.weight else 'max_epochs'}",
                 hint="keep one of them",
             )
 
-    def _check_positive(self, name: str) -> None:
-        value = getattr(self, name)
-        if value is None or 0 < value < math.inf:
-            return
-        what = name.replace("_", " ")
-        hint = "remove the source to skip it" if value == 0 else "use a positive number"
-        raise UsageError(
-            f"the {what} of the source {self.prefix!r} must be positive, got {value:g}", hint=hint
-        )
+    def _check_numbers(self) -> None:
+        for name in ("weight", "epochs", "max_epochs"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float):
+                continue
+            if not 0 < value < math.inf:
+                what = name.replace("_", " ")
+                raise UsageError(
+                    f"the {what} of the source {self.prefix!r} must be positive, got {value:g}",
+                    hint="remove the source to skip it" if value == 0 else "use a positive number",
+                )
+            object.__setattr__(self, name, float(value))  # an int would be another text in blend.json
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,23 +148,11 @@ class Mixture(Record):
 
     def _check_fit(self) -> None:
         if self.epochs is not None and self.temperature != 1.0:
-            raise UsageError("temperature and epochs exclude each other")
+            raise UsageError("temperature cannot be used with epochs")
         if self.unit == "tokens" and self.weights is None:
             raise UsageError("unit tokens requires weights", hint="add a weight to each source")
         if self.weights is not None and not math.isfinite(sum(self.weights)):
             raise UsageError("the sum of the weights is out of range")
-
-
-@dataclass(frozen=True, slots=True)
-class RecipeDefaults:
-    """Options that a recipe file gives, or None; those of the command line take precedence."""
-
-    sequence_length: int | None = None
-    num_samples: Sizes | None = None
-    split: str | None = None
-    seed: int | None = None
-    surplus: float | None = None
-    pack: PackMethod | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 import tomllib
 from collections.abc import Sequence
-from typing import Any, cast
+from contextlib import suppress
+from typing import Any
 
 from tokshard.core.codec import shown
 from tokshard.core.formatting import count
+from tokshard.core.option_values import parse_count, parse_number
+from tokshard.core.options import declared_options
 from tokshard.errors import InputError, UsageError
-from tokshard.samples.blend.recipe import BlendRecipe, Mixture, RecipeDefaults, Source, reads_as_number
-from tokshard.samples.index.packing import PACK_METHODS, PackMethod
+from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source, reads_as_number
+from tokshard.samples.index.options import SAMPLES, SIZES, IndexingOptions
 from tokshard.samples.index.sizes import Sizes
 from tokshard.samples.index.splits import SPLITS
 from tokshard.storage.small_files import read_text
@@ -26,12 +28,15 @@ _MAX_RECIPE_BYTES = 8 << 20
 _EXAMPLE = "pass alternating weights and path prefixes (0.7 data/web 0.3 data/code), or only path prefixes"
 _MIXTURE_KEYS = ("unit", "temperature", "source")
 _SOURCE_KEYS = ("prefix", "weight", "epochs", "max_epochs", "pack")
-_OPTION_KEYS = ("sequence_length", "num_samples", "split", "seed", "surplus", "pack")
-_SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
-_AMOUNT = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)([kmbt]?)", re.IGNORECASE)
+# The options about samples that a recipe can set: those of which it is known whether they were given.
+_OPTIONS = {
+    field: found
+    for field, found in declared_options(IndexingOptions).items()
+    if found.option.group in {SAMPLES, SIZES} and found.default is None
+}
 
 
-def read_arguments(arguments: Sequence[str]) -> tuple[BlendRecipe, RecipeDefaults]:
+def read_arguments(arguments: Sequence[str]) -> tuple[BlendRecipe, dict[str, Any]]:
     """Return the recipe that the arguments of a command name, and the options that its file gives.
 
     Args:
@@ -47,10 +52,10 @@ def read_arguments(arguments: Sequence[str]) -> tuple[BlendRecipe, RecipeDefault
         if only.endswith(".toml"):
             return read_recipe(only)
         if only.endswith(".json"):
-            return read_per_split(only), RecipeDefaults()
+            return read_per_split(only), {}
         if only.startswith("@"):
-            return read_data_args(only[1:]), RecipeDefaults()
-    return parse_words(arguments), RecipeDefaults()
+            return read_data_args(only[1:]), {}
+    return parse_words(arguments), {}
 
 
 def parse_words(words: Sequence[str]) -> BlendRecipe:
@@ -165,7 +170,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def read_recipe(path: str) -> tuple[BlendRecipe, RecipeDefaults]:
+def read_recipe(path: str) -> tuple[BlendRecipe, dict[str, Any]]:
     """Return the recipe and the options in a TOML file; see ``docs/reference/blends.md`` for its format.
 
     Raises:
@@ -183,7 +188,7 @@ def _read_recipe_text(path: str, kind: str = "file", *, hint: str | None = None)
     return text
 
 
-def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, RecipeDefaults]:
+def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, dict[str, Any]]:
     """Return the recipe and the options that a TOML text gives.
 
     Raises:
@@ -191,7 +196,7 @@ def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, RecipeDe
         UsageError: Its content is invalid.
 
     Example:
-        >>> recipe, defaults = parse_recipe('''
+        >>> recipe, options = parse_recipe('''
         ... num_samples = 1000
         ... [[source]]
         ... prefix = "data/web"
@@ -201,8 +206,8 @@ def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, RecipeDe
         ... weight = 0.3
         ... max_epochs = 4
         ... ''')
-        >>> recipe.mixture.weights, defaults.num_samples
-        ((0.7, 0.3), Sizes(train=1000, valid=0, test=0))
+        >>> recipe.mixture.weights, options
+        ((0.7, 0.3), {'num_samples': Sizes(train=1000, valid=0, test=0)})
     """
     try:
         table = tomllib.loads(text)
@@ -212,7 +217,7 @@ def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, RecipeDe
         ) from error
     per_split = [name for name in SPLITS if name in table]
     _check_one_kind(table, per_split, path)
-    known = (*_OPTION_KEYS, *(() if per_split else _MIXTURE_KEYS), *SPLITS, "multiple_validation_sets")
+    known = (*_OPTIONS, *(() if per_split else _MIXTURE_KEYS), *SPLITS, "multiple_validation_sets")
     _check_keys(table, known, "", path)
     try:
         recipe = BlendRecipe(
@@ -220,24 +225,9 @@ def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, RecipeDe
             per_split=_per_split(table, path) if per_split else None,
             multiple_validation_sets=_value(table, "multiple_validation_sets", bool, "", path) or False,
         )
-        return recipe, _defaults(table, path)
+        return recipe, {key: _option(key, table[key], path) for key in table if key in _OPTIONS}
     except UsageError as error:
         raise UsageError(f"{path}: {error}", hint=error.hint) from error
-
-
-def parse_amount(text: str) -> float | None:
-    """Return the number that a text such as ``300B`` or ``1.5T`` means, or None if it means none.
-
-    Example:
-        >>> parse_amount("300B"), parse_amount("1_500"), parse_amount("many")
-        (300000000000, 1500, None)
-    """
-    match = _AMOUNT.fullmatch(text.strip())
-    if match is None:
-        return None
-    number = match.group(1).replace("_", "")
-    value = (float(number) if "." in number else int(number)) * _SCALES[match.group(2).lower()]
-    return int(value) if value == int(value) else value
 
 
 def _per_split(table: dict[str, Any], path: str) -> tuple[Mixture | None, Mixture | None, Mixture | None]:
@@ -277,54 +267,33 @@ def _source(entry: dict[str, Any], where: str, path: str) -> Source:
     )
 
 
-def _defaults(table: dict[str, Any], path: str) -> RecipeDefaults:
-    return RecipeDefaults(
-        sequence_length=_value(table, "sequence_length", int, "", path),
-        num_samples=_sizes(table, path),
-        split=_value(table, "split", str, "", path),
-        seed=_value(table, "seed", int, "", path),
-        surplus=_number(table, "surplus", "", path),
-        pack=_pack(table, path),
-    )
+def _option(key: str, value: Any, path: str) -> Any:
+    if key == "num_samples":
+        return _sizes(value, path)
+    try:
+        return _OPTIONS[key].check(value, key)
+    except UsageError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
-def _pack(table: dict[str, Any], path: str) -> PackMethod | None:
-    value = _value(table, "pack", str, "", path)
-    if value not in {None, *PACK_METHODS}:
-        raise InputError(f"{path}: pack must be {' or '.join(PACK_METHODS)}, got {value!r}")
-    return cast("PackMethod | None", value)
-
-
-def _sizes(table: dict[str, Any], path: str) -> Sizes | None:
-    if "num_samples" not in table:
-        return None
-    value = table["num_samples"]
-    listed = value if isinstance(value, list) else [value]
-    known = all(size == "none" or _is_count(_amount(size)) for size in listed)
-    if not known or not 1 <= len(listed) <= len(SPLITS):
+def _sizes(value: Any, path: str) -> Sizes:
+    try:
+        return Sizes.parse(",".join(map(str, value)) if isinstance(value, list) else str(value))
+    except ValueError:
         raise InputError(
             f"{path}: invalid num_samples {value!r}",
             hint='use a number, or a list such as ["2M", 100, "none"] for training, validation and testing',
-        )
-    sizes = [None if size == "none" else _amount(size) for size in listed]
-    return Sizes(*[*sizes, 0, 0][: len(SPLITS)])
-
-
-def _amount(value: Any) -> Any:
-    return parse_amount(value) if isinstance(value, str) else value
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+        ) from None
 
 
 def _number(table: dict[str, Any], key: str, where: str, path: str) -> float | None:
-    if key not in table:
-        return None
-    value: float | None = _amount(table[key])
-    if type(value) not in {int, float}:
+    value = table.get(key)
+    for parse in (parse_count, parse_number):
+        with suppress(ValueError):
+            value = parse(value) if isinstance(value, str) else value
+    if value is not None and type(value) not in {int, float}:
         raise InputError(
-            f"{path}: {where}{key} must be a number, got {shown(table[key])}",
+            f"{path}: {where}{key} must be a number, got {shown(value)}",
             hint='write for example 0.3 or "300B"',
         )
     return value

@@ -98,7 +98,7 @@ def build_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
     """
     started = time.monotonic()
     requests, epoch_sizes = requests_of(options)
-    directory = None if options.cache_directory is None else os.fspath(options.cache_directory)
+    directory = None if options.cache_dir is None else os.fspath(options.cache_dir)
     planned = plan_indexes(requests, cache_directory=directory, workers=options.workers, progress=progress)
     job = options.naming.job_tokenizer(options.path_as)
     planned = planned.agreeing(job, allowed=options.allow_tokenizer_mismatch)
@@ -157,7 +157,7 @@ def requests_of(options: BuildIndicesOptions) -> tuple[list[IndexRequest], list[
     if options.requests:
         return [replace(request, packing=options.packing) for request in options.requests], []
     like, identifiers = options.naming.settings(), options.naming.identifiers()
-    lengths = options.sequence_lengths or ((like.sequence_length,) if like else ())
+    lengths = options.seq_length or ((like.sequence_length,) if like else ())
     if like is not None and not (options.sizes or options.epochs or like.num_samples):
         raise UsageError(MISSING_SIZE, hint=MISSING_SIZE_HINT)
     requests: list[IndexRequest] = []
@@ -208,12 +208,12 @@ def _requests(
                 training_path=PathMapping(options.path_as).map(prefix),
                 split_name=name,
                 split=split,
-                num_samples=None if samples is None else math.ceil(samples * (1 + options.surplus)),
+                num_samples=None if samples is None else math.ceil(samples * (1 + (options.surplus or 0))),
                 sequence_length=length,
                 seed=default_seed if options.seed is None else options.seed,
                 tokenizer=tokenizer,
-                extra_token=options.extra_token,
-                drop_last_partial=options.drop_last_partial,
+                extra_token=options.add_extra_token,
+                drop_last_partial=options.drop_last_partial_validation,
                 packing=options.packing,
             )
 
@@ -239,7 +239,7 @@ def _epoch_samples(
         num_samples=None,
         sequence_length=length,
         tokenizer=None,
-        extra_token=options.extra_token,
+        extra_token=options.add_extra_token,
         packing=options.packing,
     )
     table = IndexedDataset(prefix).index

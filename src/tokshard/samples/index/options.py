@@ -1,20 +1,22 @@
-"""Options of all commands that build indexes for a Megatron job: its tokenizer, and its sizes."""
+"""Options of all commands that build indexes for a Megatron job, and the request of an index."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tokshard.core import megatron_defaults
+from tokshard.core.codec import Positive
+from tokshard.core.option_values import parse_pair
+from tokshard.core.options import RUN, Option, Options, Path
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.index.packing import Packing, PackMethod, packing_of
-from tokshard.samples.index.seed import check_seed
-from tokshard.samples.index.sizes import Sizes, TrainingArguments, training_sizes
+from tokshard.samples.index.seed import Seed, check_seed
+from tokshard.samples.index.sizes import Sizes, Surplus, TrainingOptions
 from tokshard.samples.index.splits import SPLITS, Split, parse_split
-from tokshard.storage.lock import LockMode, check_lock_mode
+from tokshard.storage.lock import Lock
 
 if TYPE_CHECKING:
     from tokshard.dataset.layout import IndexTable
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from tokshard.samples.index.description import GPTDatasetDescription, JobSettings
     from tokshard.samples.index.epochs import EpochPlan, SplitSize
     from tokshard.samples.index.index import GPTDatasetIndex
+
+SAMPLES = "Samples"
+SIZES = "Number of samples"
+NAMES = "File names that a Megatron job looks up"
 
 MISSING_SIZE = "the number of samples is required"
 MISSING_SIZE_HINT = (
@@ -33,49 +39,95 @@ DEFAULT_SPLIT_WARNING = (
     "which reserves 3.1% of the data for validation and test"
 )
 
+Like = Annotated[
+    Path | None,
+    Option(
+        "Take the tokenizer identifiers, and settings not given here, from a description in the job's cache.",
+        metavar="DESCRIPTION.txt",
+        group=NAMES,
+        excludes=("tokenizer_identifiers", "megatron"),
+        with_launch=True,
+    ),
+]
+TokenizerIdentifiers = Annotated[
+    Any,  # a path, or the content of the file: a dict
+    Option(
+        "Read the tokenizer identifiers from the output of `python -m tokshard.dump_tokenizer_identifiers`.",
+        metavar="FILE.json",
+        group=NAMES,
+        excludes="megatron",
+        with_launch=True,
+    ),
+]
+MegatronVersion = Annotated[
+    str | None,
+    Option(
+        "Use the file names of this Megatron Core version: 0.15, 0.16, 0.17, 0.18, 0.19 or main-20260822.",
+        metavar="VERSION",
+        group=NAMES,
+        with_launch=True,
+    ),
+]
+PathAs = Annotated[
+    tuple[tuple[str, str], ...],
+    Option(
+        "Record data below LOCAL under the path TRAINING, which the job uses.",
+        metavar="LOCAL=TRAINING",
+        parse=parse_pair("LOCAL=TRAINING", "out=/data/v1"),
+        group=NAMES,
+        is_rare=True,
+        with_launch=True,
+    ),
+]
 
-@dataclass(frozen=True)
-class NamingOptions:
+
+@dataclass(frozen=True, kw_only=True)
+class NamingOptions(Options):
     """Options about the tokenizer of the training job, on which the names of cache files depend.
 
-    Attributes:
-        like: A description that the job wrote; it gives the tokenizer's identifiers, and all that no
-            other option gives.
-        tokenizer_identifiers: A JSON file with the tokenizer's identifiers, or these themselves.
-        megatron: The version of Megatron Core of the job, for its preset of identifiers.
-        tokenizer_type: Megatron's ``--tokenizer-type``, for the preset.
-        tokenizer_model: Megatron's ``--tokenizer-model``, for the preset.
-        vocab_size: Megatron's ``--vocab-size``, for the preset of a NullTokenizer.
-        tokenizer: A copy of the job's tokenizer on this machine, with which the datasets are compared; None
-            for the path that the identifiers contain, if it can be read here.
+    ``tokenizer_identifiers`` is the path of a JSON file, or its content as a dict.
 
     Raises:
         UsageError: Two options contradict each other, or one has no effect.
     """
 
-    like: str | os.PathLike[str] | None = None
-    tokenizer_identifiers: str | os.PathLike[str] | dict[str, Any] | None = None
-    megatron: str | None = None
-    tokenizer_type: str | None = None
-    tokenizer_model: str | None = None
-    vocab_size: int | None = None
-    tokenizer: str | os.PathLike[str] | None = None
-
-    def __post_init__(self) -> None:
-        ways = {
-            "--like": self.like,
-            "--tokenizer-identifiers": self.tokenizer_identifiers,
-            "--megatron": self.megatron,
-        }
-        given = [name for name, value in ways.items() if value is not None]
-        if len(given) > 1:
-            raise UsageError(f"{' and '.join(given)} exclude each other")
-        for name in ("tokenizer_type", "tokenizer_model", "vocab_size"):
-            if getattr(self, name) is not None and self.megatron is None:
-                raise UsageError(
-                    f"--{name.replace('_', '-')} requires --megatron",
-                    hint="pass --megatron VERSION: the names of the cache files depend on it",
-                )
+    like: Like = None
+    tokenizer_identifiers: TokenizerIdentifiers = None
+    megatron: MegatronVersion = None
+    tokenizer_type: Annotated[
+        str | None,
+        Option(
+            "Name the job's tokenizer type: HuggingFaceTokenizer or NullTokenizer. Requires --megatron.",
+            metavar="TYPE",
+            default="HuggingFaceTokenizer",
+            group=NAMES,
+            requires="megatron",
+        ),
+    ] = None
+    tokenizer_model: Annotated[
+        str | None,
+        Option(
+            "Set the job's tokenizer model, written exactly as in the job. Requires --megatron.",
+            metavar="PATH",
+            group=NAMES,
+            requires="megatron",
+        ),
+    ] = None
+    vocab_size: Annotated[
+        int | None,
+        Option("Set the vocabulary size of a NullTokenizer.", group=NAMES, is_rare=True, requires="megatron"),
+    ] = None
+    tokenizer: Annotated[
+        Path | None,
+        Option(
+            "Compare the datasets with this copy of the job's tokenizer.",
+            metavar="PATH",
+            default="the path that the job uses, if it can be read here",
+            group=NAMES,
+            is_rare=True,
+            with_launch=True,
+        ),
+    ] = None
 
     @property
     def are_given(self) -> bool:
@@ -128,68 +180,6 @@ class NamingOptions:
         return job_tokenizer(self.identifiers(), path_as, self.tokenizer)
 
 
-@dataclass(frozen=True)
-class TrainingOptions:
-    """Arguments of a Megatron job that decide its sizes, as far as they are given.
-
-    The attributes are Megatron's arguments of the same names.
-
-    Raises:
-        UsageError: The number of steps or samples, or the batch size, is missing.
-
-    Example:
-        >>> TrainingOptions(train_iters=100, global_batch_size=8, eval_interval=40, eval_iters=2).sizes()
-        Sizes(train=800, valid=48, test=16)
-        >>> TrainingOptions(train_iters=50, global_batch_size=8, skip_train=True).words()
-        ['--train-iters', '50', '--global-batch-size', '8', '--skip-train']
-    """
-
-    train_iters: int | None = None
-    train_samples: int | None = None
-    global_batch_size: int | None = None
-    eval_interval: int | None = None
-    eval_iters: int | None = None
-    eval_global_batch_size: int | None = None
-    start_eval_at_iter: int | None = None
-    skip_train: bool = False
-    full_validation: bool = False
-
-    def __post_init__(self) -> None:
-        given = self._given()
-        if given and self.train_iters is None and self.train_samples is None:
-            raise UsageError(
-                f"--{next(iter(given)).replace('_', '-')} requires --train-iters or --train-samples",
-                hint="pass the same arguments as in the launch command of the job",
-            )
-        if given and self.global_batch_size is None:
-            raise UsageError("--train-iters and --train-samples require --global-batch-size")
-
-    def sizes(self, megatron: str | None = None) -> Sizes | None:
-        """Return the samples that the job requests; None if no argument is given.
-
-        Args:
-            megatron: The version of Megatron Core of the job, if it is known. Only for 0.15 there is a
-                default of ``eval_interval``.
-
-        Raises:
-            UsageError: An argument is missing or out of range.
-        """
-        given = self._given()
-        return training_sizes(TrainingArguments(**given), megatron) if given else None
-
-    def words(self) -> list[str]:
-        """Return the arguments, as words of a launch command; without ``full_validation``."""
-        words = []
-        for name, value in self._given().items():
-            if name != "full_validation":
-                words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-        return words
-
-    def _given(self) -> dict[str, Any]:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None and value is not False}
-
-
 def neutral_identifiers(prefix: str) -> dict[str, Any]:
     """Return identifiers for data whose job is not known: no version of Megatron has such names.
 
@@ -228,52 +218,136 @@ def effective_pairs(pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> t
     )
 
 
-def check_packed_cache(directory: str | os.PathLike[str] | None) -> None:
-    """Check that packed indexes get a directory of their own: their files have the names of unpacked ones.
+_SEQ_LENGTH = Option("Build samples of N tokens.", group=SAMPLES)
+_NUM_SAMPLES = Option(
+    "Build N training, V validation and T test samples, such as 10M,2k; none is one epoch.",
+    metavar="N[,V[,T]]",
+    parse=Sizes.parse,
+    group=SIZES,
+)
+_SURPLUS = Option(
+    "Build this fraction more samples of each dataset, as Megatron's --mid-level-dataset-surplus does for a "
+    "blend.",
+    metavar="FRACTION",
+    default=str(megatron_defaults.SURPLUS),
+    group=SIZES,
+    is_rare=True,
+)
+_CACHE_DIR = Option(
+    "Write the index files to this directory.",
+    aliases=("--data-cache-path",),
+    metavar="DIR",
+    default="that of --from-launch, or OUTPUT/cache",
+    group=RUN,
+    with_launch=True,
+)
 
-    Raises:
-        UsageError: It is None, so that they would go to the directory that jobs use by default.
-    """
-    if directory is None:
-        raise UsageError(
-            "--pack best-fit requires --cache-dir: packed indexes have the same file names as those that "
-            "Megatron builds",
-            hint="pass a directory for packed indexes, for example --cache-dir cache-packed",
-        )
+
+@dataclass(frozen=True, kw_only=True)
+class IndexingOptions(Options):
+    """Options of all functions that build indexes for a Megatron job."""
+
+    seq_length: Annotated[Positive | None, _SEQ_LENGTH] = None
+    split: Annotated[
+        str | None,
+        Option(
+            "Divide the documents by these weights.",
+            metavar="TRAIN,VALID,TEST",
+            default=megatron_defaults.SPLIT,
+            group=SAMPLES,
+        ),
+    ] = None
+    seed: Annotated[
+        Seed | None,
+        Option("Seed all shuffles with N.", default=str(megatron_defaults.SEED), group=SAMPLES),
+    ] = None
+    add_extra_token: Annotated[
+        bool, Option("Give each sample one more token for the last label.", group=SAMPLES, is_rare=True)
+    ] = True
+    drop_last_partial_validation: Annotated[
+        bool, Option("Drop the last validation sample if it is incomplete.", group=SAMPLES, is_rare=True)
+    ] = True
+    pack: Annotated[
+        PackMethod | None,
+        Option(
+            "Cut samples from concatenated documents, or pack whole documents into samples.",
+            default="concat",
+            group=SAMPLES,
+            with_launch=True,
+        ),
+    ] = None
+    max_documents_per_sample: Annotated[
+        Positive | None,
+        Option(
+            "Pack at most N documents into a sample.",
+            default="no limit",
+            group=SAMPLES,
+            is_rare=True,
+            with_launch=True,
+        ),
+    ] = None
+    pad_multiple: Annotated[
+        Positive | None,
+        Option(
+            "Reserve room in packed samples to pad each document to a multiple of TOKENS (2 x "
+            "context-parallel size), for trainers that pad documents; Megatron itself does not.",
+            metavar="TOKENS",
+            default="no padding of documents",
+            group=SAMPLES,
+            is_rare=True,
+            with_launch=True,
+        ),
+    ] = None
+    num_samples: Annotated[Sizes | None, _NUM_SAMPLES] = None
+    surplus: Annotated[Surplus | None, _SURPLUS] = None
+    training: TrainingOptions = TrainingOptions()  # noqa: RUF009 - frozen
+    naming: NamingOptions = NamingOptions()
+    path_as: PathAs = ()
+    cache_dir: Annotated[Path | None, _CACHE_DIR] = None
+    rebuild: Annotated[
+        bool,
+        Option(
+            "Replace files that are stale, damaged or from another program.",
+            group=RUN,
+            is_rare=True,
+            with_launch=True,
+        ),
+    ] = False
+    lock: Lock = "flock"
+    allow_tokenizer_mismatch: Annotated[
+        bool,
+        Option(
+            "Allow datasets with different tokenizers, or not the job's tokenizer, and record the mismatch.",
+            group=RUN,
+            is_rare=True,
+            with_launch=True,
+        ),
+    ] = False
+    workers: Annotated[
+        Positive | None,
+        Option("Use N threads.", default="all cores", group=RUN, with_launch=True),
+    ] = None
+
+    def _validate(self) -> None:
+        self.job_sizes  # noqa: B018 - raises for arguments that are missing or out of range
+        if self.split is not None:
+            parse_split(self.split)
+
+    @property
+    def job_sizes(self) -> Sizes | None:
+        """The sizes that follow from the arguments of the job; None if none is given."""
+        return None if self.training == TrainingOptions() else self.training.sizes(self.naming.megatron)
 
 
-@dataclass(frozen=True)
-class BuildIndicesOptions:
+@dataclass(frozen=True, kw_only=True)
+class BuildIndicesOptions(IndexingOptions):
     """Options of :func:`tokshard.build_indices`.
 
     One index is built for each dataset, sequence length, size and split. What no option gives is taken from
     ``naming.like``, then from Megatron.
 
     Attributes:
-        prefixes: The path prefixes of the datasets.
-        sequence_lengths: The tokens of a sample.
-        split: The split string.
-        seed: The seed of all shuffles.
-        extra_token: Whether each sample has one more token, the last label.
-        drop_last_partial: Whether validation drops its last, partial sample.
-        pack: ``"concat"`` for Megatron's samples; ``"best-fit"`` packs whole documents into samples, which
-            requires a ``cache_directory``.
-        max_documents_per_sample: Documents of a packed sample at most; None for any number.
-        pad_multiple: The room of each document of a packed sample is a multiple of this many tokens.
-        num_samples: Sizes: the samples of training, validation and testing; None in it is one epoch.
-        epochs: Sizes as epochs of the training split; validation and testing get none.
-        surplus: The samples built beyond those, as a fraction.
-        training: The arguments of the job that decide a size.
         global_batch_size: The samples of a step, which reports mention; None for that of ``training``.
-        naming: The tokenizer of the job.
-        path_as: Pairs (path here, path at training time).
-        cache_directory: Megatron's ``--data-cache-path``; None for a directory beside each dataset.
-        rebuild: Whether to replace indexes that are stale, damaged or not built by tokshard.
-        lock: The mode of the writer lock: ``"none"`` for a file system without ``flock``, if only one run
-            writes the cache at a time.
-        allow_tokenizer_mismatch: Whether datasets of different tokenizers, or of another one than the job's,
-            may be used.
-        workers: Threads; None for one for each core.
         requests: The indexes themselves, instead of datasets, lengths, sizes and what else decides about
             them; ``--from-launch`` sets it.
 
@@ -281,58 +355,47 @@ class BuildIndicesOptions:
         UsageError: Something is missing, or a value is out of range.
     """
 
-    prefixes: tuple[str, ...] = ()
-    sequence_lengths: tuple[int, ...] = ()
-    split: str | None = None
-    seed: int | None = None
-    extra_token: bool = True
-    drop_last_partial: bool = True
-    pack: PackMethod = "concat"
-    max_documents_per_sample: int | None = None
-    pad_multiple: int | None = None
-    num_samples: tuple[Sizes, ...] = ()
-    epochs: tuple[int, ...] = ()
-    surplus: float = 0.0
-    training: TrainingOptions = TrainingOptions()
+    prefixes: Annotated[
+        tuple[str, ...], Option("Path prefixes of datasets.", is_argument=True, metavar="[PREFIX...]")
+    ] = ()
+    # Several values, where a blend has one.
+    seq_length: Annotated[tuple[Positive, ...], _SEQ_LENGTH] = ()  # type: ignore[assignment]
+    num_samples: Annotated[tuple[Sizes, ...], _NUM_SAMPLES] = ()  # type: ignore[assignment]
+    epochs: Annotated[
+        tuple[Positive, ...], Option("Build as many training samples as N epochs have.", group=SIZES)
+    ] = ()
+    surplus: Annotated[Surplus | None, replace(_SURPLUS, default="0")] = None
+    cache_dir: Annotated[Path | None, replace(_CACHE_DIR, default="PREFIX/cache/GPTDataset_indices")] = None
     global_batch_size: int | None = None
-    naming: NamingOptions = NamingOptions()
-    path_as: tuple[tuple[str, str], ...] = ()
-    cache_directory: str | os.PathLike[str] | None = None
-    rebuild: bool = False
-    lock: LockMode = "flock"
-    allow_tokenizer_mismatch: bool = False
-    workers: int | None = None
     requests: tuple[IndexRequest, ...] = ()
 
-    def __post_init__(self) -> None:
-        check_lock_mode(self.lock)
+    def _validate(self) -> None:
+        super()._validate()
         if self.requests:
-            if self.prefixes or self.sequence_lengths or self.sizes or self.epochs:
-                raise UsageError("requests and datasets exclude each other", hint="pass only one of them")
+            if self.prefixes or self.seq_length or self.sizes or self.epochs:
+                raise UsageError("requests cannot be used with datasets", hint="pass only one of them")
             self._check_packing({request.sequence_length for request in self.requests})
             return
         if not self.prefixes:
             raise UsageError("at least one dataset is required", hint="pass for example data/web")
-        if not self.sequence_lengths and self.naming.like is None:
+        if not self.seq_length and self.naming.like is None:
             raise UsageError("the sequence length is required", hint="pass for example --seq-length 4096")
         if not self.sizes and not self.epochs and self.naming.like is None:
             raise UsageError(MISSING_SIZE, hint=MISSING_SIZE_HINT)
-        if any(epochs < 1 for epochs in self.epochs):
-            raise UsageError(f"--epochs must be at least 1, got {min(self.epochs)}")
-        if not 0 <= self.surplus < math.inf:
-            raise UsageError(f"--surplus must be at least 0, got {self.surplus:g}")
-        if self.seed is not None:
-            check_seed(self.seed)
-        if self.split is not None:
-            parse_split(self.split)
-        check_path_as(self.path_as, (*self.prefixes, os.fspath(self.cache_directory or "")))
-        self._check_packing(self.sequence_lengths)
+        check_path_as(self.path_as, (*self.prefixes, os.fspath(self.cache_dir or "")))
+        self._check_packing(self.seq_length)
 
     def _check_packing(self, sequence_lengths: Iterable[int]) -> None:
-        if self.packing is not None:
-            check_packed_cache(self.cache_directory)
-            for length in sequence_lengths:
-                self.packing.check_sequence_length(length)
+        if self.packing is None:
+            return
+        if self.cache_dir is None:
+            raise UsageError(
+                "--pack best-fit requires --cache-dir: packed indexes have the same file names as those that "
+                "Megatron builds",
+                hint="pass a directory for packed indexes, for example --cache-dir cache-packed",
+            )
+        for length in sequence_lengths:
+            self.packing.check_sequence_length(length)
 
     @property
     def packing(self) -> Packing | None:
@@ -342,8 +405,7 @@ class BuildIndicesOptions:
     @property
     def sizes(self) -> tuple[Sizes, ...]:
         """The sizes in samples that are given."""
-        training = self.training.sizes(self.naming.megatron)
-        return (*self.num_samples, *((training,) if training else ()))
+        return (*self.num_samples, *((self.job_sizes,) if self.job_sizes else ()))
 
     def early_warnings(self) -> tuple[str, ...]:
         """Return the warnings that a user needs before the indexes are built.

@@ -34,16 +34,8 @@ class Packing(Record):
 
     ALGORITHM: ClassVar[str] = "tokshard.best-fit/1"
 
-    max_documents: int | None = None
-    pad_multiple: int | None = None
-
-    def _validate(self) -> None:
-        for option, value in (
-            ("--max-documents-per-sample", self.max_documents),
-            ("--pad-multiple", self.pad_multiple),
-        ):
-            if value is not None and value < 1:
-                raise UsageError(f"{option} must be at least 1, got {value}")
+    max_documents: Positive | None = None
+    pad_multiple: Positive | None = None
 
     def check_sequence_length(self, sequence_length: int) -> None:
         """Check that samples of some length can be packed.
@@ -116,15 +108,15 @@ def pack_words(packings: Iterable[Packing | None]) -> str:
     return "; ".join(sorted({"concat" if packing is None else packing.words() for packing in packings}))
 
 
-def packing_of(method: PackMethod, max_documents: int | None, pad_multiple: int | None) -> Packing | None:
-    """Return the packing that options request; None for concatenation.
+def packing_of(
+    method: PackMethod | None, max_documents: int | None, pad_multiple: int | None
+) -> Packing | None:
+    """Return the packing that options request; None for concatenation, the default.
 
     Raises:
-        UsageError: The method is unknown, or an option requires another method.
+        UsageError: An option requires another method.
     """
-    if method not in PACK_METHODS:
-        raise UsageError(f"--pack must be {' or '.join(PACK_METHODS)}, got {method!r}")
-    if method == "concat":
+    if method != "best-fit":
         for option, value in (
             ("--max-documents-per-sample", max_documents),
             ("--pad-multiple", pad_multiple),

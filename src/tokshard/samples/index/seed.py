@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from tokshard.core.codec import Bounds
 from tokshard.errors import UsageError
 
 MAX_SEED = 2**32 - 1
 """The largest seed of numpy's ``RandomState``."""
+
+Seed = Annotated[int, Bounds(0, MAX_SEED)]
 
 
 def check_seed(seed: int) -> None:

@@ -7,13 +7,22 @@ other files.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 from tokshard.core import megatron_defaults
-from tokshard.core.codec import Count, Record
+from tokshard.core.codec import Bounds, Count, Positive, Record
 from tokshard.core.megatron_versions import is_at_least, known_version
 from tokshard.core.option_values import parse_count
+from tokshard.core.options import Option, Options, declared_options
 from tokshard.errors import UsageError
+
+Surplus = Annotated[float, Bounds(0, 1000)]
+"""Samples of an index beyond those that are requested, as a fraction of these."""
+
+_TRAINING = "Number of samples, from the arguments of a Megatron job"
+_LENGTHS = ("train_iters", "train_samples")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,130 +60,155 @@ class Sizes(Record):
                 f"must be the sizes of the splits, got {text!r}; write 1000000 or 1M for a million"
             )
         sizes = [None if word.lower() == "none" else parse_count(word) for word in words]
-        train, valid, test = [*sizes, 0, 0][:3]
-        return cls(train, valid, test)
+        try:
+            return cls(*[*sizes, 0, 0][:3])
+        except UsageError as error:
+            raise ValueError(f"must be the sizes of the splits: {error}") from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingArguments:
-    """The arguments of a Megatron training run that determine its sizes, with Megatron's names.
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(Options):
+    """Arguments of a Megatron job that decide its sizes, as far as they are given.
 
-    Attributes:
-        global_batch_size: Samples per step; with ``step_batch_size_schedule`` (from 0.18) Megatron uses
-            micro batch size times data-parallel size here.
-        train_iters: Steps. If only ``train_samples`` is set, it is ``train_samples //
-            global_batch_size``, as in Megatron with a constant batch size; with a schedule set both.
-        train_samples: Samples; if set (and not 0), the size of the training split.
-        eval_interval: Steps between two validations. It may be None with ``full_validation`` or
-            ``skip_train``, and for Megatron 0.15, where it is 1000 by default.
-        eval_iters: Steps of one validation, and of testing.
-        eval_global_batch_size: Samples per validation step; None for ``global_batch_size``.
-        start_eval_at_iter: The first step at which validation may run.
-        full_validation: Whether validation is one epoch.
-        skip_train: Whether the run only validates: once, not at intervals.
-        phase_transition_iterations: Steps at which the run ends a phase and stops; the training size is
-            that of the phase that contains ``iteration``.
-        iteration: The step that the run (re)starts from.
-    """
-
-    global_batch_size: int
-    train_iters: int | None = None
-    train_samples: int | None = None
-    eval_interval: int | None = None
-    eval_iters: int = megatron_defaults.EVAL_ITERS
-    eval_global_batch_size: int | None = None
-    start_eval_at_iter: int | None = None
-    full_validation: bool = False
-    skip_train: bool = False
-    phase_transition_iterations: tuple[int, ...] = ()
-    iteration: int = 0
-
-
-def training_sizes(arguments: TrainingArguments, megatron: str | None = None) -> Sizes:
-    """Return the sizes that Megatron computes from these arguments.
-
-    Args:
-        arguments: The arguments of the job.
-        megatron: The version of Megatron Core of the job; None for any from 0.16 on.
+    With ``train_samples`` alone there are ``train_samples // global_batch_size`` steps, as in Megatron with a
+    constant batch size; with ``--step-batch-size-schedule`` pass ``train_iters`` also.
 
     Raises:
-        UsageError: A required argument is missing or out of range.
+        UsageError: The number of steps or samples, or the batch size, is missing, or a value is out of range.
 
     Example:
-        >>> training_sizes(TrainingArguments(train_iters=100, global_batch_size=8, eval_interval=40,
-        ...                                  eval_iters=2))
+        >>> TrainingOptions(train_iters=100, global_batch_size=8, eval_interval=40, eval_iters=2).sizes()
         Sizes(train=800, valid=48, test=16)
+        >>> TrainingOptions(train_iters=50, global_batch_size=8, skip_train=True).words()
+        ['--train-iters', '50', '--global-batch-size', '8', '--skip-train']
     """
-    if megatron is not None and not is_at_least(known_version(megatron), "0.16"):
-        arguments = _arguments_of_015(arguments)
-    _check(arguments)
-    batch = arguments.eval_global_batch_size or arguments.global_batch_size
-    valid = None if arguments.full_validation else _validation_steps(arguments) * batch
-    train = _phase_samples(arguments) if arguments.phase_transition_iterations else _train_samples(arguments)
-    return Sizes(train=train, valid=valid, test=arguments.eval_iters * batch)
 
+    train_iters: Annotated[
+        Count | None, Option("Train for N steps.", group=_TRAINING, requires="global_batch_size")
+    ] = None
+    train_samples: Annotated[
+        Count | None,
+        Option(
+            "Train on N samples, instead of --train-iters.", group=_TRAINING, requires="global_batch_size"
+        ),
+    ] = None
+    global_batch_size: Annotated[
+        Positive | None,
+        Option("Read N samples in each training step.", group=_TRAINING, requires=_LENGTHS),
+    ] = None
+    eval_interval: Annotated[
+        Count | None,
+        Option(
+            "Validate every N steps.",
+            default=f"{megatron_defaults.EVAL_INTERVAL} with --megatron 0.15, else required",
+            group=_TRAINING,
+            requires=_LENGTHS,
+        ),
+    ] = None
+    eval_iters: Annotated[
+        Count | None,
+        Option(
+            "Read N steps in each validation.",
+            default=str(megatron_defaults.EVAL_ITERS),
+            group=_TRAINING,
+            requires=_LENGTHS,
+        ),
+    ] = None
+    eval_global_batch_size: Annotated[
+        Positive | None,
+        Option(
+            "Read N samples in each validation step.",
+            default="as --global-batch-size",
+            group=_TRAINING,
+            is_rare=True,
+            requires=_LENGTHS,
+        ),
+    ] = None
+    start_eval_at_iter: Annotated[
+        Count | None,
+        Option("Do not validate before step N.", group=_TRAINING, is_rare=True, requires=_LENGTHS),
+    ] = None
+    full_validation: Annotated[
+        bool, Option("Validate on exactly one epoch.", group=_TRAINING, is_rare=True, requires=_LENGTHS)
+    ] = False
+    skip_train: Annotated[
+        bool,
+        Option(
+            "Size the data for a job that only validates.", group=_TRAINING, is_rare=True, requires=_LENGTHS
+        ),
+    ] = False
 
-def _arguments_of_015(arguments: TrainingArguments) -> TrainingArguments:
-    # It counts the validations of training with --skip-train, too.
-    interval = arguments.eval_interval
-    return replace(
-        arguments,
-        eval_interval=megatron_defaults.EVAL_INTERVAL if interval is None else interval,
-        skip_train=False,
-    )
+    def words(self) -> list[str]:
+        """Return the arguments, as words of a launch command; without ``full_validation``."""
+        given = [name for name in declared_options(TrainingOptions) if self.is_given(name)]
+        return [
+            word
+            for name in given
+            if name != "full_validation"
+            for word in declared_options(TrainingOptions)[name].words(getattr(self, name))
+        ]
 
+    def sizes(self, megatron: str | None = None, *, phases: Sequence[int] = (), iteration: int = 0) -> Sizes:
+        """Return the sizes that Megatron computes from these arguments.
 
-def _check(arguments: TrainingArguments) -> None:
-    if not arguments.train_iters and not arguments.train_samples:
-        raise UsageError(
-            "the number of training steps or samples is required",
-            hint="pass --train-iters or --train-samples",
-        )
-    positive = ["global_batch_size", "eval_global_batch_size"]
-    if not arguments.full_validation and not arguments.skip_train:
-        positive.append("eval_interval")
-        if arguments.eval_interval is None:
+        Args:
+            megatron: The version of Megatron Core of the job; None for any from 0.16 on.
+            phases: ``--phase-transition-iterations``: steps at which the run ends a phase and stops. The
+                training size is that of the phase that contains ``iteration``.
+            iteration: The step that the run (re)starts from.
+
+        Raises:
+            UsageError: A required argument is missing or out of range.
+        """
+        batch = self.global_batch_size or 1
+        eval_iters = megatron_defaults.EVAL_ITERS if self.eval_iters is None else self.eval_iters
+        if not self.train_iters and not self.train_samples:
+            raise UsageError(
+                "the number of training steps or samples is required",
+                hint="pass --train-iters or --train-samples",
+            )
+        train = self._phase_samples(batch, phases, iteration) if phases else self._samples(batch)
+        test = eval_iters * (self.eval_global_batch_size or batch)
+        return Sizes(train, None if self.full_validation else self._validations(megatron) * test, test)
+
+    def _validations(self, megatron: str | None) -> int:
+        """Return how often the job validates."""
+        interval, skips_training = self.eval_interval, self.skip_train
+        if megatron is not None and not is_at_least(known_version(megatron), "0.16"):
+            # 0.15 also counts the validations of training with --skip-train.
+            interval = megatron_defaults.EVAL_INTERVAL if interval is None else interval
+            skips_training = False
+        if skips_training:
+            return 1
+        if interval is None:
             raise UsageError(
                 "the validation interval is required",
                 hint="pass the job's --eval-interval "
                 f"({megatron_defaults.EVAL_INTERVAL} is the default of Megatron 0.15)",
             )
-    natural = ["train_iters", "train_samples", "eval_iters", "start_eval_at_iter", "iteration"]
-    for name in positive + natural:
-        value, least = getattr(arguments, name), int(name in positive)
-        if value is not None and value < least:
-            option = "--" + name.replace("_", "-")
-            raise UsageError(f"{option} must be at least {least}, got {value}")
+        if interval < 1:
+            raise UsageError(f"--eval-interval must be at least 1, got {interval}")
+        batch = self.global_batch_size or 1
+        steps = self.train_iters or self._samples(batch) // batch
+        return max(0, steps // interval + 1 - (self.start_eval_at_iter or 0) // interval)
 
+    def _samples(self, batch: int) -> int:
+        return self.train_samples or (self.train_iters or 0) * batch
 
-def _train_samples(arguments: TrainingArguments) -> int:
-    return arguments.train_samples or (arguments.train_iters or 0) * arguments.global_batch_size
-
-
-def _validation_steps(arguments: TrainingArguments) -> int:
-    if arguments.skip_train:
-        return arguments.eval_iters
-    steps = arguments.train_iters or _train_samples(arguments) // arguments.global_batch_size
-    interval = arguments.eval_interval or 1
-    points = steps // interval + 1 - (arguments.start_eval_at_iter or 0) // interval
-    return max(0, points) * arguments.eval_iters
-
-
-def _phase_samples(arguments: TrainingArguments) -> int:
-    # Megatron's phases are counted in samples of the full batch size and end with ``train_samples``,
-    # without which it fails here with a comparison to None.
-    if not arguments.train_samples:
-        raise UsageError(
-            "--phase-transition-iterations requires the number of training samples",
-            hint="pass --train-samples",
-        )
-    batch = arguments.global_batch_size
-    borders = [0, *(step * batch for step in arguments.phase_transition_iterations), arguments.train_samples]
-    now = arguments.iteration * batch
-    later = [border for border in borders if border > now]
-    if not later:
-        raise UsageError(
-            f"training would start at sample {now:,}, after its last ({arguments.train_samples:,})",
-            hint="pass the --iteration that the run starts from, or a larger --train-samples",
-        )
-    return min(later) - max(border for border in borders if border <= now)
+    def _phase_samples(self, batch: int, phases: Sequence[int], iteration: int) -> int:
+        # Megatron's phases are counted in samples of the full batch size and end with ``train_samples``,
+        # without which it fails here with a comparison to None.
+        if not self.train_samples:
+            raise UsageError(
+                "--phase-transition-iterations requires the number of training samples",
+                hint="pass --train-samples",
+            )
+        borders = [0, *(step * batch for step in phases), self.train_samples]
+        now = iteration * batch
+        later = [border for border in borders if border > now]
+        if not later:
+            raise UsageError(
+                f"training would start at sample {now:,}, after its last ({self.train_samples:,})",
+                hint="pass the --iteration that the run starts from, or a larger --train-samples",
+            )
+        return min(later) - max(border for border in borders if border <= now)

@@ -460,7 +460,7 @@ def test_steps_of_a_schedule_are_counted_as_the_loop_counts(later, first, sample
         world_size=1,
         eval_interval=1,
     )
-    assert launch.training_arguments().train_iters == slow_steps(schedule, samples)
+    assert launch.training().train_iters == slow_steps(schedule, samples)
 
 
 @pytest.mark.parametrize("text", ["", "5:1", "0", "0:x", "0:0", "0:8 1M"])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from tokshard.core import megatron_defaults
 from tokshard.core.findings import Finding
 from tokshard.errors import UsageError
-from tokshard.samples.index.sizes import Sizes, TrainingArguments, training_sizes
+from tokshard.samples.index.sizes import Sizes, TrainingOptions
 
 _EXPANSION = re.compile(r"[$`<*?\[{~]")
 _SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -165,7 +165,7 @@ class LaunchArguments:
             return None
         return self.micro_batch_size * self.data_parallel_size
 
-    def training_arguments(self) -> TrainingArguments:
+    def training(self) -> TrainingOptions:
         """Return the arguments that decide the sizes.
 
         Raises:
@@ -177,28 +177,11 @@ class LaunchArguments:
                 "the global batch size is required and cannot be derived from the launch command",
                 hint="add --global-batch-size, or --micro-batch-size and the number of processes",
             )
-        phases = (self.phase_transition_iterations or "").replace(" ", "")
-        given = {
-            "train_iters": self.train_iters or self._steps_of_schedule(),
-            "train_samples": self.train_samples,
-            # A finding says which versions do not start without it.
-            "eval_interval": megatron_defaults.EVAL_INTERVAL
-            if self.eval_interval is None
-            else self.eval_interval,
-            "eval_iters": self.eval_iters,
-            "eval_global_batch_size": self.eval_global_batch_size,
-            "start_eval_at_iter": self.start_eval_at_iter,
-            "iteration": self.iteration,
-        }
-        return TrainingArguments(
-            global_batch_size=batch,
-            full_validation=self.full_validation,
-            skip_train=self.skip_train,
-            phase_transition_iterations=tuple(
-                sorted(_whole("--phase-transition-iterations", step) for step in phases.split(",") if step)
-            ),
-            **{name: value for name, value in given.items() if value is not None},
-        )
+        given = {field.name: getattr(self, field.name) for field in fields(TrainingOptions)}
+        given["train_iters"] = self.train_iters or self._steps_of_schedule() or 0
+        if self.eval_interval is None:  # a finding says which versions do not start without it
+            given["eval_interval"] = megatron_defaults.EVAL_INTERVAL
+        return TrainingOptions(**given | {"global_batch_size": batch})
 
     def sizes(self, megatron: str | None = None) -> Sizes:
         """Return the samples that the job requests in each split.
@@ -209,7 +192,9 @@ class LaunchArguments:
         Raises:
             UsageError: A required argument is missing or out of range.
         """
-        return training_sizes(self.training_arguments(), megatron)
+        words = (self.phase_transition_iterations or "").replace(" ", "").split(",")
+        phases = sorted(_whole("--phase-transition-iterations", word) for word in words if word)
+        return self.training().sizes(megatron, phases=phases, iteration=self.iteration or 0)
 
     def _steps_of_schedule(self) -> int | None:
         if not self.train_samples:
