@@ -6,55 +6,39 @@
 the number of tokens, and this number for people. ``NAME.ds.metadata`` has the same about all shards. The
 names and the sizes of shards are those of datatrove's merger without shuffling.
 
-Offered to readers of the format: :data:`TOKENS_SUFFIX`, :data:`INDEX_SUFFIX`, :data:`METADATA_SUFFIX`,
-:func:`metadata_text`.
+Offered to readers of the format: :data:`TOKENS_SUFFIX`, :data:`INDEX_SUFFIX`, :data:`METADATA_SUFFIX`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
-from tokshard.exchange.formats import Stage, count_shards
-from tokshard.exchange.records import Conversion, Records, boundaries
+from tokshard.exchange.formats import Format, Stage
+from tokshard.exchange.manifest import ExportParameters
+from tokshard.exchange.records import Records, boundaries
 from tokshard.exchange.shards import Position, ShardRange, WrittenShard, next_shard
 
-if TYPE_CHECKING:
-    import numpy as np
-
-DTYPES = ("uint16", "uint32")
 TOKENS_SUFFIX = ".ds"
 INDEX_SUFFIX = ".ds.index"
 METADATA_SUFFIX = ".ds.metadata"
-SUFFIXES = (TOKENS_SUFFIX, INDEX_SUFFIX, METADATA_SUFFIX)
-"""The ends of the names of all files."""
-SHARD_TOKENS = 100_000_000_000
-"""The merger's default for the tokens of a file."""
-UNKNOWN_TOKENIZER = "Unknown Tokenizer"
 
+_UNKNOWN_TOKENIZER = "Unknown Tokenizer"
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
-class DatatroveFormat:
-    """Writer of datatrove's files.
+class DatatroveFormat(Format):
+    """Writer of datatrove's files: a shard ends with the document that reaches the limit.
 
-    Args:
-        records: The records.
-        dtype: The dtype of the tokens.
-        name: The part of the file names after the number of the shard.
-        limit: The tokens that end a shard when a document reaches them.
-        tokenizer: The name of the tokenizer in the metadata.
+    The limit is the merger's default.
     """
 
-    def __init__(
-        self, records: Records, dtype: np.dtype[Any], name: str, limit: int, tokenizer: str | None
-    ) -> None:
-        self._records = records
-        self._conversion = Conversion(records, dtype)
-        self._dtype = dtype
-        self._name = name
-        self._limit = limit
-        self._tokenizer = tokenizer
+    DTYPES = ("uint16", "uint32")
+    SUFFIXES = (TOKENS_SUFFIX, INDEX_SUFFIX, METADATA_SUFFIX)
+    SHARD_TOKENS = 100_000_000_000
+
+    def __init__(self, records: Records, parameters: ExportParameters) -> None:
+        super().__init__(records, parameters)
+        self._tokenizer = parameters.tokenizer_name
 
     def next_shard(self, number: int, position: Position) -> ShardRange | None:
         """Return the shard that begins at a position; without any document there is one empty shard."""
@@ -64,7 +48,7 @@ class DatatroveFormat:
 
     def count_files(self) -> int:
         """Return the number of files."""
-        return 3 * count_shards(self) + 1
+        return 3 * self.count_shards() + 1
 
     def write(self, shard: ShardRange, position: Position, stage: Stage) -> WrittenShard:  # noqa: ARG002
         """Write the tokens, the index and the metadata of a shard."""
@@ -98,7 +82,7 @@ def metadata_text(tokenizer: str | None, token_bytes: int, tokens: int) -> str:
         >>> metadata_text(None, 4, 0)
         'Unknown Tokenizer|4|4\n0\n0.00 T'
     """
-    name = tokenizer or f"{UNKNOWN_TOKENIZER}|{token_bytes}"
+    name = tokenizer or f"{_UNKNOWN_TOKENIZER}|{token_bytes}"
     return f"{name}|{token_bytes}\n{tokens}\n{_short(tokens)}T"
 
 

@@ -18,7 +18,6 @@ from tokshard.dataset.build_run import OutputState
 from tokshard.dataset.products import EXPORT_DIRECTORY
 from tokshard.dataset.workdir import refuse_link, remove_temporary_files
 from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError, StorageError, UsageError
-from tokshard.exchange import datatrove, nanogpt, olmo, parquet
 from tokshard.exchange.manifest import (
     MANIFEST_NAME,
     ExportManifest,
@@ -29,6 +28,7 @@ from tokshard.exchange.manifest import (
 )
 from tokshard.exchange.options import FormatName
 from tokshard.exchange.shards import WrittenShard
+from tokshard.exchange.writers import FORMATS
 from tokshard.storage import fs, syscalls
 from tokshard.storage.files import is_same_file, is_temporary, remove_tree, rename_new, write_atomically
 from tokshard.storage.journal import Journal, read_checkpoints
@@ -39,12 +39,6 @@ from tokshard.storage.small_files import read_document
 _PLAN_NAME = "plan.json"
 _PUBLISH_NAME = "publish.json"
 _JOURNAL_NAME = "export.jsonl"
-_SUFFIXES: dict[FormatName, tuple[str, ...]] = {
-    "olmo": olmo.SUFFIXES,
-    "nanogpt": nanogpt.SUFFIXES,
-    "datatrove": datatrove.SUFFIXES,
-    "parquet": parquet.SUFFIXES,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +65,7 @@ def files_of_format(directory: str, to: FormatName) -> set[str]:
         return set()
     except OSError as error:
         raise StorageError("read", directory, error) from error
-    return {name for name in names if name.endswith(_SUFFIXES[to]) and not is_temporary(name)}
+    return {name for name in names if name.endswith(FORMATS[to].SUFFIXES) and not is_temporary(name)}
 
 
 class ExportDirectory:

@@ -1,23 +1,23 @@
-"""The interface of a format, the rule for the dtype of its tokens, and the files being written."""
+"""The base class of formats, the rule for the dtype of their tokens, and the files being written."""
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tokshard.core.background import Background
 from tokshard.dataset.workdir import DigestingWriter
 from tokshard.errors import UsageError
+from tokshard.exchange.manifest import ExportParameters
+from tokshard.exchange.records import Conversion, Records
 from tokshard.exchange.shards import ExportedFile, Position, ShardRange, WrittenShard
 from tokshard.storage.files import AtomicFile
-
-if TYPE_CHECKING:
-    from tokshard.exchange.records import Records
 
 
 class Stage:
@@ -69,28 +69,47 @@ def settle(files: Sequence[Background[None]]) -> None:
         file.result()
 
 
-class Format(Protocol):
-    """The writer of a format, for the records and options of one export."""
+class Format(ABC):
+    """Writer of a format, for the records and parameters of one export."""
 
+    DTYPES: ClassVar[tuple[str, ...]]
+    """The dtypes of tokens, the smallest first."""
+    SUFFIXES: ClassVar[tuple[str, ...]]
+    """The ends of the names of all files, first that of the files with tokens."""
+    SHARD_TOKENS: ClassVar[int]
+    """The tokens of a shard of the format's own writer."""
+    DEFAULT_NAME: ClassVar[str | None] = None
+    """The beginning of file names; None for the name of the source."""
+    HAS_LAST_LABEL: ClassVar[bool] = True
+    """Whether readers expect one more token in each sample, the last label."""
+
+    def __init__(self, records: Records, parameters: ExportParameters) -> None:
+        self._records = records
+        self._name, self._limit = parameters.name, parameters.shard_tokens
+        self._dtype = _little(parameters.dtype)
+        self._conversion = Conversion(records, self._dtype)
+
+    @abstractmethod
     def next_shard(self, number: int, position: Position) -> ShardRange | None:
         """Return the shard that begins at a position of the records; None after the last one."""
 
+    @abstractmethod
     def write(self, shard: ShardRange, position: Position, stage: Stage) -> WrittenShard:
         """Write the files of a shard."""
 
-    def finish(self, written: Sequence[WrittenShard], stage: Stage) -> None:
+    def finish(self, written: Sequence[WrittenShard], stage: Stage) -> None:  # noqa: B027 - not all have any
         """Write the files that describe all shards together."""
 
+    @abstractmethod
     def count_files(self) -> int:
         """Return the number of files of the whole export; an estimate if only the tokens decide."""
 
-
-def count_shards(form: Format) -> int:
-    """Return the number of shards of a format that cuts between records."""
-    number, position = 0, Position(0, 0)
-    while (shard := form.next_shard(number, position)) is not None:
-        number, position = number + 1, Position(shard.stop, 0)
-    return number
+    def count_shards(self) -> int:
+        """Return the number of shards of a format that cuts between records."""
+        number, position = 0, Position(0, 0)
+        while (shard := self.next_shard(number, position)) is not None:
+            number, position = number + 1, Position(shard.stop, 0)
+        return number
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,30 +17,18 @@ from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.build_run import OutputState
 from tokshard.dataset.fingerprint import unchanged
 from tokshard.errors import InputError, StorageError, UsageError
-from tokshard.exchange import datatrove, nanogpt, olmo, parquet
 from tokshard.exchange.directory import ExportDirectory, ShardJournal
 from tokshard.exchange.formats import ChosenDtype, Format, Stage, choose_dtype, settle
 from tokshard.exchange.manifest import ExportManifest, ExportParameters, ExportPlan
 from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.shards import ExportedFile, Position, WrittenShard
 from tokshard.exchange.source import OpenSource, open_source
+from tokshard.exchange.writers import FORMATS
 from tokshard.storage.digest import UNSEALED, sealed
 from tokshard.storage.lock import lock_mode
 from tokshard.storage.paths import strip_data_suffix
 
 _SHOWN_FILES = 3
-_DTYPES = {
-    "olmo": olmo.DTYPES,
-    "nanogpt": nanogpt.DTYPES,
-    "datatrove": datatrove.DTYPES,
-    "parquet": parquet.DTYPES,
-}
-_SHARD_TOKENS = {
-    "olmo": olmo.SHARD_TOKENS,
-    "nanogpt": nanogpt.SHARD_TOKENS,
-    "datatrove": datatrove.SHARD_TOKENS,
-    "parquet": parquet.SHARD_TOKENS,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,19 +130,19 @@ def _prepare(options: ExportOptions) -> _ExportJob:
     source = open_source(options)
     dtype = choose_dtype(
         source.records,
-        _DTYPES[options.to],
+        FORMATS[options.to].DTYPES,
         requested=options.dtype,
         vocab_size=options.vocab_size or source.vocab_size,
     )
     parameters = _parameters(options, source, dtype)
-    form = _format(source, parameters, dtype)
+    form = FORMATS[options.to](source.records, parameters)
     plan = ExportPlan(parameters=parameters, source=source.description)
     output = ExportDirectory(options.directory, plan, force=options.force)
     return _ExportJob(options, source, dtype, form, output)
 
 
 def _parameters(options: ExportOptions, source: OpenSource, dtype: ChosenDtype) -> ExportParameters:
-    limit = options.shard_tokens or _SHARD_TOKENS[options.to]
+    limit = options.shard_tokens or FORMATS[options.to].SHARD_TOKENS
     if options.shard_size is not None:
         limit = max(1, options.shard_size // dtype.dtype.itemsize)
     name = options.name or _default_name(options)
@@ -182,10 +170,10 @@ def _parameters(options: ExportOptions, source: OpenSource, dtype: ChosenDtype) 
 
 
 def _default_name(options: ExportOptions) -> str:
-    if options.to == "olmo":
-        return olmo.DEFAULT_NAME
-    if options.to == "parquet":
-        return options.split or parquet.DEFAULT_NAME
+    if options.to == "parquet" and options.split is not None:
+        return options.split
+    if (name := FORMATS[options.to].DEFAULT_NAME) is not None:
+        return name
     return os.path.basename(strip_data_suffix(os.fspath(options.source)).rstrip("/")) or "tokens"
 
 
@@ -212,26 +200,6 @@ def _boundary_tokens(options: ExportOptions, source: OpenSource) -> tuple[int | 
     if tokenizer.append_eod is False:
         return None, bos_id
     return (bos_id if known is None else known), bos_id
-
-
-def _format(source: OpenSource, parameters: ExportParameters, dtype: ChosenDtype) -> Format:
-    records, name, limit = source.records, parameters.name, parameters.shard_tokens
-    if parameters.format == "olmo":
-        return olmo.OlmoFormat(records, dtype.dtype, name, limit)
-    if parameters.format == "datatrove":
-        return datatrove.DatatroveFormat(records, dtype.dtype, name, limit, parameters.tokenizer_name)
-    if parameters.format == "parquet":
-        return parquet.ParquetFormat(records, dtype.dtype, name, limit)
-    layout = nanogpt.NanogptLayout(
-        name,
-        limit,
-        dtype.dtype,
-        parameters.eod_id,
-        parameters.bos_id or 0,
-        parameters.val_shards or 0,
-        parameters.header or "fineweb",
-    )
-    return nanogpt.NanogptFormat(records, layout)
 
 
 def _written(

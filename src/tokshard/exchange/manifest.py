@@ -13,7 +13,7 @@ from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.products import EXPORT_DIRECTORY
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError
-from tokshard.exchange.options import FormatName
+from tokshard.exchange.options import FormatName, HeaderName
 from tokshard.exchange.shards import ExportedFile
 from tokshard.ranks.sources import FileFingerprint
 from tokshard.storage import fs
@@ -38,7 +38,7 @@ class ExportParameters(Record):
     eod_id: Count | None = None
     bos_id: Count | None = None
     val_shards: Count | None = None
-    header: Literal["fineweb", "automodel"] | None = None
+    header: HeaderName | None = None
     tokenizer_name: str | None = None
     last_label: bool | None = None
     pad_id: Count | None = None

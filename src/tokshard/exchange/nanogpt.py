@@ -18,15 +18,17 @@ Offered to readers of the format: :class:`Header` and its ``parse``, :data:`HEAD
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.exchange.formats import Stage
-from tokshard.exchange.records import CHUNK_RECORDS, Conversion, Records, begin_of, first_end_above
+from tokshard.exchange.formats import Format, Stage
+from tokshard.exchange.manifest import ExportParameters
+from tokshard.exchange.options import HeaderName
+from tokshard.exchange.records import CHUNK_RECORDS, Records, begin_of, first_end_above
 from tokshard.exchange.shards import Position, ShardRange, WrittenShard
 
 if TYPE_CHECKING:
@@ -34,17 +36,11 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-DTYPES = ("uint16", "uint32")
-TOKENS_SUFFIX = ".bin"
-SUFFIXES = (TOKENS_SUFFIX,)
-"""The ends of the names of all files."""
 HEADER_BYTES = 1024
-SHARD_TOKENS = 100_000_000
-"""The default of the script that writes FineWeb for modded-nanogpt."""
 MOST_SHARD_TOKENS = 2**31 - 1
 """The count in the header is an int32."""
 
-_MAGICS: dict[str, int] = {"fineweb": 20240520, "automodel": 278895051}
+_MAGICS: dict[HeaderName, int] = {"fineweb": 20240520, "automodel": 278895051}
 _VERSION = 1
 _HEADERLESS_HINT = (
     "copy the file again, or if it has no header, as train.bin of nanoGPT, pass --from olmo --source-dtype "
@@ -65,7 +61,7 @@ class Header:
         dtype: Their dtype.
     """
 
-    kind: Literal["fineweb", "automodel"]
+    kind: HeaderName
     tokens: int
     dtype: np.dtype[Any]
 
@@ -97,8 +93,7 @@ class Header:
                 hint=_HEADERLESS_HINT,
             )
         magic, version, tokens, item_bytes = np.frombuffer(content, "<i4", 4).tolist()
-        kind: Literal["fineweb", "automodel"] | None
-        kind = {20240520: "fineweb", 278895051: "automodel"}.get(magic)  # type: ignore[assignment]
+        kind = {number: name for name, number in _MAGICS.items()}.get(magic)
         if kind is None:
             known = " or ".join(map(str, _MAGICS.values()))
             raise IntegrityError(
@@ -123,42 +118,6 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class NanogptLayout:
-    """The options of the format.
-
-    Attributes:
-        name: The beginning of the file names.
-        limit: The tokens of a shard.
-        eod_id: The token that is left out at the end of documents; None for none.
-        bos_id: The token before each document.
-        val_shards: The number of shards named ``val``.
-        kind: The header.
-
-    Raises:
-        UsageError: The options do not fit each other or the dtype.
-    """
-
-    name: str
-    limit: int
-    dtype: np.dtype[Any]
-    eod_id: int | None
-    bos_id: int
-    val_shards: int = 1
-    kind: Literal["fineweb", "automodel"] = "fineweb"
-
-    def __post_init__(self) -> None:
-        if self.limit > MOST_SHARD_TOKENS:
-            raise UsageError(f"--shard-tokens must be at most {MOST_SHARD_TOKENS:,}, got {self.limit:,}")
-        if self.bos_id > int(np.iinfo(self.dtype).max):
-            raise UsageError(f"--bos-id must fit {self.dtype.name}, got {self.bos_id}")
-        if self.kind == "fineweb" and self.dtype.itemsize != 2:
-            raise UsageError(
-                f"--header fineweb requires uint16 tokens, got {self.dtype.name}",
-                hint="pass --header automodel",
-            )
-
-
-@dataclass(frozen=True, slots=True)
 class _Piece:
     # A part of the stream: tokens, the places where documents begin in it, and the document and the place in
     # it where the part begins.
@@ -175,26 +134,41 @@ class _Piece:
         return Position(record, place - int(self.starts[before - 1]))
 
 
-class NanogptFormat:
+class NanogptFormat(Format):
     """Writer of nanogpt's files.
 
-    Args:
-        records: The documents.
-        layout: The options.
+    The limit is the default of the script that writes FineWeb for modded-nanogpt.
+
+    Raises:
+        UsageError: The parameters do not fit each other or the dtype.
     """
 
-    def __init__(self, records: Records, layout: NanogptLayout) -> None:
-        self._records = records
-        self._layout = layout
-        self._conversion = Conversion(records, layout.dtype)
-        self._room = np.empty(0, layout.dtype)
+    DTYPES = ("uint16", "uint32")
+    SUFFIXES = (".bin",)
+    SHARD_TOKENS = 100_000_000
+
+    def __init__(self, records: Records, parameters: ExportParameters) -> None:
+        super().__init__(records, parameters)
+        self._eod_id, self._bos_id = parameters.eod_id, parameters.bos_id or 0
+        self._val_shards = parameters.val_shards or 0
+        self._header = parameters.header or "fineweb"
+        self._room = np.empty(0, self._dtype)
+        if self._limit > MOST_SHARD_TOKENS:
+            raise UsageError(f"--shard-tokens must be at most {MOST_SHARD_TOKENS:,}, got {self._limit:,}")
+        if self._bos_id > int(np.iinfo(self._dtype).max):
+            raise UsageError(f"--bos-id must fit {self._dtype.name}, got {self._bos_id}")
+        if self._header == "fineweb" and self._dtype.itemsize != 2:
+            raise UsageError(
+                f"--header fineweb requires uint16 tokens, got {self._dtype.name}",
+                hint="pass --header automodel",
+            )
 
     def next_shard(self, number: int, position: Position) -> ShardRange | None:
         """Return the shard that begins at a position; its tokens are those that it will have.
 
         The tokens are read twice for the last shard, whose size only the ends of its documents decide.
         """
-        records, limit = self._records, self._layout.limit
+        records, limit = self._records, self._limit
         if position.record >= records.count:
             return None
         begin = begin_of(records, position.record)
@@ -210,17 +184,17 @@ class NanogptFormat:
 
     def count_files(self) -> int:
         """Return the number of files if all documents end with the EOD token."""
-        return -(-self._records.tokens // self._layout.limit)
+        return -(-self._records.tokens // self._limit)
 
     def write(self, shard: ShardRange, position: Position, stage: Stage) -> WrittenShard:
         """Write a shard."""
-        layout, wanted, written = self._layout, shard.tokens, 0
-        split = "val" if shard.number < layout.val_shards else "train"
-        name = f"{layout.name}_{split}_{shard.number:06d}{TOKENS_SUFFIX}"
+        wanted, written = shard.tokens, 0
+        split = "val" if shard.number < self._val_shards else "train"
+        name = f"{self._name}_{split}_{shard.number:06d}.bin"
         following = Position(self._records.count, 0)
         documents = 0
         with stage.file(name, tokens=wanted) as file:
-            file.write(Header(layout.kind, wanted, layout.dtype).to_bytes())
+            file.write(Header(self._header, wanted, self._dtype).to_bytes())
             for piece in self._pieces(position):
                 count = min(len(piece.tokens), wanted - written)
                 file.write(piece.tokens[:count].data)
@@ -230,9 +204,6 @@ class NanogptFormat:
                     following = piece.position(count)
                     break
         return WrittenShard(shard.number, stage.take(), following, documents)
-
-    def finish(self, written: Sequence[WrittenShard], stage: Stage) -> None:
-        """Write nothing: there is no file about all shards."""
 
     def _pieces(self, position: Position) -> Iterator[_Piece]:
         """Yield the stream from a position on, without empty pieces; each is valid until the next."""
@@ -258,14 +229,13 @@ class NanogptFormat:
 
     def _long(self, record: int, begin: int) -> Iterator[_Piece]:
         # A document that is larger than a block.
-        layout = self._layout
         end = begin_of(self._records, record + 1)
         last = next(iter(self._conversion.blocks(end - 1, end)))
-        end -= int(last[0]) == layout.eod_id
+        end -= int(last[0]) == self._eod_id
         offset = 0
         for block in self._conversion.blocks(begin, end):
             if not offset:
-                first = np.array([layout.bos_id], layout.dtype)
+                first = np.array([self._bos_id], self._dtype)
                 yield _Piece(np.concatenate([first, block]), np.zeros(1, np.int64), Position(record, 0))
                 offset = 1
             else:
@@ -274,18 +244,17 @@ class NanogptFormat:
 
     def _short(self, first: int, stop: int, begin: int) -> Iterator[_Piece]:
         # Documents that together are at most a block.
-        layout = self._layout
         edges = np.concatenate(([0], self._records.ends(first, stop) - begin))
         if len(self._room) <= int(edges[-1]):
-            self._room = np.empty(max(_BLOCK_TOKENS, int(edges[-1])) + 1, layout.dtype)
+            self._room = np.empty(max(_BLOCK_TOKENS, int(edges[-1])) + 1, self._dtype)
         room = self._room[: int(edges[-1]) + 1]
         tokens = room[1:]
         self._conversion.fill(tokens, begin)
         is_filled = edges[1:] > edges[:-1]
         lasts = edges[1:][is_filled] - 1
         has_eod = np.zeros(len(lasts), bool)
-        if layout.eod_id is not None:
-            has_eod = tokens[lasts] == layout.eod_id
+        if self._eod_id is not None:
+            has_eod = tokens[lasts] == self._eod_id
         if np.count_nonzero(has_eod) == stop - first:
             # The common case: each BOS token takes the place of the EOD token before it.
             stream, starts = room[:-1], edges[:-1]
@@ -299,12 +268,12 @@ class NanogptFormat:
                 kept[lasts[has_eod]] = False
                 of_documents = np.ones(int(ends[-1]), bool)
                 of_documents[starts] = False
-                stream = np.empty(len(of_documents), layout.dtype)
+                stream = np.empty(len(of_documents), self._dtype)
                 stream[of_documents] = tokens[kept]
             else:
                 # The room for a BOS token gets a copy of what is before the document.
                 view, stops = room.data, edges[:-1] + lengths
                 slices = zip(edges[:-1].tolist(), stops.tolist(), strict=True)
-                stream = np.frombuffer(bytearray().join([view[i:j] for i, j in slices]), layout.dtype)
-        stream[starts] = layout.bos_id
+                stream = np.frombuffer(bytearray().join([view[i:j] for i, j in slices]), self._dtype)
+        stream[starts] = self._bos_id
         yield _Piece(stream, starts, Position(first, 0))

@@ -6,7 +6,7 @@ configuration. ``NAME-00000.csv.gz`` has one line per document with tokens: ``st
 CRLF, as dolma writes it; OLMo-core reads the first two columns, and dolma's reshard command all five.
 Positions count tokens of the file, and the end is exclusive.
 
-Offered to readers of the format: :data:`DTYPES`, :func:`boundary_path`.
+Offered to readers of the format: :func:`boundary_path`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import csv
 import io
 import os
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tokshard.core.background import Background
-from tokshard.exchange.formats import Stage, count_shards
-from tokshard.exchange.records import Conversion, Records, begin_of, boundaries, first_end_above
+from tokshard.exchange.formats import Format, Stage
+from tokshard.exchange.records import Records, begin_of, boundaries, first_end_above
 from tokshard.exchange.shards import Position, ShardRange, WrittenShard, next_shard
 
 if TYPE_CHECKING:
@@ -30,17 +30,7 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-DTYPES = ("uint8", "uint16", "uint32", "uint64")
-"""The dtypes of tokens, in the order in which OLMo-core looks for the smallest that holds the vocabulary."""
-TOKENS_SUFFIX = ".npy"
-BOUNDARIES_SUFFIX = ".csv.gz"
-SUFFIXES = (TOKENS_SUFFIX, BOUNDARIES_SUFFIX)
-"""The ends of the names of all files."""
-SHARD_TOKENS = 1 << 30
-"""Dolma's default for the tokens of a file (its ``max_size``, which counts tokens)."""
-DEFAULT_NAME = "part-0"
-"""The name that dolma gives to the files of its first process."""
-
+_TOKENS_SUFFIX, _BOUNDARIES_SUFFIX = ".npy", ".csv.gz"
 _GZIP = zlib.MAX_WBITS | 16
 # Digits compress to a third at any level, and the lowest one is several times as fast as the default.
 _LEVEL = 1
@@ -54,24 +44,21 @@ def boundary_path(tokens: str) -> str:
         >>> boundary_path("data/part-0-00000.npy")
         'data/part-0-00000.csv.gz'
     """
-    return tokens.removesuffix(TOKENS_SUFFIX) + BOUNDARIES_SUFFIX
+    return tokens.removesuffix(_TOKENS_SUFFIX) + _BOUNDARIES_SUFFIX
 
 
-class OlmoFormat:
-    """Writer of OLMo-core's files.
+class OlmoFormat(Format):
+    """Writer of OLMo-core's files: a shard stays below the limit, unless its first record alone has more.
 
-    Args:
-        records: The records.
-        dtype: The dtype of the tokens.
-        name: The beginning of the file names.
-        limit: The tokens that a shard stays below, unless its first record alone has more.
+    The dtypes are in the order in which OLMo-core looks for the smallest that holds the vocabulary. The limit
+    is dolma's ``max_size``, which counts tokens, and the name that of the files of its first process.
     """
 
-    def __init__(self, records: Records, dtype: np.dtype[Any], name: str, limit: int) -> None:
-        self._records = records
-        self._conversion = Conversion(records, dtype)
-        self._name = name
-        self._limit = limit
+    DTYPES = ("uint8", "uint16", "uint32", "uint64")
+    SUFFIXES = (_TOKENS_SUFFIX, _BOUNDARIES_SUFFIX)
+    SHARD_TOKENS = 1 << 30
+    DEFAULT_NAME = "part-0"
+    HAS_LAST_LABEL = False
 
     def next_shard(self, number: int, position: Position) -> ShardRange | None:
         """Return the shard that begins at a position; no shard consists of empty documents."""
@@ -81,11 +68,11 @@ class OlmoFormat:
 
     def count_files(self) -> int:
         """Return the number of files."""
-        return 2 * count_shards(self)
+        return 2 * self.count_shards()
 
     def write(self, shard: ShardRange, position: Position, stage: Stage) -> WrittenShard:  # noqa: ARG002
         """Write the tokens and the boundaries of a shard."""
-        name = f"{self._name}-{shard.number:05d}{TOKENS_SUFFIX}"
+        name = f"{self._name}-{shard.number:05d}{_TOKENS_SUFFIX}"
         # Formatting and compressing the boundaries takes about as long as copying the tokens.
         boundary_file = Background(lambda: self._write_boundaries(name, shard, stage))
         try:
@@ -103,9 +90,6 @@ class OlmoFormat:
             for lines in boundary_lines(self._records, shard):
                 file.write(packer.compress(lines))
             file.write(packer.flush())
-
-    def finish(self, written: Sequence[WrittenShard], stage: Stage) -> None:
-        """Write nothing: there is no file about all shards."""
 
 
 def boundary_lines(records: Records, shard: ShardRange) -> Iterator[bytes]:

@@ -10,59 +10,49 @@ Offered to readers of the format: the names of the columns.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tokshard.errors import MissingExtraError
-from tokshard.exchange.formats import Stage, count_shards
-from tokshard.exchange.records import CHUNK_RECORDS, Conversion, Records, begin_of, first_end_above
+from tokshard.exchange.formats import Format, Stage
+from tokshard.exchange.manifest import ExportParameters
+from tokshard.exchange.records import CHUNK_RECORDS, Records, begin_of, first_end_above
 from tokshard.exchange.shards import Position, ShardRange, WrittenShard, next_shard
 
 if TYPE_CHECKING:
     from tokshard.dataset.workdir import DigestingWriter
 
-DTYPES = ("int32", "int64")
-TOKENS_SUFFIX = ".parquet"
-SUFFIXES = (TOKENS_SUFFIX,)
-"""The ends of the names of all files."""
 TOKENS_COLUMN = "input_ids"
 DOCUMENT_COLUMN = "document_id"
 SAMPLE_COLUMN = "sample"
-SHARD_TOKENS = 1 << 27
-DEFAULT_NAME = "train"
 ROW_GROUP_TOKENS = 1 << 22
 COMPRESSION: Final = "zstd"
 
 
-class ParquetFormat:
-    """Writer of Parquet files.
-
-    Args:
-        records: The records.
-        dtype: The dtype of the tokens.
-        name: The beginning of the file names.
-        limit: The most tokens of a file, unless its first row alone has more.
+class ParquetFormat(Format):
+    """Writer of Parquet files: a file stays within the limit, unless its first row alone has more tokens.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
     """
 
-    def __init__(self, records: Records, dtype: np.dtype[Any], name: str, limit: int) -> None:
+    DTYPES = ("int32", "int64")
+    SUFFIXES = (".parquet",)
+    SHARD_TOKENS = 1 << 27
+    DEFAULT_NAME = "train"
+
+    def __init__(self, records: Records, parameters: ExportParameters) -> None:
         try:
             import pyarrow as pa
             import pyarrow.parquet as pq
         except ImportError as error:
             raise MissingExtraError("Parquet output", "parquet") from error
         self._pa, self._pq = pa, pq
-        self._records = records
-        self._conversion = Conversion(records, dtype)
-        self._dtype = dtype
-        self._name = name
-        self._limit = limit
-        self._shards = count_shards(self)
-        tokens = (TOKENS_COLUMN, pa.list_(pa.from_numpy_dtype(dtype.newbyteorder("="))))
+        super().__init__(records, parameters)
+        self._shards = self.count_shards()
+        tokens = (TOKENS_COLUMN, pa.list_(pa.from_numpy_dtype(self._dtype.newbyteorder("="))))
         number_column = SAMPLE_COLUMN if records.noun == "sample" else DOCUMENT_COLUMN
         self._schema = pa.schema([tokens, (number_column, pa.int64())])
 
@@ -78,7 +68,7 @@ class ParquetFormat:
 
     def write(self, shard: ShardRange, position: Position, stage: Stage) -> WrittenShard:  # noqa: ARG002
         """Write a file."""
-        name = f"{self._name}-{shard.number:05d}-of-{self._shards:05d}{TOKENS_SUFFIX}"
+        name = f"{self._name}-{shard.number:05d}-of-{self._shards:05d}.parquet"
         with (
             stage.file(name, tokens=shard.tokens) as file,
             self._pq.ParquetWriter(
@@ -92,9 +82,6 @@ class ParquetFormat:
             for first, stop in self._row_groups(shard):
                 writer.write_table(self._table(first, stop), row_group_size=max(1, stop - first))
         return WrittenShard(shard.number, stage.take(), Position(shard.stop, 0), 0)
-
-    def finish(self, written: Sequence[WrittenShard], stage: Stage) -> None:
-        """Write nothing: there is no file about all shards."""
 
     def _row_groups(self, shard: ShardRange) -> Iterator[tuple[int, int]]:
         first = shard.first

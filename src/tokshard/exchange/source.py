@@ -14,6 +14,7 @@ from tokshard.exchange.manifest import ExportSource, SourceDataset, SourceKind
 from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.records import DatasetRecords, Records
 from tokshard.exchange.samples import SampleRecords, consecutive_ids, open_stream, planned_ids
+from tokshard.exchange.writers import FORMATS
 from tokshard.ranks.discovery import DatasetSnapshots, RequestedSamples, open_sources
 from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.storage.digest import identity_digest
@@ -21,7 +22,6 @@ from tokshard.storage.fs import abspath
 from tokshard.storage.paths import strip_data_suffix
 
 _DEFAULT_SPLIT = "train"
-_LABELED = frozenset({"datatrove", "parquet"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _samples(options: ExportOptions) -> OpenSource:
         count, ids_of = source.total, consecutive_ids
     last_label = options.last_label
     if last_label is None:
-        last_label = options.to in _LABELED and source.extra_token
+        last_label = FORMATS[options.to].HAS_LAST_LABEL and source.extra_token
     records = SampleRecords(path, source, count, ids_of, last_label=last_label, pad_id=options.pad_id)
     prefixes = tuple(dict.fromkeys(dataset.path_prefix for dataset in source.datasets))
     _refuse_modes(prefixes)

@@ -12,18 +12,13 @@ from typing import TYPE_CHECKING, Any
 from tokshard.core.formatting import listed
 from tokshard.dataset.plan import Compression, TokenFileInput, TokenFormat
 from tokshard.errors import InputError, MissingFileError, StorageError
-from tokshard.exchange import datatrove, nanogpt, olmo
 from tokshard.exchange.conversion.options import ShardSplit
+from tokshard.exchange.writers import FORMATS
 from tokshard.storage import fs, paths
 
 if TYPE_CHECKING:
     import numpy as np
 
-SUFFIXES: dict[TokenFormat, str] = {
-    "nanogpt": nanogpt.TOKENS_SUFFIX,
-    "olmo": olmo.TOKENS_SUFFIX,
-    "datatrove": datatrove.TOKENS_SUFFIX,
-}
 _LABEL_MASKS = "labels_mask"
 _SHOWN = 3
 # The number is that of a series which validation and training files share.
@@ -107,8 +102,8 @@ def _in_directory(directory: str, kind: TokenFormat, split: ShardSplit, warnings
         names = os.listdir(directory)
     except OSError as error:
         raise StorageError("list", directory, error) from error
-    inside = [os.path.join(directory, name) for name in names if name.endswith(SUFFIXES[kind])]
-    inside = _tokens([path for path in inside if fs.isfile(path)], kind, directory)
+    inside = [path for name in names if fs.isfile(path := os.path.join(directory, name))]
+    inside = _tokens(inside, kind, directory)
     if kind != "nanogpt" or split == "all":
         return _ordered(inside, kind)
     words = {path: _SPLIT_WORD.search(os.path.basename(path)) for path in inside}
@@ -129,7 +124,7 @@ def _in_directory(directory: str, kind: TokenFormat, split: ShardSplit, warnings
 
 
 def _tokens(found: list[str], kind: TokenFormat, where: str) -> list[str]:
-    suffix = SUFFIXES[kind]
+    suffix = FORMATS[kind].SUFFIXES[0]
     tokens = [path for path in found if path.endswith(suffix)]
     if kind == "olmo":
         tokens = [path for path in tokens if not os.path.basename(path).startswith(_LABEL_MASKS)]

@@ -136,9 +136,9 @@ def _refuse_numpy_header(path: str) -> None:
 
 
 def _datatrove(paths: Sequence[str], given: str | None) -> tuple[TokenFile, ...]:
-    if given not in {None, *datatrove.DTYPES}:
+    if given not in {None, *(dtypes := datatrove.DatatroveFormat.DTYPES)}:
         raise UsageError(
-            f"--source-dtype must be one of {', '.join(datatrove.DTYPES)} for datatrove, got {given!r}",
+            f"--source-dtype must be one of {', '.join(dtypes)} for datatrove, got {given!r}",
             hint="pass the dtype in which datatrove wrote these tokens, or omit --source-dtype",
         )
     recorded = {path: _metadata(path) for path in paths}
