@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Self
 
 from tokshard.core.background import Background
 from tokshard.core.codec import TOOL, Amount, Count, Document
 from tokshard.core.formatting import counted, listed
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
-from tokshard.dataset.build_run import OutputState
+from tokshard.dataset.build_run import BuildAction, OutputState
 from tokshard.dataset.fingerprint import unchanged
 from tokshard.errors import InputError, StorageError, UsageError
 from tokshard.exchange.directory import ExportDirectory, ShardJournal
@@ -39,7 +39,7 @@ class ExportReport(Document):
 
     output: str
     source: str
-    action: Literal["planned", "written", "found"]
+    action: BuildAction
     plan: ExportPlan
     manifest: ExportManifest | None = None
     state: OutputState | None = None
@@ -88,33 +88,18 @@ def export(
         listener.start("reading indexes")
         job = _prepare(options)
         if dry_run:
-            return ExportReport(
-                action="planned",
-                state=job.output.state(),
-                files=job.form.count_files(),
-                **_facts(job, started),
-            )
+            return _report(job, "planned", started)
         with unchanged(job.source.prefixes) as check_source:
-            resumed = 0
             manifest = job.output.up_to_date()
-            was_there = manifest is not None
-            if manifest is None:
-                with job.output.locked():
-                    job.output.complete_publication()
-                    manifest = None if options.force else job.output.finished()
-                    was_there = manifest is not None
-                    if manifest is None:
-                        manifest, resumed = _written(job, listener, check_source)
-        return ExportReport(
-            action="found" if was_there else "written",
-            manifest=manifest,
-            files=len(manifest.files),
-            shards=manifest.shards,
-            size_bytes=manifest.size_bytes,
-            shards_resumed=resumed,
-            warnings=tuple(_warnings(job, manifest)),
-            **_facts(job, started),
-        )
+            if manifest is not None:
+                return _report(job, "found", started, manifest)
+            with job.output.locked():
+                job.output.complete_publication()
+                manifest = None if options.force else job.output.finished()
+                if manifest is not None:
+                    return _report(job, "found", started, manifest)
+                manifest, resumed = _written(job, listener, check_source)
+                return _report(job, "written", started, manifest, resumed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,17 +305,32 @@ def _manifest(job: _ExportJob, shards: list[WrittenShard], files: tuple[Exported
     )
 
 
-def _facts(job: _ExportJob, started: float) -> dict[str, Any]:
-    """Return the fields that the reports of a run and of a dry run share."""
-    return {
-        "output": job.options.directory,
-        "source": os.fspath(job.options.source),
-        "plan": job.output.plan,
-        "dtype_detail": job.dtype.reason,
-        "records": job.source.records.count,
-        "source_tokens": job.source.records.tokens,
-        "seconds": time.monotonic() - started,
-    }
+def _report(
+    job: _ExportJob,
+    action: BuildAction,
+    started: float,
+    manifest: ExportManifest | None = None,
+    resumed: int = 0,
+) -> ExportReport:
+    # No manifest means a dry run.
+    records = job.source.records
+    return ExportReport(
+        output=job.options.directory,
+        source=os.fspath(job.options.source),
+        action=action,
+        plan=job.output.plan,
+        manifest=manifest,
+        state=job.output.state() if manifest is None else None,
+        dtype_detail=job.dtype.reason,
+        records=records.count,
+        source_tokens=records.tokens,
+        files=job.form.count_files() if manifest is None else len(manifest.files),
+        shards=manifest.shards if manifest else None,
+        size_bytes=manifest.size_bytes if manifest else None,
+        shards_resumed=resumed,
+        seconds=time.monotonic() - started,
+        warnings=tuple(_warnings(job, manifest)) if manifest else (),
+    )
 
 
 def _warnings(job: _ExportJob, manifest: ExportManifest) -> Iterator[str]:
