@@ -181,7 +181,7 @@ def test_a_plan_is_traced_whose_data_has_moved(tmp_path):
     [
         ((), "is required"),
         (("--plan", "plan"), "is required"),
-        (("--plan", "plan", "--step", "1", "--sample", "2"), "exclude each other"),
+        (("--plan", "plan", "--step", "1", "--sample", "2"), "--step cannot be used with --sample"),
         (("--step", "1"), "got none"),
         (("--blend", "mix", "--step", "1"), "got --blend"),
         (("--plan", "plan", "--blend", "mix", "--sample", "1"), "--plan and --blend"),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import tokshard
 from tokshard import TraceOptions
-from tokshard.cli import declarations, options, rendering
-from tokshard.cli.command_run import command_run
-from tokshard.cli.declarations import text
+from tokshard.cli import rendering
+from tokshard.cli.command_run import CommandRun
 from tokshard.core.formatting import count, counted, listed, shown_path
-from tokshard.core.path_mapping import PathMapping
 
 if TYPE_CHECKING:
     from tokshard.checks.trace.report import (
@@ -26,10 +24,6 @@ if TYPE_CHECKING:
         TraceSamplesReport,
     )
 
-_THROUGH = "Data"
-_CONTENTS = "From samples to records"
-_READS = "From records to reads"
-
 _SHOWN_SAMPLES = 16
 _SHOWN_READS = 20
 _SHOWN_ITEMS = 50
@@ -38,90 +32,7 @@ _SHOWN_ID = 12
 _SHOWN_TEXT = 48
 
 
-def trace(
-    plan: Annotated[
-        str | None, text("--plan", metavar="PLAN", help="Trace through this plan.", group=_THROUGH)
-    ] = TraceOptions.plan,
-    blend: Annotated[
-        str | None, text("--blend", metavar="BLEND", help="Trace through this blend.", group=_THROUGH)
-    ] = TraceOptions.blend,
-    index: Annotated[
-        str | None,
-        text(
-            "--index",
-            metavar="INDEX",
-            help="Trace through this index: its description.txt, or a dataset with its cache.",
-            group=_THROUGH,
-        ),
-    ] = TraceOptions.index,
-    dataset: Annotated[
-        str | None,
-        text("--dataset", metavar="PREFIX", help="Trace documents of this dataset.", group=_THROUGH),
-    ] = TraceOptions.dataset,
-    split: Annotated[
-        str | None,
-        text(
-            "--split",
-            metavar="NAME",
-            help="Trace this split: train, valid, test, or valid.0 and so on.",
-            default="train; all with --source and --list",
-            group=_THROUGH,
-        ),
-    ] = TraceOptions.split,
-    path_as: Annotated[
-        list[str] | None,
-        text(
-            "--path-as",
-            metavar="LOCAL=TRAINING",
-            help="Read data from LOCAL if an index records it under TRAINING.",
-            group=_THROUGH,
-        ),
-    ] = None,
-    moved: Annotated[
-        list[str] | None,
-        text("--moved", metavar="OLD=NEW", help="Read the plan's data below OLD from NEW.", group=_THROUGH),
-    ] = None,
-    step: Annotated[
-        int | None, declarations.count("--step", help="Trace step N of the plan.", group=_CONTENTS)
-    ] = TraceOptions.step,
-    rank: Annotated[
-        int | None,
-        declarations.count("--rank", help="Trace only the samples of rank N of the job.", group=_CONTENTS),
-    ] = TraceOptions.rank,
-    sample: Annotated[
-        int | None, declarations.count("--sample", help="Trace sample N, counted from 0.", group=_CONTENTS)
-    ] = TraceOptions.sample,
-    document: Annotated[
-        int | None,
-        declarations.count("--document", help="Trace document N of the dataset, from 0.", group=_CONTENTS),
-    ] = TraceOptions.document,
-    tokenizer: Annotated[
-        str | None,
-        text("--tokenizer", metavar="PATH", help="Decode texts with this tokenizer.", group=_CONTENTS),
-    ] = TraceOptions.tokenizer,
-    source: Annotated[
-        list[str] | None,
-        text(
-            "--source",
-            metavar="ITEM",
-            help="Find the reads of FILE:LINE, FILE@OFFSET or PREFIX#DOCUMENT.",
-            group=_READS,
-        ),
-    ] = None,
-    list_file: Annotated[
-        str | None,
-        text(
-            "--list", metavar="FILE", help="Find the reads of the items in FILE, one per line.", group=_READS
-        ),
-    ] = TraceOptions.item_list,
-    consumed_samples: Annotated[
-        int | None,
-        declarations.count(
-            "--consumed-samples", help="Report which reads a job has done after N samples.", group=_READS
-        ),
-    ] = TraceOptions.consumed_samples,
-    as_json: options.AsJson = False,
-) -> None:
+def trace(options: TraceOptions, run: CommandRun) -> None:
     """Trace a training step to its source files and lines, or a line to every step that reads it.
 
     With --source or --list, the exit code is 1 if an item is not a document of the data.
@@ -132,30 +43,12 @@ def trace(
         tokshard trace --plan plan --source web.jsonl:123 --consumed-samples 10M
         tokshard trace --plan plan --list removals.txt --json > reads.json
     """
-    with command_run(as_json=as_json) as run:
-        trace_options = TraceOptions(
-            plan=plan,
-            blend=blend,
-            index=index,
-            dataset=dataset,
-            split=split,
-            path_as=options.parse_path_as(path_as),
-            moved=PathMapping.of(options.parse_moved(moved)),
-            step=step,
-            rank=rank,
-            sample=sample,
-            document=document,
-            tokenizer=tokenizer,
-            items=tuple(source or ()),
-            item_list=list_file,
-            consumed_samples=consumed_samples,
-        )
-        report = tokshard.trace(trace_options, progress=run.progress)
-        run.show(report, _show)
-        from tokshard.checks.trace.report import TraceReadsReport
+    report = tokshard.trace(options, progress=run.progress)
+    run.show(report, _show)
+    from tokshard.checks.trace.report import TraceReadsReport
 
-        if isinstance(report, TraceReadsReport) and not report.is_complete:
-            run.found_problems()
+    if isinstance(report, TraceReadsReport) and not report.is_complete:
+        run.found_problems()
 
 
 def _show(report: TraceReport) -> None:

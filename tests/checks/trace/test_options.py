@@ -6,7 +6,6 @@ import pytest
 
 from tokshard import TraceOptions
 from tokshard.checks.trace.options import parse_item, read_items
-from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import InputError, UsageError
 
 
@@ -34,8 +33,8 @@ def test_a_query_goes_through_one_product(options, query, through):
     ("options", "message"),
     [
         ({"plan": "p"}, "is required"),
-        ({"plan": "p", "step": 0, "sample": 0}, "exclude each other"),
-        ({"plan": "p", "step": 0, "items": ("a:1",)}, "exclude each other"),
+        ({"plan": "p", "step": 0, "sample": 0}, "--step cannot be used with --sample"),
+        ({"plan": "p", "step": 0, "items": ("a:1",)}, "--step cannot be used with --source"),
         ({"step": 0}, "got none"),
         ({"blend": "b", "step": 0}, "got --blend"),
         ({"plan": "p", "blend": "b", "sample": 0}, "got --plan and --blend"),
@@ -44,7 +43,7 @@ def test_a_query_goes_through_one_product(options, query, through):
         ({"plan": "p", "items": ("a:1",), "tokenizer": "t"}, "--tokenizer has no effect"),
         ({"plan": "p", "sample": 0, "split": "valdi.0"}, "--split must be train, valid, test, or one"),
         ({"plan": "p", "sample": 0, "path_as": (("a", "b"),)}, "--path-as requires --index"),
-        ({"blend": "b", "sample": 0, "moved": PathMapping((("a", "b"),))}, "--moved requires --plan"),
+        ({"blend": "b", "sample": 0, "moved": (("a", "b"),)}, "--moved requires --plan"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options, message):

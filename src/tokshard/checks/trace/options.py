@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NoReturn
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
-from tokshard.core.path_mapping import PathMapping
+from tokshard.core.codec import Count
+from tokshard.core.option_values import parse_pair
+from tokshard.core.options import Option, Options
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.index.splits import SPLITS
 from tokshard.storage.paths import strip_data_suffix
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 ItemKind = Literal["line", "offset", "document"]
 TraceQuery = Literal["step", "sample", "document", "source"]
+
+_DATA = "Data"
+_CONTENTS = "From samples to records"
+_READS = "From records to reads"
 
 _FORM = re.compile(r"(.+)([:@#])([0-9]{1,18})", re.DOTALL)
 _KINDS: dict[str, ItemKind] = {":": "line", "@": "offset", "#": "document"}
@@ -32,62 +38,115 @@ _THROUGH: dict[TraceQuery, tuple[TraceKind, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceOptions:
-    """Options of :func:`tokshard.trace`: one of four things to trace through, and one thing to trace.
+class TraceOptions(Options):
+    """Options of :func:`tokshard.trace`: one of four products to trace through, and one thing to trace.
 
-    Attributes:
-        plan: A plan: its directory or its ``plan.json``.
-        blend: A blend: its directory or its ``blend.json``.
-        index: An index: its ``description.txt``, or a dataset with an index in its default cache.
-        dataset: The path prefix of a dataset.
-        split: The stream: ``train``, ``valid``, ``test``, ``valid.0``, ...; None is ``train`` for a step or a
-            sample, and all streams for items.
-        path_as: Where data that an index names by other paths is stored: pairs (path here, path there).
-        moved: Where data of a plan has moved: old and new beginnings of paths.
-        step: Trace the samples of this step of a plan to their records.
-        rank: Only those of this rank of the job.
-        sample: Trace this sample of a stream, from 0.
-        document: Trace this document of a dataset, from 0.
-        tokenizer: Decode texts with this tokenizer. None decodes only datasets of the built-in one.
-        items: Find the reads of these lines and documents; see :func:`parse_item`.
-        item_list: A file with such an item on each line; blank lines and lines that begin with ``# `` are
-            skipped.
-        consumed_samples: Report which reads were seen when all ranks had consumed so many samples of
-            training, or of the given split. Without a plan, samples are taken to be consumed in their order.
+    Without ``tokenizer``, only texts of datasets with the built-in tokenizer are decoded. In a list of items,
+    blank lines and lines that begin with ``# `` are skipped. Without a plan, samples are taken to be consumed
+    in their order.
 
     Raises:
         UsageError: The options contradict each other.
     """
 
-    plan: str | None = None
-    blend: str | None = None
-    index: str | None = None
-    dataset: str | None = None
-    split: str | None = None
-    path_as: tuple[tuple[str, str], ...] = ()
-    moved: PathMapping = field(default_factory=PathMapping)
-    step: int | None = None
-    rank: int | None = None
-    sample: int | None = None
-    document: int | None = None
-    tokenizer: str | None = None
-    items: tuple[str, ...] = ()
-    item_list: str | None = None
-    consumed_samples: int | None = None
+    plan: Annotated[str | None, Option("Trace through this plan.", metavar="PLAN", group=_DATA)] = None
+    blend: Annotated[str | None, Option("Trace through this blend.", metavar="BLEND", group=_DATA)] = None
+    index: Annotated[
+        str | None,
+        Option(
+            "Trace through this index: its description.txt, or a dataset with its cache.",
+            metavar="INDEX",
+            group=_DATA,
+        ),
+    ] = None
+    dataset: Annotated[
+        str | None, Option("Trace documents of this dataset.", metavar="PREFIX", group=_DATA)
+    ] = None
+    split: Annotated[
+        str | None,
+        Option(
+            "Trace this split: train, valid, test, or valid.0 and so on.",
+            metavar="NAME",
+            default="train; all with --source and --list",
+            group=_DATA,
+        ),
+    ] = None
+    path_as: Annotated[
+        tuple[tuple[str, str], ...],
+        Option(
+            "Read data from LOCAL if an index records it under TRAINING.",
+            metavar="LOCAL=TRAINING",
+            parse=parse_pair("LOCAL=TRAINING", "out=/data/v1"),
+            group=_DATA,
+        ),
+    ] = ()
+    moved: Annotated[
+        tuple[tuple[str, str], ...],
+        Option(
+            "Read the plan's data below OLD from NEW.",
+            metavar="OLD=NEW",
+            parse=parse_pair("OLD=NEW", "/scratch/data=/mnt/data"),
+            group=_DATA,
+        ),
+    ] = ()
+    step: Annotated[
+        Count | None,
+        Option(
+            "Trace step N of the plan.",
+            group=_CONTENTS,
+            excludes=("sample", "document", "items", "item_list"),
+        ),
+    ] = None
+    rank: Annotated[
+        Count | None,
+        Option("Trace only the samples of rank N of the job.", group=_CONTENTS, requires="step"),
+    ] = None
+    sample: Annotated[
+        Count | None,
+        Option(
+            "Trace sample N, counted from 0.", group=_CONTENTS, excludes=("document", "items", "item_list")
+        ),
+    ] = None
+    document: Annotated[
+        Count | None,
+        Option("Trace document N of the dataset, from 0.", group=_CONTENTS, excludes=("items", "item_list")),
+    ] = None
+    tokenizer: Annotated[
+        str | None, Option("Decode texts with this tokenizer.", metavar="PATH", group=_CONTENTS)
+    ] = None
+    items: Annotated[
+        tuple[str, ...],
+        Option(
+            "Find the reads of FILE:LINE, FILE@OFFSET or PREFIX#DOCUMENT.",
+            name="--source",
+            metavar="ITEM",
+            group=_READS,
+        ),
+    ] = ()
+    item_list: Annotated[
+        str | None,
+        Option(
+            "Find the reads of the items in FILE, one per line.", name="--list", metavar="FILE", group=_READS
+        ),
+    ] = None
+    consumed_samples: Annotated[
+        Count | None,
+        Option(
+            "Report which reads a job has done after N samples.",
+            group=_READS,
+            requires=("items", "item_list"),
+        ),
+    ] = None
 
-    def __post_init__(self) -> None:
-        backwards = self.query == "source"
-        inapplicable = {
-            "--rank requires --step": self.rank is not None and self.query != "step",
-            "--consumed-samples requires --source or --list": self.consumed_samples is not None
-            and not backwards,
-            f"--tokenizer has no effect with {self._items_option}, which shows no text": self.tokenizer
-            is not None
-            and backwards,
-        }
-        for problem, applies in inapplicable.items():
-            if applies:
-                raise UsageError(problem)
+    def _validate(self) -> None:
+        if not any(map(self.is_given, ("step", "sample", "document", "items", "item_list"))):
+            raise UsageError(
+                "one of --step, --sample, --document, --source and --list is required",
+                hint="pass --step, --sample or --document to see contents, or --source ITEM or --list FILE "
+                "to find reads",
+            )
+        if self.tokenizer is not None and self.query == "source":
+            raise UsageError(f"--tokenizer has no effect with {self._items_option}, which shows no text")
         if self.split is not None and self.split.partition(".")[0] not in SPLITS:
             raise UsageError(
                 f"--split must be {', '.join(SPLITS)}, or one of several such as valid.0, got {self.split!r}"
@@ -103,22 +162,8 @@ class TraceOptions:
     @property
     def query(self) -> TraceQuery:
         """The one thing to trace; ``"source"`` for items."""
-        queries: dict[TraceQuery, str | None] = {
-            "step": None if self.step is None else "--step",
-            "sample": None if self.sample is None else "--sample",
-            "document": None if self.document is None else "--document",
-            "source": self._items_option,
-        }
-        given = [(query, option) for query, option in queries.items() if option is not None]
-        if not given:
-            raise UsageError(
-                "one of --step, --sample, --document, --source and --list is required",
-                hint="pass --step, --sample or --document to see contents, or --source ITEM or --list FILE "
-                "to find reads",
-            )
-        if len(given) > 1:
-            raise UsageError(f"{given[0][1]} and {given[1][1]} exclude each other")
-        return given[0][0]
+        queries: tuple[TraceQuery, ...] = ("step", "sample", "document")
+        return next((name for name in queries if getattr(self, name) is not None), "source")
 
     @property
     def _items_option(self) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 from tokshard.checks.trace.reads import PlanStage, stages_of
 from tokshard.checks.trace.report import RankReaders, TraceKind
 from tokshard.core.formatting import counted
-from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.manifest import is_multimodal, read_dataset_tokenizer
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.tokenizer_agreement import allowed_warnings
@@ -99,14 +98,14 @@ class TracedData:
         return RankReaders(data_parallel_rank, ranks)
 
 
-def open_plan(path: str, moved: PathMapping | None = None) -> TracedData:
+def open_plan(path: str, moved: Iterable[tuple[str, str]] = ()) -> TracedData:
     """Read a plan to trace through; no data is opened.
 
     Raises:
         MissingFileError: The plan was not found.
         IntegrityError: The plan is damaged.
     """
-    plan = read_plan(path, roots=dict(moved or ()))
+    plan = read_plan(path, roots=dict(moved))
     streams, warnings = {}, []
     for name, stream in plan.streams.items():
         stages, others = stages_of(plan, name)
