@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 import tokshard
 from tokshard import DiffOptions
-from tokshard.cli import declarations, options, rendering
-from tokshard.cli.command_run import command_run
+from tokshard.cli import rendering
+from tokshard.cli.command_run import CommandRun
 from tokshard.core.formatting import count, shown_path
+from tokshard.core.options import Option, Options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,19 +27,15 @@ if TYPE_CHECKING:
 _SHOWN_CHARACTERS = 60
 
 
-def diff(
-    first: Annotated[str, typer.Argument(metavar="A", help="A plan, blend or index cache.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Another one of the same kind.")],
-    steps: Annotated[
-        int | None,
-        declarations.count("--steps", help="Compare N steps of two plans.", default="all"),
-    ] = DiffOptions.steps,
-    first_only: Annotated[
-        bool, declarations.switch("--first", help="Stop at the first step of two plans that differs.")
-    ] = DiffOptions.first_only,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Compared(Options):
+    """The two products to compare."""
+
+    first: Annotated[str, Option("A plan, blend or index cache.", is_argument=True, metavar="A")]
+    second: Annotated[str, Option("Another one of the same kind.", is_argument=True, metavar="B")]
+
+
+def diff(compared: Compared, options: DiffOptions, run: CommandRun) -> None:
     """Compare two plans, blends or index caches: the first difference, and which samples changed.
 
     Plans are compared from the consumed samples at which the later one begins. The exit code is 0 if both
@@ -50,12 +46,11 @@ def diff(
         tokshard diff mix mix2 --json
         tokshard diff old-cache new-cache
     """
-    with command_run(as_json=as_json, quiet=quiet) as run:
-        report = tokshard.diff(first, second, DiffOptions(steps, first_only), progress=run.progress)
-        run.warn(report.warnings)
-        run.show(report, _show)
-        if not report.reads_same:
-            run.found_problems()
+    report = tokshard.diff(compared.first, compared.second, options, progress=run.progress)
+    run.warn(report.warnings)
+    run.show(report, _show)
+    if not report.reads_same:
+        run.found_problems()
 
 
 def _show(report: DiffReport) -> None:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from tokshard.errors import UsageError
+from tokshard.core.codec import Positive
+from tokshard.core.options import Option, Options
 
 
-@dataclass(frozen=True)
-class DiffOptions:
+@dataclass(frozen=True, kw_only=True)
+class DiffOptions(Options):
     """Options of :func:`tokshard.diff`, both for plans only.
-
-    Attributes:
-        steps: Compare so many steps; None for all.
-        first_only: Stop at the first step that differs, and count no samples.
 
     Raises:
         UsageError: The number of steps is below 1.
     """
 
-    steps: int | None = None
-    first_only: bool = False
-
-    def __post_init__(self) -> None:
-        if self.steps is not None and self.steps < 1:
-            raise UsageError(f"steps must be at least 1, got {self.steps}")
+    steps: Annotated[Positive | None, Option("Compare N steps of two plans.", default="all")] = None
+    first_only: Annotated[
+        bool, Option("Stop at the first step of two plans that differs.", name="--first")
+    ] = False
