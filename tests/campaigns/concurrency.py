@@ -235,7 +235,7 @@ def verify_all() -> int:
 
     for _ in range(_READS // 8):
         try:
-            findings = verify(VerifyOptions("out/x", workers=1)).findings
+            findings = verify(VerifyOptions(path="out/x", workers=1)).findings
         except TokshardError as error:
             print(f"verify: {type(error).__name__}")
         else:

@@ -172,7 +172,7 @@ def test_inspect_shows_packed_indexes_on_pages(workshop):
 def test_verify_compares_the_report(workshop):
     assert run(*BUILD, *PACK, "--num-samples", "none").returncode == 0
     entry = entry_in("packed")
-    options = VerifyOptions(entry.description_path, "deep")
+    options = VerifyOptions(path=entry.description_path, level="deep")
     assert not verify(options).findings
     sidecar = entry.readable_sidecar()
     changed = replace(sidecar.packing_report, cut_documents=sidecar.packing_report.cut_documents + 1)

@@ -79,7 +79,7 @@ def test_an_export_with_a_damaged_manifest_is_replaced_as_the_hint_says(tmp_path
         tokshard.export(ExportOptions(source=tmp_path / "d", to="olmo", output=tmp_path / "x"))
     assert caught.value.hint == "export again with --force"
     tokshard.export(ExportOptions(source=tmp_path / "d", to="olmo", output=tmp_path / "x", force=True))
-    assert tokshard.verify(VerifyOptions(tmp_path / "x")).sound
+    assert tokshard.verify(VerifyOptions(path=tmp_path / "x")).sound
 
 
 @pytest.mark.parametrize(

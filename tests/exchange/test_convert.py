@@ -120,7 +120,7 @@ class StopAfter:
 
 
 def sound(prefix):
-    report = verify(VerifyOptions(prefix, level="deep"))
+    report = verify(VerifyOptions(path=prefix, level="deep"))
     assert report.sound, [finding.message for finding in report.findings]
     return {finding.code for finding in report.findings} <= {"vocabulary-unknown"}
 
@@ -341,7 +341,7 @@ def test_a_changed_source_is_found_by_verify(tmp_path):
     content = bytearray((source / "part-1.npy").read_bytes())
     content[100] ^= 1
     (source / "part-1.npy").write_bytes(content)
-    report = verify(VerifyOptions(tmp_path / "out", level="deep"))
+    report = verify(VerifyOptions(path=tmp_path / "out", level="deep"))
     found = [finding.message for finding in report.findings if finding.code == "input-changed"]
     assert len(found) == 1
     assert "part-1.npy: its size is still 480 bytes, but its modification time has changed" in found[0]

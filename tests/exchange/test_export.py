@@ -186,7 +186,7 @@ def test_sources_that_cannot_be_exported_are_refused(place):
     Plain("uint16", [[[1, 2]]], [3]).write("modes")
     with pytest.raises(IntegrityError, match="must be a text index, got a multimodal index"):
         export(source="modes")
-    tokshard.verify(tokshard.VerifyOptions("d", adopt=True))
+    tokshard.verify(tokshard.VerifyOptions(path="d", adopt=True))
     with pytest.raises(MissingFileError, match="no blend, index or index cache found: d"):
         export("parquet", samples=True)
 

@@ -145,7 +145,7 @@ def judge(new: dict[str, bytes], old: dict[str, bytes]) -> str | None:
         return None
     for whole in (new, old):
         if whole and {name: found.get(name) for name in whole} == whole:
-            findings = verify(VerifyOptions(OUTPUT, workers=1)).findings
+            findings = verify(VerifyOptions(path=OUTPUT, workers=1)).findings
             return f"verify finds {findings}" if any(finding.is_problem for finding in findings) else None
     return f"there is a plan, but neither the old nor the new one: {sorted(found)}"
 

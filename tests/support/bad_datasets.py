@@ -184,7 +184,7 @@ def adopted_and_changed(directory):
     from tokshard.checks.verify.options import VerifyOptions
 
     prefix = foreign(directory)
-    verify(VerifyOptions(prefix, adopt=True))
+    verify(VerifyOptions(path=prefix, adopt=True))
     flip(f"{prefix}.bin", 100)
     return prefix
 

@@ -142,5 +142,5 @@ def snapshot(directory):
 
 def problems_of(path):
     """Return the codes of all problems that a deep verification of a blend and its indexes finds."""
-    report = verify(VerifyOptions(str(path), level="deep"))
+    report = verify(VerifyOptions(path=str(path), level="deep"))
     return {finding.code for finding in report.findings if finding.severity != "note"}

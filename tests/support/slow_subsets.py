@@ -102,7 +102,7 @@ def options_of(subset) -> dict:
 
 
 def findings(prefix) -> set[str]:
-    report = verify(VerifyOptions(str(prefix), level="deep"))
+    report = verify(VerifyOptions(path=str(prefix), level="deep"))
     return {finding.code for product in report.products for finding in product.findings}
 
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import typer
+from typing import TYPE_CHECKING
 
 import tokshard
 from tokshard import VerifyOptions
-from tokshard.cli import declarations, rendering
-from tokshard.cli.command_run import command_run
-from tokshard.cli.declarations import choice, switch, text
-from tokshard.cli.options import AsJson, Lock, NoProgress, Quiet
+from tokshard.cli import rendering
+from tokshard.cli.command_run import CommandRun
 from tokshard.core.formatting import count, counted, duration, size
 
 if TYPE_CHECKING:
     from tokshard.checks.verify.report import VerifiedProduct, VerifyReport
-
-Level = Literal["structure", "digest", "deep"]
 
 _LABEL_CELLS = 12
 _ROLES = {
@@ -28,58 +22,7 @@ _ROLES = {
 }
 
 
-def verify(
-    path: Annotated[
-        str,
-        typer.Argument(
-            metavar="PATH",
-            help="A dataset (its path prefix), index cache, blend, plan, rank manifest or export.",
-            show_default=False,
-        ),
-    ],
-    level: Annotated[
-        Level,
-        choice(
-            Level,
-            "--level",
-            help="Check sizes, headers, counts and index entries (structure), also all bytes against "
-            "recorded digests (digest), or also the content: tokens, documents and inputs (deep).",
-        ),
-    ] = VerifyOptions.level,
-    subset: Annotated[
-        str | None,
-        text(
-            "--subset", metavar="PERCENT", help="Check digests of a fixed subset of the data, for example 5%."
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        text(
-            "--tokenizer",
-            metavar="PATH",
-            help="Compare this tokenizer with those of the datasets; at --level deep, check ids against its "
-            "vocabulary and decode with it; record it with --adopt.",
-        ),
-    ] = VerifyOptions.tokenizer,
-    recursive: Annotated[
-        bool,
-        switch(
-            "--recursive",
-            help="Verify everything below a directory, and everything that an index, blend or plan "
-            "was made from.",
-        ),
-    ] = VerifyOptions.recursive,
-    adopt: Annotated[
-        bool, switch("--adopt", help="Write a manifest for valid datasets that other programs wrote.")
-    ] = VerifyOptions.adopt,
-    workers: Annotated[
-        int | None, declarations.integer("--workers", help="Use N threads.", default="all cores")
-    ] = VerifyOptions.workers,
-    lock: Lock = VerifyOptions.lock,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    no_progress: NoProgress = False,
-) -> None:
+def verify(options: VerifyOptions, run: CommandRun) -> None:
     """Verify a dataset, index cache, blend, plan or export against its recorded digests.
 
     All findings are listed. The exit code is 1 if there are errors or warnings.
@@ -90,12 +33,10 @@ def verify(
         tokshard verify out/web --level deep --tokenizer tokenizer.json
         tokshard verify --recursive /data/v1
     """
-    with command_run(as_json=as_json, quiet=quiet, no_progress=no_progress) as run:
-        options = VerifyOptions(path, level, subset, tokenizer, recursive, adopt, workers, lock)
-        report = tokshard.verify(options, progress=run.progress)
-        run.show(report, lambda report: _show(report, options))
-        if not report.sound:
-            run.found_problems()
+    report = tokshard.verify(options, progress=run.progress)
+    run.show(report, lambda report: _show(report, options))
+    if not report.sound:
+        run.found_problems()
 
 
 def _show(report: VerifyReport, options: VerifyOptions) -> None:

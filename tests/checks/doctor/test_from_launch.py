@@ -46,7 +46,7 @@ def data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, lengths in LENGTHS.items():
         write_dataset(f"data/{name}", lengths)
-        verify(VerifyOptions(f"data/{name}", adopt=True, tokenizer="null:60000"))
+        verify(VerifyOptions(path=f"data/{name}", adopt=True, tokenizer="null:60000"))
     Path("words").write_text("2 data/web\n1 data/books\n")
     Path("one").write_text("data/code")
     splits = {"train": ["1", "data/web", "1", "data/code"], "valid": "data/books", "test": None}

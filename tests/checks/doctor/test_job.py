@@ -61,7 +61,7 @@ def data(tmp_path, monkeypatch):
     write_dataset("data/web", WEB)
     write_dataset("data/code", CODE)
     for name in ("web", "code"):  # the tokenizer of data without a manifest is a warning
-        verify(VerifyOptions(f"data/{name}", adopt=True, tokenizer="null:60000"))
+        verify(VerifyOptions(path=f"data/{name}", adopt=True, tokenizer="null:60000"))
     return tmp_path
 
 

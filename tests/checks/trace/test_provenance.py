@@ -196,7 +196,7 @@ def test_a_part_without_a_manifest_is_traced_to_its_documents():
 def test_an_adopted_dataset_has_documents_and_no_lines():
     count = 5000
     Plain("uint16", [[[1] * 2000] for _ in range(count)]).write("foreign")
-    verify(VerifyOptions("foreign", adopt=True))
+    verify(VerifyOptions(path="foreign", adopt=True))
     provenance = Provenance.open("foreign")
     origins = provenance.origins(np.array([0, count - 1]))
     assert [origin.item for origin in origins] == ["foreign#0", f"foreign#{count - 1}"]

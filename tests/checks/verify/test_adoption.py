@@ -32,12 +32,12 @@ def codes(report):
 @pytest.fixture
 def adopted(tmp_path):
     prefix = bad_datasets.foreign(tmp_path)
-    assert codes(verify(VerifyOptions(prefix, adopt=True))) == {"adopted"}
+    assert codes(verify(VerifyOptions(path=prefix, adopt=True))) == {"adopted"}
     return prefix
 
 
 def test_what_was_adopted_is_sound_and_says_what_is_not_known(adopted):
-    assert codes(verify(VerifyOptions(adopted, level="deep"))) == {"vocabulary-unknown"}
+    assert codes(verify(VerifyOptions(path=adopted, level="deep"))) == {"vocabulary-unknown"}
     manifest = read_manifest(adopted)
     check_sizes(adopted, manifest)
     assert manifest.tokenizer is None
@@ -48,7 +48,7 @@ def test_what_was_adopted_is_sound_and_says_what_is_not_known(adopted):
 
 def test_adopting_again_changes_nothing(adopted):
     before = Path(f"{adopted}.tokshard/manifest.json").read_bytes()
-    assert codes(verify(VerifyOptions(adopted, adopt=True))) == set()
+    assert codes(verify(VerifyOptions(path=adopted, adopt=True))) == set()
     assert Path(f"{adopted}.tokshard/manifest.json").read_bytes() == before
 
 
@@ -57,21 +57,21 @@ def test_what_a_killed_adoption_left_is_removed(tmp_path):
     os.mkdir(f"{prefix}.tokshard")
     for name in ("manifest.json", "units.jsonl"):
         Path(temporary_path(f"{prefix}.tokshard/{name}")).touch()
-    verify(VerifyOptions(prefix, adopt=True))
+    verify(VerifyOptions(path=prefix, adopt=True))
     assert sorted(os.listdir(f"{prefix}.tokshard")) == ["manifest.json", "units.jsonl"]
     manifest = f"{prefix}.tokshard/manifest.json"
     os.link(manifest, temporary_path(manifest))  # killed between the new name and the end of the old one
-    verify(VerifyOptions(prefix, adopt=True))
+    verify(VerifyOptions(path=prefix, adopt=True))
     assert sorted(os.listdir(f"{prefix}.tokshard")) == ["manifest.json", "units.jsonl"]
 
 
 def test_pieces_end_between_documents(tmp_path, monkeypatch):
     prefix = bad_datasets.foreign(tmp_path)
     monkeypatch.setattr(adoption, "PIECE_BYTES", 100)
-    verify(VerifyOptions(prefix, adopt=True))
+    verify(VerifyOptions(path=prefix, adopt=True))
     lines = [json.loads(line) for line in Path(f"{prefix}.tokshard/units.jsonl").read_text().splitlines()]
     assert len(lines) > 5
-    assert codes(verify(VerifyOptions(prefix, level="deep"))) == {"vocabulary-unknown"}
+    assert codes(verify(VerifyOptions(path=prefix, level="deep"))) == {"vocabulary-unknown"}
     flip(f"{prefix}.bin", -1)
     (finding,) = verify(prefix).findings
     assert finding.code == "bin-digest"
@@ -93,8 +93,8 @@ def test_pieces_end_between_documents(tmp_path, monkeypatch):
 def test_all_kinds_are_adopted(tmp_path, plain):
     prefix = str(tmp_path / "x")
     plain.write(prefix)
-    assert codes(verify(VerifyOptions(prefix, adopt=True))) == {"adopted"}
-    assert verify(VerifyOptions(prefix, level="deep")).sound
+    assert codes(verify(VerifyOptions(path=prefix, adopt=True))) == {"adopted"}
+    assert verify(VerifyOptions(path=prefix, level="deep")).sound
     assert read_manifest(prefix).dataset.multimodal == (plain.modes is not None)
 
 
@@ -105,7 +105,7 @@ def test_datasets_of_impossible_ids_are_not_adopted(tmp_path):
         (Plain("int32", [[[-1]]]), "token-range"),
     ):
         plain.write(prefix)
-        assert codes(verify(VerifyOptions(prefix, adopt=True))) == {code, "unverified"}
+        assert codes(verify(VerifyOptions(path=prefix, adopt=True))) == {code, "unverified"}
         assert read_manifest(prefix) is None
 
 
@@ -113,7 +113,7 @@ def test_an_adopted_dataset_merges_with_others(adopted, tmp_path):
     os.makedirs(tmp_path / "other")
     other = bad_datasets.sound(tmp_path / "other")
     merge(MergeOptions(inputs=[adopted, other], output=str(tmp_path / "merged")))
-    report = verify(VerifyOptions(tmp_path / "merged", level="deep"))
+    report = verify(VerifyOptions(path=tmp_path / "merged", level="deep"))
     assert codes(report) <= {"vocabulary-unknown"}
     counts = read_manifest(str(tmp_path / "merged")).counts
     assert counts.documents == sum(read_manifest(prefix).counts.documents for prefix in (adopted, other))
@@ -123,13 +123,13 @@ def test_an_adopted_dataset_is_replaced_only_when_forced(adopted, tmp_path):
     with pytest.raises(OutputExistsError):
         run_tokenize([str(tmp_path / "b.jsonl")], adopted, on_error="skip", workers=1)
     run_tokenize([str(tmp_path / "b.jsonl")], adopted, on_error="skip", workers=1, force=True)
-    assert verify(VerifyOptions(adopted, level="deep")).findings == ()
+    assert verify(VerifyOptions(path=adopted, level="deep")).findings == ()
 
 
 def test_indexes_of_a_dataset_stay_fresh_when_it_is_adopted(tmp_path):
     prefix = bad_datasets.foreign(tmp_path)
     before = dataset_fingerprint(prefix)
-    verify(VerifyOptions(prefix, adopt=True))
+    verify(VerifyOptions(path=prefix, adopt=True))
     after = dataset_fingerprint(prefix)
     assert before.filled_from(after) == after != before
 
@@ -138,24 +138,26 @@ def test_with_a_tokenizer_its_identity_and_eod_are_recorded(tmp_path):
     prefix = bad_datasets.sound(tmp_path, tokenizer=bad_datasets.TOKENIZER)
     identity = read_manifest(prefix).tokenizer
     shutil.rmtree(f"{prefix}.tokshard")
-    assert codes(verify(VerifyOptions(prefix, adopt=True, tokenizer=bad_datasets.TOKENIZER))) == {"adopted"}
+    assert codes(verify(VerifyOptions(path=prefix, adopt=True, tokenizer=bad_datasets.TOKENIZER))) == {
+        "adopted"
+    }
     manifest = read_manifest(prefix)
     assert manifest.tokenizer == identity
     assert manifest.options.eod_id == identity.eod_id
-    assert verify(VerifyOptions(prefix, level="deep")).findings == ()
+    assert verify(VerifyOptions(path=prefix, level="deep")).findings == ()
 
 
 def test_tokens_outside_the_vocabulary_are_not_adopted(tmp_path):
     prefix = bad_datasets.foreign(tmp_path)
     bad_datasets.replace_tokens(prefix, lambda tokens: tokens.__setitem__(3, 65535))
-    report = verify(VerifyOptions(prefix, adopt=True, tokenizer=bad_datasets.TOKENIZER))
+    report = verify(VerifyOptions(path=prefix, adopt=True, tokenizer=bad_datasets.TOKENIZER))
     assert codes(report) == {"unverified", "token-range"}
     assert read_manifest(prefix) is None
 
 
 def test_what_is_not_sound_is_not_adopted(tmp_path):
     prefix = bad_datasets.several_at_once(tmp_path)
-    verify(VerifyOptions(prefix, adopt=True))
+    verify(VerifyOptions(path=prefix, adopt=True))
     assert read_manifest(prefix) is None
     assert not os.path.exists(f"{prefix}.tokshard")
 
@@ -163,7 +165,7 @@ def test_what_is_not_sound_is_not_adopted(tmp_path):
 def test_a_damaged_manifest_is_not_replaced(tmp_path):
     prefix = bad_datasets.manifest_damaged(tmp_path)
     before = Path(f"{prefix}.tokshard/manifest.json").read_bytes()
-    assert "adopted" not in codes(verify(VerifyOptions(prefix, adopt=True)))
+    assert "adopted" not in codes(verify(VerifyOptions(path=prefix, adopt=True)))
     assert Path(f"{prefix}.tokshard/manifest.json").read_bytes() == before
 
 
@@ -171,7 +173,7 @@ def test_a_dataset_that_another_process_writes_is_not_adopted(tmp_path):
     prefix = bad_datasets.foreign(tmp_path)
     os.mkdir(f"{prefix}.tokshard")
     with WriterLock(f"{prefix}.tokshard/lock"), pytest.raises(LockedError):
-        verify(VerifyOptions(prefix, adopt=True))
+        verify(VerifyOptions(path=prefix, adopt=True))
     assert read_manifest(prefix) is None
 
 
@@ -179,4 +181,4 @@ def test_only_datasets_can_be_adopted(tmp_path):
     from support import bad_products
 
     with pytest.raises(UsageError, match="--adopt requires a dataset"):
-        verify(VerifyOptions(bad_products.sound_cache(tmp_path), adopt=True))
+        verify(VerifyOptions(path=bad_products.sound_cache(tmp_path), adopt=True))

@@ -28,7 +28,7 @@ def test_a_bad_example_has_its_findings_and_no_others(tmp_path, monkeypatch, exa
     thing = example.build(tmp_path)
     listener = example.listener(thing)
     report = verify(
-        VerifyOptions(thing, level=example.level, workers=2, **example.options), progress=listener
+        VerifyOptions(path=thing, level=example.level, workers=2, **example.options), progress=listener
     )
     assert codes(report, "error", "warning") == example.codes
     # Most products are made of data without manifests, whose tokenizers are unknown.
@@ -61,7 +61,7 @@ def test_every_code_has_an_example():
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_is_sound_has_no_findings(tmp_path, monkeypatch, build, level):
     monkeypatch.chdir(tmp_path)
-    report = verify(VerifyOptions(build(tmp_path), level=level, recursive=True))
+    report = verify(VerifyOptions(path=build(tmp_path), level=level, recursive=True))
     assert codes(report, "error", "warning") == set()
     assert codes(report, "note") <= {"unverified", "vocabulary-unknown", *UNKNOWN}
     assert report.sound

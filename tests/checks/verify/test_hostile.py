@@ -60,14 +60,14 @@ def test_odd_manifests(tmp_path, monkeypatch):
     for value in variants(json.loads(content)):
         path.write_bytes(dump_json(value))
         if path.read_bytes() != content and "seal" in value:
-            assert not verify(VerifyOptions(prefix, level="deep")).sound
+            assert not verify(VerifyOptions(path=prefix, level="deep")).sound
         if isinstance(value.get("seal"), str):
             edit_manifest(prefix, lambda _: None)
-            verify(VerifyOptions(prefix, level="deep"))
+            verify(VerifyOptions(path=prefix, level="deep"))
         count += 1
     assert count > 300
     path.write_bytes(content)
-    assert verify(VerifyOptions(prefix, level="deep")).findings == ()
+    assert verify(VerifyOptions(path=prefix, level="deep")).findings == ()
 
 
 def test_odd_units(tmp_path):
@@ -76,12 +76,12 @@ def test_odd_units(tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)
     for value in variants(json.loads(lines[1])):
         path.write_bytes(lines[0] + json.dumps(value).encode() + b"\n" + b"".join(lines[2:]))
-        assert not verify(VerifyOptions(prefix, level="deep")).sound
+        assert not verify(VerifyOptions(path=prefix, level="deep")).sound
     for odd in (2**62 - 1, 2**61, 2**53):
         for name in ("tokens", "documents", "sequences", "content_bytes"):
             changes = [{**json.loads(line), name: odd} for line in lines]
             path.write_bytes(b"".join(json.dumps(unit).encode() + b"\n" for unit in changes))
-            assert not verify(VerifyOptions(prefix, level="deep")).sound
+            assert not verify(VerifyOptions(path=prefix, level="deep")).sound
 
 
 @pytest.mark.parametrize("suffix", ["tokshard.json", "description.txt"])
@@ -95,7 +95,7 @@ def test_odd_caches(tmp_path, suffix, kind):
     for variant in variants(value):
         indent = 2 if suffix == "tokshard.json" else 4
         path.write_text(json.dumps(variant, indent=indent))
-        verify(VerifyOptions(path, level="deep"))
+        verify(VerifyOptions(path=path, level="deep"))
 
 
 @pytest.mark.parametrize("name", ["mix/blend.json", "plan/plan.json", "plan/rank-00001.json"])
@@ -106,4 +106,4 @@ def test_odd_documents(tmp_path, name):
     for number, variant in enumerate(variants(value)):
         if number % 5 == 0:
             path.write_bytes(dump_json(variant))
-            verify(VerifyOptions(path, level="structure"))
+            verify(VerifyOptions(path=path, level="structure"))

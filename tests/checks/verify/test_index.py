@@ -123,5 +123,5 @@ def test_floating_point_datasets_are_not_sound(tmp_path):
     from tokshard.checks.verify.options import VerifyOptions
 
     Plain("float32", [[[1.0, 2.0]], [[3.0]]]).write(str(tmp_path / "x"))
-    report = verify(VerifyOptions(tmp_path / "x", level="deep"))
+    report = verify(VerifyOptions(path=tmp_path / "x", level="deep"))
     assert [finding.code for finding in report.findings if finding.severity == "error"] == ["token-dtype"]

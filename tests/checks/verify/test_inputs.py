@@ -40,24 +40,24 @@ def inside(tmp_path, monkeypatch):
 def test_changes_of_sizes_and_times_are_found(inside, kind):
     write(Path("a.jsonl"), RECORDS, kind)
     run_tokenize(["a.jsonl"], "x", workers=1, unit_bytes=200)
-    report = verify(VerifyOptions("x", level="deep"))
+    report = verify(VerifyOptions(path="x", level="deep"))
     assert codes(report) == set()
     assert report.products[0].counts["inputs_compared"] == 1
     before = os.stat("a.jsonl")
     for lines in (RECORDS[:9], [*RECORDS, *RECORDS], []):
         write(Path("a.jsonl"), lines, kind)
         size = os.path.getsize("a.jsonl")
-        (finding,) = verify(VerifyOptions("x", level="deep")).findings
+        (finding,) = verify(VerifyOptions(path="x", level="deep")).findings
         assert (finding.code, finding.path) == ("input-changed", "a.jsonl")
         assert finding.message == f"a.jsonl: its size was {before.st_size} bytes and is now {size}"
     write(Path("a.jsonl"), RECORDS, kind)
     os.utime("a.jsonl", ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-    (finding,) = verify(VerifyOptions("x", level="deep")).findings
+    (finding,) = verify(VerifyOptions(path="x", level="deep")).findings
     text = f"its size is still {before.st_size} bytes, but its modification time has changed"
     assert (finding.code, finding.message) == ("input-changed", f"a.jsonl: {text}")
     assert codes(verify("x")) == set()
     os.utime("a.jsonl", ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert codes(verify(VerifyOptions("x", level="deep"))) == set()
+    assert codes(verify(VerifyOptions(path="x", level="deep"))) == set()
 
 
 @pytest.mark.parametrize("kind", PACKERS)
@@ -65,7 +65,7 @@ def test_an_empty_input_is_unchanged(inside, kind):
     write(Path("a.jsonl"), [], kind)
     write(Path("b.jsonl"), RECORDS, kind)
     run_tokenize(["a.jsonl", "b.jsonl"], "x", workers=1)
-    assert codes(verify(VerifyOptions("x", level="deep"))) == set()
+    assert codes(verify(VerifyOptions(path="x", level="deep"))) == set()
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ def test_eod_of_merged_datasets_is_looked_at_where_it_is_the_same_of_all(inside,
     merge(MergeOptions(inputs=["both", "a"], output="x"))
     assert read_manifest("both").options.append_eod == seen
     assert read_manifest("x").options.append_eod == seen
-    assert codes(verify(VerifyOptions("both", level="deep"))) == set()
+    assert codes(verify(VerifyOptions(path="both", level="deep"))) == set()
     eod = read_manifest("both").options.eod_id
     tokens = np.fromfile("both.bin", np.uint16)
     tokens[-1] = 65 if tokens[-1] == eod else eod
     Path("both.bin").write_bytes(tokens.tobytes())
     expected = {True: {"bin-digest", "eod-missing"}, False: {"bin-digest", "eod-count"}, None: {"bin-digest"}}
-    assert codes(verify(VerifyOptions("both", level="deep"))) == expected[seen]
+    assert codes(verify(VerifyOptions(path="both", level="deep"))) == expected[seen]
 
 
 def test_merged_datasets_know_all_their_inputs(inside):
@@ -93,11 +93,11 @@ def test_merged_datasets_know_all_their_inputs(inside):
         write(Path(f"{name}.jsonl"), RECORDS, "plain")
         run_tokenize([f"{name}.jsonl"], name, workers=1, unit_bytes=500)
     merge(MergeOptions(inputs=["a", "b"], output="x"))
-    report = verify(VerifyOptions("x", level="deep"))
+    report = verify(VerifyOptions(path="x", level="deep"))
     assert codes(report) == set()
     assert report.products[0].counts["inputs_compared"] == 2
     write(Path("b.jsonl"), RECORDS[1:], "plain")
-    (finding,) = verify(VerifyOptions("x", level="deep")).findings
+    (finding,) = verify(VerifyOptions(path="x", level="deep")).findings
     assert (finding.code, finding.path) == ("input-changed", "b.jsonl")
 
 
@@ -113,7 +113,7 @@ def test_an_input_from_a_pipe_is_not_here(inside):
         os.dup2(before, 0)
         os.close(before)
         os.close(read)
-    assert codes(verify(VerifyOptions("x", level="deep"))) == {"input-missing"}
+    assert codes(verify(VerifyOptions(path="x", level="deep"))) == {"input-missing"}
 
 
 def test_of_a_file_full_of_damaged_units_ten_are_reported(tmp_path):

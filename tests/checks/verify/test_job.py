@@ -22,7 +22,7 @@ from support.tokenize_runs import run_tokenize
 from tokshard.checks.verify import blend, plan
 from tokshard.checks.verify.context import CountingRunner, spread_evenly
 from tokshard.checks.verify.job import verify
-from tokshard.checks.verify.options import VerifyOptions
+from tokshard.checks.verify.options import VerifyOptions, parse_percent
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import InputError, StorageError, UsageError
 from tokshard.ranks.discovery import RequestedSamples, open_sources
@@ -63,26 +63,23 @@ def test_a_share_names_as_many_pieces_as_it_says_evenly(count, share):
 
 @pytest.mark.parametrize("text", ["", "5", "0%", "101%", "-1%", "5%%", "nan%", "1e1%", "0.0000001%"])
 def test_no_share_is_refused(text):
-    with pytest.raises(UsageError):
-        VerifyOptions("data", subset=text)
+    with pytest.raises((UsageError, ValueError), match=r"percentage|at most 100% of the data, got"):
+        VerifyOptions(path="data", subset=parse_percent(text))
 
 
 def test_a_subset_finds_what_lies_in_it_and_nothing_else(tmp_path):
     prefix = bad_datasets.sound(tmp_path, unit_bytes=100)
     whole = verify(prefix).products[0].counts
     assert whole["pieces_checked"] == whole["pieces"] > 10
-    part = verify(VerifyOptions(prefix, subset=Fraction(3, 10)))
+    part = verify(VerifyOptions(path=prefix, subset=0.3))
     counts = part.products[0].counts
     assert counts["pieces_checked"] == whole["pieces"] * 3 // 10
     assert part.subset_percent == 30
-    assert verify(VerifyOptions(prefix, subset=0.3)).subset_percent == 30
     found = []
     for offset in range(0, os.path.getsize(f"{prefix}.bin"), 7):
         flip(f"{prefix}.bin", offset)
         (finding,) = verify(prefix).findings
-        partly = [
-            finding.offset for finding in verify(VerifyOptions(prefix, subset=Fraction(3, 10))).findings
-        ]
+        partly = [finding.offset for finding in verify(VerifyOptions(path=prefix, subset=0.3)).findings]
         assert partly in ([], [finding.offset])
         found += partly
         flip(f"{prefix}.bin", offset)
@@ -93,7 +90,7 @@ def test_a_subset_finds_what_lies_in_it_and_nothing_else(tmp_path):
 @pytest.mark.parametrize("subset", [0, -0.1, 1.01])
 def test_a_subset_is_a_share(tmp_path, subset):
     with pytest.raises(UsageError):
-        verify(VerifyOptions(bad_datasets.sound(tmp_path), subset=subset))
+        verify(VerifyOptions(path=bad_datasets.sound(tmp_path), subset=subset))
 
 
 def test_a_directory_is_looked_through_and_links_are_not_followed(tmp_path):
@@ -104,7 +101,7 @@ def test_a_directory_is_looked_through_and_links_are_not_followed(tmp_path):
     Path(tmp_path / ".git/objects/pack/pack-1.idx").write_bytes(b"\xfftOc")
     Path(tmp_path / "model.bin").write_bytes(b"weights")
     os.makedirs(tmp_path / "half.tokshard/work")
-    report = verify(VerifyOptions(tmp_path, recursive=True, level="structure"))
+    report = verify(VerifyOptions(path=tmp_path, recursive=True, level="structure"))
     kinds = [product.kind for product in report.products]
     assert {kind: kinds.count(kind) for kind in kinds} == {"dataset": 4, "index": 6, "blend": 1, "plan": 2}
     assert codes(report) == {"unverified", "unfinished"}
@@ -113,12 +110,12 @@ def test_a_directory_is_looked_through_and_links_are_not_followed(tmp_path):
 
 def test_a_blend_brings_what_it_is_made_from(tmp_path):
     path = bad_products.sound_blend(tmp_path)
-    alone, whole = verify(path), verify(VerifyOptions(path, recursive=True))
+    alone, whole = verify(path), verify(VerifyOptions(path=path, recursive=True))
     assert [product.kind for product in alone.products] == ["index"] * 6 + ["blend"]
     assert [product.kind for product in whole.products] == ["dataset"] * 2 + ["index"] * 6 + ["blend"]
     assert [product.kind for product in verify(f"{path}/blend.json").products] == ["index"] * 6 + ["blend"]
     shutil.rmtree(f"{path}/cache")
-    assert codes(verify(VerifyOptions(path, recursive=True))) == {
+    assert codes(verify(VerifyOptions(path=path, recursive=True))) == {
         "unverified",
         "cache-incomplete",
         "cache-foreign",
@@ -127,7 +124,7 @@ def test_a_blend_brings_what_it_is_made_from(tmp_path):
 
 def test_a_rank_brings_what_its_plan_reads(tmp_path):
     path = bad_products.sound_plan(tmp_path)
-    report = verify(VerifyOptions(f"{path}/rank-00001.json", recursive=True))
+    report = verify(VerifyOptions(path=f"{path}/rank-00001.json", recursive=True))
     assert [product.kind for product in report.products] == ["dataset"] * 2 + ["index"] * 3 + ["rank"]
     flip(tmp_path / "data/web.bin", 5)
     assert codes(verify(f"{path}/rank-00001.json")) == {"plan-file-changed"}
@@ -141,11 +138,11 @@ def test_a_product_that_cannot_be_read_at_first_is_not_sound(tmp_path, monkeypat
     read, left = module.read_document, [StorageError("read", path, OSError(errno.ENOMEM, "no memory"))]
     monkeypatch.setattr(module, "read_document", lambda path: left.pop() if left else read(path))
 
-    report = verify(VerifyOptions(path + thing.removeprefix(name), recursive=True))
+    report = verify(VerifyOptions(path=path + thing.removeprefix(name), recursive=True))
 
     assert codes(report) - {"unverified"} == {f"{name}-damaged"}
     assert any("no memory" in finding.message for finding in report.findings)
-    assert codes(verify(VerifyOptions(path, recursive=True))) <= {"unverified"}
+    assert codes(verify(VerifyOptions(path=path, recursive=True))) <= {"unverified"}
 
 
 def test_plans_of_documents(tmp_path):
@@ -153,7 +150,7 @@ def test_plans_of_documents(tmp_path):
     sources = open_sources([str(tmp_path / "data/web")], RequestedSamples(documents=True))
     plan = plan_shards(sources, topology_of(2), bad_products.plan_request(3))
     write_plan(plan, tmp_path / "documents")
-    assert codes(verify(VerifyOptions(tmp_path / "documents", level="deep", recursive=True))) <= {
+    assert codes(verify(VerifyOptions(path=tmp_path / "documents", level="deep", recursive=True))) <= {
         "unverified",
         "vocabulary-unknown",
     }
@@ -167,7 +164,7 @@ def test_things_that_cannot_be_verified(tmp_path, monkeypatch):
             verify(thing)
     with pytest.raises(UsageError, match="not an index cache, a blend, a plan or an export"):
         verify("data")
-    assert [product.path for product in verify(VerifyOptions("data", recursive=True)).products] == [
+    assert [product.path for product in verify(VerifyOptions(path="data", recursive=True)).products] == [
         "data/web"
     ]
     assert [product.path for product in verify("data/web.tokshard").products] == ["data/web"]
@@ -176,9 +173,9 @@ def test_things_that_cannot_be_verified(tmp_path, monkeypatch):
 def test_the_progress_tells_of_every_byte_once(tmp_path, monkeypatch):
     prefix = bad_datasets.sound(tmp_path)
     inline, threaded = Listener(), Listener()
-    verify(VerifyOptions(prefix, workers=2), progress=inline)
+    verify(VerifyOptions(path=prefix, workers=2), progress=inline)
     monkeypatch.setattr("tokshard.checks.verify.context._WORTH_THREADS_BYTES", 0)
-    report = verify(VerifyOptions(prefix, workers=2), progress=threaded)
+    report = verify(VerifyOptions(path=prefix, workers=2), progress=threaded)
     for listener in (inline, threaded):
         assert [event[0] for event in listener.heard][:: len(listener.heard) - 1] == ["start", "finish"]
         done = [count for kind, count in listener.heard if kind == "update"]
@@ -212,7 +209,7 @@ def test_readers_see_the_old_or_the_new_and_never_a_mixture(tmp_path):
     def read():
         while not ended.is_set():
             try:
-                report = verify(VerifyOptions(prefix, level="digest", workers=1))
+                report = verify(VerifyOptions(path=prefix, level="digest", workers=1))
             except Exception as error:
                 failures.append(repr(error))
                 return
@@ -267,11 +264,11 @@ def test_a_product_that_is_rewritten_meanwhile_is_changed_or_sound(tmp_path, pro
     path, rewrite = rewritable(tmp_path, product)
     found = [
         *interleaved(
-            lambda: frozenset(codes(verify(VerifyOptions(path, workers=1)))), rewrite, inside=(module,)
+            lambda: frozenset(codes(verify(VerifyOptions(path=path, workers=1)))), rewrite, inside=(module,)
         )
     ]
     assert len(found) > 30
-    sound = frozenset(codes(verify(VerifyOptions(path, workers=1))))
+    sound = frozenset(codes(verify(VerifyOptions(path=path, workers=1))))
     assert set(found) <= {sound, sound | {"changed"}, frozenset({"changed"})}
     assert any("changed" in result for result in found)
 
@@ -287,4 +284,4 @@ def test_a_directory_that_cannot_be_listed_is_an_error(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(StorageError, match=r"cannot read .*/below: Permission denied"):
-        verify(VerifyOptions(str(tmp_path), recursive=True))
+        verify(VerifyOptions(path=str(tmp_path), recursive=True))

@@ -413,7 +413,7 @@ def test_merged_dataset_of_one_tokenizer_equals_its_inputs_in_comparisons(worksh
 def test_merged_dataset_of_adopted_inputs_records_no_tokenizers():
     write(first=TEXT, second=MORE)
     for name in ("first", "second"):
-        verify(VerifyOptions(name, adopt=True))
+        verify(VerifyOptions(path=name, adopt=True))
         assert read_dataset_tokenizer(name) == DatasetTokenizer()
     merge(MergeOptions(inputs=["first", "second"], output="both"))
     assert read_manifest("both").merged_tokenizers is None

@@ -173,7 +173,7 @@ def test_documents_keep_their_lines():
             assert sorted(order[matched].tolist()) == lines
             assert lines
         assert found.matches(parse_item("a.jsonl:8"))[0].rejected
-        report = verify(VerifyOptions(prefix, level="deep"))
+        report = verify(VerifyOptions(path=prefix, level="deep"))
         assert {finding.code for product in report.products for finding in product.findings} <= {
             "shuffled",
             "vocabulary-unknown",

@@ -157,7 +157,11 @@ def write_inspection_page(
             f"--html shows the whole product, and excludes --{options.questions[0]}",
             hint=f"leave out --{options.questions[0]}",
         )
-    to_verify = None if verify is None else VerifyOptions(options.path, verify, tokenizer=options.tokenizer)
+    to_verify = (
+        None
+        if verify is None
+        else VerifyOptions(path=options.path, level=verify, tokenizer=options.tokenizer)
+    )
     _check_target(path)
     found = _recognized(options)
     findings = [] if to_verify is None else [verification_job.verify(to_verify).findings_section()]

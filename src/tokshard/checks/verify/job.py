@@ -55,13 +55,13 @@ def verify(
 
     Example::
 
-        report = tokshard.verify(VerifyOptions("data/web", level="structure"))
+        report = tokshard.verify(VerifyOptions(path="data/web", level="structure"))
         for finding in report.findings:
             print(finding.code, finding.message)
     """
     started = time.monotonic()
     if not isinstance(options, VerifyOptions):
-        options = VerifyOptions(options)
+        options = VerifyOptions(path=options)
     path = os.fspath(options.path)
     if options.adopt:
         fs.refuse_remote(path, "--adopt requires a local dataset")
