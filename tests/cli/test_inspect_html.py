@@ -48,6 +48,14 @@ def test_every_product_has_a_screen_json_and_a_page(products, tmp_path, kind):
     assert Page(page.read_text()).names >= {"h1", "dl", "footer"}
 
 
+def test_quiet_inspect_prints_nothing_and_writes_the_page(products, tmp_path):
+    done = tokshard("inspect", products["blend"], "--html", tmp_path / "page.html", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "page.html").exists()
+    done = tokshard("inspect", tmp_path / "nothing", "--quiet")
+    assert (done.returncode, done.stdout, "error: " in done.stderr) == (3, "", True)
+
+
 @pytest.mark.parametrize("columns", [40, 60, 100, 240])
 def test_screens_are_as_wide_as_the_terminal(products, tmp_path, columns):
     (tmp_path / "data").symlink_to(os.path.dirname(products["dataset"]))

@@ -168,14 +168,14 @@ def test_a_sample_is_found_by_its_id_or_by_its_dataset(tmp_path):
     for question in ({"sample": 5}, {"dataset_sample": (place.dataset, place.dataset_sample)}):
         assert inspect_sample(str(tmp_path), **question).places == (place,)
     for path in (tmp_path, tmp_path / "plan.json", tmp_path / "rank-00002.json"):
-        found = inspect(InspectOptions(path, sample=5))
+        found = inspect(InspectOptions(path=path, sample=5))
         assert (found.plan_id, found.stream, found.places) == (plan.plan_id, "train", (place,))
 
 
 def test_a_rank_manifest_is_its_rank_and_a_plan_is_the_plan(tmp_path):
     write_plan(plan_of({"train": index_source(12)}), tmp_path)
     assert inspect(tmp_path / "rank-00002.json").rank == 2
-    assert inspect(InspectOptions(tmp_path, rank=1)).rank == 1
+    assert inspect(InspectOptions(path=tmp_path, rank=1)).rank == 1
     assert inspect(tmp_path / "plan.json").topology.world_size == 3
     with pytest.raises(InputError, match="no dataset or file found"):
         inspect(tmp_path / "rank-00003.json")
@@ -191,28 +191,28 @@ def test_no_plan_is_both_a_blend_and_a_plan(tmp_path):
 @pytest.mark.parametrize(
     ("questions", "message"),
     [
-        ({"step": 1, "sample": 2}, "--step and --sample exclude each other"),
-        ({"rank": 1, "sample": 2}, "--rank and --sample exclude each other"),
+        ({"step": 1, "sample": 2}, "--step cannot be used with --sample"),
+        ({"rank": 1, "sample": 2}, "--rank cannot be used with --sample, which shows the rank"),
         ({"epoch": 1}, "--epoch requires"),
         ({"dataset_sample": "1"}, "must be D:N, got '1'"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(questions, message):
     with pytest.raises(UsageError, match=message):
-        InspectOptions("plan", **questions)
+        InspectOptions(path="plan", **questions)
 
 
 def test_options_that_have_no_meaning_for_a_product_are_refused(tmp_path):
     write_plan(plan_of({"train": index_source(12)}), tmp_path)
     with pytest.raises(UsageError, match="--document requires a dataset"):
-        inspect(InspectOptions(tmp_path, document=0))
+        inspect(InspectOptions(path=tmp_path, document=0))
     with pytest.raises(UsageError, match="the rank is required"):
-        inspect(InspectOptions(tmp_path, stream="valid"))
+        inspect(InspectOptions(path=tmp_path, stream="valid"))
     with pytest.raises(UsageError, match="--html shows the whole product, and excludes --stream"):
-        write_inspection_page(tmp_path / "page.html", InspectOptions(tmp_path, stream="valid"))
+        write_inspection_page(tmp_path / "page.html", InspectOptions(path=tmp_path, stream="valid"))
     Plain("uint16", [[[0, 1, 2]]]).write(tmp_path / "web")
     with pytest.raises(UsageError, match=r"--stream requires a plan, got .*web \(indexed dataset\)"):
-        inspect(InspectOptions(tmp_path / "web", stream="valid"))
+        inspect(InspectOptions(path=tmp_path / "web", stream="valid"))
 
 
 @pytest.fixture

@@ -341,7 +341,7 @@ def test_what_was_selected_is_recorded_and_shown(tmp_path):
         counts = found["counts"]
         assert counts["excluded"]["other-split"] == 10 - output.dataset.documents
         assert counts["records"] == counts["documents"] + sum(counts["excluded"].values())
-        shown = inspect(InspectOptions(output.path_prefix))
+        shown = inspect(InspectOptions(path=output.path_prefix))
         assert shown.manifest.dataset.split == output.dataset.split
 
 

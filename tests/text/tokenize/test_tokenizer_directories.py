@@ -63,7 +63,7 @@ def test_a_recorded_directory_is_not_available_without_transformers(tmp_path, py
     chosen = options(tmp_path, "pad_token", transformers=python)
     tokenize(chosen)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert inspect(InspectOptions(chosen.output, document=0)).text is None
+    assert inspect(InspectOptions(path=chosen.output, document=0)).text is None
 
 
 def test_another_reading_of_the_directory_is_another_tokenizer(tmp_path, python):

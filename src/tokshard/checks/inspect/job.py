@@ -171,7 +171,7 @@ def write_inspection_page(
 
 
 def _options(options: str | os.PathLike[str] | InspectOptions) -> InspectOptions:
-    return options if isinstance(options, InspectOptions) else InspectOptions(options)
+    return options if isinstance(options, InspectOptions) else InspectOptions(path=options)
 
 
 def _recognized(options: InspectOptions) -> Product:

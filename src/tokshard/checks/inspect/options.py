@@ -2,71 +2,100 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
+from typing import Annotated
 
+from tokshard.core.options import Option, Options, Path, declared_options
 from tokshard.errors import UsageError
 from tokshard.samples.index.splits import TRAIN
 
+_DATASET = "Datasets"
+_PLAN = "Plans"
 
-@dataclass(frozen=True)
-class InspectOptions:
-    """Options of :func:`tokshard.inspect`.
 
-    Attributes:
-        path: The path prefix of a dataset; an index cache, one of its files, or ``CACHE/HASH``; a blend, a
-            plan or the manifest of a rank; a tokenizer.
-        document: The number of one document of a dataset; negative numbers count from the end.
-        tokenizer: The tokenizer to decode tokens with; by default the one that the dataset was made with,
-            if its file is still where it was.
-        multimodal: Whether the dataset has modes.
-        rank: A rank of the whole job that reads a plan.
-        step: A step of that rank.
-        index: The n-th sample that the rank reads.
-        sample: The id of a sample of a plan: the global index.
-        dataset_sample: ``"D:N"``: sample N of dataset D of a plan.
-        epoch: The epoch in which ``sample`` or ``dataset_sample`` is looked for; None for the first one that
-            is read.
-        stream: The stream of a plan.
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions(Options):
+    """Options of :func:`tokshard.inspect`; a negative ``document`` counts from the end.
 
     Raises:
-        UsageError: Options exclude each other, or are invalid.
+        UsageError: Options cannot be used together, or are invalid.
     """
 
-    path: str | os.PathLike[str]
-    document: int | None = None
-    tokenizer: str | None = None
-    multimodal: bool = False
-    rank: int | None = None
-    step: int | None = None
-    index: int | None = None
-    sample: int | None = None
-    dataset_sample: str | None = None
-    epoch: int | None = None
-    stream: str = TRAIN
+    path: Annotated[
+        Path,
+        Option(
+            "A dataset (its path prefix), index cache or one of its files, blend, plan, rank manifest or "
+            "tokenizer.",
+            is_argument=True,
+            metavar="PATH",
+        ),
+    ]
+    document: Annotated[int | None, Option("Show the tokens and text of document N.", group=_DATASET)] = None
+    tokenizer: Annotated[
+        str | None,
+        Option(
+            "Decode text with this tokenizer.",
+            metavar="PATH",
+            default="the recorded one, if found",
+            group=_DATASET,
+        ),
+    ] = None
+    multimodal: Annotated[
+        bool, Option("Read a multimodal dataset, whose sequences have modes.", group=_DATASET)
+    ] = False
+    rank: Annotated[int | None, Option("Show the samples that rank N reads.", group=_PLAN)] = None
+    step: Annotated[
+        int | None,
+        Option(
+            "With --rank: show the samples of step N.",
+            group=_PLAN,
+            excludes=("index", "sample", "dataset_sample"),
+        ),
+    ] = None
+    index: Annotated[
+        int | None,
+        Option(
+            "With --rank: show its N-th sample, from 0.", group=_PLAN, excludes=("sample", "dataset_sample")
+        ),
+    ] = None
+    sample: Annotated[
+        int | None,
+        Option("Show which rank reads sample N, and at which step.", group=_PLAN, excludes="dataset_sample"),
+    ] = None
+    dataset_sample: Annotated[
+        str | None,
+        Option("Show which rank reads sample N of dataset D.", metavar="D:N", group=_PLAN),
+    ] = None
+    epoch: Annotated[
+        int | None,
+        Option(
+            "With --sample or --dataset-sample: look in epoch N.",
+            default="the first that reads the sample",
+            group=_PLAN,
+            requires=("sample", "dataset_sample"),
+        ),
+    ] = None
+    stream: Annotated[str, Option("Show this stream: train, valid or test.", metavar="NAME", group=_PLAN)] = (
+        TRAIN
+    )
 
-    def __post_init__(self) -> None:
-        asked = [name for name in self.questions if name in {"step", "index", "sample", "dataset-sample"}]
-        if len(asked) > 1:
-            raise UsageError(
-                f"--{asked[0]} and --{asked[1]} exclude each other", hint=f"leave out --{asked[1]}"
-            )
-        if self.rank is not None and asked and asked[0] in {"sample", "dataset-sample"}:
-            raise UsageError(
-                f"--rank and --{asked[0]} exclude each other: --{asked[0]} shows the rank that reads it",
-                hint="leave out --rank",
-            )
-        if self.epoch is not None and self.sample is None and self.dataset_sample is None:
-            raise UsageError("--epoch requires --sample or --dataset-sample")
+    def _validate(self) -> None:
+        for option, value in (("--sample", self.sample), ("--dataset-sample", self.dataset_sample)):
+            if self.rank is not None and value is not None:
+                raise UsageError(
+                    f"--rank cannot be used with {option}, which shows the rank that reads it",
+                    hint="leave out --rank",
+                )
         if self.dataset_sample is not None:
             self.dataset_sample_numbers()
 
     @property
     def questions(self) -> list[str]:
         """The options that show a part and not the whole, as the command line names them."""
-        names = ("document", "rank", "step", "index", "sample", "dataset_sample", "epoch", "stream")
         return [
-            name.replace("_", "-") for name in names if getattr(self, name) != getattr(InspectOptions, name)
+            found.name.removeprefix("--")
+            for name, found in declared_options(InspectOptions).items()
+            if (name == "document" or found.option.group == _PLAN) and self.is_given(name)
         ]
 
     def dataset_sample_numbers(self) -> tuple[int, int]:
