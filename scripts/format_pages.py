@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from tokshard.core.codec import Bounds, Record
+from tokshard.core.options import declared_options
 from tokshard.dataset.manifest import Manifest
 from tokshard.ranks.plan import Plan
 from tokshard.samples.blend.document import BlendDocument
@@ -74,9 +75,13 @@ def title(cls: Any) -> str:
 
 
 def meanings(cls: Any) -> dict[str, str]:
-    """Return the descriptions of the attributes in a docstring."""
+    """Return the descriptions of the attributes: those in a docstring, and the help of options."""
     section = (inspect.getdoc(cls) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
-    return {name: plain(text) for name, text in re.findall(r"(?m)^ {4}(\w+): (.*(?:\n {8}.*)*)", section)}
+    described = {
+        name: plain(text) for name, text in re.findall(r"(?m)^ {4}(\w+): (.*(?:\n {8}.*)*)", section)
+    }
+    options = declared_options(cls)
+    return described | {name: plain(f"`{each.name}`: {each.option.help}") for name, each in options.items()}
 
 
 def plain(text: str) -> str:

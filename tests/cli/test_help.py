@@ -10,8 +10,10 @@ import pytest
 import typer
 
 from support.command_line import tokshard
+from tokshard.cli import help_page
 from tokshard.cli.help_page import MESSAGES, common_options
 from tokshard.cli.main import COMMANDS, app
+from tokshard.core.options import RUN
 from tokshard.ranks import plan as plans
 
 NAMES = [*COMMANDS]
@@ -82,6 +84,13 @@ def test_help_names_the_way_to_rare_options_where_there_are_any(name):
     else:
         assert "--help-all" not in page(name)
     assert "--help-all`" not in page(name, "--help-all")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_options_that_many_commands_share_come_last(name):
+    panels = list(dict.fromkeys(each.rich_help_panel for each in help_page.options_of(command_of(name))))
+    shared = [panel for panel in (RUN, MESSAGES) if panel in panels]
+    assert panels[-len(shared) :] == shared
 
 
 @pytest.mark.parametrize("name", NAMES)

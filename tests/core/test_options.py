@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import pytest
 
 from tokshard.core.codec import Positive
-from tokshard.core.options import Option, Options, Path, Paths, declared_options
+from tokshard.core.options import Option, Options, Path, Paths, declared_options, recorded
 from tokshard.errors import UsageError
 
 
@@ -69,3 +69,29 @@ def test_an_option_is_given_where_it_differs_from_its_default():
     assert given == ["inputs", "mode", "limit"]
     assert made.is_given("mode=move")
     assert not made.is_given("mode=copy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongerExample(Example):
+    """Example options, and one more."""
+
+    verbose: Annotated[bool, Option("Say more.")] = False
+    copies: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedExample(Example):
+    """Example options as they are recorded, and a result."""
+
+    copies: int
+    seconds: int
+
+
+def test_own_options_come_before_inherited_ones():
+    assert [*declared_options(LongerExample)] == ["verbose", *declared_options(Example)]
+
+
+def test_recorded_options_are_those_of_the_same_name():
+    options = LongerExample(inputs="a", mode="move", limit=3, verbose=True)
+    record = recorded(RecordedExample, options, copies=2, seconds=7)
+    assert record == RecordedExample(inputs="a", mode="move", limit=3, copies=2, seconds=7)

@@ -23,7 +23,7 @@ from typer.core import TyperArgument, TyperOption
 from tokshard.cli.command_run import CommandRun
 from tokshard.cli.help_page import Command, OptionParameter
 from tokshard.core.option_values import parse_count, parse_number
-from tokshard.core.options import Declared, Options, declared_options, nested_options
+from tokshard.core.options import Declared, Options, declared_options, nested_options, ordered_fields
 from tokshard.errors import UsageError
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -97,7 +97,7 @@ def _class_of(kind: Any) -> type[Options]:
 
 def _all_declared(cls: Any) -> Iterator[Declared]:
     declared, nested = declared_options(cls), nested_options(cls)
-    for field in dataclasses.fields(cls):
+    for field in ordered_fields(cls):
         if field.name in declared:
             yield declared[field.name]
         elif field.name in nested:
@@ -138,7 +138,7 @@ def _parameter(found: Declared) -> TyperArgument | TyperOption:
     if option.is_argument:
         return TyperArgument(param_decls=[found.field], metavar=option.metavar, **shown)
     names = [found.field, found.name, *option.aliases]
-    if found.kind is bool and (default is True or found.is_optional):
+    if found.kind is bool and (default is True or found.is_optional or option.default):
         names[1] += f"/--no-{found.name[2:]}"
     metavar = option.metavar or "|".join(choices) or ("TEXT" if found.kind is str else "N")
     if len(found.name) + len(metavar) > _LONGEST_METAVAR and choices:

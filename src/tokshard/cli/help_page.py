@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperOption
 
 from tokshard.cli import terminal
 from tokshard.core.formatting import counted
+from tokshard.core.options import RUN
 
 MESSAGES = "Messages and help"
 """The group of options that is always common, and the last one."""
@@ -94,7 +95,7 @@ def page(ctx: Any, *, everything: bool = False) -> str:
     writer.table("Arguments", [(_argument(each), each.help) for each in _arguments(command)])
     if (commands := getattr(command, "summaries", None)) is not None:
         writer.table("Commands", list(commands().items()))
-    for title in dict.fromkeys(_title(option) for option in shown):
+    for title in dict.fromkeys(map(_title, options)):
         writer.table(title, [_row(option, aliases=everything) for option in shown if _title(option) == title])
     if examples:
         writer.heading("Examples")
@@ -115,11 +116,9 @@ def _arguments(command: Any) -> list[Any]:
 
 
 def options_of(command: Any) -> list[Any]:
-    """Return the visible options of a command: first those without a title, last those about messages."""
+    """Return the visible options of a command: those without a title first, those that many share last."""
     found = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
-    return sorted(
-        found, key=lambda option: (option.rich_help_panel == MESSAGES, option.rich_help_panel is not None)
-    )
+    return sorted(found, key=lambda option: {None: -1, RUN: 1, MESSAGES: 2}.get(option.rich_help_panel, 0))
 
 
 def common_options(command: Any) -> list[Any]:

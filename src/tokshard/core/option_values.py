@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -11,6 +12,8 @@ _SIZES = {f"{unit}{end}": scale for unit, scale in (_DECIMAL | _BINARY).items() 
 _COUNTS = {**_DECIMAL, "b": 10**9}
 # A comma separates thousands only: "1,2" is a list, which no option with a number takes.
 _NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]+)?"
+_PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
+_FRACTION = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?)\s*")
 _PATTERN = re.compile(rf"^\s*({_NUMBER})\s*([a-z]*)\s*$", re.IGNORECASE)
 
 
@@ -66,6 +69,23 @@ def parse_number(text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError(f"must be a number such as 1 or 0.5, got {text!r}") from None
+
+
+def parse_share(text: str) -> float:
+    """Return a share as a number: of ``0.01`` or ``1%``.
+
+    Raises:
+        ValueError: It is not such a share.
+
+    Example:
+        >>> parse_share("0.1%"), parse_share("0.001")
+        (0.001, 0.001)
+    """
+    if percent := _PERCENT.fullmatch(text):
+        return float(Fraction(percent[1]) / 100)
+    if fraction := _FRACTION.fullmatch(text):
+        return float(fraction[1])
+    raise ValueError(f"must be a percentage or a fraction such as 1% or 0.01, got {text!r}")
 
 
 def parse_pair(form: str, example: str) -> Callable[[str], tuple[str, str]]:

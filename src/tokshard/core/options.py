@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import os
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from tokshard.core.codec import Record, checker
 from tokshard.errors import UsageError
@@ -31,6 +32,8 @@ from tokshard.errors import UsageError
 Path = str | os.PathLike[str]
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """One path, or several; an options class holds a string, or a tuple of strings."""
+
+RecordT = TypeVar("RecordT", bound=Record)
 
 RUN = "Run"
 """The group of options that many commands share: how a command runs."""
@@ -46,7 +49,8 @@ class Option:
         aliases: Further names, such as ``-o``.
         metavar: The value's name in the help, which tells its unit; by default N, TEXT, or the choices.
         group: The title in the help under which it is listed.
-        default: The words for the default, if the default value does not tell.
+        default: The words for the default, if the default value does not tell. A switch with words, with
+            the default True or with None has two names: ``--x`` and ``--no-x``.
         parse: Returns the value that a word means, or raises ValueError. For a ``tuple[X, ...]`` it returns
             an item; by default the type decides.
         is_argument: Whether the field holds the arguments of the command, which have no name.
@@ -190,7 +194,7 @@ def _conditions(conditions: str | tuple[str, ...]) -> tuple[str, ...]:
 def declared_options(cls: Any) -> dict[str, Declared]:
     """Return the options of a class by their fields, in order."""
     hints, found = typing.get_type_hints(cls, include_extras=True), {}
-    for field in dataclasses.fields(cls):
+    for field in ordered_fields(cls):
         option = next((each for each in get_args(hints[field.name]) if isinstance(each, Option)), None)
         if option is not None:
             default = field.default
@@ -198,6 +202,23 @@ def declared_options(cls: Any) -> dict[str, Declared]:
                 default = field.default_factory()
             found[field.name] = _declared(field.name, option, hints[field.name], default)
     return found
+
+
+def ordered_fields(cls: Any) -> list[dataclasses.Field[Any]]:
+    """Return the fields of a class in the order of the help: its own before those that it inherits."""
+    annotated = list(map(inspect.get_annotations, cls.__mro__))
+    return sorted(
+        dataclasses.fields(cls),
+        key=lambda field: next(depth for depth, names in enumerate(annotated) if field.name in names),
+    )
+
+
+def recorded(cls: type[RecordT], options: Options, **more: Any) -> RecordT:
+    """Return a record with the fields of the same names of ``options``, and more fields."""
+    target: Any = cls
+    source: Any = type(options)
+    names = {field.name for field in dataclasses.fields(target)} & {*declared_options(source)}
+    return cls(**{name: getattr(options, name) for name in names - more.keys()}, **more)
 
 
 def nested_options(cls: type[Options]) -> dict[str, type[Options]]:
