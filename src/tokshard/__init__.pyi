@@ -1,12 +1,12 @@
-from tokshard.checks.diff.job import diff as diff
+from tokshard.checks.commands.diff import diff as diff
+from tokshard.checks.commands.inspect import inspect as inspect
+from tokshard.checks.commands.trace import trace as trace
+from tokshard.checks.commands.verify import verify as verify
 from tokshard.checks.diff.options import DiffOptions as DiffOptions
 from tokshard.checks.doctor.job import doctor as doctor
 from tokshard.checks.doctor.options import DoctorOptions as DoctorOptions
-from tokshard.checks.inspect.job import inspect as inspect
 from tokshard.checks.inspect.options import InspectOptions as InspectOptions
-from tokshard.checks.trace.job import trace as trace
 from tokshard.checks.trace.options import TraceOptions as TraceOptions
-from tokshard.checks.verify.job import verify as verify
 from tokshard.checks.verify.options import VerifyOptions as VerifyOptions
 from tokshard.dataset.builder import IndexedDatasetBuilder as IndexedDatasetBuilder
 from tokshard.dataset.merge.job import MergeReport as MergeReport

@@ -37,6 +37,8 @@ LAYERS = [
     "checks.inspect",
     "checks.trace",
     "checks.diff",
+    "checks.products",
+    "checks.commands",
     "checks.doctor",
     "cli",
     "__main__",
@@ -348,13 +350,16 @@ COMMANDS_MAY_IMPORT = {"cli", "core", "errors", "version"}
 """Packages and modules, besides the public names of tokshard itself."""
 
 ONLY_COMMANDS_USE = {
+    "checks.commands.inspect.describe_path",
+    "checks.commands.inspect.write_inspection_page",
     "checks.diff.report.IndexDifference",
     "checks.diff.report.StreamDifference",
     "checks.doctor.from_launch.indexes_of_launch",
     "checks.doctor.options.ITERATION",
     "checks.doctor.options.VARIABLES",
-    "checks.inspect.description.describe",
-    "checks.inspect.job.write_inspection_page",
+    "checks.inspect.blend_facts.describe_blend",
+    "checks.inspect.packing_facts.describe_built",
+    "checks.inspect.plan_facts.describe_plan",
     "checks.trace.report.TraceDocumentReport",
     "checks.trace.report.TraceReadsReport",
     "checks.trace.report.TraceSamplesReport",

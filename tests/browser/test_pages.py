@@ -10,7 +10,7 @@ import pytest
 from support.chromium import BROWSER, OPTIONS, Chromium
 from support.pages import PLAIN, SHOWN, build
 from support.png import pixels
-from tokshard.checks.inspect.job import write_inspection_page
+from tokshard.checks.commands.inspect import write_inspection_page
 
 KINDS = ("dataset", "blend", "cache", "plan", "runs")
 

@@ -229,7 +229,7 @@ def read_all() -> int:
 
 def verify_all() -> int:
     """Verify the output several times."""
-    from tokshard.checks.verify.job import verify
+    from tokshard.checks.commands.verify import verify
     from tokshard.checks.verify.options import VerifyOptions
     from tokshard.errors import TokshardError
 

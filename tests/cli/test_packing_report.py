@@ -14,7 +14,7 @@ import pytest
 from support.index_caches import write_dataset
 from support.mixture_data import NAMES, WEB, run, write_mixture
 from support.pages import Page
-from tokshard.checks.verify.job import verify
+from tokshard.checks.commands.verify import verify
 from tokshard.checks.verify.options import VerifyOptions
 from tokshard.samples.index.entry import CacheEntry
 

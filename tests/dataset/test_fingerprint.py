@@ -9,7 +9,7 @@ import pytest
 from support.interleaving import interleaved
 from support.tokenize_runs import run_tokenize
 from tokshard.checks.inspect.datasets import inspect_dataset
-from tokshard.checks.trace.job import trace_document
+from tokshard.checks.trace.queries import trace_document
 from tokshard.checks.trace.traced_data import open_dataset
 from tokshard.dataset.merge.inputs import read_input
 from tokshard.errors import InputError

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from tokshard.dataset.products import kind_of, recognize
+from tokshard.dataset.products import description_of, kind_of, recognize
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.index.entry import entries_in, entries_of
 
@@ -25,36 +27,50 @@ def touch(tmp_path, *names):
 
 
 @pytest.mark.parametrize(
-    ("files", "thing", "kind", "path"),
+    ("files", "thing", "kind"),
     [
-        (["d/x.bin", "d/x.idx"], "d/x", "dataset", "d/x"),
-        (["d/x.bin"], "d/x.bin", "dataset", "d/x"),
-        (["d/x.idx"], "d/x.tokshard/", "dataset", "d/x"),
-        (["x.bin", "x.idx", "x/tokenizer.json"], "x", "dataset", "x"),
-        (["t/tokenizer.json"], "t", "tokenizer", "t"),
-        (["t/vocab.txt", "t/config.json"], "t", "tokenizer", "t"),
-        (["t/any.model"], "t/any.model", "tokenizer", "t/any.model"),
-        ([], "hf:some/thing", "tokenizer", "hf:some/thing"),
-        (["m/blend.json"], "m", "blend", "m"),
-        (["m/blend.json"], "m/blend.json", "blend", "m/blend.json"),
-        (["p/plan.json"], "p", "plan", "p"),
-        (["p/plan.json"], "p/plan.json", "plan", "p/plan.json"),
-        (["p/rank-00007.json"], "p/rank-00007.json", "rank", "p/rank-00007.json"),
-        (["e/part-0-00000.npy", "e/.tokshard/export.json"], "e", "export", "e"),
-        ([f"c/{STEM}-description.txt"], "c", "cache", "c"),
-        ([f"c/{STEM}-shuffle_index.npy"], "c", "cache", "c"),
-        ([f"c/{STEM}-shuffle_index.npy"], f"c/{HASH}", "index", f"c/{STEM}-description.txt"),
-        ([f"c/{STEM}-tokshard.json"], f"c/{STEM}-tokshard.json", "index", f"c/{STEM}-description.txt"),
-        ([f"{STEM}-description.txt"], f"{STEM}-description.txt", "index", f"{STEM}-description.txt"),
-        ([f"{STEM}-description.txt"], HASH, "index", f"{STEM}-description.txt"),
-        ([HASH], HASH, "tokenizer", HASH),
+        (["d/x.bin", "d/x.idx"], "d/x", "dataset"),
+        (["d/x.bin"], "d/x.bin", "dataset"),
+        (["d/x.idx"], "d/x.tokshard/", "dataset"),
+        (["x.bin", "x.idx", "x/tokenizer.json"], "x", "dataset"),
+        (["t/tokenizer.json"], "t", "tokenizer"),
+        (["t/vocab.txt", "t/config.json"], "t", "tokenizer"),
+        (["t/any.model"], "t/any.model", "tokenizer"),
+        ([], "hf:some/thing", "tokenizer"),
+        (["m/blend.json"], "m", "blend"),
+        (["m/blend.json"], "m/blend.json", "blend"),
+        (["p/plan.json"], "p", "plan"),
+        (["p/plan.json"], "p/plan.json", "plan"),
+        (["p/rank-00007.json"], "p/rank-00007.json", "rank"),
+        (["e/part-0-00000.npy", "e/.tokshard/export.json"], "e", "export"),
+        ([f"c/{STEM}-description.txt"], "c", "cache"),
+        ([f"c/{STEM}-shuffle_index.npy"], "c", "cache"),
+        ([f"c/{STEM}-shuffle_index.npy"], f"c/{HASH}", "index"),
+        ([f"c/{STEM}-tokshard.json"], f"c/{STEM}-tokshard.json", "index"),
+        ([f"{STEM}-description.txt"], f"{STEM}-description.txt", "index"),
+        ([f"{STEM}-description.txt"], HASH, "index"),
+        ([HASH], HASH, "tokenizer"),
     ],
 )
-def test_a_path_names_one_thing(inside, files, thing, kind, path):
+def test_a_path_names_one_thing(inside, files, thing, kind):
     touch(inside, *files)
-    found = recognize(thing)
-    assert (found.kind, found.path) == (kind, path)
-    assert kind_of(thing) == kind
+    assert recognize(thing) == kind_of(thing) == kind
+
+
+@pytest.mark.parametrize(
+    ("file", "thing"),
+    [
+        (f"c/{STEM}-shuffle_index.npy", f"c/{HASH}"),
+        (f"c/{STEM}-tokshard.json", f"c/{STEM}-tokshard.json"),
+        (f"{STEM}-description.txt", f"{STEM}-description.txt"),
+        (f"{STEM}-description.txt", HASH),
+    ],
+)
+def test_index_is_named_by_its_files_and_its_hash(inside, file, thing):
+    touch(inside, file)
+    directory = os.path.dirname(file)
+    assert description_of(thing) == os.path.join(directory, f"{STEM}-description.txt")
+    assert description_of(directory) is None
 
 
 @pytest.mark.parametrize(

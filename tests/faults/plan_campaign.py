@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from support.assignments import topology_of
 from support.replanned_plans import continued, write_blend
-from tokshard.checks.verify.job import verify
+from tokshard.checks.commands.verify import verify
 from tokshard.checks.verify.options import VerifyOptions
 from tokshard.errors import MissingFileError, TokshardError
 from tokshard.ranks.discovery import RequestedSamples, open_sources

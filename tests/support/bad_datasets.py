@@ -180,7 +180,7 @@ def bin_of_another(directory):
 
 
 def adopted_and_changed(directory):
-    from tokshard.checks.verify.job import verify
+    from tokshard.checks.commands.verify import verify
     from tokshard.checks.verify.options import VerifyOptions
 
     prefix = foreign(directory)

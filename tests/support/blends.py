@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tokshard.checks.verify.job import verify
+from tokshard.checks.commands.verify import verify
 from tokshard.checks.verify.options import VerifyOptions
 from tokshard.samples.blend.options import BuilderConfig
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture

@@ -84,9 +84,9 @@ def _show(report: BlendReport, options: BlendOptions, following: str | None) -> 
     if report.blend is None or report.path is None:
         _show_plan(report)
         return
-    from tokshard.checks.inspect.description import describe
+    from tokshard.checks.inspect.blend_facts import describe_blend
 
-    rendering.show(describe(report))
+    rendering.show(describe_blend(report.blend, report.path))
     rendering.line()
     actions = Counter(entry.action for entry in report.entries)
     words = {"found": "reused"}

@@ -57,7 +57,7 @@ def build_indices(given: Given[BuildIndicesOptions], launch: LaunchOptions, run:
 
 
 def _show(report: BuildIndicesReport, following: str | None) -> None:
-    from tokshard.checks.inspect.description import describe
+    from tokshard.checks.inspect.packing_facts import describe_built
 
     several_lengths = len({index.plan.sequence_length for index in report.indices}) > 1
     header = ["dataset", "split", "samples", "epochs", "documents", "tokens", "index", "size"]
@@ -72,7 +72,7 @@ def _show(report: BuildIndicesReport, following: str | None) -> None:
         rows.append([*row, count(index.plan.sequence_length)] if several_lengths else row)
     rendering.table([*header, "sequence length"] if several_lengths else header, rows, left=(0, 1, 6))
     _show_epochs(report.epoch_sizes)
-    packing = describe(report)
+    packing = describe_built(report)
     rendering.line()
     rendering.show(packing)
     if packing:

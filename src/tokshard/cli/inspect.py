@@ -47,15 +47,15 @@ def inspect(options: InspectOptions, page: Page, run: CommandRun) -> None:
         tokshard inspect mix --html mix.html
     """
     if page.html is not None:
-        from tokshard.checks.inspect.job import write_inspection_page
+        from tokshard.checks.commands.inspect import write_inspection_page
 
         write_inspection_page(page.html, options, verify=page.verify)
     if run.as_json:
         run.show(tokshard.inspect(options, progress=run.progress), lambda _: None)
     else:
-        from tokshard.checks.inspect.description import describe
+        from tokshard.checks.commands.inspect import describe_path
 
-        sections = describe(options, progress=run.progress)
+        sections = describe_path(options, progress=run.progress)
         if not run.quiet:
             rendering.show(sections)
     if page.html is not None and not run.quiet:

@@ -149,9 +149,9 @@ def shard_plan(
 
 
 def _show(report: ShardPlanReport) -> None:
-    from tokshard.checks.inspect.description import describe
+    from tokshard.checks.inspect.plan_facts import describe_plan
 
-    rendering.show(describe(report.plan, charts=False))
+    rendering.show(describe_plan(report.plan, charts=False))
     if report.files is None or report.size_bytes is None:
         rendering.line("nothing was written (--dry-run)")
         return

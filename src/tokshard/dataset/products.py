@@ -9,7 +9,6 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from tokshard.core.formatting import listed
@@ -68,22 +67,6 @@ _SAMPLED: dict[Kind | None, str] = {
 _SHOWN_PREFIXES = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
-    """The product that a path names.
-
-    Attributes:
-        kind: ``"dataset"``: ``path`` is its prefix. ``"tokenizer"``: its file, directory or name.
-            ``"cache"``: the directory. ``"index"``: the path of its description, which need not exist.
-            ``"blend"``, ``"plan"``: the directory or the file. ``"rank"``: its manifest.
-            ``"export"``: the directory.
-        path: The path.
-    """
-
-    kind: Kind
-    path: str
-
-
 def kind_of(path: str) -> Kind | None:
     """Return the kind of product that a path names; None if it names none.
 
@@ -103,7 +86,7 @@ def kind_of(path: str) -> Kind | None:
         return "dataset"
     if not is_remote(path) and os.path.isdir(path):
         return next(_kinds_in(path), None)
-    if _description_of(path) is not None:
+    if description_of(path) is not None:
         return "index"
     if not fs.isfile(path):
         return None
@@ -111,8 +94,8 @@ def kind_of(path: str) -> Kind | None:
     return "rank" if RANK_NAME.fullmatch(name) else _DOCUMENTS.get(name, "tokenizer")
 
 
-def recognize(path: str) -> Product:
-    """Return the product that a path names.
+def recognize(path: str) -> Kind:
+    """Return the kind of product that a path names, strictly.
 
     Args:
         path: See :func:`kind_of`.
@@ -125,10 +108,8 @@ def recognize(path: str) -> Product:
     kind = kind_of(path)
     if kind is None:
         raise InputError(_problem(path), hint=dataset_hint(path) or _HINT)
-    if kind == "dataset":
-        return Product(kind, paths.strip_data_suffix(path))
-    if kind == "index":
-        return Product(kind, _description_of(path) or path)
+    if kind in {"dataset", "index"}:
+        return kind
     if is_remote(path) and kind != "tokenizer":
         fs.refuse_remote(path, f"a {kind} must be a local file")
     documents = [name for name in _DOCUMENTS if os.path.isfile(os.path.join(path, name))]
@@ -137,7 +118,7 @@ def recognize(path: str) -> Product:
             f"{path} is ambiguous: it holds {' and '.join(documents)}",
             hint=f"pass one of them: {os.path.join(path, documents[0])}",
         )
-    return Product(kind, path)
+    return kind
 
 
 def _problem(path: str) -> str:
@@ -176,8 +157,11 @@ def _cache_file(name: str) -> re.Match[str] | None:
     return found if found and found[3] != CACHE_LOCK else None
 
 
-def _description_of(path: str) -> str | None:
-    """Return the path of the description of the index that an existing file or a hash names."""
+def description_of(path: str) -> str | None:
+    """Return the path of the description of the index that an existing file or a hash names.
+
+    The description need not exist. None if the path names no index.
+    """
     directory, name = os.path.split(path)
     if is_remote(path):
         return None

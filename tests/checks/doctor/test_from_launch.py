@@ -14,9 +14,9 @@ import pytest
 import tokshard
 from support.index_caches import write_dataset
 from tokshard import DoctorOptions, build_indices, doctor
+from tokshard.checks.commands.verify import verify
 from tokshard.checks.doctor.from_launch import indexes_of_launch
 from tokshard.checks.doctor.launch.arguments import NO_OPTIONS, LaunchArguments, option_of
-from tokshard.checks.verify.job import verify
 from tokshard.checks.verify.options import VerifyOptions
 from tokshard.errors import MissingFileError, UsageError
 

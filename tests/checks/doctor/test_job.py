@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from support.blends import config_for
 from support.index_caches import write_dataset
+from tokshard.checks.commands.verify import verify
 from tokshard.checks.doctor.forecast import recipe_of_launch
 from tokshard.checks.doctor.job import DoctorOptions, JobDiagnosis, doctor
 from tokshard.checks.doctor.job import diagnose as diagnose_launch
@@ -27,7 +28,6 @@ from tokshard.checks.doctor.lookups import (
     candidates_of_launch,
     identifiers_of_launch,
 )
-from tokshard.checks.verify.job import verify
 from tokshard.checks.verify.options import VerifyOptions
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.pages import HOSTILE, PLAIN, SHOWN, TEXT, Page, build
+from tokshard.checks.commands.inspect import inspect, write_inspection_page
 from tokshard.checks.inspect import page as page_module
 from tokshard.checks.inspect.charts import COLORS, Markup, bars, tag
 from tokshard.checks.inspect.datasets import DatasetSummary
 from tokshard.checks.inspect.facts import describe_dataset
 from tokshard.checks.inspect.frequencies import TokenCount, TokenFrequencies
-from tokshard.checks.inspect.job import inspect, write_inspection_page
 from tokshard.checks.inspect.options import InspectOptions
 from tokshard.checks.inspect.page import page
 from tokshard.checks.verify.report import VerifiedProduct, VerifyReport

@@ -13,8 +13,8 @@ from support.mixture_data import write_mixture
 from support.pages import build
 from support.plain_datasets import Plain
 from support.sample_sources import blend_sources, document_source, index_source
+from tokshard.checks.commands.inspect import inspect, write_inspection_page
 from tokshard.checks.inspect import plan_facts
-from tokshard.checks.inspect.job import inspect, write_inspection_page
 from tokshard.checks.inspect.options import InspectOptions
 from tokshard.checks.inspect.plan_facts import describe_plan
 from tokshard.checks.inspect.plans import (

@@ -13,11 +13,11 @@ import pytest
 from support.plain_datasets import Plain
 from support.tokenize_runs import run_tokenize
 from tokshard import MergeOptions, merge
-from tokshard.checks.trace.job import trace_document, trace_items
+from tokshard.checks.commands.verify import verify
 from tokshard.checks.trace.options import parse_item
 from tokshard.checks.trace.provenance import Provenance
+from tokshard.checks.trace.queries import trace_document, trace_items
 from tokshard.checks.trace.traced_data import open_dataset
-from tokshard.checks.verify.job import verify
 from tokshard.checks.verify.options import VerifyOptions
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 

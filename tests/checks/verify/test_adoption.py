@@ -14,8 +14,8 @@ from support.file_changes import flip
 from support.plain_datasets import Plain
 from support.tokenize_runs import run_tokenize
 from tokshard import MergeOptions, merge
+from tokshard.checks.commands.verify import verify
 from tokshard.checks.verify import adoption
-from tokshard.checks.verify.job import verify
 from tokshard.checks.verify.options import VerifyOptions
 from tokshard.dataset.fingerprint import dataset_fingerprint
 from tokshard.dataset.manifest import check_sizes, read_manifest

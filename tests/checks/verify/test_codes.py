@@ -11,7 +11,7 @@ import pytest
 from support import bad_datasets, bad_exports, bad_products
 from support.bad_examples import EXAMPLES
 from tokshard.checks import doctor
-from tokshard.checks.verify.job import verify
+from tokshard.checks.commands.verify import verify
 from tokshard.checks.verify.options import LEVELS, VerifyOptions
 from tokshard.checks.verify.report import RULES
 

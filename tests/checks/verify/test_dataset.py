@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from support.tokenize_runs import run_tokenize
+from tokshard.checks.commands.verify import verify
 from tokshard.checks.verify import dataset
 from tokshard.checks.verify.context import CountingRunner, VerifyContext
-from tokshard.checks.verify.job import verify
 from tokshard.checks.verify.report import ProductFindings
 
 SIZE = 65_536

@@ -10,7 +10,7 @@ import pytest
 
 from support import bad_datasets, bad_products
 from support.file_changes import edit_manifest
-from tokshard.checks.verify.job import verify
+from tokshard.checks.commands.verify import verify
 from tokshard.checks.verify.options import VerifyOptions
 from tokshard.core.json_text import dump_json
 

@@ -119,7 +119,7 @@ def test_counts_do_not_drive_memory(tmp_path):
 
 
 def test_floating_point_datasets_are_not_sound(tmp_path):
-    from tokshard.checks.verify.job import verify
+    from tokshard.checks.commands.verify import verify
     from tokshard.checks.verify.options import VerifyOptions
 
     Plain("float32", [[[1.0, 2.0]], [[3.0]]]).write(str(tmp_path / "x"))

@@ -12,8 +12,8 @@ import pytest
 
 from support.tokenize_runs import run_tokenize
 from tokshard import MergeOptions, merge
+from tokshard.checks.commands.verify import verify
 from tokshard.checks.verify.inputs import read_units
-from tokshard.checks.verify.job import verify
 from tokshard.checks.verify.options import VerifyOptions
 from tokshard.checks.verify.report import ProductFindings
 from tokshard.dataset.manifest import read_manifest

@@ -19,9 +19,9 @@ from support.assignments import topology_of
 from support.file_changes import flip
 from support.interleaving import interleaved
 from support.tokenize_runs import run_tokenize
-from tokshard.checks.verify import blend, plan
-from tokshard.checks.verify.context import CountingRunner, spread_evenly
-from tokshard.checks.verify.job import verify
+from tokshard.checks import products
+from tokshard.checks.commands.verify import verify
+from tokshard.checks.verify.context import CountingRunner, attempt, spread_evenly
 from tokshard.checks.verify.options import VerifyOptions, parse_percent
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import InputError, StorageError, UsageError
@@ -134,9 +134,9 @@ def test_a_rank_brings_what_its_plan_reads(tmp_path):
 def test_a_product_that_cannot_be_read_at_first_is_not_sound(tmp_path, monkeypatch, thing):
     """Its indexes and datasets are not known then."""
     path = (bad_products.sound_blend if thing == "blend" else bad_products.sound_plan)(tmp_path)
-    module, name = (blend, "blend") if thing == "blend" else (plan, "plan")
-    read, left = module.read_document, [StorageError("read", path, OSError(errno.ENOMEM, "no memory"))]
-    monkeypatch.setattr(module, "read_document", lambda path: left.pop() if left else read(path))
+    name = "blend" if thing == "blend" else "plan"
+    left = [StorageError("read", path, OSError(errno.ENOMEM, "no memory"))]
+    monkeypatch.setattr(products, "attempt", lambda read, path: left.pop() if left else attempt(read, path))
 
     report = verify(VerifyOptions(path=path + thing.removeprefix(name), recursive=True))
 

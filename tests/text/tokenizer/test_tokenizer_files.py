@@ -333,7 +333,7 @@ def test_inspect_recognizes_a_directory_by_the_names_of_its_files(tmp_path):
     with pytest.raises(InputError, match="it is not a dataset, tokenizer"):
         recognize(str(tmp_path))
     (tmp_path / "merges.txt").write_text("")
-    assert recognize(str(tmp_path)).kind == "tokenizer"
+    assert recognize(str(tmp_path)) == "tokenizer"
 
 
 def test_the_first_definition_of_a_directory_is_used(tmp_path):

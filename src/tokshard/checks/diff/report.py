@@ -9,7 +9,7 @@ from typing import Any, Literal
 from tokshard.core.codec import Count, Document, Md5, Record
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch, allowed_warnings
 
-ProductKind = Literal["plan", "blend", "cache"]
+ComparedKind = Literal["plan", "blend", "cache"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class DiffReport(Document):
 
     SCHEMA = "tokshard.diff/2"
 
-    kind: ProductKind
+    kind: ComparedKind
     reads_same: bool
     same_plan: bool | None
     fields: tuple[FieldDifference, ...]
@@ -121,7 +121,7 @@ class DiffReport(Document):
 
 
 def report_of(
-    kind: ProductKind,
+    kind: ComparedKind,
     fields: tuple[FieldDifference, ...],
     parts: Sequence[StreamDifference | SplitDifference | IndexDifference],
     names: tuple[Collection[str], Collection[str]] = ((), ()),

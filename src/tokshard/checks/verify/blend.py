@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from tokshard.checks.verify.cache import EntryToVerify
 from tokshard.checks.verify.context import VerifyContext, unreadable_found
 from tokshard.checks.verify.report import ProductFindings, VerifiedProduct
 from tokshard.checks.verify.tokenizers import examine_tokenizers
@@ -17,7 +16,7 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
 from tokshard.samples.blend.certificate import Certificate, SourceArrays, measure
-from tokshard.samples.blend.document import DOCUMENT_NAME, BlendDocument, BlendSource, BlendSplit
+from tokshard.samples.blend.document import BlendDocument, BlendSource, BlendSplit
 from tokshard.samples.index.description import BlendedDescription, read_description
 from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.npy import map_npy, read_spec
@@ -29,25 +28,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def read_document(path: str) -> BlendDocument | TokshardError:
-    """Return the document of a blend, or the error of reading it."""
-    try:
-        return BlendDocument.read(path)
-    except (InputError, IntegrityError, StorageError) as error:
-        return error
+def verify_blend(
+    path: str, document: BlendDocument | TokshardError, context: VerifyContext
+) -> VerifiedProduct:
+    """Verify a blend, given its document or the error of reading it.
 
-
-def verify_blend(path: str, context: VerifyContext, sound_entries: Collection[str]) -> VerifiedProduct:
-    """Verify a blend.
-
-    Args:
-        path: The document or its directory.
-        context: The context.
-        sound_entries: The real paths of the descriptions of indexes without problems: a certificate is
-            measured again only from such.
+    Its certificate is measured again only from indexes that are sound in the context.
     """
-    document = read_document(path)
-    findings = ProductFindings("blend", os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path)
+    findings = ProductFindings("blend", path)
     if isinstance(document, TokshardError):
         findings.find_error("blend-damaged", document, path=findings.path)
         return findings.close()
@@ -64,7 +52,7 @@ def verify_blend(path: str, context: VerifyContext, sound_entries: Collection[st
     if context.reaches("deep") and not missing:
         for name, split in document.splits.items():
             files = [*split.sources, *([] if split.order is None else [split.order])]
-            if all(os.path.realpath(names.description) in sound_entries for names in files):
+            if all(os.path.realpath(names.description) in context.sound_indexes for names in files):
                 with unreadable_found(findings, findings.path):
                     _examine_order(name, split, findings)
                     _examine_certificate(name, split, document.sequence_length, findings)
@@ -79,13 +67,13 @@ def _recorded(document: BlendDocument) -> dict[str, DatasetTokenizer | None]:
     }
 
 
-def entries_of(document: BlendDocument) -> Iterator[EntryToVerify]:
-    """Yield the entries of caches that a blend reads."""
+def entries_of(document: BlendDocument) -> Iterator[tuple[CacheEntry, str | None]]:
+    """Yield the entries of caches that a blend reads, and the path prefix of the dataset of each index."""
     for split in document.splits.values():
         for source in split.sources:
-            yield EntryToVerify(_entry(source.index), source.prefix)
+            yield _entry(source.index), source.prefix
         if split.order is not None:
-            yield EntryToVerify(_entry(split.order.index))
+            yield _entry(split.order.index), None
 
 
 def _entry(path_prefix: str) -> CacheEntry:

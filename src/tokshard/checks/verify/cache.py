@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,31 +59,20 @@ _CODES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class EntryToVerify:
-    """An entry of a cache, with its dataset if it is known from elsewhere than its description."""
-
-    entry: CacheEntry
-    prefix: str | None = None
-
-
-def dataset_of(wanted: EntryToVerify) -> str | None:
+def dataset_of(entry: CacheEntry) -> str | None:
     """Return the path prefix of the dataset that an index was built from; None if it cannot be found."""
-    if wanted.prefix is not None:
-        return wanted.prefix
     try:
-        description = read_description(wanted.entry.description_path)
+        description = read_description(entry.description_path)
     except (InputError, IntegrityError, StorageError, OSError) as error:
         raise_exhaustion(error)
         return None
     if not isinstance(description, GPTDatasetDescription):
         return None
-    return _local(wanted.entry.directory, description.dataset_path)
+    return _local(entry.directory, description.dataset_path)
 
 
-def verify_entry(wanted: EntryToVerify, context: VerifyContext) -> VerifiedProduct:
-    """Verify one entry of a cache."""
-    entry = wanted.entry
+def verify_entry(entry: CacheEntry, prefix: str | None, context: VerifyContext) -> VerifiedProduct:
+    """Verify one entry of a cache; ``prefix``: its dataset, if a blend or a plan names it."""
     path = entry.description_path
     findings = ProductFindings("index", path)
     before = state(path)
@@ -97,7 +85,7 @@ def verify_entry(wanted: EntryToVerify, context: VerifyContext) -> VerifiedProdu
             _examine_digests(found, found.sidecar, findings, context)
     description = found.description
     if isinstance(description, GPTDatasetDescription):
-        _examine_origin(wanted, found, description, findings, context)
+        _examine_origin(prefix, found, description, findings, context)
     elif description is not None and context.reaches("deep") and len(found.specs) == len(entry.arrays):
         with unreadable_found(findings, path):
             compare_blend(entry, description, findings)
@@ -105,7 +93,10 @@ def verify_entry(wanted: EntryToVerify, context: VerifyContext) -> VerifiedProdu
     # A process that replaces an entry removes its description first and writes it last.
     if found.replaced or state(path) != before:
         findings.find_changed()
-    return findings.close()
+    product = findings.close()
+    if product.sound:
+        context.sound_indexes.add(os.path.realpath(path))
+    return product
 
 
 def _report_condition(found: Examination, findings: ProductFindings) -> None:
@@ -142,14 +133,14 @@ def _examine_digests(
 
 
 def _examine_origin(
-    wanted: EntryToVerify,
+    prefix: str | None,
     found: Examination,
     description: GPTDatasetDescription,
     findings: ProductFindings,
     context: VerifyContext,
 ) -> None:
-    entry, sidecar = wanted.entry, found.sidecar
-    prefix = wanted.prefix or _local(entry.directory, description.dataset_path)
+    entry, sidecar = found.entry, found.sidecar
+    prefix = prefix or _local(entry.directory, description.dataset_path)
     if prefix is None or not IndexedDataset.exists(prefix):
         text = f"the dataset {prefix or description.dataset_path} was not found and not compared"
         findings.find("cache-alone", text)

@@ -105,6 +105,7 @@ class VerifyContext:
         share: The share of large pieces whose digests are checked; None for all.
         tokenizer: The tokenizer that was given, or None.
         adopt: Whether to write a manifest for datasets that have none.
+        sound_indexes: The real paths of the descriptions of the indexes that were found to be sound.
         fingerprints: What is known of datasets, by prefix: a fingerprint, or why there is none.
     """
 
@@ -113,6 +114,7 @@ class VerifyContext:
     share: Fraction | None = None
     tokenizer: Tokenizer | None = None
     adopt: bool = False
+    sound_indexes: set[str] = field(default_factory=set)
     fingerprints: dict[str, DatasetFingerprint | TokshardError] = field(default_factory=dict)
 
     def reaches(self, level: Level) -> bool:
@@ -122,6 +124,10 @@ class VerifyContext:
     def selected(self, count: int) -> list[int]:
         """Return which of ``count`` pieces belong to the share; see :func:`spread_evenly`."""
         return spread_evenly(count, self.share)
+
+    def part_of(self, size_bytes: int) -> int:
+        """Return how many of so many bytes belong to the share."""
+        return size_bytes if self.share is None else int(size_bytes * self.share)
 
     def fingerprint(self, prefix: str) -> DatasetFingerprint:
         """Return the fingerprint of a dataset, taken once: its index is read whole.
@@ -174,6 +180,14 @@ def spread_evenly(count: int, share: Fraction | None) -> list[int]:
         return list(range(count))
     found = [place for place in range(count) if (place + 1) * share // 1 > place * share // 1]
     return found or list(range(count))[-1:]
+
+
+def attempt(read: Callable[[str], Result], path: str) -> Result | TokshardError:
+    """Return what a function reads from a path, or the error of reading it."""
+    try:
+        return read(path)
+    except (InputError, IntegrityError, StorageError) as error:
+        return error
 
 
 @contextmanager

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokshard.checks.verify.cache import EntryToVerify
 from tokshard.checks.verify.context import VerifyContext, unreadable_found
 from tokshard.checks.verify.report import ProductFindings, VerifiedProduct
 from tokshard.checks.verify.tokenizers import examine_tokenizers
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, TokshardError
 from tokshard.ranks.history import reweighting_of, stops_of
 from tokshard.ranks.locator import Locator
-from tokshard.ranks.plan import PLAN_NAME, Plan, Stream, read_plan
+from tokshard.ranks.plan import Plan, Stream
 from tokshard.ranks.ranks import check_ranks, rank_name, read_rank
 from tokshard.ranks.sources import CachedArrays, DatasetReference, FileFingerprint
 from tokshard.ranks.summary import check_partition
@@ -34,55 +32,46 @@ if TYPE_CHECKING:
 _BLOCK = 1 << 18
 
 
-def read_document(path: str) -> Plan | TokshardError:
-    """Return a plan, or the error of reading it."""
-    try:
-        return read_plan(path)
-    except (InputError, IntegrityError, StorageError) as error:
-        return error
+PlanReading = tuple[tuple[int | str, ...] | None, Plan | TokshardError]
+"""The state of the file of a plan, and the plan or the error of reading it after that."""
 
 
-def verify_plan(path: str, context: VerifyContext) -> VerifiedProduct:
+def verify_plan(path: str, reading: PlanReading, context: VerifyContext) -> VerifiedProduct:
     """Verify a plan with the manifests of all its ranks; the indexes it reads are separate products."""
-    directory = path if os.path.isdir(path) else os.path.dirname(path)
-    findings = ProductFindings("plan", os.path.join(directory, PLAN_NAME))
-    with _changes_found(findings, findings.path):
-        plan = read_document(findings.path)
-        if isinstance(plan, TokshardError):
-            findings.find_error("plan-damaged", plan, path=findings.path)
-        else:
-            findings.counts["ranks"] = plan.topology.world_size
-            for rank, error in check_ranks(plan, directory):
-                _find_rank(os.path.join(directory, rank_name(rank)), error, findings)
-            _examine_reads(plan, findings, context)
-    return findings.close()
+    findings = ProductFindings("plan", path)
+    _, plan = reading
+    if isinstance(plan, Plan):
+        directory = os.path.dirname(path)
+        findings.counts["ranks"] = plan.topology.world_size
+        for rank, error in check_ranks(plan, directory):
+            _find_rank(os.path.join(directory, rank_name(rank)), error, findings)
+    return _verified_reads(path, reading, findings, context)
 
 
-def verify_rank(path: str, context: VerifyContext) -> VerifiedProduct:
+def verify_rank(path: str, plan_path: str, reading: PlanReading, context: VerifyContext) -> VerifiedProduct:
     """Verify the manifest of one rank, and the files that its plan reads."""
     findings = ProductFindings("rank", path)
-    directory = os.path.dirname(path) or "."
-    plan_path = os.path.join(directory, PLAN_NAME)
-    with _changes_found(findings, plan_path):
-        plan = read_document(directory)
-        if isinstance(plan, TokshardError):
-            findings.find_error("plan-damaged", plan, path=os.path.join(os.path.dirname(path), PLAN_NAME))
-        else:
-            try:
-                read_rank(path)
-            except TokshardError as error:
-                _find_rank(path, error, findings)
-            _examine_reads(plan, findings, context)
-    return findings.close()
+    _, plan = reading
+    if isinstance(plan, Plan):
+        try:
+            read_rank(path)
+        except TokshardError as error:
+            _find_rank(path, error, findings)
+    return _verified_reads(plan_path, reading, findings, context)
 
 
-@contextmanager
-def _changes_found(findings: ProductFindings, path: str) -> Iterator[None]:
+def _verified_reads(
+    path: str, reading: PlanReading, findings: ProductFindings, context: VerifyContext
+) -> VerifiedProduct:
+    before, plan = reading
+    if isinstance(plan, TokshardError):
+        findings.find_error("plan-damaged", plan, path=path)
+    else:
+        _examine_reads(plan, findings, context)
     # When a plan is replaced, its document is removed first and written last.
-    before = state(path)
-    yield
     if state(path) != before:
         findings.find_changed()
+    return findings.close()
 
 
 def _find_rank(path: str, error: TokshardError, findings: ProductFindings) -> None:
@@ -157,15 +146,15 @@ def _examine_dataset(dataset: DatasetReference, findings: ProductFindings, conte
         findings.find("plan-file-changed", text, path=dataset.path_prefix)
 
 
-def entries_of(plan: Plan) -> Iterator[EntryToVerify]:
-    """Yield the entries of caches that a plan reads."""
+def entries_of(plan: Plan) -> Iterator[tuple[CacheEntry, str | None]]:
+    """Yield the entries of caches that a plan reads, and the path prefix of the dataset of each index."""
     for stream in plan.streams.values():
         for dataset in stream.source.datasets:
             if dataset.index is not None:
-                yield EntryToVerify(_entry(dataset.index.files), dataset.path_prefix)
+                yield _entry(dataset.index.files), dataset.path_prefix
         order = stream.source.order
         if order is not None and order.kind == BlendedDescription.CLASS:
-            yield EntryToVerify(_entry(order))
+            yield _entry(order), None
 
 
 def _entry(files: CachedArrays) -> CacheEntry:

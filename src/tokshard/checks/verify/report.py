@@ -15,6 +15,7 @@ from tokshard.core.codec import Amount, Count, Document, Record
 from tokshard.core.findings import Finding, FindingCollector, FindingRule
 from tokshard.core.formatting import count, counted
 from tokshard.core.presentation import Section, Table
+from tokshard.dataset.products import Kind
 from tokshard.errors import OlderVersionError, TokshardError
 
 _SHOWN_FINDINGS = 1000
@@ -212,7 +213,6 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
 )
 
 
-ProductKind = Literal["dataset", "index", "blend", "plan", "rank", "export"]
 TokenRole = Literal["eod", "prefix", "suffix", "unknown"]
 
 
@@ -242,7 +242,7 @@ class SpecialTokenAudit(Record):
 class VerifiedProduct(Record):
     """One product that was examined."""
 
-    kind: ProductKind
+    kind: Kind
     path: str
     sound: bool
     counts: dict[str, int]
@@ -292,7 +292,7 @@ class VerifyReport(Document):
 class ProductFindings(FindingCollector):
     """Findings about one product of a kind that can be verified."""
 
-    def __init__(self, kind: ProductKind, path: str) -> None:
+    def __init__(self, kind: Kind, path: str) -> None:
         super().__init__(RULES, path)
         self.kind = kind
         self.special_tokens: SpecialTokenAudit | None = None

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support import traced as support
 from support.assignments import topology_of
 from support.replanned_plans import continued
-from tokshard.checks.trace.job import trace_items, trace_sample, trace_step
 from tokshard.checks.trace.options import TraceItem
+from tokshard.checks.trace.queries import trace_items, trace_sample, trace_step
 from tokshard.checks.trace.reads import stages_of
 from tokshard.checks.trace.traced_data import TracedData, TracedStream
 from tokshard.ranks.options import BatchSizes

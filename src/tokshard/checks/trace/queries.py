@@ -1,4 +1,4 @@
-"""Tracing through a plan, a blend, an index or a dataset: from samples to records, and back."""
+"""From samples to records, and back, through a plan, a blend, an index or a dataset."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Concatenate, Literal, ParamSpec, TypeVar
 import numpy as np
 
 from tokshard.checks.trace.contents import DatasetContents, StreamContents
-from tokshard.checks.trace.options import TraceItem, TraceOptions
+from tokshard.checks.trace.options import TraceItem
 from tokshard.checks.trace.provenance import Provenance
 from tokshard.checks.trace.reads import DocumentId, find_reads
 from tokshard.checks.trace.report import (
@@ -20,13 +20,11 @@ from tokshard.checks.trace.report import (
     TracedItem,
     TraceDocumentReport,
     TraceReadsReport,
-    TraceReport,
     TraceSamplesReport,
 )
 from tokshard.checks.trace.sequence_table import SequenceTable
-from tokshard.checks.trace.traced_data import TracedData, open_dataset, open_plan, open_samples
+from tokshard.checks.trace.traced_data import TracedData
 from tokshard.core.formatting import counted
-from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.fingerprint import unchanged
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.samples.index.splits import TRAIN
@@ -35,50 +33,6 @@ from tokshard.storage.paths import idx_path
 
 Arguments = ParamSpec("Arguments")
 Report = TypeVar("Report")
-
-
-def trace(options: TraceOptions, *, progress: Progress | None = None) -> TraceReport:
-    """Trace a step, a sample or a document to its records, or lines and documents to their reads.
-
-    Args:
-        options: What to trace, and through what.
-        progress: Receives the activities.
-
-    Returns:
-        A :class:`~tokshard.checks.trace.report.TraceSamplesReport` for a step or a sample, a
-        :class:`~tokshard.checks.trace.report.TraceDocumentReport` for a document, a
-        :class:`~tokshard.checks.trace.report.TraceReadsReport` for items.
-
-    Raises:
-        UsageError: There is no such stream, step, rank, sample or document.
-        InputError: A dataset was changed while it was read, or the list cannot be read.
-        MissingFileError: A file is missing.
-        IntegrityError: A file is damaged, or has changed since the plan was made.
-    """
-    with reporting(progress) as listener:
-        return _trace(options, listener)
-
-
-def _trace(options: TraceOptions, progress: Progress) -> TraceReport:
-    items = options.parsed_items()
-    kind, path = options.through
-    stream = options.split if options.query == "source" else options.split or TRAIN
-    progress.start(f"reading the {kind}")
-    if kind == "plan":
-        data = open_plan(path, options.moved)
-    elif kind == "dataset":
-        data = open_dataset(path)
-    else:
-        data = open_samples(path, kind, split=stream, path_as=options.path_as)
-    progress.start("tracing")
-    if items:
-        streams = None if stream is None else [stream]
-        return trace_items(data, items, streams=streams, consumed_samples=options.consumed_samples)
-    if options.document is not None:
-        return trace_document(data, options.document, tokenizer=options.tokenizer)
-    if options.step is not None:
-        return trace_step(data, stream or TRAIN, options.step, options.rank, tokenizer=options.tokenizer)
-    return trace_sample(data, stream or TRAIN, options.sample or 0, tokenizer=options.tokenizer)
 
 
 def _of_unchanged_datasets(

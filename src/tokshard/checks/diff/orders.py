@@ -1,4 +1,4 @@
-"""Comparison of two plans, two blends or two index caches."""
+"""Comparison of two blends or two index caches, sample by sample."""
 
 from __future__ import annotations
 
@@ -9,23 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.checks.diff.options import DiffOptions
-from tokshard.checks.diff.plans import diff_plans
 from tokshard.checks.diff.report import (
     DiffReport,
     FieldDifference,
     IndexDifference,
-    ProductKind,
     SourceDifference,
     SplitDifference,
     different_fields,
     report_of,
 )
 from tokshard.core.codec import encode
-from tokshard.core.progress import Progress, reporting
-from tokshard.dataset.products import DESCRIPTION_SUFFIX, kind_of, recognize
-from tokshard.errors import InputError, IntegrityError, UsageError
-from tokshard.ranks.plan import read_plan
+from tokshard.dataset.products import DESCRIPTION_SUFFIX
+from tokshard.errors import IntegrityError, UsageError
 from tokshard.samples.blend.document import BlendDocument, BlendSource, BlendSplit
 from tokshard.samples.index.description import (
     BlendedDescription,
@@ -47,63 +42,12 @@ if TYPE_CHECKING:
 _BLOCK = 1 << 20
 
 
-def diff(
-    a: str | os.PathLike[str],
-    b: str | os.PathLike[str],
-    options: DiffOptions | None = None,
-    *,
-    progress: Progress | None = None,
-) -> DiffReport:
-    """Compare two plans, two blends, or two index caches (or two descriptions in caches).
-
-    Args:
-        a: The first: its directory, ``plan.json``, ``blend.json`` or a ``description.txt``.
-        b: The second, of the same kind.
-        options: Which steps of plans to compare.
-        progress: Receives the activity.
-
-    Raises:
-        UsageError: The kinds differ, or options for plans are passed for other products.
-        MissingFileError, InputError: A path is none of these, or a file does not exist.
-        IntegrityError, StorageError: A file is damaged or cannot be read.
-    """
-    with reporting(progress) as listener:
-        listener.start("comparing")
-        return _diff(os.fspath(a), os.fspath(b), options)
-
-
-def _diff(first: str, second: str, options: DiffOptions | None) -> DiffReport:
-    kind, other = _compared_kind(first), _compared_kind(second)
-    if kind != other:
-        raise UsageError(f"cannot compare a {kind} with a {other}: {first} and {second}")
-    if kind == "plan":
-        return diff_plans(read_plan(first), read_plan(second), options)
-    if options not in {None, DiffOptions()}:
-        raise UsageError("--steps and --first require plans")
-    if kind == "blend":
-        return _diff_blends(BlendDocument.read(first), BlendDocument.read(second))
-    return _diff_caches(recognize(first).path, recognize(second).path)
-
-
-def _compared_kind(path: str) -> ProductKind:
-    match kind_of(path):
-        case "plan" | "rank":
-            return "plan"
-        case "blend":
-            return "blend"
-        case "cache" | "index":
-            return "cache"
-    raise InputError(
-        f"cannot compare {path}: it is not a plan, blend or index cache",
-        hint="pass a directory, or a plan.json, blend.json or description.txt",
-    )
-
-
 def _fields(found: Sequence[Difference]) -> tuple[FieldDifference, ...]:
     return tuple(FieldDifference(*difference) for difference in found)
 
 
-def _diff_blends(a: BlendDocument, b: BlendDocument) -> DiffReport:
+def diff_blends(a: BlendDocument, b: BlendDocument) -> DiffReport:
+    """Compare two blends."""
     # The packing of each source is compared instead.
     builders = (encode(replace(blend.builder, packing=None)) for blend in (a, b))
     fields = different_fields(*builders)
@@ -180,7 +124,13 @@ def _hash_fields(a: BlendSplit, b: BlendSplit) -> list[Difference]:
     return [("sources", len(a.sources), len(b.sources))]
 
 
-def _diff_caches(a: str, b: str) -> DiffReport:
+def diff_caches(a: str, b: str) -> DiffReport:
+    """Compare two caches, or two indexes of caches by their descriptions.
+
+    Raises:
+        UsageError: One is a cache and the other an index.
+        IntegrityError, StorageError: A file is damaged or cannot be read.
+    """
     single = [path.endswith(DESCRIPTION_SUFFIX) for path in (a, b)]
     if single[0] != single[1]:
         raise UsageError("cannot compare a description with a whole cache")

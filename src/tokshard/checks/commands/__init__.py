@@ -1,0 +1,1 @@
+"""Loops over products: the public functions inspect, verify, trace and diff."""
