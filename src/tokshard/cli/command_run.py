@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, NoReturn, Protocol, TypeVar
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -16,21 +16,12 @@ from tokshard.cli import failures, rendering, terminal
 from tokshard.cli.help_page import MESSAGES
 from tokshard.cli.meters import make_meter
 from tokshard.core.options import RUN, Option, Options
+from tokshard.core.presentation import Section
 from tokshard.core.progress import Progress
 from tokshard.errors import OlderVersionWarning
 
 FOUND_PROBLEMS = 1
 """The exit code of a command that succeeded and found problems or differences."""
-
-
-class Report(Protocol):
-    """A result that is a JSON document, too."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the document."""
-
-
-ReportT = TypeVar("ReportT", bound=Report)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +61,12 @@ class CommandRun(Options):
         if hint is not None:
             rendering.tell(f"hint: {hint}")
 
-    def show(self, report: ReportT, view: Callable[[ReportT], object]) -> None:
-        """Print a result: as JSON, by ``view``, or not at all."""
+    def show(self, report: Any, view: Callable[[Any], Sequence[Section] | None] | None = None) -> None:
+        """Print a result: as JSON, as sections (its own if there is no ``view``), or not at all."""
         if self.as_json:
             terminal.say_json(report.to_json())
         elif not self.quiet:
-            view(report)
+            rendering.show((view(report) if view else report.sections()) or ())
 
     def found_problems(self) -> NoReturn:
         """End with exit code 1."""

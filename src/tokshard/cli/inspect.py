@@ -51,7 +51,7 @@ def inspect(options: InspectOptions, page: Page, run: CommandRun) -> None:
 
         write_inspection_page(page.html, options, verify=page.verify)
     if run.as_json:
-        run.show(tokshard.inspect(options, progress=run.progress), lambda _: None)
+        run.show(tokshard.inspect(options, progress=run.progress), lambda _: ())
     else:
         from tokshard.checks.commands.inspect import describe_path
 

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tokshard.core.codec import Count, Document, Md5, Record
+from tokshard.core.formatting import count, counted, shown_path
+from tokshard.core.presentation import Section, Table
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch, allowed_warnings
 
 ComparedKind = Literal["plan", "blend", "cache"]
+_SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,14 @@ class FieldDifference(Record):
     field: str
     a: Any
     b: Any
+
+    def __str__(self) -> str:
+        return f"  {self.field}: {_shortened(self.a)} -> {_shortened(self.b)}"
+
+
+def _shortened(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def different_fields(a: dict[str, Any], b: dict[str, Any]) -> tuple[FieldDifference, ...]:
@@ -37,6 +48,30 @@ class SourceDifference(Record):
     moved: Count
     added: Count
     removed: Count
+
+
+def _section(
+    part: StreamDifference | SplitDifference | IndexDifference,
+    title: str,
+    lines: Sequence[str],
+    sources: Sequence[SourceDifference] = (),
+) -> Section:
+    names = ("same", "moved", "added", "removed")
+    rows = [
+        (shown_path(source.dataset), *(count(getattr(source, name)) for name in names)) for source in sources
+    ]
+    table = [Table(("dataset", *names), rows)] if rows else []
+    return Section(title, [*map(str, part.fields), *lines, *table])
+
+
+def _samples_title(part: SplitDifference | IndexDifference) -> str:
+    return f"{part.name}: {count(part.samples[0])} and {count(part.samples[1])} samples"
+
+
+def _first_sample(part: SplitDifference | IndexDifference) -> str:
+    if part.first_sample is None:
+        return "every sample that both have is the same"
+    return f"first sample that differs: {count(part.first_sample)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +101,17 @@ class StreamDifference(Record):
         """True if the steps that were compared hold the same samples, and both end together."""
         return self.first_step is None and self.compared[0] == self.compared[1]
 
+    def section(self) -> Section:
+        """Return the differences for people."""
+        line, step = "every step that both have holds the same samples", self.first_step
+        if step is not None:
+            line = (
+                f"first step that differs: {count(step.a)} of A, {count(step.b)} of B, at "
+                f"{count(step.consumed_samples)} consumed samples"
+            )
+        title = f"{self.name}, starting at {count(self.start)} consumed samples"
+        return _section(self, title, [line], self.sources)
+
 
 @dataclass(frozen=True, slots=True)
 class SplitDifference(Record):
@@ -83,6 +129,10 @@ class SplitDifference(Record):
     def reads_same(self) -> bool:
         """True if both hold the same samples."""
         return self.first_sample is None and self.samples[0] == self.samples[1]
+
+    def section(self) -> Section:
+        """Return the differences for people."""
+        return _section(self, _samples_title(self), [_first_sample(self)], self.sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +153,13 @@ class IndexDifference(Record):
         """True if all samples begin at the same tokens."""
         return self.first_sample is None and self.samples[0] == self.samples[1]
 
+    def section(self) -> Section:
+        """Return the differences for people."""
+        first, second = self.hashes
+        hashes = f"same hash {first}" if first == second else f"hashes {first} and {second}"
+        same = f"{counted(self.same, 'sample is', 'samples are')} the same at the same position"
+        return _section(self, _samples_title(self), [hashes, _first_sample(self), same])
+
 
 @dataclass(frozen=True, slots=True)
 class DiffReport(Document):
@@ -118,6 +175,17 @@ class DiffReport(Document):
     only_in_a: tuple[str, ...]
     only_in_b: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+
+    def sections(self) -> list[Section]:
+        """Return the differences for people."""
+        same = [] if self.same_plan is None else ["the same plan" if self.same_plan else "two plans"]
+        only = [
+            f"only in {letter}: {name}"
+            for letter, names in (("A", self.only_in_a), ("B", self.only_in_b))
+            for name in names
+        ]
+        summary = Section("", [*same, *map(str, self.fields), *only])
+        return [*([summary] if summary.blocks else []), *(part.section() for part in self.parts)]
 
 
 def report_of(

@@ -6,6 +6,7 @@ for missing ones finds the fields of the description that differ from the neares
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -37,8 +38,10 @@ from tokshard.checks.doctor.options import DoctorOptions
 from tokshard.checks.doctor.packing import common_packing, findings_of_packing, packed_prefixes
 from tokshard.checks.doctor.tokenizers import findings_of_tokenizers, read_launch_tokenizer
 from tokshard.core.codec import Document, Record
-from tokshard.core.findings import Finding
+from tokshard.core.findings import Finding, finding_lines
+from tokshard.core.formatting import count, counted
 from tokshard.core.path_mapping import PathMapping
+from tokshard.core.presentation import Section
 from tokshard.samples.blend.options import BuilderConfig
 from tokshard.samples.blend.plan import PlannedSplit, SplitPlan, shortfall_of
 from tokshard.samples.index.options import IndexRequest
@@ -46,6 +49,12 @@ from tokshard.samples.index.packing import Packing, pack_words
 from tokshard.samples.index.sizes import Sizes
 
 _SHOWN_SOURCES = 5
+_SHOWN_LOOKUPS = 12
+_KINDS = {
+    "single": "one dataset",
+    "exhaustive": "every sample of",
+    "proportional": "proportional blend of",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,51 @@ class JobDiagnosis(Record):
         """Whether nothing that was checked is wrong."""
         return not any(finding.is_problem for finding in self.findings)
 
+    @property
+    def title(self) -> str:
+        """The program and its line in the script."""
+        return ("" if self.line is None else f"line {self.line}: ") + (self.program or "the job")
+
+    def sections(self, title: str = "") -> list[Section]:
+        """Return the diagnosis for people."""
+        sections = [Section(title, list(self._data_lines()))]
+        if self.lookups:
+            missing_first = sorted(self.lookups, key=lambda lookup: lookup.condition == "fresh")
+            lines = [line for lookup in missing_first[:_SHOWN_LOOKUPS] for line in lookup.lines()]
+            if len(missing_first) > _SHOWN_LOOKUPS:
+                lines.append(f"  and {len(missing_first) - _SHOWN_LOOKUPS} more (--json lists all)")
+            sections.append(Section(f"cache files, by the names of {self.tokenizer.label}:", lines))
+        lines = list(finding_lines(self.findings))
+        for check in self.skipped:
+            lines.append(f"not checked: {check.check}: {check.reason}")
+            lines += [f"  hint: {check.hint}"] if check.hint else []
+        return [*sections, Section("", [*lines, *_verdict(self, len(self.lookups))])]
+
+    def _data_lines(self) -> Iterator[str]:
+        parts = []
+        if (processes := self.arguments.get("world_size")) is not None:
+            parts.append(counted(processes, "process", "processes"))
+        if self.data_parallel_size is not None:
+            parts.append(counted(self.data_parallel_size, "data-parallel rank"))
+        if self.batch_size is not None:
+            parts.append(f"batches of {count(self.batch_size)}")
+        if self.sequence_length is not None:
+            parts.append(f"samples of {count(self.sequence_length)} tokens")
+        yield f"job: {', '.join(parts) or 'unknown'}"
+        if self.sizes is not None:
+            requests = {name: getattr(self.sizes, name) for name in ("train", "valid", "test")}
+            sizes = (
+                f"{name} {'one epoch of' if size is None else count(size)}" for name, size in requests.items()
+            )
+            yield f"requests: {', '.join(sizes)} samples"
+        for split in self.splits:
+            if not split.sources:
+                yield f"{split.name}: unknown, see below"
+                continue
+            kind = _KINDS.get(split.kind, "weighted blend of")
+            datasets = "" if split.kind == "single" else f" {counted(len(split.sources), 'dataset')}"
+            yield f"{split.name}: {kind}{datasets}, {counted(split.samples, 'sample')}"
+
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport(Document):
@@ -92,6 +146,35 @@ class DoctorReport(Document):
     def skipped(self) -> tuple[SkippedCheck, ...]:
         """The skipped checks of all jobs, each once."""
         return tuple(dict.fromkeys(skipped for job in self.jobs for skipped in job.skipped))
+
+    def sections(self) -> list[Section]:
+        """Return the diagnosis of all jobs for people."""
+        if len(self.jobs) == 1:
+            return self.jobs[0].sections()
+        titles = [f"job {number} of {len(self.jobs)}, {job.title}" for number, job in enumerate(self.jobs, 1)]
+        diagnoses = [job.sections(title) for job, title in zip(self.jobs, titles, strict=True)]
+        lookups = sum(len(job.lookups) for job in self.jobs)
+        verdict = Section("", list(_verdict(self, lookups)))
+        return [*(section for diagnosis in diagnoses for section in diagnosis), verdict]
+
+    def command_sections(self) -> list[Section]:
+        """Return the launch commands as they were understood."""
+        lines = []
+        for job in self.jobs:
+            lines += [f"# {job.title}"] if len(self.jobs) > 1 else []
+            lines.append(job.command or json.dumps(job.arguments, ensure_ascii=False))
+        return [Section("", lines)]
+
+
+def _verdict(diagnosis: JobDiagnosis | DoctorReport, lookups: int) -> Iterator[str]:
+    checks = f"{counted(len(diagnosis.skipped), 'check was', 'checks were')} skipped"
+    if not diagnosis.healthy:
+        yield from [checks] if diagnosis.skipped else []
+    elif diagnosis.skipped:
+        yield f"everything checked is fine; {checks}"
+    else:
+        found = counted(lookups, "cached index", "cached indexes")
+        yield f"no problems found: the job will find its {found}"
 
 
 def doctor(job: str | os.PathLike[str] | DoctorOptions) -> DoctorReport:
@@ -317,8 +400,8 @@ def _of_cache(
         if those:
             names = ", ".join(f"{lookup.split} of {lookup.name}" for lookup in those[:3])
             more = f" and {len(those) - 3} more" if len(those) > 3 else ""
-            count = f"{len(those)} of {len(lookups)} sets of files ({names}{more})"
-            yield Finding(code, severity, text.format(count), hint)
+            sets = f"{len(those)} of {len(lookups)} sets of files ({names}{more})"
+            yield Finding(code, severity, text.format(sets), hint)
 
 
 def _of_tokenizer(names: TokenizerNames, *, is_named: bool) -> Iterator[Result]:

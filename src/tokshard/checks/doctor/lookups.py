@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from tokshard.checks.doctor.options import DoctorOptions
 from tokshard.core.codec import Md5, Record
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS
 from tokshard.core.path_mapping import PathMapping
+from tokshard.core.presentation import first_lines
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
 from tokshard.errors import StorageError, UsageError
 from tokshard.samples.blend.plan import SplitPlan
@@ -30,6 +32,8 @@ from tokshard.samples.index.options import IndexRequest
 from tokshard.samples.index.packing import Packing
 from tokshard.samples.index.planned_indexes import plan_indexes
 
+_SHOWN_DIFFERENCES = 6
+_SHOWN_VALUE = 60
 _PLACE = re.compile(r"\[\d+\]")
 
 
@@ -40,6 +44,14 @@ class LookupDifference(Record):
     field: str
     wanted: Any
     found: Any
+
+    def __str__(self) -> str:
+        return f"{self.field}: job {_shortened(self.wanted)}, cache {_shortened(self.found)}"
+
+
+def _shortened(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_VALUE else text[:_SHOWN_VALUE] + "..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +94,16 @@ class CacheLookup(Record):
     def will_be_found(self) -> bool:
         """True if Megatron will use the files: it only checks that they exist."""
         return all(map(os.path.isfile, self.files))
+
+    def lines(self) -> Iterator[str]:
+        """Return the entry for people: its state, its name, and the most similar entry."""
+        reason = "" if self.condition in {"fresh", "missing"} else f": it {self.detail}"
+        yield f"  {self.condition or 'unknown':<8} {self.split} of {self.name}{reason}"
+        yield f"           {self.stem}-*"
+        if self.nearest is not None:
+            yield f"           most similar entry: {os.path.basename(self.nearest.path)}"
+            lines = [f"             {difference}" for difference in self.nearest.differences]
+            yield from first_lines(lines, _SHOWN_DIFFERENCES, "             and {} more")
 
 
 @dataclass(frozen=True, slots=True)

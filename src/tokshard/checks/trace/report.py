@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tokshard.core.codec import Count, Document, Positive, Record, Sha256
+from tokshard.core.formatting import count, counted, listed, shown_path
+from tokshard.core.presentation import Block, FactList, Section, Table
 from tokshard.dataset.plan import InputFormat
+
+_SHOWN_SAMPLES = 16
+_SHOWN_READS = 20
+_SHOWN_ITEMS = 50
+_SHOWN_RANKS = 8
+_SHOWN_ID = 12
+_SHOWN_TEXT = 48
 
 TraceKind = Literal["plan", "blend", "index", "dataset"]
 ItemStatus = Literal["read", "unread", "found", "rejected", "not-found"]
@@ -56,6 +66,19 @@ class TraceDocumentReport(Document):
     text: str | None
     warnings: tuple[str, ...] | None = None
 
+    def sections(self) -> list[Section]:
+        """Return the document for people."""
+        detail = self.detail if self.origin is None else self.origin.detail
+        facts = [
+            ("document", f"{count(self.document)} of {shown_path(self.dataset)}"),
+            ("tokens", f"{count(self.tokens)} in {counted(self.sequences, 'sequence')}"),
+            ("origin", _item(self.origin)),
+            *([("", detail)] if detail else []),
+            ("text", "pass --tokenizer to see it" if self.text is None else ""),
+        ]
+        text = [] if self.text is None else [f"  {line}" for line in self.text.split("\n")]
+        return [Section("", [FactList(facts), *text, *_warning_lines(self.warnings)])]
+
 
 @dataclass(frozen=True, slots=True)
 class SamplePiece(Record):
@@ -71,6 +94,17 @@ class SamplePiece(Record):
     detail: str | None
     text: str | None
 
+    def row(self) -> list[str]:
+        """Return the cells of the piece in a table for people."""
+        text = self.text or ""
+        return [
+            count(self.position),
+            count(self.document),
+            _token_range(self),
+            _item(self.origin),
+            text[:_SHOWN_TEXT] + ("..." if len(text) > _SHOWN_TEXT else ""),
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class SampleContents(Record):
@@ -84,6 +118,20 @@ class SampleContents(Record):
     data_parallel_rank: Count | None = None
     row: Count | None = None
     micro_batch: Count | None = None
+
+    def section(self, stream: str) -> Section:
+        """Return the pieces of the sample for people."""
+        reader = ""
+        if self.row is not None:
+            reader = f"data-parallel rank {self.data_parallel_rank}, micro-batch {self.micro_batch}: "
+        title = (
+            f"{reader}sample {count(self.sample)} of {stream} is sample {count(self.dataset_sample)} of "
+            f"{shown_path(self.dataset)}, {counted(self.tokens, 'token')}"
+        )
+        columns = 5 if any(piece.text is not None for piece in self.pieces) else 4
+        header = ("at", "document", "its tokens", "from", "text")[:columns]
+        rows = [piece.row()[:columns] for piece in self.pieces]
+        return Section(title, [Table(header, rows, (2, 3, 4), hide=("its tokens",))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +149,24 @@ class TraceSamplesReport(Document):
     rank: Count | None
     samples: tuple[SampleContents, ...]
     warnings: tuple[str, ...] | None = None
+
+    def sections(self) -> list[Section]:
+        """Return the samples for people."""
+        sections = []
+        if self.step is not None:
+            ranks = "all ranks" if self.rank is None else f"rank {self.rank}"
+            samples = counted(len(self.samples), "sample")
+            consumed = counted(self.consumed_samples or 0, "consumed sample")
+            step = f"step {count(self.step)} of {self.stream}, {ranks}: {samples} after {consumed}"
+            sections.append(Section("", [step]))
+        sections += [sample.section(self.stream) for sample in self.samples[:_SHOWN_SAMPLES]]
+        more = len(self.samples) - _SHOWN_SAMPLES
+        lines = [f"and {counted(more, 'more sample')}: see --json"] if more > 0 else []
+        pieces = [piece for sample in self.samples for piece in sample.pieces]
+        details = {piece.detail if piece.origin is None else piece.origin.detail for piece in pieces}
+        lines += [f"note: {detail}" for detail in sorted(detail for detail in details if detail)]
+        lines += _warning_lines(self.warnings)
+        return [*sections, *([Section("", lines)] if lines else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +199,43 @@ class DocumentReads(Record):
     tokens: Count
     reads: tuple[DocumentRead, ...]
 
+    def blocks(self) -> Iterator[Block]:
+        """Return the reads for people."""
+        document = f"document {count(self.document)} of {shown_path(self.dataset)}"
+        yield f"  {document}, {counted(self.tokens, 'token')}"
+        if self.reads:
+            columns = {
+                name: cells for name, cells in _columns(self.reads[:_SHOWN_READS]).items() if any(cells)
+            }
+            rows = list(zip(*columns.values(), strict=True))
+            hide = [name for name in ("row", "of its dataset", "micro-batch", "plan") if name in columns]
+            yield Table(list(columns), rows, left=(0, 3), hide=hide)
+        if len(self.reads) > _SHOWN_READS:
+            yield f"  and {counted(len(self.reads) - _SHOWN_READS, 'more read')}: see --json"
+
+
+def _columns(reads: Sequence[DocumentRead]) -> dict[str, list[str]]:
+    several = len({read.plan_id for read in reads}) > 1
+    columns: dict[str, list[str]] = {
+        "  stream": [f"  {read.stream}" for read in reads],
+        "sample": [count(read.sample) for read in reads],
+        "of its dataset": [count(read.dataset_sample) for read in reads],
+        "tokens": [_token_range(read) for read in reads],
+        "plan": [(read.plan_id or "")[:_SHOWN_ID] if several else "" for read in reads],
+    }
+    for label, name in (
+        ("epoch", "epoch"),
+        ("step", "step"),
+        ("dp rank", "data_parallel_rank"),
+        ("micro-batch", "micro_batch"),
+        ("row", "row"),
+    ):
+        numbers = [getattr(read, name) for read in reads]
+        columns[label] = ["" if number is None else count(number) for number in numbers]
+    columns["repeated"] = ["repeated" if read.repeated else "" for read in reads]
+    columns["seen"] = ["" if read.seen is None else "yes" if read.seen else "no" for read in reads]
+    return columns
+
 
 @dataclass(frozen=True, slots=True)
 class TracedItem(Record):
@@ -143,6 +246,19 @@ class TracedItem(Record):
     detail: str | None
     seen: bool | None
     documents: tuple[DocumentReads, ...]
+
+    def section(self, consumed_samples: int) -> Section:
+        """Return the reads of the item for people."""
+        reads = sum(not read.label_only for document in self.documents for read in document.reads)
+        text = f"{self.status}, {counted(reads, 'time')}" if reads else self.status
+        if self.detail:
+            text += f": {self.detail}"
+        elif self.seen is not None:
+            text += (
+                f"; {'seen' if self.seen else 'not seen'} within {count(consumed_samples)} consumed samples"
+            )
+        blocks = (block for document in self.documents for block in document.blocks())
+        return Section("", [f"{self.item}: {text}", *blocks])
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +284,18 @@ class TraceReadsReport(Document):
     warnings: tuple[str, ...]
     items: tuple[TracedItem, ...]
 
+    def sections(self) -> list[Section]:
+        """Return the reads of each item for people."""
+        sections = [item.section(self.consumed_samples or 0) for item in self.items[:_SHOWN_ITEMS]]
+        more = len(self.items) - _SHOWN_ITEMS
+        lines = [f"and {counted(more, 'more item')}: see --json"] if more > 0 else []
+        for readers in self.ranks:
+            noun = "rank" if len(readers.ranks) == 1 else "ranks"
+            ranks = f"{noun} {listed(readers.ranks, _SHOWN_RANKS)}"
+            lines.append(f"data-parallel rank {readers.data_parallel_rank}: {ranks}")
+        lines += _warning_lines(self.warnings)
+        return [*sections, *([Section("", lines)] if lines else [])]
+
     @property
     def is_complete(self) -> bool:
         """True if every item is a document."""
@@ -175,3 +303,17 @@ class TraceReadsReport(Document):
 
 
 TraceReport = TraceDocumentReport | TraceSamplesReport | TraceReadsReport
+
+
+def _token_range(piece: SamplePiece | DocumentRead) -> str:
+    if piece.label_only:
+        return f"{count(piece.first_token)} (label)"
+    return f"{count(piece.first_token)} to {count(piece.stop_token - 1)}"
+
+
+def _item(origin: DocumentOrigin | None) -> str:
+    return "unknown" if origin is None else origin.item
+
+
+def _warning_lines(warnings: Iterable[str] | None) -> list[str]:
+    return [f"warning: {warning}" for warning in warnings or ()]

@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
 from tokshard.checks.verify.options import Level
 from tokshard.core.codec import Amount, Count, Document, Record
-from tokshard.core.findings import Finding, FindingCollector, FindingRule
-from tokshard.core.formatting import count, counted
-from tokshard.core.presentation import Section, Table
+from tokshard.core.findings import Finding, FindingCollector, FindingRule, finding_lines
+from tokshard.core.formatting import count, counted, duration, size
+from tokshard.core.presentation import Block, FactList, Section, Table
 from tokshard.dataset.products import Kind
 from tokshard.errors import OlderVersionError, TokshardError
 
@@ -214,6 +214,12 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
 
 
 TokenRole = Literal["eod", "prefix", "suffix", "unknown"]
+_ROLES: Mapping[TokenRole, str] = {
+    "eod": "EOD",
+    "prefix": "added before texts",
+    "suffix": "added after texts",
+    "unknown": "unknown characters",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +243,25 @@ class SpecialTokenAudit(Record):
     documents: Count
     tokens: tuple[SpecialTokenCount, ...]
 
+    def lines(self) -> Iterator[str]:
+        """Return the counts for people."""
+        yield f"special tokens in {counted(self.documents, 'non-empty document')}:"
+        for found in self.tokens:
+            text = f"{found.token} ({found.id})" if found.token is not None else str(found.id)
+            roles = "".join(f", {_ROLES[role]}" for role in found.roles)
+            first = f" (first in document {found.first_elsewhere})" if found.elsewhere else ""
+            yield (
+                f"  {text}{roles}: begins {self._share(found.starts)}, ends {self._share(found.ends)}, "
+                f"elsewhere {count(found.elsewhere)}{first}"
+            )
+
+    def _share(self, number: int) -> str:
+        # Rounded towards the middle: 100% is all, and 0% is none.
+        if number in {0, self.documents}:
+            return count(number) if not number else f"{count(number)} (100%)"
+        tenths = min(max(round(1000 * number / self.documents), 1), 999)
+        return f"{count(number)} ({tenths / 10:g}%)"
+
 
 @dataclass(frozen=True, slots=True)
 class VerifiedProduct(Record):
@@ -248,6 +273,25 @@ class VerifiedProduct(Record):
     counts: dict[str, int]
     findings: tuple[Finding, ...]
     special_tokens: SpecialTokenAudit | None = None
+
+    def blocks(self) -> Iterator[Block]:
+        """Return the verdict, the counts and the findings for people."""
+        facts: list[tuple[str, object]] = [
+            (self.kind, f"{self.path}: {'sound' if self.sound else 'NOT SOUND'}")
+        ]
+        if self.counts:
+            counts = (f"{count(number)} {_noun(name, number)}" for name, number in self.counts.items())
+            facts.append(("", ", ".join(counts)))
+        if self.special_tokens is not None:
+            facts += [("", line) for line in self.special_tokens.lines()]
+        yield FactList(facts)
+        yield from finding_lines(self.findings, "  ")
+
+
+def _noun(name: str, number: int) -> str:
+    # Of names such as "inputs_compared".
+    words = name.split("_")
+    return " ".join(words if number != 1 else [word.removesuffix("s") for word in words])
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +312,18 @@ class VerifyReport(Document):
     def findings(self) -> tuple[Finding, ...]:
         """The findings of all products."""
         return tuple(finding for product in self.products for finding in product.findings)
+
+    def sections(self, *, recursive: bool = False) -> list[Section]:
+        """Return the verdict on each product for people; ``recursive`` is the option of the verification."""
+        problems = sum(finding.is_problem for finding in self.findings)
+        verdict = counted(problems, "finding") if problems else "no problems found"
+        part = "" if self.subset_percent is None else f" of {self.subset_percent:g}% of the pieces"
+        products = f"{counted(len(self.products), 'product')} verified"
+        work = f"{size(self.bytes_read)} read in {duration(self.seconds)}"
+        lines = [f"{verdict}: level {self.level}{part}, {products}, {work}"]
+        if not recursive and {product.kind for product in self.products} == {"plan"}:
+            lines.append(f"next: tokshard verify --recursive {self.path} (also its indexes and datasets)")
+        return [Section("", [*(block for product in self.products for block in product.blocks()), *lines])]
 
     def findings_section(self) -> Section:
         """Return the findings for the page of the product."""
