@@ -412,13 +412,14 @@ del thing
 """
 DURING_THE_HOOK = (
     """
-import threading
-start = threading.Thread.start
-def start_slowly(thread):  # by the hook: the signal comes again while it runs
+import signal
+set_timer = signal.setitimer
+def set_slowly(*timer):  # by the hook: the signal comes again while it runs, and so does the timer's
+    signal.setitimer = set_timer
     os.kill(os.getpid(), NUMBER)
-    start(thread)
+    set_timer(*timer)
     time.sleep(0.3)
-threading.Thread.start = start_slowly
+signal.setitimer = set_slowly
 """
     + WEAK_REFERENCE
 )

@@ -6,11 +6,9 @@ import os
 import shlex
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from threading import Thread, main_thread
 from types import CodeType, FrameType
 
 import typer
@@ -117,35 +115,39 @@ class _Stopped(KeyboardInterrupt):
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    # The first Ctrl-C or SIGTERM ends the block in order, and the second at once.
-    late: list[int] = []
+    """Stop the block in order at the first Ctrl-C or SIGTERM, and end the process at the second one."""
+    first = 0
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if _is_running(unraisable.__code__, frame):  # where an exception is lost, too
-            late.append(number)
+        nonlocal first
+        first = first or number
+        if _is_running(unraisable.__code__, frame):  # an exception would be lost
+            stop_later()
             return
-        late.clear()
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, lambda second, _: os._exit(128 + second))
-        raise _Stopped(number)
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        raise _Stopped(first)
+
+    def stop_later() -> None:
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+            signal.signal(each, stop)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
 
     def unraisable(lost: sys.UnraisableHookArgs) -> None:
         # The signal came while Python ran a callback that must not raise (of a weak reference, say).
         if isinstance(lost.exc_value, _Stopped):
-            late.append(lost.exc_value.number)
-            for each in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(each, stop)
+            stop_later()
         else:
             show(lost)
-        if late:
-            Thread(target=_send_after, args=(unraisable.__code__, late[-1]), daemon=True).start()
 
     show, sys.unraisablehook = sys.unraisablehook, unraisable
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     except BaseException as error:
-        stopped = _stopped_in(error)
+        # Some code of Python wraps all errors: up to 3.11 the creation of a class, by ``__set_name__``.
+        stopped = next((each for each in chain_of(error) if isinstance(each, _Stopped)), None)
         if stopped is None or (stopped is not error and as_ours(error) is not None):
             raise
         previous.clear()  # a second signal ends the process at once until its very end
@@ -156,21 +158,7 @@ def _stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _send_after(code: CodeType, number: int) -> None:
-    # Send a signal to the main thread when it does not run the code.
-    main = main_thread().ident or 0
-    time.sleep(0.01)
-    while _is_running(code, sys._current_frames().get(main)):  # noqa: SLF001 - documented
-        time.sleep(0.01)
-    signal.pthread_kill(main, number)
-
-
 def _is_running(code: CodeType, frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     return frame is not None
-
-
-def _stopped_in(error: BaseException | None) -> _Stopped | None:
-    # Some code of Python wraps all errors: up to 3.11 the creation of a class, by ``__set_name__``.
-    return next((each for each in chain_of(error) if isinstance(each, _Stopped)), None)
