@@ -48,7 +48,7 @@ def made(tmp_path_factory):
     reports = [
         tokshard.tokenize(
             tokshard.TokenizeOptions(
-                str(SAMPLE / "stories.jsonl"), web, tokenizer=str(SAMPLE / "tokenizer.json")
+                inputs=str(SAMPLE / "stories.jsonl"), output=web, tokenizer=str(SAMPLE / "tokenizer.json")
             )
         )
     ]

@@ -132,10 +132,10 @@ def encode_units(tokenizer: str, corpus: str, rounds: int) -> None:
     from tokshard.text.tokenize.job import prepare_job
 
     with tempfile.TemporaryDirectory(dir=Path(corpus).parent) as directory:
-        options = TokenizeOptions(corpus, f"{directory}/x", tokenizer=tokenizer, encoder="fast")
+        options = TokenizeOptions(inputs=corpus, output=f"{directory}/x", tokenizer=tokenizer, encoder="fast")
         job = prepare_job(options, *discover_inputs(options, SilentProgress()))
         worker = encoder.UnitEncoder(job.encoding(), directory)
-        units = list(plan_units(0, job.files[0], options.unit_bytes, options.fields))
+        units = list(plan_units(0, job.files[0], options.unit_size, options.fields))
         worker.load(reference=True)
         clock = Clock()
         library = worker._encoder._library

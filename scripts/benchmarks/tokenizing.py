@@ -50,7 +50,9 @@ import json, resource, sys
 import tokshard
 from tokshard import TokenizeOptions
 corpus, output, tokenizer, workers, encoder = sys.argv[1:]
-tokshard.tokenize(TokenizeOptions(corpus, output, tokenizer=tokenizer, workers=int(workers), encoder=encoder))
+tokshard.tokenize(
+    TokenizeOptions(inputs=corpus, output=output, tokenizer=tokenizer, workers=int(workers), encoder=encoder)
+)
 own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 print(json.dumps({"parent": own.ru_utime + own.ru_stime, "workers": children.ru_utime + children.ru_stime}))
 """

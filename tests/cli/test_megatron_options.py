@@ -23,11 +23,12 @@ def translated(version, *words):
     result = translate([*given, *words])
     assert result[:1] == ["tokenize"]
     assert result[-4:] == given[1:]
-    # A job file has these words: a default comes before them, and the last of two options counts.
-    default, *rest = translate(result)[1:]
+    # A job file has these words: the defaults come before them, and the last of two options counts.
+    without_eod, default, *rest = translate(result)[1:]
+    assert without_eod == result[1] == "--no-append-eod"
     assert default.endswith("-special-tokens")
     assert rest == result[1:]
-    return result[1:-4]
+    return result[2:-4]
 
 
 SPECIAL_TOKENS = [
@@ -49,7 +50,7 @@ def test_special_tokens_of_a_hugging_face_tokenizer(version, options, included):
 
 def test_the_newest_version_is_the_default_and_patch_releases_are_known():
     newest = translate(["tokenize", "--preset=megatron", *HUGGING_FACE])
-    assert newest[1:-1] == translated(MEGATRON_VERSIONS[-1], *HUGGING_FACE)
+    assert newest[2:-1] == translated(MEGATRON_VERSIONS[-1], *HUGGING_FACE)
     for name in ("0.16.1", "v0.16.0", "core_v0.16.1"):
         assert translated(name, *HUGGING_FACE) == translated("0.16", *HUGGING_FACE)
     with pytest.raises(UsageError, match=r"the Megatron version must be one of 0\.15, .*, got '0\.14'"):

@@ -52,11 +52,12 @@ def test_what_a_subset_prints(tmp_path):
     [
         (["--max-tokens", "ten"], "must be a whole number"),
         (["--limit", "0"], "--limit must be at least 1, got 0"),
-        (["--sample", "200%"], "--sample must be above 0% and at most 100%, got '200%'"),
-        (["--holdout", "100%"], "--holdout must be above 0% and below 100%, got '100%'"),
+        (["--sample", "half"], "must be a percentage or a fraction such as 1% or 0.01, got 'half'"),
+        (["--sample", "200%"], "--sample must be above 0% and at most 100%, got 200%"),
+        (["--holdout", "100%"], "--holdout must be above 0% and below 100%, got 100%"),
         (["--holdout-key", "title"], "--holdout-key requires --holdout"),
-        (["--preset", "megatron", "--limit", "5"], "--preset megatron and --limit exclude each other"),
-        (["--preset", "megatron", "--holdout", "1%"], "--preset megatron and --holdout exclude each other"),
+        (["--preset", "megatron", "--limit", "5"], "--preset cannot be used with --limit"),
+        (["--preset", "megatron", "--holdout", "1%"], "--preset cannot be used with --holdout"),
         (["--array-task", "0/2", "--limit", "5"], "--limit cannot be applied by the tasks of a job array"),
         (
             ["--array-task", "0/2", "--max-tokens", "9"],

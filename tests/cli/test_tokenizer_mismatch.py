@@ -33,7 +33,12 @@ def save(name: str, definition: dict, *tokens: str) -> None:
 def encode(output: str, tokenizer: str | None, **options) -> None:
     tokenize(
         TokenizeOptions(
-            ["text.jsonl"], output, tokenizer=tokenizer, workers=1, encoder="reference", **options
+            inputs=["text.jsonl"],
+            output=output,
+            tokenizer=tokenizer,
+            workers=1,
+            encoder="reference",
+            **options,
         )
     )
 

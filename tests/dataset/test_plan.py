@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -34,28 +34,29 @@ OPTIONS = {
     "special_tokens": (True, "--special-tokens was off and is now on"),
     "dtype": ("int32", "--dtype was 'uint16' and is now 'int32'"),
     "max_document_bytes": (9, "--max-document-bytes was 64000000 and is now 9"),
-    "unit_bytes": (300, "--unit-size was 16777216 and is now 300"),
+    "unit_size": (300, "--unit-size was 16777216 and is now 300"),
     "provenance": (False, "--provenance was on and is now off"),
-    "sample": (0.5, "--sample was not set and is now 0.5"),
-    "sample_seed": (7, "--sample-seed was not set and is now 7"),
+    "sample": (0.5, "--sample was 0.9 and is now 0.5"),
+    "sample_seed": (7, "--sample-seed was 1234 and is now 7"),
     "limit": (9, "--limit was not set and is now 9"),
     "max_tokens": (9, "--max-tokens was not set and is now 9"),
-    "holdout": (0.25, "--holdout was not set and is now 0.25"),
-    "holdout_seed": (7, "--holdout-seed was not set and is now 7"),
+    "holdout": (0.25, "--holdout was 0.9 and is now 0.25"),
+    "holdout_seed": (7, "--holdout-seed was 1234 and is now 7"),
     "holdout_key": ("url", "--holdout-key was not set and is now 'url'"),
 }
 
 
 def test_every_option_is_compared():
-    assert set(OPTIONS) == set(type(TOKENIZE.options).__slots__)
+    assert set(OPTIONS) == {field.name for field in fields(TOKENIZE.options)}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options_are_named_as_on_the_command_line(name):
     value, text = OPTIONS[name]
-    now = replace(TOKENIZE, options=replace(TOKENIZE.options, **{name: value}))
-    assert differences(TOKENIZE, now) == [text]
-    assert now.fingerprint != TOKENIZE.fingerprint
+    before = replace(TOKENIZE, options=replace(TOKENIZE.options, sample=0.9, holdout=0.9))
+    now = replace(before, options=replace(before.options, **{name: value}))
+    assert differences(before, now) == [text]
+    assert now.fingerprint != before.fingerprint
 
 
 @pytest.mark.parametrize("name", ["size_bytes", "mtime_ns", "version", "format", "compression"])

@@ -94,8 +94,8 @@ def test_an_export_with_a_damaged_manifest_is_replaced_as_the_hint_says(tmp_path
             lambda number: ExportOptions(source="d", to="olmo", output="x", shard_tokens=number),
         ),
         ("--bos-id", lambda number: ConvertOptions(sources="x", format="nanogpt", output="d", bos_id=number)),
-        ("--limit", lambda number: TokenizeOptions("in.jsonl", "d", limit=number)),
-        ("--max-tokens", lambda number: TokenizeOptions("in.jsonl", "d", max_tokens=number)),
+        ("--limit", lambda number: TokenizeOptions(inputs="in.jsonl", output="d", limit=number)),
+        ("--max-tokens", lambda number: TokenizeOptions(inputs="in.jsonl", output="d", max_tokens=number)),
     ],
 )
 def test_numbers_have_64_bits(option, call):

@@ -231,7 +231,9 @@ def test_an_export_tells_its_tokenizer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tokenizer = str(SAMPLE / "tokenizer.json")
     Path("in.jsonl").write_text("".join(f'{{"text": "story {number}"}}\n' for number in range(9)))
-    tokshard.tokenize(tokshard.TokenizeOptions("in.jsonl", "web", tokenizer=tokenizer, workers=1))
+    tokshard.tokenize(
+        tokshard.TokenizeOptions(inputs="in.jsonl", output="web", tokenizer=tokenizer, workers=1)
+    )
     for form in ("nanogpt", "olmo", "datatrove"):
         tokshard.export(ExportOptions(source="web", to=form, output=form))
         report = convert(ConvertOptions(sources=form, format=form, output=f"{form}-back"))

@@ -195,7 +195,7 @@ def test_a_tokenized_dataset_is_exported_with_the_numbers_of_its_documents(place
     texts = ["one two", "three", "four"]
     Path("t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     tokenizer = Path(__file__).parents[2] / "sample_data/tokenizer.json"
-    options = tokshard.TokenizeOptions(("t.jsonl",), "t", str(tokenizer), workers=1)
+    options = tokshard.TokenizeOptions(inputs=("t.jsonl",), output="t", tokenizer=str(tokenizer), workers=1)
     tokshard.tokenize(options)
     export("parquet", "p", "t")
     rows = slow_exports.written("p")["train-00000-of-00001.parquet"]

@@ -38,7 +38,7 @@ def directory(tmp_path, monkeypatch):
 
 
 def tokenize(**options):
-    return run_tokenize("corpus.jsonl", "out/x", unit_bytes=300, on_error="skip", **options)
+    return run_tokenize("corpus.jsonl", "out/x", unit_size=300, on_error="skip", **options)
 
 
 def unfinished(monkeypatch, last="units"):
@@ -374,7 +374,7 @@ def test_odd_prefixes_and_odd_input_names(directory, monkeypatch, prefix):
     odd = Path(os.fsdecode(b"in\xff.jsonl"))
     odd.write_bytes(Path("corpus.jsonl").read_bytes())
     Path("a").mkdir()
-    options = {"unit_bytes": 300, "on_error": "skip"}
+    options = {"unit_size": 300, "on_error": "skip"}
     with broken_off(monkeypatch, "units"), pytest.raises(KeyboardInterrupt):
         run_tokenize(str(odd), prefix, **options)
     assert run_tokenize(str(odd), prefix, **options).units_reused > 5

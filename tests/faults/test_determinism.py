@@ -31,7 +31,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-OPTIONS = {"tokenizer": str(TOKENIZER), "encoder": "reference", "on_error": "skip", "unit_bytes": 9000}
+OPTIONS = {"tokenizer": str(TOKENIZER), "encoder": "reference", "on_error": "skip", "unit_size": 9000}
 
 # The arguments: a JSON object. Each run is a process of its own, with an environment of its own.
 PROGRAM = """
@@ -45,7 +45,8 @@ if wanted["control"]:
 from tokshard import TokenizeOptions, tokenize
 from tokshard.text.tokenize.workers.pool import ProcessPool
 executor = ProcessPool(wanted["workers"])
-tokenize(TokenizeOptions(wanted["inputs"], wanted["output"], **wanted["options"]), executor=executor)
+options = TokenizeOptions(inputs=wanted["inputs"], output=wanted["output"], **wanted["options"])
+tokenize(options, executor=executor)
 """
 
 LOCALES = ("C", "C.UTF-8", "tr_TR.UTF-8", "de_DE.UTF-8")
@@ -187,9 +188,9 @@ def test_compression_does_not_show(inputs, output, right, scratch, codec, execut
         assert found[name] == right[name]
 
 
-@pytest.mark.parametrize("unit_bytes", [1500, 8191, 65536, 1 << 24])
-def test_the_size_of_units_does_not_show(inputs, output, right, unit_bytes):
-    found = here(inputs, output, unit_bytes=unit_bytes)
+@pytest.mark.parametrize("unit_size", [1500, 8191, 65536, 1 << 24])
+def test_the_size_of_units_does_not_show(inputs, output, right, unit_size):
+    found = here(inputs, output, unit_size=unit_size)
     for name in ("bin", "idx", "provenance.bin", "rejected.jsonl"):
         assert found[name] == right[name]
 

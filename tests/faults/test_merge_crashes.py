@@ -28,7 +28,7 @@ def make_inputs(directory: Path) -> Path:
         corpus = directory / f"{name}.jsonl"
         corpus.write_text("".join(lines) + '{"text": null}\n')
         prefix = str(directory / name)
-        run_tokenize(str(corpus), prefix, unit_bytes=512, workers=1, on_error="skip")
+        run_tokenize(str(corpus), prefix, unit_size=512, workers=1, on_error="skip")
         corpus.unlink()
     for suffix in (".bin", ".idx"):
         shutil.copy(directory / f"b{suffix}", directory / f"foreign{suffix}")

@@ -236,7 +236,7 @@ def tokenize_here(directory: Path, executor: ProcessPool, action=lambda: None):
         progress=AtFirstUpdate(action),
         tokenizer=str(TOKENIZER),
         encoder="fast",
-        unit_bytes=int(UNIT_SIZE),
+        unit_size=int(UNIT_SIZE),
     )
 
 
@@ -348,7 +348,7 @@ class Begun(SilentProgress):
     def update(self, progress):
         executor._silence_seconds = 10  # not while the forkserver starts, which says nothing
 options = TokenizeOptions(
-    "corpus.jsonl", "out/x", tokenizer=sys.argv[1], encoder="fast", unit_bytes=12000
+    inputs="corpus.jsonl", output="out/x", tokenizer=sys.argv[1], encoder="fast", unit_size=12000
 )
 tokenize(options, executor=executor, progress=Begun())
 """
@@ -450,7 +450,7 @@ SCRIPT = """
 import json, sys
 import tokshard
 report = tokshard.tokenize(
-    tokshard.TokenizeOptions("corpus.jsonl", "out/x", workers=2, encoder="reference")
+    tokshard.TokenizeOptions(inputs="corpus.jsonl", output="out/x", workers=2, encoder="reference")
 )
 print(json.dumps([__name__, report.counts.documents]))
 """

@@ -105,7 +105,7 @@ def test_the_bytes_are_megatrons(megatron, tmp_path, inputs, tokenizer_files, so
             str(ours),
             tokenizer=str(tokenizer_files[name]),
             encoder=engine,
-            unit_bytes=30_000,
+            unit_size=30_000,
             **options,
         )
         for suffix in (".bin", ".idx"):

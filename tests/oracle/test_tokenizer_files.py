@@ -6,10 +6,9 @@ import pytest
 
 from oracle.support import megatron_or_skip
 from support.tokenizer_definitions import lists_of, random_texts
-from support.tokenizer_files import SPELLED, byte_tokens, listed, write_json
+from support.tokenizer_files import SPELLED, byte_tokens, listed, tiktoken_settings, write_json
 from tokshard.text.tokenizer.definition import load_tokenizer
 from tokshard.text.tokenizer.encoders import reference_encoder
-from tokshard.text.tokenizer.tiktoken_files import TikTokenizerSettings
 
 pytestmark = pytest.mark.oracle
 
@@ -27,7 +26,7 @@ def test_tiktokenizer(settings, tmp_path):
     module = pytest.importorskip("megatron.core.tokenizers.text.libraries.tiktoken_tokenizer")
     path = write_json(tmp_path / "x.json", listed(byte_tokens(2000)))
     theirs = module.TikTokenTokenizer(path, **settings)
-    ours = load_tokenizer(path, tiktoken=TikTokenizerSettings(**settings))
+    ours = load_tokenizer(path, tiktoken=tiktoken_settings(**settings))
     batch = [*random_texts(61, 1000), *SPELLED]
     encoded = lists_of(reference_encoder(ours, special_tokens=False).encode(batch))
     assert encoded == [theirs.text_to_ids(text) for text in batch]

@@ -16,7 +16,7 @@ from tokshard import ArrayTask
 from tokshard.text.tokenize.report import ArrayTaskReport
 
 UNIT_BYTES = 2000
-OPTIONS: dict[str, Any] = {"tokenizer": TOKENIZER, "unit_bytes": UNIT_BYTES}
+OPTIONS: dict[str, Any] = {"tokenizer": TOKENIZER, "unit_size": UNIT_BYTES}
 WORDS = [
     "the",
     "a",

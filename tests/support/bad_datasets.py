@@ -30,7 +30,7 @@ def sound(directory, **options):
     os.makedirs(directory / "data", exist_ok=True)
     prefix = str(directory / "data" / "web")
     inputs = [str(directory / "a.jsonl"), str(directory / "b.jsonl")]
-    options = {"on_error": "skip", "workers": 1, "unit_bytes": 500, **options}
+    options = {"on_error": "skip", "workers": 1, "unit_size": 500, **options}
     run_tokenize(inputs, prefix, **options)
     return prefix
 

@@ -59,7 +59,12 @@ def _megatron(path, texts, *, special):
 def tokshard_reading(path, texts, *, megatron, special):
     """Return tokshard's reading, and whether tokenizer.json was enough for it."""
     options = TokenizeOptions(
-        "in", "out", tokenizer=path, special_tokens=special, append_eod=False, strict_tokenizer=megatron
+        inputs="in",
+        output="out",
+        tokenizer=path,
+        special_tokens=special,
+        append_eod=False,
+        preset="megatron" if megatron else None,
     )
     tokenizer = choose_encoding(options, []).tokenizer
     ids = lists_of(reference_encoder(tokenizer, special_tokens=special).encode(texts))

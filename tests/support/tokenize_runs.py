@@ -53,26 +53,34 @@ def manifest(prefix: Path | str) -> dict:
 
 def run_tokenize(inputs, output=None, *, executor=None, progress=None, **options) -> TokenizeReport:
     """Tokenize with options as keywords."""
-    return tokenize(TokenizeOptions(inputs, output, **options), executor=executor, progress=progress)
+    return tokenize(
+        TokenizeOptions(inputs=inputs, output=output, **options), executor=executor, progress=progress
+    )
 
 
 def dry_run(inputs, output=None, **options) -> TokenizeReport:
-    return tokenize(TokenizeOptions(inputs, output, **options), dry_run=True)
+    return tokenize(TokenizeOptions(inputs=inputs, output=output, **options), dry_run=True)
 
 
 def run_array_task(
     inputs, output=None, *, task: ArrayTask, finish=True, executor=None, progress=None, **options
 ) -> ArrayTaskReport:
     return tokenize_array_task(
-        TokenizeOptions(inputs, output, **options), task, finish=finish, executor=executor, progress=progress
+        TokenizeOptions(inputs=inputs, output=output, **options),
+        task,
+        finish=finish,
+        executor=executor,
+        progress=progress,
     )
 
 
 def run_finish(inputs, output=None, *, tasks=None, progress=None, **options) -> TokenizeReport:
-    return finish_tokenize(TokenizeOptions(inputs, output, **options), tasks=tasks, progress=progress)
+    return finish_tokenize(
+        TokenizeOptions(inputs=inputs, output=output, **options), tasks=tasks, progress=progress
+    )
 
 
 def job_of(inputs, output=None, **options) -> TokenizeJob:
     """Return the prepared job of a run."""
-    checked = TokenizeOptions(inputs, output, **options)
+    checked = TokenizeOptions(inputs=inputs, output=output, **options)
     return prepare_job(checked, discover(checked.input_names))

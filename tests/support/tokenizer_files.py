@@ -8,6 +8,7 @@ from functools import cache
 
 from support.tokenizer_definitions import random_texts
 from tokshard.text.tokenizer.huggingface import byte_alphabet
+from tokshard.text.tokenizer.tiktoken_files import TikTokenizerSettings
 
 # As published, one literal each; tokshard composes them.
 LLAMA3_PATTERN = (
@@ -103,6 +104,12 @@ def encoded_by_llama3(tokens, batch):
     ranks = {token: n for n, token in enumerate(tokens)}
     model = tiktoken.Encoding("llama3", pat_str=LLAMA3_PATTERN, mergeable_ranks=ranks, special_tokens=special)
     return [model.encode(text, allowed_special=set(), disallowed_special=()) for text in batch]
+
+
+def tiktoken_settings(**arguments):
+    """Return settings by the names of the arguments of Megatron's TikTokenTokenizer."""
+    names = {name: name if name == "vocab_size" else f"tiktoken_{name}" for name in arguments}
+    return TikTokenizerSettings(**{names[name]: value for name, value in arguments.items()})
 
 
 def encoded_by_tiktokenizer(tokens, batch, *, pattern="v2", num_special_tokens=1000, vocab_size=131072):

@@ -148,8 +148,8 @@ def translate(arguments: Sequence[str]) -> list[str]:
         UsageError: An option of preprocess_data.py is not supported, or has no value.
 
     Example:
-        >>> translate(["tokenize", "--preset=megatron", "--megatron=0.16", "--input", "a.jsonl"])
-        ['tokenize', '--no-special-tokens', 'a.jsonl', '--preset=megatron', '--megatron=0.16']
+        >>> translate(["tokenize", "--preset=megatron", "--input", "a.jsonl"])
+        ['tokenize', '--no-append-eod', '--no-special-tokens', 'a.jsonl', '--preset=megatron']
     """
     words = list(arguments)
     if not uses_preset(words):
@@ -160,7 +160,8 @@ def translate(arguments: Sequence[str]) -> list[str]:
     version = known_version(_value_of(_VERSION_OPTION, words) or NEWEST)
     _check(given, version)
     # Own options come last: the last of two counts.
-    return [COMMAND, *_tokenizer(given, version, _value_of("--tokenizer", words)), *_data(given), *others]
+    tokenizer = _tokenizer(given, version, _value_of("--tokenizer", words))
+    return [COMMAND, "--no-append-eod", *tokenizer, *_data(given), *others]
 
 
 def uses_preset(words: Sequence[str]) -> bool:

@@ -1,10 +1,9 @@
-"""Options that several commands share: names, executors and messages."""
+"""Options that several commands share: indexes, names and messages."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from tokshard import RayOptions
 from tokshard.cli import declarations
 from tokshard.cli.help_page import MESSAGES
 from tokshard.errors import UsageError
@@ -91,46 +90,6 @@ NoProgress = Annotated[
     bool, declarations.switch("--no-progress", help="Hide the progress bar.", group=MESSAGES)
 ]
 
-CLUSTER = "Ray cluster"
-
-Executor = Literal["local", "ray"]
-
-ExecutorChoice = Annotated[
-    Executor,
-    declarations.choice(
-        Executor, "--executor", help="Run on this machine or on a Ray cluster.", group=CLUSTER
-    ),
-]
-RayAddress = Annotated[
-    str | None,
-    declarations.text(
-        "--ray-address",
-        metavar="auto|HOST:PORT",
-        help="Connect to this cluster; auto is the one of this machine.",
-        default="$RAY_ADDRESS, or auto",
-        group=CLUSTER,
-    ),
-]
-RayCpusPerTask = Annotated[
-    float | None,
-    declarations.number(
-        "--ray-cpus-per-task",
-        metavar="N",
-        help="Reserve N CPUs for each task.",
-        default=f"{RayOptions.cpus_per_task:g}",
-        group=CLUSTER,
-    ),
-]
-RayRetries = Annotated[
-    int | None,
-    declarations.integer(
-        "--ray-retries",
-        help="Retry work that was lost with its node up to N times.",
-        default=str(RayOptions.retries),
-        group=CLUSTER,
-    ),
-]
-
 
 def parse_path_as(pairs: list[str] | None) -> tuple[tuple[str, str], ...]:
     """Return the pairs (path here, path at training time) of ``--path-as``.
@@ -187,32 +146,3 @@ def _parse_pairs(
             )
         found.append((first, second))
     return tuple(found)
-
-
-def ray_options(
-    executor: Executor,
-    address: str | None,
-    cpus_per_task: float | None,
-    retries: int | None,
-    *,
-    workers: int | None,
-) -> RayOptions | None:
-    """Return the options of the Ray cluster, or None to run on this machine.
-
-    Raises:
-        UsageError: A value is invalid, or requires ``--executor ray``.
-    """
-    given = {"--ray-address": address, "--ray-cpus-per-task": cpus_per_task, "--ray-retries": retries}
-    if executor == "local":
-        for name, value in given.items():
-            if value is not None:
-                raise UsageError(f"{name} requires --executor ray")
-        return None
-    if workers is not None and workers < 1:
-        raise UsageError(f"--workers must be at least 1, got {workers}")
-    return RayOptions(
-        address=address,
-        cpus_per_task=RayOptions.cpus_per_task if cpus_per_task is None else cpus_per_task,
-        retries=RayOptions.retries if retries is None else retries,
-        tasks=workers,
-    )

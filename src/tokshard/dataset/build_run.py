@@ -172,7 +172,7 @@ class BuildSpec:
         yield from BuildPlan(inputs, manifest.tokenizer, options).differences(self.plan)
         made_by = sorted(manifest.encoder.documents)
         if self.encoders is not None and not self.encoders.issuperset(made_by):
-            yield BuildDifference("option", "encoder", ", ".join(made_by), ", ".join(sorted(self.encoders)))
+            yield BuildDifference("option", "--encoder", ", ".join(made_by), ", ".join(sorted(self.encoders)))
 
     def _accepts(self, prefix: str, manifest: Manifest) -> bool:
         if not self.plan.is_repeatable:

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from tokshard.core.algorithms import SORTED_ALGORITHM
-from tokshard.core.codec import Bounds, Count, Document, Positive, Record, Sha256, Share, Xxh3, encode
+from tokshard.core.codec import Bounds, Count, Document, Positive, Record, Sha256, Xxh3, encode
 from tokshard.core.formatting import counted, listed, setting
+from tokshard.core.options import Option, declared_options
+from tokshard.dataset.encoding_options import EncodingOptions
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage.digest import identity_digest
 
@@ -25,52 +27,17 @@ SplitName = Literal["train", "valid"]
 Compression = Literal["none", "gzip", "bzip2", "xz", "zstd"]
 
 _SHOWN_INPUTS = 3
-# Command line options whose name differs from the parameter.
-_OPTIONS = {"fields": "field", "eod_id": "eod", "unit_bytes": "unit-size", "format": "from"}
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizeParameters(Record):
-    """The options of ``tokenize`` that determine the bytes.
-
-    Attributes:
-        fields: Fields of the records that contain the text, one for each dataset.
-        append_eod: Whether the EOD token ends each document.
-        eod_id: Id of the EOD token. Null if there is none.
-        special_tokens: Whether the tokenizer's post-processor is applied (``--special-tokens``).
-        dtype: Dtype of the tokens.
-        max_document_bytes: Largest record in bytes; larger records are rejected.
-        unit_bytes: Input bytes of a unit of work (``--unit-size``).
-        provenance: Whether the position of each document's record is stored.
-        sample: Share of the records that is read (``--sample``). Absent for all records.
-        sample_seed: Seed of the sample. Absent without ``--sample``.
-        limit: Maximum number of documents (``--limit``). Absent without a limit.
-        max_tokens: Maximum number of tokens of all datasets together (``--max-tokens``). Absent without a
-            limit.
-        holdout: Share of the documents in the validation split (``--holdout``). Absent if documents are not
-            divided.
-        holdout_seed: Seed of the division. Absent without ``--holdout``.
-        holdout_key: Field whose value determines the split. Absent if the text determines it.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeParameters(EncodingOptions):
+    """The options of ``tokenize`` that determine the bytes."""
 
     TAG: ClassVar = ("command", "tokenize")
 
-    fields: tuple[str, ...]
-    append_eod: bool
-    eod_id: Count | None
-    special_tokens: bool
-    dtype: Literal["uint16", "int32"]
-    max_document_bytes: Positive
-    unit_bytes: Positive
-    provenance: bool
-    sample: Share | None = None
-    sample_seed: Count | None = None
-    limit: Positive | None = None
-    max_tokens: Positive | None = None
-
-    holdout: Share | None = None
-    holdout_seed: Count | None = None
-    holdout_key: str | None = None
+    eod_id: Annotated[Count | None, Option("Id of the EOD token. Null if there is none.", name="--eod")]
+    dtype: Annotated[Literal["uint16", "int32"], Option("Dtype of the tokens.")]
+    max_document_bytes: Annotated[Positive, Option("Largest record in bytes; larger records are rejected.")]
 
     @property
     def splits(self) -> tuple[SplitName | None, ...]:
@@ -88,7 +55,7 @@ class TokenizeParameters(Record):
 
         Example:
             >>> from dataclasses import replace
-            >>> options = TokenizeParameters(("text",), True, 0, False, "uint16", 1, 1, True)
+            >>> options = TokenizeParameters(eod_id=0, dtype="uint16", max_document_bytes=1)
             >>> replace(options, sample=0.01, sample_seed=7, limit=1000).subset
             '1% of the records (seed 7), at most 1,000 documents'
             >>> replace(options, holdout=0.001, holdout_seed=7, holdout_key="url").subset
@@ -318,7 +285,7 @@ class BuildPlan(Document):
             *_input_differences(self.inputs, now.inputs),
             *_field_differences("tokenizer", "", self.tokenizer, now.tokenizer),
             *(
-                difference
+                replace(difference, name=_option_name(now.options, difference.name))
                 for difference in _field_differences("option", "", self.options, now.options)
                 if difference.name != "inputs"  # of a merge: they are compared already
             ),
@@ -331,12 +298,12 @@ class BuildDifference:
 
     Attributes:
         kind: ``"command"``, ``"inputs"``, ``"input"``, ``"tokenizer"`` or ``"option"``.
-        name: The field; for an input ``PATH: FIELD``.
+        name: The field; for an input ``PATH: FIELD``; for an option the name on the command line.
         was: The value in the earlier plan.
         now: The current value.
 
     Example:
-        >>> print(BuildDifference("option", "unit_bytes", 300, 200))
+        >>> print(BuildDifference("option", "--unit-size", 300, 200))
         --unit-size was 300 and is now 200
     """
 
@@ -353,7 +320,7 @@ class BuildDifference:
     def __str__(self) -> str:
         change = f"was {_shown(self.was)} and is now {_shown(self.now)}"
         if self.kind == "option":
-            return f"--{_OPTIONS.get(self.name, self.name.replace('_', '-'))} {change}"
+            return f"{self.name} {change}"
         if self.kind == "inputs":
             before, now = listed(self.was, _SHOWN_INPUTS), listed(self.now, _SHOWN_INPUTS)
             return f"the inputs were {before} and are now {now}"
@@ -362,6 +329,12 @@ class BuildDifference:
         if self.kind == "tokenizer":
             return f"the tokenizer's {self.name} {change}" if self.name else f"the tokenizer {change}"
         return f"the command {change}"
+
+
+def _option_name(parameters: BuildParameters, name: str) -> str:
+    kind: Any = type(parameters)
+    declared = declared_options(kind).get(name)
+    return declared.name if declared else f"--{name.replace('_', '-')}"
 
 
 def _shown(value: Any) -> str:

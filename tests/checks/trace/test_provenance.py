@@ -59,7 +59,7 @@ def write_input(path, seed, *, count=900, bad=0.1, blank=0.0):
 
 
 def tokenize(inputs, output, **options):
-    settings = {"on_error": "skip", "workers": 1, "unit_bytes": UNIT_BYTES, "encoder": "reference"}
+    settings = {"on_error": "skip", "workers": 1, "unit_size": UNIT_BYTES, "encoder": "reference"}
     run_tokenize(inputs, output, **{**settings, **options})
     return output
 

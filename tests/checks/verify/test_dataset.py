@@ -34,7 +34,7 @@ def prefix(tmp_path_factory):
         source = directory / f"{trial:02d}.jsonl"
         source.write_text("\n".join(map(json.dumps, records)) + "\n")
         made = str(directory / f"made{trial}")
-        run_tokenize([str(source)], made, on_error="skip", workers=1, unit_bytes=1 << 14)
+        run_tokenize([str(source)], made, on_error="skip", workers=1, unit_size=1 << 14)
         missing = SIZE - sum(path.stat().st_size for path in files_of(made))
         if not missing:
             return made

@@ -39,7 +39,7 @@ def inside(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", PACKERS)
 def test_changes_of_sizes_and_times_are_found(inside, kind):
     write(Path("a.jsonl"), RECORDS, kind)
-    run_tokenize(["a.jsonl"], "x", workers=1, unit_bytes=200)
+    run_tokenize(["a.jsonl"], "x", workers=1, unit_size=200)
     report = verify(VerifyOptions(path="x", level="deep"))
     assert codes(report) == set()
     assert report.products[0].counts["inputs_compared"] == 1
@@ -91,7 +91,7 @@ def test_eod_of_merged_datasets_is_looked_at_where_it_is_the_same_of_all(inside,
 def test_merged_datasets_know_all_their_inputs(inside):
     for name in "ab":
         write(Path(f"{name}.jsonl"), RECORDS, "plain")
-        run_tokenize([f"{name}.jsonl"], name, workers=1, unit_bytes=500)
+        run_tokenize([f"{name}.jsonl"], name, workers=1, unit_size=500)
     merge(MergeOptions(inputs=["a", "b"], output="x"))
     report = verify(VerifyOptions(path="x", level="deep"))
     assert codes(report) == set()

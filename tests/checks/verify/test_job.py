@@ -68,7 +68,7 @@ def test_no_share_is_refused(text):
 
 
 def test_a_subset_finds_what_lies_in_it_and_nothing_else(tmp_path):
-    prefix = bad_datasets.sound(tmp_path, unit_bytes=100)
+    prefix = bad_datasets.sound(tmp_path, unit_size=100)
     whole = verify(prefix).products[0].counts
     assert whole["pieces_checked"] == whole["pieces"] > 10
     part = verify(VerifyOptions(path=prefix, subset=0.3))

@@ -405,7 +405,7 @@ def test_memory_does_not_depend_on_the_documents():
 
 def test_merged_dataset_of_one_tokenizer_equals_its_inputs_in_comparisons(workshop):
     (workshop / "text.jsonl").write_text('{"text": "It rains."}\n')
-    tokenize(TokenizeOptions("text.jsonl", "web"))
+    tokenize(TokenizeOptions(inputs="text.jsonl", output="web"))
     merge(MergeOptions(inputs=["web", "web"], output="twice"))
     assert read_dataset_tokenizer("twice") == read_dataset_tokenizer("web")
 

@@ -146,7 +146,7 @@ def write_corpora() -> list[str]:
     for name, count in (("a", 30), ("b", 17)):
         records = [{"text": "word " * (i % 5)} for i in range(count)]
         write_jsonl(Path(f"{name}.jsonl"), [*records[:7], {"text": 7}, *records[7:]])
-        run_tokenize(f"{name}.jsonl", name, on_error="skip", workers=1, unit_bytes=300)
+        run_tokenize(f"{name}.jsonl", name, on_error="skip", workers=1, unit_size=300)
     return ["a", "b"]
 
 

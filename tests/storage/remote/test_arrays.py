@@ -32,7 +32,7 @@ def run_task(inputs: list[str], bucket: Bucket, index: int, **options) -> ArrayT
         f"{bucket.url}/out/x",
         task=ArrayTask(index, TASKS),
         local_dir="staging",
-        unit_bytes=UNIT_BYTES,
+        unit_size=UNIT_BYTES,
         **options,
     )
 
@@ -44,7 +44,7 @@ def uploaded(bucket: Bucket) -> dict[str, bytes]:
 
 
 def expected(inputs: list[str]) -> dict[str, bytes]:
-    run_tokenize(inputs, "x", unit_bytes=UNIT_BYTES)
+    run_tokenize(inputs, "x", unit_size=UNIT_BYTES)
     return content("x")
 
 
@@ -77,7 +77,7 @@ def test_an_upload_that_failed_is_done_by_whoever_comes_next(
     again = run_task(inputs, bucket, 0)
     assert (again.state, again.units) == ("published", 0)
     assert uploaded(bucket) == expected(inputs)
-    again = run_finish(inputs, f"{bucket.url}/out/x", local_dir="staging", unit_bytes=UNIT_BYTES)
+    again = run_finish(inputs, f"{bucket.url}/out/x", local_dir="staging", unit_size=UNIT_BYTES)
     assert again.action == "found"
 
 

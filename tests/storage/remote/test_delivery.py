@@ -63,7 +63,7 @@ def tokenize(corpus: Path, output: str, **options) -> TokenizeReport:
     return run_tokenize(
         str(corpus),
         output,
-        unit_bytes=UNIT_BYTES,
+        unit_size=UNIT_BYTES,
         executor=options.pop("executor", InlineExecutor()),
         **options,
     )
@@ -127,7 +127,7 @@ def test_what_is_there_already_is_seen_without_work(bucket: Bucket, corpus: Path
     again = tokenize(corpus, url)
     assert again.action == "found"
     assert again.outputs == made.outputs
-    assert dry_run(str(corpus), url, unit_bytes=UNIT_BYTES).state == "up-to-date"
+    assert dry_run(str(corpus), url, unit_size=UNIT_BYTES).state == "up-to-date"
     with pytest.raises(OutputExistsError, match=r"web\.bin exists already"):
         tokenize(corpus, url, append_eod=False)
     assert dry_run(str(corpus), url, append_eod=False).state == "exists"
@@ -279,7 +279,7 @@ def test_a_dataset_that_waits_for_its_upload_is_not_replaced_silently(
     with pytest.raises(StorageError):
         tokenize(corpus, url)
     bucket.proxy.reset()
-    assert dry_run(str(corpus), url, unit_bytes=UNIT_BYTES).state == "resume"
+    assert dry_run(str(corpus), url, unit_size=UNIT_BYTES).state == "resume"
     with pytest.raises(OutputExistsError, match=r"waits to be uploaded .* --append-eod was on and is now o"):
         tokenize(corpus, url, append_eod=False)
     tokenize(corpus, url, append_eod=False, force=True)

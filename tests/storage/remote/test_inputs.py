@@ -63,7 +63,7 @@ def test_the_same_dataset_from_a_store_as_from_a_file(bucket: Bucket, tmp_path: 
     }[kind]()
     (tmp_path / "here.data").write_bytes(content)
     url = bucket.put("there.data", content)
-    options = {"unit_bytes": 50_000, "executor": InlineExecutor()}
+    options = {"unit_size": 50_000, "executor": InlineExecutor()}
     run_tokenize(str(tmp_path / "here.data"), str(tmp_path / "local"), **options)
     report = run_tokenize(url, str(tmp_path / "remote"), **options)
     assert report.outputs[0].dataset.units > 3
@@ -104,8 +104,8 @@ def test_worker_processes_read_ranges_through_a_network_that_fails(bucket: Bucke
         first(3, Fault(cut_at=5000), lambda request: request.is_read),
         first(3, SLOW_DOWN),
     )
-    run_tokenize(str(tmp_path / "here.jsonl"), str(tmp_path / "local"), unit_bytes=100_000)
-    run_tokenize(url, str(tmp_path / "remote"), unit_bytes=100_000, executor=ProcessPool(2))
+    run_tokenize(str(tmp_path / "here.jsonl"), str(tmp_path / "local"), unit_size=100_000)
+    run_tokenize(url, str(tmp_path / "remote"), unit_size=100_000, executor=ProcessPool(2))
     assert data_of(tmp_path / "remote") == data_of(tmp_path / "local")
     ranges = [read.range for read in bucket.proxy.reads("there.jsonl") if read.range and read.range[1] > 512]
     assert max(end - begin for begin, end in ranges) < 200_000, "a worker reads its unit, not the file"
@@ -198,13 +198,13 @@ def test_units_of_an_object_are_reused_if_its_content_is_the_same(
     url = bucket.put("web.jsonl", STORIES)
     bucket.proxy.judge = lambda request: SLOW_DOWN if request.range and request.range[0] > 300_000 else None
     with pytest.raises(StorageError, match="failed once"):
-        run_tokenize(url, str(tmp_path / "out"), unit_bytes=100_000, executor=InlineExecutor())
+        run_tokenize(url, str(tmp_path / "out"), unit_size=100_000, executor=InlineExecutor())
     bucket.proxy.reset()
     first_line, _, rest = STORIES.partition(b"\n")
     bucket.put("web.jsonl", STORIES if same else rest + first_line + b"\n")
-    report = run_tokenize(url, str(tmp_path / "out"), unit_bytes=100_000, executor=InlineExecutor())
+    report = run_tokenize(url, str(tmp_path / "out"), unit_size=100_000, executor=InlineExecutor())
     assert (report.units_reused > 0) == same
-    run_tokenize(url, str(tmp_path / "clean"), unit_bytes=100_000)
+    run_tokenize(url, str(tmp_path / "clean"), unit_size=100_000)
     assert pair(tmp_path / "out") == pair(tmp_path / "clean")
 
 

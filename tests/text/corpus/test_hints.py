@@ -238,7 +238,7 @@ def test_a_run_in_which_every_record_was_rejected_publishes_nothing(here):
     write_lines(here / "c.jsonl", *({"content": "x"} for _ in range(1200)), 7)
     for unit_bytes in (1 << 24, 500):
         with pytest.raises(InputError) as caught:
-            run_tokenize("c.jsonl", f"x{unit_bytes}", on_error="skip", unit_bytes=unit_bytes)
+            run_tokenize("c.jsonl", f"x{unit_bytes}", on_error="skip", unit_size=unit_bytes)
         assert caught.value.message == (
             "every record was rejected (1,200 field-missing, 1 not-object); "
             'the first is c.jsonl:1: field "text" not found (fields: content)'

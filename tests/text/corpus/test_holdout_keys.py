@@ -50,7 +50,7 @@ def line_unit(path):
 def read(units, *, fields=("text",), key_field="key", **options):
     """Return the keys and texts of all documents, and the lines and reasons of the rejected records."""
     keys, texts, rejected, lines = [], [], [], 0
-    selection = RecordSelection(holdout_key=key_field)
+    selection = RecordSelection(holdout=0.5, holdout_key=key_field)
     for unit in units:
         before = lines
         for batch in read_documents(unit, fields, selection=selection, **options):
@@ -104,7 +104,9 @@ def test_the_text_is_checked_before_the_key(tmp_path):
 def test_the_hint_for_the_first_record_names_a_field(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a", "meta": {"id": 3}, "n": 1}\n')
-    (batch,) = read_documents(line_unit(path), ["text"], selection=RecordSelection(holdout_key="uid"))
+    (batch,) = read_documents(
+        line_unit(path), ["text"], selection=RecordSelection(holdout=0.5, holdout_key="uid")
+    )
     (record,) = batch.rejected
     assert record.hint == "pass --holdout-key meta.id"
     assert record.detail == 'field "uid" not found (fields: text, meta.id, n)'

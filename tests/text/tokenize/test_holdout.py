@@ -39,7 +39,7 @@ def test_copies_are_in_one_split_and_the_share_is_kept(tmp_path):
     second = write_jsonl(tmp_path / "b.jsonl", [{"text": [word]} for word in reversed(words)])
     table = str(tmp_path / "c.parquet")
     parquet.write_table(pa.table({"text": words}), table)
-    tokenize([first, second, table], str(tmp_path / "out"), holdout="10%", unit_bytes=5000)
+    tokenize([first, second, table], str(tmp_path / "out"), holdout=0.1, unit_size=5000)
     tokenize(second, str(tmp_path / "alone"), holdout=0.1)
     found = [texts(tmp_path / f"out{suffix}") for suffix in SPLITS]
     expected = [word for word in words if xxhash.xxh3_64_intdigest(word.encode(), 1234) < 0.1 * 2**64]
@@ -108,7 +108,7 @@ def test_the_column_of_a_key_must_exist_and_hold_strings_or_integers(tmp_path):
 def test_documents_are_traced_back_and_lines_are_found_in_their_split(tmp_path):
     lines = [json.dumps({"text": f"n{n}"}).encode() if n % 5 else b"" for n in range(30)]
     path = write_jsonl(tmp_path / "a.jsonl", lines)
-    tokenize(path, str(tmp_path / "out"), holdout=0.4, sample=0.8, unit_bytes=90)
+    tokenize(path, str(tmp_path / "out"), holdout=0.4, sample=0.8, unit_size=90)
     seen = {}
     for split in SPLITS:
         prefix = f"{tmp_path}/out{split}"
@@ -160,7 +160,7 @@ def test_outputs_can_be_merged(tmp_path):
     """Also those of runs that stopped at a limit; the counts of excluded records add up."""
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": f"n{n}"} for n in range(40)])
     out = str(tmp_path / "out")
-    tokenize(path, out, holdout=0.3, limit=25, unit_bytes=100)
+    tokenize(path, out, holdout=0.3, limit=25, unit_size=100)
     train, valid, merged, shuffled = f"{out}_train", f"{out}_valid", f"{out}_merged", f"{out}_shuffled"
     for options in (
         MergeOptions(inputs=(train, valid), output=merged),

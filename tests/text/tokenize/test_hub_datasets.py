@@ -124,7 +124,7 @@ def test_worker_processes_and_lists_read_datasets(hub, monkeypatch):
     )
     Path("hub.txt").write_text(f"# the corpus\n{TRAIN}\n")
     run_tokenize("@local.txt", "local", workers=1)
-    run_tokenize("@hub.txt", "web", workers=2, unit_bytes=1000)
+    run_tokenize("@hub.txt", "web", workers=2, unit_size=1000)
     assert pair("web") == pair("local")
 
 
@@ -208,8 +208,8 @@ def test_parse_dataset_splits_urls():
     assert parse_dataset(f"{URL}//a.jsonl") == HubUrl("acme/web", None, "a.jsonl")
     for url in ["hf://acme/web", "s3://x/y", "hf://datasets/a b/c/x", "hf://datasets/"]:
         assert parse_dataset(url) is None
-    assert TokenizeOptions("hf://datasets/acme/web-v1.5").prefix == "web-v1.5"
-    assert TokenizeOptions(f"{URL}/data/part.jsonl.gz").prefix == "part"
+    assert TokenizeOptions(inputs="hf://datasets/acme/web-v1.5").prefix == "web-v1.5"
+    assert TokenizeOptions(inputs=f"{URL}/data/part.jsonl.gz").prefix == "part"
 
 
 def refused(kind, *inputs, match, output="out", **options):
@@ -312,10 +312,10 @@ def test_failures_that_last_keep_the_work(hub):
         hub.faults[0].times = 100 if len([one for one in seen if f"/stored/{stored}" in one]) > 1 else 0
 
     hub.on_request = fail_later
-    error = refused(StorageError, TRAIN, match="failed 4 times", unit_bytes=2000, workers=1)
+    error = refused(StorageError, TRAIN, match="failed 4 times", unit_size=2000, workers=1)
     assert error.exit_code == 7
     hub.on_request, hub.faults = (lambda _: None), []
-    report = run_tokenize(TRAIN, "out", unit_bytes=2000, workers=1)
+    report = run_tokenize(TRAIN, "out", unit_size=2000, workers=1)
     assert report.units_reused > 0
     assert manifest("out")["hub_datasets"][0]["commit"] == repository.refs["main"]
 
@@ -344,7 +344,7 @@ def kill_at(hub, inside: str, *arguments: str) -> None:
 def test_a_run_that_is_resumed_reads_the_commit_of_the_first_try_although_the_branch_has_moved(hub):
     repository = hub.dataset("acme/web", SHARDS)
     first = repository.refs["main"]
-    run_tokenize(f"{local_copy(SHARDS)}/data/train*", "local", unit_bytes=2000)
+    run_tokenize(f"{local_copy(SHARDS)}/data/train*", "local", unit_size=2000)
     stored = digest_of(SHARDS["data/train-00001-of-00002.parquet"])
     command = ["tokenize", TRAIN, "-o", "web", "--unit-size", "2000", "--workers", "1"]
     kill_at(hub, f"/stored/{stored}", *command)
@@ -372,7 +372,7 @@ def interrupted(hub, output="web", **options):
 
     hub.on_request = on_request
     with pytest.raises(InputError):
-        run_tokenize(TRAIN, output, unit_bytes=2000, workers=1, **options)
+        run_tokenize(TRAIN, output, unit_size=2000, workers=1, **options)
     hub.on_request, hub.faults = (lambda _: None), []
     assert Path(f"{output}.tokshard/work/plan.json").exists()
 
@@ -395,7 +395,7 @@ def test_a_commit_that_does_not_exist_any_more_is_replaced(hub):
     first = repository.refs["main"]
     repository.commit(SHARDS | {"x": "1"})
     del repository.commits[first]
-    run_tokenize(TRAIN, "web", unit_bytes=2000)
+    run_tokenize(TRAIN, "web", unit_size=2000)
     assert manifest("web")["hub_datasets"][0]["commit"] == repository.refs["main"]
     assert not Path("web.tokshard/work").exists()
 
@@ -431,9 +431,9 @@ def test_the_tasks_of_a_job_array_read_one_commit(hub):
     repository = hub.dataset("acme/web", SHARDS)
     first = repository.refs["main"]
     tasks = [partial(run_array_task, TRAIN, "web", task=ArrayTask(number, 2)) for number in range(2)]
-    tasks[0](unit_bytes=2000)
+    tasks[0](unit_size=2000)
     repository.commit(SHARDS | {"data/train-00000-of-00002.parquet": table(500, 10)})
-    assert tasks[1](unit_bytes=2000).state == "published"
+    assert tasks[1](unit_size=2000).state == "published"
     assert manifest("web")["hub_datasets"][0]["commit"] == first
 
 

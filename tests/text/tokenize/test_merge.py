@@ -26,7 +26,7 @@ def workshop(tmp_path, monkeypatch):
 
 
 def tokenize(inputs, output, **options):
-    settings = {"on_error": "skip", "unit_bytes": 100_000, "tokenizer": TOKENIZER, **options}
+    settings = {"on_error": "skip", "unit_size": 100_000, "tokenizer": TOKENIZER, **options}
     return run_tokenize(list(map(str, inputs)), output, workers=1, encoder="reference", **settings)
 
 

@@ -54,11 +54,11 @@ def tiny_batches(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["plain", "gzip", "parquet"])
-@pytest.mark.parametrize("unit_bytes", [500, 64 << 20])
-def test_every_batch_advances_the_progress_to_its_total(tmp_path, kind, unit_bytes):
+@pytest.mark.parametrize("unit_size", [500, 64 << 20])
+def test_every_batch_advances_the_progress_to_its_total(tmp_path, kind, unit_size):
     path, recorded = corpus_of(tmp_path, kind), Recorded()
     report = run_tokenize(
-        path, str(tmp_path / "out"), tokenizer=TOKENIZER, unit_bytes=unit_bytes, progress=recorded
+        path, str(tmp_path / "out"), tokenizer=TOKENIZER, unit_size=unit_size, progress=recorded
     )
     assert list(recorded.activities)[:3] == [
         "scanning inputs",
@@ -88,7 +88,7 @@ def test_a_resumed_run_begins_where_the_earlier_one_stopped(tmp_path):
                 raise KeyboardInterrupt
 
     path, stopped, resumed = corpus_of(tmp_path, "plain"), Stopping(), Recorded()
-    options = {"tokenizer": TOKENIZER, "unit_bytes": 1000}
+    options = {"tokenizer": TOKENIZER, "unit_size": 1000}
     with pytest.raises(KeyboardInterrupt):
         run_tokenize(path, str(tmp_path / "out"), progress=stopped, **options)
     assert stopped.finished == 1
@@ -109,7 +109,7 @@ def test_tasks_of_an_array_report_their_own_bytes(tmp_path):
             str(tmp_path / "out"),
             task=ArrayTask(index, 2),
             tokenizer=TOKENIZER,
-            unit_bytes=1000,
+            unit_size=1000,
             finish=False,
             progress=recorded,
         )
@@ -123,7 +123,7 @@ def test_worker_processes_report_within_a_unit(tmp_path):
     path = write_jsonl(tmp_path / "corpus.jsonl", [{"text": "word " * 200_000}] * 5)
     recorded = Recorded()
     with ProcessPool(2) as pool:
-        run_tokenize(path, str(tmp_path / "out"), executor=pool, unit_bytes=64 << 20, progress=recorded)
+        run_tokenize(path, str(tmp_path / "out"), executor=pool, unit_size=64 << 20, progress=recorded)
     updates = recorded.activities["encoding"][2]
     assert updates[0].bytes_done == 1_000_013  # the first document; those after it are merged for some time
     assert updates[-1].bytes_done == (tmp_path / "corpus.jsonl").stat().st_size

@@ -202,7 +202,9 @@ def test_the_progress_and_the_report_count_decompressed_text(tmp_path):
     content = b"".join(json.dumps(record).encode() + b"\n" for record in records(500))
     (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(content))
     noted = Noting()
-    report = tokenize(TokenizeOptions(str(tmp_path / "in.jsonl.gz"), str(tmp_path / "out")), progress=noted)
+    report = tokenize(
+        TokenizeOptions(inputs=str(tmp_path / "in.jsonl.gz"), output=str(tmp_path / "out")), progress=noted
+    )
     last = noted.updates[-1]
     assert last.content_bytes == report.encoded_bytes == report.counts.content_bytes == len(content)
     assert last.bytes_done == report.input_bytes < len(content) / 5

@@ -79,11 +79,11 @@ values = st.one_of(texts, st.lists(texts, max_size=3))
 @settings(max_examples=30, deadline=None)
 @given(
     records=st.lists(values, max_size=7),
-    unit_bytes=st.integers(1, 90),
+    unit_size=st.integers(1, 90),
     append_eod=st.booleans(),
     reference=st.booleans(),
 )
-def test_documents_equal_the_definition(tmp_path_factory, records, unit_bytes, append_eod, reference):
+def test_documents_equal_the_definition(tmp_path_factory, records, unit_size, append_eod, reference):
     """Strings and lists, any unit size, with and without EOD, against `tokenizers` itself."""
     directory = tmp_path_factory.mktemp("job")
     path = write_jsonl(directory / "in.jsonl", [{"text": value} for value in records])
@@ -93,7 +93,7 @@ def test_documents_equal_the_definition(tmp_path_factory, records, unit_bytes, a
         str(directory / "out"),
         tokenizer=TOKENIZER,
         append_eod=append_eod,
-        unit_bytes=unit_bytes,
+        unit_size=unit_size,
         encoder="reference" if reference else "fast",
         executor=InlineExecutor(),
     )
@@ -120,8 +120,8 @@ def test_compression_changes_nothing(tmp_path, how):
     plain = SAMPLE / "manuals.jsonl"
     packed = tmp_path / "packed"
     packed.write_bytes(COMPRESS[how](plain.read_bytes()))
-    run_tokenize(str(plain), str(tmp_path / "a"), unit_bytes=50_000)
-    run_tokenize(str(packed), str(tmp_path / "b"), unit_bytes=50_000)
+    run_tokenize(str(plain), str(tmp_path / "a"), unit_size=50_000)
+    run_tokenize(str(packed), str(tmp_path / "b"), unit_size=50_000)
     assert pair(tmp_path / "a") == pair(tmp_path / "b")
     for name in ("units.jsonl", "provenance.bin"):
         assert (tmp_path / "a.tokshard" / name).read_bytes() == (tmp_path / "b.tokshard" / name).read_bytes()
@@ -154,7 +154,7 @@ def test_processes_and_this_process_write_the_same(tmp_path):
             inputs,
             str(tmp_path / name),
             tokenizer=TOKENIZER,
-            unit_bytes=60_000,
+            unit_size=60_000,
             encoder="fast",
             executor=executor,
         )
@@ -176,7 +176,7 @@ def test_provenance_points_at_each_record(tmp_path):
     import numpy as np
 
     path = SAMPLE / "manuals.jsonl"
-    run_tokenize(str(path), str(tmp_path / "a"), unit_bytes=9_999)
+    run_tokenize(str(path), str(tmp_path / "a"), unit_size=9_999)
     offsets = np.fromfile(tmp_path / "a.tokshard" / "provenance.bin", "<i8")
     data = path.read_bytes()
     found = [json.loads(data[offset : data.index(b"\n", offset)])["text"] for offset in offsets]
@@ -186,7 +186,7 @@ def test_provenance_points_at_each_record(tmp_path):
 
 
 def test_the_units_file_adds_up(tmp_path):
-    run_tokenize(str(SAMPLE / "manuals.jsonl"), str(tmp_path / "a"), unit_bytes=9_999)
+    run_tokenize(str(SAMPLE / "manuals.jsonl"), str(tmp_path / "a"), unit_size=9_999)
     units = [json.loads(line) for line in (tmp_path / "a.tokshard" / "units.jsonl").read_text().splitlines()]
     found = manifest(tmp_path / "a")
     assert len(units) == found["dataset"]["units"] > 30
@@ -203,10 +203,10 @@ def hostile():
     return SAMPLE / "hostile.jsonl", expected
 
 
-@pytest.mark.parametrize("unit_bytes", [1 << 24, 3000, 100])
-def test_skip_lists_every_rejected_record(tmp_path, unit_bytes):
+@pytest.mark.parametrize("unit_size", [1 << 24, 3000, 100])
+def test_skip_lists_every_rejected_record(tmp_path, unit_size):
     path, expected = hostile()
-    report = run_tokenize(str(path), str(tmp_path / "a"), on_error="skip", unit_bytes=unit_bytes)
+    report = run_tokenize(str(path), str(tmp_path / "a"), on_error="skip", unit_size=unit_size)
     listed = [json.loads(line) for line in (tmp_path / "a.tokshard/rejected.jsonl").read_text().splitlines()]
     wanted = [
         (record["line"], record["outcome"])
@@ -235,21 +235,21 @@ def test_fail_names_the_first_bad_record(tmp_path, workers):
     first = next(record for record in expected if record["outcome"] not in {"accepted", "blank"})
     with pytest.raises(BadRecordError) as caught:
         run_tokenize(
-            str(path), str(tmp_path / "a"), unit_bytes=200, executor=ProcessPool(workers), workers=workers
+            str(path), str(tmp_path / "a"), unit_size=200, executor=ProcessPool(workers), workers=workers
         )
     assert (caught.value.line, caught.value.reason) == (first["line"], first["outcome"])
     assert f"hostile.jsonl:{first['line']}" in caught.value.message
     assert not (tmp_path / "a.bin").exists()
-    run_tokenize(str(path), str(tmp_path / "a"), unit_bytes=200, on_error="skip")
+    run_tokenize(str(path), str(tmp_path / "a"), unit_size=200, on_error="skip")
     run_tokenize(str(path), str(tmp_path / "b"), on_error="skip")
     assert pair(tmp_path / "a") == pair(tmp_path / "b")
 
 
-@pytest.mark.parametrize("unit_bytes", [1 << 24, 500])
-def test_max_errors_is_exact(tmp_path, unit_bytes):
+@pytest.mark.parametrize("unit_size", [1 << 24, 500])
+def test_max_errors_is_exact(tmp_path, unit_size):
     path, expected = hostile()
     bad = [record for record in expected if record["outcome"] not in {"accepted", "blank"}]
-    options = {"on_error": "skip", "unit_bytes": unit_bytes}
+    options = {"on_error": "skip", "unit_size": unit_size}
     with pytest.raises(InputError, match=f"--max-errors {len(bad) - 1} exceeded; .*:{bad[-1]['line']}: "):
         run_tokenize(str(path), str(tmp_path / "a"), max_errors=len(bad) - 1, **options)
     run_tokenize(str(path), str(tmp_path / "a"), max_errors=len(bad), **options)
@@ -261,10 +261,10 @@ def test_a_cut_gzip_file_is_an_error_with_its_place(tmp_path):
     cut.write_bytes(whole[: len(whole) // 2])
     message = r"stream is truncated at compressed byte 81888(?:\nhint: |$)"
     with pytest.raises(BadRecordError, match=message) as caught:
-        run_tokenize(str(cut), str(tmp_path / "a"), unit_bytes=100_000)
+        run_tokenize(str(cut), str(tmp_path / "a"), unit_size=100_000)
     assert caught.value.reason == "corrupt-stream"
     assert caught.value.hint == f"fetch {cut} again: it is incomplete or damaged"
-    report = run_tokenize(str(cut), str(tmp_path / "a"), unit_bytes=100_000, on_error="skip")
+    report = run_tokenize(str(cut), str(tmp_path / "a"), unit_size=100_000, on_error="skip")
     assert report.counts.rejected == {"corrupt-stream": 1}
     kept = report.counts.documents
     whole_documents = run_tokenize(str(SAMPLE / "stories.jsonl"), str(tmp_path / "b")).counts.documents
@@ -285,24 +285,24 @@ def interrupted(inputs, output, **options):
 def unfinished(tmp_path):
     records = [{"text": f"document {n}"} for n in range(40)] + [b"broken"]
     path = write_jsonl(tmp_path / "in.jsonl", records)
-    interrupted(path, str(tmp_path / "out"), unit_bytes=200)
+    interrupted(path, str(tmp_path / "out"), unit_size=200)
     return path, str(tmp_path / "out")
 
 
 def test_a_resumed_run_says_so(unfinished):
     path, output = unfinished
-    report = run_tokenize(path, output, unit_bytes=200, on_error="skip")
+    report = run_tokenize(path, output, unit_size=200, on_error="skip")
     assert 0 < report.units_reused < report.outputs[0].dataset.units
 
 
 OTHER_OPTIONS = {
-    "unit-size": {"unit_bytes": 300},
-    "append-eod": {"unit_bytes": 200, "append_eod": False},
-    "dtype": {"unit_bytes": 200, "dtype": "int32"},
-    "max-document-bytes": {"unit_bytes": 200, "max_document_bytes": 999},
-    "provenance": {"unit_bytes": 200, "provenance": False},
-    "special-tokens": {"unit_bytes": 200, "special_tokens": True, "tokenizer": TOKENIZER},
-    "tokenizer's definition_sha256": {"unit_bytes": 200, "tokenizer": TOKENIZER},
+    "unit-size": {"unit_size": 300},
+    "append-eod": {"unit_size": 200, "append_eod": False},
+    "dtype": {"unit_size": 200, "dtype": "int32"},
+    "max-document-bytes": {"unit_size": 200, "max_document_bytes": 999},
+    "provenance": {"unit_size": 200, "provenance": False},
+    "special-tokens": {"unit_size": 200, "special_tokens": True, "tokenizer": TOKENIZER},
+    "tokenizer's definition_sha256": {"unit_size": 200, "tokenizer": TOKENIZER},
 }
 
 
@@ -320,7 +320,7 @@ def test_an_unfinished_run_refuses_no_other_options(unfinished, tmp_path, name):
 @pytest.mark.parametrize("name", OTHER_OPTIONS)
 def test_a_finished_output_is_replaced_only_by_force_and_the_options_are_named(unfinished, name):
     path, output = unfinished
-    run_tokenize(path, output, unit_bytes=200, on_error="skip")
+    run_tokenize(path, output, unit_size=200, on_error="skip")
     with pytest.raises(OutputExistsError, match=name) as caught:
         run_tokenize(path, output, on_error="skip", **OTHER_OPTIONS[name])
     assert caught.value.exit_code == 4
@@ -378,7 +378,7 @@ def test_an_input_among_the_outputs_is_refused(tmp_path, name):
 
 def test_an_output_has_one_writer_by_whatever_name(tmp_path, corpus):
     with WriterLock(str(make(tmp_path / "out_text_document.tokshard") / "lock")), pytest.raises(LockedError):
-        run_tokenize(corpus, str(tmp_path / "out"), name_by_field=True)
+        run_tokenize(corpus, str(tmp_path / "out"), preset="megatron")
     assert not (tmp_path / "out.tokshard").exists()
 
 
@@ -420,7 +420,7 @@ def test_an_input_that_changes_meanwhile_is_an_error(tmp_path, corpus, monkeypat
         ({"encoder": "quick"}, "--encoder"),
         ({"dtype": "uint8"}, "--dtype"),
         ({"workers": 0}, "--workers"),
-        ({"unit_bytes": 0}, "--unit-size"),
+        ({"unit_size": 0}, "--unit-size"),
         ({"max_errors": 1}, "--on-error skip"),
         ({"fields": ()}, "--field"),
         ({"fields": ("a", "a")}, "different fields, got a, a"),
@@ -497,7 +497,7 @@ def test_the_plan_writes_nothing(tmp_path, corpus):
 
 def test_stdin_and_pipes_are_read_once(tmp_path):
     data = (SAMPLE / "stories.jsonl.gz").read_bytes()
-    code = "import tokshard; tokshard.tokenize(tokshard.TokenizeOptions('-', 'piped'))"
+    code = "import tokshard; tokshard.tokenize(tokshard.TokenizeOptions(inputs='-', output='piped'))"
     subprocess.run([sys.executable, "-c", code], input=data, cwd=tmp_path, check=True)
     run_tokenize(str(SAMPLE / "stories.jsonl"), str(tmp_path / "a"))
     assert pair(tmp_path / "piped") == pair(tmp_path / "a")
@@ -508,6 +508,6 @@ def test_parquet_gives_the_same_documents(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     texts = texts_of(SAMPLE / "manuals.jsonl")
     parquet.write_table(pa.table({"text": texts}), tmp_path / "in.parquet", row_group_size=50)
-    run_tokenize(str(tmp_path / "in.parquet"), str(tmp_path / "a"), unit_bytes=20_000)
+    run_tokenize(str(tmp_path / "in.parquet"), str(tmp_path / "a"), unit_size=20_000)
     run_tokenize(str(SAMPLE / "manuals.jsonl"), str(tmp_path / "b"))
     assert pair(tmp_path / "a") == pair(tmp_path / "b")

@@ -72,10 +72,10 @@ def write_corpus(directory: Path, corpus) -> tuple[list[str], list]:
 @given(
     corpus=st.lists(inputs, min_size=1, max_size=3),
     subset=subsets,
-    unit_bytes=st.integers(1, 90),
+    unit_size=st.integers(1, 90),
     provenance=st.booleans(),
 )
-def test_subsets_equal_the_twin(tmp_path_factory, corpus, subset, unit_bytes, provenance):
+def test_subsets_equal_the_twin(tmp_path_factory, corpus, subset, unit_size, provenance):
     directory = tmp_path_factory.mktemp("job")
     paths, records = write_corpus(directory, corpus)
     if subset["holdout"] is None:
@@ -88,7 +88,7 @@ def test_subsets_equal_the_twin(tmp_path_factory, corpus, subset, unit_bytes, pr
             tokenizer=TOKENIZER,
             executor=InlineExecutor(),
             on_error="skip",
-            unit_bytes=unit_bytes,
+            unit_size=unit_size,
             provenance=provenance,
             **options_of(subset),
         )
@@ -162,9 +162,9 @@ def test_workers_and_units_change_nothing(corpus):
     options = {"tokenizer": TOKENIZER, "on_error": "skip", **options_of(SUBSET)}
     run_tokenize(paths, "one", **options)
     assert [documents("one" + suffix) for suffix in SPLITS] == list(expected)
-    for workers, unit_bytes in ((2, 200), (3, 77)):
+    for workers, unit_size in ((2, 200), (3, 77)):
         with ProcessPool(workers) as pool:
-            run_tokenize(paths, f"by{workers}", executor=pool, unit_bytes=unit_bytes, **options)
+            run_tokenize(paths, f"by{workers}", executor=pool, unit_size=unit_size, **options)
         assert outputs(f"by{workers}") == outputs("one")
 
 
@@ -172,7 +172,7 @@ def test_compression_changes_nothing(corpus):
     data = gzip.decompress(Path("b.jsonl.gz").read_bytes())
     Path("b.jsonl").write_bytes(data)
     for name, path in (("plain", "b.jsonl"), ("gzip", "b.jsonl.gz")):
-        run_tokenize(path, name, on_error="skip", sample="40%", sample_seed=8, unit_bytes=100)
+        run_tokenize(path, name, on_error="skip", sample=0.4, sample_seed=8, unit_size=100)
     assert outputs("plain", [""]) == outputs("gzip", [""])
 
 
@@ -180,7 +180,7 @@ def test_compression_changes_nothing(corpus):
 def test_an_interrupted_run_resumes_to_the_same_bytes(corpus, events, monkeypatch):
     monkeypatch.setattr("tokshard.text.tokenize.assembly.CHECKPOINT_UNITS", 3)
     paths, _ = corpus
-    options = {"tokenizer": TOKENIZER, "on_error": "skip", "unit_bytes": 300, **options_of(SUBSET)}
+    options = {"tokenizer": TOKENIZER, "on_error": "skip", "unit_size": 300, **options_of(SUBSET)}
     run_tokenize(paths, "whole", **options)
     with pytest.raises(WorkerError):
         run_tokenize(paths, "out", executor=Interrupted(events), **options)
@@ -193,7 +193,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(corpus, events, monkeypatc
 def test_units_of_a_run_with_another_limit_are_reused(corpus, before, after, monkeypatch):
     monkeypatch.setattr("tokshard.text.tokenize.assembly.CHECKPOINT_UNITS", 2)
     paths, records = corpus
-    options = {"tokenizer": TOKENIZER, "on_error": "skip", "unit_bytes": 300}
+    options = {"tokenizer": TOKENIZER, "on_error": "skip", "unit_size": 300}
     # The units are finished and assembled up to the limit, but nothing is published.
     with monkeypatch.context() as patch, pytest.raises(WorkerError):
         patch.setattr("tokshard.text.tokenize.assembly.Assembly.stage", _fail)
@@ -221,13 +221,13 @@ def test_a_limit_at_the_end_of_a_unit(tmp_path):
     unit = os.path.getsize(path) // 3
     for limit, units, excluded in ((2, 1, 0), (3, 2, 1), (4, 2, 0), (6, 3, 0), (9, 3, 0)):
         out = str(tmp_path / f"out{limit}")
-        report = run_tokenize(path, out, limit=limit, unit_bytes=unit)
+        report = run_tokenize(path, out, limit=limit, unit_size=unit)
         assert (report.counts.documents, report.outputs[0].dataset.units) == (min(limit, 6), units)
         assert report.counts.excluded == ({"beyond-limit": excluded} if excluded else None)
         partial = [entry.get("partial", False) for entry in manifest(out)["inputs"]]
         assert partial == [limit < 6 and units < 3]
         by_tokens = str(tmp_path / f"tokens{limit}")
-        run_tokenize(path, by_tokens, max_tokens=5 * limit + 4, unit_bytes=unit)
+        run_tokenize(path, by_tokens, max_tokens=5 * limit + 4, unit_size=unit)
         assert pair(by_tokens) == pair(out)
         assert findings(out) == findings(by_tokens) == set()
 
@@ -235,16 +235,16 @@ def test_a_limit_at_the_end_of_a_unit(tmp_path):
 def test_bad_records_count_up_to_the_end_alone(tmp_path):
     records = [{"text": "a"}, {"text": "b"}, {"text": None}, {"text": "c"}, {"text": 7}]
     path = write_jsonl(tmp_path / "a.jsonl", records)
-    for unit_bytes in (1, 30, 1 << 20):
-        out = str(tmp_path / f"out{unit_bytes}")
-        report = run_tokenize(path, out, limit=2, unit_bytes=unit_bytes)
+    for unit_size in (1, 30, 1 << 20):
+        out = str(tmp_path / f"out{unit_size}")
+        report = run_tokenize(path, out, limit=2, unit_size=unit_size)
         assert (report.counts.documents, report.counts.rejected) == (2, {})
         with pytest.raises(BadRecordError, match=r"a\.jsonl:3"):
-            run_tokenize(path, out + "x", limit=3, unit_bytes=unit_bytes)
+            run_tokenize(path, out + "x", limit=3, unit_size=unit_size)
         with pytest.raises(BadRecordError, match=r"a\.jsonl:3"):
             # It comes before the first document that would exceed the tokens.
-            run_tokenize(path, out + "y", max_tokens=5, unit_bytes=unit_bytes)
-        report = run_tokenize(path, out + "z", limit=3, unit_bytes=unit_bytes, on_error="skip", max_errors=1)
+            run_tokenize(path, out + "y", max_tokens=5, unit_size=unit_size)
+        report = run_tokenize(path, out + "z", limit=3, unit_size=unit_size, on_error="skip", max_errors=1)
         assert (report.counts.documents, report.counts.rejected) == (3, {"field-null": 1})
 
 
@@ -313,7 +313,7 @@ def test_every_code_of_excluded_records_is_documented():
 
 def test_tasks_of_an_array_take_samples_and_the_finish_takes_limits(corpus):
     paths, records = corpus
-    options = {"tokenizer": TOKENIZER, "on_error": "skip", "unit_bytes": 300, "sample": 0.7, "sample_seed": 3}
+    options = {"tokenizer": TOKENIZER, "on_error": "skip", "unit_size": 300, "sample": 0.7, "sample_seed": 3}
     options |= {"holdout": 0.3, "holdout_seed": 3}
     for task in (ArrayTask(1, 2), ArrayTask(0, 2)):
         run_array_task(paths, "out", task=task, finish=False, **options)
@@ -326,7 +326,7 @@ def test_tasks_of_an_array_take_samples_and_the_finish_takes_limits(corpus):
 def test_what_was_selected_is_recorded_and_shown(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": str(n)} for n in range(50)])
     out = str(tmp_path / "out")
-    options = {"sample": "50%", "limit": 10, "holdout": "20%", "holdout_seed": 5}
+    options = {"sample": 0.5, "limit": 10, "holdout": 0.2, "holdout_seed": 5}
     plan = dry_run(path, out, **options)
     assert [output.path_prefix for output in plan.outputs] == [f"{out}_train", f"{out}_valid"]
     assert plan.options.subset == (
@@ -349,11 +349,11 @@ def test_what_was_selected_is_recorded_and_shown(tmp_path):
     ("options", "message"),
     [
         ({"sample": 0}, "--sample must be above 0% and at most 100%"),
-        ({"sample": "101%"}, "--sample must be above 0% and at most 100%"),
-        ({"sample": "x"}, "--sample must be above 0%"),
-        ({"sample": float("nan")}, "--sample must be above 0%"),
+        ({"sample": 1.01}, "--sample must be above 0% and at most 100%, got 101%"),
+        ({"sample": "x"}, "--sample must be a finite number, got 'x'"),
+        ({"sample": float("nan")}, "--sample must be a finite number, got nan"),
         ({"sample_seed": 3}, "--sample-seed requires --sample"),
-        ({"sample": 0.5, "sample_seed": -1}, "--sample-seed must be from 0"),
+        ({"sample": 0.5, "sample_seed": -1}, "--sample-seed must be at least 0"),
         ({"limit": 0}, "--limit must be at least 1, got 0"),
         ({"max_tokens": 0}, "--max-tokens must be at least 1, got 0"),
         ({"holdout": 1}, "--holdout must be above 0% and below 100%"),

@@ -43,7 +43,9 @@ def write(directory, name):
 
 def options(tmp_path, name, **more):
     tokenizer = write(tmp_path / "tokenizer", name)
-    return TokenizeOptions(str(tmp_path / "corpus.jsonl"), str(tmp_path / "out"), tokenizer=tokenizer, **more)
+    return TokenizeOptions(
+        inputs=str(tmp_path / "corpus.jsonl"), output=str(tmp_path / "out"), tokenizer=tokenizer, **more
+    )
 
 
 def test_workers_encode_with_the_exported_definition(tmp_path, python):
@@ -78,7 +80,7 @@ def test_options_without_a_directory_are_refused(tmp_path):
     for name, shown in ((None, "the built-in tokenizer"), ("null:9", "null:9")):
         with pytest.raises(UsageError, match=f"--transformers requires a tokenizer.json, .*, got {shown}\n"):
             tokenize(replace(chosen, tokenizer=name))
-    with pytest.raises(UsageError, match="--transformers and --no-files-beside exclude each other"):
+    with pytest.raises(UsageError, match="--transformers cannot be used with --no-files-beside"):
         options(tmp_path, "plain", transformers="python", files_beside=False)
 
 

@@ -108,7 +108,7 @@ def test_an_encoder_that_lies_in_the_middle_is_caught(tmp_path, lie, monkeypatch
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": value(text)} for text in texts])
     target = chosen_beyond_the_first_bytes(path, 2000)[2]
     lie(texts[target])
-    options = {"tokenizer": TOKENIZER, "unit_bytes": 20_000, "executor": InlineExecutor()}
+    options = {"tokenizer": TOKENIZER, "unit_size": 20_000, "executor": InlineExecutor()}
     out = str(tmp_path / "out")
     with pytest.raises(EncoderMismatchError) as caught:
         run_tokenize(path, out, encoder="fast", **options)
@@ -144,7 +144,7 @@ def encoders_of(prefix):
 def test_larger_documents_are_not_compared_and_counted(tmp_path, mixed, lie):
     path, _ = mixed
     lie("é" * 51)
-    options = {"tokenizer": TOKENIZER, "encoder": "fast", "executor": InlineExecutor(), "unit_bytes": 500}
+    options = {"tokenizer": TOKENIZER, "encoder": "fast", "executor": InlineExecutor(), "unit_size": 500}
     report = run_tokenize(path, str(tmp_path / "out"), **options)
     assert (report.encoder.compared, report.encoder.uncompared) == (30, 18)
     assert encoders_of(tmp_path / "out") == {"documents": {"fast": 48}, "compared": 30, "uncompared": 18}
@@ -173,7 +173,7 @@ def test_the_texts_of_all_fields_count_together(tmp_path, monkeypatch):
 
 def test_counts_of_larger_documents_end_at_the_limit_of_a_run(tmp_path, mixed):
     path, too_large = mixed
-    options = {"tokenizer": TOKENIZER, "encoder": "fast", "executor": InlineExecutor(), "unit_bytes": 900}
+    options = {"tokenizer": TOKENIZER, "encoder": "fast", "executor": InlineExecutor(), "unit_size": 900}
     for limit in range(1, len(too_large), 5):
         run_tokenize(path, str(tmp_path / "out"), limit=limit, force=True, **options)
         uncompared = sum(too_large[:limit])
@@ -183,7 +183,7 @@ def test_counts_of_larger_documents_end_at_the_limit_of_a_run(tmp_path, mixed):
 
 def test_splits_and_merges_count_larger_documents(tmp_path, mixed):
     path, _ = mixed
-    options = {"tokenizer": TOKENIZER, "encoder": "fast", "executor": InlineExecutor(), "unit_bytes": 900}
+    options = {"tokenizer": TOKENIZER, "encoder": "fast", "executor": InlineExecutor(), "unit_size": 900}
     run_tokenize(path, str(tmp_path / "out"), holdout=0.5, limit=37, **options)
     prefixes = [f"{tmp_path}/out_{split}" for split in ("train", "valid")]
     found = [encoders_of(prefix) for prefix in prefixes]
@@ -213,7 +213,7 @@ def test_a_document_above_1_mb_is_named_in_the_reports(tmp_path):
 def test_reference_after_fast_redoes_what_fast_made(tmp_path):
     texts = [f"document number {n}" for n in range(300)]
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in texts] + [b"broken"])
-    options = {"tokenizer": TOKENIZER, "unit_bytes": 1000, "executor": InlineExecutor()}
+    options = {"tokenizer": TOKENIZER, "unit_size": 1000, "executor": InlineExecutor()}
     options["max_document_bytes"] = 1000  # the defaults of the encoders differ
     out = str(tmp_path / "out")
     for encoder in ("fast", "reference"):

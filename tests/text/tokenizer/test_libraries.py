@@ -75,7 +75,7 @@ def test_a_definition_is_parsed_once_to_choose_the_encoder_and_to_load_it_ahead(
         files, "_parse_json", lambda content, path: parsed.append(path) or parse(content, path)
     )
     monkeypatch.setattr(libraries, "_examined", {})
-    options = TokenizeOptions("a.jsonl", tokenizer=TOKENIZER, encoder="fast")
+    options = TokenizeOptions(inputs="a.jsonl", tokenizer=TOKENIZER, encoder="fast")
     assert choose_encoding(options, []).encoder.name == "fast"
     assert parsed == [TOKENIZER]
     monkeypatch.setattr(libraries, "_examined", {})
@@ -131,7 +131,7 @@ def test_what_cannot_be_loaded_is_no_error_yet(tmp_path, capfd, content):
 def test_the_forkserver_is_told_of_files_at_hand(options, expected, monkeypatch):
     messages = []
     monkeypatch.setattr(pool.ForkServer, "_send", lambda _, message: messages.append(message))
-    object.__new__(pool.ForkServer).expect(TokenizeOptions("a.jsonl", **options))
+    object.__new__(pool.ForkServer).expect(TokenizeOptions(inputs="a.jsonl", **options))
     assert messages == expected
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from support.tokenizer_files import tiktoken_settings
 from tokshard.errors import TokenizerError
 from tokshard.text.tokenizer.definition import load_tokenizer, reopen_tokenizer
 from tokshard.text.tokenizer.encoders import reference_encoder
@@ -58,9 +59,7 @@ def ranks(tmp_path_factory):
 
 
 def settings(*special_tokens):
-    return TikTokenizerSettings(
-        num_special_tokens=10, vocab_size=267, special_tokens=special_tokens or DEFAULT
-    )
+    return tiktoken_settings(num_special_tokens=10, vocab_size=267, special_tokens=special_tokens or DEFAULT)
 
 
 def test_the_special_tokens_of_a_tiktokenizer(ranks):

@@ -27,6 +27,7 @@ from support.tokenizer_files import (
     encoded_by_tiktokenizer,
     listed,
     split_in_two,
+    tiktoken_settings,
     write_json,
     write_lines,
 )
@@ -35,7 +36,6 @@ from tokshard.dataset.products import recognize
 from tokshard.errors import InputError, MissingExtraError, TokenizerError, UsageError
 from tokshard.text.tokenizer.definition import load_tokenizer, reopen_tokenizer
 from tokshard.text.tokenizer.encoders import decode, fast_encoder, reference_encoder, token_text
-from tokshard.text.tokenizer.tiktoken_files import TikTokenizerSettings
 
 BATCH = [*random_texts(51, 1500), *SPELLED, "", " "]
 TOKENS = byte_tokens(2000)
@@ -106,7 +106,7 @@ SETTINGS = [
 def test_tiktokenizer(settings, tmp_path):
     pytest.importorskip("tiktoken")
     path = write_json(tmp_path / "vocab.json", listed(TOKENS))
-    tokenizer = load_tokenizer(path, tiktoken=TikTokenizerSettings(**settings))
+    tokenizer = load_tokenizer(path, tiktoken=tiktoken_settings(**settings))
     expected = encoded_by_tiktokenizer(TOKENS, BATCH, **settings)
     assert encoded(tokenizer) == expected
     again = reopen_tokenizer(path, tokenizer.identity, tokenizer.sha256)
@@ -115,7 +115,9 @@ def test_tiktokenizer(settings, tmp_path):
     assert (tokenizer.eod_id, tokenizer.eod_token) == (2, "</s>")
     assert (tokenizer.vocab_size, tokenizer.max_token_id + 1) == (settings["vocab_size"],) * 2
     assert tokenizer.like(tokenizer.identity) is tokenizer
-    other = load_tokenizer(path, tiktoken=TikTokenizerSettings("v1", 10, 300))
+    other = load_tokenizer(
+        path, tiktoken=tiktoken_settings(pattern="v1", num_special_tokens=10, vocab_size=300)
+    )
     assert other.identity.definition_sha256 != tokenizer.identity.definition_sha256
     assert other.like(tokenizer.identity).identity.definition_sha256 == tokenizer.identity.definition_sha256
 
@@ -131,8 +133,8 @@ def test_a_dataset_of_other_settings_is_decoded_with_them(tmp_path):
     path = write_json(tmp_path / "v.json", listed(TOKENS))
     corpus = write_jsonl(tmp_path / "c.jsonl", [{"text": "hello world <mask>"}])
     prefix = str(tmp_path / "out")
-    options = {"tiktoken_pattern": "v1", "tiktoken_num_special_tokens": 20, "vocab_size": 900}
-    run_tokenize(corpus, prefix, tokenizer=path, workers=1, **options)
+    settings = tiktoken_settings(pattern="v1", num_special_tokens=20, vocab_size=900)
+    run_tokenize(corpus, prefix, tokenizer=path, workers=1, tiktoken=settings)
     for argument in (None, path):
         tokenizer = tokenizer_of(prefix, argument)
         assert decode(tokenizer, documents(prefix)[0][0]) == "hello world <mask></s>"
@@ -162,15 +164,16 @@ def test_settings_that_do_not_fit(numbers, tmp_path):
     with pytest.raises(
         TokenizerError, match="must have at least 7 special tokens and more tokens than those"
     ):
-        load_tokenizer(path, tiktoken=TikTokenizerSettings("v2", *numbers))
+        load_tokenizer(path, tiktoken=tiktoken_settings(num_special_tokens=numbers[0], vocab_size=numbers[1]))
 
 
 def test_settings_require_the_file_of_a_tiktokenizer(tmp_path):
     corpus = write_jsonl(tmp_path / "c.jsonl", [{"text": "a"}])
     written(tmp_path, probe(added_tokens=[added(0, "</s>")]))
     for tokenizer in (None, str(tmp_path / "tokenizer.json")):
+        settings = tiktoken_settings(vocab_size=300)
         with pytest.raises(UsageError, match="--vocab-size require the file of a TikTokenizer"):
-            run_tokenize(corpus, str(tmp_path / "o"), tokenizer=tokenizer, vocab_size=300)
+            run_tokenize(corpus, str(tmp_path / "o"), tokenizer=tokenizer, tiktoken=settings)
 
 
 # Files of other forms
@@ -257,16 +260,29 @@ def vocab_pair(directory):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"vocab_file": "v"}, "--vocab-file and --merge-file require each other"),
-        ({"merge_file": "m"}, "--vocab-file and --merge-file require each other"),
-        ({"vocab_file": "v", "merge_file": "m", "tokenizer": "t"}, "--vocab-file and --tokenizer exclude"),
-        ({"tiktoken_pattern": "v3"}, "--tiktoken-pattern must be v1, v2, got 'v3'"),
-        ({"vocab_size": 0}, "--vocab-size must be at least 1, got 0"),
+        ({"vocab_file": "v"}, "--vocab-file requires --merge-file"),
+        ({"merge_file": "m"}, "--merge-file requires --vocab-file"),
+        (
+            {"vocab_file": "v", "merge_file": "m", "tokenizer": "t"},
+            "--vocab-file cannot be used with --tokenizer",
+        ),
     ],
 )
 def test_options_that_do_not_fit(options, message):
     with pytest.raises(UsageError, match=message):
         run_tokenize("c.jsonl", "o", **options)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"pattern": "v3"}, "--tiktoken-pattern must be one of v1, v2, got 'v3'"),
+        ({"vocab_size": 0}, "--vocab-size must be at least 1, got 0"),
+    ],
+)
+def test_settings_out_of_range(settings, message):
+    with pytest.raises(UsageError, match=message):
+        tiktoken_settings(**settings)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def merge(options: MergeOptions, *, dry_run: bool = False, progress: Progress | 
         StorageError: A read or write failed. Copied tokens are kept.
 
     Example:
-        >>> report = merge(MergeOptions(["out/a", "out/b"], "out/ab"))  # doctest: +SKIP
+        >>> report = merge(MergeOptions(inputs=["out/a", "out/b"], output="out/ab"))  # doctest: +SKIP
         >>> report.output.dataset.documents  # doctest: +SKIP
         790
     """

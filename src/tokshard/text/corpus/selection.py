@@ -13,22 +13,18 @@ or of the key in a field of its record. So all copies of a document are in one s
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
-from tokshard.core.megatron_defaults import SEED
-from tokshard.errors import UsageError
+from tokshard.dataset.encoding_options import SelectionOptions
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tokshard.dataset.plan import TokenizeParameters
     from tokshard.text.corpus.batch import DocumentBatch
     from tokshard.text.corpus.lines import LineBatch
 
@@ -42,10 +38,6 @@ EXCLUDED: dict[str, str] = {
 """Stable codes of the reasons why a record that is not rejected is no document, with their meanings."""
 
 _HASHES = 2**64
-_SEEDS = 2**63  # the integers of JSON documents
-_PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
-_FRACTION = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE]-?[0-9]{1,3})?)\s*")
-
 
 TRAIN, VALID = 0, 1
 """The numbers of the splits."""
@@ -54,48 +46,15 @@ TRAIN, VALID = 0, 1
 _END_OF_SEQUENCE, _END_OF_FIELD = b"\xff", b"\xfe"
 
 
-@dataclass(frozen=True, slots=True)
-class RecordSelection:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordSelection(SelectionOptions):
     """Choice of the records of the inputs that are read, and of the split of each document.
-
-    Attributes:
-        sample: The share of the records, above 0 and up to 1; None for all.
-        sample_seed: The seed of their hash.
-        holdout: The share of the documents in the validation split, above 0 and below 1; None for no splits.
-        holdout_seed: The seed of their hash.
-        holdout_key: The field of the key that is hashed; None to hash the texts.
 
     Example:
         >>> import numpy as np
-        >>> RecordSelection(0.5, sample_seed=7).sampled(0, np.arange(6) * 100).tolist()
+        >>> RecordSelection(sample=0.5, sample_seed=7).sampled(0, np.arange(6) * 100).tolist()
         [True, False, True, True, False, True]
     """
-
-    sample: float | None = None
-    sample_seed: int = SEED
-    holdout: float | None = None
-    holdout_seed: int = SEED
-    holdout_key: str | None = None
-
-    @classmethod
-    def of(cls, options: TokenizeParameters) -> Self:
-        """Return the selection by the parameters of a run."""
-        return cls(
-            options.sample,
-            SEED if options.sample_seed is None else options.sample_seed,
-            options.holdout,
-            SEED if options.holdout_seed is None else options.holdout_seed,
-            options.holdout_key,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the selection as a message between processes."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        """Return what :meth:`to_json` described."""
-        return cls(**value)
 
     def sampled(self, file: int, positions: NDArray[np.int64]) -> NDArray[np.bool_] | None:
         """Tell which records of an input are in the sample; None if all are.
@@ -156,41 +115,6 @@ def _texts_of_field(texts: list[str], counts: NDArray[np.uint32] | None) -> Iter
 def threshold(share: float) -> int:
     """Return the number of the 2**64 hash values that a share selects: those below it."""
     return int(share * _HASHES)  # exact: a float times a power of two
-
-
-def parse_share(option: str, value: float | str, *, whole: bool) -> float:
-    """Return a share as a number: ``0.01`` or ``"1%"``.
-
-    Args:
-        option: The name of the option, for errors.
-        value: The share.
-        whole: Whether the share may be 1.
-
-    Raises:
-        UsageError: It is not a share above 0 and up to 1.
-
-    Example:
-        >>> parse_share("sample", "0.1%", whole=True), parse_share("sample", "0.001", whole=True)
-        (0.001, 0.001)
-    """
-    share = value
-    if isinstance(value, str):
-        percent, fraction = _PERCENT.fullmatch(value), _FRACTION.fullmatch(value)
-        share = float(Fraction(percent[1]) / 100) if percent else float(fraction[1]) if fraction else 0.0
-    # Not a number is refused, too.
-    if not (0 < float(share) <= 1 and (whole or float(share) < 1)):
-        most = "at most 100%" if whole else "below 100%"
-        raise UsageError(
-            f"--{option} must be above 0% and {most}, got {value!r}",
-            hint=f"pass a percentage or a fraction, for example --{option} 1% or --{option} 0.01",
-        )
-    return float(share)
-
-
-def check_seed(option: str, seed: int) -> None:
-    """Raise UsageError if a number cannot be a seed of the hash."""
-    if not 0 <= seed < _SEEDS:
-        raise UsageError(f"--{option} must be from 0 to {_SEEDS - 1}, got {seed}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from tokshard.core.formatting import listed, size
+from tokshard.core.options import declared_options
 from tokshard.errors import TokenizerError, UsageError
 from tokshard.text.corpus.files import CorpusFile, content_bytes
 from tokshard.text.corpus.records import MAX_DOCUMENT_BYTES
@@ -70,13 +71,15 @@ def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
     tokenizer = load_tokenizer(
         options.vocab_file if options.tokenizer is None else options.tokenizer,
         merges=options.merge_file,
-        tiktoken=options.tiktoken_settings,
+        tiktoken=options.tiktoken,
         **options.tokenizer_settings,
     )
-    if options.tiktoken_settings is not None and TikTokenizerSettings.of_encoding(tokenizer.name) is None:
+    is_tiktoken = TikTokenizerSettings.of_encoding(tokenizer.name) is not None
+    if options.tiktoken != TikTokenizerSettings() and not is_tiktoken:
+        *names, last = [found.name for found in declared_options(TikTokenizerSettings).values()]
         raise UsageError(
-            "--tiktoken-pattern, --tiktoken-num-special-tokens, --tiktoken-special-tokens and --vocab-size "
-            f"require the file of a TikTokenizer, got {tokenizer.path or 'the built-in tokenizer'}",
+            f"{', '.join(names)} and {last} require the file of a TikTokenizer, got "
+            f"{tokenizer.path or 'the built-in tokenizer'}",
             hint="leave them out: other files contain these settings",
         )
     is_alone = tokenizer.kind != "huggingface" or options.vocab_file is not None
@@ -92,7 +95,7 @@ def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
             "does not define the special tokens to add to a text",
             hint="leave out --special-tokens, or pass the tokenizer.json of the same model",
         )
-    if options.strict_tokenizer and not options.special_tokens and tokenizer.kind == "huggingface":
+    if options.preset is not None and not options.special_tokens and tokenizer.kind == "huggingface":
         _refuse_renamed(tokenizer)
     return tokenizer
 

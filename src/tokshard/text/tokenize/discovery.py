@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokshard.core.background import in_order
+from tokshard.core.options import recorded
 from tokshard.dataset.plan import HubDatasetRecord
 from tokshard.text.corpus.files import LOOKS_AT_ONCE, CorpusFile, discover
 from tokshard.text.corpus.hub_datasets import HubDatasets
@@ -80,7 +81,7 @@ def _first_rejected(job: TokenizeJob, number: int, file: CorpusFile) -> list[Rej
     from tokshard.text.tokenize.encoder import text_check
 
     limit, names = job.parameters.max_document_bytes, job.options.field_names
-    selection, check = RecordSelection.of(job.parameters), text_check(job.tokenizer.identity)
+    selection, check = recorded(RecordSelection, job.parameters), text_check(job.tokenizer.identity)
     sampled = selection.sampled(number, np.zeros(1, np.int64))
     if sampled is not None and not sampled[0]:
         return []

@@ -83,7 +83,7 @@ class EncodingSpec:
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Return what :meth:`to_json` described."""
         identity = decode(TokenizerIdentity, value["tokenizer_identity"], "tokenizer_identity")
-        selection = RecordSelection.from_json(value["selection"])
+        selection = RecordSelection(**value["selection"])
         parts = {"fields": tuple(value["fields"]), "tokenizer_identity": identity, "selection": selection}
         return cls(**{**value, **parts})
 

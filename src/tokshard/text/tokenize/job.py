@@ -11,6 +11,7 @@ from typing import Literal
 
 from tokshard.core.codec import encode
 from tokshard.core.json_text import dump_json
+from tokshard.core.options import recorded
 from tokshard.dataset.build_run import BuildSpec
 from tokshard.dataset.delivery import Delivery, delivery_to
 from tokshard.dataset.layout import optimal_dtype
@@ -219,7 +220,7 @@ class TokenizeJob:
             max_document_bytes=self.parameters.max_document_bytes,
             # With a limit, the assembly decides which bad records count.
             max_rejected=None if options.has_limits else self.error_policy.limit,
-            selection=RecordSelection.of(self.parameters),
+            selection=recorded(RecordSelection, self.parameters),
             unknown_id=self.tokenizer.unknown_id,
             drops_characters=self.tokenizer.drops_characters,
         )
@@ -272,22 +273,12 @@ def prepare_job(
         _refuse_inputs_among_outputs(files, options.output_prefixes(local_or_final))
     choice = choice or choose_encoding(options, files)
     tokenizer = choice.tokenizer
-    parameters = TokenizeParameters(
-        fields=tuple(options.fields),
-        append_eod=options.append_eod,
+    parameters = recorded(
+        TokenizeParameters,
+        options,
         eod_id=tokenizer.eod_id,
-        special_tokens=options.special_tokens,
         dtype=choose_dtype(tokenizer, options.dtype),
         max_document_bytes=choice.max_document_bytes,
-        unit_bytes=options.unit_bytes,
-        provenance=options.provenance,
-        sample=options.sample_share,
-        sample_seed=None if options.sample is None else options.sample_seed,
-        limit=options.limit,
-        max_tokens=options.max_tokens,
-        holdout=options.holdout_share,
-        holdout_seed=None if options.holdout is None else options.holdout_seed,
-        holdout_key=options.holdout_key,
     )
     return TokenizeJob(
         files=files,

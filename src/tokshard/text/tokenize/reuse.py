@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokshard.core.options import recorded
 from tokshard.dataset.manifest import UNITS_NAME, Manifest, file_of
 from tokshard.dataset.plan import BuildPlan, TextInput, TokenizeParameters
 from tokshard.dataset.records import RejectionRecord, UnitRecord, parse_line, read_records
@@ -169,13 +170,13 @@ def _contents(
                 stream_units(
                     number,
                     file,
-                    options.unit_bytes,
+                    options.unit_size,
                     options.max_document_bytes,
                     scratch,
                     skip=lambda index: not wanted(index),
                 )
                 if file.is_stream
-                else (unit for unit in plan_units(number, file, options.unit_bytes) if wanted(unit.index))
+                else (unit for unit in plan_units(number, file, options.unit_size) if wanted(unit.index))
             )
             for unit in units:
                 yield _content_of(unit, options)
@@ -194,7 +195,7 @@ def _content_of(unit: Unit, options: TokenizeParameters) -> _Content:
         unit,
         options.fields,
         max_document_bytes=options.max_document_bytes,
-        selection=RecordSelection.of(options),
+        selection=recorded(RecordSelection, options),
     ):
         state.update(batch.raw)
         if first_offset is None:

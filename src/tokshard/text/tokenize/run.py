@@ -81,7 +81,7 @@ def tokenize(
         WorkerError: A worker process died. All finished work is kept.
 
     Example:
-        >>> report = tokenize(TokenizeOptions("corpus.jsonl", "out/corpus"))  # doctest: +SKIP
+        >>> report = tokenize(TokenizeOptions(inputs="corpus.jsonl", output="out/corpus"))  # doctest: +SKIP
         >>> report.outputs[0].dataset.tokens  # doctest: +SKIP
         2219
     """
@@ -153,7 +153,7 @@ def chosen_executor(
         yield given
         return
     # A single unit would have a single worker.
-    most = INLINE_BYTES if files > 1 or size_bytes > options.unit_bytes else 4 * INLINE_BYTES
+    most = INLINE_BYTES if files > 1 or size_bytes > options.unit_size else 4 * INLINE_BYTES
     if size_bytes <= most:
         from tokshard.text.tokenize.workers.executor import InlineExecutor
 
@@ -313,7 +313,7 @@ class UnitEncoding:
             Feed(
                 job.files,
                 range(self._assembly.next.file, len(job.files)),
-                unit_bytes=job.options.unit_bytes,
+                unit_bytes=job.options.unit_size,
                 max_document_bytes=job.parameters.max_document_bytes,
                 raw_directory=job.workspace.raw,
                 is_done=lambda key: key < self._assembly.next or key in self._ready,

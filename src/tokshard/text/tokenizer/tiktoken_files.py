@@ -15,8 +15,11 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Self
+from functools import partial
+from typing import Annotated, Any, Final, Literal, Self
 
+from tokshard.core.codec import Positive
+from tokshard.core.options import Option, Options
 from tokshard.errors import TokenizerError
 from tokshard.text.tokenizer.files import is_model_file, parse_json
 from tokshard.text.tokenizer.vocabulary import Vocabulary
@@ -222,7 +225,8 @@ def _llama3(ranks: Mapping[bytes, int], path: str) -> TiktokenEncoding:
 
 # Files of Megatron's TikTokenizer
 
-TikTokenizerPattern = Literal["v1", "v2"]
+TOKENIZER = "Tokenizer"
+"""The group of the options that select the tokenizer."""
 _MEGATRON_SPECIAL: Final = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>")
 MEGATRON_PATTERNS: Final[Mapping[str, str]] = {
     "v1": r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
@@ -233,28 +237,38 @@ MEGATRON_PATTERNS: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TikTokenizerSettings:
-    """Arguments of a Megatron job for its TikTokenizer, whose file does not contain them.
+_rare = partial(Option, group=TOKENIZER, is_rare=True)
 
-    Attributes:
-        pattern: ``--tiktoken-pattern``.
-        num_special_tokens: ``--tiktoken-num-special-tokens``: the smallest ids.
-        vocab_size: ``--vocab-size``, special tokens included.
-        special_tokens: ``--tokenizer-special-tokens``: the names of the first special tokens.
-    """
 
-    pattern: TikTokenizerPattern = "v2"
-    num_special_tokens: int = 1000
-    vocab_size: int = 131072
-    special_tokens: tuple[str, ...] = _MEGATRON_SPECIAL
+@dataclass(frozen=True, kw_only=True)
+class TikTokenizerSettings(Options):
+    """Arguments of a Megatron job for its TikTokenizer, whose file does not contain them."""
+
+    tiktoken_pattern: Annotated[
+        Literal["v1", "v2"],
+        _rare("For the file of a Megatron TikTokenizer: split text with this pattern of Megatron."),
+    ] = "v2"
+    tiktoken_num_special_tokens: Annotated[
+        Positive, _rare("For the file of a Megatron TikTokenizer: reserve N ids for special tokens.")
+    ] = 1000
+    tiktoken_special_tokens: Annotated[
+        tuple[str, ...],
+        _rare(
+            "For the file of a Megatron TikTokenizer: name its first special tokens.",
+            metavar="TOKEN",
+            default="Megatron's",
+        ),
+    ] = _MEGATRON_SPECIAL
+    vocab_size: Annotated[
+        Positive, _rare("For the file of a Megatron TikTokenizer: use N tokens, special tokens included.")
+    ] = 131072
 
     @property
     def encoding_name(self) -> str:
         """The name of the encoding; it contains the settings."""
-        name = f"TikTokenizer-{self.pattern}-{self.num_special_tokens}-{self.vocab_size}"
-        own = self.special_tokens != _MEGATRON_SPECIAL
-        return name + (f"-{json.dumps(self.special_tokens)}" if own else "")
+        name = f"TikTokenizer-{self.tiktoken_pattern}-{self.tiktoken_num_special_tokens}-{self.vocab_size}"
+        own = self.is_given("tiktoken_special_tokens")
+        return name + (f"-{json.dumps(self.tiktoken_special_tokens)}" if own else "")
 
     @classmethod
     def of_encoding(cls, name: str | None) -> Self | None:
@@ -262,12 +276,17 @@ class TikTokenizerSettings:
         found = re.fullmatch(r"TikTokenizer-(v[12])-(\d+)-(\d+)(?:-(\[.*\]))?", name or "", re.DOTALL)
         if found is None:
             return None
-        special = tuple(json.loads(found[4])) if found[4] else _MEGATRON_SPECIAL
-        return cls(found[1], int(found[2]), int(found[3]), special)  # type: ignore[arg-type]
+        return cls(
+            tiktoken_pattern="v1" if found[1] == "v1" else "v2",
+            tiktoken_num_special_tokens=int(found[2]),
+            vocab_size=int(found[3]),
+            tiktoken_special_tokens=tuple(json.loads(found[4])) if found[4] else _MEGATRON_SPECIAL,
+        )
 
 
 def _megatron(listed: Any, settings: TikTokenizerSettings, path: str) -> TiktokenEncoding:
-    special, reserved, size = settings.special_tokens, settings.num_special_tokens, settings.vocab_size
+    special, size = settings.tiktoken_special_tokens, settings.vocab_size
+    reserved = settings.tiktoken_num_special_tokens
     if missing := sorted(set(_MEGATRON_SPECIAL) - set(special)):
         raise TokenizerError(
             f"the special tokens of a TikTokenizer must include {missing[0]}",
@@ -292,7 +311,7 @@ def _megatron(listed: Any, settings: TikTokenizerSettings, path: str) -> Tiktoke
     # Its text_to_ids finds special tokens in text, and adds none.
     return TiktokenEncoding(
         settings.encoding_name,
-        MEGATRON_PATTERNS[settings.pattern],
+        MEGATRON_PATTERNS[settings.tiktoken_pattern],
         ids,
         "</s>",
         ranks={token: reserved + n for n, token in enumerate(tokens[: size - reserved])},

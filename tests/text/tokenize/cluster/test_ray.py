@@ -75,7 +75,7 @@ class Nodes:
         self.foreign = 0
 
     def executor(self, **options):
-        return RayOptions(address=self.address, **options)
+        return RayOptions(ray_address=self.address, **options)
 
     def command(self):
         return "--executor", "ray", "--ray-address", self.address
@@ -162,7 +162,7 @@ def inputs_of_all_kinds(directory, documents=300, words=40):
 
 
 def tokenize(inputs, output, executor=None, **options):
-    settings = {"tokenizer": TOKENIZER, "encoder": "reference", "unit_bytes": 4000, **options}
+    settings = {"tokenizer": TOKENIZER, "encoder": "reference", "unit_size": 4000, **options}
     return run_tokenize(inputs, str(output), executor=executor, **settings)
 
 
@@ -201,7 +201,7 @@ def test_a_node_that_does_not_see_the_work_directory_hands_its_parts_back(nodes,
     inputs = inputs_of_all_kinds(tmp_path)
     tokenize(inputs, tmp_path / "local/out")
     nodes.need_foreign()
-    report = tokenize(inputs, nodes.hidden / "out", nodes.executor(cpus_per_task=FOREIGN_CPUS))
+    report = tokenize(inputs, nodes.hidden / "out", nodes.executor(ray_cpus_per_task=FOREIGN_CPUS))
     assert files_of(nodes.hidden / "out") == files_of(tmp_path / "local/out")
     assert [answer["file"] for answer in traffic.answers if "file" in answer] != []
     assert sum("file" in answer for answer in traffic.answers) == report.outputs[0].dataset.units
@@ -211,15 +211,15 @@ def test_what_is_wrong_on_a_node_is_said_with_its_name(nodes, tmp_path):
     if not nodes.hides:
         pytest.skip("this user cannot make mount namespaces")
     nodes.need_foreign()
-    there = nodes.executor(cpus_per_task=FOREIGN_CPUS)
+    there = nodes.executor(ray_cpus_per_task=FOREIGN_CPUS)
     with pytest.raises(errors.InputError, match=f"not found on the node {HOST}"):
         tokenize(corpus(nodes.hidden / "unseen.jsonl", 9), tmp_path / "unseen", there)
     big = corpus(tmp_path / "big.jsonl", 10, words=100_000)
     output = nodes.hidden / "big"
     with pytest.raises(errors.StorageError, match=f"on the node {HOST}: No space") as caught:
-        tokenize(big, output, there, unit_bytes=1 << 30)
+        tokenize(big, output, there, unit_size=1 << 30)
     assert (caught.value.exit_code, "finished work is kept" in caught.value.hint) == (7, True)
-    assert tokenize(big, output, unit_bytes=1 << 30).counts.documents == 10
+    assert tokenize(big, output, unit_size=1 << 30).counts.documents == 10
 
 
 # Interrupts itself at the third finished unit, however fast the others come.
@@ -271,25 +271,25 @@ def test_work_that_is_lost_too_often_is_named(nodes, tmp_path, traffic):
     with pytest.raises(
         errors.WorkerError, match=r"unit [0-9]+ of .*in\.jsonl was lost on the node"
     ) as caught:
-        tokenize(source, tmp_path / "out", nodes.executor(retries=0, tasks=1), unit_bytes=1 << 30)
+        tokenize(source, tmp_path / "out", nodes.executor(ray_retries=0, tasks=1), unit_size=1 << 30)
     assert caught.value.exit_code == 8
     assert "finished work is kept" in caught.value.hint
-    tokenize(source, tmp_path / "out", unit_bytes=1 << 30)
-    tokenize(source, tmp_path / "local/out", unit_bytes=1 << 30)
+    tokenize(source, tmp_path / "out", unit_size=1 << 30)
+    tokenize(source, tmp_path / "local/out", unit_size=1 << 30)
     assert files_of(tmp_path / "out") == files_of(tmp_path / "local/out")
 
 
 def test_a_lost_node_costs_only_its_unfinished_units(nodes, tmp_path, traffic):
     # Each unit takes long enough for its node to be stopped in the middle of it.
     inputs = inputs_of_all_kinds(tmp_path, documents=150, words=4000)
-    tokenize(inputs, tmp_path / "local/out", unit_bytes=150_000)
+    tokenize(inputs, tmp_path / "local/out", unit_size=150_000)
     nodes.need_foreign()
     # What only that node can do: afterwards it has a worker that needs no time to start.
     few = corpus(tmp_path / "few.jsonl", 3)
-    tokenize(few, tmp_path / "few/out", nodes.executor(cpus_per_task=FOREIGN_CPUS))
+    tokenize(few, tmp_path / "few/out", nodes.executor(ray_cpus_per_task=FOREIGN_CPUS))
     traffic.clear()
     held = Held(nodes, traffic)
-    report = tokenize(inputs, tmp_path / "ray/out", nodes.executor(), unit_bytes=150_000)
+    report = tokenize(inputs, tmp_path / "ray/out", nodes.executor(), unit_size=150_000)
     held.end()
     assert files_of(tmp_path / "ray/out") == files_of(tmp_path / "local/out")
     encoded = Counter(tuple(answer["outcome"]["key"].values()) for answer in traffic.answers)
@@ -377,7 +377,7 @@ REFUSED = {
     "retries": ("in.jsonl --executor ray --ray-retries -1", "must be at least 0"),
     "array": (
         "in.jsonl --executor ray --array-task 0/2",
-        "--executor ray and the options of job arrays exclude each other",
+        "--executor cannot be used with --array-task",
     ),
     "pipe": ("- -o out --executor ray", "the input - can be read only by this process"),
 }

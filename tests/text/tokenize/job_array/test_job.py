@@ -158,9 +158,9 @@ def test_a_compressed_input_whose_end_nobody_has_seen_is_named_as_such(corpus):
 def test_a_long_list_of_missing_units_is_cut_in_the_message_and_complete_in_the_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_jsonl(tmp_path / "in.jsonl", [{"text": "ab"}] * 100)
-    run_task(["in.jsonl"], 0, 2, finish=False, unit_bytes=15)
+    run_task(["in.jsonl"], 0, 2, finish=False, unit_size=15)
     with pytest.raises(UnfinishedError) as caught:
-        finish(["in.jsonl"], unit_bytes=15)
+        finish(["in.jsonl"], unit_size=15)
     (missing,) = caught.value.missing
     assert missing["units"] == list(range(1, 100, 2))
     assert caught.value.tasks is None
@@ -323,12 +323,12 @@ def test_a_bad_record_is_named_with_its_line_by_the_task_that_meets_it(tmp_path,
     owner = 600 // 90 % 3
     for index in range(3):
         if index != owner:
-            assert run_task([path], index, 3, unit_bytes=90).state == "encoded"
+            assert run_task([path], index, 3, unit_size=90).state == "encoded"
     with pytest.raises(BadRecordError, match=r"in\.jsonl:41: invalid JSON") as caught:
-        run_task([path], owner, 3, unit_bytes=90)
+        run_task([path], owner, 3, unit_size=90)
     assert (caught.value.line, caught.value.offset, caught.value.exit_code) == (41, 600, 3)
     with pytest.raises(UnfinishedError) as caught:
-        finish([path], unit_bytes=90)
+        finish([path], unit_size=90)
     assert caught.value.missing[0]["units"]
 
 
@@ -341,18 +341,18 @@ def test_the_line_of_a_compressed_input_is_left_out_and_the_row_of_a_table_is_no
     monkeypatch.chdir(tmp_path)
     Path("in.jsonl.gz").write_bytes(gzip.compress(b"\n".join(BAD)))
     with pytest.raises(BadRecordError) as caught:
-        run_task(["in.jsonl.gz"], 0, 1, unit_bytes=90)
+        run_task(["in.jsonl.gz"], 0, 1, unit_size=90)
     assert (caught.value.line, caught.value.offset) == (None, 600)
     pq.write_table(pa.table({"text": ["a", "b", "c", None, "d"]}), "in.parquet", row_group_size=2)
     with pytest.raises(BadRecordError) as caught:
-        run_task(["in.parquet"], 0, 1, prefix="y", unit_bytes=1)
+        run_task(["in.parquet"], 0, 1, prefix="y", unit_size=1)
     assert (caught.value.line, caught.value.offset) == (4, 3)
 
 
 def test_bad_records_are_skipped_and_counted_over_all_tasks(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = write_jsonl(tmp_path / "in.jsonl", BAD * 3)
-    options = {"on_error": "skip", "unit_bytes": 90}
+    options = {"on_error": "skip", "unit_size": 90}
     for index in range(3):
         report = run_task([path], index, 3, **options)
     assert report.result.counts.rejected == {"invalid-json": 3}
@@ -365,7 +365,7 @@ def test_too_many_bad_records_are_refused_where_they_are_counted(tmp_path, monke
     """Two of three tasks see one each; the third sees one, too, and puts together: that is one too many."""
     monkeypatch.chdir(tmp_path)
     path = write_jsonl(tmp_path / "in.jsonl", BAD * 3)
-    options = {"on_error": "skip", "max_errors": 2, "unit_bytes": 90}
+    options = {"on_error": "skip", "max_errors": 2, "unit_size": 90}
     for index in range(3):
         run_task([path], index, 3, finish=False, **options)
     with pytest.raises(
@@ -373,7 +373,7 @@ def test_too_many_bad_records_are_refused_where_they_are_counted(tmp_path, monke
     ):
         finish([path], **options)
     finish([path], **{**options, "max_errors": 3})
-    assert content("x") == expected([path], on_error="skip", unit_bytes=90)
+    assert content("x") == expected([path], on_error="skip", unit_size=90)
 
 
 def test_more_bad_records_in_one_unit_than_are_allowed_stop_its_task(tmp_path, monkeypatch):

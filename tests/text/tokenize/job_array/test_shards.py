@@ -90,7 +90,7 @@ def test_a_stream_encoded_by_several_gives_the_parts_of_its_units(tmp_path, modu
     """Each remainder by an encoder of its own, in no order: every unit once, the last marked as such."""
     path = tmp_path / "in.jsonl.gz"
     path.write_bytes(gzip.compress(lines(7, 9000)))
-    job = job_of([str(path)], str(tmp_path / "x"), tokenizer=TOKENIZER, unit_bytes=1000)
+    job = job_of([str(path)], str(tmp_path / "x"), tokenizer=TOKENIZER, unit_size=1000)
     parts, raw = tmp_path / "parts", tmp_path / "raw"
     parts.mkdir()
     raw.mkdir()

@@ -41,7 +41,7 @@ class Work:
             (self.directory / key.part_name).touch()
         self.parts = _IncomingParts(str(self.directory))
         os.mkdir(self.parts.incoming)
-        options = {"tokenizer": TOKENIZER, "encoder": "reference", "unit_bytes": UNIT_BYTES}
+        options = {"tokenizer": TOKENIZER, "encoder": "reference", "unit_size": UNIT_BYTES}
         self.job = job_of([str(path) for path in self.paths], str(folder / "out"), **options)
         self.outcomes: list[Outcome] = []
         self.documents = self.bytes_done = 0

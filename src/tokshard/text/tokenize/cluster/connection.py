@@ -92,7 +92,7 @@ class Connection:
         start = {
             "address": self._options.resolved,
             "endpoint": self._options.endpoint,
-            "cpus_per_task": self._options.cpus_per_task,
+            "cpus_per_task": self._options.ray_cpus_per_task,
             "attachment": self._calls.attachment,
             "deliver_to": self._calls.deliver_to,
         }
@@ -173,7 +173,7 @@ class Connection:
         )
 
     def _measure(self, nodes: list[float]) -> None:
-        each = self._options.cpus_per_task
+        each = self._options.ray_cpus_per_task
         self.slots = sum(int(cpus / each) for cpus in nodes)
         if not self.slots and not self._is_connected:
             raise UsageError(

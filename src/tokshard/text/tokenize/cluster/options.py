@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
+from tokshard.core.codec import Count
+from tokshard.core.options import Option, Options
 from tokshard.errors import UsageError
 
+CLUSTER = "Ray cluster"
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 
 _HINT_CLIENT = (
@@ -14,16 +19,14 @@ _HINT_CLIENT = (
     "ray job submit -- tokshard ..."
 )
 
+_rare = partial(Option, group=CLUSTER, is_rare=True)
 
-@dataclass(frozen=True)
-class RayOptions:
+
+@dataclass(frozen=True, kw_only=True)
+class RayOptions(Options):
     """Options of a Ray cluster.
 
     Attributes:
-        address: ``"auto"`` for the cluster of this machine, or ``HOST:PORT``; None for the variable
-            ``RAY_ADDRESS``, or ``"auto"`` if it is not set.
-        cpus_per_task: CPUs reserved for each task; may be a fraction.
-        retries: How often work that was lost with its worker or node is repeated.
         tasks: The maximum number of tasks in flight; None for twice as many as the cluster has room for,
             which keeps all CPUs busy.
 
@@ -31,22 +34,28 @@ class RayOptions:
         UsageError: A value is invalid.
 
     Example:
-        >>> RayOptions(address="10.0.0.1:6379").endpoint
+        >>> RayOptions(ray_address="10.0.0.1:6379").endpoint
         ('10.0.0.1', 6379)
     """
 
-    address: str | None = None
-    cpus_per_task: float = 1.0
-    retries: int = 3
+    ray_address: Annotated[
+        str | None,
+        _rare(
+            "Connect to this cluster; auto is the one of this machine.",
+            metavar="auto|HOST:PORT",
+            default=f"${ADDRESS_VARIABLE}, or auto",
+        ),
+    ] = None
+    ray_cpus_per_task: Annotated[float, _rare("Reserve N CPUs for each task.", default="1")] = 1.0
+    ray_retries: Annotated[Count, _rare("Retry work that was lost with its node up to N times.")] = 3
     tasks: int | None = None
 
-    def __post_init__(self) -> None:
-        if not 0 < self.cpus_per_task <= 1 << 20:
-            raise UsageError(f"--ray-cpus-per-task must be a positive number, got {self.cpus_per_task:g}")
-        if self.cpus_per_task > 1 and self.cpus_per_task != int(self.cpus_per_task):
-            raise UsageError(f"--ray-cpus-per-task must be an integer if above 1, got {self.cpus_per_task:g}")
-        if self.retries < 0:
-            raise UsageError(f"--ray-retries must be at least 0, got {self.retries}")
+    def _validate(self) -> None:
+        cpus = self.ray_cpus_per_task
+        if not 0 < cpus <= 1 << 20:
+            raise UsageError(f"--ray-cpus-per-task must be a positive number, got {cpus:g}")
+        if cpus > 1 and cpus != int(cpus):
+            raise UsageError(f"--ray-cpus-per-task must be an integer if above 1, got {cpus:g}")
         if self.resolved.startswith("ray://"):
             raise UsageError(
                 f"--ray-address must not be a Ray Client address (Ray Client cannot stream results), got "
@@ -62,7 +71,7 @@ class RayOptions:
     @property
     def resolved(self) -> str:
         """The address to connect to."""
-        return self.address or os.environ.get(ADDRESS_VARIABLE) or "auto"
+        return self.ray_address or os.environ.get(ADDRESS_VARIABLE) or "auto"
 
     @property
     def endpoint(self) -> tuple[str, int] | None:

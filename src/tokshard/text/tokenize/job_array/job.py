@@ -306,7 +306,7 @@ def _check_finished(job: TokenizeJob, tasks: int | None) -> None:
     again = None
     hint = "run the tasks again, with any number of tasks; --tasks N lists the unfinished ones of N tasks"
     if tasks is not None:
-        assignment = UnitAssignment(job.files, tasks, job.options.unit_bytes)
+        assignment = UnitAssignment(job.files, tasks, job.options.unit_size)
         again = tuple(sorted(set[int]().union(*(units.tasks(assignment) for units in missing))))
         hint = f"run task {_numbers(again)} of {tasks} again, then --finish"
     listed = tuple(

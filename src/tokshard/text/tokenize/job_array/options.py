@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from functools import partial
+from typing import Annotated, Literal, Self
 
+from tokshard.core.codec import Positive
+from tokshard.core.options import Option, Options
 from tokshard.errors import UsageError
+from tokshard.text.tokenize.cluster.options import CLUSTER
 from tokshard.text.tokenize.options import TokenizeOptions
 
 _AUTO = "auto"
@@ -21,27 +25,45 @@ _RANKS = (
 )
 _SLURM_ARRAY = "SLURM_ARRAY_TASK_ID"
 
+_rare = partial(Option, group="Job arrays", is_rare=True)
 
-@dataclass(frozen=True)
-class ArrayOptions:
-    """Options of ``tokshard tokenize`` for job arrays.
 
-    Attributes:
-        array_task: The task: ``I/N``, ``auto`` or ``auto/N``, see :meth:`ArrayTask.parse`; None for a run
-            that is no task.
-        finish: True to only assemble and publish the output, False to leave that to a later run, None to
-            let the last task do it.
-        tasks: Number of tasks, for ``finish``.
+@dataclass(frozen=True, kw_only=True)
+class DistributionOptions(Options):
+    """Options of ``tokshard tokenize`` that divide a run among machines.
 
     Raises:
-        UsageError: The options exclude each other.
+        UsageError: An option is invalid, or options cannot be used together.
     """
 
-    array_task: str | None = None
-    finish: bool | None = None
-    tasks: int | None = None
+    array_task: Annotated[
+        str | None,
+        _rare(
+            "Encode share I of N, from 0/N. With auto, read the numbers from Slurm, Kubernetes or MPI.",
+            metavar="I/N|auto|auto/N",
+        ),
+    ] = None
+    finish: Annotated[
+        bool | None,
+        _rare(
+            "Only assemble the output from the parts that tasks encoded, or leave that to a later --finish. "
+            "Without either, the last task assembles the output, except with --lock none."
+        ),
+    ] = None
+    tasks: Annotated[
+        Positive | None, _rare("With --finish: the job array has N tasks.", requires="finish=True")
+    ] = None
+    executor: Annotated[
+        Literal["local", "ray"],
+        Option(
+            "Run on this machine or on a Ray cluster.",
+            group=CLUSTER,
+            is_rare=True,
+            excludes=("array_task", "finish", "tasks"),
+        ),
+    ] = "local"
 
-    def __post_init__(self) -> None:
+    def _validate(self) -> None:
         if self.array_task is not None and self.finish:
             raise UsageError(
                 "--array-task cannot be used with --finish",
@@ -49,10 +71,6 @@ class ArrayOptions:
             )
         if self.finish is False and self.array_task is None:
             raise UsageError("--no-finish requires --array-task", hint=_EXAMPLE)
-        if self.tasks is not None and self.tasks < 1:
-            raise UsageError(f"--tasks must be at least 1, got {self.tasks}")
-        if self.tasks is not None and not self.finish:
-            raise UsageError("--tasks requires --finish", hint="for one task, pass --array-task I/N")
 
 
 def refuse_limits(options: TokenizeOptions) -> None:

@@ -159,7 +159,7 @@ class WorkStatus:
                 indices = range(self._known_units(number))
                 open_from = len(indices) if self.stream_units(number) is None else None
             else:
-                indices = (unit.index for unit in plan_units(number, file, self._job.options.unit_bytes))
+                indices = (unit.index for unit in plan_units(number, file, self._job.options.unit_size))
             missing = tuple(
                 index
                 for index in indices
@@ -195,7 +195,7 @@ class TaskShard:
         self._workspace = job.workspace
         self._task = task
         self._progress = progress
-        self._assignment = UnitAssignment(job.files, task.count, job.options.unit_bytes)
+        self._assignment = UnitAssignment(job.files, task.count, job.options.unit_size)
         self._status = WorkStatus(job)
         self._files = [
             number for number in range(len(job.files)) if task.index in self._assignment.members(number)
@@ -231,7 +231,7 @@ class TaskShard:
             Feed(
                 self._job.files,
                 [number for number in self._files if self._needs_opening(number)],
-                unit_bytes=self._job.options.unit_bytes,
+                unit_bytes=self._job.options.unit_size,
                 max_document_bytes=self._job.parameters.max_document_bytes,
                 raw_directory=raw,
                 is_done=self._needs_nothing,

@@ -71,7 +71,7 @@ class RayExecutor:
         try:
             with Connection(self._options, Calls(_FUNCTION, spec.tokenizer, parts.incoming)) as connection:
                 tasks = _tasks(feed, spec, parts, connection)
-                for events in run_retryable(connection, tasks, retries=self._options.retries):
+                for events in run_retryable(connection, tasks, retries=self._options.ray_retries):
                     yield from events
         except BaseException:
             parts.keep_all()
