@@ -6,10 +6,11 @@ The option parser provides the options; this module alone decides on the layout.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -51,27 +52,18 @@ class Command(TyperCommand):
 
 def help_options() -> list[Any]:
     """Return the options ``-h`` and ``--help-all`` of a command."""
-    return [
-        _help_option(["-h", "--help"], "Print help.", everything=False),
-        _help_option([_HELP_ALL], "Print help with all options.", everything=True),
-    ]
 
-
-def _help_option(names: list[str], text: str, *, everything: bool) -> Any:
-    def show(ctx: Any, _: Any, wanted: bool) -> None:
-        if wanted and not ctx.resilient_parsing:
-            terminal.say(page(ctx, everything=everything))
+    def show(ctx: Any, option: Any, passed: bool) -> None:
+        if passed and not ctx.resilient_parsing:
+            terminal.say(page(ctx, everything=option.opts == [_HELP_ALL]))
             raise typer.Exit
 
-    return TyperOption(
-        param_decls=names,
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=show,
-        help=text,
-        rich_help_panel=MESSAGES,
-    )
+    settings: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": show}
+    settings["rich_help_panel"] = MESSAGES
+    return [
+        TyperOption(param_decls=["-h", "--help"], help="Print help.", **settings),
+        TyperOption(param_decls=[_HELP_ALL], help="Print help with all options.", **settings),
+    ]
 
 
 def page(ctx: Any, *, everything: bool = False) -> str:
@@ -224,22 +216,10 @@ class _Writer:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    lines = textwrap.wrap(
-        " ".join(_kept_together(text, width)), width, break_long_words=False, break_on_hyphens=False
-    )
-    return [line.replace(_NO_BREAK, " ") for line in lines]
+    def kept_together(remark: re.Match[str]) -> str:
+        return remark[0].replace(" ", _NO_BREAK) if len(remark[0]) <= width else remark[0]
 
-
-def _kept_together(text: str, width: int) -> Iterator[str]:
     # Remarks such as [default: 64 MB] stay on one line where they fit one.
-    opened: list[str] = []
-    for word in text.split():
-        if opened or (word.startswith("[") and word.endswith(":")):
-            opened.append(word)
-            if word.endswith("]"):
-                whole = _NO_BREAK.join(opened)
-                yield whole if len(whole) <= width else " ".join(opened)
-                opened = []
-        else:
-            yield word
-    yield from opened
+    text = re.sub(r"\[\w+: .*?\](?= |$)", kept_together, " ".join(text.split()))
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_NO_BREAK, " ") for line in lines]
