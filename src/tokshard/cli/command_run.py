@@ -20,9 +20,6 @@ from tokshard.core.presentation import Section
 from tokshard.core.progress import Progress
 from tokshard.errors import OlderVersionWarning
 
-FOUND_PROBLEMS = 1
-"""The exit code of a command that succeeded and found problems or differences."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun(Options):
@@ -70,7 +67,7 @@ class CommandRun(Options):
 
     def found_problems(self) -> NoReturn:
         """End with exit code 1."""
-        raise typer.Exit(FOUND_PROBLEMS)
+        raise typer.Exit(1)
 
 
 @contextmanager

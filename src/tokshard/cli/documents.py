@@ -5,7 +5,7 @@ Imported only where it is written: a command without JSON output starts without 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 from tokshard.core.codec import Bounds, Count, Document, Positive, Record
@@ -43,17 +43,11 @@ class ErrorReport(Document):
 
 def report_of(error: TokshardError) -> ErrorReport:
     """Return an error as a document."""
-    value: dict[str, Any] = {
-        "error": type(error).__name__,
-        "message": error.message,
-        "hint": hint_of(error),
-        "exit_code": error.exit_code,
-    }
-    for name in ("path", "line", "offset", "reason", "field", "differences", "tasks"):
-        value[name] = getattr(error, name, None)
-    missing = getattr(error, "missing", None)
-    if missing is not None:
-        value["missing"] = tuple(
-            MissingUnitsDetail(units["input"], tuple(units["units"]), units["open_from"]) for units in missing
+    values: dict[str, Any] = {each.name: getattr(error, each.name, None) for each in fields(ErrorReport)}
+    values |= {"error": type(error).__name__, "hint": hint_of(error)}
+    if values["missing"] is not None:
+        values["missing"] = tuple(
+            MissingUnitsDetail(entry["input"], tuple(entry["units"]), entry["open_from"])
+            for entry in values["missing"]
         )
-    return ErrorReport(**value)
+    return ErrorReport(**values)

@@ -17,7 +17,7 @@ from tokshard.cli import terminal
 from tokshard.core.formatting import visible
 from tokshard.errors import Cancelled, InputError, StorageError, TokshardError, chain_of, hint_of, known_error
 
-BUG_EXIT_CODE = 70
+_BUG_EXIT_CODE = 70
 _BROKEN_PIPE_EXIT_CODE = 141  # as of a program that SIGPIPE ends
 
 
@@ -30,14 +30,17 @@ def reported(*, as_json: bool = False) -> Iterator[None]:
     except (typer.Exit, SystemExit):
         raise
     except BaseException as error:  # noqa: BLE001 - a bug, or a library that panics: the traceback helps
+        code = _BUG_EXIT_CODE
         if (known := as_ours(error)) is not None:
             _report(known, as_json=as_json)
+            code = known.exit_code
         elif isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # there is nobody to tell
+            code = _BROKEN_PIPE_EXIT_CODE
         else:
             terminal.tell("".join(traceback.format_exception(error)).rstrip())
             terminal.tell("tokshard: this is a bug; please report it with the text above and the command")
-        raise typer.Exit(exit_code_of(error)) from None
+        raise typer.Exit(code) from None
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
@@ -54,25 +57,10 @@ def wants_json(arguments: Sequence[str]) -> bool:
 def as_ours(error: BaseException) -> TokshardError | None:
     """Return an error as a :class:`TokshardError`; None for a closed pipe and for a bug."""
     if isinstance(error, KeyboardInterrupt):
-        return _cancelled(error.number if isinstance(error, _Stopped) else signal.SIGINT)
+        number = error.number if isinstance(error, _Stopped) else signal.SIGINT
+        hint = f"resume with: {shlex.join(['tokshard', *sys.argv[1:]])}"
+        return Cancelled("stopped; finished work is kept", signal_number=number, hint=hint)
     return known_error(error)
-
-
-def exit_code_of(error: BaseException) -> int:
-    """Return the exit code of a command that ends by an error.
-
-    Example:
-        >>> exit_code_of(KeyboardInterrupt()), exit_code_of(RuntimeError())
-        (130, 70)
-    """
-    if (known := as_ours(error)) is not None:
-        return known.exit_code
-    return _BROKEN_PIPE_EXIT_CODE if isinstance(error, BrokenPipeError) else BUG_EXIT_CODE
-
-
-def command_line() -> str:
-    """Return the command that is running, as it can be typed again."""
-    return shlex.join(["tokshard", *sys.argv[1:]])
 
 
 def _report(error: TokshardError, *, as_json: bool) -> None:
@@ -83,7 +71,9 @@ def _report(error: TokshardError, *, as_json: bool) -> None:
     if hint := hint_of(error):
         terminal.tell(f"hint: {visible(hint)}")
     if as_json:
-        _print_json(error)
+        from tokshard.cli.documents import report_of
+
+        terminal.say_json(report_of(error).to_json())
 
 
 def _is_directory_deleted() -> bool:
@@ -92,18 +82,6 @@ def _is_directory_deleted() -> bool:
     except FileNotFoundError:
         return True
     return False
-
-
-def _print_json(error: TokshardError) -> None:
-    from tokshard.cli.documents import report_of
-
-    terminal.say_json(report_of(error).to_json())
-
-
-def _cancelled(number: int) -> Cancelled:
-    return Cancelled(
-        "stopped; finished work is kept", signal_number=number, hint=f"resume with: {command_line()}"
-    )
 
 
 class _Stopped(KeyboardInterrupt):
