@@ -146,7 +146,7 @@ def demonstrate(directory):
     print(f"both ranks killed; the last checkpoint is after {consumed} samples")
 
     tokshard(
-        *("shard-plan", "--from", "plan-2", "--consumed-samples", consumed, "--data-parallel", 1),
+        *("replan", "plan-2", "--consumed-samples", consumed, "--data-parallel", 1),
         *("-o", "plan-1"),
     )
     if start(1, "plan-1", "logs-1").wait():
@@ -162,7 +162,7 @@ def tokshard(*words):
     done = subprocess.run([program, *words[1:]], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)
-    if words[1] == "shard-plan":
+    if words[1] in {"shard-plan", "replan"}:
         print(done.stdout)
 
 

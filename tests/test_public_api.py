@@ -12,7 +12,7 @@ import tokshard
 ROOT = Path(__file__).parents[1]
 
 PUBLIC = """
-    ArrayTask BatchSizes BlendOptions BlendReport BuildIndicesOptions BuildIndicesReport ConvertOptions
+    ArrayTask BlendOptions BlendReport BuildIndicesOptions BuildIndicesReport ConvertOptions
     ConvertReport DiffOptions DoctorOptions ExportOptions ExportReport IndexedDataset IndexedDatasetBuilder
     InspectOptions MergeOptions MergeReport NamingOptions Plan RayOptions ReplanOptions ShardPlanOptions
     ShardPlanReport Sizes TokenizeOptions TokenizeReport TraceOptions TrainingOptions VerifyOptions
@@ -130,9 +130,7 @@ def make_indexes_and_blends(api):
 
 
 def make_plans(api):
-    plan = api.ShardPlanOptions(
-        sources=("mix",), output="plan", data_parallel=2, batch_sizes=api.BatchSizes(global_batch_size=8)
-    )
+    plan = api.ShardPlanOptions(sources=("mix",), output="plan", data_parallel=2, global_batch_size=8)
     planned = api.shard_plan(plan, dry_run=True)
     assert planned.plan.streams.keys() >= {"train"}
     assert api.shard_plan(plan).to_json()["schema"] == "tokshard.shard-plan/2"

@@ -183,9 +183,13 @@ def follow(sources: str, *, batch: int, window: int = WINDOW, **options: Any) ->
     """Plan samples of the current directory, and follow the plan through a window and through its steps."""
     import tokshard
 
-    sizes = tokshard.BatchSizes(global_batch_size=batch)
     planning = tokshard.ShardPlanOptions(
-        sources=(sources,), output="plan", data_parallel=RANKS, batch_sizes=sizes, digests=False, **options
+        sources=(sources,),
+        output="plan",
+        data_parallel=RANKS,
+        global_batch_size=batch,
+        digests=False,
+        **options,
     )
     reads = Reads(tokshard.shard_plan(planning, dry_run=True).plan.streams["train"], batch)
     steps = np.arange(min(window // batch, reads.steps))

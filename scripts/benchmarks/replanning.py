@@ -23,7 +23,7 @@ def contenders(directory: Path, consumed: int, samples: int) -> list[Contender]:
     """Return the commands that continue the plan, and those that verify and compare the results."""
     plan, world, weights = (str(directory / name) for name in ("plan", "world", "weights"))
     blend = f"0.3 {directory / 'data0'} 0.7 {directory / 'data1'}"
-    replan = ["shard-plan", "--from", plan, "--consumed-samples", str(consumed), "--quiet"]
+    replan = ["replan", plan, "--consumed-samples", str(consumed), "--quiet"]
 
     def command(name: str, *words: str, output: str | None = None) -> Contender:
         before = partial(shutil.rmtree, output, ignore_errors=True) if output else lambda: None

@@ -182,8 +182,8 @@ def samples(bench: Stages, size: int) -> None:
     measure("blend", tokshard("blend", *words, *options, "--num-samples", size, "-o", greedy), greedy)
     command = tokshard("shard-plan", greedy, "--data-parallel", 8, "-o", plan)
     measure("plan_blend", command, plan)
-    arguments = ["--from", plan, "--consumed-samples", size // 2 // 8 * 8, "--data-parallel", 4, "-o", again]
-    measure("replan", tokshard("shard-plan", *arguments), again)
+    arguments = [plan, "--consumed-samples", size // 2 // 8 * 8, "--data-parallel", 4, "-o", again]
+    measure("replan", tokshard("replan", *arguments), again)
 
 
 def sources(bench: Stages, size: int) -> None:

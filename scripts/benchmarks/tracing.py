@@ -186,11 +186,10 @@ def cached(directory: Path, number: int, kind: str, arrays: dict[str, np.ndarray
 
 def write_world(directory: Path, count: int, sequence_length: int = SEQUENCE_LENGTH) -> None:
     """Write two datasets, their blend and a plan."""
+    from tokshard.ranks.options import ShardPlanOptions
     from tokshard.ranks.planning import plan_shards
     from tokshard.ranks.publication import write_plan
-    from tokshard.ranks.requests import PlanRequest, StreamRequest
     from tokshard.ranks.sources import SampleSource
-    from tokshard.ranks.topology import DEFAULT_ORDER, Topology
     from tokshard.samples.blend.order import build_exhaustive_blending_indices
 
     references = tuple(
@@ -201,9 +200,8 @@ def write_world(directory: Path, count: int, sequence_length: int = SEQUENCE_LEN
     names = ("dataset_index", "dataset_sample_index")
     order = cached(directory, 99, "BlendedDataset", dict(zip(names, arrays, strict=True)))
     source = SampleSource("blend", "train", len(arrays[0]), references, order)
-    request = PlanRequest(train=StreamRequest(micro_batch_size=1, shuffle="samples"))
-    topology = Topology(RANKS, 1, 1, 1, DEFAULT_ORDER, ())
-    write_plan(plan_shards({"train": source}, topology, request), directory / "plan")
+    options = ShardPlanOptions(sources=("data",), output="plan", data_parallel=RANKS, shuffle="samples")
+    write_plan(plan_shards({"train": source}, options), directory / "plan")
 
 
 def main(arguments: list[str]) -> None:

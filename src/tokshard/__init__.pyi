@@ -19,14 +19,13 @@ from tokshard.exchange.conversion.options import ConvertOptions as ConvertOption
 from tokshard.exchange.job import ExportReport as ExportReport
 from tokshard.exchange.job import export as export
 from tokshard.exchange.options import ExportOptions as ExportOptions
-from tokshard.ranks.options import BatchSizes as BatchSizes
+from tokshard.ranks.options import ReplanOptions as ReplanOptions
 from tokshard.ranks.options import ShardPlanOptions as ShardPlanOptions
 from tokshard.ranks.plan import Plan as Plan
 from tokshard.ranks.plan import read_plan as read_plan
 from tokshard.ranks.planning import ShardPlanReport as ShardPlanReport
 from tokshard.ranks.planning import shard_plan as shard_plan
 from tokshard.ranks.replan.job import replan as replan
-from tokshard.ranks.replan.options import ReplanOptions as ReplanOptions
 from tokshard.samples.blend.job import BlendReport as BlendReport
 from tokshard.samples.blend.job import blend as blend
 from tokshard.samples.blend.options import BlendOptions as BlendOptions

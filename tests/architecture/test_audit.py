@@ -57,7 +57,7 @@ RUNS = [
     (f"blend 0.7 data/web 0.3 data/code {SIZES} -o mix", "mix"),
     ("shard-plan mix --data-parallel 2 -o plan --dry-run", None),
     ("shard-plan mix --data-parallel 2 -o plan", "plan"),
-    ("shard-plan --from plan --consumed-samples 40 --blend '1 data/web 1 data/code' -o plan2", "plan2"),
+    ("replan plan --consumed-samples 40 --blend '1 data/web 1 data/code' -o plan2", "plan2"),
     ("diff plan plan2", None),
     (f"doctor --path-as data=data {JOB}", None),
     ("verify plan --recursive", None),

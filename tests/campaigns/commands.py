@@ -137,7 +137,7 @@ WRITERS = (
     Command(
         "replan",
         (
-            *("shard-plan", "--from", "../made/plan", "--consumed-samples", "20", "--world-size", "2"),
+            *("replan", "../made/plan", "--consumed-samples", "20", "--world-size", "2"),
             *("-o", "out/plan", "--quiet"),
         ),
     ),

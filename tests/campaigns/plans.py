@@ -14,7 +14,6 @@ from ranks.replan.test_job import MODES
 from support.replanned_plans import continued, fault_of, plan_of, source_of, with_epochs
 from tokshard.core.formatting import counted
 from tokshard.errors import UsageError
-from tokshard.ranks.options import BatchSizes
 from tokshard.ranks.plan import Plan
 
 _DEALT = (None, "single", "contiguous", "sequential", "chunked")
@@ -41,9 +40,14 @@ class PlanCampaign:
             sizes.append(batch)
         mode = chance.choice(MODES)
         shuffle = "none" if mode == "cyclic" else chance.choice(["none", "samples", "windows"])
-        options = {"mode": mode, "shuffle": shuffle, "epochs": chance.randint(1, 3), "per_epoch": True}
+        options = {
+            "mode": mode,
+            "shuffle": shuffle,
+            "epochs": chance.randint(1, 3),
+            "shuffle_per_epoch": True,
+        }
         if shuffle == "windows":
-            options |= {"block": chance.randint(1, 9), "window": chance.randint(1, 4)}
+            options |= {"shuffle_block": chance.randint(1, 9), "shuffle_window": chance.randint(1, 4)}
         plan = plan_of(source_of(*sizes), ranks, batch=batch, size=size, **options)
         read: list[tuple[int, int]] = []
         largest = batch
@@ -74,9 +78,9 @@ class PlanCampaign:
     ) -> Plan | None:
         """Continue a plan in another world; None if it has no whole batch left."""
         consumed = plan.streams["train"].assignment.consumed_after(max(0, step - self._skew))
-        batch_sizes = BatchSizes(global_batch_size=batch)
+        sizes = {"micro_batch_size": size, "global_batch_size": batch}
         try:
-            return continued(plan, consumed, ranks, micro_batch_size=size, batch_sizes=batch_sizes, mode=mode)
+            return continued(plan, consumed, ranks, **sizes, mode=mode)
         except UsageError as error:
             if "fewer than one batch" in str(error) or "no steps" in str(error):
                 return None

@@ -98,7 +98,7 @@ def test_packed_samples_are_others_than_concatenated_ones_of_the_same_name(here)
     (stream,) = run("diff", "plan-one", "plan-packed", "--json").json["parts"]
     assert packing in stream["fields"]
     assert sum(source["same"] + source["moved"] for source in stream["sources"]) == 0
-    words = ("shard-plan", "--from", "plan-one", "--consumed-samples", 20, "-o", "next")
+    words = ("replan", "plan-one", "--consumed-samples", 20, "-o", "next")
     done = run(*words, "--blend", "packed")
     assert done.returncode == 2
     assert (

@@ -39,6 +39,7 @@ GOOD = {
     "build-indices": ("build-indices", "web", *SIZES, "--cache-dir", "new"),
     "blend": ("blend", 0.7, "web", 0.3, "code", *SIZES, "-o", "new"),
     "shard-plan": ("shard-plan", "mix", "--data-parallel", 2, "-o", "new"),
+    "replan": ("replan", "plan", "--consumed-samples", 2, "-o", "new"),
     "diff": ("diff", "plan", "plan"),
     "doctor": ("doctor", *JOB, "web"),
     "verify": ("verify", "web"),
@@ -47,7 +48,12 @@ GOOD = {
 }
 """One command of each kind that ends well."""
 
-OPENED = {"tokenize": "corpus.jsonl", "convert": "000_web.ds.index", "diff": "plan.json"}
+OPENED = {
+    "tokenize": "corpus.jsonl",
+    "convert": "000_web.ds.index",
+    "replan": "plan.json",
+    "diff": "plan.json",
+}
 """What each of them opens on its way; the others all open the index of a dataset."""
 
 BAD = {
@@ -85,6 +91,11 @@ BAD = {
         4: ("shard-plan", "mix", "--data-parallel", 3, "-o", "plan"),
         6: ("shard-plan", "changed", "--data-parallel", 2, "-o", "new"),
     },
+    "replan": {
+        3: ("replan", "nothing", "--consumed-samples", 2, "-o", "new"),
+        4: ("replan", "plan", "--consumed-samples", 2, "-o", "plan"),
+        6: ("replan", "plan", "--consumed-samples", 2, "--blend", "changed", "-o", "new"),
+    },
     "diff": {
         1: ("diff", "mix", "whole"),
         3: ("diff", "mix", "nothing"),
@@ -107,6 +118,7 @@ LOCKS = {
     "export": "new/.tokshard/lock",
     "convert": "new.tokshard/lock",
     "shard-plan": f"new/{LOCK_NAME}",
+    "replan": f"new/{LOCK_NAME}",
 }
 """What commands lock that do not wait. (For an index that another process builds, they wait.)"""
 
@@ -263,7 +275,7 @@ WRONG = {
         "--max-epochs must be a number such as 1 or 0.5, got 'x'",
         "run `tokshard blend --help` for its options",
     ),
-    "missing option": (("shard-plan", "--json"), "--output is required", "pass --output PLAN"),
+    "missing option": (("shard-plan", "mix", "--json"), "--output is required", "pass --output DIR"),
     "missing argument": (
         ("merge", "--json", "-o", "new"),
         "INPUT is required",

@@ -14,7 +14,6 @@ from tokshard.cli import help_page
 from tokshard.cli.help_page import MESSAGES, common_options
 from tokshard.cli.main import COMMANDS, app
 from tokshard.core.options import RUN
-from tokshard.ranks import plan as plans
 
 NAMES = [*COMMANDS]
 LONGEST = {"tokenize": 69, "shard-plan": 89}
@@ -116,17 +115,6 @@ def test_values_are_parsed_by_our_own_parsers(name):
     # Those of the option parser have messages in other words.
     for each in options_of(name):
         assert each.type.name not in {"integer", "float", "choice", "integer range", "float range"}, each.opts
-
-
-def test_the_choices_are_those_of_the_library():
-    choices = {each.opts[0]: each._custom_shell_complete for each in options_of("shard-plan")}
-
-    def offered(name):
-        return [item.value for item in choices[name](typer.Context(command_of("shard-plan")), None, "")]
-
-    assert offered("--mode") == [mode for mode in plans.MODES if mode != "full-validation"]
-    assert offered("--shuffle") == list(plans.SHUFFLES)
-    assert offered("--tail") == list(plans.TAILS)
 
 
 def test_a_narrow_terminal_cuts_nothing():

@@ -22,8 +22,7 @@ COMMANDS = {
     "blend": ("blend", 1, "data/web", 1, "data/code", *SIZES, "-o", "new"),
     "shard-plan": ("shard-plan", "mix", "--data-parallel", 2, "-o", "new"),
     "replan": (
-        "shard-plan",
-        "--from",
+        "replan",
         "plan",
         "--consumed-samples",
         4,

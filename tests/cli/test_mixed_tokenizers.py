@@ -73,8 +73,8 @@ def test_an_allowed_mismatch_is_recorded_and_repeated(here):
     assert any(REPEATED in warning for warning in run("inspect", "plan", "--json").json["warnings"])
     with pytest.warns(UserWarning, match=REPEATED):
         assert RankLoader.open("plan", 0).tokenizer is None
-    words = ("--from", "plan", "--consumed-samples", 40, "--data-parallel", 1, "-o", "plan2")
-    continued = run("shard-plan", *words)
+    words = ("replan", "plan", "--consumed-samples", 40, "--data-parallel", 1, "-o", "plan2")
+    continued = run(*words)
     assert (continued.returncode, REPEATED in continued.stderr) == (0, True)
     again = json.loads((here / "plan2/plan.json").read_text())
     assert again["tokenizer_mismatches"] == recorded["tokenizer_mismatches"]
@@ -159,8 +159,8 @@ def test_a_blend_with_consent_is_repeated_by_everything_that_reads_it(here):
     assert "tokenizer-mismatch" not in found
     with pytest.warns(UserWarning, match=REPEATED):
         RankLoader.open("plan", 0, tokenizer="c.json")
-    words = ("--from", "plan", "--consumed-samples", 8, "--blend", "mix", "-o", "plan2")
-    assert run("shard-plan", *words).returncode == 0
+    words = ("replan", "plan", "--consumed-samples", 8, "--blend", "mix", "-o", "plan2")
+    assert run(*words).returncode == 0
     compared = run("diff", "mix", "mix")
     assert (compared.returncode, REPEATED in compared.stderr) == (0, True)
 
@@ -199,11 +199,11 @@ def test_a_new_blend_with_another_tokenizer_than_the_plan_is_refused(here):
     assert blend("a.json", weights=web).returncode == 0
     assert plan("mix").stderr == ""
     assert blend("b.json", "--force", weights=code).returncode == 0
-    words = ("--from", "plan", "--consumed-samples", 8, "--blend", "mix", "-o", "plan2")
-    done = run("shard-plan", *words)
+    words = ("replan", "plan", "--consumed-samples", 8, "--blend", "mix", "-o", "plan2")
+    done = run(*words)
     assert (done.returncode, "the data of plan " in done.stderr) == (6, True)
     assert not (here / "plan2/plan.json").exists()
-    done = run("shard-plan", *words, ALLOW)
+    done = run(*words, ALLOW)
     assert (done.returncode, REPEATED in done.stderr) == (0, True)
     assert json.loads((here / "plan2/plan.json").read_text())["tokenizer_mismatches"]
 
@@ -281,10 +281,10 @@ def test_a_third_tokenizer_is_refused_beside_merged_data_of_two(three):
 def test_a_plan_of_two_tokenizers_does_not_continue_with_a_third(three):
     assert run("blend", *BLEND, *SIZES, "-o", "mix", ALLOW).returncode == 0
     assert plan("mix").returncode == 0
-    words = ("--from", "plan", "--consumed-samples", 8, "-o", "plan2")
-    done = run("shard-plan", *words, "--blend", "math")
+    words = ("replan", "plan", "--consumed-samples", 8, "-o", "plan2")
+    done = run(*words, "--blend", "math")
     assert (done.returncode, "the data of plan " in done.stderr) == (6, True)
-    done = run("shard-plan", *words, "--blend", "0.2 data/web 0.8 data/code")
+    done = run(*words, "--blend", "0.2 data/web 0.8 data/code")
     assert (done.returncode, REPEATED in done.stderr) == (0, True)
 
 
@@ -293,8 +293,8 @@ def test_a_plan_of_unknown_data_continues_with_a_comparison_of_the_known(three):
         (three / f"foreign{suffix}").write_bytes((three / f"data/web{suffix}").read_bytes())
     assert run("blend", "0.5", "data/web", "0.5", "foreign", *SIZES, "-o", "mix").returncode == 0
     assert plan("mix").returncode == 0
-    words = ("--from", "plan", "--consumed-samples", 8, "--blend", "math", "-o", "plan2")
-    done = run("shard-plan", *words)
+    words = ("replan", "plan", "--consumed-samples", 8, "--blend", "math", "-o", "plan2")
+    done = run(*words)
     assert (done.returncode, "the data of plan " in done.stderr) == (6, True)
 
 

@@ -1,9 +1,10 @@
-"""``tokshard shard-plan --from``: the real command."""
+"""``tokshard replan``: the real command."""
 
 from __future__ import annotations
 
 import pytest
 
+from support.command_line import failure
 from support.mixture_data import run, write_mixture
 from tokshard.ranks.plan import read_plan
 
@@ -22,7 +23,7 @@ def here(tmp_path, monkeypatch):
 
 
 def replan(*arguments):
-    return run("shard-plan", "--from", "plan", *arguments)
+    return run("replan", "plan", *arguments)
 
 
 def test_a_plan_continues_with_another_world_size(here):
@@ -50,7 +51,7 @@ def test_everything_that_is_given_changes_and_nothing_else(here):
         2,
     )
     assert (assignment.ranks, assignment.micro_batch_size, assignment.steps) == (2, 2, 5)
-    again = run("shard-plan", "--from", "plan2", "--consumed-samples", 48, "--steps", 3, "-o", "plan3")
+    again = run("replan", "plan2", "--consumed-samples", 48, "--steps", 3, "-o", "plan3")
     assert again.returncode == 0, again.stderr
     third = read_plan("plan3")
     assert third.topology == plan.topology
@@ -75,15 +76,18 @@ def test_a_plan_continues_with_other_weights(here):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-o", "plan2"], "--from requires --consumed-samples"),
+        (["-o", "plan2", "--expert-model-parallel-size", 2], "it does not change which samples a rank reads"),
+        (["-o", "plan2"], "--consumed-samples is required"),
         (["--consumed-samples", 41, "-o", "plan2"], "must be at the end of a step"),
         (["--consumed-samples", 400, "-o", "plan2"], "at most 96"),
-        (["--consumed-samples", 40, "--shuffle", "samples", "-o", "plan2"], "--shuffle cannot be changed"),
-        (["mix", "--consumed-samples", 40, "-o", "plan2"], "SOURCE cannot be changed"),
-        (["--consumed-samples", 40, "--seed", 3, "-o", "plan2"], "--seed has no effect"),
+        (["mix", "--consumed-samples", 40, "-o", "plan2"], "unexpected argument: mix"),
+        (["--consumed-samples", 40, "--seed", 3, "-o", "plan2"], "--seed requires --blend"),
         (["--consumed-samples", 40, "--data-parallel", 3, "-o", "plan2"], "must be divisible by"),
         (["--consumed-samples", 40, "--blend", "1 data/books", "-o", "plan2"], "does not read data/books"),
-        (["--consumed-samples", 40, "--blend", "mix", "--dry-run", "-o", "plan2"], "--dry-run"),
+        (
+            ["--consumed-samples", 40, "--blend", "mix", "--dry-run", "-o", "plan2"],
+            "--dry-run cannot be used",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_sentence(here, arguments, message):
@@ -93,15 +97,29 @@ def test_what_cannot_be_is_one_sentence(here, arguments, message):
     assert not (here / "plan2").exists()
 
 
-def test_options_of_replanning_require_a_plan(here):
-    for option in (["--blend", "mix"], ["--moved", "a=b"]):
-        done = run("shard-plan", "mix", "--data-parallel", 2, *option, "-o", "plan2")
-        assert (done.returncode, f"{option[0]} requires --from" in done.stderr) == (2, True)
+def test_a_missing_plan_is_named(here):
+    refused = failure(run("replan", "--consumed-samples", 40, "-o", "plan2"))
+    assert refused == (2, "PLAN is required", "run `tokshard replan --help` for examples")
+
+
+def test_options_that_the_plan_determines_are_unknown(here):
+    refused = failure(replan("--consumed-samples", 40, "--shuffle", "samples", "-o", "plan2"))
+    hint = "leave out --shuffle: the continued plan determines it"
+    assert refused == (2, 'unknown option "--shuffle"', hint)
+
+
+@pytest.mark.parametrize("option", [("--from", "plan"), ("--blend", "mix"), ("--moved", "a=b")])
+def test_shard_plan_hints_at_replan_for_its_options(here, option):
+    refused = failure(run("shard-plan", "mix", "--data-parallel", 2, *option, "-o", "plan2"))
+    assert refused == (2, f'unknown option "{option[0]}"', "run `tokshard replan PLAN` to continue a plan")
 
 
 def test_a_move_is_a_pair(here):
     done = replan("--consumed-samples", 40, "--moved", "data2", "-o", "plan2")
-    assert (done.returncode, "--moved must be OLD=NEW, got 'data2'" in done.stderr) == (2, True)
+    assert (
+        done.returncode,
+        "--moved must be OLD=NEW such as /scratch/data=/mnt/data, got 'data2'" in done.stderr,
+    ) == (2, True)
 
 
 def test_data_that_has_moved_is_found(here):
@@ -123,6 +141,6 @@ def test_validation_follows_a_new_batch_size(here):
         == 0
     )
     words = ("--consumed-samples", 40, "--data-parallel", 3, "--global-batch-size", 6, "-o", "three")
-    done = run("shard-plan", "--from", "four", *words)
+    done = run("replan", "four", *words)
     assert done.returncode == 0, done.stderr
     assert read_plan("three").streams["valid"].assignment.schedule.text == "6"

@@ -99,13 +99,17 @@ def test_another_plan_is_replaced_only_by_force(mixture, tmp_path):
         (["--data-parallel", 2, "--global-batch-size", 5], 2, "the global batch size must be divisible by"),
         (["--data-parallel", 1, "--context-parallel", 3], 2, "sequence length must be divisible by"),
         (["--data-parallel", 2, "--steps", 31], 2, "30 steps are left in an epoch of 60 samples"),
-        (["--data-parallel", 2, "--tail", "cut"], 2, "--tail must be drop or pad, got 'cut'"),
+        (["--data-parallel", 2, "--tail", "cut"], 2, "--tail must be one of drop, pad, got 'cut'"),
         (
             ["--data-parallel", 2, "--mode", "random"],
             2,
-            "--mode must be single, cyclic, contiguous, sequential or chunked, got",
+            "--mode must be one of single, cyclic, contiguous, sequential, chunked, got",
         ),
-        (["--data-parallel", 2, "--mtp-stages", "a"], 2, "--mtp-stages must be a list of numbers, got 'a'"),
+        (
+            ["--data-parallel", 2, "--mtp-stages", "a"],
+            2,
+            "--mtp-stages must be a list of numbers such as 3,7, got 'a'",
+        ),
         (["--data-parallel", 2, "--split", "none"], 2, "got 'none'"),
         (["--data-parallel", 2, "--rampup-batch-size", 2, 2, 20], 2, "requires --global-batch-size"),
         (["--data-parallel", 2, "--decrease-batch-size-if-needed"], 2, "requires --global-batch-size"),
@@ -113,7 +117,7 @@ def test_another_plan_is_replaced_only_by_force(mixture, tmp_path):
         (
             ["--data-parallel", 2, "--step-batch-size-schedule", "0:2", "--global-batch-size", 2],
             2,
-            "--global-batch-size exclude each other",
+            "--step-batch-size-schedule cannot be used with --global-batch-size",
         ),
     ],
 )
@@ -225,9 +229,7 @@ def test_every_option_reaches_the_plan(mixture, tmp_path):
 
 
 def test_the_windowed_shuffle_is_described_and_has_defaults(mixture, tmp_path):
-    defaults = ShardPlanOptions(sources=("data",), output="plan", data_parallel=1, shuffle="windows")
-    train = defaults.request(None).train
-    assert (train.block, train.window) == (256, 4096)
+    assert (ShardPlanOptions.shuffle_block, ShardPlanOptions.shuffle_window) == (256, 4096)
     options = [*SMALL, "--documents", "--shuffle", "windows"]
     plan(mixture, tmp_path / "plan", *options, source=documents(mixture))
     options += ["--shuffle-block", 3, "--shuffle-window", 2, "--force"]

@@ -136,7 +136,7 @@ def test_a_plan_of_another_mixture_is_traced_from_its_stop_on_and_says_so():
     sizes = ("--seq-length", "128", "--split", "90,10,0", "--num-samples", "900,40", *NAMES)
     assert run("blend", *weights, *sizes, "-o", "mix2", "-q").returncode == 0
     for name, blend in (("plan2", ("--blend", "mix2")), ("plan3", ())):
-        done = run("shard-plan", "--from", "plan", "--consumed-samples", "160", *blend, "-o", name)
+        done = run("replan", "plan", "--consumed-samples", "160", *blend, "-o", name)
         assert done.returncode == 0, done.stderr
     item = ("--source", "manuals.jsonl:5", "--source", "stories.jsonl:7", "--split", "train", "--json")
     before, mixed, same = (trace("--plan", name, *item).json for name in ("plan", "plan2", "plan3"))

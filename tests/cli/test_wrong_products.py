@@ -87,7 +87,7 @@ def test_shard_plan_of_a_directory_lists_the_datasets_in_it(place):
 
 def test_shard_plan_of_a_plan_names_what_to_pass(place):
     words = ["shard-plan", "plan", "--data-parallel", "1", "-o", "new"]
-    hint = "pass the blend or the datasets that plan was made of, or --from to continue it"
+    hint = "pass the blend or the datasets that plan was made of, or run tokshard replan plan"
     assert refused(place, *words) == (3, "neither a blend.json nor an index found in plan", hint)
 
 

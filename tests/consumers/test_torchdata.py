@@ -35,7 +35,7 @@ def test_a_state_fits_its_plan_and_the_plan_that_continues_it(workdir, expected)
     assert state["_sampler_iter_state"]["consumed_samples"] == 80
     two = "--data-parallel 2 --micro-batch-size 4 --mode contiguous"
     run(f"tokshard shard-plan mix {two} -o other", workdir)
-    run("tokshard shard-plan --from plan --consumed-samples 80 --data-parallel 1 -o next", workdir)
+    run("tokshard replan plan --consumed-samples 80 --data-parallel 1 -o next", workdir)
     other = batches_of("other")
     other.load_state_dict(state)
     with pytest.raises(ResumeMismatchError, match="belongs to plan"):

@@ -32,7 +32,7 @@ def place(tmp_path_factory):
         output=directory / "plan",
         data_parallel=2,
         micro_batch_size=3,
-        batch_sizes=tokshard.BatchSizes(global_batch_size=12),
+        global_batch_size=12,
         shuffle="samples",
     )
     tokshard.shard_plan(plan)
@@ -62,9 +62,8 @@ def blended(directory):
 def plan_for_one_rank(directory):
     target = directory / "in-order"
     if not target.exists():
-        sizes = tokshard.BatchSizes(global_batch_size=1)
         options = tokshard.ShardPlanOptions(
-            sources=(str(directory / "mix"),), output=target, data_parallel=1, batch_sizes=sizes
+            sources=(str(directory / "mix"),), output=target, data_parallel=1, global_batch_size=1
         )
         tokshard.shard_plan(options)
     return RankLoader.open(target, 0)

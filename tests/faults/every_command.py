@@ -46,7 +46,7 @@ COMMANDS = [
     ["blend", "recipe.toml", *MIX, "-o", "mix"],
     ["blend", "recipe.toml", *MIX, "-o", "mix"],  # everything is up to date
     ["shard-plan", "mix", "--data-parallel", "2", "-o", "plan"],
-    ["shard-plan", "--from", "plan", "--consumed-samples", "20", "--data-parallel", "1", "-o", "next"],
+    ["replan", "plan", "--consumed-samples", "20", "--data-parallel", "1", "-o", "next"],
     ["verify", "--recursive", ".", "--level", "deep"],
     ["inspect", "web", "--document", "2"],
     ["inspect", "mix"],

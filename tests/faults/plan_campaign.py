@@ -26,18 +26,16 @@ import campaign
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from support.assignments import topology_of
 from support.replanned_plans import continued, write_blend
 from tokshard.checks.commands.verify import verify
 from tokshard.checks.verify.options import VerifyOptions
 from tokshard.errors import MissingFileError, TokshardError
 from tokshard.ranks.discovery import RequestedSamples, open_sources
+from tokshard.ranks.options import ShardPlanOptions
 from tokshard.ranks.plan import Plan, read_plan
 from tokshard.ranks.planning import plan_shards
 from tokshard.ranks.publication import LOCK_NAME, write_plan
 from tokshard.ranks.ranks import read_rank
-from tokshard.ranks.requests import PlanRequest, StreamRequest
-from tokshard.ranks.schedule import BatchSchedule
 
 OUTPUT = "new"
 RANKS = 4
@@ -72,9 +70,8 @@ class PlanJob:
 
 
 def planned(ranks: int) -> Plan:
-    train = StreamRequest(schedule=BatchSchedule.constant(8))
-    sources = open_sources(["../mix"], RequestedSamples())
-    return plan_shards(sources, topology_of(ranks), PlanRequest(train=train))
+    options = ShardPlanOptions(sources=("../mix",), output="plan", world_size=ranks, global_batch_size=8)
+    return plan_shards(open_sources(["../mix"], RequestedSamples()), options)
 
 
 def make(job: PlanJob) -> None:

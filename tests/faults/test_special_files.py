@@ -139,7 +139,7 @@ READERS = {
     ("trace", "--plan", "plan", "--step", "1", "plan/plan.json"): (3, NOT_REGULAR),
     (*PLAN, "-o", "plan", "plan/plan.json"): (4, "another plan exists: plan/plan.json"),
     (*PLAN, "-o", "plan", "plan/rank-00001.json"): (3, NOT_REGULAR),
-    ("shard-plan", "--from", "plan", "--consumed-samples", "20", "--data-parallel", "1", "-o", "new",
+    ("replan", "plan", "--consumed-samples", "20", "--data-parallel", "1", "-o", "new",
      "plan/plan.json"): (3, NOT_REGULAR),
     # Inputs of tokenize that were not passed by their own names.
     ("tokenize", "in", "-o", "new", "--tokenizer", "tok", "in/a.jsonl"): (3, NOT_REGULAR),

@@ -11,7 +11,7 @@ import pytest
 
 from oracle.samplers import MegatronSamplers, TwinSamplers, cyclic
 from oracle.support import is_one_of_several, megatron_or_skip, skip_unless_first
-from support.assignments import World, assignment_of
+from support.assignments import World, assignment_of, stream_of
 from support.sample_sources import document_source
 from support.slow_samplers import random_worlds
 from tokshard.errors import UsageError
@@ -19,9 +19,6 @@ from tokshard.ranks.intervals import Intervals
 from tokshard.ranks.modes import cyclic_order
 from tokshard.ranks.order import SampleOrder
 from tokshard.ranks.permutation import INSIDE_OUT_LENGTH, torch_randperm
-from tokshard.ranks.planning import plan_stream
-from tokshard.ranks.requests import StreamRequest
-from tokshard.ranks.schedule import BatchSchedule
 
 pytestmark = pytest.mark.oracle
 
@@ -115,9 +112,8 @@ def test_a_plan_after_any_number_of_consumed_samples_has_all_steps_of_megatron(
     batch, group = ranks * size * rounds, ranks * size
 
     def planned(mode, consumed, **options):
-        schedule = BatchSchedule.constant(batch)
-        options |= {"mode": mode, "consumed_samples": consumed, "schedule": schedule}
-        return plan_stream(document_source([total]), ranks, StreamRequest(micro_batch_size=size, **options))
+        options |= {"mode": mode, "consumed_samples": consumed, "global_batch_size": batch}
+        return stream_of(document_source([total]), data_parallel=ranks, micro_batch_size=size, **options)
 
     def steps_of(plan, rank):
         return [plan.step_ids(rank, step).tolist() for step in range(plan.steps)]
@@ -139,7 +135,7 @@ def test_a_plan_after_any_number_of_consumed_samples_has_all_steps_of_megatron(
         if len({len(samplers.cyclic_epoch(total, 0, *world[1:])[0]) for world in worlds}) > 1:
             continue
         for consumed in range(0, 2 * batch, group):
-            plan = planned("cyclic", consumed, sharded=sharded, steps=4).assignment
+            plan = planned("cyclic", consumed, data_sharding=sharded, steps=4).assignment
             for rank, world in enumerate(worlds):
                 batches = cyclic(samplers, world, consumed, 4 * rounds)
                 assert steps_of(plan, rank) == [

@@ -2,21 +2,24 @@
 
 import pytest
 
+from support.assignments import stream_of
 from support.sample_sources import document_source, everything
 from support.slow_samplers import single_sampler
 from tokshard.errors import UsageError
-from tokshard.ranks.planning import plan_stream
-from tokshard.ranks.requests import StreamRequest
-from tokshard.ranks.schedule import BatchSchedule
 
 # Documents, ranks, micro batch size, micro-batches of a step. The first world lost steps in version 1.
 WORLDS = [(359, 5, 4, 3), (359, 1, 7, 4), (96, 3, 2, 4), (97, 2, 1, 6), (120, 4, 5, 3)]
 
 
-def planned(total, ranks, size, rounds, consumed, **request):
-    schedule = BatchSchedule.constant(ranks * size * rounds)
-    request = StreamRequest(micro_batch_size=size, schedule=schedule, consumed_samples=consumed, **request)
-    return plan_stream(document_source([total]), ranks, request)
+def planned(total, ranks, size, rounds, consumed, **options):
+    return stream_of(
+        document_source([total]),
+        data_parallel=ranks,
+        micro_batch_size=size,
+        global_batch_size=ranks * size * rounds,
+        consumed_samples=consumed,
+        **options,
+    )
 
 
 @pytest.mark.parametrize(("total", "ranks", "size", "rounds"), WORLDS)

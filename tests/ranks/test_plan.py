@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.assignments import topology_of
+from support.assignments import planned, topology_of
 from support.sample_sources import blend_sources, document_source, everything, index_source
 from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
 from tokshard.ranks.history import StoppedPlan
 from tokshard.ranks.plan import PLAN_NAME, Plan, PlanWarning, read_plan
-from tokshard.ranks.planning import plan_shards
 from tokshard.ranks.publication import write_plan
-from tokshard.ranks.requests import PlanRequest, StreamRequest
 from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.summary import Composition
 
@@ -24,35 +22,34 @@ PATH = "/runs/plan/plan.json"
 NOT_READ = {"tool", "history", "warnings", "fingerprint", "path_prefix", "directory"}
 """Fields that do not determine what is read: any value of their kind is accepted."""
 
-requests = st.builds(
-    StreamRequest,
+
+train_options = st.builds(
+    dict,
+    st.sampled_from(["none", "shards", "samples"]).map(lambda shuffle: {"shuffle": shuffle})
+    | st.builds(dict, shuffle=st.just("windows"), shuffle_block=st.integers(1, 30)),
     mode=st.sampled_from(["single", "contiguous", "sequential", "chunked"]),
     tail=st.sampled_from(["drop", "pad"]),
-    shuffle=st.sampled_from(["none", "shards", "samples", "windows"]),
     seed=st.integers(0, 2**32),
-    block=st.integers(1, 30),
-    per_epoch=st.booleans(),
+    shuffle_per_epoch=st.booleans(),
     micro_batch_size=st.integers(1, 3),
     epochs=st.integers(1, 3),
     bucket_buffer=st.sampled_from([None, 36, 72]),
-    boundaries=st.booleans(),
+    document_boundaries=st.booleans(),
 )
-topologies = st.builds(
-    lambda tensor, pipeline, context, data, order: topology_of(
-        tensor * pipeline * context * data, tensor, pipeline, context, order
-    ),
-    *(st.integers(1, 3) for _ in range(3)),
-    st.sampled_from([1, 2, 3]),
-    st.sampled_from(["tp-cp-ep-dp-pp", "tp-dp-cp-ep-pp"]),
+ranks_options = st.fixed_dictionaries(
+    dict.fromkeys(
+        ("data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel"), st.integers(1, 3)
+    )
+    | {"order": st.sampled_from(["tp-cp-ep-dp-pp", "tp-dp-cp-ep-pp"])}
 )
 
 
-def small_plan(**request):
+def small_plan(**options):
     sources = {
         "train": document_source([40, 23]),
         "valid": document_source([30], name="valid"),
     }
-    return plan_shards(sources, topology_of(4, tensor=2), PlanRequest(train=StreamRequest(**request)))
+    return planned(sources, world_size=4, tensor_parallel=2, **options)
 
 
 def written(plan):
@@ -64,15 +61,14 @@ def opened(value):
 
 
 @settings(max_examples=80)
-@given(topology=topologies, train=requests)
-def test_a_plan_is_read_as_it_was_written(topology, train):
+@given(ranks=ranks_options, train=train_options)
+def test_a_plan_is_read_as_it_was_written(ranks, train):
     sources = {
         "train": document_source([40, 0, 41]),
         "valid.0": index_source(50, sequence_length=36, datasets=2, blended=True, name="valid.0"),
         "test": index_source(40, sequence_length=36, name="test"),
     }
-    request = PlanRequest(train=train, eval_micro_batch_size=1)
-    plan = plan_shards(sources, topology, request)
+    plan = planned(sources, **ranks, **train, eval_micro_batch_size=1)
     again = opened(written(plan))
     assert again == plan
     assert again.plan_id == plan.plan_id
@@ -115,8 +111,8 @@ def changed(value, path, new):
 @pytest.mark.parametrize("kind", ["documents", "blend"])
 def test_every_changed_field_is_refused_unless_nothing_depends_on_it(kind):
     source = document_source([5, 3]) if kind == "documents" else index_source(8, datasets=2, blended=True)
-    request = PlanRequest(train=StreamRequest(shuffle="windows", block=3, window=2, bucket_buffer=4))
-    plan = plan_shards({"train": source}, topology_of(2), request)
+    options = {"shuffle": "windows", "shuffle_block": 3, "shuffle_window": 2, "bucket_buffer": 4}
+    plan = planned({"train": source}, world_size=2, **options)
     value, tried = written(plan), 0
     for path in leaves(value):
         for new in CHANGES if path else ():
@@ -216,7 +212,7 @@ def test_the_plan_id_depends_on_what_is_read_and_on_nothing_else():
         small_plan(shuffle="samples"),
         small_plan(mode="contiguous"),
         small_plan(micro_batch_size=2),
-        small_plan(boundaries=True),
+        small_plan(document_boundaries=True),
         small_plan(consumed_samples=2),
         small_plan(steps=3),
         Plan.of(topology_of(8, tensor=4), first.streams),
@@ -231,8 +227,7 @@ def test_the_plan_id_depends_on_what_is_read_and_on_nothing_else():
 
 def test_a_moved_plan_reads_the_data_that_moved_with_it_and_maps_the_rest(tmp_path):
     sources = blend_sources(tmp_path / "old")
-    request = PlanRequest(train=StreamRequest())
-    plan = plan_shards(sources, topology_of(2), request)
+    plan = planned(sources, world_size=2)
     write_plan(plan, tmp_path / "old")
     (tmp_path / "old").rename(tmp_path / "new")
     found = read_plan(tmp_path / "new")
@@ -270,9 +265,7 @@ def test_any_bytes_at_all_raise_nothing_but_our_errors(tmp_path_factory, content
 
 
 def test_schedules_come_back(tmp_path):
-    schedule = BatchSchedule.rampup(4, 4, 30, 16)
-    plan = plan_shards(
-        {"train": document_source([90])}, topology_of(2), PlanRequest(train=StreamRequest(schedule=schedule))
-    )
+    sizes = {"rampup_batch_size": (4, 4, 30), "global_batch_size": 16}
+    plan = planned({"train": document_source([90])}, world_size=2, **sizes)
     write_plan(plan, tmp_path)
-    assert read_plan(tmp_path).streams["train"].assignment.schedule == schedule
+    assert read_plan(tmp_path).streams["train"].assignment.schedule == BatchSchedule.rampup(4, 4, 30, 16)

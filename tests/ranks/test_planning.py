@@ -1,6 +1,7 @@
 """Plans of every mode, counted sample by sample; Megatron's sampler orders, shuffles and tails by name."""
 
 from itertools import product
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,31 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import assignments, slow_samplers
-from support.assignments import topology_of
+from support.assignments import planned as plan_of
+from support.assignments import stream_of
 from support.sample_sources import document_source, everything, index_source
 from tokshard.errors import IntegrityError, UsageError
+from tokshard.ranks.choices import ShuffleKind, TrainingMode
 from tokshard.ranks.intervals import Intervals
 from tokshard.ranks.layouts import Blocked, Striped
 from tokshard.ranks.modes import World, cyclic_order, layout_of, shuffle_links
 from tokshard.ranks.order import SampleOrder
-from tokshard.ranks.plan import MODES as ALL_MODES
-from tokshard.ranks.plan import SHUFFLES, PlanWarning
-from tokshard.ranks.planning import plan_shards, plan_stream
-from tokshard.ranks.requests import PlanRequest, StreamRequest
-from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.plan import PlanWarning
 from tokshard.ranks.summary import LISTED, check_partition, coverage_of
 
-MODES = ALL_MODES[:5]  # full-validation is no mode of training
+MODES, SHUFFLES = get_args(TrainingMode), get_args(ShuffleKind)
 
 
-def planned(total=60, ranks=3, source=None, **request):
-    if "batch" in request:
-        request["schedule"] = BatchSchedule.constant(request.pop("batch"))
-    return plan_stream(source or document_source([total]), ranks, StreamRequest(**request))
-
-
-def plan_of(sources, ranks=2, train=None, **request):
-    return plan_shards(sources, topology_of(ranks), PlanRequest(train=train or StreamRequest(), **request))
+def planned(total=60, ranks=3, source=None, **options):
+    return stream_of(source or document_source([total]), data_parallel=ranks, **options)
 
 
 def lengths_of(ids):
@@ -41,6 +34,10 @@ def lengths_of(ids):
 
 def shuffle_is_possible(mode, shuffle):
     return shuffle == "none" or mode != "cyclic"
+
+
+def windows_of(shuffle, block, window):
+    return {"shuffle_block": block, "shuffle_window": window} if shuffle == "windows" else {}
 
 
 CASES = [
@@ -62,11 +59,10 @@ def test_every_sample_is_read_once_apart_from_the_tail(mode, shuffle, tail, buck
             mode=mode,
             shuffle=shuffle,
             tail=tail,
-            block=4,
-            window=2 if shuffle == "windows" else None,
             micro_batch_size=size,
-            batch=batch,
+            global_batch_size=batch,
             bucket_buffer=3 * batch if bucket else None,
+            **windows_of(shuffle, 4, 2),
         )
         key_of = lengths_of if bucket else None
         read = everything(stream, key_of)
@@ -129,9 +125,8 @@ def test_what_is_left_after_consumed_samples_is_the_end_of_the_whole(
         "ranks": ranks,
         "mode": mode,
         "shuffle": shuffle,
-        "per_epoch": True,
-        "block": 8,
-        "window": 3 if shuffle == "windows" else None,
+        "shuffle_per_epoch": True,
+        **windows_of(shuffle, 8, 3),
         "micro_batch_size": size,
         "epochs": epochs,
     }
@@ -148,7 +143,7 @@ def test_a_middle_of_a_micro_batch_is_refused_where_it_has_no_meaning():
     for mode in ("cyclic", "contiguous", "sequential", "chunked"):
         with pytest.raises(UsageError, match=r"7 consumed samples .* 2 x 3 = 6") as caught:
             planned(mode=mode, micro_batch_size=2, consumed_samples=7)
-        assert "--from PLAN" in caught.value.hint
+        assert "tokshard replan PLAN" in caught.value.hint
     with pytest.raises(UsageError, match=r"61 consumed"):
         planned(mode="single", micro_batch_size=2, consumed_samples=61, epochs=2)
 
@@ -168,7 +163,7 @@ def test_cyclic_reads_as_many_epochs_as_its_steps_need():
 
 
 def test_the_ragged_end_of_megatrons_unsharded_sampler_is_refused_or_cut():
-    options = {"total": 22, "ranks": 3, "mode": "cyclic", "sharded": False, "micro_batch_size": 2}
+    options = {"total": 22, "ranks": 3, "mode": "cyclic", "data_sharding": False, "micro_batch_size": 2}
     with pytest.raises(UsageError, match="Megatron gives some ranks 4 and others 3"):
         planned(**options)
     stream = planned(**options, equal_counts=True)
@@ -177,8 +172,7 @@ def test_the_ragged_end_of_megatrons_unsharded_sampler_is_refused_or_cut():
 
 
 def test_batches_grow_and_every_rank_takes_as_many_steps():
-    schedule = BatchSchedule.parse("0:4 20:8 36:16")
-    stream = planned(100, ranks=2, micro_batch_size=2, schedule=schedule)
+    stream = planned(100, ranks=2, micro_batch_size=2, step_batch_size_schedule="0:4 20:8 36:16")
     timeline = stream.assignment.timeline
     assert [timeline.batch_size(step) for step in range(stream.assignment.steps)] == [4] * 5 + [8] * 2 + [
         16
@@ -201,22 +195,30 @@ def test_too_many_steps_are_refused_with_the_numbers():
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        ({"micro_batch_size": 2, "batch": 8}, r"2 x 3 = 6, got 8"),
-        ({"batch": 61 * 3}, "60 samples are fewer than one batch of 183"),
-        ({"mode": "cyclic", "shuffle": "samples"}, "has its own order"),
-        ({"mode": "random"}, "mode must be one of"),
-        ({"shuffle": "all"}, "shuffle must be one of"),
-        ({"shuffle": "samples", "window": 2}, "--shuffle-window requires --shuffle windows, got .* samples"),
-        ({"shuffle": "windows", "window": 0}, "window must be at least 1, got 0"),
+        ({"micro_batch_size": 2, "global_batch_size": 8}, r"2 x 3 = 6, got 8"),
+        ({"global_batch_size": 61 * 3}, "60 samples are fewer than one batch of 183"),
+        (
+            {"mode": "cyclic", "shuffle": "samples"},
+            "has its own order .* --shuffle samples",
+        ),
+        ({"mode": "cyclic", "tail": "pad"}, "requires --tail drop .*, got pad"),
+        ({"mode": "random"}, "--mode must be one of single, cyclic, .*, got 'random'"),
+        ({"mode": "full-validation"}, "--mode must be one of .* got 'full-validation'"),
+        ({"shuffle": "all"}, "--shuffle must be one of none, shards, .*, got 'all'"),
+        ({"tail": "cut"}, "--tail must be one of drop, pad, got 'cut'"),
+        ({"shuffle": "samples", "shuffle_window": 2}, "--shuffle-window requires --shuffle windows"),
+        ({"shuffle": "windows", "shuffle_window": 0}, "--shuffle-window must be at least 1, got 0"),
+        ({"shuffle_block": 2}, "--shuffle-block requires --shuffle windows"),
         ({"shuffle": "shards"}, "only one dataset"),
         (
             {"bucket_buffer": 10},
             "must be a positive multiple of the pack, got a buffer of 10 samples and a pack of 3",
         ),
-        ({"bucket_pack": 3}, "bucketing requires --bucket-buffer"),
-        ({"bucket_buffer": 12, "sort_key": "color"}, "do not support the sort key 'color'"),
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"consumed_samples": -3}, "consumed samples must be at least 0, got -3"),
+        ({"bucket_pack": 3}, "--bucket-pack requires --bucket-buffer"),
+        ({"bucket_buffer": 12, "bucket_by": "pieces"}, "do not support the sort key 'pieces'"),
+        ({"bucket_buffer": 12, "bucket_by": "color"}, "--bucket-by must be one of length, .* got 'color'"),
+        ({"steps": 0}, "--steps must be at least 1, got 0"),
+        ({"consumed_samples": -3}, "--consumed-samples must be at least 0, got -3"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_with_the_numbers(request_, message):
@@ -228,7 +230,7 @@ def test_a_blend_has_no_shards_to_shuffle_but_windows():
     source = index_source(50, datasets=2, blended=True)
     with pytest.raises(UsageError, match="the samples of a blend are already mixed"):
         planned(source=source, shuffle="shards")
-    windowed = planned(source=source, ranks=2, shuffle="windows", block=7, window=2)
+    windowed = planned(source=source, ranks=2, shuffle="windows", shuffle_block=7, shuffle_window=2)
     assert np.unique(everything(windowed)).size == 100
 
 
@@ -239,8 +241,8 @@ def test_streams_have_batches_and_counters_of_their_own():
         "valid.1": index_source(30, name="valid.1"),
         "test": index_source(20, name="test"),
     }
-    train = StreamRequest(micro_batch_size=2, schedule=BatchSchedule.constant(20), consumed_samples=40)
-    plan = plan_of(sources, 2, train, eval_global_batch_size=4, consumed_valid_samples=(8, 4))
+    train = {"data_parallel": 2, "micro_batch_size": 2, "global_batch_size": 20, "consumed_samples": 40}
+    plan = plan_of(sources, **train, eval_global_batch_size=4, consumed_valid_samples=(8, 4))
     found = {
         name: (
             stream.assignment.consumed_samples,
@@ -251,31 +253,31 @@ def test_streams_have_batches_and_counters_of_their_own():
     }
     assert found == {"train": (40, 3, 20), "valid.0": (8, 8, 4), "valid.1": (4, 6, 4), "test": (0, 5, 4)}
     with pytest.raises(UsageError, match=r"one for each validation set .2., got 3"):
-        plan_of(sources, 2, train, consumed_valid_samples=(1, 2, 3), eval_global_batch_size=4)
+        plan_of(sources, **train, consumed_valid_samples=(1, 2, 3), eval_global_batch_size=4)
     with pytest.raises(UsageError, match=r"^test: 20 samples are fewer than one batch of 24"):
-        plan_of(sources, 2, train, eval_global_batch_size=24)
+        plan_of(sources, **train, eval_global_batch_size=24)
 
 
 def test_full_validation_reads_everything_on_ranks_of_any_number():
     sources = {"train": index_source(100), "valid": index_source(7, name="valid")}
-    plan = plan_of(sources, 3, StreamRequest(micro_batch_size=4), full_validation=True)
+    plan = plan_of(sources, data_parallel=3, micro_batch_size=4, full_validation=True)
     assert everything(plan.streams["valid"]).tolist() == [[0, 3, 6], [1, 4, 1], [2, 5, 2]]
 
 
 def test_a_sequence_that_context_parallelism_does_not_divide_is_refused():
     sources = {"train": index_source(100, sequence_length=36)}
-    request = PlanRequest(train=StreamRequest())
+    ranks = {"world_size": 4, "context_parallel": 4}
     with pytest.raises(UsageError, match=r"sequence length must be divisible by .* 8, got 36"):
-        plan_shards(sources, topology_of(4, context=4), request)
-    plan_shards({"train": index_source(100, sequence_length=40)}, topology_of(4, context=4), request)
-    documents = plan_shards({"train": document_source([100])}, topology_of(4, context=4), request)
+        plan_of(sources, **ranks)
+    plan_of({"train": index_source(100, sequence_length=40)}, **ranks)
+    documents = plan_of({"train": document_source([100])}, **ranks)
     assert documents.warnings == (PlanWarning("document-padding", "train", multiple=8),)
     assert documents.warnings[0].message == "the documents of train must be padded to multiples of 8 tokens"
 
 
 def test_ids_are_listed_only_where_that_is_cheap():
     for more in (0, 1):
-        stream = planned(10 * LISTED + more, ranks=1, batch=3 * LISTED)
+        stream = planned(10 * LISTED + more, ranks=1, global_batch_size=3 * LISTED)
         covered = coverage_of(stream.assignment).epoch_ranges[0]
         assert covered.dropped == LISTED + more
         assert (covered.dropped_ids is None) is bool(more)
@@ -433,14 +435,10 @@ def test_shuffled_shards_keep_their_samples_in_order_and_together():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: layout_of("random", 10, World(1, 1)), "single, cyclic, contiguous"),
-        (lambda: layout_of("single", 10, World(1, 1), tail="cut"), "drop, pad, got"),
         (lambda: layout_of("single", 5, World(3, 2)), "5 samples are fewer than one batch of 6"),
-        (lambda: layout_of("cyclic", 50, World(3, 2), tail="pad"), "requires --tail drop .*, got pad"),
         (lambda: layout_of("full-validation", 5, World(3, 2)), "requires a batch of 1 sample per rank"),
         (lambda: World(3, 2, 16), "the global batch size must be divisible .* = 2 x 3 = 6, got 16"),
         (lambda: World(0, 2), "must be at least 1, got 0 and"),
-        (lambda: shuffle_links("all", 10, 0), "none, shards, samples, windows"),
         (lambda: shuffle_links("shards", 10, 0, shard_sizes=(4, 5)), "must have 10 samples in total, got 9"),
     ],
 )

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from support.assignments import topology_of
+from support.assignments import planned
 from support.mixture_data import write_mixture
 from support.sample_sources import blend_sources, document_source, everything, index_source
 from tokshard.dataset.products import kind_of
@@ -14,7 +14,6 @@ from tokshard.errors import IntegrityError, LockedError, MissingFileError, Outpu
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.plan import PLAN_NAME, read_plan
-from tokshard.ranks.planning import plan_shards
 from tokshard.ranks.publication import LOCK_NAME, write_plan
 from tokshard.ranks.ranks import (
     RankManifest,
@@ -24,19 +23,17 @@ from tokshard.ranks.ranks import (
     rank_name,
     read_rank,
 )
-from tokshard.ranks.requests import PlanRequest, StreamRequest
-from tokshard.ranks.schedule import BatchSchedule
 from tokshard.storage.lock import WriterLock
 
 
-def plan_of(sources, topology=None, **request):
-    return plan_shards(sources, topology or topology_of(4), PlanRequest(train=StreamRequest(**request)))
+def plan_of(sources, world_size=4, **options):
+    return planned(sources, world_size=world_size, **options)
 
 
 def a_plan(**request):
     """Return a plan of indexes, whose rank manifests need no data to be written."""
     sources = {"train": index_source(64), "valid": index_source(20, name="valid")}
-    return plan_of(sources, topology_of(8, tensor=2, pipeline=2), **request)
+    return plan_of(sources, 8, tensor_parallel=2, pipeline_parallel=2, **request)
 
 
 def names_in(directory):
@@ -74,7 +71,7 @@ def test_ranks_that_read_nothing_say_so(tmp_path):
 
 
 def test_boundaries_are_read_by_every_stage(tmp_path):
-    write_plan(a_plan(boundaries=True), tmp_path)
+    write_plan(a_plan(document_boundaries=True), tmp_path)
     for rank in (0, 4):
         manifest = RankManifest.of(*read_rank(tmp_path, rank))
         assert "cu_seqlens" in manifest.streams["train"].needs
@@ -148,8 +145,7 @@ def test_ranges_hold_exactly_the_documents_that_a_rank_reads(tmp_path, mode, shu
     prefixes = [str(tmp_path / "src/data/web"), str(tmp_path / "src/data/code")]
     name = "train" if split is None else "valid"
     sources = open_sources(prefixes, RequestedSamples(documents=True, split=split))
-    request = StreamRequest(mode=mode, shuffle=shuffle)
-    plan = plan_shards({"train": sources[name]}, topology_of(5), PlanRequest(train=request))
+    plan = plan_of({"train": sources[name]}, 5, mode=mode, shuffle=shuffle)
     write_plan(plan, tmp_path / "plan")
     locator = Locator(sources[name])
     for rank, ids in enumerate(everything(plan.streams["train"])):
@@ -169,7 +165,7 @@ def test_the_formula_of_positions_is_what_a_rank_reads(mode, tail):
         if tail == "drop" and total < ranks * size:
             continue
         source = document_source([total])
-        plan = plan_of({"train": source}, topology_of(ranks), mode=mode, tail=tail, micro_batch_size=size)
+        plan = plan_of({"train": source}, ranks, mode=mode, tail=tail, micro_batch_size=size)
         assignment = plan.streams["train"].assignment
         for rank in range(ranks):
             formula = RankPositions.of(assignment.epoch_ranges[0], rank)
@@ -195,9 +191,8 @@ def test_what_is_spread_over_all_datasets_has_no_ranges(tmp_path):
 
 def test_a_thousand_ranks_over_a_billion_samples_are_small(tmp_path):
     source = index_source(250_000_000, datasets=4, blended=True)
-    topology = topology_of(1024, tensor=8, pipeline=4, context=2)
-    schedule = BatchSchedule.constant(1024)
-    plan = plan_of({"train": source}, topology, micro_batch_size=2, schedule=schedule)
+    ranks = {"tensor_parallel": 8, "pipeline_parallel": 4, "context_parallel": 2}
+    plan = plan_of({"train": source}, 1024, **ranks, micro_batch_size=2, global_batch_size=1024)
     sizes = write_plan(plan, tmp_path)
     assert len(sizes) == 1025
     assert sum(sizes.values()) < 2_000_000
@@ -208,7 +203,7 @@ def test_a_thousand_ranks_over_a_billion_samples_are_small(tmp_path):
 def test_another_plan_is_replaced_only_when_asked(tmp_path):
     write_plan(a_plan(), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    other = plan_of({"train": index_source(64)}, topology_of(2))
+    other = plan_of({"train": index_source(64)}, 2)
     with pytest.raises(OutputExistsError, match="another plan"):
         write_plan(other, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -8,7 +8,9 @@ import numpy as np
 
 from tokshard.ranks.assignment import Assignment, EpochRange, available_steps
 from tokshard.ranks.modes import World, cyclic_order, layout_of
+from tokshard.ranks.options import ShardPlanOptions
 from tokshard.ranks.order import SampleOrder
+from tokshard.ranks.planning import plan_shards, plan_stream
 from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.topology import DEFAULT_ORDER, Topology
 
@@ -18,6 +20,21 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "shuffles.json"
 def topology_of(world_size, tensor=1, pipeline=1, context=1, order=DEFAULT_ORDER, mtp_stages=()):
     """Return the ranks of a job without more parallelism than is given."""
     return Topology(world_size, tensor, pipeline, context, order, mtp_stages)
+
+
+def options_of(**options):
+    """Return options of a plan whose sources are passed apart."""
+    return ShardPlanOptions(sources=("data",), output="plan", **options)
+
+
+def planned(sources, **options):
+    """Return the plan of some sources, which is not written."""
+    return plan_shards(sources, options_of(**options))
+
+
+def stream_of(source, **options):
+    """Return the stream of a source."""
+    return plan_stream(source, options_of(**options))
 
 
 def assignment_of(
@@ -66,4 +83,15 @@ def golden():
     return json.loads(GOLDEN.read_text())
 
 
-__all__ = ["World", "assignment_of", "digest", "everything", "golden", "order_of", "topology_of"]
+__all__ = [
+    "World",
+    "assignment_of",
+    "digest",
+    "everything",
+    "golden",
+    "options_of",
+    "order_of",
+    "planned",
+    "stream_of",
+    "topology_of",
+]

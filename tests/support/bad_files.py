@@ -68,7 +68,7 @@ _PLAN = (
     ("verify", "plan"),
     ("diff", "plan", "plan2"),
     ("trace", "--plan", "plan", "--step", "1"),
-    ("shard-plan", "--from", "plan", "--consumed-samples", "8", "--data-parallel", "1", "-o", "new/plan"),
+    ("replan", "plan", "--consumed-samples", "8", "--data-parallel", "1", "-o", "new/plan"),
 )
 COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "in/a.jsonl": _TEXT,

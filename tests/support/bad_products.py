@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from support.assignments import topology_of
+from support.assignments import planned
 from support.blends import config_for, write_dataset
 from support.file_changes import age, cut, edit_json, edit_manifest, flip
 from support.index_caches import build_requests
@@ -18,10 +18,7 @@ from support.replanned_plans import continued
 from support.two_tokenizers import write_two_tokenizers
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.plan import read_plan
-from tokshard.ranks.planning import plan_shards
 from tokshard.ranks.publication import write_plan
-from tokshard.ranks.requests import PlanRequest, StreamRequest
-from tokshard.ranks.schedule import BatchSchedule
 from tokshard.samples.blend.document import BlendDocument
 from tokshard.samples.blend.job import build_blend
 from tokshard.samples.blend.recipe_files import parse_words
@@ -294,16 +291,13 @@ def blend_certificate(directory):
 
 # Plans
 
-
-def plan_request(steps=4):
-    train = StreamRequest(micro_batch_size=2, schedule=BatchSchedule.constant(8), steps=steps)
-    return PlanRequest(train=train, eval_global_batch_size=4)
+BATCHES = {"micro_batch_size": 2, "global_batch_size": 8, "eval_global_batch_size": 4}
 
 
 def sound_plan(directory, source=None):
     """Plan a blend for four ranks; return the directory of the plan."""
     found = open_sources([source or sound_blend(directory)], RequestedSamples(split="train"))
-    plan = plan_shards(found, topology_of(4, tensor=2), plan_request())
+    plan = planned(found, world_size=4, tensor_parallel=2, **BATCHES, steps=4)
     write_plan(plan, directory / "plan")
     return str(directory / "plan")
 

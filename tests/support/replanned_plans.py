@@ -6,16 +6,13 @@ import collections
 
 import numpy as np
 
-from support.assignments import topology_of
+from support.assignments import planned
 from support.blends import config_for, recipe_of, write_dataset
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.ranks.locator import Locator
+from tokshard.ranks.options import ReplanOptions
 from tokshard.ranks.plan import Plan
-from tokshard.ranks.planning import plan_shards
 from tokshard.ranks.replan.job import continue_plan
-from tokshard.ranks.replan.options import ReplanOptions
-from tokshard.ranks.requests import PlanRequest, StreamRequest
-from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.sources import (
     CachedArrays,
     DatasetReference,
@@ -54,10 +51,8 @@ def source_of(*sizes, name="train") -> SampleSource:
 
 def plan_of(source, ranks, *, batch, size=1, tensor=1, **options) -> Plan:
     """Plan training alone."""
-    train = StreamRequest(micro_batch_size=size, schedule=BatchSchedule.constant(batch), **options)
-    return plan_shards(
-        {"train": source}, topology_of(ranks * tensor, tensor=tensor), PlanRequest(train=train)
-    )
+    options |= {"micro_batch_size": size, "global_batch_size": batch}
+    return planned({"train": source}, data_parallel=ranks, tensor_parallel=tensor, **options)
 
 
 def continued(plan, consumed, ranks=None, *, output="/nowhere", **changes) -> Plan:

@@ -8,6 +8,7 @@ from itertools import accumulate
 import numpy as np
 from hypothesis import strategies as st
 
+from support import assignments
 from support.plain_datasets import Plain
 from tokshard.checks.trace.reads import PlanStage
 from tokshard.checks.trace.traced_data import TracedData, TracedStream
@@ -16,9 +17,6 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import TokshardError
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.plan import Plan
-from tokshard.ranks.planning import plan_stream
-from tokshard.ranks.requests import StreamRequest
-from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.sources import (
     CachedArrays,
     DatasetReference,
@@ -126,8 +124,8 @@ requests = st.one_of(
             "mode": st.sampled_from(["single", "contiguous", "sequential", "chunked"]),
             "tail": st.sampled_from(["drop", "pad"]),
             "shuffle": st.sampled_from(["none", "samples", "windows"]),
-            "block": st.integers(1, 5),
-            "per_epoch": st.booleans(),
+            "shuffle_block": st.integers(1, 5),
+            "shuffle_per_epoch": st.booleans(),
             "epochs": st.integers(1, 3),
             "bucket_buffer": st.none() | st.sampled_from([12, 24]),
             "steps_before": st.integers(0, 2),
@@ -136,7 +134,7 @@ requests = st.one_of(
     st.fixed_dictionaries(
         {
             "mode": st.just("cyclic"),
-            "sharded": st.booleans(),
+            "data_sharding": st.booleans(),
             "equal_counts": st.just(True),
             "epochs": st.integers(1, 3),
             "steps_before": st.integers(0, 2),
@@ -152,11 +150,11 @@ def stream_of(source, ranks, size, batches, request):
         options["bucket_pack"] = 4
     batch = ranks * size * batches
     start = options.pop("steps_before") * batch
-    asked = StreamRequest(
-        micro_batch_size=size, schedule=BatchSchedule.constant(batch), consumed_samples=start, **options
-    )
+    if options.get("shuffle") != "windows":
+        options.pop("shuffle_block", None)
+    sizes = {"micro_batch_size": size, "global_batch_size": batch, "consumed_samples": start}
     try:
-        return plan_stream(source, ranks, asked)
+        return assignments.stream_of(source, data_parallel=ranks, **sizes, **options)
     except TokshardError:
         return None
 

@@ -136,7 +136,7 @@ def _parameter(found: Declared) -> TyperArgument | TyperOption:
         shown["nargs"] = -1 if option.is_argument and found.items is None else found.items or 1
         shown["required"] = found.is_required
     if option.is_argument:
-        return TyperArgument(param_decls=[found.field], metavar=option.metavar, **shown)
+        return TyperArgument(param_decls=[found.field], metavar=option.metavar or found.name, **shown)
     names = [found.field, found.name, *option.aliases]
     if found.kind is bool and (default is True or found.is_optional or option.default):
         names[1] += f"/--no-{found.name[2:]}"
@@ -172,6 +172,6 @@ class _Word:
 
 
 def _words(default: Any) -> str | bool:
-    if default in (None, dataclasses.MISSING, False, True, ()):
+    if isinstance(default, bool) or default in (None, dataclasses.MISSING, ()):
         return default is True
     return ",".join(map(str, default)) if isinstance(default, tuple) else f"{default}"

@@ -53,6 +53,9 @@ COMMANDS = {
     ),
     "blend": Entry("blend", "Mix datasets by weight: build their indexes and the order of the blend."),
     "shard-plan": Entry("shard_plan", "Plan which samples each rank of a training job reads at each step."),
+    "replan": Entry(
+        "replan", "Continue a plan with another number of GPUs, other batch sizes or a new blend."
+    ),
     "diff": Entry(
         "diff", "Compare two plans, blends or index caches: the first difference, and which samples changed."
     ),

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from tokshard import IndexedDataset
+from tokshard import IndexedDataset, ReplanOptions, ShardPlanOptions
 from tokshard.cli import megatron_options
 from tokshard.cli.help_page import common_options, names_of, options_of
+from tokshard.core.options import declared_options
 from tokshard.errors import UsageError
 
 # Options of similar programs, and ours with the same meaning.
@@ -95,8 +96,12 @@ def name_of(parameter: Any) -> str:
 def _unknown_option(name: str, command: Any, path: str, words: Sequence[str]) -> UsageError:
     if command.name == megatron_options.COMMAND and name in megatron_options.OPTIONS:
         hint = "pass --preset megatron for the options of Megatron's preprocess_data.py"
-    elif command.name == "shard-plan" and _EXPERT_OR_VIRTUAL.match(name):
+    elif command.name in {"shard-plan", "replan"} and _EXPERT_OR_VIRTUAL.match(name):
         hint = f"leave out {name}: it does not change which samples a rank reads"
+    elif command.name == "shard-plan" and name in {"--from", *_names(ReplanOptions)}:
+        hint = "run `tokshard replan PLAN` to continue a plan"
+    elif command.name == "replan" and name in _names(ShardPlanOptions):
+        hint = f"leave out {name}: the continued plan determines it"
     elif name[1:].isdecimal():
         hint = "pass a positive number"
     else:
@@ -108,6 +113,10 @@ def _unknown_option(name: str, command: Any, path: str, words: Sequence[str]) ->
         found = meanings.get(closest(name, meanings) or "")
         hint = f"pass {found}" if found else f"run `{path} {wide}` to list the options"
     return UsageError(f'unknown option "{name}"', hint=hint)
+
+
+def _names(options: Any) -> set[str]:
+    return {found.name for found in declared_options(options).values()}
 
 
 def _bad_value_count(name: str, command: Any) -> UsageError:

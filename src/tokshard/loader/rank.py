@@ -367,7 +367,7 @@ class RankLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the position of a loader: any rank of this plan, or of a plan that it continues.
 
-        That is the plan that this one was made from by ``shard-plan --from``, at the samples consumed then;
+        That is the plan that this one was made from by ``tokshard replan``, at the samples consumed then;
         or, in mode ``single``, one of another world size that reads the same samples. All files are opened
         again when they are next read, and compared with the plan.
 

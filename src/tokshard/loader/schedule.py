@@ -317,6 +317,6 @@ def _check_same_order(state: LoaderState, own: LoaderState) -> None:
 
 def _continuing(state: LoaderState) -> str:
     return (
-        "build the continuing plan: tokshard shard-plan --from OLD_PLAN "
+        "build the continuing plan: tokshard replan OLD_PLAN "
         f"--consumed-samples {state.consumed_samples} -o NEW_PLAN"
     )

@@ -465,7 +465,7 @@ def _only(
                 f"no index of {path} found in {cache}", hint="build it with tokshard build-indices"
             )
         if sampled_kind(path) == "a plan":
-            hint = f"pass the blend or the datasets that {path} was made of, or --from to continue it"
+            hint = f"pass the blend or the datasets that {path} was made of, or run tokshard replan {path}"
         else:
             hint = dataset_hint(path) or (
                 "pass the directory of a blend (tokshard blend) or of an index cache (tokshard build-indices)"

@@ -24,10 +24,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokshard.errors import UsageError
+from tokshard.ranks.choices import Mode, ShuffleKind, Tail
 from tokshard.ranks.layouts import Blocked, Layout, Striped
+from tokshard.ranks.options import ShardPlanOptions
 from tokshard.ranks.order import SampleOrder, Transform
-from tokshard.ranks.plan import MODES, SHUFFLES, TAILS
-from tokshard.ranks.requests import DEFAULT_BLOCK, DEFAULT_WINDOW
 from tokshard.ranks.shuffles import BlockShuffle, ShardShuffle, Shuffle, TorchPermutation
 
 
@@ -74,13 +74,13 @@ class World:
 
 
 def shuffle_links(
-    kind: str,
+    kind: ShuffleKind,
     samples: int,
     seed: int,
     *,
     shard_sizes: tuple[int, ...] | None = None,
-    block: int = DEFAULT_BLOCK,
-    window: int = DEFAULT_WINDOW,
+    block: int = ShardPlanOptions.shuffle_block,
+    window: int = ShardPlanOptions.shuffle_window,
     per_epoch: bool = True,
 ) -> tuple[Transform, ...]:
     """Return the links of a shuffle by its name.
@@ -98,10 +98,8 @@ def shuffle_links(
         per_epoch: Whether each epoch has its own order.
 
     Raises:
-        UsageError: The shuffle is unknown, or the shards do not add up.
+        UsageError: The shards do not add up.
     """
-    if kind not in SHUFFLES:
-        raise UsageError(f"shuffle must be one of {', '.join(SHUFFLES)}, got {kind!r}")
     sizes = (samples,) if shard_sizes is None else shard_sizes
     if sum(sizes) != samples:
         raise UsageError(f"the shards must have {samples} samples in total, got {sum(sizes)}")
@@ -148,20 +146,20 @@ def cyclic_order(samples: int, world: World, *, sharded: bool, faithful: bool = 
 
 
 def layout_of(
-    mode: str, samples: int, world: World, *, tail: str = "drop", sharded: bool = True, skipped: int = 0
+    mode: Mode, samples: int, world: World, *, tail: Tail = "drop", sharded: bool = True, skipped: int = 0
 ) -> Layout:
     """Return the layout of a mode.
 
     Args:
-        mode: One of :data:`MODES`.
+        mode: The mode.
         samples: The number of positions of the order.
         world: Who reads.
-        tail: One of :data:`TAILS`.
+        tail: Treatment of the incomplete final batch.
         sharded: In mode ``cyclic``, whether each rank has its own block.
         skipped: Samples that each rank has read already; batches are counted from there on.
 
     Raises:
-        UsageError: There is no such mode, it does not have this tail, or nothing would be read.
+        UsageError: The mode does not have this tail, or nothing would be read.
 
     Example:
         >>> layout_of("chunked", 10, World(ranks=4, micro_batch_size=1), tail="pad")
@@ -172,10 +170,6 @@ def layout_of(
         >>> layout_of("single", 20, world, skipped=2).samples_per_rank
         10
     """
-    if mode not in MODES:
-        raise UsageError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-    if tail not in TAILS:
-        raise UsageError(f"tail must be one of {', '.join(TAILS)}, got {tail!r}")
     if mode == "full-validation":
         return _full_validation(samples, world)
     if mode == "cyclic" and tail != "drop":
@@ -194,7 +188,7 @@ def layout_of(
     return Blocked(samples, ranks, run, per_rank, "last")
 
 
-def _samples_per_rank(samples: int, world: World, tail: str, skipped: int) -> int:
+def _samples_per_rank(samples: int, world: World, tail: Tail, skipped: int) -> int:
     left = samples - skipped * world.ranks
     batches = -(-left // world.whole) if tail == "pad" else _rounds(left, world.whole, world)
     return skipped + batches * world.whole // world.ranks

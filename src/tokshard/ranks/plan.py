@@ -10,14 +10,15 @@ import re
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
-from tokshard.core.codec import TOOL, Bounds, Document, Positive, Record, Sha256, Tool, encode
+from tokshard.core.codec import TOOL, Document, Positive, Record, Sha256, Tool, encode
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset import products
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch, allowed_warnings
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.ranks.assignment import Assignment
+from tokshard.ranks.choices import Mode, ShuffleKind, Tail
 from tokshard.ranks.history import StoppedPlan
 from tokshard.ranks.locator import open_sort_key
 from tokshard.ranks.order import Bucketing
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from tokshard.ranks.order import KeyOf
 
 PLAN_NAME = products.PLAN_NAME
-
-MODES = ("single", "cyclic", "contiguous", "sequential", "chunked", "full-validation")
-SHUFFLES = ("none", "shards", "samples", "windows")
-TAILS = ("drop", "pad")
 
 MAX_WORLD_SIZE = 1_000_000
 """Ranks are looked at one by one where a plan is made: more of them are a mistake."""
@@ -62,9 +59,9 @@ class Stream(Record):
 
     source: SampleSource
     assignment: Assignment
-    mode: Annotated[str, Bounds(pattern="|".join(MODES))]
-    tail: Annotated[str, Bounds(pattern="|".join(TAILS))]
-    shuffle: Annotated[str, Bounds(pattern="|".join(SHUFFLES))]
+    mode: Mode
+    tail: Tail
+    shuffle: ShuffleKind
     sort_key: str | None
     document_boundaries: bool
 

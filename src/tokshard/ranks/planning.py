@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tokshard.core.codec import Amount, Count, Document, Positive
+from tokshard.core.options import Path, several
 from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
 from tokshard.ranks.assignment import Assignment, EpochRange, available_steps
+from tokshard.ranks.choices import Mode, ShuffleKind
 from tokshard.ranks.discovery import RequestedSamples, open_sources, read_blends
 from tokshard.ranks.intervals import Intervals
 from tokshard.ranks.modes import World, cyclic_order, layout_of, shuffle_links
-from tokshard.ranks.options import ShardPlanOptions
+from tokshard.ranks.options import ShardPlanOptions, batch_schedule
 from tokshard.ranks.order import Bucketing, SampleOrder
 from tokshard.ranks.plan import Plan, PlanWarning, Stream
 from tokshard.ranks.publication import write_plan
-from tokshard.ranks.requests import DEFAULT_WINDOW, PlanRequest, StreamRequest
 from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.sources import SampleSource
 from tokshard.ranks.summary import Coverage, check_partition, coverage_of
@@ -74,7 +75,7 @@ def shard_plan(
 
 
 def publish_plan(
-    plan: Plan, output: str, progress: Progress, *, force: bool, dry_run: bool, started: float
+    plan: Plan, output: Path, progress: Progress, *, force: bool, dry_run: bool, started: float
 ) -> ShardPlanReport:
     """Write a plan, except in a dry run; return the report."""
     sizes = None
@@ -94,25 +95,23 @@ def publish_plan(
 
 def _plan_of(options: ShardPlanOptions, progress: Progress) -> Plan:
     requested = RequestedSamples(options.documents, options.split, options.path_as, options.digests)
-    sources = open_sources(options.sources, requested)
-    length = next(iter(sources.values())).sequence_length
+    paths = several(options.sources)
+    sources = open_sources(paths, requested)
     progress.start("planning and checking")
-    request = options.request(options.batch_sizes.schedule(length))
     tokenizers = agree_on_tokenizers(
         sources.values(),
-        {} if options.documents else read_blends(options.sources),
+        {} if options.documents else read_blends(paths),
         allowed=options.allow_tokenizer_mismatch,
     )
-    return plan_shards(sources, options.topology(), request, tokenizers)
+    return plan_shards(sources, options, tokenizers)
 
 
-_FROM = "to continue with another world size, run shard-plan --from PLAN --consumed-samples N"
+_FROM = "to continue with another world size, run tokshard replan PLAN --consumed-samples N"
 
 
 def plan_shards(
     sources: Mapping[str, SampleSource],
-    topology: Topology,
-    request: PlanRequest,
+    options: ShardPlanOptions,
     tokenizers: PlanTokenizers = PlanTokenizers(),  # noqa: B008 - immutable
 ) -> Plan:
     """Plan what every rank reads. No data is read, and the work does not grow with it.
@@ -120,8 +119,7 @@ def plan_shards(
     Args:
         sources: What there is to read, by the names of streams; see
             :func:`~tokshard.ranks.discovery.open_sources`.
-        topology: The ranks.
-        request: How it is to be read.
+        options: The ranks, and how they read.
         tokenizers: The tokenizers of the data.
 
     Raises:
@@ -130,45 +128,47 @@ def plan_shards(
         IntegrityError: A defect: the ranks would not read every sample exactly once.
     """
     names = tuple(sources)
-    ranks = topology.data_parallel
+    topology = options.topology()
     streams = {}
     for name, source in sources.items():
         try:
-            streams[name] = plan_stream(source, ranks, request.of_stream(name, names, ranks))
+            streams[name] = plan_stream(source, options.of_stream(name, names, source.sequence_length))
         except UsageError as error:
             raise UsageError(f"{name}: {error.message}", hint=error.hint) from error
     warnings = (*_warnings(sources, topology), *tokenizers.warnings)
     return Plan.of(topology, streams, (), warnings, tokenizers.common, tokenizers.mismatches)
 
 
-def plan_stream(source: SampleSource, ranks: int, request: StreamRequest) -> Stream:
+def plan_stream(source: SampleSource, options: ShardPlanOptions) -> Stream:
     """Plan what the data-parallel ranks read of one source.
 
     Raises:
         UsageError: See :func:`plan_shards`.
         IntegrityError: See :func:`plan_shards`.
     """
-    schedule = request.schedule or BatchSchedule.constant(request.micro_batch_size * ranks)
-    world = world_of(ranks, request.micro_batch_size, request.mode, schedule)
-    order = sample_order(source, world, request)
-    layout = layout_of(request.mode, order.samples, world, tail=request.tail, sharded=request.sharded)
-    endless = request.mode == "cyclic" and request.steps is not None and request.epochs is None
-    whole = EpochRange(order, layout, 0, None if endless else request.epochs or 1)
+    mode, size, ranks = options.stream_mode, options.micro_batch_size, options.topology().data_parallel
+    schedule = batch_schedule(options, source.sequence_length) or BatchSchedule.constant(size * ranks)
+    world = world_of(ranks, size, mode, schedule)
+    order = sample_order(source, world, options)
+    layout = layout_of(mode, order.samples, world, tail=options.tail, sharded=options.data_sharding)
+    # Mode cyclic reads as many epochs as its steps need.
+    endless = mode == "cyclic" and options.steps is not None and options.epochs is None
+    whole = EpochRange(order, layout, 0, None if endless else options.epochs or 1)
     stream = Stream(
         source=source,
-        assignment=_assignment(whole, world, schedule, request),
-        mode=request.mode,
-        tail=request.tail,
-        shuffle=request.shuffle,
-        sort_key=None if request.bucket_buffer is None else request.sort_key or source.sort_keys[0],
-        document_boundaries=request.boundaries,
+        assignment=_assignment(whole, world, schedule, options),
+        mode=mode,
+        tail=options.tail,
+        shuffle=options.shuffle,
+        sort_key=None if options.bucket_buffer is None else options.bucket_by or source.sort_keys[0],
+        document_boundaries=options.document_boundaries,
     )
     for epochs in stream.assignment.epoch_ranges:
         check_partition(epochs.layout)
     return stream
 
 
-def world_of(ranks: int, micro_batch_size: int, mode: str, schedule: BatchSchedule) -> World:
+def world_of(ranks: int, micro_batch_size: int, mode: Mode, schedule: BatchSchedule) -> World:
     """Return the world of a stream: the tail is measured by the global batch where that never changes.
 
     Mode ``cyclic`` measures it by one micro-batch of each rank, as Megatron does.
@@ -182,34 +182,36 @@ def world_of(ranks: int, micro_batch_size: int, mode: str, schedule: BatchSchedu
     return World(ranks, micro_batch_size, sizes.pop())
 
 
-def sample_order(source: SampleSource, world: World, request: StreamRequest) -> SampleOrder:
-    """Return the order of an epoch: shuffled, then bucketed, as requested.
+def sample_order(source: SampleSource, world: World, options: ShardPlanOptions) -> SampleOrder:
+    """Return the order of an epoch: shuffled, then bucketed.
 
     Raises:
         UsageError: The source cannot be put into such an order.
     """
-    if request.mode == "cyclic":
-        order = cyclic_order(source.total, world, sharded=request.sharded, faithful=not request.equal_counts)
+    if options.stream_mode == "cyclic":
+        order = cyclic_order(
+            source.total, world, sharded=options.data_sharding, faithful=not options.equal_counts
+        )
     else:
         order = SampleOrder(
             source.total,
             shuffle_links(
-                request.shuffle,
+                options.shuffle,
                 source.total,
-                request.seed,
-                shard_sizes=_shard_sizes(source, request.shuffle),
-                block=request.block,
-                window=request.window or DEFAULT_WINDOW,
-                per_epoch=request.per_epoch,
+                options.seed,
+                shard_sizes=_shard_sizes(source, options.shuffle),
+                block=options.shuffle_block,
+                window=options.shuffle_window,
+                per_epoch=options.shuffle_per_epoch,
             ),
         )
-    if request.bucket_buffer is None:
+    if options.bucket_buffer is None:
         return order
-    pack = request.bucket_pack or world.group
-    return order.before(Bucketing(order.samples, request.bucket_buffer, pack, request.seed, per_epoch=True))
+    pack = options.bucket_pack or world.group
+    return order.before(Bucketing(order.samples, options.bucket_buffer, pack, options.seed, per_epoch=True))
 
 
-def _shard_sizes(source: SampleSource, shuffle: str) -> tuple[int, ...] | None:
+def _shard_sizes(source: SampleSource, shuffle: ShuffleKind) -> tuple[int, ...] | None:
     sizes = None if source.order is not None else tuple(dataset.samples for dataset in source.datasets)
     if shuffle == "shards" and (sizes is None or len(sizes) == 1):
         what = "the samples of a blend are already mixed" if sizes is None else "only one dataset was given"
@@ -221,57 +223,57 @@ def _shard_sizes(source: SampleSource, shuffle: str) -> tuple[int, ...] | None:
 
 
 def _assignment(
-    whole: EpochRange, world: World, schedule: BatchSchedule, request: StreamRequest
+    whole: EpochRange, world: World, schedule: BatchSchedule, options: ShardPlanOptions
 ) -> Assignment:
-    consumed, size = request.consumed_samples, request.micro_batch_size
+    consumed, size = options.consumed_samples, options.micro_batch_size
     passes: tuple[EpochRange, ...] = (whole,)
     skipped = consumed // world.ranks
     if consumed % world.group:
-        passes, skipped = _from_the_middle(whole, world, request), 0
+        passes, skipped = _from_the_middle(whole, world, options), 0
     elif consumed % world.whole:
-        passes, skipped = _from_within_a_batch(whole, world, request)
-    available = available_steps(passes, size, schedule, consumed, skipped, request.steps)
-    steps = available if request.steps is None else request.steps
+        passes, skipped = _from_within_a_batch(whole, world, options)
+    available = available_steps(passes, size, schedule, consumed, skipped, options.steps)
+    steps = available if options.steps is None else options.steps
     if steps > available or not steps:
         epochs = "an epoch" if whole.epochs == 1 else f"{whole.epochs} epochs"
         raise UsageError(
             f"{available:,} steps are left in {epochs} of {whole.order.samples:,} samples after {consumed:,} "
             f"consumed samples (global batch size {schedule.size_at(consumed)}), "
-            f"fewer than the required {request.steps or 1:,}",
+            f"fewer than the required {options.steps or 1:,}",
             hint="pass more --epochs or fewer --steps, or build a larger blend",
         )
     return Assignment(passes, size, schedule, steps, consumed, skipped)
 
 
-def _from_the_middle(whole: EpochRange, world: World, request: StreamRequest) -> tuple[EpochRange, ...]:
+def _from_the_middle(whole: EpochRange, world: World, options: ShardPlanOptions) -> tuple[EpochRange, ...]:
     # The consumed samples are no whole micro-batch of all ranks: only Megatron's sampler, in the first epoch,
     # defines what follows. Its groups start there again.
-    consumed = request.consumed_samples
-    if request.mode != "single" or consumed >= whole.order.samples:
+    consumed = options.consumed_samples
+    if options.stream_mode != "single" or consumed >= whole.order.samples:
         raise UsageError(
             f"{consumed} consumed samples are not divisible by micro batch size x data-parallel size = "
             f"{world.micro_batch_size} x {world.ranks} = {world.group}",
             hint=_FROM,
         )
     order = whole.order.rest(Intervals.of([(consumed, whole.order.samples)]))
-    layout = layout_of(request.mode, order.samples, world, tail=request.tail)
+    layout = layout_of(options.stream_mode, order.samples, world, tail=options.tail)
     return _followed_by_the_rest(EpochRange(order, layout, 0, 1), whole)
 
 
 def _from_within_a_batch(
-    whole: EpochRange, world: World, request: StreamRequest
+    whole: EpochRange, world: World, options: ShardPlanOptions
 ) -> tuple[tuple[EpochRange, ...], int]:
     # The tail of this epoch is measured from the consumed samples, where the steps begin. Measured from the
     # start of the epoch, it could hold a whole step, which Megatron's sampler gives.
-    epoch, skipped = divmod(request.consumed_samples // world.ranks, whole.per_epoch)
+    epoch, skipped = divmod(options.consumed_samples // world.ranks, whole.per_epoch)
     if whole.epochs is not None and epoch >= whole.epochs:
-        return (whole,), request.consumed_samples // world.ranks
+        return (whole,), options.consumed_samples // world.ranks
     layout = layout_of(
-        request.mode,
+        options.stream_mode,
         whole.order.samples,
         world,
-        tail=request.tail,
-        sharded=request.sharded,
+        tail=options.tail,
+        sharded=options.data_sharding,
         skipped=skipped,
     )
     return _followed_by_the_rest(EpochRange(whole.order, layout, epoch, 1), whole), skipped

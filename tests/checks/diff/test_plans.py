@@ -9,7 +9,6 @@ from tokshard.checks.diff.options import DiffOptions
 from tokshard.checks.diff.plans import StraightRun, diff_plans
 from tokshard.checks.diff.report import FieldDifference, StepDifference
 from tokshard.ranks.discovery import RequestedSamples, open_sources
-from tokshard.ranks.options import BatchSizes
 from tokshard.ranks.publication import write_plan
 
 MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
@@ -120,7 +119,7 @@ def test_a_replanned_plan_differs_in_nothing_but_the_world_size():
         "steps": (12, 8),
         "consumed_samples": (0, 96),
     }
-    smaller = continued(plan, 96, batch_sizes=BatchSizes(global_batch_size=12))
+    smaller = continued(plan, 96, global_batch_size=12)
     stream = check(plan, smaller)
     assert stream.first_step == StepDifference(4, 0, 96)
     assert stream.sources[0].same == 192

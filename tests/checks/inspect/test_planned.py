@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from support.assignments import topology_of
+from support import assignments
 from support.mixture_data import write_mixture
 from support.sample_sources import blend_sources, document_source
 from tokshard.checks.inspect import planned
@@ -13,18 +13,15 @@ from tokshard.checks.inspect.planned import count_planned
 from tokshard.errors import TokshardError
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.locator import Locator
-from tokshard.ranks.planning import plan_shards
-from tokshard.ranks.requests import PlanRequest, StreamRequest
-from tokshard.ranks.schedule import BatchSchedule
 
 REQUESTS = [
     {},
-    {"micro_batch_size": 2, "schedule": BatchSchedule.parse("0:6 18:12")},
+    {"micro_batch_size": 2, "rampup_batch_size": (6, 6, 18), "global_batch_size": 12},
     {"steps": 3},
     {"mode": "contiguous"},
     {"mode": "contiguous", "shuffle": "samples"},
-    {"mode": "chunked", "tail": "pad", "shuffle": "windows", "block": 5, "window": 2},
-    {"shuffle": "windows", "block": 7, "window": 2},
+    {"mode": "chunked", "tail": "pad", "shuffle": "windows", "shuffle_block": 5, "shuffle_window": 2},
+    {"shuffle": "windows", "shuffle_block": 7, "shuffle_window": 2},
     {"mode": "cyclic", "steps": 50},
     {"mode": "sequential", "bucket_buffer": 30, "epochs": 2},
     {"consumed_samples": 18, "micro_batch_size": 3},
@@ -40,7 +37,7 @@ def stream_of(kind, directory, **request):
         write_mixture(directory)
         prefixes = [str(directory / "data/web"), str(directory / "data/code")]
         source = open_sources(prefixes, RequestedSamples(documents=True))["train"]
-    plan = plan_shards({"train": source}, topology_of(3), PlanRequest(train=StreamRequest(**request)))
+    plan = assignments.planned({"train": source}, world_size=3, **request)
     return plan.streams["train"]
 
 
@@ -89,7 +86,7 @@ def test_plain_orders_are_counted_without_looking_up_reads(tmp_path, monkeypatch
 
 
 def test_one_dataset_is_counted_without_its_files():
-    plan = plan_shards({"train": document_source([10])}, topology_of(1), PlanRequest(train=StreamRequest()))
+    plan = assignments.planned({"train": document_source([10])}, world_size=1)
     assert count_planned(plan.streams["train"]).counts == (10,)
 
 

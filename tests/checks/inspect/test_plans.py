@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.assignments import topology_of
+from support.assignments import planned
 from support.mixture_data import write_mixture
 from support.pages import build
 from support.plain_datasets import Plain
@@ -30,14 +30,11 @@ from tokshard.errors import InputError, StorageError, UsageError
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.plan import read_plan
-from tokshard.ranks.planning import plan_shards
 from tokshard.ranks.publication import write_plan
-from tokshard.ranks.requests import PlanRequest, StreamRequest
-from tokshard.ranks.schedule import BatchSchedule
 
 
-def plan_of(sources, topology=None, **request):
-    return plan_shards(sources, topology or topology_of(3), PlanRequest(train=StreamRequest(**request)))
+def plan_of(sources, world_size=3, **options):
+    return planned(sources, world_size=world_size, **options)
 
 
 def documents_in(directory):
@@ -48,10 +45,10 @@ def documents_in(directory):
 
 REQUESTS = [
     {},
-    {"micro_batch_size": 2, "schedule": BatchSchedule.parse("0:6 18:12")},
+    {"micro_batch_size": 2, "rampup_batch_size": (6, 6, 18), "global_batch_size": 12},
     {"mode": "contiguous", "shuffle": "shards"},
-    {"mode": "chunked", "tail": "pad", "shuffle": "windows", "block": 5, "window": 2},
-    {"shuffle": "windows", "block": 7, "window": 2},
+    {"mode": "chunked", "tail": "pad", "shuffle": "windows", "shuffle_block": 5, "shuffle_window": 2},
+    {"shuffle": "windows", "shuffle_block": 7, "shuffle_window": 2},
     {"mode": "cyclic", "steps": 50},
     {"mode": "sequential", "bucket_buffer": 30, "epochs": 2},
     {"consumed_samples": 18, "micro_batch_size": 3},
@@ -80,7 +77,7 @@ def test_every_index_of_every_rank_is_found_again(tmp_path, kind, request_):
 
 
 def test_a_step_is_its_micro_batches_in_order(tmp_path):
-    plan = plan_of(documents_in(tmp_path), micro_batch_size=2, schedule=BatchSchedule.constant(12))
+    plan = plan_of(documents_in(tmp_path), micro_batch_size=2, global_batch_size=12)
     write_plan(plan, tmp_path / "plan")
     summary = inspect_rank(str(tmp_path / "plan"), 1, step=3)
     rows = [(place.sample, place.micro_batch, place.row, place.step) for place in summary.places]
@@ -90,7 +87,7 @@ def test_a_step_is_its_micro_batches_in_order(tmp_path):
 
 
 def test_ranks_that_share_samples_show_the_same(tmp_path):
-    plan = plan_of(documents_in(tmp_path), topology_of(6, tensor=2))
+    plan = plan_of(documents_in(tmp_path), 6, tensor_parallel=2)
     write_plan(plan, tmp_path / "plan")
     first, second = (inspect_rank(str(tmp_path / "plan"), rank, step=0).places for rank in (2, 3))
     assert first == second
@@ -104,7 +101,7 @@ def test_a_dropped_sample_is_read_by_nobody():
 
 
 def test_documents_of_a_split_keep_their_numbers():
-    plan = plan_of({"train": document_source([5, 5], firsts=[100, 200])}, topology_of(1))
+    plan = plan_of({"train": document_source([5, 5], firsts=[100, 200])}, 1)
     assert find_dataset_sample(plan, "train", 1, 203) == (8,)
     assert find_sample(plan, "train", 8).dataset_sample == 203
     with pytest.raises(UsageError, match="must be 100 to 104, got 203"):
@@ -149,7 +146,7 @@ def test_samples_and_datasets_that_are_not_there_are_refused():
 
 
 def test_the_summary_tells_shards_batches_and_tails(tmp_path):
-    plan = plan_of({"train": document_source([7, 4])}, topology_of(2), schedule=BatchSchedule.constant(4))
+    plan = plan_of({"train": document_source([7, 4])}, 2, global_batch_size=4)
     write_plan(plan_of({"train": index_source(12)}), tmp_path)
     assert inspect(tmp_path).to_json()["schema"] == "tokshard.inspect-plan/2"
     stream = PlanSummary.of(plan).to_json()["streams"]["train"]

@@ -12,7 +12,6 @@ from tokshard.checks.trace.options import TraceItem
 from tokshard.checks.trace.queries import trace_items, trace_sample, trace_step
 from tokshard.checks.trace.reads import stages_of
 from tokshard.checks.trace.traced_data import TracedData, TracedStream
-from tokshard.ranks.options import BatchSizes
 from tokshard.ranks.plan import Plan
 from tokshard.samples.index.packing import Packing
 
@@ -143,11 +142,11 @@ def test_a_plan_is_traced_through_those_that_it_continues(lengths, seed, data):
         source = support.source_of(
             directory, lengths, sequence_length=2, seed=seed, num_samples=48, extra_token=True
         )
-        request = {"mode": "single", "epochs": 2, "shuffle": "samples", "tail": "drop", "per_epoch": True}
+        request = {"epochs": 2, "shuffle": "samples", "shuffle_per_epoch": True}
         stream = support.stream_of(source, 2, 2, 1, request)
         first = Plan.of(topology_of(2), {"train": stream})
         stop = data.draw(st.integers(1, stream.assignment.steps - 4))
-        second = continued(first, 4 * stop, 4, batch_sizes=BatchSizes(global_batch_size=8))
+        second = continued(first, 4 * stop, 4, global_batch_size=8)
         stages, others = stages_of(second, "train")
         assert ([stage.plan_id for stage in stages], others) == ([first.plan_id, second.plan_id], 0)
         through = support.data_of(source, second.streams["train"], topology_of(4), stages)

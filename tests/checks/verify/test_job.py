@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support import bad_datasets, bad_products
-from support.assignments import topology_of
+from support.assignments import planned
 from support.file_changes import flip
 from support.interleaving import interleaved
 from support.tokenize_runs import run_tokenize
@@ -27,7 +27,6 @@ from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import InputError, StorageError, UsageError
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.plan import read_plan
-from tokshard.ranks.planning import plan_shards
 from tokshard.ranks.publication import write_plan
 
 
@@ -148,7 +147,7 @@ def test_a_product_that_cannot_be_read_at_first_is_not_sound(tmp_path, monkeypat
 def test_plans_of_documents(tmp_path):
     bad_datasets.sound(tmp_path)
     sources = open_sources([str(tmp_path / "data/web")], RequestedSamples(documents=True))
-    plan = plan_shards(sources, topology_of(2), bad_products.plan_request(3))
+    plan = planned(sources, world_size=2, **bad_products.BATCHES, steps=3)
     write_plan(plan, tmp_path / "documents")
     assert codes(verify(VerifyOptions(path=tmp_path / "documents", level="deep", recursive=True))) <= {
         "unverified",

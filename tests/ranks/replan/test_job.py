@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.assignments import topology_of
+from support.assignments import planned
 from support.replanned_plans import (
     continued,
     fault_of,
@@ -22,14 +22,10 @@ from support.replanned_plans import (
 )
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.ranks.discovery import RequestedSamples, open_sources
-from tokshard.ranks.options import BatchSizes
+from tokshard.ranks.options import ReplanOptions
 from tokshard.ranks.plan import PlanWarning, read_plan
-from tokshard.ranks.planning import plan_shards
 from tokshard.ranks.publication import LOCK_NAME, write_plan
 from tokshard.ranks.replan.job import replan
-from tokshard.ranks.replan.options import ReplanOptions
-from tokshard.ranks.requests import PlanRequest, StreamRequest
-from tokshard.ranks.schedule import BatchSchedule
 
 MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
 WORLDS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 48]
@@ -83,9 +79,9 @@ def test_each_sample_is_read_once_in_each_epoch_or_reported_as_dropped_or_left(d
     total = sum(sizes)
     if total < batch:
         return
-    options = {"mode": mode, "shuffle": shuffle, "epochs": epochs, "per_epoch": True}
+    options = {"mode": mode, "shuffle": shuffle, "epochs": epochs, "shuffle_per_epoch": True}
     if shuffle == "windows":
-        options |= {"block": draw(1, 9), "window": draw(1, 4)}
+        options |= {"shuffle_block": draw(1, 9), "shuffle_window": draw(1, 4)}
     plan = plan_of(source_of(*sizes), ranks, batch=batch, size=size, **options)
     assert fault_of(with_epochs(plan), plan, total, batch) is None
     read, largest = [], batch
@@ -94,7 +90,7 @@ def test_each_sample_is_read_once_in_each_epoch_or_reported_as_dropped_or_left(d
         step = draw(0, assignment.steps)
         ranks, size = draw(1, 5), draw(1, 3)
         batch = ranks * size * draw(1, 3)
-        changes = {"micro_batch_size": size, "batch_sizes": BatchSizes(global_batch_size=batch)}
+        changes = {"micro_batch_size": size, "global_batch_size": batch}
         dealt = data.draw(st.sampled_from([None, "single", "contiguous", "sequential", "chunked"]))
         consumed = assignment.consumed_after(step)
         try:
@@ -122,7 +118,7 @@ def test_steps_that_were_asked_for_are_not_exceeded():
     plan = plan_of(source_of(1000), 4, batch=8, steps=20)
     assert continued(plan, 80, 2).streams["train"].assignment.steps == 10
     assert continued(plan, 80, 2, steps=50).streams["train"].assignment.steps == 50
-    bigger = continued(plan, 80, 2, batch_sizes=BatchSizes(global_batch_size=32))
+    bigger = continued(plan, 80, 2, global_batch_size=32)
     assert bigger.streams["train"].assignment.steps == 2
     with pytest.raises(UsageError, match="500"):
         continued(plan, 80, 2, steps=500)
@@ -143,16 +139,15 @@ def test_consumed_samples_that_end_no_step_are_refused():
 def test_validation_continues_from_its_own_count():
     sizes = {"train": 400, "valid": 50, "test": 9}
     sources = {name: source_of(size, name=name) for name, size in sizes.items()}
-    train = StreamRequest(micro_batch_size=1, schedule=BatchSchedule.constant(8))
-    plan = plan_shards(sources, topology_of(8), PlanRequest(train=train))
+    train = {"data_parallel": 8, "micro_batch_size": 1, "global_batch_size": 8}
+    plan = planned(sources, **train)
     after = continued(plan, 40, 4, consumed_valid_samples=(16,))
     assert flat(reads_of(after, "valid"))[0] == 16
     assert flat(reads_of(after, "test"))[0] == 0
     assert flat(reads_of(after, "train"))[0] == 40
     assert flat(reads_of(continued(plan, 40, 4), "valid"))[0] == 0
-    full = plan_shards(sources, topology_of(8), PlanRequest(train=train, full_validation=True))
-    nines = BatchSizes(global_batch_size=9)
-    after = continued(full, 40, 3, batch_sizes=nines, eval_global_batch_size=9)
+    full = planned(sources, **train, full_validation=True)
+    after = continued(full, 40, 3, global_batch_size=9, eval_global_batch_size=9)
     assert sorted(set(flat(reads_of(after, "valid")))) == list(range(50))
     assert after.streams["valid"].assignment.steps == 17
 

@@ -242,7 +242,7 @@ def test_a_plan_of_remote_data_is_planned_again(here, there):
     for root, name, named in ((here, "local", ()), (there, "remote", ("--path-as", f"{there}={here}"))):
         plan = mixed(here, root, name, path_as=named)
         again = here / f"again-{name}"
-        done = run("shard-plan", "--from", plan, "--consumed-samples", "24", "--world-size", "1", "-o", again)
+        done = run("replan", plan, "--consumed-samples", "24", "--world-size", "1", "-o", again)
         assert done.returncode == 0, done.stderr
         found.append([list(RankLoader.open(again, rank=0))])
     assert_same(found[1], found[0])

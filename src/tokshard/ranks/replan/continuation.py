@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tokshard.errors import UsageError
 from tokshard.ranks.assignment import Assignment, EpochRange, available_steps
+from tokshard.ranks.choices import Mode, Tail
 from tokshard.ranks.modes import World, cyclic_order, layout_of
 from tokshard.ranks.order import SampleOrder
 from tokshard.ranks.replan.remainder import Remainder
@@ -22,8 +23,8 @@ class ShardingPolicy:
             shards what is unread: contiguous ranks get runs of neighbours again, and open fewer files.
     """
 
-    mode: str = "single"
-    tail: str = "drop"
+    mode: Mode = "single"
+    tail: Tail = "drop"
     sharded: bool = True
     keep_order: bool = True
 

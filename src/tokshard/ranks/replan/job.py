@@ -27,6 +27,7 @@ from tokshard.ranks.history import (
 )
 from tokshard.ranks.layouts import Blocked
 from tokshard.ranks.modes import World
+from tokshard.ranks.options import ReplanOptions, batch_schedule, consumed_valid_samples
 from tokshard.ranks.order import SampleOrder
 from tokshard.ranks.plan import Plan, PlanWarning, Stream, read_plan
 from tokshard.ranks.planning import ShardPlanReport, publish_plan, world_of
@@ -35,7 +36,6 @@ from tokshard.ranks.replan.continuation import (
     continue_assignment,
     whole_epochs,
 )
-from tokshard.ranks.replan.options import ReplanOptions
 from tokshard.ranks.replan.reweighting import (
     BlendComponent,
     OrderFiles,
@@ -44,7 +44,6 @@ from tokshard.ranks.replan.reweighting import (
     reweight,
     source_progress_of,
 )
-from tokshard.ranks.requests import consumed_valid_samples
 from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.sources import SampleSource
 from tokshard.ranks.tokenizers import PlanTokenizers, agree_on_tokenizers
@@ -147,7 +146,7 @@ def continue_plan(plan: Plan, options: ReplanOptions) -> Continuation:
     """
     topology = options.topology(plan.topology)
     source = next(iter(plan.streams.values())).source
-    schedule = options.batch_sizes.schedule(source.sequence_length)
+    schedule = batch_schedule(options, source.sequence_length)
     consumed_valid_samples(TRAIN, tuple(plan.streams), options.consumed_valid_samples)  # raises
     stops = {}
     for name, stream in plan.streams.items():
