@@ -199,6 +199,17 @@ def test_one_module_of_dataset_tells_products_apart():
     assert found_in_modules(defined) == {"dataset/products.py": {"kind_of", "recognize", "is_export"}}
 
 
+NAMES_OF_PRODUCTS = {"blend.json", "export.json", "description.txt", "-description.txt"}
+"""Not plan.json: work directories have one, and the type of a field of rank manifests names it."""
+
+
+def test_one_module_of_dataset_names_the_files_of_products():
+    def named(_: str, source: str) -> set[str]:
+        return {node.value for node in nodes_of(source) if isinstance(node, ast.Constant)} & NAMES_OF_PRODUCTS
+
+    assert found_in_modules(named).keys() == {"dataset/products.py"}
+
+
 def test_an_upward_import_is_found():
     assert upward_imports("storage", "def f():\n    from tokshard.text.corpus import units\n") == {
         "text.corpus"

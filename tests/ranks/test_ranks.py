@@ -9,18 +9,17 @@ import pytest
 from support.assignments import planned
 from support.mixture_data import write_mixture
 from support.sample_sources import blend_sources, document_source, everything, index_source
-from tokshard.dataset.products import kind_of
+from tokshard.dataset.products import PLAN_NAME, kind_of, rank_name
 from tokshard.errors import IntegrityError, LockedError, MissingFileError, OutputExistsError, UsageError
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.locator import Locator
-from tokshard.ranks.plan import PLAN_NAME, read_plan
+from tokshard.ranks.plan import read_plan
 from tokshard.ranks.publication import LOCK_NAME, write_plan
 from tokshard.ranks.ranks import (
     RankManifest,
     RankPositions,
     check_ranks,
     ranges_of,
-    rank_name,
     read_rank,
 )
 from tokshard.storage.lock import WriterLock

@@ -30,7 +30,10 @@ RANK_NAME: Final = re.compile(r"rank-([0-9]{5,9})\.json")
 EXPORT_DIRECTORY: Final = ".tokshard"
 """The directory in an export with its manifest, and with the work of an unfinished one."""
 
-EXPORT_FILES: Final = ("export.json", os.path.join("work", "plan.json"))
+EXPORT_NAME: Final = "export.json"
+"""The manifest of an export in this directory; it is written last."""
+
+EXPORT_FILES: Final = (EXPORT_NAME, os.path.join("work", "plan.json"))
 """The manifest of a finished export, and the file that an unfinished one has in the same directory."""
 
 TOKENIZER_NAME: Final = "tokenizer.json"
@@ -134,6 +137,16 @@ def _problem(path: str) -> str:
     if _HASH.fullmatch(name) and os.path.isdir(directory or "."):
         return f"index {name} not found in {directory or 'this directory'}"
     return f"no dataset or file found: {path}"
+
+
+def rank_name(rank: int) -> str:
+    """Return the name of a rank's manifest.
+
+    Example:
+        >>> rank_name(7)
+        'rank-00007.json'
+    """
+    return f"rank-{rank:05d}.json"
 
 
 def is_export(directory: str) -> bool:

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 from tokshard.core.codec import Document, decode, encode
 from tokshard.dataset.build_run import OutputState
-from tokshard.dataset.products import EXPORT_DIRECTORY
+from tokshard.dataset.products import EXPORT_DIRECTORY, EXPORT_NAME
 from tokshard.dataset.workdir import refuse_link, remove_temporary_files
 from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError, StorageError, UsageError
 from tokshard.exchange.manifest import (
-    MANIFEST_NAME,
     ExportManifest,
     ExportPlan,
     check_sizes,
@@ -257,8 +256,8 @@ class ExportDirectory:
             OutputExistsError: Another program has created a file of the export. All finished work is kept.
         """
         content = manifest.to_bytes()
-        ExportManifest.from_bytes(content, MANIFEST_NAME)
-        write_atomically(os.path.join(self.work, MANIFEST_NAME), content)
+        ExportManifest.from_bytes(content, EXPORT_NAME)
+        write_atomically(os.path.join(self.work, EXPORT_NAME), content)
         try:
             old = read_export(self.path)
         except IntegrityError:
@@ -276,7 +275,7 @@ class ExportDirectory:
         if not self._is_sealed():
             return
         hint = "start over with --no-resume"
-        seal_path, staged = (os.path.join(self.work, name) for name in (_PUBLISH_NAME, MANIFEST_NAME))
+        seal_path, staged = (os.path.join(self.work, name) for name in (_PUBLISH_NAME, EXPORT_NAME))
         seal = read_document(ExportPublication, seal_path)
         if fs.exists(staged):
             manifest = read_document(ExportManifest, staged)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from tokshard.core.codec import Bounds, Count, Document, Positive, Record, Sha256, Tool, encode
 from tokshard.core.formatting import setting
 from tokshard.dataset.fingerprint import DatasetFingerprint
-from tokshard.dataset.products import EXPORT_DIRECTORY
+from tokshard.dataset.products import EXPORT_DIRECTORY, EXPORT_NAME
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError
 from tokshard.exchange.options import FormatName, HeaderName
@@ -22,7 +22,6 @@ from tokshard.storage.paths import check_plain_name
 from tokshard.storage.small_files import read_document
 
 """The hidden directory inside an export that holds its manifest; readers of the formats ignore it."""
-MANIFEST_NAME = "export.json"
 SourceKind = Literal["dataset", "index", "blend", "plan"]
 _UNKNOWN = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
 
@@ -150,7 +149,7 @@ class ExportManifest(Document):
 
 def manifest_path(directory: str) -> str:
     """Return the path of the manifest of the export in a directory."""
-    return os.path.join(directory, EXPORT_DIRECTORY, MANIFEST_NAME)
+    return os.path.join(directory, EXPORT_DIRECTORY, EXPORT_NAME)
 
 
 def read_export(directory: str) -> ExportManifest | None:

@@ -12,7 +12,7 @@ from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex,
 from tokshard.dataset.layout import HEADER_BYTES, check_size, read_header
 from tokshard.dataset.manifest import read_dataset_tokenizer, read_manifest
 from tokshard.dataset.merge.inputs import expand
-from tokshard.dataset.products import DESCRIPTION_SUFFIX, dataset_hint, kind_of, sampled_kind
+from tokshard.dataset.products import DESCRIPTION_SUFFIX, dataset_hint, kind_of
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.token_ids import check_token_ids
@@ -341,6 +341,7 @@ def _refuse_twice(source: SampleSource) -> None:
 
 
 def _is_blend(path: str) -> bool:
+    # A document that is missing, or has another name, is refused or read as a blend.
     return kind_of(path) == "blend" or (path.endswith(".json") and not os.path.isdir(path))
 
 
@@ -464,7 +465,7 @@ def _only(
             raise InputError(
                 f"no index of {path} found in {cache}", hint="build it with tokshard build-indices"
             )
-        if sampled_kind(path) == "a plan":
+        if kind_of(path) == "plan":
             hint = f"pass the blend or the datasets that {path} was made of, or run tokshard replan {path}"
         else:
             hint = dataset_hint(path) or (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from tokshard.core.codec import TOOL, Document, Positive, Record, Sha256, Tool, encode
 from tokshard.core.path_mapping import PathMapping
-from tokshard.dataset import products
+from tokshard.dataset.products import PLAN_NAME
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch, allowed_warnings
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.ranks.assignment import Assignment
@@ -31,7 +31,6 @@ from tokshard.storage.small_files import read_document
 if TYPE_CHECKING:
     from tokshard.ranks.order import KeyOf
 
-PLAN_NAME = products.PLAN_NAME
 
 MAX_WORLD_SIZE = 1_000_000
 """Ranks are looked at one by one where a plan is made: more of them are a mistake."""

@@ -6,11 +6,11 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-from tokshard.dataset.products import RANK_NAME
+from tokshard.dataset.products import PLAN_NAME, RANK_NAME, rank_name
 from tokshard.dataset.source import InputFile
 from tokshard.errors import OlderVersionError, OutputExistsError, TokshardError, ignore_older
-from tokshard.ranks.plan import PLAN_NAME, Plan, read_plan
-from tokshard.ranks.ranks import RankManifest, rank_name
+from tokshard.ranks.plan import Plan, read_plan
+from tokshard.ranks.ranks import RankManifest
 from tokshard.storage import fs, syscalls
 from tokshard.storage.files import AtomicFile, is_temporary, write_atomically
 from tokshard.storage.lock import WriterLock
@@ -22,7 +22,7 @@ LOCK_NAME = ".plan.lock"
 _WRITERS = 8
 _OUR_SCHEMA = b'"schema": "tokshard.'
 _BEGINNING_BYTES = 200
-_LEFT_BEHIND = re.compile(r"\.(plan|rank-[0-9]+)\.json\.")
+_LEFT_BEHIND = re.compile(rf"\.({re.escape(PLAN_NAME)}|{RANK_NAME.pattern})\.")
 
 
 def write_plan(plan: Plan, directory: str | os.PathLike[str], *, force: bool = False) -> dict[str, int]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from tokshard.core.codec import Count, Document, Positive, Record, Sha256, encode
-from tokshard.dataset.products import RANK_NAME
+from tokshard.dataset.products import PLAN_NAME, RANK_NAME, rank_name
 from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
 from tokshard.ranks.assignment import Assignment, EpochRange
 from tokshard.ranks.layouts import Blocked
-from tokshard.ranks.plan import PLAN_NAME, Plan, read_plan
+from tokshard.ranks.plan import Plan, read_plan
 from tokshard.ranks.shuffles import ShardShuffle
 from tokshard.ranks.sources import SampleSource
 from tokshard.ranks.topology import Coordinates
@@ -121,17 +121,7 @@ class RankManifest(Document):
                 ),
                 reads=ranges_of(stream.assignment, stream.source, place.dp) if needs else (),
             )
-        return cls(rank, place, streams, plan.plan_id, "plan.json")
-
-
-def rank_name(rank: int) -> str:
-    """Return the name of a rank's manifest.
-
-    Example:
-        >>> rank_name(7)
-        'rank-00007.json'
-    """
-    return f"rank-{rank:05d}.json"
+        return cls(rank, place, streams, plan.plan_id, PLAN_NAME)
 
 
 def check_rank(plan: Plan, rank: int) -> None:

@@ -11,6 +11,7 @@ from tokshard.checks.doctor.launch.launch import Launch
 from tokshard.checks.doctor.launch.source import is_file, script_call
 from tokshard.checks.doctor.lookups import TokenizerNames
 from tokshard.checks.doctor.options import DoctorOptions
+from tokshard.dataset.products import BLEND_NAME
 from tokshard.samples.index.packing import Packing
 
 _OUTPUT = "mix"
@@ -104,4 +105,4 @@ def _launch_word(options: DoctorOptions, launch: Launch, *, is_only: bool) -> st
 def _free_output() -> str:
     # Another blend is not replaced.
     names = (_OUTPUT if number == 1 else f"{_OUTPUT}-{number}" for number in count(1))
-    return next(name for name in names if not os.path.lexists(os.path.join(name, "blend.json")))
+    return next(name for name in names if not os.path.lexists(os.path.join(name, BLEND_NAME)))

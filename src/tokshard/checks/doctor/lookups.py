@@ -15,6 +15,7 @@ from tokshard.core.codec import Md5, Record
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS
 from tokshard.core.path_mapping import PathMapping
 from tokshard.core.presentation import first_lines
+from tokshard.dataset.products import DESCRIPTION_SUFFIX
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
 from tokshard.errors import StorageError, UsageError
 from tokshard.samples.blend.plan import SplitPlan
@@ -88,7 +89,7 @@ class CacheLookup(Record):
     @property
     def stem(self) -> str:
         """The path that the names of all its files begin with."""
-        return self.files[0].removesuffix("-description.txt")
+        return self.files[0].removesuffix(DESCRIPTION_SUFFIX)
 
     @property
     def will_be_found(self) -> bool:

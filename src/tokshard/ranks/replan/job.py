@@ -40,6 +40,7 @@ from tokshard.ranks.replan.reweighting import (
     BlendComponent,
     OrderFiles,
     match_components,
+    names_blend,
     read_weights,
     reweight,
     source_progress_of,
@@ -47,7 +48,6 @@ from tokshard.ranks.replan.reweighting import (
 from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.sources import SampleSource
 from tokshard.ranks.tokenizers import PlanTokenizers, agree_on_tokenizers
-from tokshard.samples.blend.document import DOCUMENT_NAME
 from tokshard.samples.index.splits import TRAIN
 from tokshard.storage.lock import lock_mode
 
@@ -189,11 +189,9 @@ def _named(stream: str) -> Iterator[None]:
 def _tokenizers(plan: Plan, options: ReplanOptions, sources: Sequence[SampleSource]) -> PlanTokenizers:
     if options.blend is None:
         return PlanTokenizers.of(plan)
-    path = options.blend
-    is_blend = os.path.isdir(path) or os.path.basename(path) == DOCUMENT_NAME  # else a recipe, or its words
     return agree_on_tokenizers(
         sources,
-        read_blends([path] if is_blend else ()),
+        read_blends([options.blend] if names_blend(options.blend) else ()),
         continued=plan,
         allowed=options.allow_tokenizer_mismatch,
     )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from tokshard.dataset.products import BLEND_NAME
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.history import Reweighting, StoppedStream, reweighting_of
@@ -40,7 +41,7 @@ from tokshard.ranks.sources import (
     FileFingerprint,
     SampleSource,
 )
-from tokshard.samples.blend.document import DOCUMENT_NAME, BlendDocument
+from tokshard.samples.blend.document import BlendDocument
 from tokshard.samples.blend.recipe_files import read_arguments
 from tokshard.samples.index.npy import map_npy, write_npy
 from tokshard.samples.index.packing import Packing, pack_words
@@ -92,6 +93,11 @@ class ReweightedOrder:
     source_epochs: SourceEpochTable
 
 
+def names_blend(text: str) -> bool:
+    """Return whether a text names a blend that was built, not a recipe or its words; it may be missing."""
+    return os.path.isdir(text) or os.path.basename(text) == BLEND_NAME
+
+
 def read_weights(text: str, source: SampleSource, stream: str) -> tuple[Weights, tuple[PlanWarning, ...]]:
     """Read the new weights.
 
@@ -106,8 +112,7 @@ def read_weights(text: str, source: SampleSource, stream: str) -> tuple[Weights,
         MissingFileError, InputError, IntegrityError: See
             :func:`~tokshard.ranks.discovery.open_sources`.
     """
-    path = os.path.join(text, DOCUMENT_NAME) if os.path.isdir(text) else text
-    if os.path.basename(path) == DOCUMENT_NAME:
+    if names_blend(text):
         return _of_blend(text, source, stream)
     return _of_recipe(text, source, stream), ()
 

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from tokshard.core.codec import TOOL, Bounds, Count, Document, Record, Sha256, Tool, encode
 from tokshard.core.formatting import counted
-from tokshard.dataset import products
 from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.products import BLEND_NAME, DESCRIPTION_SUFFIX
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer, TokenizerMismatch, agree
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
@@ -29,7 +29,6 @@ from tokshard.storage.fs import refuse_remote, relative_inside
 from tokshard.storage.paths import check_plain_name, is_remote
 from tokshard.storage.small_files import dump_readable_json, read_document
 
-DOCUMENT_NAME = products.BLEND_NAME
 _LOCK_NAME = ".blend.lock"
 
 HASH = "[0-9a-f]{32}"
@@ -49,7 +48,7 @@ class CacheEntryNames(Record):
     @property
     def description(self) -> str:
         """The path of the description."""
-        return f"{self.index}-description.txt"
+        return f"{self.index}{DESCRIPTION_SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +326,7 @@ class BlendDocument(Document):
             UsageError: It is too large to be read back.
             StorageError: The disk is full or broken.
         """
-        path = os.path.join(directory, DOCUMENT_NAME)
+        path = os.path.join(directory, BLEND_NAME)
         stored = _with_paths(self, lambda path: relative_inside(path, directory), os.path.basename)
         hint = "merge some of the sources with tokshard merge, or use shorter paths"
         content = dump_readable_json(stored.to_json(), path, hint=hint)
@@ -371,7 +370,7 @@ class BlendDocument(Document):
 
 def document_path(path: str) -> str:
     """Return the path of a document that is named by its path or by its directory."""
-    return os.path.join(path, DOCUMENT_NAME) if os.path.isdir(path) else path
+    return os.path.join(path, BLEND_NAME) if os.path.isdir(path) else path
 
 
 @contextmanager
@@ -387,7 +386,7 @@ def writing(directory: str) -> Iterator[None]:
     syscalls.make_directory(directory)
     with locked(os.path.join(directory, _LOCK_NAME)):
         for name in os.listdir(directory):
-            if name.startswith(f".{DOCUMENT_NAME}.") and is_temporary(name):
+            if name.startswith(f".{BLEND_NAME}.") and is_temporary(name):
                 syscalls.unlink(os.path.join(directory, name))
         yield
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal
 from tokshard.core.codec import Amount, Document, Md5, Record
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.manifest import read_dataset_tokenizer
+from tokshard.dataset.products import BLEND_NAME
 from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer
 from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError, UsageError, ignore_older
 from tokshard.samples.blend.certificate import Certificate, SourceArrays, measure
 from tokshard.samples.blend.document import (
-    DOCUMENT_NAME,
     BlendDocument,
     BlendOrderFiles,
     BlendSource,
@@ -175,7 +175,7 @@ def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is
     """Build the blend of a recipe; see :func:`blend`."""
     started = time.monotonic()
     directory = os.fspath(output)
-    path = os.path.join(directory, DOCUMENT_NAME)
+    path = os.path.join(directory, BLEND_NAME)
     cache = os.path.join(directory, CACHE_NAME) if cache_directory is None else os.fspath(cache_directory)
     with reporting(progress) as listener:
         listener.start("reading datasets")

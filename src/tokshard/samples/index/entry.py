@@ -11,7 +11,7 @@ import numpy as np
 
 from tokshard.core.codec import Count, Document, Md5, Positive, Record, Tool
 from tokshard.dataset.fingerprint import DatasetFingerprint
-from tokshard.dataset.products import CACHE_FILE, CACHE_LOCK
+from tokshard.dataset.products import CACHE_FILE, CACHE_LOCK, DESCRIPTION_SUFFIX
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.errors import InputError, TokshardError, raise_exhaustion
 from tokshard.samples.index.arrays import sample_index_dtype, shuffle_index_dtype
@@ -193,7 +193,7 @@ class CacheEntry:
     @property
     def description_path(self) -> str:
         """The description; it is written last."""
-        return self._path("description.txt")
+        return os.path.join(self.directory, self.stem + DESCRIPTION_SUFFIX)
 
     @property
     def sidecar_path(self) -> str:
