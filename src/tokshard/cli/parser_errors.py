@@ -46,8 +46,10 @@ def explained(error: Any, command: Any, words: Sequence[str]) -> UsageError:
             return _unknown_option(error.option_name, command, path, words)
         case "MissingParameter":
             name = name_of(error.param)
-            is_option = error.param.param_type_name == "option"
-            hint = f"pass {name} {error.param.metavar}" if is_option else f"run `{path} --help` for examples"
+            hint = f"run `{path} --help` for examples"
+            if error.param.param_type_name == "option":
+                help_text = error.param.help.rstrip(".").replace(". [", " [")
+                hint = f"pass {name} {error.param.metavar} to {help_text[:1].lower()}{help_text[1:]}"
             return UsageError(f"{name} is required", hint=hint)
         case "BadParameter":
             hint = f"run `{path} --help` for its options"
