@@ -370,6 +370,7 @@ ONLY_COMMANDS_USE = {
     "checks.inspect.plan_facts.describe_plan",
     "checks.doctor.from_launch.indexes_of_launch",
     "checks.trace.report.TraceReadsReport",
+    "checks.verify.options.Level",
     "samples.blend.emission.emit_megatron",
     "samples.blend.options.Form",
     "text.tokenize.discard.discard_work",

@@ -164,4 +164,7 @@ def test_the_command_is_shown_as_it_was_understood(workshop):
 @pytest.mark.parametrize("pair", ["X", "=1", "a-b=1"])
 def test_a_variable_must_have_a_name_and_a_value(workshop, pair):
     done = run("doctor", "--set", pair, "torchrun pretrain_gpt.py --seed 1")
-    assert (done.returncode, f"--set must be NAME=VALUE, got {pair!r}" in done.stderr) == (2, True)
+    assert (
+        done.returncode,
+        f"--set must be NAME=VALUE such as SLURM_NNODES=8, got {pair!r}" in done.stderr,
+    ) == (2, True)

@@ -63,7 +63,7 @@ def test_the_hint_builds_what_is_missing(workshop):
     words = follow(*options, "launch.sh", "blend")
     assert words[:3] == ["blend", "--from-launch", "launch.sh blend"]
     assert words[3:] == [
-        *("--set", "CACHE=/x/c", "--set", "STEPS=12", "--megatron", "0.18", "--path-as", "c=/x/c"),
+        *("--megatron", "0.18", "--path-as", "c=/x/c", "--set", "CACHE=/x/c", "--set", "STEPS=12"),
         *("-o", "mix"),
     ]
 

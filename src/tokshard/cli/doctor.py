@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Annotated
-
-import typer
 
 import tokshard
 from tokshard import DoctorOptions
-from tokshard.cli import options
-from tokshard.cli.command_run import command_run
-from tokshard.cli.declarations import switch
+from tokshard.cli.command_run import CommandRun
 from tokshard.cli.from_launch import read_launch
+from tokshard.core.options import RUN, Option, Options
 
 
-def doctor(
-    launch: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="LAUNCH...",
-            help="A launch script with its parameters; a file with arguments, a log, JSON or YAML; a launch "
-            "command; or - for stdin.",
-            show_default=False,
-        ),
-    ],
-    megatron: options.MegatronVersion = None,
-    like: options.Like = None,
-    tokenizer_identifiers: options.TokenizerIdentifiers = None,
-    path_as: options.PathAs = None,
-    variables: options.Variables = None,
-    iteration: options.Iteration = None,
-    strict: Annotated[
-        bool, switch("--strict", help="Exit with code 1 if checks were skipped, too.", group=options.RUN)
-    ] = False,
+@dataclass(frozen=True, kw_only=True)
+class DoctorOutput(Options):
+    """Options of the output and the exit code."""
+
+    strict: Annotated[bool, Option("Exit with code 1 if checks were skipped, too.", group=RUN)] = False
     show_command: Annotated[
-        bool,
-        switch(
-            "--show-command",
-            help="Print the launch command as it was understood, and stop.",
-            group=options.RUN,
-        ),
-    ] = False,
-    as_json: options.AsJson = False,
-) -> None:
+        bool, Option("Print the launch command as it was understood, and stop.", group=RUN)
+    ] = False
+
+
+def doctor(options: DoctorOptions, output: DoctorOutput, run: CommandRun) -> None:
     """Check a Megatron launch script: what its data arguments will do, and which cached indexes it will find.
 
     Nothing is run, written or built. Variables that the script does not set are unknown; checks that need
@@ -54,17 +34,9 @@ def doctor(
         tokshard doctor --megatron 0.19 torchrun pretrain_gpt.py --data-path web ...
         grep -A999 'arguments ---' job.log | tokshard doctor -
     """
-    with command_run(as_json=as_json) as run:
-        chosen = DoctorOptions(
-            launch=tuple(launch) if len(launch) > 1 else read_launch(launch[0]),
-            megatron=megatron,
-            like=like,
-            tokenizer_identifiers=tokenizer_identifiers,
-            path_as=options.parse_path_as(path_as),
-            variables=options.parse_variables(variables),
-            iteration=iteration,
-        )
-        report = tokshard.doctor(chosen)
-        run.show(report, (lambda report: report.command_sections()) if show_command else None)
-        if not show_command and not (report.healthy and (report.complete or not strict)):
-            run.found_problems()
+    if len(options.launch_words) == 1:
+        options = replace(options, launch=read_launch(*options.launch_words))
+    report = tokshard.doctor(options)
+    run.show(report, (lambda report: report.command_sections()) if output.show_command else None)
+    if not output.show_command and not (report.healthy and (report.complete or not output.strict)):
+        run.found_problems()

@@ -125,7 +125,7 @@ def changed(mixture: str, sizes: str) -> LaunchArguments:
 
 
 def doctor_of(arguments: LaunchArguments, version: str | None = None):
-    (job,) = doctor(DoctorOptions(command_of(arguments), megatron=version)).jobs
+    (job,) = doctor(DoctorOptions(launch=command_of(arguments), megatron=version)).jobs
     return job
 
 
@@ -160,12 +160,12 @@ def test_the_doctor_finds_all_of_it_and_there_is_nothing_else(data, mixture, siz
     errors = [f.message for f in before.findings if f.severity == "error" and f.code in REFUSED]
     if errors:
         with pytest.raises(UsageError, match=re.escape(errors[0])):
-            indexes_of_launch(DoctorOptions(command_of(arguments), megatron="0.19"))
+            indexes_of_launch(DoctorOptions(launch=command_of(arguments), megatron="0.19"))
         assert (mixture, sizes) in NOT_STARTED
         return
     assert before.lookups
     assert {lookup.condition for lookup in before.lookups} == {"missing"}
-    build(DoctorOptions(command_of(arguments), megatron="0.19"))
+    build(DoctorOptions(launch=command_of(arguments), megatron="0.19"))
     after = doctor_of(arguments)
     assert {lookup.condition for lookup in after.lookups} == {"fresh"}
     assert {lookup.hash for lookup in after.lookups} == {name[:32] for name in os.listdir("cache")}
@@ -176,17 +176,20 @@ def test_the_doctor_finds_all_of_it_and_there_is_nothing_else(data, mixture, siz
 @pytest.mark.parametrize("tokenizer", [{}, NULL], ids=["hugging-face", "null"])
 def test_each_version_has_its_names(data, version, tokenizer):
     arguments = replace(JOB, eval_interval=None if version == "0.15" else 5, **tokenizer)
-    build(DoctorOptions(command_of(arguments), megatron=version))
+    build(DoctorOptions(launch=command_of(arguments), megatron=version))
     after = doctor_of(arguments, version)
     assert {lookup.condition for lookup in after.lookups} == {"fresh"}
     # From now on the cache tells the version.
     found = indexes_of_launch(command_of(arguments))
-    assert found.config == indexes_of_launch(DoctorOptions(command_of(arguments), megatron=version)).config
+    assert (
+        found.config
+        == indexes_of_launch(DoctorOptions(launch=command_of(arguments), megatron=version)).config
+    )
 
 
 def test_without_a_cache_path_one_dataset_is_built_beside_itself(data):
     arguments = replace(JOB, data_path=("data/web",), data_cache_path=None)
-    build(DoctorOptions(command_of(arguments), megatron="0.19"))
+    build(DoctorOptions(launch=command_of(arguments), megatron="0.19"))
     assert doctor_of(arguments).healthy
     assert len(os.listdir("data/web/cache/GPTDataset_indices")) == 2 * 5
 
@@ -202,7 +205,7 @@ def test_paths_are_those_of_the_job(data):
     )
     Path("words").write_text("1 /mnt/data/web 1 /mnt/data/code")
     pairs = (("data", "/mnt/data"), ("cache", "/scratch/cache"), ("models", "/mnt/models"), (".", "/mnt/job"))
-    options = DoctorOptions(command_of(arguments), megatron="0.19", path_as=pairs)
+    options = DoctorOptions(launch=command_of(arguments), megatron="0.19", path_as=pairs)
     (before,) = doctor(options).jobs
     assert [lookup.prefix for lookup in before.lookups][:2] == ["/mnt/data/web", "/mnt/data/code"]
     build(options)
@@ -217,15 +220,15 @@ def test_paths_are_those_of_the_job(data):
 
 def test_identifiers_come_from_a_description_or_a_file(data):
     text = command_of(replace(JOB, data_path=("data/web",)))
-    build(DoctorOptions(text, megatron="0.17"))
+    build(DoctorOptions(launch=text, megatron="0.17"))
     like = str(next(Path("cache").glob("*-description.txt")))
     described = json.loads(Path(like).read_text())["tokenizer"]
     Path("identifiers.json").write_text(json.dumps(described))
     other = command_of(replace(JOB, tokenizer_type="SentencePieceTokenizer", tokenizer_model="/models/other"))
     for options in (
-        DoctorOptions(other, like=like),
-        DoctorOptions(other, tokenizer_identifiers="identifiers.json"),
-        DoctorOptions(other, tokenizer_identifiers=described),
+        DoctorOptions(launch=other, like=like),
+        DoctorOptions(launch=other, tokenizer_identifiers="identifiers.json"),
+        DoctorOptions(launch=other, tokenizer_identifiers=described),
     ):
         assert indexes_of_launch(options).config.tokenizer == described
     with pytest.raises(UsageError, match="--tokenizer-type must be one of") as refused:
@@ -279,7 +282,7 @@ def test_what_an_undecided_condition_decides_is_named(data):
     def write(condition, argument):
         Path("launch.sh").write_text(f'A=""\nif {condition}; then A="{argument}"; fi\n{command_of(JOB)} $A\n')
 
-    options = DoctorOptions("launch.sh", megatron="0.19")
+    options = DoctorOptions(launch="launch.sh", megatron="0.19")
     for argument in ("--seed 7", "--mock-data", "--data-cache-path other", "--seq-length $S"):
         write('[ "$MODE" = debug ]', argument)
         option = argument.split()[0]
@@ -304,7 +307,7 @@ def test_what_an_undecided_condition_decides_is_named(data):
 
 
 def test_a_launch_command_under_an_undecided_condition_is_read_with_a_warning(data):
-    options = DoctorOptions("launch.sh", megatron="0.19")
+    options = DoctorOptions(launch="launch.sh", megatron="0.19")
     told = "the command on line 2 runs depends on $MODE"
     Path("launch.sh").write_text(f'if [ "$MODE" = train ]; then\n{command_of(JOB)}\nfi\n')
     found = indexes_of_launch(options)
@@ -326,7 +329,7 @@ def test_a_launch_command_under_an_undecided_condition_is_read_with_a_warning(da
 
 def test_a_script_that_was_not_read_is_a_warning(data):
     Path("launch.sh").write_text(f"source env.sh\n{command_of(JOB)}\n")
-    options = DoctorOptions("launch.sh", megatron="0.19")
+    options = DoctorOptions(launch="launch.sh", megatron="0.19")
     reason = "not found and not read: env.sh; they may set variables or start jobs"
     assert indexes_of_launch(options).warnings == (f"scripts {reason}",)
     assert [s.reason for s in doctor(options).skipped if s.check == "scripts"] == [reason]
@@ -336,7 +339,7 @@ def test_a_script_that_was_not_read_is_a_warning(data):
 
 
 def test_several_launch_commands_with_other_indexes_are_refused(data):
-    options = DoctorOptions("launch.sh", megatron="0.19")
+    options = DoctorOptions(launch="launch.sh", megatron="0.19")
     Path("launch.sh").write_text(f"{command_of(JOB)}\n{command_of(replace(JOB, seed=7))}\n")
     with pytest.raises(UsageError, match="need different indexes: line 1; line 2") as refused:
         indexes_of_launch(options)
@@ -348,13 +351,13 @@ def test_several_launch_commands_with_other_indexes_are_refused(data):
 
 def test_arguments_that_may_be_hidden_are_a_warning(data):
     Path("launch.sh").write_text(f'{command_of(JOB)} "$@" $MORE --iterations-to-skip 3\n')
-    found = indexes_of_launch(DoctorOptions("launch.sh", megatron="0.19"))
+    found = indexes_of_launch(DoctorOptions(launch="launch.sh", megatron="0.19"))
     hidden = "$@, $MORE may contain more arguments; if they concern the data, pass --set MORE=VALUE and the "
     assert found.warnings == (
         f"{hidden}parameters of the script after its name",
         "the effect of --iterations-to-skip on the indexes is not known",
     )
-    call = DoctorOptions("bash launch.sh --seed=7", megatron="0.19", variables=(("MORE", ""),))
+    call = DoctorOptions(launch="bash launch.sh --seed=7", megatron="0.19", variables=(("MORE", ""),))
     known = indexes_of_launch(call)
     assert (known.config.seed, known.warnings) == (7, found.warnings[1:])
     assert indexes_of_launch(replace(call, launch=("launch.sh", "--seed=7"))) == replace(

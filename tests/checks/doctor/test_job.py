@@ -403,7 +403,7 @@ def test_only_megatron_015_starts_without_a_validation_interval(data):
     }
     assert found == {None: ["warning"], "0.15.2": [], "0.16": ["error"], "main-20260822": ["error"]}
     options = DoctorOptions(
-        "pretrain_gpt.py --data-path data/web --split 1 --seq-length 16 --train-iters 2000 "
+        launch="pretrain_gpt.py --data-path data/web --split 1 --seq-length 16 --train-iters 2000 "
         "--global-batch-size 1 --eval-iters 2 --tokenizer-model /models/llama "
         "--tokenizer-type HuggingFaceTokenizer"
     )

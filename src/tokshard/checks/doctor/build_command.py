@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import count
 
 from tokshard.checks.doctor.launch.launch import Launch
-from tokshard.checks.doctor.launch.source import is_file, script_call
+from tokshard.checks.doctor.launch.source import script_call
 from tokshard.checks.doctor.lookups import TokenizerNames
 from tokshard.checks.doctor.options import DoctorOptions
+from tokshard.core.options import declared_options
 from tokshard.dataset.products import BLEND_NAME
 from tokshard.samples.index.packing import Packing
 
@@ -37,21 +38,12 @@ class BuildCommand:
     def of(cls, options: DoctorOptions, launch: Launch, *, is_only: bool = True) -> BuildCommand:
         """Return the command for one of the launch commands that options name."""
         words = []
-        for name, value in options.variables:
-            words += ["--set", f"{name}={value}"]
-        names = {
-            "--megatron": options.megatron,
-            "--like": options.like,
-            "--tokenizer-identifiers": options.tokenizer_identifiers,
-        }
-        given = {name: value for name, value in names.items() if value is not None}
-        for name, path in given.items():
-            words += [name, "FILE.json" if isinstance(path, dict) else os.fspath(path)]
-        for here, there in options.path_as:
-            words += ["--path-as", f"{here}={there}"]
-        if options.iteration is not None:
-            words += ["--iteration", str(options.iteration)]
-        return cls(_launch_word(options, launch, is_only=is_only), tuple(words), bool(given), _free_output())
+        for name, option in declared_options(DoctorOptions).items():
+            if name != "launch" and options.is_given(name):
+                value = getattr(options, name)
+                words += option.words("FILE.json" if isinstance(value, dict) else value)
+        launch_word = _launch_word(options, launch, is_only=is_only)
+        return cls(launch_word, tuple(words), options.naming.are_given, _free_output())
 
     def text(
         self,
@@ -94,12 +86,12 @@ class BuildCommand:
 def _launch_word(options: DoctorOptions, launch: Launch, *, is_only: bool) -> str:
     if not is_only and launch.command:
         return launch.command
-    if (call := script_call(options.launch)) is not None:
+    words = options.launch_words
+    if (call := script_call(words)) is not None:
         return shlex.join(call)
-    if isinstance(options.launch, tuple):
+    if len(words) != 1:
         return launch.command
-    text = os.fspath(options.launch)
-    return text if is_file(options.launch) or "\n" not in text else launch.command or "-"
+    return words[0] if "\n" not in words[0] else launch.command or "-"
 
 
 def _free_output() -> str:

@@ -188,7 +188,7 @@ def doctor(job: str | os.PathLike[str] | DoctorOptions) -> DoctorReport:
         InputError: A file cannot be read.
         StorageError: The cache cannot be read.
     """
-    options = job if isinstance(job, DoctorOptions) else DoctorOptions(job)
+    options = job if isinstance(job, DoctorOptions) else DoctorOptions(launch=job)
     launches = read_job(options)
     jobs = tuple(
         diagnose(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from tokshard.core.options import Option
-from tokshard.errors import UsageError
-from tokshard.samples.index.options import NAMES, NamingOptions
+from tokshard.core.codec import Count
+from tokshard.core.options import Option, Options, Paths, several
+from tokshard.samples.index.options import (
+    NAMES,
+    Like,
+    MegatronVersion,
+    NamingOptions,
+    PathAs,
+    TokenizerIdentifiers,
+)
 
 
 def parse_variable(text: str) -> tuple[str, str]:
@@ -42,40 +48,41 @@ ITERATION = Option(
 )
 
 
-@dataclass(frozen=True)
-class DoctorOptions:
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions(Options):
     """Options of :func:`tokshard.doctor`.
 
-    Attributes:
-        launch: The path of a launch script, a log, JSON or YAML; a launch command; the words of one; or the
-            words that call a script: its path and its parameters.
-        megatron: The version of Megatron Core of the job. Without one of these three options it is the one
-            under whose names most files exist.
-        like: A description that the job wrote.
-        tokenizer_identifiers: A JSON file with the tokenizer's identifiers, or these themselves.
-        variables: Pairs (name, value) of variables in the environment of the launch script. All others are
-            unknown, except that the script's own defaults (``${NAME:-default}``) count.
-        path_as: Pairs (path here, path at training time) of data and cache that this machine names otherwise.
-        iteration: The iteration of the checkpoint that the job resumes from; None for what the text says, or
-            a start from the beginning. It decides which phase a job with ``--phase-transition-iterations``
-            is in.
+    A single ``launch`` is a path, or the text of a launch command; several are the words of a command, or a
+    script and its parameters. Without ``megatron``, ``like`` and ``tokenizer_identifiers``, the version of
+    Megatron is the one under whose names most files exist. ``tokenizer_identifiers`` is a path or the
+    identifiers themselves. Variables that are not given are unknown, except that a script's own defaults
+    (``${NAME:-default}``) count. Without ``iteration`` the launch text decides, or the job starts from the
+    beginning.
 
     Raises:
-        UsageError: Several options give the tokenizer, or the iteration is negative.
+        UsageError: Several options give the tokenizer, or a value is invalid.
     """
 
-    launch: str | os.PathLike[str] | tuple[str, ...]
-    megatron: str | None = None
-    like: str | os.PathLike[str] | None = None
-    tokenizer_identifiers: str | os.PathLike[str] | dict[str, Any] | None = None
-    path_as: tuple[tuple[str, str], ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()
-    iteration: int | None = None
+    launch: Annotated[
+        Paths,
+        Option(
+            "A launch script with its parameters; a file with arguments, a log, JSON or YAML; a launch "
+            "command; or - for stdin.",
+            is_argument=True,
+            metavar="LAUNCH...",
+        ),
+    ]
+    megatron: MegatronVersion = None
+    like: Like = None
+    tokenizer_identifiers: TokenizerIdentifiers = None
+    path_as: PathAs = ()
+    variables: Annotated[tuple[tuple[str, str], ...], VARIABLES] = ()
+    iteration: Annotated[Count | None, ITERATION] = None
 
-    def __post_init__(self) -> None:
-        if self.iteration is not None and self.iteration < 0:
-            raise UsageError(f"--iteration must be at least 0, got {self.iteration}")
-        self.naming  # noqa: B018 - raises where options exclude each other
+    @property
+    def launch_words(self) -> tuple[str, ...]:
+        """The launch command, script or text."""
+        return several(self.launch)
 
     @property
     def naming(self) -> NamingOptions:

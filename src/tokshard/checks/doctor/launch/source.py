@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 
 from tokshard.checks.doctor.launch.launch import Launch
@@ -38,14 +37,14 @@ def read_job(options: DoctorOptions) -> tuple[Launch, ...]:
 
 def _launches(options: DoctorOptions) -> tuple[Launch, ...]:
     variables = dict(options.variables)
-    call = script_call(options.launch)
-    if call is not None:
+    words = options.launch_words
+    if (call := script_call(words)) is not None:
         path, *parameters = call
         return _read_file(path, parameters, variables)
-    if isinstance(options.launch, tuple):
-        return read_launch_words(options.launch, variables)
-    text = os.fspath(options.launch)
-    if is_file(options.launch):
+    if len(words) != 1:
+        return read_launch_words(words, variables)
+    (text,) = words
+    if is_file(text):
         return _read_file(text, None, variables)
     if "\n" not in text and " " not in text.strip():
         raise MissingFileError(
@@ -56,30 +55,30 @@ def _launches(options: DoctorOptions) -> tuple[Launch, ...]:
     return read_launches(text, variables=variables)
 
 
-def is_file(launch: str | os.PathLike[str] | tuple[str, ...]) -> bool:
-    """Return whether this is the path of a file, and no text."""
-    return not isinstance(launch, tuple) and "\n" not in os.fspath(launch) and os.path.lexists(launch)
+def is_file(text: str) -> bool:
+    """Return whether this is the path of a file, and no command."""
+    return "\n" not in text and os.path.lexists(text)
 
 
-def script_call(launch: str | os.PathLike[str] | tuple[str, ...]) -> list[str] | None:
+def script_call(words: tuple[str, ...]) -> list[str] | None:
     """Return the path and the parameters if this is the call of a script, in words or in one text, else None.
 
     Example:
-        >>> script_call("torchrun pretrain_gpt.py --seed 1") is None
+        >>> script_call(("torchrun pretrain_gpt.py --seed 1",)) is None
         True
     """
-    if isinstance(launch, tuple):
-        words: Sequence[str] = launch
-    elif is_file(launch) or _OPERATORS & set(os.fspath(launch)):
-        return None
-    else:
+    called = list(words)
+    if len(words) == 1:
+        (text,) = words
+        if is_file(text) or _OPERATORS & set(text):
+            return None
         try:
-            words = shlex.split(os.fspath(launch))
+            called = shlex.split(text)
         except ValueError:
             return None
-    if len(words) > 1 and words[0] in _SHELLS:
-        words = words[1:]
-    return list(words) if words and os.path.isfile(words[0]) and not words[0].endswith(".py") else None
+    if len(called) > 1 and called[0] in _SHELLS:
+        called = called[1:]
+    return called if called and os.path.isfile(called[0]) and not called[0].endswith(".py") else None
 
 
 def _read_file(path: str, parameters: list[str] | None, variables: dict[str, str]) -> tuple[Launch, ...]:
