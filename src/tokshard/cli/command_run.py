@@ -71,16 +71,6 @@ class CommandRun(Options):
 
 
 @contextmanager
-def command_run(
-    *, as_json: bool = False, quiet: bool = False, no_progress: bool = False
-) -> Iterator[CommandRun]:
-    """Run the block as a command; goes with the last command that is not generated."""
-    run = CommandRun(as_json=as_json, quiet=quiet, no_progress=no_progress)
-    with run.reported():
-        yield run
-
-
-@contextmanager
 def _notes_shown(*, quiet: bool) -> Iterator[None]:
     """Print one note for each file of an earlier version when the block ends."""
     notes: dict[str, str] = {}

@@ -138,16 +138,7 @@ def _load(name: str, entry: Entry) -> Any:
     from tokshard.cli.generate import command
 
     module = import_module(f"tokshard.cli.{entry.module}")
-    function = getattr(module, entry.module)
-    if "run" in function.__annotations__:
-        return command(name, function, entry.settings)
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(name, cls=help_page.Command, add_help_option=False, context_settings=entry.settings)(function)
-    found: Any = typer.main.get_command(app)
-    if common := getattr(module, "COMMON_OPTIONS", ()):
-        for each in found.params:
-            each.is_rare = each.rich_help_panel != help_page.MESSAGES and each.opts[0] not in common
-    return found
+    return command(name, getattr(module, entry.module), entry.settings)
 
 
 # Without rich: its import is most of the time that the list of commands would take.
