@@ -267,7 +267,7 @@ WRONG = {
     ),
     "choice": (
         ("tokenize", "web", "--on-error", "stop", "--json"),
-        "--on-error must be fail or skip, got 'stop'",
+        "--on-error must be one of fail, skip, got 'stop'",
         "run `tokshard tokenize --help` for its options",
     ),
     "number": (

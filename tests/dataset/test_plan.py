@@ -10,9 +10,9 @@ import pytest
 from tokshard.dataset.plan import BuildPlan
 
 GOLDEN = Path(__file__).parents[1] / "golden/formats"
-TOKENIZE, MERGE = (
+TOKENIZE, MERGE, CONVERT = (
     BuildPlan.from_bytes((GOLDEN / f"build-plan-{name}-2.json").read_bytes(), name)
-    for name in ("tokenize", "merge")
+    for name in ("tokenize", "merge", "convert")
 )
 
 
@@ -57,6 +57,16 @@ def test_options_are_named_as_on_the_command_line(name):
     now = replace(before, options=replace(before.options, **{name: value}))
     assert differences(before, now) == [text]
     assert now.fingerprint != before.fingerprint
+
+
+def test_options_of_convert_are_named_as_on_the_command_line():
+    now = replace(CONVERT, options=replace(CONVERT.options, format="datatrove", bos_id=7, eod_id=9))
+    was = CONVERT.options
+    assert differences(CONVERT, now) == [
+        f"--bos-id was {was.bos_id} and is now 7",
+        f"--eod-id was {was.eod_id} and is now 9",
+        f"--from was {was.format!r} and is now 'datatrove'",
+    ]
 
 
 @pytest.mark.parametrize("name", ["size_bytes", "mtime_ns", "version", "format", "compression"])

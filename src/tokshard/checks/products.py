@@ -514,7 +514,7 @@ PRODUCTS: dict[Kind, type[Product]] = {
 
 
 def open_product(path: str) -> Product:
-    """Return the product that a path names; its files are read when it is asked for something.
+    """Return the product that a path names; its files are read when a method needs them.
 
     Raises:
         InputError, UsageError, StorageError: See :func:`~tokshard.dataset.products.recognize`.

@@ -14,7 +14,7 @@ from tokshard.cli.command_run import CommandRun, DryRun
 from tokshard.cli.generate import Given
 from tokshard.cli.megatron_options import rules_of_preset
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS
-from tokshard.core.options import RUN, Option, Options, declared_options
+from tokshard.core.options import RUN, Option, Options
 from tokshard.errors import UsageError
 from tokshard.text.tokenize.job_array.options import DistributionOptions
 
@@ -100,6 +100,6 @@ def _cluster(
     if distribution.executor == "ray":
         return ray.make(tasks=workers)
     for field in ray.values:
-        name = declared_options(RayOptions)[field].name
+        name = ray.declared[field].name
         raise UsageError(f"{name} requires --executor ray", hint=f"add --executor ray, or leave out {name}")
     return None

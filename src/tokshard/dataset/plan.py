@@ -142,7 +142,6 @@ class ConvertParameters(Record):
     """The options of ``convert`` that determine the bytes, and whether documents end with EOD.
 
     Attributes:
-        format: Format of the inputs.
         dtype: Dtype of the tokens.
         source_dtype: Dtype of the inputs (``--source-dtype``). Null if it was not given.
         bos: Treatment of the BOS token before each document (``--bos``). Null unless the format is nanogpt.
@@ -153,7 +152,7 @@ class ConvertParameters(Record):
 
     TAG: ClassVar = ("command", "convert")
 
-    format: TokenFormat
+    format: Annotated[TokenFormat, Option("Format of the inputs.", name="--from")]
     dtype: Literal["uint16", "int32"]
     source_dtype: SourceDtype | None
     bos: BosTreatment | None

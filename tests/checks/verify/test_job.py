@@ -20,7 +20,10 @@ from support.file_changes import flip
 from support.interleaving import interleaved
 from support.tokenize_runs import run_tokenize
 from tokshard.checks import products
+from tokshard.checks.commands.diff import diff
+from tokshard.checks.commands.inspect import inspect
 from tokshard.checks.commands.verify import verify
+from tokshard.checks.inspect.options import InspectOptions
 from tokshard.checks.verify.context import CountingRunner, attempt, spread_evenly
 from tokshard.checks.verify.options import VerifyOptions, parse_percent
 from tokshard.core.progress import ProgressUpdate, SilentProgress
@@ -127,6 +130,15 @@ def test_a_rank_brings_what_its_plan_reads(tmp_path):
     assert [product.kind for product in report.products] == ["dataset"] * 2 + ["index"] * 3 + ["rank"]
     flip(tmp_path / "data/web.bin", 5)
     assert codes(verify(f"{path}/rank-00001.json")) == {"plan-file-changed"}
+
+
+@pytest.mark.parametrize("name", ["plan.json", "rank-00001.json"])
+def test_plan_named_in_its_own_directory_is_read(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(bad_products.sound_plan(tmp_path))
+    report = verify(VerifyOptions(path=name, recursive=True, level="structure"))
+    assert [product.kind for product in report.products[:-1]] == ["dataset"] * 2 + ["index"] * 3
+    assert inspect(InspectOptions(path=name, sample=3)).places
+    assert diff(name, ".").reads_same
 
 
 @pytest.mark.parametrize("thing", ["plan", "plan/rank-00001.json", "blend"])

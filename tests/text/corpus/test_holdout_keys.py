@@ -47,10 +47,17 @@ def line_unit(path):
     return LineUnit(file=0, index=0, last=True, path=str(path), begin=0, end=size, input_bytes=size)
 
 
+class UndividedSelection(RecordSelection):
+    """Selection that leaves the keys in the batches, which a division drops."""
+
+    def divided(self, batch):
+        return batch
+
+
 def read(units, *, fields=("text",), key_field="key", **options):
     """Return the keys and texts of all documents, and the lines and reasons of the rejected records."""
     keys, texts, rejected, lines = [], [], [], 0
-    selection = RecordSelection(holdout=0.5, holdout_key=key_field)
+    selection = UndividedSelection(holdout=0.5, holdout_key=key_field)
     for unit in units:
         before = lines
         for batch in read_documents(unit, fields, selection=selection, **options):
