@@ -254,11 +254,12 @@ def test_an_overrun_is_refused_with_what_works(workshop):
         (["0.5", "data/web", "data/code"], 2, "Megatron would read '0.5' as a path prefix"),
         (["--train", "'data/web"], 2, "into words"),
         (["recipe.toml", "-o", "mix"], 3, "recipe not found: recipe.toml"),
+        (["data/web", "--epochs", "1e300"], 2, "--epochs must be at most 2147483647, got 1e+300"),
         (["nan", "data/web"], 2, "the weight of the source 'data/web' must be positive, got nan"),
         (
             ["data/web", "--seq-length", "16", "--surplus", "1e308"],
             2,
-            "--surplus must be at most 1000, got 1e+308",
+            "--surplus must be at most 1000000, got 1e+308",
         ),
         (
             ["data/web", "--seq-length", "16", "--num-samples", str(2**63)],

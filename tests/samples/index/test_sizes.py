@@ -65,6 +65,7 @@ def test_a_phase_of_training_has_its_own_size(iteration, train):
         ({"eval_interval": None}, "the validation interval is required"),
         ({"eval_interval": None, "eval_iters": 0}, "the validation interval is required"),
         ({"eval_iters": -1}, "--eval-iters must be at least 0, got -1"),
+        ({"train_iters": 2**62}, "the arguments of the job request too many samples: train must be at most"),
         ({"train_samples": -1}, "--train-samples must be at least 0, got -1"),
     ],
 )

@@ -12,7 +12,7 @@ from tokshard.core.codec import Count, Positive, Record
 from tokshard.core.options import RUN, Option, Options, Path
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
-from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Unit, prefixes
+from tokshard.samples.blend.recipe import BlendRecipe, Epochs, Mixture, Unit, prefixes
 from tokshard.samples.index.options import (
     DEFAULT_SPLIT_WARNING,
     IndexingOptions,
@@ -172,11 +172,11 @@ class MixtureOptions(Options):
         ),
     ] = None
     epochs: Annotated[
-        float | None,
+        Epochs | None,
         Option("Read each dataset this many times, instead of by weight.", metavar="NUMBER", group=_MIXTURE),
     ] = None
     max_epochs: Annotated[
-        float | None,
+        Epochs | None,
         Option(
             "Read no dataset more than this many times; the others get its remaining share.",
             metavar="NUMBER",

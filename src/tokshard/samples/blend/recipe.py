@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from tokshard.core.codec import Record
+from tokshard.core.codec import Bounds, Record
 from tokshard.errors import UsageError
 from tokshard.samples.index.packing import PACK_METHODS
+from tokshard.samples.index.sizes import MAX_EPOCHS
 from tokshard.samples.index.splits import SPLITS
 
 Unit = Literal["samples", "tokens"]
 UNITS: tuple[Unit, ...] = ("samples", "tokens")
+
+Epochs = Annotated[float, Bounds(0, MAX_EPOCHS)]
 
 MAX_SOURCES = 32_766
 """Megatron numbers the sources of a blend with int16 and refuses 32,767 of them without a message."""
@@ -37,8 +40,8 @@ class Source(Record):
 
     prefix: str
     weight: float | None = None
-    epochs: float | None = None
-    max_epochs: float | None = None
+    epochs: Epochs | None = None
+    max_epochs: Epochs | None = None
     pack: str | None = None
 
     def __post_init__(self) -> None:

@@ -10,9 +10,9 @@ from tokshard.core.codec import Amount, Count, Record
 from tokshard.errors import UsageError
 from tokshard.samples.blend.order import count_draws, greedy_order, normalize
 from tokshard.samples.blend.recipe import Mixture
+from tokshard.samples.index.sizes import MAX_SURPLUS
 
 _MILLION = 1_000_000
-_MAX_SURPLUS = 1_000_000
 _MAX_ROUNDS = 50
 
 
@@ -79,7 +79,7 @@ def smallest_surplus(fits: Callable[[float], bool]) -> float | None:
     high = 1
     while not fits(high / _MILLION):
         high *= 2
-        if high > _MAX_SURPLUS * _MILLION:
+        if high > MAX_SURPLUS * _MILLION:
             return None
     low = -1 if high == 1 else high // 2
     while high - low > 1:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tokshard.core import megatron_defaults
-from tokshard.core.codec import Positive
+from tokshard.core.codec import Bounds, Positive
 from tokshard.core.option_values import parse_pair
 from tokshard.core.options import RUN, Option, Options, Path
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.index.packing import Packing, PackMethod, packing_of
 from tokshard.samples.index.seed import Seed, check_seed
-from tokshard.samples.index.sizes import Sizes, Surplus, TrainingOptions
+from tokshard.samples.index.sizes import MAX_EPOCHS, Sizes, Surplus, TrainingOptions
 from tokshard.samples.index.splits import SPLITS, Split, parse_split
 from tokshard.storage.lock import Lock
 
@@ -362,7 +362,8 @@ class BuildIndicesOptions(IndexingOptions):
     seq_length: Annotated[tuple[Positive, ...], _SEQ_LENGTH] = ()  # type: ignore[assignment]
     num_samples: Annotated[tuple[Sizes, ...], _NUM_SAMPLES] = ()  # type: ignore[assignment]
     epochs: Annotated[
-        tuple[Positive, ...], Option("Build as many training samples as N epochs have.", group=SIZES)
+        tuple[Annotated[int, Bounds(1, MAX_EPOCHS)], ...],
+        Option("Build as many training samples as N epochs have.", group=SIZES),
     ] = ()
     surplus: Annotated[Surplus | None, replace(_SURPLUS, default="0")] = None
     cache_dir: Annotated[Path | None, replace(_CACHE_DIR, default="PREFIX/cache/GPTDataset_indices")] = None

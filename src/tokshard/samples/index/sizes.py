@@ -18,7 +18,11 @@ from tokshard.core.option_values import parse_count
 from tokshard.core.options import Option, Options, declared_options
 from tokshard.errors import UsageError
 
-Surplus = Annotated[float, Bounds(0, 1000)]
+MAX_SURPLUS = 1_000_000
+MAX_EPOCHS = 2**31 - 1
+"""The largest number of epochs of an index."""
+
+Surplus = Annotated[float, Bounds(0, MAX_SURPLUS)]
 """Samples of an index beyond those that are requested, as a fraction of these."""
 
 _TRAINING = "Number of samples, from the arguments of a Megatron job"
@@ -169,7 +173,11 @@ class TrainingOptions(Options):
             )
         train = self._phase_samples(batch, phases, iteration) if phases else self._samples(batch)
         test = eval_iters * (self.eval_global_batch_size or batch)
-        return Sizes(train, None if self.full_validation else self._validations(megatron) * test, test)
+        valid = None if self.full_validation else self._validations(megatron) * test
+        try:
+            return Sizes(train, valid, test)
+        except UsageError as error:
+            raise UsageError(f"the arguments of the job request too many samples: {error}") from None
 
     def _validations(self, megatron: str | None) -> int:
         """Return how often the job validates."""
