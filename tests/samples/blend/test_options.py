@@ -34,8 +34,11 @@ def test_what_no_option_gives_is_that_of_like(like):
     assert (changed.sequence_length, changed.split) == (8, "1")
 
 
-def test_sizes_are_given_in_one_way():
+def test_sizes_are_given_in_one_way(tmp_path):
     training = TrainingOptions(train_iters=3, global_batch_size=4, eval_interval=2)
+    (tmp_path / "recipe.toml").write_text("num_samples = 9\n[[source]]\nprefix = 'data/web'\n")
+    recipe = BlendOptions(sources=(str(tmp_path / "recipe.toml"),), seq_length=8, training=training)
+    assert recipe.resolve()[1].sizes.train == 12
     assert BlendOptions(sources=("a",), seq_length=8, training=training).resolve()[1].sizes.train == 12
     with pytest.raises(UsageError, match="--num-samples cannot be used with --train-iters"):
         BlendOptions(sources=("a",), num_samples=Sizes(1, 0, 0), training=training)

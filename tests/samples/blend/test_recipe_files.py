@@ -115,6 +115,7 @@ num_samples = [1000, 10, "none"]
 split = "90,10"
 seed = 7
 surplus = 0.01
+pad_multiple = 4
 unit = "tokens"
 temperature = 2
 [[source]]
@@ -138,6 +139,7 @@ def test_a_recipe_file_says_all():
         "split": "90,10",
         "seed": 7,
         "surplus": 0.01,
+        "pad_multiple": 4,
     }
 
 
@@ -171,6 +173,7 @@ def test_a_recipe_file_has_mixtures_for_each_split():
         ("[[train.source]]\nprefix = 'a'\n[train.extra]\nx = 1", "train.extra", None),
         ("num_samples = [1, 2, 3, 4]\n[[source]]\nprefix = 'a'", "num_samples", None),
         ("num_samples = -1\n[[source]]\nprefix = 'a'", "num_samples", None),
+        ("pad_multiple = 0\n[[source]]\nprefix = 'a'", "pad_multiple must be at least 1, got 0", None),
         ("seed = 1.5\n[[source]]\nprefix = 'a'", "seed", None),
         ("= 1", "TOML", None),
         ("", "source", None),

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from tokshard.core.codec import Bounds, Record
 from tokshard.errors import UsageError
-from tokshard.samples.index.packing import PACK_METHODS
+from tokshard.samples.index.packing import PackMethod
 from tokshard.samples.index.sizes import MAX_EPOCHS
 from tokshard.samples.index.splits import SPLITS
 
 Unit = Literal["samples", "tokens"]
-UNITS: tuple[Unit, ...] = ("samples", "tokens")
 
 Epochs = Annotated[float, Bounds(0, MAX_EPOCHS)]
 
@@ -50,10 +49,9 @@ class Source(Record):
 
     def _validate(self) -> None:
         check_prefix(self.prefix)
-        if self.pack not in {None, *PACK_METHODS}:
-            raise UsageError(
-                f"pack of the source {self.prefix!r} must be {' or '.join(PACK_METHODS)}, got {self.pack!r}"
-            )
+        if self.pack not in {None, *get_args(PackMethod)}:
+            methods = " or ".join(get_args(PackMethod))
+            raise UsageError(f"pack of the source {self.prefix!r} must be {methods}, got {self.pack!r}")
         self._check_numbers()
         if self.epochs is not None and (self.weight is not None or self.max_epochs is not None):
             raise UsageError(
@@ -102,9 +100,7 @@ class Mixture(Record):
 
     def _validate(self) -> None:
         self._check_count()
-        if self.unit not in UNITS:
-            raise UsageError(f"unit must be samples or tokens, got {self.unit!r}")
-        if not 0 < self.temperature < math.inf:
+        if self.temperature <= 0:
             raise UsageError(f"temperature must be a positive number, got {self.temperature:g}")
         for name in ("weight", "epochs"):
             self._check_all_or_none(name)

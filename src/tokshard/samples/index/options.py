@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tokshard.core import megatron_defaults
-from tokshard.core.codec import Bounds, Positive
+from tokshard.core.codec import Bounds, Count, Positive
 from tokshard.core.option_values import parse_pair
 from tokshard.core.options import RUN, Option, Options, Path
 from tokshard.errors import InputError, UsageError
@@ -114,7 +114,7 @@ class NamingOptions(Options):
         ),
     ] = None
     vocab_size: Annotated[
-        int | None,
+        Count | None,
         Option("Set the vocabulary size of a NullTokenizer.", group=NAMES, is_rare=True, requires="megatron"),
     ] = None
     tokenizer: Annotated[

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Literal
 
 from tokshard.core.codec import Positive, Record
 from tokshard.errors import UsageError
 
 PackMethod = Literal["concat", "best-fit"]
-PACK_METHODS: Final = ("concat", "best-fit")
 
 MAX_PACKED_SEQUENCE_LENGTH = 1 << 24
 """Tables of the packer have an entry for each length up to the sequence length."""
