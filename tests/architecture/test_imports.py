@@ -372,6 +372,7 @@ ONLY_COMMANDS_USE = {
     "checks.trace.report.TraceReadsReport",
     "checks.verify.options.Level",
     "samples.blend.emission.emit_megatron",
+    "samples.blend.emission.next_step",
     "samples.blend.options.Form",
     "text.tokenize.discard.discard_work",
     "text.tokenize.job_array.options.DistributionOptions",

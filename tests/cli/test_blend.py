@@ -166,6 +166,7 @@ def test_a_dry_run_writes_nothing(workshop):
     assert done.returncode == 0
     assert re.search(r"^data/web   70.00%      140 ", done.stdout, re.MULTILINE)
     assert not (workshop / "mix").exists()
+    assert done.stdout.endswith("nothing was written (--dry-run)\n")
 
 
 def test_a_damaged_order_is_refused_and_rebuilt_on_request(workshop):

@@ -70,6 +70,7 @@ def test_dry_run_writes_nothing(workshop):
     assert done.returncode == 0
     assert "inputs: 2, 12 B of uint16 tokens\n  part-2 (2 documents, 3 tokens)\n  part-10 (" in done.stdout
     assert "output: all (new)" in done.stdout
+    assert done.stdout.endswith("nothing was written (--dry-run)\n")
     plan = json_of(tokshard("merge", "part-*", "-o", "all", "--dry-run", "--json", cwd=workshop))
     assert (plan["schema"], plan["action"], plan["state"]) == ("tokshard.merge/2", "planned", "new")
     assert plan["output"]["dataset"]["tokens"] == 6

@@ -56,8 +56,14 @@ def test_what_a_subset_prints(tmp_path):
         (["--sample", "200%"], "--sample must be above 0% and at most 100%, got 200%"),
         (["--holdout", "100%"], "--holdout must be above 0% and below 100%, got 100%"),
         (["--holdout-key", "title"], "--holdout-key requires --holdout"),
-        (["--preset", "megatron", "--limit", "5"], "--preset cannot be used with --limit"),
-        (["--preset", "megatron", "--holdout", "1%"], "--preset cannot be used with --holdout"),
+        (
+            ["--preset", "megatron", "--limit", "5"],
+            "--preset megatron cannot be used with --limit: preprocess_data.py has no such option",
+        ),
+        (
+            ["--preset", "megatron", "--holdout", "1%"],
+            "--preset megatron cannot be used with --holdout: preprocess_data.py has no such option",
+        ),
         (["--array-task", "0/2", "--limit", "5"], "--limit cannot be applied by the tasks of a job array"),
         (
             ["--array-task", "0/2", "--max-tokens", "9"],

@@ -57,6 +57,7 @@ def test_dry_run_writes_nothing(tmp_path, corpus):
     done = tokshard("tokenize", corpus, "-o", "x", "--dry-run", "--tokenizer", TOKENIZER, cwd=tmp_path)
     assert done.returncode == 0
     assert "outputs: x (new)" in done.stdout
+    assert done.stdout.endswith("nothing was written (--dry-run)\n")
     assert "corpus.jsonl (jsonl, 50 B)" in done.stdout
     plan = json_of(tokshard("tokenize", corpus, "-o", "x", "--dry-run", "--json", cwd=tmp_path))
     assert (plan["schema"], plan["action"], plan["state"]) == ("tokshard.tokenize/2", "planned", "new")

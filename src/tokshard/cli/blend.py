@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tokshard
 from tokshard import BlendOptions
-from tokshard.cli import rendering, terminal
+from tokshard.cli import terminal
 from tokshard.cli.command_run import CommandRun, DryRun
 from tokshard.cli.from_launch import LaunchOptions, adjusted, warn_early
 from tokshard.cli.generate import Given
-from tokshard.core.formatting import count, duration, percent, shown_path, visible
+from tokshard.core.formatting import visible
 from tokshard.core.options import RUN, Option, Options
-from tokshard.core.presentation import Section, Table
+from tokshard.core.presentation import Section
 from tokshard.errors import UsageError
 from tokshard.samples.blend.options import Form
 
@@ -77,55 +74,16 @@ def blend(
         terminal.say(text if emit == "megatron-json" else visible(text))
     else:
         following = None if indexes is None else launch.following(given, indexes, options.cache)
-        run.show(report, lambda report: _show(report, options, following))
+        run.show(report, lambda report: _sections(report, options, following))
 
 
-def _show(report: BlendReport, options: BlendOptions, following: str | None) -> None:
+def _sections(report: BlendReport, options: BlendOptions, following: str | None) -> list[Section]:
     if report.blend is None or report.path is None:
-        _show_plan(report)
-        return
+        return report.planned_sections()
     from tokshard.checks.inspect.blend_facts import describe_blend
+    from tokshard.samples.blend.emission import next_step
 
-    rendering.show(describe_blend(report.blend, report.path))
-    rendering.line()
-    actions = Counter(entry.action for entry in report.entries)
-    words = {"found": "reused"}
-    done = ", ".join(f"{count(number)} {words.get(action, action)}" for action, number in actions.items())
-    facts: list[tuple[str, object]] = [
-        ("written", shown_path(report.path)),
-        ("indexes", f"{done} in {shown_path(report.blend.cache_directory)}"),
-        ("time", duration(report.seconds)),
+    return [
+        *describe_blend(report.blend, report.path),
+        report.outcome(following or next_step(report, options, report.path)),
     ]
-    rendering.outcome([*facts, ("next", following or _next(report, options, report.path))])
-
-
-def _show_plan(report: BlendReport) -> None:
-    header = ("source", "share", "samples", "in its index", "epochs", "tokens of an epoch")
-    sections = []
-    for split in report.splits:
-        rows = [
-            (
-                source.path_prefix,
-                percent(source.weight),
-                count(source.draws),
-                count(source.plan.samples),
-                f"{source.epochs_drawn:.2f}",
-                count(source.plan.tokens_per_epoch),
-            )
-            for source in split.sources
-        ]
-        title = f"{split.name}: {split.kind_name}, {count(split.samples)} samples"
-        sections.append(Section(title, [Table(header, rows, hide=("tokens of an epoch", "in its index"))]))
-    rendering.show(sections)
-
-
-def _next(report: BlendReport, options: BlendOptions, path: str) -> str:
-    if options.naming.are_given:
-        from tokshard.samples.blend.emission import emit_megatron
-
-        arguments = emit_megatron(report, options)
-        if any(source.plan.packed is not None for split in report.splits for source in split.sources):
-            arguments += " --eod-mask-loss"
-        return f"launch with {arguments}; check the launch script with `tokshard doctor launch.sh`"
-    directory = shlex.quote(shown_path(os.path.dirname(path)))
-    return f"tokshard shard-plan {directory} --data-parallel N --global-batch-size N -o PLAN"

@@ -58,12 +58,12 @@ class CommandRun(Options):
         if hint is not None:
             rendering.tell(f"hint: {hint}")
 
-    def show(self, report: Any, view: Callable[[Any], Sequence[Section] | None] | None = None) -> None:
+    def show(self, report: Any, view: Callable[[Any], Sequence[Section]] | None = None) -> None:
         """Print a result: as JSON, as sections (its own if there is no ``view``), or not at all."""
         if self.as_json:
             terminal.say_json(report.to_json())
         elif not self.quiet:
-            rendering.show((view(report) if view else report.sections()) or ())
+            rendering.show(view(report) if view else report.sections())
 
     def found_problems(self) -> NoReturn:
         """End with exit code 1."""

@@ -12,7 +12,7 @@ import os
 import shutil
 import string
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tokshard.cli import terminal
@@ -27,14 +27,11 @@ from tokshard.core.presentation import (
     LaneChart,
     Section,
     Table,
-    first_lines,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
-
-    from tokshard.core.findings import Finding
 
 _LABEL_CELLS = 12
 _STRIP_LABEL_CELLS = 14
@@ -60,36 +57,6 @@ def line(text: object = "") -> None:
 def tell(text: object) -> None:
     """Print a line that is not a result, to stderr."""
     terminal.tell(visible(text))
-
-
-def lines(texts: Sequence[str], limit: int, more: str) -> None:
-    """Print at most ``limit`` lines."""
-    for text in first_lines(texts, limit, more.replace("rest", "")):
-        line(text)
-
-
-def findings(found: Iterable[Finding], indent: str = "") -> None:
-    """Print findings."""
-    from tokshard.core.findings import finding_lines
-
-    for text in finding_lines(found, indent):
-        line(text)
-
-
-def outcome(facts: Iterable[tuple[str, object]]) -> None:
-    """Print what was done."""
-    for label, text in facts:
-        line(f"{label}: {text}")
-
-
-def facts(facts: Facts) -> None:
-    """Print facts."""
-    _show_facts(facts)
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> None:
-    """Print a table."""
-    _show_table(Table(header, rows, left), ())
 
 
 def show(sections: Sequence[Section]) -> None:

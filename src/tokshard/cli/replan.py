@@ -1,11 +1,11 @@
-"""``tokshard replan``: options, one call, and the rendering of ``tokshard shard-plan``."""
+"""``tokshard replan``: options, one call, and the sections of ``tokshard shard-plan``."""
 
 from __future__ import annotations
 
 import tokshard
 from tokshard import ReplanOptions
 from tokshard.cli.command_run import CommandRun, DryRun
-from tokshard.cli.shard_plan import _show
+from tokshard.cli.shard_plan import sections_of
 from tokshard.errors import UsageError
 
 
@@ -23,4 +23,4 @@ def replan(options: ReplanOptions, planned: DryRun, run: CommandRun) -> None:
         raise UsageError("--dry-run cannot be used with --blend", hint="leave out --dry-run")
     report = tokshard.replan(options, dry_run=planned.dry_run, progress=run.progress)
     run.warn(report.plan.messages)
-    run.show(report, _show)
+    run.show(report, sections_of)

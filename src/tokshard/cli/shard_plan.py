@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 import tokshard
 from tokshard import ShardPlanOptions
-from tokshard.cli import rendering
 from tokshard.cli.command_run import CommandRun, DryRun
-from tokshard.core.formatting import counted, duration, size
+from tokshard.core.presentation import Section
 
 if TYPE_CHECKING:
     from tokshard import ShardPlanReport
@@ -32,20 +30,11 @@ def shard_plan(options: ShardPlanOptions, planned: DryRun, run: CommandRun) -> N
     """
     report = tokshard.shard_plan(options, dry_run=planned.dry_run, progress=run.progress)
     run.warn(report.plan.messages)
-    run.show(report, _show)
+    run.show(report, sections_of)
 
 
-def _show(report: ShardPlanReport) -> None:
+def sections_of(report: ShardPlanReport) -> list[Section]:
+    """Return the description of a plan, and what was written."""
     from tokshard.checks.inspect.plan_facts import describe_plan
 
-    rendering.show(describe_plan(report.plan, charts=False))
-    if report.files is None or report.size_bytes is None:
-        rendering.line("nothing was written (--dry-run)")
-        return
-    rendering.outcome(
-        [
-            ("written", f"{report.output}: {counted(report.files, 'file')}, {size(report.size_bytes)}"),
-            ("time", duration(report.seconds)),
-            ("next", f"tokshard inspect {shlex.quote(report.output)}"),
-        ]
-    )
+    return [*describe_plan(report.plan, charts=False), report.outcome()]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import tokshard
 from tokshard import ArrayTask, RayOptions, TokenizeOptions
-from tokshard.cli import terminal, tokenize_views
+from tokshard.cli import terminal
 from tokshard.cli.command_run import CommandRun, DryRun
 from tokshard.cli.generate import Given
 from tokshard.cli.megatron_options import rules_of_preset
@@ -67,7 +66,7 @@ def tokenize(
         from tokshard.text.tokenize.discard import discard_work
 
         options = given.make(inputs=given.values.get("inputs", "-"))
-        run.show(discard_work(options), tokenize_views.show_discarded)
+        run.show(discard_work(options))
         return
     options = given.make()
     rules = rules_of_preset(command.megatron, is_used=options.preset is not None)
@@ -75,7 +74,7 @@ def tokenize(
     if planned.dry_run:
         report = tokshard.tokenize(options, dry_run=True)
         run.warn(report.warnings)
-        run.show(report, partial(tokenize_views.show_dry_run, rules=rules))
+        run.show(report, lambda report: report.sections(rules))
         return
     if options.tokenizer is None and options.vocab_file is None and not run.quiet:
         terminal.tell("using the built-in byte-level tokenizer; pass --tokenizer for your own")
@@ -83,14 +82,14 @@ def tokenize(
         task, is_last = ArrayTask.parse(distribution.array_task, os.environ), distribution.finish is None
         done = tokshard.tokenize_array_task(options, task, finish=is_last, progress=run.progress)
         run.warn(done.result.warnings if done.result else ())
-        run.show(done, partial(tokenize_views.show_task, is_locked=options.lock != "none"))
+        run.show(done, lambda done: done.sections(is_locked=options.lock != "none"))
         return
     if distribution.finish:
         report = tokshard.finish_tokenize(options, tasks=distribution.tasks, progress=run.progress)
     else:
         report = tokshard.tokenize(options, executor=cluster, progress=run.progress)
     run.warn(report.warnings)
-    run.show(report, partial(tokenize_views.show_report, rules=rules))
+    run.show(report, lambda report: report.sections(rules))
 
 
 def _cluster(

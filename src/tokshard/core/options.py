@@ -59,6 +59,7 @@ class Option:
         is_hidden: Whether no help lists it.
         requires: Other fields of which one must be given, such as ``"shuffle"`` or ``"on_error=skip"``.
         excludes: Other fields that must not be given, in the same form.
+        reason: Why it excludes them, for the message.
         with_launch: Whether it can be used with ``--from-launch``.
     """
 
@@ -76,6 +77,7 @@ class Option:
     is_hidden: bool = False
     requires: str | tuple[str, ...] = ()
     excludes: str | tuple[str, ...] = ()
+    reason: str | None = None
     with_launch: bool = False
 
 
@@ -166,8 +168,10 @@ class Options(Record):
                 f"{found.name} requires {wanted}", hint=f"pass {wanted}, or leave out {found.name}"
             )
         for condition in filter(self.is_given, refused):
+            own = f"{found.name} {getattr(self, found.field)}" if found.choices else found.name
+            reason = f": {found.option.reason}" if found.option.reason else ""
             raise UsageError(
-                f"{found.name} cannot be used with {self._spelled(condition)}", hint="leave out one of them"
+                f"{own} cannot be used with {self._spelled(condition)}{reason}", hint="leave out one of them"
             )
 
     def _spelled(self, condition: str) -> str:

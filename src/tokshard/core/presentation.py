@@ -6,10 +6,12 @@ The same sections are shown in the terminal (:mod:`tokshard.cli.rendering`) and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tokshard.core.formatting import count
+
+_SHOWN_INPUTS = 10
 
 Facts = Sequence[tuple[str, object]]
 """Pairs of label and value; an empty label continues the previous one."""
@@ -43,14 +45,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar with a label before it and a note behind it.
+    """A bar with a label before it and the value in words behind it.
 
-    Attributes:
-        label: What it is of.
-        value: Its length among the others; not negative.
-        note: The value in words.
-        mark: A second value that a line marks on the bar; None for no line.
-        color: The number of the color.
+    A line marks a second value, if there is one. Colors are numbers.
     """
 
     label: str
@@ -81,11 +78,9 @@ class BarChart:
     """Bars, one below the other.
 
     Attributes:
-        caption: What it shows.
-        bars: The bars.
-        columns: Column titles of the labels and of the notes.
+        columns: Titles of the labels and of the notes.
         full: The value of a bar that fills the width; None for the largest value.
-        ticks: The labels of an axis below the bars, on a page.
+        ticks: The axis below the bars, on a page.
         mark: The meaning of the line on each bar.
     """
 
@@ -101,12 +96,7 @@ class BarChart:
 class CurveChart:
     """A curve with the area below it, which only a page shows.
 
-    Attributes:
-        caption: What it shows.
-        points: Pairs from 0 to 1: from left to right, and from bottom to top.
-        across: The horizontal axis.
-        up: The vertical axis.
-        steps: Whether each point holds until the next one, as values of equal parts do.
+    Points are pairs from 0 to 1. With ``steps``, each holds until the next one.
     """
 
     caption: str
@@ -118,15 +108,7 @@ class CurveChart:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A colored part of a lane.
-
-    Attributes:
-        start: Where it begins, from 0 to 1.
-        stop: Where it ends.
-        title: What it means.
-        color: The number of the color.
-        shade: Below 1 for samples that are spread over the whole span.
-    """
+    """A colored part of a lane, from 0 to 1; a shade below 1 is for samples spread over all of it."""
 
     start: float
     stop: float
@@ -149,11 +131,9 @@ class LaneChart:
     """Lanes below each other, all of the same width.
 
     Attributes:
-        caption: What they show.
-        lanes: The lanes.
         across: The axis below them, on a page.
         keys: The names of the colors, if no label names them.
-        by_color: Whether the colors of the spans matter more than where they are.
+        by_color: Whether the colors of the spans matter more than their positions.
         spread: The meaning of a span with a shade below 1.
     """
 
@@ -189,6 +169,46 @@ class Section:
     title: str
     blocks: Sequence[Block]
     page_only: Sequence[Block] = ()
+
+
+def labeled(facts: Iterable[tuple[str, object]]) -> list[str]:
+    """Return a line for each fact; facts without a value are left out.
+
+    Example:
+        >>> labeled([("time", "2 s"), ("reused", "")])
+        ['time: 2 s']
+    """
+    return [f"{label}: {value}" for label, value in facts if value]
+
+
+def outcome(
+    action: str, written: Iterable[str], facts: Facts, time: str, next_steps: Iterable[str] = ()
+) -> Section:
+    """Return what a command did.
+
+    Args:
+        action: ``"found"`` if the products were up to date: then nothing took time.
+        written: The products.
+        facts: Facts about them; facts without a value are left out.
+        time: The duration, and the speed.
+        next_steps: Commands to run next.
+    """
+    is_found = action == "found"
+    products = [("up to date" if is_found else "written", product) for product in written]
+    times = [] if is_found else [("time", time)]
+    return Section("", labeled([*products, *facts, *times, *(("next", step) for step in next_steps)]))
+
+
+def launch_with(arguments: str) -> str:
+    """Return the next step of a product that a Megatron job reads."""
+    return f"launch with {arguments}; check the launch script with `tokshard doctor launch.sh`"
+
+
+def planned(facts: Facts, inputs: Sequence[str] = (), notes: Sequence[str] = ()) -> Section:
+    """Return what a command would do: the first fact is about the inputs, listed below it with notes."""
+    lines = labeled(facts)
+    listed = first_lines([f"  {text}" for text in inputs], _SHOWN_INPUTS)
+    return Section("", [*lines[:1], *listed, *notes, *lines[1:], "nothing was written (--dry-run)"])
 
 
 def first_lines(texts: Sequence[str], limit: int, more: str = "  and {} more") -> Iterator[str]:

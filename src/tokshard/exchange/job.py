@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,8 @@ from typing import Self
 
 from tokshard.core.background import Background
 from tokshard.core.codec import TOOL, Amount, Count, Document
-from tokshard.core.formatting import counted, listed
+from tokshard.core.formatting import counted, listed, size, throughput
+from tokshard.core.presentation import Section, outcome, planned
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.build_run import BuildAction, OutputState
 from tokshard.dataset.fingerprint import unchanged
@@ -52,6 +54,42 @@ class ExportReport(Document):
     shards_resumed: Count = 0
     seconds: Amount
     warnings: tuple[str, ...] = ()
+
+    def sections(self) -> list[Section]:
+        """Return what was done, or would be done, for people."""
+        manifest, parameters = self.manifest, self.plan.parameters
+        records = counted(self.records, "document" if self.plan.source.kind == "dataset" else "sample")
+        files, documents = counted(self.files, "file"), ""
+        if manifest is None:
+            source = f"{self.source} ({self.plan.source.kind}, {records}"
+            limit = f"shards of {counted(parameters.shard_tokens, 'token')}"
+            if parameters.bos_id is not None:
+                eod = "none" if parameters.eod_id is None else str(parameters.eod_id)
+                documents = f"BOS token {parameters.bos_id} before, EOD token left out: {eod}"
+            facts = [
+                ("source", f"{source}, {counted(self.source_tokens, 'token')})"),
+                ("format", f"{parameters.format}, {files}, {limit}"),
+                ("dtype", f"{parameters.dtype}: {self.dtype_detail}"),
+                ("documents", documents),
+                ("output", f"{self.output} ({self.state})"),
+            ]
+            return [planned(facts)]
+        dtype, tokens = manifest.parameters.dtype, counted(manifest.tokens, "token")
+        written = f"{self.output} ({files}, {size(manifest.size_bytes)}: {records}, {tokens} of {dtype})"
+        if manifest.tokens_added or manifest.tokens_left_out:
+            left_out = counted(manifest.tokens_left_out, "EOD token")
+            added = counted(manifest.tokens_added, "BOS token")
+            documents = f"{added} added before them, {left_out} left out after them"
+        resumed = self.shards_resumed
+        facts = [
+            ("dtype", f"{dtype}: {self.dtype_detail}"),
+            ("documents", documents),
+            ("reused", f"{counted(resumed, 'shard')} written by an earlier run" if resumed else ""),
+        ]
+        speed = throughput(self.seconds, manifest.size_bytes, manifest.tokens)
+        return [
+            outcome(self.action, [written], facts, speed, [f"tokshard verify {shlex.quote(self.output)}"])
+        ]
 
 
 def export(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from tokshard.core.codec import Amount, Count, Document, Positive
+from tokshard.core.formatting import counted, duration, size
 from tokshard.core.options import Path, several
+from tokshard.core.presentation import Section, outcome, planned
 from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
 from tokshard.ranks.assignment import Assignment, EpochRange, available_steps
@@ -42,6 +45,14 @@ class ShardPlanReport(Document):
     files: Positive | None = None
     size_bytes: Count | None = None
     seconds: Amount
+
+    def outcome(self) -> Section:
+        """Return what was written for people, and the next step."""
+        if self.files is None or self.size_bytes is None:
+            return planned([])
+        written = f"{self.output}: {counted(self.files, 'file')}, {size(self.size_bytes)}"
+        next_step = f"tokshard inspect {shlex.quote(self.output)}"
+        return outcome(self.action, [written], [], duration(self.seconds), [next_step])
 
 
 def shard_plan(

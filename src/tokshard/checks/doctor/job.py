@@ -39,7 +39,7 @@ from tokshard.checks.doctor.packing import common_packing, findings_of_packing, 
 from tokshard.checks.doctor.tokenizers import findings_of_tokenizers, read_launch_tokenizer
 from tokshard.core.codec import Document, Record
 from tokshard.core.findings import Finding, finding_lines
-from tokshard.core.formatting import count, counted
+from tokshard.core.formatting import count, counted, listed
 from tokshard.core.path_mapping import PathMapping
 from tokshard.core.presentation import Section
 from tokshard.samples.blend.options import BuilderConfig
@@ -366,9 +366,8 @@ def _read_often(plan: SplitPlan) -> Iterator[Finding]:
         times[request.training_path] = source.plan.epochs_of(drawn)
     often = sorted((path for path in times if times[path] > 1), key=lambda path: -times[path])
     if often:
-        told = ", ".join(f"{path} {times[path]:.2f} times" for path in often[:_SHOWN_SOURCES])
-        more = f", and {len(often) - _SHOWN_SOURCES} more" if len(often) > _SHOWN_SOURCES else ""
-        yield Finding("epochs", "note", f"{plan.name} reads {told}{more}")
+        reads = listed([f"{path} {times[path]:.2f} times" for path in often], _SHOWN_SOURCES)
+        yield Finding("epochs", "note", f"{plan.name} reads {reads}")
 
 
 def _of_cache(
@@ -398,9 +397,8 @@ def _of_cache(
     for condition, code, severity, text, hint in rules:
         those = [lookup for lookup in lookups if lookup.condition == condition]
         if those:
-            names = ", ".join(f"{lookup.split} of {lookup.name}" for lookup in those[:3])
-            more = f" and {len(those) - 3} more" if len(those) > 3 else ""
-            sets = f"{len(those)} of {len(lookups)} sets of files ({names}{more})"
+            names = listed([f"{lookup.split} of {lookup.name}" for lookup in those], 3)
+            sets = f"{len(those)} of {len(lookups)} sets of files ({names})"
             yield Finding(code, severity, text.format(sets), hint)
 
 

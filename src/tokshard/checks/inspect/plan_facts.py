@@ -11,6 +11,7 @@ from tokshard.checks.inspect.plans import RankSummary, ReadGrid, SamplePlace, pa
 from tokshard.core.formatting import (
     count,
     counted,
+    listed,
     number_ranges,
     percent,
     shown_path,
@@ -177,11 +178,7 @@ def _tail_facts(covered: Coverage) -> Facts:
 
 
 def _listed(ids: list[str]) -> str:
-    if not ids:
-        return ""
-    rest = len(ids) - _SHOWN_IDS
-    more = f" and {count(rest)} more" if rest > 0 else ""
-    return f": ids {', '.join(ids[:_SHOWN_IDS])}{more}"
+    return f": ids {listed(ids, _SHOWN_IDS)}" if ids else ""
 
 
 def _batch_size_chart(stream: Stream) -> list[Block]:
@@ -245,10 +242,9 @@ def _rank_lane(stream: Stream, rank: int, bounds: list[int]) -> Lane:
     assignment = stream.assignment
     samples = counted(assignment.samples_per_rank, "sample")
     ranges = ranges_of(assignment, stream.source, rank) or ()
-    numbers = ", ".join(str(part.dataset) for part in ranges[:_SHOWN_IDS])
-    more = ", ..." if len(ranges) > _SHOWN_IDS else ""
+    numbers = listed([part.dataset for part in ranges], _SHOWN_IDS)
     spans = [_range_span(stream, part, bounds) for part in ranges]
-    return Lane(f"dp rank {rank}", spans, f"{samples} of dataset {numbers}{more}" if ranges else "nothing")
+    return Lane(f"dp rank {rank}", spans, f"{samples} of dataset {numbers}" if ranges else "nothing")
 
 
 def _range_span(stream: Stream, part: SampleRange, bounds: list[int]) -> Span:

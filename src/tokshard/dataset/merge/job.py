@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokshard.core.codec import Count, Record
-from tokshard.core.formatting import listed, size
+from tokshard.core.formatting import counted, listed, size, throughput, tokenizer_name
+from tokshard.core.presentation import Section, outcome, planned
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
 from tokshard.dataset.manifest import DatasetRecord
@@ -36,6 +38,11 @@ class MergedDataset(Record):
     source: DatasetInput
     dataset: DatasetRecord
 
+    def __str__(self) -> str:
+        data = self.dataset
+        documents = counted(data.documents, "document")
+        return f"{self.source.path} ({documents}, {counted(data.tokens, 'token')})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeReport(BuildReport):
@@ -49,6 +56,29 @@ class MergeReport(BuildReport):
     shuffle_sizes: ShuffleSizes | None = None
     free_bytes: Count | None = None
     bytes_resumed: Count | None = None
+
+    def sections(self) -> list[Section]:
+        """Return what was done, or would be done, for people."""
+        output, shuffle = self.output, self.options.shuffle
+        order = f"shuffled with seed {shuffle.seed}" if shuffle else ""
+        if self.action == "planned":
+            inputs = self.inputs or ()
+            size_bytes = sum(dataset.source.bin_bytes for dataset in inputs)
+            facts = [
+                ("inputs", f"{len(inputs)}, {size(size_bytes)} of {inputs[0].dataset.dtype} tokens"),
+                ("output", f"{output.path_prefix} ({self.state})"),
+                ("tokenizer", tokenizer_name(output.tokenizer)),
+                ("order", shuffle and f"{order} ({shuffle.ALGORITHM})"),
+                *(self.shuffle_sizes.facts(self.free_bytes) if self.shuffle_sizes else ()),
+            ]
+            return [planned(facts, [str(dataset) for dataset in inputs])]
+        reused = f"{size(self.bytes_resumed)} copied by an earlier run" if self.bytes_resumed else ""
+        speed = throughput(self.seconds, output.size_bytes, output.tokens)
+        time_text = f"{counted(len(self.options.inputs), 'dataset')} in {speed}"
+        flag = " --multimodal" if self.options.multimodal else ""
+        next_step = f"tokshard inspect {shlex.quote(output.path_prefix)}{flag}"
+        facts = [("reused", reused), ("order", order)]
+        return [outcome(self.action, [output.describe()], facts, time_text, [next_step])]
 
 
 def merge(options: MergeOptions, *, dry_run: bool = False, progress: Progress | None = None) -> MergeReport:

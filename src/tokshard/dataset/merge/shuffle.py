@@ -20,7 +20,9 @@ import xxhash
 from tokshard.core.algorithms import SORTED_ALGORITHM
 from tokshard.core.background import in_order
 from tokshard.core.codec import Count, Positive, Record, decode, encode
+from tokshard.core.formatting import counted, size
 from tokshard.core.keyed_orders import derive_key
+from tokshard.core.presentation import Facts
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.dataset.merge import scratch
 from tokshard.dataset.merge.documents import Documents
@@ -83,6 +85,17 @@ class ShuffleSizes(Record):
         if self.single_pass_bytes is not None and block_bytes >= self.single_pass_bytes:
             return True  # it needs little memory
         return block_bytes <= self.block_bytes
+
+    def facts(self, free_bytes: int | None) -> Facts:
+        """Return the sizes and the free disk space for people."""
+        means = f"{size(self.memory_bytes)} of memory"
+        if self.scratch_bytes:
+            means += f", {size(self.scratch_bytes)} of scratch files"
+        free = "unknown" if free_bytes is None else size(free_bytes)
+        return [
+            ("shuffle", f"{counted(self.passes, 'pass', 'passes')} over the tokens, {means}"),
+            ("disk", f"{size(self.disk_bytes)} required, {free} free"),
+        ]
 
 
 def shuffle_sizes(inputs: Sequence[MergeInput], *, memory_bytes: int, page_cache_bytes: int) -> ShuffleSizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,8 @@ from typing import cast
 import numpy as np
 
 from tokshard.core.codec import Count, Positive, Record
-from tokshard.core.formatting import counted, listed
+from tokshard.core.formatting import counted, listed, size, throughput, tokenizer_name
+from tokshard.core.presentation import Section, outcome, planned
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
 from tokshard.dataset.layout import optimal_dtype
@@ -43,6 +45,10 @@ class SourceFile(Record):
     tokens: Count
     boundaries: str | None
 
+    def __str__(self) -> str:
+        documents = f", documents in {self.boundaries}" if self.boundaries else ""
+        return f"{self.source.path} ({counted(self.tokens, 'token')} of {self.dtype}{documents})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertReport(BuildReport):
@@ -55,6 +61,48 @@ class ConvertReport(BuildReport):
     file_count: Positive
     files: tuple[SourceFile, ...] | None = None
     bytes_resumed: Count | None = None
+
+    def sections(self) -> list[Section]:
+        """Return what was done, or would be done, for people."""
+        output, files = self.output, self.files or ()
+        known = output.tokenizer
+        tokenizer = "unknown: --tokenizer records it" if known is None else tokenizer_name(known)
+        if self.action == "planned":
+            tokens = counted(sum(file.tokens for file in files), "token")
+            size_bytes = sum(file.source.size_bytes for file in files)
+            facts = [
+                ("source", f"{counted(len(files), 'file')}, {tokens}, {size(size_bytes)}"),
+                ("documents", self._rule()),
+                ("output", f"{output.path_prefix} ({self.state}), {self.options.dtype}"),
+                ("tokenizer", tokenizer),
+            ]
+            return [planned(facts, [str(file) for file in files])]
+        reused = f"{size(self.bytes_resumed)} converted by an earlier run" if self.bytes_resumed else ""
+        facts = [("reused", reused), ("tokenizer", tokenizer), ("documents", self._endings())]
+        speed = throughput(self.seconds, output.size_bytes, output.tokens)
+        time_text = f"{counted(self.file_count, f'{self.options.format} file')} in {speed}"
+        next_step = f"tokshard inspect {shlex.quote(output.path_prefix)}"
+        return [outcome(self.action, [output.describe()], facts, time_text, [next_step])]
+
+    def _rule(self) -> str:
+        options = self.options
+        if options.bos == "move":
+            return (
+                f"BOS token {options.bos_id} before them is replaced by EOD token {options.eod_id} after them"
+            )
+        if options.bos is not None:
+            return (
+                f"BOS token {options.bos_id} before them is {'kept' if options.bos == 'keep' else 'dropped'}"
+            )
+        if all(file.boundaries for file in self.files or ()):
+            return "end as listed beside the tokens"
+        return f"end with EOD token {options.eod_id} where no file lists them"
+
+    def _endings(self) -> str:
+        options = self.options
+        if options.append_eod is None:
+            return "the EOD token is unknown" if options.eod_id is None else "none has tokens"
+        return f"{'all' if options.append_eod else 'not all'} end with the EOD token {options.eod_id}"
 
 
 def convert(

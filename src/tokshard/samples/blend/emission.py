@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tokshard.core import megatron_defaults
+from tokshard.core.formatting import shown_path
+from tokshard.core.presentation import launch_with
 from tokshard.errors import UsageError
 from tokshard.samples.blend.options import BlendOptions, Form
 from tokshard.samples.blend.plan import BlendPlan
@@ -153,3 +156,14 @@ def _words(blend: BlendPlan | BlendReport, mixture: Mixture, resolved: BlendWeig
 
 def _number(weight: float) -> str:
     return str(int(weight)) if weight == int(weight) else repr(weight)
+
+
+def next_step(report: BlendReport, options: BlendOptions, path: str) -> str:
+    """Return what to do with a blend that was written to a path."""
+    if options.naming.are_given:
+        arguments = emit_megatron(report, options)
+        if any(source.plan.packed is not None for split in report.splits for source in split.sources):
+            arguments += " --eod-mask-loss"
+        return launch_with(arguments)
+    directory = shlex.quote(shown_path(os.path.dirname(path)))
+    return f"tokshard shard-plan {directory} --data-parallel N --global-batch-size N -o PLAN"

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from tokshard.core.codec import Amount, Document, Md5, Record
+from tokshard.core.formatting import count, counted, duration, percent, shown_path
+from tokshard.core.presentation import Section, Table, outcome, planned
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.products import BLEND_NAME
@@ -32,6 +34,7 @@ from tokshard.samples.blend.recipe import BlendRecipe
 from tokshard.samples.blend.weights import BlendWeights
 from tokshard.samples.index.build_or_reuse import Action, CacheTarget, Datasets, build_or_reuse
 from tokshard.samples.index.entry import CacheEntry
+from tokshard.samples.index.job import actions_text
 from tokshard.samples.index.npy import Blocks
 from tokshard.samples.index.planned_indexes import IndexOutcome, PlannedIndexes, plan_indexes
 from tokshard.samples.index.tokenizer_check import check_tokenizers
@@ -72,6 +75,34 @@ class BlendReport(Document):
     entries: tuple[EntryOutcome, ...] = ()
     warnings: tuple[str, ...]
     seconds: Amount
+
+    def planned_sections(self) -> list[Section]:
+        """Return the splits of a dry run for people."""
+        header = ("source", "share", "samples", "in its index", "epochs", "tokens of an epoch")
+        sections = []
+        for split in self.splits:
+            rows = [
+                (
+                    *(source.path_prefix, percent(source.weight)),
+                    *(count(source.draws), count(source.plan.samples)),
+                    *(f"{source.epochs_drawn:.2f}", count(source.plan.tokens_per_epoch)),
+                )
+                for source in split.sources
+            ]
+            title = f"{split.name}: {split.kind_name}, {counted(split.samples, 'sample')}"
+            sections.append(
+                Section(title, [Table(header, rows, hide=("tokens of an epoch", "in its index"))])
+            )
+        return [*sections, planned([])]
+
+    def outcome(self, next_step: str) -> Section:
+        """Return what was written for people, and the next step."""
+        written = [] if self.path is None else [shown_path(self.path)]
+        facts = []
+        if self.blend is not None:
+            actions = actions_text(entry.action for entry in self.entries)
+            facts.append(("indexes", f"{actions} in {shown_path(self.blend.cache_directory)}"))
+        return outcome(self.action, written, facts, duration(self.seconds), [next_step])
 
     @classmethod
     def of(

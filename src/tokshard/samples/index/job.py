@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tokshard.core import megatron_defaults
 from tokshard.core.codec import Amount, Count, Document, Md5, Positive, Record
+from tokshard.core.formatting import count, counted, duration, listed, shown_path, size
 from tokshard.core.path_mapping import PathMapping
+from tokshard.core.presentation import Section, Table, launch_with, outcome
 from tokshard.core.progress import Progress
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
@@ -60,6 +64,26 @@ class IndexReport(Record):
     warnings: tuple[str, ...]
     packing_report: PackingReport | None = None
 
+    def launch_step(self) -> str:
+        """Return the next step: a launch with the arguments that find this index."""
+        described = self.description
+        arguments = [
+            "--data-path",
+            described.dataset_path,
+            "--data-cache-path",
+            os.path.dirname(self.files[0]),
+        ]
+        arguments += ["--seq-length", str(described.sequence_length), "--seed", str(described.random_seed)]
+        if described.split is not None:
+            arguments += ["--split", described.split]
+        if self.packing_report is not None:
+            arguments.append("--eod-mask-loss")
+        return launch_with(shlex.join(arguments))
+
+
+_WORDS = {"found": "reused"}
+_SHOWN_DIRECTORIES = 4
+
 
 @dataclass(frozen=True, slots=True)
 class BuildIndicesReport(Document):
@@ -74,6 +98,49 @@ class BuildIndicesReport(Document):
     warnings: tuple[str, ...]
     tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
     global_batch_size: int | None = None
+
+    def indices_section(self) -> Section:
+        """Return the indexes, and the samples of their epochs, for people."""
+        several_lengths = len({index.plan.sequence_length for index in self.indices}) > 1
+        header = ["dataset", "split", "samples", "epochs", "documents", "tokens", "index", "size"]
+        rows = [
+            (
+                *(shown_path(index.path_prefix), index.description.index_split),
+                *(count(index.plan.samples), count(index.plan.epochs)),
+                *(count(index.documents), count(index.plan.tokens)),
+                *(_WORDS.get(index.action, index.action), size(index.size_bytes)),
+                *([count(index.plan.sequence_length)] if several_lengths else []),
+            )
+            for index in self.indices
+        ]
+        header += ["sequence length"] if several_lengths else []
+        table = Table(header, rows, left=(0, 1, 6), hide=("size", "documents", "tokens"))
+        several_datasets = len({epoch.path_prefix for epoch in self.epoch_sizes}) > 1
+        lines = []
+        for epoch in self.epoch_sizes:
+            of = f" of {epoch.path_prefix}" if several_datasets else ""
+            length = f" with --seq-length {epoch.sequence_length}" if several_lengths else ""
+            verb = "is" if epoch.epochs == 1 else "are"
+            epochs = counted(epoch.epochs, "epoch")
+            lines.append(f"{epochs}{of} {verb} --train-samples {epoch.train_samples}{length}")
+        return Section("", [table, *lines])
+
+    def outcome(self, next_step: str | None = None) -> Section:
+        """Return the number of indexes by what was done, the time, and the next step."""
+        directories = dict.fromkeys(shown_path(os.path.dirname(index.files[0])) for index in self.indices)
+        actions = actions_text([index.action for index in self.indices])
+        written = size(sum(index.size_bytes for index in self.indices))
+        where = listed(list(directories), _SHOWN_DIRECTORIES)
+        facts = [("indexes", f"{actions} in {where} ({written})")]
+        next_steps = [next_step or self.indices[0].launch_step()] if self.has_megatron_names else []
+        return outcome("written", [], facts, duration(self.seconds), next_steps)
+
+
+def actions_text(actions: Iterable[Action]) -> str:
+    """Return how many indexes were built and reused."""
+    return ", ".join(
+        f"{count(number)} {_WORDS.get(action, action)}" for action, number in Counter(actions).items()
+    )
 
 
 def build_indices(options: BuildIndicesOptions, *, progress: Progress | None = None) -> BuildIndicesReport:
@@ -170,8 +237,8 @@ def requests_of(options: BuildIndicesOptions) -> tuple[list[IndexRequest], list[
                 for epochs in options.epochs
             ]
             epoch_sizes += own
-            for size in _sizes(options, like, own):
-                requests += _requests(options, like, prefix, length, size, tokenizer)
+            for sizes in _sizes(options, like, own):
+                requests += _requests(options, like, prefix, length, sizes, tokenizer)
     if not any(request.is_built for request in requests):
         raise UsageError(
             "no index to build: no split has a share, or the job of --like has data for each split",
@@ -183,8 +250,8 @@ def requests_of(options: BuildIndicesOptions) -> tuple[list[IndexRequest], list[
 def _sizes(
     options: BuildIndicesOptions, like: JobSettings | None, epoch_sizes: Sequence[EpochSize]
 ) -> Iterator[Mapping[str, int | None]]:
-    for size in options.sizes:
-        yield {"train": size.train, "valid": size.valid, "test": size.test}
+    for sizes in options.sizes:
+        yield {"train": sizes.train, "valid": sizes.valid, "test": sizes.test}
     for epoch_size in epoch_sizes:
         yield {"train": epoch_size.train_samples, "valid": 0, "test": 0}
     if like is not None and not options.sizes and not options.epochs:

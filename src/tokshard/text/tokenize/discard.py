@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tokshard.core.codec import Count, Document
+from tokshard.core.formatting import counted, size
+from tokshard.core.presentation import Section
 from tokshard.dataset.delivery import delivery_to
 from tokshard.dataset.workdir import is_sealed
 from tokshard.errors import IntegrityError, OutputExistsError
@@ -24,6 +26,13 @@ class DiscardedWork(Document):
     removed: tuple[str, ...]
     units: Count
     size_bytes: Count
+
+    def sections(self) -> list[Section]:
+        """Return what was removed for people."""
+        if not self.removed:
+            return [Section("", ["nothing to remove: no unfinished work"])]
+        work = f"{counted(self.units, 'finished unit')} ({size(self.size_bytes)}) removed"
+        return [Section("", [*(f"removed: {path}" for path in self.removed), work])]
 
 
 def discard_work(options: TokenizeOptions) -> DiscardedWork:

@@ -186,6 +186,7 @@ class TokenizeOptions(EncodingOptions):
             "Accept the options of Megatron's preprocess_data.py, with its defaults and output names.",
             group=RUN,
             excludes=("sample", "limit", "max_tokens", "holdout"),
+            reason="preprocess_data.py has no such option",
         ),
     ] = None
 

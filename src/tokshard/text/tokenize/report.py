@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from tokshard.core.codec import Amount, Count, Document, Positive
+from tokshard.core.formatting import count, counted, duration, size, throughput, tokenizer_name
+from tokshard.core.presentation import Section, labeled, outcome, planned
 from tokshard.dataset.manifest import EncoderRecord, RecordCounts
 from tokshard.dataset.plan import TextInput, TokenizeParameters
 from tokshard.dataset.report import BuildReport, DatasetProduct
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 
 ArrayTaskState = Literal["encoded", "published", "elsewhere", "up-to-date"]
 
@@ -36,6 +41,88 @@ class TokenizeReport(BuildReport):
     units_of_other_options: Count | None = None
     bytes_of_other_options: Count | None = None
 
+    def sections(self, preset: str | None = None) -> list[Section]:
+        """Return what was done, or would be done, for people; ``preset`` is the name of applied rules."""
+        if self.action == "planned":
+            return [self._planned(preset)]
+        outputs, first = self.outputs, self.outputs[0]
+        facts = [*self._record_facts(), ("preset", preset), ("encoder", self._encoder())]
+        if self.units_reused and first.dataset is not None:
+            facts.append(("reused", f"{count(self.units_reused)} of {counted(first.dataset.units, 'unit')}"))
+        if self.bytes_of_other_options:
+            units = counted(self.units_of_other_options or 0, "unit")
+            removed = size(self.bytes_of_other_options)
+            facts.append(("removed", f"{units} of other options or inputs ({removed})"))
+        prefixes = [shlex.quote(output.path_prefix) for output in outputs[:: len(self.options.fields)]]
+        next_steps = [f"tokshard inspect {prefix}" for prefix in prefixes]
+        if self.options.holdout is not None:
+            train, valid = prefixes
+            next_steps.append(f"launch with --train-data-path {train} --valid-data-path {valid}")
+        written = [output.describe() for output in outputs]
+        return [outcome(self.action, written, facts, self._time(), next_steps)]
+
+    def _record_facts(self) -> Iterator[tuple[str, object]]:
+        if self.counts is not None:
+            path = f"{self.outputs[0].path_prefix}.tokshard/rejected.jsonl"
+            rejected = _numbers(self.counts.rejected)
+            yield "rejected", self.counts.rejected_total and f"{rejected} (listed in {path})"
+            yield "excluded", _numbers(self.counts.excluded or {})
+        for output in self.outputs:
+            lost = None if output.dataset is None else output.dataset.unrepresented
+            if lost is not None and lost.count:
+                of_output = f" in {output.path_prefix}" if len(self.outputs) > 1 else ""
+                yield lost.name, f"{lost.describe()}{of_output}"
+
+    def _planned(self, preset: str | None) -> Section:
+        options, tokenizer = self.options, self.outputs[0].tokenizer
+        prefixes = ", ".join(output.path_prefix for output in self.outputs)
+        reason = f" ({self.encoder_reason})" if self.encoder_reason else ""
+        facts = [
+            ("inputs", f"{len(self.inputs or ())}, {size(self.input_bytes)} on disk"),
+            ("outputs", f"{prefixes} ({self.state})"),
+            ("built in", self.local_dir and f"{self.local_dir}, then uploaded"),
+            ("tokenizer", tokenizer and self._tokenizer(tokenizer)),
+            ("subset", options.subset),
+            ("preset", preset),
+            ("encoder", f"{self.chosen_encoder}{reason}, {counted(self.workers or 1, 'worker')}"),
+        ]
+        inputs = []
+        for source in self.inputs or ():
+            packed = "" if source.compression == "none" else f", {source.compression}"
+            length = "stream" if source.size_bytes is None else size(source.size_bytes)
+            inputs.append(f"{source.path} ({source.format}{packed}, {length})")
+        return planned(facts, inputs, self.messages or ())
+
+    def _tokenizer(self, tokenizer: TokenizerIdentity) -> str:
+        name, tokens = tokenizer_name(tokenizer), counted(tokenizer.vocab_size, "token")
+        return f"{name}, {tokens}, {self.options.dtype}, EOD token {self.options.eod_id}"
+
+    def _time(self) -> str:
+        # An earlier run may have encoded a part of the text: it counts for no rate.
+        if not self.encoded_bytes:
+            return duration(self.seconds)
+        text = f"{size(self.encoded_bytes)} of text{' encoded by this run' if self.units_reused else ''}"
+        return (
+            f"{text} in {throughput(self.seconds, self.encoded_bytes, self.encoded_tokens or 0, ' of text')}"
+        )
+
+    def _encoder(self) -> str:
+        encoder, reason = self.encoder, self.encoder_reason
+        if encoder is None:
+            return self.chosen_encoder
+        names = [name for name in ("fast", "reference") if encoder.documents.get(name)]
+        text = " and ".join(names) or "none, there are no documents"
+        if encoder.compared:
+            checked = counted(encoder.compared, "document")
+            text += f", {checked} checked against the reference encoder, all equal"
+        if encoder.uncompared:
+            text += f", {counted(encoder.uncompared, 'document')} above 1 MB not checked"
+        return text + (f" ({reason})" if reason else "")
+
+
+def _numbers(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{count(number)} {code}" for code, number in sorted(numbers.items()))
+
 
 @dataclass(frozen=True, slots=True)
 class ArrayTaskReport(Document):
@@ -59,3 +146,22 @@ class ArrayTaskReport(Document):
     tokens: Count
     result: TokenizeReport | None
     seconds: Amount
+
+    def sections(self, *, is_locked: bool = True) -> list[Section]:
+        """Return what the task did for people; ``is_locked`` if tasks see each other's locks."""
+        name = f"task {self.task} of {self.tasks}"
+        facts: list[tuple[str, object]] = []
+        if self.state == "elsewhere":
+            facts.append((name, f"nothing to do, {self.holder} completes the output"))
+        if self.state in {"encoded", "published"}:
+            units, documents = counted(self.units, "unit"), counted(self.documents, "document")
+            facts.append((name, f"{units} encoded, {documents}, {counted(self.tokens, 'token')}"))
+            facts.append(("reused", self.units_reused and counted(self.units_reused, "unit")))
+        if self.state == "encoded":
+            facts.append(("time", duration(self.seconds)))
+            last = (
+                "the last task to end assembles the output; or" if is_locked else "when all tasks have ended,"
+            )
+            facts.append(("next", f"{last} run this command with --finish"))
+        result = [] if self.result is None else self.result.sections()
+        return [Section("", [*labeled(facts), *(block for section in result for block in section.blocks)])]
