@@ -15,7 +15,7 @@ from typing import Any
 
 import tokshard
 from tokshard import _TOPICS, errors, loader
-from tokshard.core.options import Options, declared_options
+from tokshard.core.options import Options, declared_options, ordered_fields
 from tokshard.loader import torch
 
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Warns", "Raises", "Example", "Examples", "Note")
@@ -157,15 +157,16 @@ class PlainTypes(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.AST:
         """Replace the name of an annotated type."""
         alias = resolved(self.cls, node.id)
-        if typing.get_origin(alias) is not typing.Annotated:
+        kind = alias.__origin__ if typing.get_origin(alias) is typing.Annotated else alias
+        if kind is alias and typing.get_origin(alias) is not typing.Literal:
             return node
-        text = re.sub(r"\b(?:\w+\.)+(?=\w)", "", inspect.formatannotation(alias.__origin__))
+        text = re.sub(r"\b(?:[a-z]\w*\.)+(?=\w)", "", inspect.formatannotation(kind))
         return ast.parse(text, mode="eval").body
 
 
 def fields_of(cls: type) -> Iterator[tuple[str, str]]:
     """Yield the source of each field, with its plain type and its default, and the field's name."""
-    for field in dataclasses.fields(cls):
+    for field in ordered_fields(cls) if issubclass(cls, Options) else dataclasses.fields(cls):
         kind = PlainTypes(cls).visit(ast.parse(str(field.type), mode="eval").body)
         text = f"{field.name}: {ast.unparse(kind)}"
         if field.default is not dataclasses.MISSING:

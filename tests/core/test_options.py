@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import pytest
 
 from tokshard.core.codec import Positive
+from tokshard.core.option_values import parse_bytes, parse_pair
 from tokshard.core.options import Option, Options, Path, Paths, declared_options, recorded
 from tokshard.errors import UsageError
 
@@ -24,6 +25,8 @@ class Example(Options):
     check: Annotated[bool, Option("Check first.")] = True
     fast: Annotated[bool, Option("Be fast.", excludes=("check=True", "limit"))] = False
     lengths: Annotated[tuple[Positive, ...], Option("Cut.", name="--length")] = ()
+    memory: Annotated[Positive | None, Option("Use SIZE.", parse=parse_bytes)] = None
+    moved: Annotated[tuple[tuple[str, str], ...], Option("Move.", parse=parse_pair("A=B", "x=y"))] = ()
 
 
 def test_values_are_normalized_and_classes_are_keyword_only():
@@ -31,6 +34,8 @@ def test_values_are_normalized_and_classes_are_keyword_only():
     assert (made.inputs, made.output, made.lengths) == (("a", "b"), "out", (1, 2))
     assert Example(inputs="a").inputs == ("a",)
     assert replace(made, inputs=SystemPath("c")).inputs == ("c",)
+    parsed = Example(inputs="a", memory="2MiB", moved=["a=b", ("c", "d")])
+    assert (parsed.memory, parsed.moved) == (2 << 20, (("a", "b"), ("c", "d")))
     with pytest.raises(TypeError):
         Example("a")
 
@@ -43,6 +48,8 @@ def test_values_are_normalized_and_classes_are_keyword_only():
         ({"limit": "3"}, "--limit must be an integer, got '3'", None),
         ({"lengths": [4, 0]}, "--length must be at least 1, got 0", None),
         ({"inputs": 7}, "INPUT must be a string, got 7", None),
+        ({"memory": "much"}, "--memory must be a size such as 64MB, 16MiB or 1000000, got 'much'", None),
+        ({"moved": "a"}, "--moved must be A=B such as x=y, got 'a'", None),
         (
             {"limit": 3},
             "--limit requires --mode move or --output",

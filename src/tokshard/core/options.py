@@ -51,8 +51,8 @@ class Option:
         group: The title in the help under which it is listed.
         default: The words for the default, if the default value does not tell. A switch with words, with
             the default True or with None has two names: ``--x`` and ``--no-x``.
-        parse: Returns the value that a word means, or raises ValueError. For a ``tuple[X, ...]`` it returns
-            an item; by default the type decides.
+        parse: Returns the value that a word means, or raises ValueError, on the command line and in the API;
+            by default the type decides. For a ``tuple[X, ...]`` it returns an item.
         is_argument: Whether the field holds the arguments of the command, which have no name.
         is_list: Whether one word holds all items of a tuple; otherwise the option is repeated.
         is_rare: Whether only ``--help-all`` lists it.
@@ -129,10 +129,20 @@ class Declared:
         return [word for text in texts for word in (self.name, text)]
 
     def normalized(self, value: Any) -> Any:
-        """Return a valid value: paths are strings, and several values are a tuple."""
+        """Return a valid value: paths are strings, words are parsed, and several values are a tuple."""
         if self.items is None and value is not None:
-            value = several(value)
-        return self.check(os.fspath(value) if isinstance(value, os.PathLike) else value, self.name)
+            value = tuple(map(self._parsed, several(value)))
+        return self.check(self._parsed(value), self.name)
+
+    def _parsed(self, value: Any) -> Any:
+        if isinstance(value, os.PathLike):
+            return os.fspath(value)
+        if self.option.parse is None or not isinstance(value, str):
+            return value
+        try:
+            return self.option.parse(value)
+        except ValueError as error:
+            raise UsageError(f"{self.name} {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
