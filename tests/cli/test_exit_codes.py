@@ -275,7 +275,11 @@ WRONG = {
         "--max-epochs must be a number such as 1 or 0.5, got 'x'",
         "run `tokshard blend --help` for its options",
     ),
-    "missing option": (("shard-plan", "mix", "--json"), "--output is required", "pass --output DIR"),
+    "missing option": (
+        ("shard-plan", "mix", "--json"),
+        "--output is required",
+        "pass --output DIR to write the plan to this directory",
+    ),
     "missing argument": (
         ("merge", "--json", "-o", "new"),
         "INPUT is required",

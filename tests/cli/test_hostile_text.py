@@ -90,6 +90,8 @@ RUNS = [
     ("shard-plan", f"{NAME}b", "--data-parallel", 2, "-o", f"{NAME}p"),
     ("shard-plan", TEXT, "--data-parallel", 2, "-o", "x"),
     ("inspect", f"{NAME}p"),
+    ("replan", f"{NAME}p", "--consumed-samples", 2, "-o", f"{NAME}q"),
+    ("replan", TEXT, "--consumed-samples", 2, "-o", "x"),
     ("diff", f"{NAME}b", f"{NAME}b"),
     ("diff", TEXT, TEXT),
     ("doctor", f"pretrain_gpt.py --data-path {NAME!r} --{NAME} --tokenizer-model '{NAME}' --seq-length 16"),

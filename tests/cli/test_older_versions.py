@@ -98,7 +98,7 @@ def test_a_dataset_opens_as_one_without_a_manifest_with_one_note(place, command,
     age(*(f"data/{name}.tokshard/manifest.json" for name in ("stories", "manuals")))
     done = installed(*command.split())
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
-    assert notes(done) == [manifest_note(name) for name in datasets]
+    assert notes(done) == [manifest_note(name) for name in sorted(datasets)]
     assert tree("data") == before
 
 

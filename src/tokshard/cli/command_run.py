@@ -87,5 +87,5 @@ def _notes_shown(*, quiet: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            for note in () if quiet else notes.values():
+            for note in () if quiet else sorted(notes.values()):  # threads find them in any order
                 rendering.tell(f"note: {note}")
