@@ -25,7 +25,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 
@@ -109,6 +109,26 @@ def optimal_dtype(vocab_size: int | None) -> np.dtype[Any]:
     if vocab_size is not None and vocab_size < UINT16_VOCABULARY_LIMIT:
         return DTYPES[8]
     return DTYPES[4]
+
+
+def choose_dtype(vocab_size: int, max_token_id: int, choice: str = "auto") -> Literal["uint16", "int32"]:
+    """Return the dtype of tokens, ``"uint16"`` or ``"int32"``.
+
+    ``"auto"`` is Megatron's rule, except that ids which do not fit uint16 (a vocabulary with gaps) get int32,
+    where Megatron's writer would fail.
+
+    Raises:
+        UsageError: The dtype asked for cannot hold the ids.
+    """
+    fits = max_token_id < 2**16
+    if choice == "uint16" and not fits:
+        raise UsageError(
+            f"--dtype uint16 cannot hold the token id {max_token_id} of this tokenizer",
+            hint="use --dtype auto",
+        )
+    if choice == "auto":
+        choice = optimal_dtype(vocab_size).name if fits else "int32"
+    return "uint16" if choice == "uint16" else "int32"
 
 
 def require_integers(dtype: np.dtype[Any], path_prefix: str) -> None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from tokshard.core.codec import Count, Document, Share
 from tokshard.core.lengths import LengthSummary
 from tokshard.dataset.fingerprint import unchanged
+from tokshard.dataset.layout import choose_dtype
 from tokshard.dataset.manifest import Manifest, check_sizes, read_manifest
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
 from tokshard.errors import TokenizerMismatchError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
-from tokshard.text.tokenize.job import choose_dtype
 from tokshard.text.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.text.tokenizer.encoders import decode, fast_encoder_refusal
 from tokshard.text.tokenizer.recorded import recorded_tokenizer
@@ -190,7 +190,7 @@ def inspect_tokenizer(argument: str) -> TokenizerSummary:
     return TokenizerSummary(
         argument=argument,
         identity=tokenizer.identity,
-        dtype=choose_dtype(tokenizer),
+        dtype=choose_dtype(tokenizer.vocab_size, tokenizer.max_token_id),
         eod_token=tokenizer.eod_token,
         eod_id=tokenizer.eod_id,
         max_token_id=tokenizer.max_token_id,

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal
 
 from tokshard.core.codec import encode
 from tokshard.core.json_text import dump_json
 from tokshard.core.options import recorded
 from tokshard.dataset.build_run import BuildSpec
 from tokshard.dataset.delivery import Delivery, delivery_to
-from tokshard.dataset.layout import optimal_dtype
+from tokshard.dataset.layout import choose_dtype
 from tokshard.dataset.plan import BuildPlan, HubDatasetRecord, TokenizeParameters
 from tokshard.dataset.workdir import WorkDirectory, plan_in, remove_temporary_files
 from tokshard.errors import IntegrityError, UsageError
@@ -26,7 +25,7 @@ from tokshard.text.corpus.selection import RecordSelection
 from tokshard.text.tokenize.assembly import ErrorPolicy, read_assembled
 from tokshard.text.tokenize.choice import EncoderDecision, EncodingChoice, choose_encoding
 from tokshard.text.tokenize.encoder import EncodingSpec
-from tokshard.text.tokenize.options import DtypeChoice, TokenizeOptions
+from tokshard.text.tokenize.options import TokenizeOptions
 from tokshard.text.tokenize.part import PartReader, UnitKey, part_headers
 from tokshard.text.tokenize.reuse import (
     ALL_ENCODERS,
@@ -277,7 +276,7 @@ def prepare_job(
         TokenizeParameters,
         options,
         eod_id=tokenizer.eod_id,
-        dtype=choose_dtype(tokenizer, options.dtype),
+        dtype=choose_dtype(tokenizer.vocab_size, tokenizer.max_token_id, options.dtype),
         max_document_bytes=choice.max_document_bytes,
     )
     return TokenizeJob(
@@ -303,26 +302,6 @@ def make_plan(files: Sequence[CorpusFile], tokenizer: Tokenizer, parameters: Tok
             hint="make several datasets and merge them: tokshard merge A B -o OUT",
         )
     return BuildPlan(inputs=inputs, tokenizer=tokenizer.identity, options=parameters)
-
-
-def choose_dtype(tokenizer: Tokenizer, choice: DtypeChoice = "auto") -> Literal["uint16", "int32"]:
-    """Return the dtype of the tokens.
-
-    Megatron's rule for ``auto``, except that ids which do not fit uint16 (a vocabulary with gaps) get
-    int32, where Megatron's writer would fail.
-
-    Raises:
-        UsageError: The dtype asked for cannot hold the tokenizer's ids.
-    """
-    fits = tokenizer.max_token_id < 2**16
-    if choice == "uint16" and not fits:
-        raise UsageError(
-            f"--dtype uint16 cannot hold the token id {tokenizer.max_token_id} of this tokenizer",
-            hint="use --dtype auto",
-        )
-    if choice != "auto":
-        return choice
-    return "uint16" if fits and optimal_dtype(tokenizer.vocab_size).name == "uint16" else "int32"
 
 
 def _refuse_inputs_among_outputs(files: Sequence[CorpusFile], prefixes: Sequence[str]) -> None:

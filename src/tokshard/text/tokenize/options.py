@@ -18,7 +18,6 @@ from tokshard.storage.remote import hub
 from tokshard.text.corpus.fields import FieldNames, FieldPath
 from tokshard.text.tokenizer.tiktoken_files import TOKENIZER, TikTokenizerSettings
 
-DtypeChoice = Literal["auto", "uint16", "int32"]
 _ERRORS = "Bad records"
 _rare_text = partial(Option, group=TEXT, is_rare=True)
 _rare_tokenizer = partial(Option, group=TOKENIZER, is_rare=True)
@@ -124,7 +123,7 @@ class TokenizeOptions(EncodingOptions):
         Option("Choose the encoder; both write the same tokens.", group=TOKENIZER),
     ] = "auto"
     dtype: Annotated[
-        DtypeChoice,
+        Literal["auto", "uint16", "int32"],
         _rare_tokenizer(
             "Store tokens as this type; auto is Megatron's choice, by the size of the vocabulary."
         ),
