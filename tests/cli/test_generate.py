@@ -36,6 +36,9 @@ class Outer(Options):
     eod: Annotated[bool | None, Option("End documents.", default="as recorded")] = None
     rampup: Annotated[tuple[int, int, int] | None, Option("Grow.", metavar="A B C")] = None
     lengths: Annotated[tuple[Positive, ...], Option("Cut.", name="--length")] = ()
+    stages: Annotated[
+        tuple[int, ...] | None, Option("Cut.", is_list=True, parse=lambda text: tuple(map(int, text.split())))
+    ] = None
     moved: Annotated[
         tuple[tuple[str, str], ...], Option("Move.", parse=parse_pair("OLD=NEW", "a=b"), metavar="OLD=NEW")
     ] = ()
@@ -88,13 +91,20 @@ def test_words_become_fields():
 
 def test_what_is_not_given_has_the_default_of_the_class():
     assert call(at_once, "a", "-o", "b")["options"] == Outer(inputs="a", output="b")
-    found = call(given, "a", "-o", "b", "--memory", "1MiB", "--depth", "2", "--dry-run", "--json")
+    found = call(given, "a", "-o", "b", "--depth", "2", "--dry-run", "--json")
     assert found["options"].values == {"inputs": ("a",), "output": "b", "depth": 2}
     assert found["options"].make(check=False) == Outer(
         inputs="a", output="b", check=False, inner=Inner(depth=2)
     )
     assert found["planned"].dry_run
     assert found["run"].as_json
+
+
+def test_what_is_passed_is_given_if_it_is_the_default_or_empty():
+    words = ("--memory", "1MiB", "--check", "--stages", "")
+    values = call(given, "a", "-o", "b", *words)["options"].values
+    assert values == {"inputs": ("a",), "output": "b", "memory": 1 << 20, "check": True, "stages": ()}
+    assert call(at_once, "a", "-o", "b", *words)["options"].stages == ()
 
 
 @pytest.mark.parametrize(

@@ -144,3 +144,14 @@ def test_validation_follows_a_new_batch_size(here):
     done = run("replan", "four", *words)
     assert done.returncode == 0, done.stderr
     assert read_plan("three").streams["valid"].assignment.schedule.text == "6"
+
+
+def test_no_stages_replace_those_of_the_plan(here):
+    stages = ("--pipeline-parallel", 2, "--mtp-stages", 1)
+    staged = run("shard-plan", "mix", "--data-parallel", 2, *stages, "-o", "staged")
+    assert staged.returncode == 0, staged.stderr
+    call = ("replan", "staged", "--consumed-samples", 40, "--pipeline-parallel", 1, "-o", "plan2")
+    assert "stages of multi-token prediction must be from 0 to 0, got 1" in run(*call).stderr
+    done = run(*call, "--mtp-stages", "")
+    assert done.returncode == 0, done.stderr
+    assert read_plan("plan2").topology.mtp_stages == ()

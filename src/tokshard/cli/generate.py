@@ -33,7 +33,7 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {int: parse_count, float: parse_numb
 
 @dataclass(frozen=True)
 class Given(Generic[OptionsT]):
-    """The options of a class that were given, for commands that add their own.
+    """The options of a class that were passed, for commands that add their own.
 
     Attributes:
         kind: The class.
@@ -74,7 +74,12 @@ def command(name: str, function: Callable[..., None], settings: Mapping[str, Any
     declared = {found.field: found for kind in kinds.values() for found in _all_declared(_class_of(kind))}
 
     def call(**words: Any) -> None:
-        values = {field: value for field, value in words.items() if value not in (None, (), [])}
+        # An option that was not passed is None, or empty where it can be repeated.
+        values = {
+            field: value
+            for field, value in words.items()
+            if value is not None and (value != () or declared[field].items == 1)
+        }
         messages = _made(CommandRun, values, name)
         with messages.reported():
             function(**{each: _argument(kind, values, messages, name) for each, kind in kinds.items()})
@@ -109,9 +114,8 @@ def _argument(kind: Any, values: Mapping[str, Any], messages: CommandRun, comman
         return messages
     if get_origin(kind) is not Given:
         return _made(kind, values, command)
-    own = Given(_class_of(kind), {}, command).declared
-    given = {name: value for name, value in values.items() if name in own and value != own[name].default}
-    return Given(_class_of(kind), given, command)
+    own = {found.field for found in _all_declared(_class_of(kind))}
+    return Given(_class_of(kind), {name: values[name] for name in values if name in own}, command)
 
 
 def _made(cls: type[OptionsT], values: Mapping[str, Any], command: str) -> OptionsT:
@@ -129,8 +133,7 @@ def _made(cls: type[OptionsT], values: Mapping[str, Any], command: str) -> Optio
 def _parameter(found: Declared) -> TyperArgument | TyperOption:
     """Return the parameter of the command line that a field declares."""
     option, choices = found.option, found.choices
-    default = found.default if found.kind is bool else None
-    shown: dict[str, Any] = {"help": option.help, "hidden": option.is_hidden, "default": default}
+    shown: dict[str, Any] = {"help": option.help, "hidden": option.is_hidden}
     if found.kind is not bool:
         shown["type"] = _Word(option.parse or _PARSERS.get(found.kind, str))
         shown["nargs"] = -1 if option.is_argument and found.items is None else found.items or 1
@@ -138,7 +141,7 @@ def _parameter(found: Declared) -> TyperArgument | TyperOption:
     if option.is_argument:
         return TyperArgument(param_decls=[found.field], metavar=option.metavar or found.name, **shown)
     names = [found.field, found.name, *option.aliases]
-    if found.kind is bool and (default is True or found.is_optional or option.default):
+    if found.kind is bool and (found.default is True or found.is_optional or option.default):
         names[1] += f"/--no-{found.name[2:]}"
     metavar = option.metavar or "|".join(choices) or ("TEXT" if found.kind is str else "N")
     if len(found.name) + len(metavar) > _LONGEST_METAVAR and choices:
@@ -148,7 +151,7 @@ def _parameter(found: Declared) -> TyperArgument | TyperOption:
         is_flag=found.kind is bool,
         multiple=found.items is None,
         metavar=metavar,
-        show_default=option.default or _words(found.default),
+        show_default=option.default or _words(found),
         rich_help_panel=option.group,
         autocompletion=lambda _, __, start: [word for word in choices if word.startswith(start)],
         **shown,
@@ -171,7 +174,10 @@ class _Word:
             raise typer.BadParameter(str(error)) from None
 
 
-def _words(default: Any) -> str | bool:
-    if isinstance(default, bool) or default in (None, dataclasses.MISSING, ()):
-        return default is True
-    return ",".join(map(str, default)) if isinstance(default, tuple) else f"{default}"
+def _words(found: Declared) -> str | bool:
+    default = found.default
+    if default is True:
+        return found.name
+    if default is False or default in (None, dataclasses.MISSING, ()):
+        return False
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)

@@ -139,24 +139,11 @@ def _row(option: Any, *, aliases: bool) -> tuple[str, str]:
     sentences = [option.help]
     if option.multiple:
         sentences.append("Can be repeated.")
-    if (default := _default(option)) is not None:
-        sentences.append(f"[default: {default}]")
+    if isinstance(option.show_default, str):
+        sentences.append(f"[default: {option.show_default}]")
     if aliases and others:
         sentences.append(f"[alias: {', '.join(others)}]")
     return names, " ".join(sentences)
-
-
-def _default(option: Any) -> str | None:
-    if option.required:
-        return None
-    if isinstance(option.show_default, str):
-        return option.show_default
-    if option.default is None or not option.show_default:
-        return None
-    if option.is_flag:
-        pair = (*option.opts[:1], *option.secondary_opts[:1])
-        return None if len(pair) == 1 else pair[0 if option.default else 1]
-    return str(option.default)
 
 
 class _Writer:
