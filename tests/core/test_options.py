@@ -27,6 +27,7 @@ class Example(Options):
     lengths: Annotated[tuple[Positive, ...], Option("Cut.", name="--length")] = ()
     memory: Annotated[Positive | None, Option("Use SIZE.", parse=parse_bytes)] = None
     moved: Annotated[tuple[tuple[str, str], ...], Option("Move.", parse=parse_pair("A=B", "x=y"))] = ()
+    names: Annotated[tuple[str, ...], Option("Use.", is_argument=True, metavar="[[WEIGHT] NAME...]")] = ()
 
 
 def test_values_are_normalized_and_classes_are_keyword_only():
@@ -46,7 +47,10 @@ def test_values_are_normalized_and_classes_are_keyword_only():
         ({"mode": "link"}, "--mode must be one of copy, move, got 'link'", None),
         ({"limit": 0}, "--limit must be at least 1, got 0", None),
         ({"limit": "3"}, "--limit must be an integer, got '3'", None),
+        ({"limit": [3]}, "--limit must be an integer, got [3]", None),
         ({"lengths": [4, 0]}, "--length must be at least 1, got 0", None),
+        ({"moved": [("a", 3)]}, "--moved must be a string, got 3", None),
+        ({"names": [3]}, "WEIGHT NAME must be a string, got 3", None),
         ({"inputs": 7}, "INPUT must be a string, got 7", None),
         ({"memory": "much"}, "--memory must be a size such as 64MB, 16MiB or 1000000, got 'much'", None),
         ({"moved": "a"}, "--moved must be A=B such as x=y, got 'a'", None),

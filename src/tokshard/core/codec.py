@@ -183,7 +183,9 @@ def checker(hint: Any) -> Reader:
         try:
             return read(value, name)
         except _Mismatch as mismatch:
-            raise UsageError(re.sub(r"\[[0-9]+\]", "", str(mismatch), count=1)) from mismatch
+            # The command line has no names for the positions in an array.
+            field, problem = mismatch.field, str(mismatch)[len(mismatch.field) :]
+            raise UsageError(re.sub(r"\[[0-9]+\]", "", field) + problem) from mismatch
 
     return check
 

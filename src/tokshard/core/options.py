@@ -20,6 +20,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
@@ -118,7 +119,7 @@ class Declared:
     def name(self) -> str:
         """Its name on the command line: ``--limit``, or that of an argument."""
         if self.option.is_argument:
-            return (self.option.metavar or self.field.upper()).removesuffix("...").strip("[]")
+            return re.sub(r"[\[\].]", "", self.option.metavar or self.field.upper())
         return self.option.name or f"--{self.field.replace('_', '-')}"
 
     def words(self, value: Any) -> list[str]:
