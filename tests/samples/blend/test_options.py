@@ -4,6 +4,7 @@ from support.blends import write_sources
 from tokshard.errors import UsageError
 from tokshard.samples.blend.emission import emit_megatron
 from tokshard.samples.blend.options import BlendOptions
+from tokshard.samples.blend.recipe_files import parse_words
 from tokshard.samples.index.description import GPTDatasetDescription
 from tokshard.samples.index.options import NamingOptions
 from tokshard.samples.index.sizes import Sizes, TrainingOptions
@@ -44,9 +45,16 @@ def test_sizes_are_given_in_one_way(tmp_path):
         BlendOptions(sources=("a",), num_samples=Sizes(1, 0, 0), training=training)
 
 
-@pytest.mark.parametrize("given", [{}, {"sources": ("a",), "train": "b"}])
-def test_the_mixture_is_given_in_one_way(given):
-    with pytest.raises(UsageError, match=r"a mixture is required|the arguments cannot be used with --train"):
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "a mixture is required"),
+        ({"sources": ("a",), "train": "b"}, "the arguments cannot be used with --train"),
+        ({"sources": ("a",), "recipe": parse_words(["b"])}, "the arguments cannot be used with recipe"),
+    ],
+)
+def test_the_mixture_is_given_in_one_way(given, message):
+    with pytest.raises(UsageError, match=message):
         BlendOptions(**given)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from tokshard.core import megatron_defaults
 from tokshard.core.codec import Count, Positive, Record
-from tokshard.core.options import RUN, Option, Options, Path
+from tokshard.core.options import Force, Option, Path
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
 from tokshard.samples.blend.recipe import BlendRecipe, Epochs, Mixture, Unit, prefixes
@@ -94,8 +94,19 @@ class BuilderConfig(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixtureOptions(Options):
-    """Options about the mixture of a blend, which is given in one way, and the blend's place."""
+class BlendOptions(IndexingOptions):
+    """Options of :func:`tokshard.blend`.
+
+    The mixture is given in one way: by ``sources``, by one of Megatron's files, by words for each split, or
+    as a ``recipe``. What no option gives is taken from the recipe file, then from ``naming.like``, then from
+    Megatron. A dry run needs no ``output``.
+
+    Attributes:
+        recipe: The mixture as an object.
+
+    Raises:
+        UsageError: Options contradict each other, or a value is out of range.
+    """
 
     sources: Annotated[
         tuple[str, ...],
@@ -193,26 +204,7 @@ class MixtureOptions(Options):
             is_rare=True,
         ),
     ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlendOptions(IndexingOptions, MixtureOptions):
-    """Options of :func:`tokshard.blend`.
-
-    The mixture is given in one way: by ``sources``, by one of Megatron's files, by words for each split, or
-    as a ``recipe``. What no option gives is taken from the recipe file, then from ``naming.like``, then from
-    Megatron. A dry run needs no ``output``.
-
-    Attributes:
-        recipe: The mixture as an object.
-
-    Raises:
-        UsageError: Options contradict each other, or a value is out of range.
-    """
-
-    force: Annotated[bool, Option("Replace another blend at the output.", group=RUN, with_launch=True)] = (
-        False
-    )
+    force: Force = False
     recipe: BlendRecipe | None = None
 
     def _validate(self) -> None:
@@ -220,7 +212,8 @@ class BlendOptions(IndexingOptions, MixtureOptions):
             raise UsageError(f"--num-samples cannot be used with {words[0]}", hint="leave out one of them")
         super()._validate()
         ways = {
-            "the arguments": self.sources or self.recipe,
+            "the arguments": bool(self.sources),
+            "recipe": self.recipe is not None,
             "--data-args-path": self.data_args_path is not None,
             "--per-split-data-args-path": self.per_split_data_args_path is not None,
             "--train, --valid, --test": any(words is not None for words in self._separate),
