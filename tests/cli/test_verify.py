@@ -124,7 +124,12 @@ def test_adopting_from_the_command_line(tmp_path):
             "--level must be one of structure, digest, deep, got 'shallow'",
         ),
         (["data/web", "--subset", "0%"], 2, "--subset must be above 0% and at most 100%"),
-        (["data/web", "--subset", "5"], 2, "--subset must be a percentage such as 5%, got '5'"),
+        (
+            ["data/web", "--subset", "5"],
+            2,
+            "--subset must be above 0% and at most 100% of the data, got 500%",
+        ),
+        (["data/web", "--subset", "x"], 2, "--subset must be a percentage or a fraction such as 1% or 0.01"),
         (["a.jsonl"], 3, "cannot verify a.jsonl: it is not a tokshard product"),
         (["data/web", "--tokenizer", "a.jsonl"], 3, "a.jsonl"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from fractions import Fraction
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -82,7 +81,7 @@ def parse_share(text: str) -> float:
         (0.001, 0.001)
     """
     if percent := _PERCENT.fullmatch(text):
-        return float(Fraction(percent[1]) / 100)
+        return float(f"{percent[1]}e-2")
     if fraction := _FRACTION.fullmatch(text):
         return float(fraction[1])
     raise ValueError(f"must be a percentage or a fraction such as 1% or 0.01, got {text!r}")

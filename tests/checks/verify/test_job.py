@@ -25,7 +25,8 @@ from tokshard.checks.commands.inspect import inspect
 from tokshard.checks.commands.verify import verify
 from tokshard.checks.inspect.options import InspectOptions
 from tokshard.checks.verify.context import CountingRunner, attempt, spread_evenly
-from tokshard.checks.verify.options import VerifyOptions, parse_percent
+from tokshard.checks.verify.options import VerifyOptions
+from tokshard.core.option_values import parse_share
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import InputError, StorageError, UsageError
 from tokshard.ranks.discovery import RequestedSamples, open_sources
@@ -63,10 +64,12 @@ def test_a_share_names_as_many_pieces_as_it_says_evenly(count, share):
         assert max(gaps) - min(gaps) <= 1
 
 
-@pytest.mark.parametrize("text", ["", "5", "0%", "101%", "-1%", "5%%", "nan%", "1e1%", "0.0000001%"])
+@pytest.mark.parametrize(
+    "text", ["", "5", "0%", "101%", "-1%", "5%%", "nan%", "1e1%", "0.0000001%", f"{10**400}%"]
+)
 def test_no_share_is_refused(text):
-    with pytest.raises((UsageError, ValueError), match=r"percentage|at most 100% of the data, got"):
-        VerifyOptions(path="data", subset=parse_percent(text))
+    with pytest.raises((UsageError, ValueError), match=r"percentage|at most 100% of the data, got|finite"):
+        VerifyOptions(path="data", subset=parse_share(text))
 
 
 def test_a_subset_finds_what_lies_in_it_and_nothing_else(tmp_path):
@@ -89,9 +92,9 @@ def test_a_subset_finds_what_lies_in_it_and_nothing_else(tmp_path):
     assert 7 * len(found) == pytest.approx(counts["bytes_checked"], rel=0.2)
 
 
-@pytest.mark.parametrize("subset", [0, -0.1, 1.01])
+@pytest.mark.parametrize("subset", [0, 1e-9, -0.1, 1.01])
 def test_a_subset_is_a_share(tmp_path, subset):
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match="--subset must be above 0% and at most 100% of the data, got"):
         verify(VerifyOptions(path=bad_datasets.sound(tmp_path), subset=subset))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Literal, get_args
 
 from tokshard.core.codec import Positive
+from tokshard.core.option_values import parse_share
 from tokshard.core.options import Option, Options, Path
 from tokshard.errors import UsageError
 from tokshard.storage.lock import Lock
@@ -17,24 +17,8 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 """Each level includes those before it. ``"structure"``: sizes, headers, counts, all entries of indexes.
 ``"digest"``: every byte, against the recorded digests. ``"deep"``: the content."""
 
-_PERCENT = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%\s*")
 # Above that of any percentage: shares are exact, though floats are not.
 _MOST_DENOMINATOR = 10**8
-
-
-def parse_percent(text: str) -> float:
-    """Return the share that a percentage means.
-
-    Raises:
-        ValueError: It is not a percentage.
-
-    Example:
-        >>> parse_percent("12.5%")
-        0.125
-    """
-    if (found := _PERCENT.fullmatch(text)) is None:
-        raise ValueError(f"must be a percentage such as 5%, got {text!r}")
-    return float(Fraction(found[1]) / 100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +51,9 @@ class VerifyOptions(Options):
     subset: Annotated[
         float | None,
         Option(
-            "Check digests of a fixed subset of the data, for example 5%.",
+            "Check digests of a fixed subset of the data, such as 5% or 0.05.",
             metavar="PERCENT",
-            parse=parse_percent,
+            parse=parse_share,
         ),
     ] = None
     tokenizer: Annotated[
@@ -91,9 +75,10 @@ class VerifyOptions(Options):
     lock: Lock = "flock"
 
     def _validate(self) -> None:
-        if self.subset is not None and not 0 < self.subset <= 1:
+        share = self.share
+        if share is not None and not 0 < share <= 1:
             raise UsageError(
-                f"--subset must be above 0% and at most 100% of the data, got {100 * self.subset:g}%",
+                f"--subset must be above 0% and at most 100% of the data, got {float(100 * share):g}%",
                 hint="pass a percentage, for example --subset 5%",
             )
 
