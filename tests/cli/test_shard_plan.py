@@ -278,7 +278,7 @@ def test_a_rank_a_step_a_sample_and_a_shard_are_inspected(mixture, tmp_path):
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        (["--sample", 3, "--rank", 1], "leave out --rank"),
+        (["--sample", 3, "--rank", 1], "--rank cannot be used with --sample"),
         (["--step", 3, "--index", 1], "--step cannot be used with --index"),
         (["--step", 3], "the rank is required"),
         (["--rank", 1, "--epoch", 0], "--epoch requires"),

@@ -103,14 +103,14 @@ class Product:
     Attributes:
         kind: The kind, as :func:`~tokshard.dataset.products.kind_of` names it.
         noun: The kind in messages.
-        questions: The options of inspect that show a part of such a product.
+        inspected_as: The kind of products whose parts inspect shows; None if it has none.
         compared_as: The kind of products that diff compares it with; None if it cannot be compared.
         file: The file that is the same for all paths of one product.
     """
 
     kind: ClassVar[Kind]
     noun: ClassVar[str]
-    questions: ClassVar[frozenset[str]] = frozenset()
+    inspected_as: ClassVar[Kind | None] = None
     compared_as: ClassVar[ComparedKind | None] = None
 
     def __init__(self, path: str) -> None:
@@ -177,7 +177,7 @@ class StoredDataset(Product):
 
     kind = "dataset"
     noun = "indexed dataset"
-    questions = frozenset({"document"})
+    inspected_as = "dataset"
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -367,7 +367,7 @@ class StoredPlan(Product):
 
     kind: ClassVar[Kind] = "plan"
     noun = "shard plan"
-    questions = frozenset({"rank", "step", "index", "sample", "dataset-sample", "epoch", "stream"})
+    inspected_as = "plan"
     compared_as = "plan"
 
     def __init__(self, path: str) -> None:
@@ -398,10 +398,10 @@ class StoredPlan(Product):
                 yield StoredIndex(entry.description_path, prefix)
 
     def summary(self, options: InspectOptions) -> PlanSummary | PlanSampleSummary | RankSummary:
-        return self._part(options) if options.questions else PlanSummary.of(read_plan(self.plan_path))
+        return self._part(options) if options.part_options else PlanSummary.of(read_plan(self.plan_path))
 
     def sections(self, options: InspectOptions, counted_tokens: int | None = None) -> list[Section]:
-        if options.questions:
+        if options.part_options:
             return self._part_sections(options)
         return plan_facts.describe_plan(read_plan(self.plan_path))
 

@@ -11,7 +11,6 @@ from tokshard.checks.verify.options import Level
 from tokshard.cli import rendering
 from tokshard.cli.command_run import CommandRun
 from tokshard.core.options import Option, Options
-from tokshard.errors import UsageError
 
 _PAGE = "HTML page"
 
@@ -28,12 +27,12 @@ class Page(Options):
     ] = None
     verify: Annotated[
         Level | None,
-        Option("With --html: also verify at this level, and list the findings on the page.", group=_PAGE),
+        Option(
+            "With --html: also verify at this level, and list the findings on the page.",
+            group=_PAGE,
+            requires="html",
+        ),
     ] = None
-
-    def _validate(self) -> None:
-        if self.verify is not None and self.html is None:
-            raise UsageError("--verify requires --html", hint="pass --html FILE, or run tokshard verify")
 
 
 def inspect(options: InspectOptions, page: Page, run: CommandRun) -> None:
@@ -51,7 +50,7 @@ def inspect(options: InspectOptions, page: Page, run: CommandRun) -> None:
 
         write_inspection_page(page.html, options, verify=page.verify)
     if run.as_json:
-        run.show(tokshard.inspect(options, progress=run.progress), lambda _: ())
+        run.show(tokshard.inspect(options, progress=run.progress))
     else:
         from tokshard.checks.commands.inspect import describe_path
 

@@ -280,7 +280,7 @@ def test_nothing_but_an_older_page_is_replaced(products, tmp_path):
 
 
 def test_a_page_of_a_part_is_refused(products, tmp_path):
-    with pytest.raises(UsageError, match="whole product, and excludes --rank"):
+    with pytest.raises(UsageError, match="whole product and cannot be used with --rank"):
         write_inspection_page(tmp_path / "x.html", InspectOptions(path=products["plan"], rank=0))
     assert not (tmp_path / "x.html").exists()
 

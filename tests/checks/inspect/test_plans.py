@@ -189,7 +189,7 @@ def test_no_plan_is_both_a_blend_and_a_plan(tmp_path):
     ("questions", "message"),
     [
         ({"step": 1, "sample": 2}, "--step cannot be used with --sample"),
-        ({"rank": 1, "sample": 2}, "--rank cannot be used with --sample, which shows the rank"),
+        ({"rank": 1, "sample": 2}, "--rank cannot be used with --sample"),
         ({"epoch": 1}, "--epoch requires"),
         ({"dataset_sample": "1"}, "must be D:N, got '1'"),
     ],
@@ -205,7 +205,7 @@ def test_options_that_have_no_meaning_for_a_product_are_refused(tmp_path):
         inspect(InspectOptions(path=tmp_path, document=0))
     with pytest.raises(UsageError, match="the rank is required"):
         inspect(InspectOptions(path=tmp_path, stream="valid"))
-    with pytest.raises(UsageError, match="--html shows the whole product, and excludes --stream"):
+    with pytest.raises(UsageError, match="--html shows the whole product and cannot be used with --stream"):
         write_inspection_page(tmp_path / "page.html", InspectOptions(path=tmp_path, stream="valid"))
     Plain("uint16", [[[0, 1, 2]]]).write(tmp_path / "web")
     with pytest.raises(UsageError, match=r"--stream requires a plan, got .*web \(indexed dataset\)"):

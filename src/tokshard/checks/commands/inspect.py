@@ -8,7 +8,7 @@ from tokshard.checks.commands.verify import verify as verify_product
 from tokshard.checks.inspect.frequencies import COUNTED_TOKENS
 from tokshard.checks.inspect.options import InspectOptions
 from tokshard.checks.inspect.page import MARK, page
-from tokshard.checks.products import PRODUCTS, Product, Summary, open_product
+from tokshard.checks.products import Product, Summary, open_product
 from tokshard.checks.verify.options import Level, VerifyOptions
 from tokshard.core.presentation import Section
 from tokshard.core.progress import Progress, reporting
@@ -85,10 +85,10 @@ def write_inspection_page(
         InputError, IntegrityError, StorageError: See :func:`inspect`.
     """
     path, options = os.fspath(path), _options(options)
-    if options.questions:
+    if options.part_options:
+        name = next(iter(options.part_options))
         raise UsageError(
-            f"--html shows the whole product, and excludes --{options.questions[0]}",
-            hint=f"leave out --{options.questions[0]}",
+            f"--html shows the whole product and cannot be used with {name}", hint=f"leave out {name}"
         )
     to_verify = None
     if verify is not None:
@@ -108,10 +108,9 @@ def _options(options: str | os.PathLike[str] | InspectOptions) -> InspectOptions
 def _opened(options: InspectOptions) -> Product:
     path = os.fspath(options.path)
     product = open_product(path)
-    for name in options.questions:
-        if name not in product.questions:
-            kind = next(kind for kind, other in PRODUCTS.items() if name in other.questions)
-            raise UsageError(f"--{name} requires a {kind}, got {path} ({product.noun})")
+    for name, kind in options.part_options.items():
+        if kind != product.inspected_as:
+            raise UsageError(f"{name} requires a {kind}, got {path} ({product.noun})")
     return product
 
 

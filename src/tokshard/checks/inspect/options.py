@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from tokshard.core.options import Option, Options, Path, declared_options
+from tokshard.dataset.products import Kind
 from tokshard.errors import UsageError
 from tokshard.samples.index.splits import TRAIN
 
@@ -43,7 +44,10 @@ class InspectOptions(Options):
     multimodal: Annotated[
         bool, Option("Read a multimodal dataset, whose sequences have modes.", group=_DATASET)
     ] = False
-    rank: Annotated[int | None, Option("Show the samples that rank N reads.", group=_PLAN)] = None
+    rank: Annotated[
+        int | None,
+        Option("Show the samples that rank N reads.", group=_PLAN, excludes=("sample", "dataset_sample")),
+    ] = None
     step: Annotated[
         int | None,
         Option(
@@ -80,23 +84,17 @@ class InspectOptions(Options):
     )
 
     def _validate(self) -> None:
-        for option, value in (("--sample", self.sample), ("--dataset-sample", self.dataset_sample)):
-            if self.rank is not None and value is not None:
-                raise UsageError(
-                    f"--rank cannot be used with {option}, which shows the rank that reads it",
-                    hint="leave out --rank",
-                )
         if self.dataset_sample is not None:
             self.dataset_sample_numbers()
 
     @property
-    def questions(self) -> list[str]:
-        """The options that show a part and not the whole, as the command line names them."""
-        return [
-            found.name.removeprefix("--")
+    def part_options(self) -> dict[str, Kind]:
+        """The given options that show a part of a product, with the kind of products that has such parts."""
+        return {
+            found.name: "plan" if found.option.group == _PLAN else "dataset"
             for name, found in declared_options(InspectOptions).items()
             if (name == "document" or found.option.group == _PLAN) and self.is_given(name)
-        ]
+        }
 
     def dataset_sample_numbers(self) -> tuple[int, int]:
         """Return the number of the dataset and of the sample that ``dataset_sample`` names.
