@@ -117,7 +117,7 @@ def _plan_of(options: ShardPlanOptions, progress: Progress) -> Plan:
     return plan_shards(sources, options, tokenizers)
 
 
-_FROM = "to continue with another world size, run tokshard replan PLAN --consumed-samples N"
+_REPLAN_HINT = "to continue with another world size, run tokshard replan PLAN --consumed-samples N"
 
 
 def plan_shards(
@@ -264,7 +264,7 @@ def _from_the_middle(whole: EpochRange, world: World, options: ShardPlanOptions)
         raise UsageError(
             f"{consumed} consumed samples are not divisible by micro batch size x data-parallel size = "
             f"{world.micro_batch_size} x {world.ranks} = {world.group}",
-            hint=_FROM,
+            hint=_REPLAN_HINT,
         )
     order = whole.order.rest(Intervals.of([(consumed, whole.order.samples)]))
     layout = layout_of(options.stream_mode, order.samples, world, tail=options.tail)

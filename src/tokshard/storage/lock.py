@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from tokshard.core.codec import Count, Record, decode, encode
 from tokshard.core.json_text import parse_json_object
 from tokshard.core.options import RUN, Option
-from tokshard.errors import InputError, IntegrityError, LockedError, StorageError, UsageError
+from tokshard.errors import InputError, IntegrityError, LockedError, StorageError
 from tokshard.storage import syscalls
 from tokshard.storage.reading import open_file, read_at
 
@@ -59,12 +59,6 @@ def lock_mode(mode: LockMode) -> Iterator[None]:
         yield
     finally:
         _mode.reset(token)
-
-
-def check_lock_mode(mode: str) -> None:
-    """Raise UsageError if the value of ``--lock`` is not a mode."""
-    if mode not in (modes := get_args(LockMode)):
-        raise UsageError(f"--lock must be {' or '.join(modes)}, got {mode!r}")
 
 
 @dataclass(frozen=True, slots=True)
