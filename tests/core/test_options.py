@@ -87,6 +87,7 @@ class LongerExample(Example):
     """Example options, and one more."""
 
     verbose: Annotated[bool, Option("Say more.")] = False
+    example: Example = Example(inputs="a")
     copies: int = 1
 
 
@@ -100,6 +101,11 @@ class RecordedExample(Example):
 
 def test_own_options_come_before_inherited_ones():
     assert [*declared_options(LongerExample)] == ["verbose", *declared_options(Example)]
+
+
+def test_options_in_options_have_their_class():
+    with pytest.raises(UsageError, match="example must be Example, got null"):
+        LongerExample(inputs="a", example=None)
 
 
 def test_recorded_options_are_those_of_the_same_name():

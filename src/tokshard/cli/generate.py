@@ -120,7 +120,8 @@ def _argument(kind: Any, values: Mapping[str, Any], messages: CommandRun, comman
 
 def _made(cls: type[OptionsT], values: Mapping[str, Any], command: str) -> OptionsT:
     made = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
-    for name, kind in nested_options(cls).items():
+    own: Any = cls
+    for name, kind in nested_options(own).items():
         if name not in made and any(found.field in values for found in _all_declared(kind)):
             made[name] = _made(kind, values, command)
     try:

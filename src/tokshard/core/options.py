@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from tokshard.core.codec import Record, checker
+from tokshard.core.codec import Record, checker, shown
 from tokshard.errors import UsageError
 
 Path = str | os.PathLike[str]
@@ -159,6 +159,9 @@ class Options(Record):
         declared = declared_options(kind)
         for name, found in declared.items():
             object.__setattr__(self, name, found.normalized(getattr(self, name)))
+        for name, nested in nested_options(kind).items():
+            if not isinstance(value := getattr(self, name), nested):
+                raise UsageError(f"{name} must be {nested.__name__}, got {shown(value)}")
         for name, found in declared.items():
             if self.is_given(name):
                 self._check_others(found)
@@ -236,7 +239,8 @@ def recorded(cls: type[RecordT], options: Options, **more: Any) -> RecordT:
     return cls(**{name: getattr(options, name) for name in names - more.keys()}, **more)
 
 
-def nested_options(cls: type[Options]) -> dict[str, type[Options]]:
+@functools.cache
+def nested_options(cls: Any) -> dict[str, type[Options]]:
     """Return the fields of a class that hold options themselves, with their classes."""
     hints = typing.get_type_hints(cls)
     return {
