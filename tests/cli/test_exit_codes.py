@@ -296,6 +296,11 @@ WRONG = {
         "--force takes no value",
         "pass --force alone",
     ),
+    "value of a hidden switch": (
+        ("blend", "--json", "--data-path=web"),
+        "--data-path takes no value",
+        "pass --data-path alone",
+    ),
     "argument": (
         ("inspect", "--json", "web", "code"),
         "unexpected argument: code",

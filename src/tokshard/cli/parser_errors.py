@@ -122,7 +122,7 @@ def _names(options: Any) -> set[str]:
 
 
 def _bad_value_count(name: str, command: Any) -> UsageError:
-    option = next(each for each in options_of(command) if name in names_of(each))
+    option = next(each for each in command.params if name in names_of(each))
     if option.is_flag:
         return UsageError(f"{name} takes no value", hint=f"pass {name} alone")
     values = "a value" if option.nargs == 1 else f"{option.nargs} values"
