@@ -189,7 +189,7 @@ def test_no_plan_is_both_a_blend_and_a_plan(tmp_path):
     ("questions", "message"),
     [
         ({"step": 1, "sample": 2}, "--step cannot be used with --sample"),
-        ({"rank": 1, "sample": 2}, "--rank cannot be used with --sample"),
+        ({"rank": 1, "sample": 2}, "--rank cannot be used with --sample: the ranks that"),
         ({"epoch": 1}, "--epoch requires"),
         ({"dataset_sample": "1"}, "must be D:N, got '1'"),
     ],

@@ -46,7 +46,12 @@ class InspectOptions(Options):
     ] = False
     rank: Annotated[
         int | None,
-        Option("Show the samples that rank N reads.", group=_PLAN, excludes=("sample", "dataset_sample")),
+        Option(
+            "Show the samples that rank N reads.",
+            group=_PLAN,
+            excludes=("sample", "dataset_sample"),
+            reason="the ranks that read it are shown",
+        ),
     ] = None
     step: Annotated[
         int | None,
