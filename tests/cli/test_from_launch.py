@@ -221,11 +221,13 @@ def test_options_about_the_job_are_refused_by_name(workshop, name):
     assert len(options) >= 20
     call = (name, "--from-launch", "launch.sh data/web", "--set", "CACHE=c", "--megatron", "0.19")
     for option in options:
-        values = [] if option.kind is bool else ["samples" if option.field == "unit" else "1"]
-        done = run(*call, option.name, *values)
+        words = [option.name, "samples" if option.field == "unit" else "1"]
+        if option.kind is bool:
+            words = option.words(not option.default)
+        done = run(*call, *words)
         assert done.returncode == 2, option.name
-        assert f"error: {option.name} cannot be used with --from-launch\n" in done.stderr
-        assert f"hint: remove {option.name}: " in done.stderr
+        assert f"error: {words[0]} cannot be used with --from-launch\n" in done.stderr
+        assert f"hint: remove {words[0]}: " in done.stderr
     done = run(*call[:2], "launch.sh", "data/web", *call[3:])
     assert done.returncode == 2
     assert "error: the argument 'data/web' cannot be used with --from-launch\n" in done.stderr

@@ -57,7 +57,7 @@ def test_values_are_normalized_and_classes_are_keyword_only():
         (
             {"limit": 3},
             "--limit requires --mode move or --output",
-            "pass --mode move or --output, or leave out --limit",
+            "pass --mode move or --output TEXT, or leave out --limit",
         ),
         ({"fast": True}, "--fast cannot be used with --check", "leave out one of them"),
         (

@@ -93,9 +93,10 @@ class LaunchOptions(Options):
                     hint=f"quote a script together with its parameters: --from-launch {script}",
                 )
             if not found.option.with_launch:
+                name = found.words(value)[0]
                 raise UsageError(
-                    f"{found.name} cannot be used with --from-launch",
-                    hint=f"remove {found.name}: the launch command decides about it",
+                    f"{name} cannot be used with --from-launch",
+                    hint=f"remove {name}: the launch command decides about it",
                 )
 
     def following(self, given: Given[Any], indexes: LaunchIndexes, cache: Path | None) -> str:

@@ -144,7 +144,7 @@ def _parameter(found: Declared) -> TyperArgument | TyperOption:
     names = [found.field, found.name, *option.aliases]
     if found.kind is bool and (found.default is True or found.is_optional or option.default):
         names[1] += f"/--no-{found.name[2:]}"
-    metavar = option.metavar or "|".join(choices) or ("TEXT" if found.kind is str else "N")
+    metavar = found.metavar
     if len(found.name) + len(metavar) > _LONGEST_METAVAR and choices:
         metavar, shown["help"] = "NAME", f"{option.help} [choices: {', '.join(choices)}]"
     parameter = OptionParameter(

@@ -122,10 +122,17 @@ class Declared:
             return re.sub(r"[\[\].]", "", self.option.metavar or self.field.upper())
         return self.option.name or f"--{self.field.replace('_', '-')}"
 
+    @property
+    def metavar(self) -> str:
+        """The name of its value in the help: ``N``, ``TEXT``, or the choices; empty for a switch."""
+        if self.kind is bool:
+            return ""
+        return self.option.metavar or "|".join(self.choices) or ("TEXT" if self.kind is str else "N")
+
     def words(self, value: Any) -> list[str]:
         """Return the words of a command line that give a value."""
         if self.kind is bool:
-            return [self.name]
+            return [self.name if value else f"--no-{self.name[2:]}"]
         texts = ["=".join(each) if isinstance(each, tuple) else str(each) for each in several(value)]
         return [word for text in texts for word in (self.name, text)]
 
@@ -177,9 +184,9 @@ class Options(Record):
     def _check_others(self, found: Declared) -> None:
         needed, refused = _conditions(found.option.requires), _conditions(found.option.excludes)
         if needed and not any(map(self.is_given, needed)):
-            wanted = " or ".join(map(self._spelled, needed))
             raise UsageError(
-                f"{found.name} requires {wanted}", hint=f"pass {wanted}, or leave out {found.name}"
+                f"{found.name} requires {' or '.join(map(self._spelled, needed))}",
+                hint=f"pass {' or '.join(map(self._passed, needed))}, or leave out {found.name}",
             )
         for condition in filter(self.is_given, refused):
             own = f"{found.name} {getattr(self, found.field)}" if found.choices else found.name
@@ -192,9 +199,16 @@ class Options(Record):
         kind: Any = type(self)
         name, _, value = condition.partition("=")
         found = declared_options(kind)[name]
-        if found.kind is bool and value == "False":
-            return f"--no-{found.name[2:]}"
-        return f"{found.name} {value}" if value and found.kind is not bool else found.name
+        if found.kind is bool:
+            return found.words(value != "False")[0]
+        return f"{found.name} {value}" if value else found.name
+
+    def _passed(self, condition: str) -> str:
+        kind: Any = type(self)
+        spelled = self._spelled(condition)
+        return (
+            spelled if "=" in condition else f"{spelled} {declared_options(kind)[condition].metavar}".strip()
+        )
 
 
 def several(values: Any) -> tuple[Any, ...]:
