@@ -263,7 +263,12 @@ WRONG = {
     "size": (
         ("tokenize", "web", "--unit-size", "5q", "--json"),
         "--unit-size must be a size such as 64MB, 16MiB or 1000000, got '5q'",
-        "run `tokshard tokenize --help` for its options",
+        "run `tokshard tokenize --help-all` for its options",
+    ),
+    "size of 0": (
+        ("tokenize", "web", "--unit-size", "0", "--json"),
+        "--unit-size must be at least 1, got 0",
+        "run `tokshard tokenize --help-all` for its options",
     ),
     "choice": (
         ("tokenize", "web", "--on-error", "stop", "--json"),

@@ -127,7 +127,9 @@ def _made(cls: type[OptionsT], values: Mapping[str, Any], command: str) -> Optio
     try:
         return cls(**made)
     except UsageError as error:
-        error.hint = error.hint or f"run `tokshard {command} --help` for its options"
+        rare = {found.name for found in _all_declared(cls) if found.option.is_rare}
+        page = "--help-all" if str(error).split(maxsplit=1)[0] in rare else "--help"
+        error.hint = error.hint or f"run `tokshard {command} {page}` for its options"
         raise
 
 

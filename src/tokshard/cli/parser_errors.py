@@ -52,7 +52,8 @@ def explained(error: Any, command: Any, words: Sequence[str]) -> UsageError:
                 hint = f"pass {name} {error.param.metavar} to {help_text[:1].lower()}{help_text[1:]}"
             return UsageError(f"{name} is required", hint=hint)
         case "BadParameter":
-            hint = f"run `{path} --help` for its options"
+            page = "--help-all" if getattr(error.param, "is_rare", False) else "--help"
+            hint = f"run `{path} {page}` for its options"
             return UsageError(f"{name_of(error.param)} {error.message}", hint=hint)
         case "BadOptionUsage":
             return _bad_value_count(error.option_name, command)
