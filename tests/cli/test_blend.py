@@ -265,7 +265,7 @@ def test_an_overrun_is_refused_with_what_works(workshop):
         (
             ["data/web", "--seq-length", "16", "--num-samples", str(2**63)],
             2,
-            "--num-samples must be the sizes of the splits: train must be at most",
+            "--num-samples has an invalid size: train must be at most",
         ),
         (["70%", "data/web", "30%", "data/code"], 2, "a weight must be a plain number, got '70%'"),
         (["1", "data/web", "--seq-length", "16", "-o", "mix"], 2, "the number of samples is required"),

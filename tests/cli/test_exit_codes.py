@@ -275,6 +275,11 @@ WRONG = {
         "--on-error must be one of fail, skip, got 'stop'",
         "run `tokshard tokenize --help` for its options",
     ),
+    "only choice": (
+        ("tokenize", "web", "--preset", "nemo", "--json"),
+        "--preset must be megatron, got 'nemo'",
+        "run `tokshard tokenize --help` for its options",
+    ),
     "number": (
         ("blend", "web", "--max-epochs", "x", "--json"),
         "--max-epochs must be a number such as 1 or 0.5, got 'x'",

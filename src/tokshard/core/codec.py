@@ -263,7 +263,8 @@ def _scalar(kind: type, bounds: Bounds) -> Reader:
 def _choice(choices: tuple[Any, ...], value: Any, where: str) -> Any:
     if any(type(value) is type(choice) and value == choice for choice in choices):
         return value
-    raise _Mismatch(f"must be one of {', '.join(map(str, choices))}, got {shown(value)}", where)
+    wanted = ", ".join(map(str, choices))
+    raise _Mismatch(f"must be {'one of ' if len(choices) > 1 else ''}{wanted}, got {shown(value)}", where)
 
 
 def _array(items: tuple[Any, ...], value: Any, where: str) -> Any:

@@ -67,7 +67,7 @@ class Sizes(Record):
         try:
             return cls(*[*sizes, 0, 0][:3])
         except UsageError as error:
-            raise ValueError(f"must be the sizes of the splits: {error}") from None
+            raise ValueError(f"has an invalid size: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
