@@ -317,6 +317,11 @@ WRONG = {
         "pass only PATH; run `tokshard inspect --help` for its arguments",
     ),
     "command": (("inspekt", "--json"), 'unknown command "inspekt"', "run `tokshard inspect`"),
+    "option as a command": (
+        ("completion", "bash", "--json"),
+        'unknown command "completion"',
+        "run `tokshard --show-completion`",
+    ),
     "no such command": (
         ("zzz", "--json"),
         'unknown command "zzz"',

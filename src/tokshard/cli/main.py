@@ -102,7 +102,8 @@ class CommandGroup(TyperGroup):
         if not ctx.resilient_parsing and name not in self.summaries():
             from tokshard.cli.parser_errors import closest
 
-            found = closest(name, self.summaries())
+            options = (option for each in self.params for option in each.opts)
+            found = closest(name, [*self.summaries(), *options])
             hint = f"run `tokshard {found}`" if found else "run `tokshard --help` to list the commands"
             raise UsageError(f'unknown command "{name}"', hint=hint)
         return super().resolve_command(ctx, args)
