@@ -92,6 +92,11 @@ def test_options_that_many_commands_share_come_last(name):
     assert panels[-len(shared) :] == shared
 
 
+def test_the_mixture_of_a_blend_comes_first():
+    panels = list(dict.fromkeys(each.rich_help_panel for each in help_page.options_of(command_of("blend"))))
+    assert panels[:3] == [None, "Mixture", "Samples"]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_options_about_messages_are_common(name):
     common = [each.opts for each in common_options(command_of(name))]
