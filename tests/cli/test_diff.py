@@ -120,7 +120,8 @@ def test_arrays_that_contradict_each_other_are_one_sentence(here):
     ("arguments", "code", "message"),
     [
         (["one", "plan-one"], 2, "cannot compare a blend with a plan: one and plan-one"),
-        (["one", "two", "--first"], 2, "require plans"),
+        (["one", "plan-one"], 2, "hint: pass two plans, two blends or two index caches"),
+        (["one", "two", "--first"], 2, "hint: leave out --steps and --first"),
         (["data", "one"], 3, "it is not a plan, blend or index cache"),
         (["nothing", "one"], 3, "it is not a plan, blend or index cache"),
     ],

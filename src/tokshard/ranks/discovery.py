@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -319,7 +320,10 @@ def open_sources(paths: Sequence[str], requested: RequestedSamples) -> dict[str,
     else:
         found = _indexes(paths, requested, snapshots)
     if not found:
-        raise InputError(f"no samples in {requested.split or 'any split'} of {', '.join(paths)}")
+        raise InputError(
+            f"no samples in {requested.split or 'any split'} of {', '.join(paths)}",
+            hint=f"run `{shlex.join(['tokshard', 'inspect', paths[0]])}` to list the splits",
+        )
     for source in found.values():
         _refuse_twice(source)
     order = {name: place for place, name in enumerate(SPLITS)}

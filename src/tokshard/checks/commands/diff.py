@@ -40,9 +40,12 @@ def diff(
 def _diff(first: str, second: str, options: DiffOptions | None) -> DiffReport:
     a, b = _compared(first), _compared(second)
     if a.compared_as != b.compared_as:
-        raise UsageError(f"cannot compare a {a.compared_as} with a {b.compared_as}: {first} and {second}")
+        raise UsageError(
+            f"cannot compare a {a.compared_as} with a {b.compared_as}: {first} and {second}",
+            hint="pass two plans, two blends or two index caches",
+        )
     if a.compared_as != "plan" and options not in {None, DiffOptions()}:
-        raise UsageError("--steps and --first require plans")
+        raise UsageError("--steps and --first require plans", hint="leave out --steps and --first")
     return a.compare(b, options)
 
 

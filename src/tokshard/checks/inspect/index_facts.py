@@ -34,9 +34,10 @@ from tokshard.core.presentation import (
 def describe_cache(summary: CacheSummary) -> list[Section]:
     """Return the description of an index cache."""
     blends = sum(entry.is_blend for entry in summary.entries)
+    indexes = counted(len(summary.entries) - blends, "index of a dataset", "indexes of datasets")
     facts: Facts = [
         ("cache", summary.directory),
-        ("entries", f"{len(summary.entries) - blends} indexes of datasets, {blends} orders of blends"),
+        ("entries", f"{indexes}, {counted(blends, 'order of a blend', 'orders of blends')}"),
         ("size", size(summary.size_bytes)),
     ]
     facts += [(entry.condition, f"{entry.hash}: {entry.detail}") for entry in summary.entries if entry.detail]
