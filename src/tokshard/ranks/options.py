@@ -395,7 +395,7 @@ class ReplanOptions(Options):
     seed: Annotated[
         Count,
         Option(
-            "Seed the epochs of sources that begin after the stop with N.", group=_ORDER, requires="blend"
+            "With --blend: seed the order of each new source epoch with N.", group=_ORDER, requires="blend"
         ),
     ] = megatron_defaults.SEED
     eval_global_batch_size: Annotated[
