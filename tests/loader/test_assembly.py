@@ -118,7 +118,10 @@ def test_changing_one_field_changes_no_other():
     [
         ({"eod_mask_loss": True}, "eod_mask_loss requires eod_id"),
         ({"reset_attention_mask": True, "eod_id": 0}, "requires create_attention_mask"),
-        ({"cu_seqlens": True, "create_attention_mask": True}, "exclude each other"),
+        (
+            {"cu_seqlens": True, "create_attention_mask": True},
+            "cu_seqlens cannot be used with create_attention_mask",
+        ),
         ({"pad_to_multiple": 0}, "must be at least 1, got 0"),
         ({"max_length": 0}, "must be at least 1, got .* and 0"),
     ],

@@ -93,7 +93,7 @@ def name_of(parameter: Any) -> str:
     """Return the name of an option or argument in messages."""
     if parameter.param_type_name == "option":
         return str(parameter.opts[0])
-    return str(parameter.metavar).removesuffix("...").strip("[]")
+    return str(parameter.metavar).split()[-1].strip("[.]")
 
 
 def _unknown_option(name: str, command: Any, path: str, words: Sequence[str]) -> UsageError:

@@ -119,7 +119,7 @@ class Declared:
     def name(self) -> str:
         """Its name on the command line: ``--limit``, or that of an argument."""
         if self.option.is_argument:
-            return re.sub(r"[\[\].]", "", self.option.metavar or self.field.upper())
+            return (self.option.metavar or self.field.upper()).split()[-1].strip("[.]")
         return self.option.name or f"--{self.field.replace('_', '-')}"
 
     @property

@@ -77,7 +77,7 @@ class BatchOptions:
                 hint="set cu_seqlens for attention kernels that build their own mask",
             )
         if self.cu_seqlens and self.create_attention_mask:
-            raise UsageError("cu_seqlens and create_attention_mask exclude each other")
+            raise UsageError("cu_seqlens cannot be used with create_attention_mask")
         if self.pad_to_multiple < 1 or (self.max_length is not None and self.max_length < 1):
             raise UsageError(
                 f"pad_to_multiple and max_length must be at least 1, "

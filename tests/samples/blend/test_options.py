@@ -35,6 +35,11 @@ def test_what_no_option_gives_is_that_of_like(like):
     assert (changed.sequence_length, changed.split) == (8, "1")
 
 
+def test_a_weight_that_is_a_number_is_refused():
+    with pytest.raises(UsageError, match=r"^PREFIX must be a string, got 0\.7$"):
+        BlendOptions(sources=(0.7, "data/web"))
+
+
 def test_sizes_are_given_in_one_way(tmp_path):
     training = TrainingOptions(train_iters=3, global_batch_size=4, eval_interval=2)
     (tmp_path / "recipe.toml").write_text("num_samples = 9\n[[source]]\nprefix = 'data/web'\n")

@@ -278,7 +278,7 @@ def _schedules(launch: LaunchArguments) -> Iterator[Result]:
             yield Finding(
                 "schedule",
                 "error",
-                "--step-batch-size-schedule and --global-batch-size exclude each other",
+                "--step-batch-size-schedule cannot be used with --global-batch-size",
                 "remove --global-batch-size",
             )
         by_steps = launch.train_iters and not launch.train_samples
@@ -347,7 +347,7 @@ def _sources(launch: LaunchArguments) -> Iterator[Result]:
         yield Finding(
             "split-excluded",
             "error",
-            f"--split {launch.split!r} and data for each split exclude each other: Megatron will not start",
+            f"--split {launch.split!r} cannot be used with data for each split: Megatron will not start",
             "remove --split",
         )
 
