@@ -59,6 +59,12 @@ def test_the_command_comes_as_words_a_text_a_file_or_by_stdin(workshop):
     assert run("doctor", "--json", "--", *JOB, *WEB).json == expected
 
 
+@pytest.mark.parametrize("words", [("-q", "debug"), ("--quiet",), ("--no-progress",)])
+def test_options_of_the_launcher_are_not_those_of_doctor(workshop, words):
+    done = run("doctor", "srun", "-n", 8, *words, *JOB[3:], *WEB)
+    assert done.stdout.startswith("job: 8 processes, 8 data-parallel ranks")
+
+
 def test_the_version_may_be_told(workshop):
     assert run(*BUILD, "--num-samples", "80,24").returncode == 0
     done = run("doctor", "--megatron", "0.16", *JOB, *WEB)

@@ -50,7 +50,7 @@ def test_values_are_normalized_and_classes_are_keyword_only():
         ({"limit": [3]}, "--limit must be an integer, got [3]", None),
         ({"lengths": [4, 0]}, "--length must be at least 1, got 0", None),
         ({"moved": [("a", 3)]}, "--moved must be a string, got 3", None),
-        ({"names": [3]}, "WEIGHT NAME must be a string, got 3", None),
+        ({"names": [3]}, "NAME must be a string, got 3", None),
         ({"inputs": 7}, "INPUT must be a string, got 7", None),
         ({"memory": "much"}, "--memory must be a size such as 64MB, 16MiB or 1000000, got 'much'", None),
         ({"moved": "a"}, "--moved must be A=B such as x=y, got 'a'", None),

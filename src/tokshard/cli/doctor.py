@@ -22,7 +22,15 @@ class DoctorOutput(Options):
     ] = False
 
 
-def doctor(options: DoctorOptions, output: DoctorOutput, run: CommandRun) -> None:
+@dataclass(frozen=True, kw_only=True)
+class LaunchRun(CommandRun):
+    """A run without options that a launch command can have: ``srun -q debug``, ``srun --quiet``."""
+
+    quiet: bool = False
+    no_progress: bool = False
+
+
+def doctor(options: DoctorOptions, output: DoctorOutput, run: LaunchRun) -> None:
     """Check a Megatron launch script: what its data arguments will do, and which cached indexes it will find.
 
     Nothing is run, written or built. Variables that the script does not set are unknown; checks that need

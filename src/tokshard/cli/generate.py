@@ -72,6 +72,7 @@ def command(name: str, function: Callable[..., None], settings: Mapping[str, Any
     kinds = typing.get_type_hints(function)
     kinds.pop("return")
     declared = {found.field: found for kind in kinds.values() for found in _all_declared(_class_of(kind))}
+    run = next((kind for kind in map(_class_of, kinds.values()) if issubclass(kind, CommandRun)), CommandRun)
 
     def call(**words: Any) -> None:
         # An option that was not passed is None, or empty where it can be repeated.
@@ -80,7 +81,7 @@ def command(name: str, function: Callable[..., None], settings: Mapping[str, Any
             for field, value in words.items()
             if value is not None and (value != () or declared[field].items == 1)
         }
-        messages = _made(CommandRun, values, name)
+        messages = _made(run, values, name)
         with messages.reported():
             function(**{each: _argument(kind, values, messages, name) for each, kind in kinds.items()})
 
@@ -110,7 +111,7 @@ def _all_declared(cls: Any) -> Iterator[Declared]:
 
 
 def _argument(kind: Any, values: Mapping[str, Any], messages: CommandRun, command: str) -> Any:
-    if kind is CommandRun:
+    if kind is type(messages):
         return messages
     if get_origin(kind) is not Given:
         return _made(kind, values, command)

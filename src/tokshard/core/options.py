@@ -20,7 +20,6 @@ import dataclasses
 import functools
 import inspect
 import os
-import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
