@@ -31,8 +31,8 @@ print(report.counts.documents, report.outputs[0].dataset.tokens)
 print(report.to_json())
 ```
 
-The options are those of the command line, by the same names. `Path` is a string or an `os.PathLike`, and
-`Paths` is one path or a sequence of paths. Every report has `to_json()`, which returns the document that
+The options are those of the command line, by the same names. `StrPath` is a string or an `os.PathLike`, and
+`StrPaths` is one path or a sequence of paths. Every report has `to_json()`, which returns the document that
 `--json` prints (see [JSON output](json.md)).
 Functions raise the errors of [`tokshard.errors`](#errors); each error has the exit code of the command line.
 Names are imported from `tokshard`, or from the module that their heading has.

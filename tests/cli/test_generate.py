@@ -12,7 +12,7 @@ from tokshard.cli.command_run import CommandRun, DryRun
 from tokshard.cli.generate import Given, command
 from tokshard.core.codec import Positive
 from tokshard.core.option_values import parse_bytes, parse_pair
-from tokshard.core.options import Option, Options, Path, Paths
+from tokshard.core.options import Option, Options, StrPath, StrPaths
 
 made = {}
 
@@ -28,8 +28,8 @@ class Inner(Options):
 class Outer(Options):
     """Options of nothing."""
 
-    inputs: Annotated[Paths, Option("Read these.", is_argument=True, metavar="INPUT...")]
-    output: Annotated[Path, Option("Write this.", aliases=("-o", "--out"), metavar="DIR")]
+    inputs: Annotated[StrPaths, Option("Read these.", is_argument=True, metavar="INPUT...")]
+    output: Annotated[StrPath, Option("Write this.", aliases=("-o", "--out"), metavar="DIR")]
     memory: Annotated[int, Option("Use SIZE.", parse=parse_bytes, metavar="SIZE", default="1MiB")] = 1 << 20
     mode: Annotated[Literal["copy", "move"], Option("Choose.")] = "copy"
     check: Annotated[bool, Option("Check first.")] = True

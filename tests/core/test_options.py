@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path as SystemPath
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 
 from tokshard.core.codec import Positive
 from tokshard.core.option_values import parse_bytes, parse_pair
-from tokshard.core.options import Option, Options, Path, Paths, declared_options, recorded
+from tokshard.core.options import Option, Options, StrPath, StrPaths, declared_options, recorded
 from tokshard.errors import UsageError
 
 
@@ -18,8 +18,8 @@ from tokshard.errors import UsageError
 class Example(Options):
     """Options of nothing."""
 
-    inputs: Annotated[Paths, Option("Read these.", is_argument=True, metavar="INPUT...")]
-    output: Annotated[Path | None, Option("Write this.")] = None
+    inputs: Annotated[StrPaths, Option("Read these.", is_argument=True, metavar="INPUT...")]
+    output: Annotated[StrPath | None, Option("Write this.")] = None
     mode: Annotated[Literal["copy", "move"], Option("Choose.")] = "copy"
     limit: Annotated[Positive | None, Option("Stop early.", requires=("mode=move", "output"))] = None
     check: Annotated[bool, Option("Check first.")] = True
@@ -31,10 +31,10 @@ class Example(Options):
 
 
 def test_values_are_normalized_and_classes_are_keyword_only():
-    made = Example(inputs=[SystemPath("a"), "b"], output=SystemPath("out"), lengths=[1, 2])
+    made = Example(inputs=[Path("a"), "b"], output=Path("out"), lengths=[1, 2])
     assert (made.inputs, made.output, made.lengths) == (("a", "b"), "out", (1, 2))
     assert Example(inputs="a").inputs == ("a",)
-    assert replace(made, inputs=SystemPath("c")).inputs == ("c",)
+    assert replace(made, inputs=Path("c")).inputs == ("c",)
     parsed = Example(inputs="a", memory="2MiB", moved=["a=b", ("c", "d")])
     assert (parsed.memory, parsed.moved) == (2 << 20, (("a", "b"), ("c", "d")))
     with pytest.raises(TypeError):

@@ -14,7 +14,7 @@ from tokshard.cli.command_run import CommandRun
 from tokshard.cli.generate import Given
 from tokshard.core.codec import Count
 from tokshard.core.formatting import shown_path
-from tokshard.core.options import Option, Options, Path, declared_options
+from tokshard.core.options import Option, Options, StrPath, declared_options
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
 
@@ -99,7 +99,7 @@ class LaunchOptions(Options):
                     hint=f"remove {name}: the launch command decides about it",
                 )
 
-    def following(self, given: Given[Any], indexes: LaunchIndexes, cache: Path | None) -> str:
+    def following(self, given: Given[Any], indexes: LaunchIndexes, cache: StrPath | None) -> str:
         """Return the next step: the doctor, after the launch command names the cache."""
         words = given.words("megatron", "like", "tokenizer_identifiers", "path_as")
         for field in filter(self.is_given, ("variables", "iteration")):

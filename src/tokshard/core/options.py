@@ -29,8 +29,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from tokshard.core.codec import Record, checker, shown
 from tokshard.errors import UsageError
 
-Path = str | os.PathLike[str]
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+StrPath = str | os.PathLike[str]
+StrPaths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """One path, or several; an options class holds a string, or a tuple of strings."""
 
 RecordT = TypeVar("RecordT", bound=Record)

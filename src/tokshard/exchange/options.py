@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from tokshard.core.codec import Bounds, Count, Positive
 from tokshard.core.option_values import parse_bytes
-from tokshard.core.options import RUN, Force, Option, Options, Path
+from tokshard.core.options import RUN, Force, Option, Options, StrPath
 from tokshard.errors import UsageError
 from tokshard.storage.lock import Lock
 from tokshard.storage.paths import is_remote
@@ -33,7 +33,7 @@ class ExportOptions(Options):
     """
 
     source: Annotated[
-        Path,
+        StrPath,
         Option(
             "Path prefix of a dataset; with --samples a blend, plan or dataset with an index.",
             is_argument=True,
@@ -41,7 +41,7 @@ class ExportOptions(Options):
         ),
     ]
     to: Annotated[FormatName, Option("Write this format.")]
-    output: Annotated[Path, Option("Write the files into DIR.", aliases=("-o",), metavar="DIR")]
+    output: Annotated[StrPath, Option("Write the files into DIR.", aliases=("-o",), metavar="DIR")]
     samples: Annotated[
         bool, Option("Export samples in training order instead of documents.", group=_SAMPLES)
     ] = False

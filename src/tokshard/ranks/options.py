@@ -10,7 +10,7 @@ from typing import Annotated
 from tokshard.core import megatron_defaults
 from tokshard.core.codec import Count, Positive
 from tokshard.core.option_values import parse_pair
-from tokshard.core.options import Force, Option, Options, Path, Paths
+from tokshard.core.options import Force, Option, Options, StrPath, StrPaths
 from tokshard.errors import UsageError
 from tokshard.ranks.choices import Mode, ShuffleKind, SortKey, Tail, TrainingMode
 from tokshard.ranks.schedule import BatchSchedule
@@ -32,7 +32,7 @@ def _parse_stages(text: str) -> tuple[int, ...]:
 
 
 # Options of both classes: types where their values are the same, else what the help says.
-Output = Annotated[Path, Option("Write the plan to this directory.", aliases=("-o",), metavar="DIR")]
+Output = Annotated[StrPath, Option("Write the plan to this directory.", aliases=("-o",), metavar="DIR")]
 AllowTokenizerMismatch = Annotated[
     bool,
     Option(
@@ -123,7 +123,7 @@ class ShardPlanOptions(Options):
     """
 
     sources: Annotated[
-        Paths,
+        StrPaths,
         Option(
             "A blend (its directory or blend.json), datasets with built indexes, or datasets with "
             "--documents.",
@@ -348,7 +348,9 @@ class ReplanOptions(Options):
         UsageError: A value is invalid, or values do not fit together.
     """
 
-    plan: Annotated[Path, Option("The plan that was stopped: its directory or plan.json.", is_argument=True)]
+    plan: Annotated[
+        StrPath, Option("The plan that was stopped: its directory or plan.json.", is_argument=True)
+    ]
     output: Output
     consumed_samples: Annotated[
         Count,

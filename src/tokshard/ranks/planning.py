@@ -11,7 +11,7 @@ from typing import Literal
 
 from tokshard.core.codec import Amount, Count, Document, Positive
 from tokshard.core.formatting import counted, duration, size
-from tokshard.core.options import Path, several
+from tokshard.core.options import StrPath, several
 from tokshard.core.presentation import Section, outcome, planned
 from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
@@ -86,7 +86,7 @@ def shard_plan(
 
 
 def publish_plan(
-    plan: Plan, output: Path, progress: Progress, *, force: bool, dry_run: bool, started: float
+    plan: Plan, output: StrPath, progress: Progress, *, force: bool, dry_run: bool, started: float
 ) -> ShardPlanReport:
     """Write a plan, except in a dry run; return the report."""
     sizes = None

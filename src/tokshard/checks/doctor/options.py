@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from tokshard.core.codec import Count
-from tokshard.core.options import Option, Options, Paths, several
+from tokshard.core.options import Option, Options, StrPaths, several
 from tokshard.samples.index.options import (
     NAMES,
     Like,
@@ -64,7 +64,7 @@ class DoctorOptions(Options):
     """
 
     launch: Annotated[
-        Paths,
+        StrPaths,
         Option(
             "A launch script with its parameters; a file with arguments, a log, JSON or YAML; a launch "
             "command; or - for stdin.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from tokshard.core.options import Option, Options, Path, declared_options
+from tokshard.core.options import Option, Options, StrPath, declared_options
 from tokshard.dataset.products import Kind
 from tokshard.errors import UsageError
 from tokshard.samples.index.splits import TRAIN
@@ -23,7 +23,7 @@ class InspectOptions(Options):
     """
 
     path: Annotated[
-        Path,
+        StrPath,
         Option(
             "A dataset (its path prefix), index cache or one of its files, blend, plan, rank manifest or "
             "tokenizer.",

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from tokshard.core.codec import Positive
 from tokshard.core.option_values import parse_share
-from tokshard.core.options import Option, Options, Path
+from tokshard.core.options import Option, Options, StrPath
 from tokshard.errors import UsageError
 from tokshard.storage.lock import Lock
 
@@ -34,7 +34,7 @@ class VerifyOptions(Options):
     """
 
     path: Annotated[
-        Path,
+        StrPath,
         Option(
             "A dataset (its path prefix), index cache, blend, plan, rank manifest or export.",
             is_argument=True,

@@ -9,7 +9,7 @@ from typing import Annotated
 from tokshard.core.codec import Count, Positive
 from tokshard.core.memory import available_bytes
 from tokshard.core.option_values import parse_bytes
-from tokshard.core.options import RUN, Force, Option, Options, Path, Paths, several
+from tokshard.core.options import RUN, Force, Option, Options, StrPath, StrPaths, several
 from tokshard.errors import UsageError
 from tokshard.storage.lock import Lock
 from tokshard.storage.paths import check_output_prefix, is_remote
@@ -30,7 +30,7 @@ class MergeOptions(Options):
     """
 
     inputs: Annotated[
-        Paths,
+        StrPaths,
         Option(
             "Path prefixes of datasets, in order, or quoted globs of these.",
             is_argument=True,
@@ -38,7 +38,8 @@ class MergeOptions(Options):
         ),
     ]
     output: Annotated[
-        Path, Option("Write PREFIX.bin, PREFIX.idx and PREFIX.tokshard/.", aliases=("-o",), metavar="PREFIX")
+        StrPath,
+        Option("Write PREFIX.bin, PREFIX.idx and PREFIX.tokshard/.", aliases=("-o",), metavar="PREFIX"),
     ]
     multimodal: Annotated[bool, Option("Merge multimodal datasets, whose sequences have modes.")] = False
     allow_tokenizer_mismatch: Annotated[

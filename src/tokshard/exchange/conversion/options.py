@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from tokshard.core.codec import Count, Positive
-from tokshard.core.options import RUN, Force, Option, Options, Path, Paths, several
+from tokshard.core.options import RUN, Force, Option, Options, StrPath, StrPaths, several
 from tokshard.dataset.plan import BosTreatment, SourceDtype, TokenFormat
 from tokshard.errors import UsageError
 from tokshard.storage.lock import Lock
@@ -30,7 +30,7 @@ class ConvertOptions(Options):
     """
 
     sources: Annotated[
-        Paths,
+        StrPaths,
         Option(
             "Token files, directories of these, or quoted globs, in order.",
             is_argument=True,
@@ -39,7 +39,8 @@ class ConvertOptions(Options):
     ]
     format: Annotated[TokenFormat, Option("Read this format.", name="--from")]
     output: Annotated[
-        Path, Option("Write PREFIX.bin, PREFIX.idx and PREFIX.tokshard/.", aliases=("-o",), metavar="PREFIX")
+        StrPath,
+        Option("Write PREFIX.bin, PREFIX.idx and PREFIX.tokshard/.", aliases=("-o",), metavar="PREFIX"),
     ]
     tokenizer: Annotated[
         str | None,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from tokshard.core import megatron_defaults
 from tokshard.core.codec import Count, Positive, Record
-from tokshard.core.options import Force, Option, Path
+from tokshard.core.options import Force, Option, StrPath
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
 from tokshard.samples.blend.recipe import BlendRecipe, Epochs, Mixture, Unit, prefixes
@@ -118,7 +118,7 @@ class BlendOptions(IndexingOptions):
         ),
     ] = ()
     output: Annotated[
-        Path | None,
+        StrPath | None,
         Option(
             "Write DIR/blend.json, and the indexes to DIR/cache.",
             aliases=("-o",),
@@ -154,7 +154,7 @@ class BlendOptions(IndexingOptions):
         ),
     ] = None
     data_args_path: Annotated[
-        Path | None,
+        StrPath | None,
         Option(
             "Read weights and prefixes from a file for Megatron's --data-args-path.",
             metavar="FILE",
@@ -163,7 +163,7 @@ class BlendOptions(IndexingOptions):
         ),
     ] = None
     per_split_data_args_path: Annotated[
-        Path | None,
+        StrPath | None,
         Option(
             "Read weights and prefixes of each split from a JSON file for Megatron's option of that name.",
             metavar="FILE",

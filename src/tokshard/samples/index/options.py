@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tokshard.core import megatron_defaults
 from tokshard.core.codec import Bounds, Count, Positive
 from tokshard.core.option_values import parse_pair
-from tokshard.core.options import RUN, Option, Options, Path
+from tokshard.core.options import RUN, Option, Options, StrPath
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.index.packing import Packing, PackMethod, packing_of
 from tokshard.samples.index.seed import Seed, check_seed
@@ -40,7 +40,7 @@ DEFAULT_SPLIT_WARNING = (
 )
 
 Like = Annotated[
-    Path | None,
+    StrPath | None,
     Option(
         "Take the tokenizer identifiers, and settings not given here, from a description in the job's cache.",
         metavar="DESCRIPTION.txt",
@@ -118,7 +118,7 @@ class NamingOptions(Options):
         Option("Set the vocabulary size of a NullTokenizer.", group=NAMES, is_rare=True, requires="megatron"),
     ] = None
     tokenizer: Annotated[
-        Path | None,
+        StrPath | None,
         Option(
             "Compare the datasets with this copy of the job's tokenizer.",
             metavar="PATH",
@@ -303,7 +303,7 @@ class IndexingOptions(Options):
     training: TrainingOptions = TrainingOptions()  # noqa: RUF009 - frozen
     naming: NamingOptions = NamingOptions()
     path_as: PathAs = ()
-    cache_dir: Annotated[Path | None, _CACHE_DIR] = None
+    cache_dir: Annotated[StrPath | None, _CACHE_DIR] = None
     rebuild: Annotated[
         bool,
         Option(
@@ -366,7 +366,9 @@ class BuildIndicesOptions(IndexingOptions):
         Option("Build as many training samples as N epochs have.", group=SIZES),
     ] = ()
     surplus: Annotated[Surplus | None, replace(_SURPLUS, default="0")] = None
-    cache_dir: Annotated[Path | None, replace(_CACHE_DIR, default="PREFIX/cache/GPTDataset_indices")] = None
+    cache_dir: Annotated[StrPath | None, replace(_CACHE_DIR, default="PREFIX/cache/GPTDataset_indices")] = (
+        None
+    )
     global_batch_size: int | None = None
     requests: tuple[IndexRequest, ...] = ()
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from tokshard.core.codec import Count, Positive
 from tokshard.core.option_values import parse_bytes
-from tokshard.core.options import RUN, Force, Option, Paths, several
+from tokshard.core.options import RUN, Force, Option, StrPaths, several
 from tokshard.dataset.encoding_options import TEXT, EncodingOptions
 from tokshard.errors import UsageError
 from tokshard.storage.lock import Lock
@@ -45,7 +45,7 @@ class TokenizeOptions(EncodingOptions):
     """
 
     inputs: Annotated[
-        Paths,
+        StrPaths,
         Option(
             "JSONL (plain, .gz, .bz2, .xz or .zst), Parquet or Arrow files; also quoted globs, directories, "
             "@list.txt, URLs such as s3://bucket/*.jsonl, files of the Hugging Face Hub "
