@@ -173,6 +173,11 @@ def test_every_sequence_is_read_once_an_epoch_in_numpys_order(first, count, epoc
     assert array.tolist() == order.tolist()
 
 
+def test_a_document_index_beyond_memory_is_refused():
+    with pytest.raises(UsageError, match="10,000,000,000,000 epochs requires 400 TB of memory"):
+        build_document_index(range(10), 10**13, ShuffleStream(1), separate_final_epoch=True)
+
+
 def test_a_document_index_is_filled_in_pieces(monkeypatch):
     whole = build_document_index(range(3, 103), 3, ShuffleStream(1), separate_final_epoch=True)
     monkeypatch.setattr(arrays, "_PIECE", 7)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokshard.core.formatting import size
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.index.epochs import MAX_INT32, EpochPlan
 from tokshard.samples.index.shuffling import BLOCK, ShuffleStream
@@ -43,12 +44,21 @@ def build_document_index(
     Returns:
         int32 of shape (n * epochs,).
 
+    Raises:
+        UsageError: It does not fit into memory.
+
     Example:
         >>> build_document_index(range(4), 2, ShuffleStream(1), separate_final_epoch=True)
         array([3, 2, 0, 1, 0, 2, 1, 3], dtype=int32)
     """
     count = len(documents)
-    order = np.empty(count * epochs, np.int32)
+    try:
+        order = np.empty(count * epochs, np.int32)
+    except MemoryError:
+        raise UsageError(
+            f"the document index of {epochs:,} epochs requires {size(4 * count * epochs)} of memory",
+            hint="pass fewer samples or epochs",
+        ) from None
     for first in range(0, count, _PIECE):
         piece = documents[first : first + _PIECE]
         numbers = np.arange(piece.start, piece.stop) if isinstance(piece, range) else piece
