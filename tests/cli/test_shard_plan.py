@@ -113,7 +113,7 @@ def test_another_plan_is_replaced_only_by_force(mixture, tmp_path):
         (["--data-parallel", 2, "--split", "none"], 2, "got 'none'"),
         (["--data-parallel", 2, "--rampup-batch-size", 2, 2, 20], 2, "requires --global-batch-size"),
         (["--data-parallel", 2, "--decrease-batch-size-if-needed"], 2, "requires --global-batch-size"),
-        (["--data-parallel", 2, "--step-batch-size-schedule", "0"], 2, "must be THRESHOLD:SIZE, got '0'"),
+        (["--data-parallel", 2, "--step-batch-size-schedule", "0"], 2, "hint: pass for example --step-"),
         (
             ["--data-parallel", 2, "--step-batch-size-schedule", "0:2", "--global-batch-size", 2],
             2,

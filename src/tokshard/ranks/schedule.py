@@ -234,7 +234,10 @@ class BatchSchedule(Record):
         for entry in text.replace(",", " ").split():
             threshold_text, colon, size_text = entry.partition(":")
             if not colon:
-                raise UsageError(f"entries of a batch size schedule must be THRESHOLD:SIZE, got {entry!r}")
+                raise UsageError(
+                    f"entries of a batch size schedule must be THRESHOLD:SIZE, got {entry!r}",
+                    hint="pass for example --step-batch-size-schedule '0:256 1B:512'",
+                )
             threshold, size = _number(threshold_text, entry), _number(size_text, entry)
             if size != int(size):
                 raise UsageError(f"sizes of a batch size schedule must be plain integers, got {entry!r}")

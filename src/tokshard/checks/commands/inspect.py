@@ -110,7 +110,9 @@ def _opened(options: InspectOptions) -> Product:
     product = open_product(path)
     for name, kind in options.part_options.items():
         if kind != product.inspected_as:
-            raise UsageError(f"{name} requires a {kind}, got {path} ({product.noun})")
+            raise UsageError(
+                f"{name} requires a {kind}, got {path} ({product.noun})", hint=f"leave out {name}"
+            )
     return product
 
 

@@ -106,9 +106,15 @@ def megatron_identifiers(
         )
     if tokenizer_type == NULL:
         if not options.get("vocab_size"):
-            raise UsageError("--vocab-size is required: the identifiers of NullTokenizer contain it")
+            raise UsageError(
+                "--vocab-size is required: the identifiers of NullTokenizer contain it",
+                hint="pass --vocab-size N as in the job",
+            )
     elif not tokenizer_model:
-        raise UsageError(f"--tokenizer-model is required: the identifiers of {tokenizer_type} contain it")
+        raise UsageError(
+            f"--tokenizer-model is required: the identifiers of {tokenizer_type} contain it",
+            hint="pass --tokenizer-model PATH, written exactly as in the job",
+        )
     values = {name: options.get(name, default) for name, default in preset.options.items()}
     if tokenizer_type == NULL:
         values = {name: value for name, value in values.items() if value is not None}
