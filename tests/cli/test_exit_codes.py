@@ -293,7 +293,7 @@ WRONG = {
     "missing argument": (
         ("merge", "--json", "-o", "new"),
         "INPUT is required",
-        "run `tokshard merge --help` for examples",
+        "pass path prefixes of datasets, in order, or quoted globs of these",
     ),
     "no value": (("merge", "web", "--json", "-o"), "-o requires a value", "pass -o PREFIX"),
     "too few values": (

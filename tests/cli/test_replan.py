@@ -99,7 +99,7 @@ def test_what_cannot_be_is_one_sentence(here, arguments, message):
 
 def test_a_missing_plan_is_named(here):
     refused = failure(run("replan", "--consumed-samples", 40, "-o", "plan2"))
-    assert refused == (2, "PLAN is required", "run `tokshard replan --help` for examples")
+    assert refused == (2, "PLAN is required", "pass the plan that was stopped: its directory or plan.json")
 
 
 def test_options_that_the_plan_determines_are_unknown(here):

@@ -46,10 +46,11 @@ def explained(error: Any, command: Any, words: Sequence[str]) -> UsageError:
             return _unknown_option(error.option_name, command, path, words)
         case "MissingParameter":
             name = name_of(error.param)
-            hint = f"run `{path} --help` for examples"
-            if error.param.param_type_name == "option":
-                help_text = error.param.help.rstrip(".").replace(". [", " [")
-                hint = f"pass {name} {error.param.metavar} to {help_text[:1].lower()}{help_text[1:]}"
+            meant = error.param.help.rstrip(".").replace(". [", " [")
+            if not meant[1:2].isupper():  # JSON stays JSON
+                meant = meant[0].lower() + meant[1:]
+            is_option = error.param.param_type_name == "option"
+            hint = f"pass {name} {error.param.metavar} to {meant}" if is_option else f"pass {meant}"
             return UsageError(f"{name} is required", hint=hint)
         case "BadParameter":
             page = "--help-all" if getattr(error.param, "is_rare", False) else "--help"
