@@ -350,7 +350,7 @@ def test_what_was_selected_is_recorded_and_shown(tmp_path):
     [
         ({"sample": 0}, "--sample must be above 0% and at most 100%"),
         ({"sample": 1.01}, "--sample must be above 0% and at most 100%, got 101%"),
-        ({"sample": "x"}, "--sample must be a finite number, got 'x'"),
+        ({"sample": "x"}, "--sample must be a percentage or a fraction such as 1% or 0.01, got 'x'"),
         ({"sample": float("nan")}, "--sample must be a finite number, got nan"),
         ({"sample_seed": 3}, "--sample-seed requires --sample"),
         ({"sample": 0.5, "sample_seed": -1}, "--sample-seed must be at least 0"),

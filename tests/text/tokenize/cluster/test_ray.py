@@ -377,7 +377,7 @@ REFUSED = {
     "retries": ("in.jsonl --executor ray --ray-retries -1", "must be at least 0"),
     "array": (
         "in.jsonl --executor ray --array-task 0/2",
-        "--executor cannot be used with --array-task",
+        "--executor ray cannot be used with --array-task",
     ),
     "pipe": ("- -o out --executor ray", "the input - can be read only by this process"),
 }
