@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
@@ -23,7 +23,7 @@ from typer.core import TyperArgument, TyperOption
 from tokshard.cli.command_run import CommandRun
 from tokshard.cli.help_page import Command, OptionParameter
 from tokshard.core.option_values import parse_count, parse_number
-from tokshard.core.options import Declared, Options, declared_options, nested_options, ordered_fields
+from tokshard.core.options import Declared, Options, all_options, nested_options
 from tokshard.errors import UsageError
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -48,7 +48,7 @@ class Given(Generic[OptionsT]):
     @property
     def declared(self) -> dict[str, Declared]:
         """All options of the class, by fields."""
-        return {found.field: found for found in _all_declared(self.kind)}
+        return {found.field: found for found in all_options(self.kind)}
 
     def words(self, *fields: str) -> list[str]:
         """Return the words of these options on a command line, as far as they are given."""
@@ -71,7 +71,7 @@ def command(name: str, function: Callable[..., None], settings: Mapping[str, Any
     """
     kinds = typing.get_type_hints(function)
     kinds.pop("return")
-    declared = {found.field: found for kind in kinds.values() for found in _all_declared(_class_of(kind))}
+    declared = {found.field: found for kind in kinds.values() for found in all_options(_class_of(kind))}
     run = next((kind for kind in map(_class_of, kinds.values()) if issubclass(kind, CommandRun)), CommandRun)
 
     def call(**words: Any) -> None:
@@ -101,21 +101,12 @@ def _class_of(kind: Any) -> type[Options]:
     return found
 
 
-def _all_declared(cls: Any) -> Iterator[Declared]:
-    declared, nested = declared_options(cls), nested_options(cls)
-    for field in ordered_fields(cls):
-        if field.name in declared:
-            yield declared[field.name]
-        elif field.name in nested:
-            yield from _all_declared(nested[field.name])
-
-
 def _argument(kind: Any, values: Mapping[str, Any], messages: CommandRun, command: str) -> Any:
     if kind is type(messages):
         return messages
     if get_origin(kind) is not Given:
         return _made(kind, values, command)
-    own = {found.field for found in _all_declared(_class_of(kind))}
+    own = {found.field for found in all_options(_class_of(kind))}
     return Given(_class_of(kind), {name: values[name] for name in values if name in own}, command)
 
 
@@ -123,12 +114,12 @@ def _made(cls: type[OptionsT], values: Mapping[str, Any], command: str) -> Optio
     made = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
     own: Any = cls
     for name, kind in nested_options(own).items():
-        if name not in made and any(found.field in values for found in _all_declared(kind)):
+        if name not in made and any(found.field in values for found in all_options(kind)):
             made[name] = _made(kind, values, command)
     try:
         return cls(**made)
     except UsageError as error:
-        rare = {found.name for found in _all_declared(cls) if found.option.is_rare}
+        rare = {found.name for found in all_options(cls) if found.option.is_rare}
         page = "--help-all" if str(error).split(maxsplit=1)[0] in rare else "--help"
         error.hint = error.hint or f"run `tokshard {command} {page}` for its options"
         raise

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS, is_at_least, known_version
+from tokshard.core.options import all_options
 from tokshard.errors import UsageError
 
 COMMAND = "tokenize"
@@ -45,14 +46,12 @@ class _Option(NamedTuple):
         hint: The hint of the error if the option is not supported.
         accepted: The only supported value of an option with a hint.
         versions: The first and the last Megatron version with the option, if it changes ids.
-        is_shared: Whether tokenize also has the option. Without a tokenizer type it is tokenize's own.
     """
 
     values: int
     hint: str | None = None
     accepted: str | None = None
     versions: tuple[str, str] = (MEGATRON_VERSIONS[0], NEWEST)
-    is_shared: bool = False
 
 
 # Options that all versions take, by their number of values.
@@ -74,7 +73,7 @@ OPTIONS = {name: _Option(values) for values, names in _ACCEPTED.items() for name
         0, "leave the option out: tokshard uses all cores; pass --workers N for fewer"
     ),
     "--legacy-tokenizer": _Option(0, versions=("0.15", "0.16")),
-    "--merge-file": _Option(1, is_shared=True),
+    "--merge-file": _Option(1),
     "--null-tokenizer-eod-id": _Option(1, versions=("0.18", NEWEST)),
     "--partitions": _Option(
         1,
@@ -84,9 +83,9 @@ OPTIONS = {name: _Option(values) for values, names in _ACCEPTED.items() for name
     "--split-sentences": _Option(
         0, "split the text into sentences first: a list of texts is a document of several sequences"
     ),
-    "--tiktoken-num-special-tokens": _Option(1, is_shared=True),
-    "--tiktoken-pattern": _Option(1, is_shared=True),
-    "--tiktoken-special-tokens": _Option(_ANY_NUMBER, versions=("0.15", "0.17"), is_shared=True),
+    "--tiktoken-num-special-tokens": _Option(1),
+    "--tiktoken-pattern": _Option(1),
+    "--tiktoken-special-tokens": _Option(_ANY_NUMBER, versions=("0.15", "0.17")),
     # From 0.18 on this is the default and has no effect.
     "--tokenizer-hf-include-special-tokens": _Option(0, versions=("0.16", NEWEST)),
     "--tokenizer-metadata": _Option(1, "leave the option out, and pass the type with --tokenizer-type"),
@@ -96,8 +95,8 @@ OPTIONS = {name: _Option(values) for values, names in _ACCEPTED.items() for name
         "leave the option out: tokshard has its own fast encoder, which is compared with the tokenizer's "
         "library",
     ),
-    "--vocab-file": _Option(1, is_shared=True),
-    "--vocab-size": _Option(1, is_shared=True),
+    "--vocab-file": _Option(1),
+    "--vocab-size": _Option(1),
 }
 
 _SENTENCEPIECE = {
@@ -155,7 +154,11 @@ def translate(arguments: Sequence[str]) -> list[str]:
     if not uses_preset(words):
         return words
     is_typed = _value_of("--tokenizer-type", words) is not None
-    options = {name for name, option in OPTIONS.items() if is_typed or not option.is_shared}
+    from tokshard import TokenizeOptions  # only with the preset, or every command would load it
+
+    # Without a tokenizer type, what tokenize has under the same name is its own.
+    own = frozenset() if is_typed else {found.name for found in all_options(TokenizeOptions)}
+    options = OPTIONS.keys() - own
     given, others = _parse(words[1:], options)
     version = known_version(_value_of(_VERSION_OPTION, words) or NEWEST)
     _check(given, version)

@@ -22,7 +22,7 @@ import inspect
 import os
 import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -259,6 +259,16 @@ def nested_options(cls: Any) -> dict[str, type[Options]]:
     return {
         name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Options)
     }
+
+
+def all_options(cls: Any) -> Iterator[Declared]:
+    """Yield the options of a class, those of its nested options included, in the order of the help."""
+    declared, nested = declared_options(cls), nested_options(cls)
+    for field in ordered_fields(cls):
+        if field.name in declared:
+            yield declared[field.name]
+        elif field.name in nested:
+            yield from all_options(nested[field.name])
 
 
 def _declared(name: str, option: Option, hint: Any, default: Any) -> Declared:
