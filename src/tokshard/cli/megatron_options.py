@@ -210,7 +210,8 @@ def _parse(words: Sequence[str], options: Collection[str]) -> tuple[_Given, list
         if name not in options:
             others.append(words[position - 1])
             continue
-        values, most = [value] if separator else [], OPTIONS[name].values
+        values = [value] if separator else []
+        most = OPTIONS[name].values
         if len(values) > most:
             raise UsageError(f"{name} takes no value", hint=f"pass {name} alone")
         while len(values) < most and position < len(words) and not _is_option(words[position]):

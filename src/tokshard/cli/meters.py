@@ -48,7 +48,8 @@ class Tracker:
 
     def bar_line(self, columns: int, characters: str = _UNICODE_BAR) -> str:
         """Return one line of at most ``columns`` characters."""
-        parts, least = self._parts(), 0
+        parts = self._parts()
+        least = 0
         if self._total:
             parts.pop("documents", None)
             least = _SMALLEST_BAR

@@ -79,8 +79,9 @@ def tokenize(
     if options.tokenizer is None and options.vocab_file is None and not run.quiet:
         terminal.tell("using the built-in byte-level tokenizer; pass --tokenizer for your own")
     if distribution.array_task is not None:
-        task, is_last = ArrayTask.parse(distribution.array_task, os.environ), distribution.finish is None
-        done = tokshard.tokenize_array_task(options, task, finish=is_last, progress=run.progress)
+        task = ArrayTask.parse(distribution.array_task, os.environ)
+        finish = distribution.finish is None
+        done = tokshard.tokenize_array_task(options, task, finish=finish, progress=run.progress)
         run.warn(done.result.warnings if done.result else ())
         run.show(done, lambda done: done.sections(is_locked=options.lock != "none"))
         return

@@ -184,8 +184,8 @@ def checker(hint: Any) -> Reader:
             return read(value, name)
         except _Mismatch as mismatch:
             # The command line has no names for the positions in an array.
-            field, problem = mismatch.field, str(mismatch)[len(mismatch.field) :]
-            raise UsageError(re.sub(r"\[[0-9]+\]", "", field) + problem) from mismatch
+            problem = str(mismatch).removeprefix(mismatch.field)
+            raise UsageError(re.sub(r"\[[0-9]+\]", "", mismatch.field) + problem) from mismatch
 
     return check
 

@@ -147,6 +147,16 @@ def _short(value: Any) -> str:
     return f"<{type(value).__name__}>"
 
 
+def shortened(text: str, limit: int = 60) -> str:
+    """Return the first ``limit`` characters of a text, with three dots if there are more.
+
+    Example:
+        >>> shortened("0.7 data/web", 3), shortened("web", 3)
+        ('0.7...', 'web')
+    """
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
 def shown_path(path: str) -> str:
     """Return a path without control characters, relative if it is inside the current directory.
 

@@ -224,7 +224,8 @@ def _conditions(conditions: str | tuple[str, ...]) -> tuple[str, ...]:
 @functools.cache
 def declared_options(cls: Any) -> dict[str, Declared]:
     """Return the options of a class by their fields, in order."""
-    hints, found = typing.get_type_hints(cls, include_extras=True), {}
+    hints = typing.get_type_hints(cls, include_extras=True)
+    found = {}
     for field in ordered_fields(cls):
         option = next((each for each in get_args(hints[field.name]) if isinstance(each, Option)), None)
         if option is not None:
@@ -272,7 +273,8 @@ def all_options(cls: Any) -> Iterator[Declared]:
 
 
 def _declared(name: str, option: Option, hint: Any, default: Any) -> Declared:
-    kind, is_optional = hint.__origin__, False
+    kind = hint.__origin__
+    is_optional = False
     items: int | None = 1
     if get_origin(kind) in {Union, types.UnionType}:
         is_optional = types.NoneType in get_args(kind)

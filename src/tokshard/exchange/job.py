@@ -59,7 +59,8 @@ class ExportReport(Document):
         """Return what was done, or would be done, for people."""
         manifest, parameters = self.manifest, self.plan.parameters
         records = counted(self.records, "document" if self.plan.source.kind == "dataset" else "sample")
-        files, documents = counted(self.files, "file"), ""
+        files = counted(self.files, "file")
+        documents = ""
         if manifest is None:
             source = f"{self.source} ({self.plan.source.kind}, {records}"
             limit = f"shards of {counted(parameters.shard_tokens, 'token')}"

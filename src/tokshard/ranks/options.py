@@ -17,7 +17,7 @@ from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.topology import DEFAULT_ORDER, Topology
 from tokshard.storage.lock import Lock
 
-_DATA = "Data"
+DATA = "Data"
 _RANKS = "Ranks"
 _BATCHES = "Batches and steps"
 _ORDER = "Order"
@@ -31,13 +31,27 @@ def _parse_stages(text: str) -> tuple[int, ...]:
         raise ValueError(f"must be a list of numbers such as 3,7, got {text!r}") from None
 
 
+PATH_AS = Option(
+    "Read data from LOCAL if an index records it under TRAINING.",
+    metavar="LOCAL=TRAINING",
+    group=DATA,
+    parse=parse_pair("LOCAL=TRAINING", "out=/data/v1"),
+)
+MOVED = Option(
+    "Read the plan's data below OLD from NEW.",
+    metavar="OLD=NEW",
+    group=DATA,
+    parse=parse_pair("OLD=NEW", "/scratch/data=/mnt/data"),
+)
+"""Where data is now, for commands that read plans and indexes."""
+
 # Options of both classes: types where their values are the same, else what the help says.
 Output = Annotated[StrPath, Option("Write the plan to this directory.", aliases=("-o",), metavar="DIR")]
 AllowTokenizerMismatch = Annotated[
     bool,
     Option(
         "Allow datasets with different tokenizers, and record the mismatch in the plan.",
-        group=_DATA,
+        group=DATA,
         is_rare=True,
     ),
 ]
@@ -132,31 +146,22 @@ class ShardPlanOptions(Options):
         ),
     ]
     output: Output
-    documents: Annotated[bool, Option("Use whole documents as samples.", group=_DATA)] = False
+    documents: Annotated[bool, Option("Use whole documents as samples.", group=DATA)] = False
     split: Annotated[
         str | None,
         Option(
             "Plan only these splits, such as train,valid. With --documents also weights, such as 98,1,1.",
             metavar="NAMES",
             default="all; with --documents train",
-            group=_DATA,
+            group=DATA,
         ),
     ] = None
-    path_as: Annotated[
-        tuple[tuple[str, str], ...],
-        Option(
-            "Read data from LOCAL if an index records it under TRAINING.",
-            metavar="LOCAL=TRAINING",
-            group=_DATA,
-            parse=parse_pair("LOCAL=TRAINING", "out=/data/v1"),
-            is_rare=True,
-        ),
-    ] = ()
+    path_as: Annotated[tuple[tuple[str, str], ...], replace(PATH_AS, is_rare=True)] = ()
     digests: Annotated[
         bool,
         Option(
             "Read .idx files completely to check that indexes were built from them.",
-            group=_DATA,
+            group=DATA,
             is_rare=True,
         ),
     ] = True
@@ -364,19 +369,10 @@ class ReplanOptions(Options):
         Option(
             "Continue with a new blend: a directory, a recipe or words such as '0.7 data/web 0.3 data/code'.",
             metavar="BLEND",
-            group=_DATA,
+            group=DATA,
         ),
     ] = None
-    moved: Annotated[
-        tuple[tuple[str, str], ...],
-        Option(
-            "Read the plan's data below OLD from NEW.",
-            metavar="OLD=NEW",
-            group=_DATA,
-            parse=parse_pair("OLD=NEW", "/scratch/data=/mnt/data"),
-            is_rare=True,
-        ),
-    ] = ()
+    moved: Annotated[tuple[tuple[str, str], ...], replace(MOVED, is_rare=True)] = ()
     allow_tokenizer_mismatch: AllowTokenizerMismatch = False
     world_size: WorldSize = None
     data_parallel: DataParallel = None

@@ -231,7 +231,7 @@ def test_each_state_of_the_cache_is_told(data):
     stale = diagnose(HEALTHY)
     assert "cache-stale" in codes(stale, "error")
     assert {lookup.prefix for lookup in stale.lookups if lookup.condition == "stale"} == {"data/code"}
-    assert all(lookup.will_be_found for lookup in stale.lookups)
+    assert all(os.path.isfile(path) for lookup in stale.lookups for path in lookup.files)
 
 
 def test_one_defect_hides_no_other_split(data):

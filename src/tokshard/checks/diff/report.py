@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tokshard.core.codec import Count, Document, Md5, Record
-from tokshard.core.formatting import count, counted, shown_path
+from tokshard.core.formatting import count, counted, shortened, shown_path
 from tokshard.core.presentation import Section, Table
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch, allowed_warnings
 
 ComparedKind = Literal["plan", "blend", "cache"]
-_SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +23,7 @@ class FieldDifference(Record):
     b: Any
 
     def __str__(self) -> str:
-        return f"  {self.field}: {_shortened(self.a)} -> {_shortened(self.b)}"
-
-
-def _shortened(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+        return f"  {self.field}: {shortened(str(self.a))} -> {shortened(str(self.b))}"
 
 
 def different_fields(a: dict[str, Any], b: dict[str, Any]) -> tuple[FieldDifference, ...]:
@@ -103,7 +97,8 @@ class StreamDifference(Record):
 
     def section(self) -> Section:
         """Return the differences for people."""
-        line, step = "every step that both have holds the same samples", self.first_step
+        line = "every step that both have holds the same samples"
+        step = self.first_step
         if step is not None:
             line = (
                 f"first step that differs: {count(step.a)} of A, {count(step.b)} of B, at "

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.checks.doctor.options import DoctorOptions
 from tokshard.core.codec import Md5, Record
+from tokshard.core.formatting import shortened
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS
 from tokshard.core.path_mapping import PathMapping
 from tokshard.core.presentation import first_lines
@@ -34,7 +35,6 @@ from tokshard.samples.index.packing import Packing
 from tokshard.samples.index.planned_indexes import plan_indexes
 
 _SHOWN_DIFFERENCES = 6
-_SHOWN_VALUE = 60
 _PLACE = re.compile(r"\[\d+\]")
 
 
@@ -47,12 +47,8 @@ class LookupDifference(Record):
     found: Any
 
     def __str__(self) -> str:
-        return f"{self.field}: job {_shortened(self.wanted)}, cache {_shortened(self.found)}"
-
-
-def _shortened(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _SHOWN_VALUE else text[:_SHOWN_VALUE] + "..."
+        job, cache = (shortened(json.dumps(value, ensure_ascii=False)) for value in (self.wanted, self.found))
+        return f"{self.field}: job {job}, cache {cache}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +86,6 @@ class CacheLookup(Record):
     def stem(self) -> str:
         """The path that the names of all its files begin with."""
         return self.files[0].removesuffix(DESCRIPTION_SUFFIX)
-
-    @property
-    def will_be_found(self) -> bool:
-        """True if Megatron will use the files: it only checks that they exist."""
-        return all(map(os.path.isfile, self.files))
 
     def lines(self) -> Iterator[str]:
         """Return the entry for people: its state, its name, and the most similar entry."""

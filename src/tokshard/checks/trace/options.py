@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 from tokshard.core.codec import Count
-from tokshard.core.option_values import parse_pair
 from tokshard.core.options import Option, Options
 from tokshard.errors import InputError, UsageError
+from tokshard.ranks.options import DATA, MOVED, PATH_AS
 from tokshard.samples.index.splits import SPLITS
 from tokshard.storage.paths import strip_data_suffix
 from tokshard.storage.reading import open_passed
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 ItemKind = Literal["line", "offset", "document"]
 TraceQuery = Literal["step", "sample", "document", "source"]
 
-_DATA = "Data"
 _CONTENTS = "From samples to records"
 _READS = "From records to reads"
 
@@ -49,18 +48,18 @@ class TraceOptions(Options):
         UsageError: The options contradict each other.
     """
 
-    plan: Annotated[str | None, Option("Trace through this plan.", metavar="PLAN", group=_DATA)] = None
-    blend: Annotated[str | None, Option("Trace through this blend.", metavar="BLEND", group=_DATA)] = None
+    plan: Annotated[str | None, Option("Trace through this plan.", metavar="PLAN", group=DATA)] = None
+    blend: Annotated[str | None, Option("Trace through this blend.", metavar="BLEND", group=DATA)] = None
     index: Annotated[
         str | None,
         Option(
             "Trace through this index: its description.txt, or a dataset with its cache.",
             metavar="INDEX",
-            group=_DATA,
+            group=DATA,
         ),
     ] = None
     dataset: Annotated[
-        str | None, Option("Trace documents of this dataset.", metavar="PREFIX", group=_DATA)
+        str | None, Option("Trace documents of this dataset.", metavar="PREFIX", group=DATA)
     ] = None
     split: Annotated[
         str | None,
@@ -68,27 +67,11 @@ class TraceOptions(Options):
             "Trace this split: train, valid, test, or valid.0 and so on.",
             metavar="NAME",
             default="train; all with --source and --list",
-            group=_DATA,
+            group=DATA,
         ),
     ] = None
-    path_as: Annotated[
-        tuple[tuple[str, str], ...],
-        Option(
-            "Read data from LOCAL if an index records it under TRAINING.",
-            metavar="LOCAL=TRAINING",
-            parse=parse_pair("LOCAL=TRAINING", "out=/data/v1"),
-            group=_DATA,
-        ),
-    ] = ()
-    moved: Annotated[
-        tuple[tuple[str, str], ...],
-        Option(
-            "Read the plan's data below OLD from NEW.",
-            metavar="OLD=NEW",
-            parse=parse_pair("OLD=NEW", "/scratch/data=/mnt/data"),
-            group=_DATA,
-        ),
-    ] = ()
+    path_as: Annotated[tuple[tuple[str, str], ...], PATH_AS] = ()
+    moved: Annotated[tuple[tuple[str, str], ...], MOVED] = ()
     step: Annotated[
         Count | None,
         Option(
