@@ -41,6 +41,7 @@ from tokshard.storage import fs, paths, syscalls
 from tokshard.storage.digest import READ_BYTES, FileRecord
 from tokshard.storage.files import (
     AtomicFile,
+    DigestingWriter,
     foreign_file,
     is_same_file,
     is_temporary,
@@ -67,25 +68,6 @@ class PublicationRecord(Document):
     outputs: tuple[tuple[FileName, ...], ...]
     suffixes: tuple[str, ...] | None = None
     refuses_existing: Literal[True] | None = None
-
-
-class DigestingWriter:
-    """A file whose digest is computed while it is written."""
-
-    def __init__(self, file: AtomicFile) -> None:
-        import xxhash
-
-        self._file = file
-        self._state = xxhash.xxh3_128()
-
-    def write(self, buffer: Buffer) -> None:
-        """Append ``buffer``."""
-        self._state.update(buffer)
-        self._file.write(buffer)
-
-    def record(self) -> FileRecord:
-        """Return the size and digest of the bytes written."""
-        return FileRecord(self._file.size_bytes, self._state.hexdigest())
 
 
 def stage_file(directory: str, k: int, name: str, write: Callable[[DigestingWriter], object]) -> FileRecord:

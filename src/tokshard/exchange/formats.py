@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tokshard.core.background import Background
-from tokshard.dataset.workdir import DigestingWriter
 from tokshard.errors import UsageError
 from tokshard.exchange.manifest import ExportParameters
 from tokshard.exchange.records import Conversion, Records
 from tokshard.exchange.shards import ExportedFile, Position, ShardRange, WrittenShard
-from tokshard.storage.files import AtomicFile
+from tokshard.storage.files import AtomicFile, DigestingWriter
 
 
 class Stage:

@@ -22,7 +22,7 @@ from tokshard.exchange.records import CHUNK_RECORDS, Records, begin_of, first_en
 from tokshard.exchange.shards import Position, ShardRange, WrittenShard, next_shard
 
 if TYPE_CHECKING:
-    from tokshard.dataset.workdir import DigestingWriter
+    from tokshard.storage.files import DigestingWriter
 
 TOKENS_COLUMN = "input_ids"
 DOCUMENT_COLUMN = "document_id"

@@ -14,6 +14,7 @@ from typing import Self
 from tokshard.core.background import Background
 from tokshard.errors import IntegrityError, OutputExistsError, StorageError
 from tokshard.storage import syscalls
+from tokshard.storage.digest import FileRecord
 
 _TEMPORARY_NAME = re.compile(r"\..+\.[0-9]+-[0-9]+(-[0-9a-f]{8})?\.tokshard-tmp", re.DOTALL)
 # Errors of link on file systems without hard links.
@@ -201,6 +202,25 @@ def write_atomically(path: str, content: syscalls.Buffer, *, replace: bool = Tru
     """
     with AtomicFile(path, replace=replace) as file:
         file.write(content)
+
+
+class DigestingWriter:
+    """A file whose digest is computed while it is written."""
+
+    def __init__(self, file: AtomicFile) -> None:
+        import xxhash
+
+        self._file = file
+        self._state = xxhash.xxh3_128()
+
+    def write(self, buffer: syscalls.Buffer) -> None:
+        """Append ``buffer``."""
+        self._state.update(buffer)
+        self._file.write(buffer)
+
+    def record(self) -> FileRecord:
+        """Return the size and digest of the bytes written."""
+        return FileRecord(self._file.size_bytes, self._state.hexdigest())
 
 
 class AppendFile:

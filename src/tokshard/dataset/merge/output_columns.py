@@ -24,8 +24,9 @@ from tokshard.dataset.merge.shuffled_output import (
 from tokshard.dataset.pieces import read_pieces
 from tokshard.dataset.records import PieceRecord, to_line
 from tokshard.dataset.source import InputFile
-from tokshard.dataset.workdir import DigestingWriter, stage_chunks, stage_file
+from tokshard.dataset.workdir import stage_chunks, stage_file
 from tokshard.storage.digest import FileRecord, file_digest
+from tokshard.storage.files import DigestingWriter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

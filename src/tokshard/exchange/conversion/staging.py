@@ -27,11 +27,12 @@ from tokshard.dataset.manifest import (
 from tokshard.dataset.plan import BuildPlan, Compression, ConvertParameters, TokenFileInput
 from tokshard.dataset.records import UnitRecord, to_line
 from tokshard.dataset.source import InputFile
-from tokshard.dataset.workdir import DigestingWriter, stage_chunks, stage_file, stage_manifest
+from tokshard.dataset.workdir import stage_chunks, stage_file, stage_manifest
 from tokshard.exchange.conversion.conversion import LENGTHS_NAME, TOKENS_NAME, ConvertedUnit
 from tokshard.exchange.conversion.files import TokenFile
 from tokshard.storage import fs
 from tokshard.storage.digest import UNSEALED, FileRecord, piecewise_digest, sealed
+from tokshard.storage.files import DigestingWriter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

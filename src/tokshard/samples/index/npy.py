@@ -119,8 +119,7 @@ def write_blocks(
         StorageError: The disk is full or broken. Of each file nothing appears, or all of it.
     """
     # Readers of arrays, such as the loader, do not load what writes them.
-    from tokshard.dataset.workdir import DigestingWriter
-    from tokshard.storage.files import AtomicFile
+    from tokshard.storage.files import AtomicFile, DigestingWriter
 
     with ExitStack() as stack:
         files = {}

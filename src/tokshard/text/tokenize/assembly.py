@@ -35,7 +35,6 @@ from tokshard.dataset.manifest import (
 from tokshard.dataset.plan import BuildPlan, SplitName, TextInput, TokenizeParameters
 from tokshard.dataset.records import RejectionRecord, UnitRecord, parse_line, read_records, to_line
 from tokshard.dataset.workdir import (
-    DigestingWriter,
     file_chunks,
     stage_chunks,
     stage_file,
@@ -44,7 +43,7 @@ from tokshard.dataset.workdir import (
 from tokshard.errors import BadRecordError, InputError, IntegrityError
 from tokshard.storage import syscalls
 from tokshard.storage.digest import UNSEALED, FileRecord, content_digest, piecewise_digest, sealed
-from tokshard.storage.files import AppendFile
+from tokshard.storage.files import AppendFile, DigestingWriter
 from tokshard.storage.journal import Checkpoint, Journal, read_checkpoints, read_entries
 from tokshard.storage.reading import open_file
 from tokshard.text.corpus.hints import hint_for
