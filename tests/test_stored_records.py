@@ -7,6 +7,8 @@ import typing
 from pathlib import Path
 
 import pytest
+from tokshard.dataset.workdir import PublicationRecord
+from tokshard.storage.journal import JournalLine
 
 from tokshard.core.codec import Document, Record, _shape_of, decode, encode
 from tokshard.core.json_text import dump_json
@@ -15,9 +17,8 @@ from tokshard.dataset.delivery import UploadEntry
 from tokshard.dataset.manifest import Manifest
 from tokshard.dataset.merge.shuffle import ShuffleEntry
 from tokshard.dataset.merge.staging import CopiedInput
-from tokshard.dataset.plan import BuildPlan
+from tokshard.dataset.parameters import BuildPlan
 from tokshard.dataset.records import PieceRecord, RejectionRecord, UnitRecord, to_line
-from tokshard.dataset.workdir import PublicationRecord
 from tokshard.errors import IntegrityError
 from tokshard.exchange.conversion.conversion import ConvertedUnit
 from tokshard.exchange.directory import ExportPublication
@@ -29,7 +30,6 @@ from tokshard.ranks.plan import Plan
 from tokshard.ranks.ranks import RankManifest
 from tokshard.samples.blend.document import BlendDocument
 from tokshard.samples.index.entry import Sidecar
-from tokshard.storage.journal import JournalLine
 from tokshard.storage.lock import Holder, _text
 from tokshard.text.tokenize.assembly import AssembledUnit
 from tokshard.text.tokenize.part import PartFooter

@@ -61,7 +61,7 @@ def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
         RecordCounts,
         TokenFileRecord,
     )
-    from tokshard.dataset.plan import AdoptionParameters
+    from tokshard.dataset.parameters import AdoptionParameters
     from tokshard.dataset.records import UnitRecord, to_line
     from tokshard.storage.digest import UNSEALED, FileRecord, sealed
 

@@ -86,9 +86,8 @@ class UnfinishedError(TokshardError):
 
     Args:
         message: One sentence that names the missing units.
-        missing: One entry for each incomplete input: ``input``, its path; ``units``, the numbers of the
-            missing units; and ``open_from``, the first unit that may or may not exist, or None.
-        tasks: The tasks of the array that own these units; None if the array is unknown.
+        missing: One entry for each incomplete input: ``input``, its path, and ``units``, the numbers of the
+            missing units.
         hint: An instruction for the user.
     """
 
@@ -99,12 +98,10 @@ class UnfinishedError(TokshardError):
         message: str,
         *,
         missing: tuple[dict[str, Any], ...] = (),
-        tasks: tuple[int, ...] | None = None,
         hint: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.missing = missing
-        self.tasks = tasks
 
 
 class UsageError(TokshardError, ValueError):

@@ -8,10 +8,10 @@ import os
 from pathlib import Path
 
 import pytest
+from tokshard.dataset.workdir import WorkDirectory
 
 from support.mixture_data import run, write_mixture
 from support.tokenize_runs import pair
-from tokshard.dataset.workdir import WorkDirectory
 from tokshard.storage import syscalls
 
 THEIRS = b"not ours"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tokshard.dataset.manifest import Manifest
-from tokshard.dataset.plan import BuildPlan
+from tokshard.dataset.parameters import BuildPlan
 from tokshard.dataset.records import PieceRecord, RejectionRecord, UnitRecord, read_records
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import seal_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tokshard.dataset.plan import BuildPlan
+from tokshard.dataset.parameters import BuildPlan
 
 GOLDEN = Path(__file__).parents[1] / "golden/formats"
 TOKENIZE, MERGE, CONVERT = (

@@ -8,12 +8,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from tokshard.storage.journal import Journal, JournalLine, read_checkpoints
 
 from support.interleaving import interleaved
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import syscalls
 from tokshard.storage.files import AppendFile
-from tokshard.storage.journal import Journal, JournalLine, read_checkpoints
 
 GOLDEN = Path(__file__).parents[1] / "golden/formats/journal-2.jsonl"
 

@@ -74,7 +74,13 @@ def documents_of(batch):
 
 def units_of(path, codec, directory, *, unit_bytes=1 << 20, limit=LIMIT, chunk_bytes=1 << 20, skip=None):
     status = os.stat(path)
-    file = CorpusFile(str(path), status.st_size, status.st_mtime_ns, "jsonl", codec)
+    file = CorpusFile(
+        path=str(path),
+        size_bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        format="jsonl",
+        compression=codec,
+    )
     if not file.is_stream:
         return plan_units(0, file, unit_bytes)
     skip = skip or (lambda index: False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -15,7 +14,7 @@ from tokshard.cli.megatron_options import rules_of_preset
 from tokshard.core.megatron_versions import MEGATRON_VERSIONS
 from tokshard.core.options import RUN, Option, Options
 from tokshard.errors import UsageError
-from tokshard.text.tokenize.job_array.options import DistributionOptions
+from tokshard.text.tokenize.options import DistributionOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +32,6 @@ class TokenizeCommand(Options):
             is_rare=True,
         ),
     ] = None
-    discard_work: Annotated[
-        bool,
-        Option(
-            "Remove all unfinished work of this output, for any inputs and options, and stop.",
-            group=RUN,
-            is_rare=True,
-        ),
-    ] = False
 
 
 def tokenize(
@@ -62,12 +53,6 @@ def tokenize(
         zstdcat corpus.jsonl.zst | tokshard tokenize - -o out/corpus --on-error skip
         tokshard tokenize corpus.jsonl --holdout 0.1%
     """
-    if command.discard_work:
-        from tokshard.text.tokenize.discard import discard_work
-
-        options = given.make(inputs=given.values.get("inputs", "-"))
-        run.show(discard_work(options))
-        return
     options = given.make()
     rules = rules_of_preset(command.megatron, is_used=options.preset is not None)
     cluster = _cluster(distribution, ray, options.workers)
@@ -79,14 +64,11 @@ def tokenize(
     if options.tokenizer is None and options.vocab_file is None and not run.quiet:
         terminal.tell("using the built-in byte-level tokenizer; pass --tokenizer for your own")
     if distribution.array_task is not None:
-        task = ArrayTask.parse(distribution.array_task, os.environ)
-        finish = distribution.finish is None
-        done = tokshard.tokenize_array_task(options, task, finish=finish, progress=run.progress)
-        run.warn(done.result.warnings if done.result else ())
-        run.show(done, lambda done: done.sections(is_locked=options.lock != "none"))
+        task = ArrayTask.parse(distribution.array_task)
+        run.show(tokshard.tokenize_array_task(options, task, progress=run.progress))
         return
     if distribution.finish:
-        report = tokshard.finish_tokenize(options, tasks=distribution.tasks, progress=run.progress)
+        report = tokshard.finish_tokenize(options, progress=run.progress)
     else:
         report = tokshard.tokenize(options, executor=cluster, progress=run.progress)
     run.warn(report.warnings)

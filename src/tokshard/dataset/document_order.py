@@ -51,7 +51,7 @@ class DocumentOrder:
         """Return the order of a dataset; None if its documents are in the order of the units."""
         if manifest.files.order is None:
             return None
-        return cls(path_prefix, manifest.dataset.documents)
+        return cls(path_prefix, manifest.counts.documents)
 
     def numbers(self, documents: Integers) -> Integers:
         """Return the number of each document in the order of the units.

@@ -7,14 +7,13 @@ without one (written by other tools) can be read, but its content is unverified.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from tokshard.core.codec import Bounds, Count, Document, Record, Sha256, Tool, Xxh3
-from tokshard.core.formatting import count, percent
-from tokshard.dataset.plan import (
+from tokshard.dataset.counts import Counts
+from tokshard.dataset.parameters import (
     AdoptionParameters,
     BuildParameters,
     Compression,
@@ -27,7 +26,7 @@ from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMism
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError, OlderVersionError, ignore_older
 from tokshard.storage import fs, paths
-from tokshard.storage.digest import FileRecord
+from tokshard.storage.digest import FileRecord, FileState
 from tokshard.storage.small_files import read_document
 
 FileName = Literal[
@@ -64,42 +63,8 @@ _DTYPES = "u?int(8|16)|int(32|64)|float(32|64)"
 
 
 @dataclass(frozen=True, slots=True)
-class UnrepresentedText(Record):
-    """Text that the tokenizer cannot represent.
-
-    Attributes:
-        unit: Counted unit: ``tokens`` are unknown tokens, ``characters`` are normalized characters that the
-            tokenizer drops.
-        checked: All tokens of the text, or the normalized characters in a sample of documents.
-        count: Unknown tokens, or dropped characters, among the checked ones.
-    """
-
-    unit: Literal["tokens", "characters"]
-    checked: Count
-    count: Count
-
-    def __add__(self, other: UnrepresentedText) -> UnrepresentedText:
-        return replace(self, checked=self.checked + other.checked, count=self.count + other.count)
-
-    @property
-    def share(self) -> float:
-        """The share that is not represented."""
-        return self.count / max(self.checked, 1)
-
-    @property
-    def name(self) -> str:
-        """The name of the unit for messages."""
-        return "unknown tokens" if self.unit == "tokens" else "dropped characters"
-
-    def describe(self) -> str:
-        """Return count, checked amount and share for a message."""
-        checked = count(self.checked) + (" checked" if self.unit == "characters" else "")
-        return f"{count(self.count)} of {checked} ({percent(self.share)})"
-
-
-@dataclass(frozen=True, slots=True)
 class DatasetRecord(Record):
-    """Properties and size of a dataset.
+    """Properties of a dataset.
 
     Attributes:
         dtype: Dtype of the tokens, by NumPy's name.
@@ -107,29 +72,14 @@ class DatasetRecord(Record):
         field: Field of the records that contains the text. Null if it is unknown, or if merged datasets have
             different ones.
         units: Units of work.
-        documents: Documents, empty ones included.
-        sequences: Sequences.
-        tokens: Tokens, EOD tokens included.
-        empty_documents: Documents without a sequence.
-        longest_sequence: Tokens of the longest sequence.
-        eod_in_text: EOD tokens that tokshard did not append.
         split: Split that ``--holdout`` made. Absent without ``--holdout``.
-        unrepresented: Text that the tokenizer cannot represent. Absent if it can represent every text, or if
-            that is unknown.
     """
 
     dtype: Annotated[str, Bounds(pattern=_DTYPES)]
     multimodal: bool
     field: str | None
     units: Count
-    documents: Count
-    sequences: Count
-    tokens: Count
-    empty_documents: Count
-    longest_sequence: Count
-    eod_in_text: Count
     split: SplitName | None = None
-    unrepresented: UnrepresentedText | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,98 +136,34 @@ class DatasetFiles(Record):
         return {name: record for name, record in records.items() if record is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderRecord(Record):
-    """The encoders of a dataset's text.
-
-    Attributes:
-        documents: Number of documents by encoder: ``reference``, ``fast`` or ``unknown``.
-        compared: Documents that both encoders encoded, with equal results.
-        uncompared: Documents of the fast encoder above 1 MB, which are not compared. Absent if there are
-            none.
-    """
-
-    documents: dict[str, Count]
-    compared: Count
-    uncompared: Count | None = None
-
-    def __add__(self, other: EncoderRecord) -> EncoderRecord:
-        documents = Counter(self.documents)
-        documents.update(other.documents)
-        uncompared = (self.uncompared or 0) + (other.uncompared or 0)
-        return EncoderRecord(dict(documents), self.compared + other.compared, uncompared or None)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InputRecord(Record):
+class SourceFile(FileState):
     """An input: a text or token file, or the ``.bin`` file of a dataset without a manifest.
 
     Attributes:
-        path: Path or URL, as the user named it.
-        size_bytes: Size in bytes. Null for a stream.
-        mtime_ns: Modification time in ns since 1970. Null if it is unknown.
         format: Format of the records or tokens. ``indexed`` is the ``.bin`` file of a dataset without a
             manifest.
         compression: Compression.
-        version: Version of an object in a store, such as its ETag. Absent for other inputs.
-        content_bytes: Size in bytes after decompression.
+    """
+
+    format: InputFormat
+    compression: Compression
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRecord(SourceFile):
+    """An input, and what was read of it.
+
+    Attributes:
         pieces_xxh3_128: XXH3-128 of the digests of its units of work.
-        records: Records: lines that are not blank, or rows of a table.
-        documents: Records that became documents.
-        rejected: Rejected records.
-        blank_lines: Blank lines.
-        excluded: Records that were not selected. Absent if there are none.
+        counts: Counts of its records.
         partial: True if a limit was reached before the end of the input, so that not all of its units are
             listed. Absent otherwise.
     """
 
-    path: str
-    size_bytes: Count | None
-    mtime_ns: int | None
-    format: InputFormat
-    compression: Compression
-    version: str | None = None
-    content_bytes: Count
     pieces_xxh3_128: Xxh3
-    records: Count
-    documents: Count
-    rejected: Count
-    blank_lines: Count
-    excluded: Count | None = None
+    counts: Counts
     partial: Literal[True] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RecordCounts(Record):
-    """The records of all inputs.
-
-    Attributes:
-        records: Records: the sum of documents, rejected records and excluded records.
-        documents: Records that became documents.
-        lines: Lines, blank ones included, or rows of tables.
-        blank_lines: Blank lines.
-        content_bytes: Bytes after decompression.
-        rejected: Number of rejected records by reason.
-        excluded: Number of records that were not selected, by code. Absent if there are none.
-    """
-
-    records: Count
-    documents: Count
-    lines: Count
-    blank_lines: Count
-    content_bytes: Count
-    rejected: dict[str, Count]
-    excluded: dict[str, Count] | None = None
-
-    @property
-    def excluded_total(self) -> int:
-        """Records that were not selected."""
-        return sum((self.excluded or {}).values())
-
-    @property
-    def rejected_total(self) -> int:
-        """Rejected records of all reasons."""
-        return sum(self.rejected.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,13 +176,12 @@ class Manifest(Document):
         tool: Program that wrote the dataset.
         fingerprint: SHA-256 of the inputs, tokenizer and options. Datasets with equal fingerprints have equal
             bytes.
-        dataset: Properties and size.
+        dataset: Properties of the dataset.
+        counts: Counts of the records, documents and tokens.
         files: Size and digest of each file.
         tokenizer: Tokenizer. Null if it is unknown, or if merged datasets have different ones.
         options: Options that determine the bytes, by the command that wrote the dataset.
-        encoder: Number of documents by encoder.
         inputs: Inputs, in order.
-        counts: Records of all inputs.
         tokenizer_path: File that defines the tokenizer, as the user named it. ``tokshard inspect`` decodes
             tokens with it if it is unchanged. Absent for the built-in tokenizer and if it is unknown.
         tokenizer_mismatches: Mismatches that ``--allow-tokenizer-mismatch`` allowed, with those in the
@@ -314,12 +199,11 @@ class Manifest(Document):
     tool: Tool
     fingerprint: Sha256
     dataset: DatasetRecord
+    counts: Counts
     files: DatasetFiles
     tokenizer: TokenizerIdentity | None
     options: BuildParameters
-    encoder: EncoderRecord
     inputs: tuple[InputRecord, ...]
-    counts: RecordCounts
     tokenizer_path: str | None = None
     tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
     merged_tokenizers: tuple[DatasetTokenizer, ...] | None = None
@@ -328,7 +212,7 @@ class Manifest(Document):
 
     @property
     def _ends_with_eod(self) -> bool | None:
-        made, counts = self.options, self.dataset
+        made, counts = self.options, self.counts
         if not isinstance(made, AdoptionParameters):
             return made.append_eod
         # Adoption looks for the EOD token of its tokenizer, and records it if it ends all documents.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tokshard.dataset.manifest import PIECES_NAME, UNITS_NAME, Manifest, file_of
-from tokshard.dataset.plan import MergeParameters
+from tokshard.dataset.parameters import MergeParameters
 from tokshard.dataset.records import PieceRecord, UnitRecord, read_records
 
 
@@ -30,7 +30,8 @@ def read_pieces(path_prefix: str, manifest: Manifest) -> Iterator[PieceRecord]:
         yield from read_records(PieceRecord, path)
         return
     for unit in read_records(UnitRecord, path):
-        yield PieceRecord(unit.documents, unit.sequences, unit.tokens, unit.tokens_xxh3_128)
+        counts = unit.counts
+        yield PieceRecord(counts.documents, counts.sequences, counts.tokens, unit.tokens_xxh3_128)
 
 
 def shuffle_text(manifest: Manifest) -> str | None:

@@ -5,46 +5,37 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-from tokshard.core.codec import Bounds, Count, Positive, Record, Xxh3, decode, encode
+from tokshard.core.codec import Count, Positive, Record, Xxh3, decode, encode
 from tokshard.core.formatting import count
 from tokshard.core.json_text import parse_json_object
-from tokshard.dataset.manifest import ENCODERS
+from tokshard.dataset.counts import Counts
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.storage import fs
 
 # A rejected record quotes 60 characters and names a file; 100 times more than it ever needs.
 _MAX_LINE_BYTES = 1 << 20
-# The sum of two fits int64.
-_MOST = 2**62 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class UnitRecord(Record):
     """A unit of work: a line of ``units.jsonl``, in the order of the dataset."""
 
-    input: Annotated[int, Bounds(0, _MOST)]
-    unit: Annotated[int, Bounds(0, _MOST)]
-    content_bytes: Annotated[int, Bounds(0, _MOST)]
+    input: Count
+    unit: Count
     content_xxh3_128: Xxh3
-    lines: Annotated[int, Bounds(0, _MOST)]
-    documents: Annotated[int, Bounds(0, _MOST)]
-    rejected: Annotated[int, Bounds(0, _MOST)]
-    sequences: Annotated[int, Bounds(0, _MOST)]
-    tokens: Annotated[int, Bounds(0, _MOST)]
     tokens_xxh3_128: Xxh3
-    encoder: Annotated[str, Bounds(pattern=ENCODERS)]
-    excluded: Annotated[int, Bounds(0, _MOST)] | None = None
+    counts: Counts
 
 
 @dataclass(frozen=True, slots=True)
 class PieceRecord(Record):
     """A piece of the ``.bin`` file, with whole documents: a line of ``pieces.jsonl``, in order."""
 
-    documents: Annotated[int, Bounds(0, _MOST)]
-    sequences: Annotated[int, Bounds(0, _MOST)]
-    tokens: Annotated[int, Bounds(0, _MOST)]
+    documents: Count
+    sequences: Count
+    tokens: Count
     tokens_xxh3_128: Xxh3
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from tokshard.core.codec import Amount, Document, Record
 from tokshard.core.formatting import counted, size
-from tokshard.dataset.build_run import BuildAction, OutputState
+from tokshard.dataset.counts import Counts
 from tokshard.dataset.manifest import DatasetFiles, DatasetRecord, Manifest
+from tokshard.dataset.outputs import BuildAction, OutputState
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 
@@ -19,6 +20,7 @@ class DatasetProduct(Record):
     path_prefix: str
     tokenizer: TokenizerIdentity | None
     dataset: DatasetRecord | None = None
+    counts: Counts | None = None
     files: DatasetFiles | None = None
     tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
 
@@ -29,6 +31,7 @@ class DatasetProduct(Record):
             path_prefix,
             manifest.tokenizer,
             manifest.dataset,
+            manifest.counts,
             manifest.files,
             manifest.tokenizer_mismatches,
         )
@@ -41,16 +44,17 @@ class DatasetProduct(Record):
     @property
     def tokens(self) -> int:
         """Number of tokens; 0 before the inputs are read."""
-        return 0 if self.dataset is None else self.dataset.tokens
+        return 0 if self.counts is None else self.counts.tokens
 
     def describe(self) -> str:
         """Return the names, counts and size of the files for a message; the path prefix if unknown."""
-        if (data := self.dataset) is None:
+        data, dataset = self.counts, self.dataset
+        if data is None or dataset is None:
             return self.path_prefix
         return (
             f"{self.path_prefix}.bin, .idx: {counted(data.documents, 'document')}, "
             f"{counted(data.sequences, 'sequence')}, {counted(data.tokens, 'token')} "
-            f"({data.dtype}, {size(self.size_bytes)})"
+            f"({dataset.dtype}, {size(self.size_bytes)})"
         )
 
 

@@ -39,6 +39,30 @@ class FileRecord(Record):
     xxh3_128: Xxh3
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileState(Record):
+    """A file as it was when it was read: equal states mean equal contents.
+
+    Attributes:
+        path: Path or URL, as the user named it.
+        size_bytes: Size in bytes. Null for a stream.
+        mtime_ns: Modification time in ns since 1970. Null if it is unknown.
+        version: Version of an object in a store, such as its ETag. Absent for other files.
+    """
+
+    path: str
+    size_bytes: Count | None
+    mtime_ns: int | None
+    version: str | None = None
+
+    @property
+    def state(self) -> FileState:
+        """The state alone, without what a subclass adds."""
+        return FileState(
+            path=self.path, size_bytes=self.size_bytes, mtime_ns=self.mtime_ns, version=self.version
+        )
+
+
 def content_digest(*buffers: Buffer) -> str:
     """Return the XXH3-128 of the concatenation of ``buffers`` as 32 hex digits.
 

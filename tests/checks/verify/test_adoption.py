@@ -19,7 +19,7 @@ from tokshard.checks.verify import adoption
 from tokshard.checks.verify.options import VerifyOptions
 from tokshard.dataset.fingerprint import dataset_fingerprint
 from tokshard.dataset.manifest import check_sizes, read_manifest
-from tokshard.dataset.plan import AdoptionParameters
+from tokshard.dataset.parameters import AdoptionParameters
 from tokshard.errors import LockedError, OutputExistsError, UsageError
 from tokshard.storage.files import temporary_path
 from tokshard.storage.lock import WriterLock

@@ -51,7 +51,9 @@ def plain(tmp_path_factory):
 
 def plain_reading(path, units=None, **options):
     size = path.stat().st_size
-    units = units or plan_units(0, CorpusFile(str(path), size, 0, "jsonl", "none"), size)
+    units = units or plan_units(
+        0, CorpusFile(path=str(path), size_bytes=size, mtime_ns=0, format="jsonl", compression="none"), size
+    )
     return without_reasons(read_units(units, limit=LIMIT, **options))
 
 
@@ -86,7 +88,9 @@ def test_the_property_catches_a_reader_that_drops_lines_at_borders():
 
 def test_every_unit_size(plain):
     for unit_bytes in range(1, len(DATA) + 2):
-        file = CorpusFile(str(plain), len(DATA), 0, "jsonl", "none")
+        file = CorpusFile(
+            path=str(plain), size_bytes=len(DATA), mtime_ns=0, format="jsonl", compression="none"
+        )
         units = list(plan_units(0, file, unit_bytes))
         assert [unit.last for unit in units] == [False] * (len(units) - 1) + [True]
         assert plain_reading(plain, units, batch_bytes=1000) == EXPECTED, unit_bytes
@@ -107,7 +111,9 @@ def test_scans_for_newlines_in_steps_of_any_size(plain, monkeypatch):
         monkeypatch.setattr(lines, "_SCAN_BYTES", step)
         monkeypatch.setattr(lines, "_OVERHANG_BYTES", step)
         for unit_bytes in (13, 100, 701, 5000):
-            file = CorpusFile(str(plain), len(DATA), 0, "jsonl", "none")
+            file = CorpusFile(
+                path=str(plain), size_bytes=len(DATA), mtime_ns=0, format="jsonl", compression="none"
+            )
             assert plain_reading(plain, plan_units(0, file, unit_bytes), batch_bytes=64) == EXPECTED
 
 

@@ -198,7 +198,8 @@ def test_pipes_and_standard_input_are_streams():
     reader, writer = os.pipe()
     try:
         assert discover(["pipe", f"/dev/fd/{reader}", "-"]) == tuple(
-            CorpusFile(name, None, None, "jsonl", "none") for name in ("pipe", f"/dev/fd/{reader}", "-")
+            CorpusFile(path=name, size_bytes=None, mtime_ns=None, format="jsonl", compression="none")
+            for name in ("pipe", f"/dev/fd/{reader}", "-")
         )
     finally:
         os.close(reader)

@@ -46,7 +46,13 @@ def test_row_units_travel_as_json(numbers, last, path):
 @given(whole=st.integers(0, 200), rest=st.integers(0, 10**13), unit_bytes=st.integers(1, 10**13))
 def test_plain_units_cover_the_file_once(whole, rest, unit_bytes):
     size = whole * unit_bytes + rest % unit_bytes
-    units = list(plan_units(7, CorpusFile("x", size, 0, "jsonl", "none"), unit_bytes))
+    units = list(
+        plan_units(
+            7,
+            CorpusFile(path="x", size_bytes=size, mtime_ns=0, format="jsonl", compression="none"),
+            unit_bytes,
+        )
+    )
     assert len(units) == max(1, whole + (rest % unit_bytes > 0))
     assert units[0].begin == 0
     assert units[-1].end == size
@@ -57,7 +63,10 @@ def test_plain_units_cover_the_file_once(whole, rest, unit_bytes):
 
 
 def test_streams_have_no_plan():
-    for file in (CorpusFile("x", 9, 0, "jsonl", "gzip"), CorpusFile("-", None, None, "jsonl", "none")):
+    for file in (
+        CorpusFile(path="x", size_bytes=9, mtime_ns=0, format="jsonl", compression="gzip"),
+        CorpusFile(path="-", size_bytes=None, mtime_ns=None, format="jsonl", compression="none"),
+    ):
         with pytest.raises(ValueError, match="only be read as a stream"):
             plan_units(0, file, 100)
 

@@ -11,7 +11,7 @@ from support.tokenize_runs import run_tokenize
 from tokshard import MergeOptions, merge
 from tokshard.checks.inspect.datasets import inspect_dataset, inspect_document
 from tokshard.dataset.manifest import read_manifest
-from tokshard.dataset.plan import MergeParameters
+from tokshard.dataset.parameters import MergeParameters
 from tokshard.errors import TokenizerMismatchError
 
 SAMPLE = Path(__file__).parents[3] / "sample_data"

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokshard.text.tokenize.counts import FieldCounts, UnitCounts
 
 from tokshard.errors import IntegrityError
-from tokshard.text.tokenize.counts import FieldCounts, UnitCounts
 from tokshard.text.tokenize.part import PartHeader, PartReader, PartWriter, UnitKey
 
 FIELDS = (FieldCounts(7, 0, 0, 0, 0),)

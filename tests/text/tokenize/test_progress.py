@@ -4,12 +4,12 @@ import gzip
 from functools import partial
 
 import pytest
+from tokshard.text.tokenize.job_array.options import ArrayTask
 
 from support.tokenize_runs import TOKENIZER, run_array_task, run_tokenize, write_jsonl
 from tokshard.core.progress import SilentProgress
 from tokshard.text.corpus.records import read_documents
 from tokshard.text.tokenize import encoder
-from tokshard.text.tokenize.job_array.options import ArrayTask
 from tokshard.text.tokenize.workers.pool import ProcessPool
 
 RECORDS = [{"text": f"{number} " + "word " * (number % 9)} for number in range(400)]

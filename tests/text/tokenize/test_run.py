@@ -360,7 +360,10 @@ def test_a_dataset_of_another_program_is_not_overwritten(tmp_path, corpus):
 def test_more_inputs_than_a_manifest_can_list_are_refused_at_once(tmp_path, corpus):
     tokenizer = load_tokenizer(None)
     parameters = job_of(corpus, str(tmp_path / "out")).parameters
-    few = [CorpusFile(f"{n:06d}.jsonl", 1, 1, "jsonl", "none") for n in range(50_000)]
+    few = [
+        CorpusFile(path=f"{n:06d}.jsonl", size_bytes=1, mtime_ns=1, format="jsonl", compression="none")
+        for n in range(50_000)
+    ]
     assert len(make_plan(few, tokenizer, parameters).inputs) == 50_000
     with pytest.raises(UsageError, match="too many for the manifest"):
         make_plan(few * 4, tokenizer, parameters)

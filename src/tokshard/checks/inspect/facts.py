@@ -24,8 +24,8 @@ from tokshard.core.presentation import (
     Section,
     Table,
 )
+from tokshard.dataset.parameters import TokenizeParameters
 from tokshard.dataset.pieces import shuffle_text
-from tokshard.dataset.plan import TokenizeParameters
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch, allowed_warnings
 
 if TYPE_CHECKING:

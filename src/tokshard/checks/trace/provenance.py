@@ -28,7 +28,7 @@ from tokshard.dataset.manifest import (
     file_of,
     read_manifest,
 )
-from tokshard.dataset.plan import Compression
+from tokshard.dataset.parameters import Compression
 from tokshard.dataset.records import RejectionRecord, UnitRecord, read_records
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError

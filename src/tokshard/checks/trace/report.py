@@ -9,7 +9,7 @@ from typing import Literal
 from tokshard.core.codec import Count, Document, Positive, Record, Sha256
 from tokshard.core.formatting import count, counted, listed, shown_path
 from tokshard.core.presentation import Block, FactList, Section, Table
-from tokshard.dataset.plan import InputFormat
+from tokshard.dataset.parameters import InputFormat
 
 _SHOWN_SAMPLES = 16
 _SHOWN_READS = 20

@@ -24,7 +24,7 @@ from tokshard.dataset.manifest import (
     file_of,
     manifest_path,
 )
-from tokshard.dataset.plan import AdoptedInput, AdoptionParameters, BuildPlan
+from tokshard.dataset.parameters import AdoptedInput, AdoptionParameters, BuildPlan
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.records import UnitRecord, to_line
 from tokshard.dataset.source import InputFile

@@ -26,7 +26,7 @@ from tokshard.dataset.manifest import (
     Manifest,
     file_of,
 )
-from tokshard.dataset.plan import AdoptionParameters, TokenizeParameters
+from tokshard.dataset.parameters import AdoptionParameters, TokenizeParameters
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.records import RejectionRecord, read_records
 from tokshard.dataset.source import InputFile

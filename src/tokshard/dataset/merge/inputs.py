@@ -12,7 +12,7 @@ from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.index_file import IndexColumns, read_header
 from tokshard.dataset.layout import MAX_POINTER_BYTES, IndexHeader
 from tokshard.dataset.manifest import DatasetRecord, Manifest, check_sizes, read_manifest
-from tokshard.dataset.plan import DatasetInput
+from tokshard.dataset.parameters import DatasetInput
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer

@@ -18,7 +18,7 @@ from tokshard.dataset.merge.inputs import MergeInput, check_together, common, ex
 from tokshard.dataset.merge.options import MergeOptions
 from tokshard.dataset.merge.shuffle import ShuffledCopy, ShuffleSizes, shuffle_sizes
 from tokshard.dataset.merge.staging import TokenCopy, check_manifest_size, dataset_record, stage
-from tokshard.dataset.plan import BuildPlan, DatasetInput, DocumentShuffle, MergeParameters
+from tokshard.dataset.parameters import BuildPlan, DatasetInput, DocumentShuffle, MergeParameters
 from tokshard.dataset.report import BuildReport, DatasetProduct
 from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_agreement import TokenizerAgreement, agree

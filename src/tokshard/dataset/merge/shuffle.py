@@ -39,7 +39,7 @@ from tokshard.dataset.merge.shuffle_layout import (
 from tokshard.dataset.merge.shuffled_output import ShuffledOutput, blocks
 from tokshard.dataset.merge.staging import CopiedInput
 from tokshard.dataset.merge.token_stores import MAX_OPEN_INPUTS, BufferPool
-from tokshard.dataset.plan import DocumentShuffle
+from tokshard.dataset.parameters import DocumentShuffle
 from tokshard.dataset.records import PieceRecord
 from tokshard.storage.files import AppendFile
 from tokshard.storage.journal import Journal, read_checkpoints

@@ -44,8 +44,8 @@ from tokshard.dataset.merge.output_columns import (
     stage_order,
 )
 from tokshard.dataset.merge.shuffled_output import TOKENS_NAME
+from tokshard.dataset.parameters import BuildPlan, HubDatasetRecord
 from tokshard.dataset.pieces import pieces_path, read_pieces
-from tokshard.dataset.plan import BuildPlan, HubDatasetRecord
 from tokshard.dataset.records import PieceRecord, UnitRecord, read_records, to_line
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokshard.core.formatting import listed
-from tokshard.dataset.plan import Compression, TokenFileInput, TokenFormat
+from tokshard.dataset.parameters import Compression, TokenFileInput, TokenFormat
 from tokshard.errors import InputError, MissingFileError, StorageError
 from tokshard.exchange.conversion.options import ShardSplit
 from tokshard.exchange.writers import FORMATS

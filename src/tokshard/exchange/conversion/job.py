@@ -17,7 +17,7 @@ from tokshard.core.presentation import Section, outcome, planned
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
 from tokshard.dataset.layout import optimal_dtype
-from tokshard.dataset.plan import BuildPlan, ConvertParameters, SourceDtype, TokenFileInput
+from tokshard.dataset.parameters import BuildPlan, ConvertParameters, SourceDtype, TokenFileInput
 from tokshard.dataset.report import BuildReport, DatasetProduct
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
 from tokshard.dataset.workdir import WorkDirectory

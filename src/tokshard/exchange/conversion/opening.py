@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tokshard.core.formatting import counted
-from tokshard.dataset.plan import SourceDtype, TokenFormat
+from tokshard.dataset.parameters import SourceDtype, TokenFormat
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, UsageError
 from tokshard.exchange import datatrove, nanogpt, olmo

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from tokshard.core.codec import Count, Positive
 from tokshard.core.options import RUN, Force, Option, Options, StrPath, StrPaths, several
-from tokshard.dataset.plan import BosTreatment, SourceDtype, TokenFormat
+from tokshard.dataset.parameters import BosTreatment, SourceDtype, TokenFormat
 from tokshard.errors import UsageError
 from tokshard.storage.lock import Lock
 from tokshard.storage.paths import check_output_prefix, is_remote

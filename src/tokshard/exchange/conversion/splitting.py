@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tokshard.dataset.plan import BosTreatment
+from tokshard.dataset.parameters import BosTreatment
 from tokshard.exchange.conversion.boundaries import DocumentEnds
 from tokshard.exchange.conversion.content import TokenBlock
 from tokshard.exchange.conversion.files import TokenFile

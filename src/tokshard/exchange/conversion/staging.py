@@ -24,7 +24,7 @@ from tokshard.dataset.manifest import (
     RecordCounts,
     TokenFileRecord,
 )
-from tokshard.dataset.plan import BuildPlan, Compression, ConvertParameters, TokenFileInput
+from tokshard.dataset.parameters import BuildPlan, Compression, ConvertParameters, TokenFileInput
 from tokshard.dataset.records import UnitRecord, to_line
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.workdir import stage_chunks, stage_file, stage_manifest

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import BinaryIO, Protocol, cast
 
-from tokshard.dataset.plan import Compression
+from tokshard.dataset.parameters import Compression
 from tokshard.errors import InputError, TokshardError
 from tokshard.text.corpus.content import sniff
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tokshard.dataset.plan import Compression, TextFormat
+from tokshard.dataset.parameters import Compression, TextFormat
 from tokshard.errors import InputError
 from tokshard.text.corpus.hints import conversion, with_names
 

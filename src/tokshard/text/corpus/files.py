@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tokshard.core.background import in_order
 from tokshard.core.formatting import counted, listed
-from tokshard.dataset.plan import Compression, TextInput
+from tokshard.dataset.manifest import SourceFile
 from tokshard.errors import InputError, StorageError, TokshardError, UsageError
 from tokshard.storage.paths import GLOB_CHARACTERS, SIDECAR_SUFFIX, is_glob, is_remote, natural_key
 from tokshard.storage.reading import irregular_kind, open_file, open_passed
@@ -44,24 +44,19 @@ _HINT_NAMES = (
 _HINT_SPELLING = "check the path; relative paths start at the current directory"
 
 
-@dataclass(frozen=True, slots=True)
-class CorpusFile:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusFile(SourceFile):
     """One input.
 
     Attributes:
         path: As the user passed it; ``"-"`` is standard input.
         size_bytes: Size in bytes, or None for a stream (standard input, a named pipe).
         mtime_ns: Modification time, or None for a stream.
-        compression: Compression. A stream has format ``"jsonl"`` and compression ``"none"`` until it is read.
         version: Version of an object in a store (its ETag, for example); None otherwise.
+        compression: Compression. A stream has format ``"jsonl"`` and compression ``"none"`` until it is read.
     """
 
-    path: str
-    size_bytes: int | None
-    mtime_ns: int | None
     format: Format
-    compression: Compression
-    version: str | None = None
 
     @property
     def is_stream(self) -> bool:
@@ -74,17 +69,6 @@ class CorpusFile:
         if self.size_bytes is None:
             return None
         return self.size_bytes * (1 if self.compression == "none" else _COMPRESSED_TO_PLAIN)
-
-    def plan_input(self) -> TextInput:
-        """Return the input as recorded in plans."""
-        return TextInput(
-            path=self.path,
-            size_bytes=self.size_bytes,
-            mtime_ns=self.mtime_ns,
-            format=self.format,
-            compression=self.compression,
-            version=self.version,
-        )
 
 
 class _Search(NamedTuple):
@@ -365,11 +349,11 @@ def _refuse_twice(paths: Sequence[str]) -> None:
 
 def _describe(path: str) -> CorpusFile:
     if path == STDIN:
-        return CorpusFile(path, None, None, "jsonl", "none")
+        return CorpusFile(path=path, size_bytes=None, mtime_ns=None, format="jsonl", compression="none")
     try:
         status = os.stat(path)
         if stat.S_ISFIFO(status.st_mode):
-            return CorpusFile(path, None, None, "jsonl", "none")
+            return CorpusFile(path=path, size_bytes=None, mtime_ns=None, format="jsonl", compression="none")
         if not stat.S_ISREG(status.st_mode):
             raise InputError(
                 f"{path} must be a file or a pipe",
@@ -383,14 +367,25 @@ def _describe(path: str) -> CorpusFile:
         raise InputError(
             f"cannot read {path}: {error.strerror}", hint="check the permissions of the file"
         ) from error
-    return CorpusFile(path, status.st_size, status.st_mtime_ns, content.format, content.compression)
+    return CorpusFile(
+        path=path,
+        size_bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        format=content.format,
+        compression=content.compression,
+    )
 
 
 def _describe_object(url: str) -> CorpusFile:
     status = objects.status(url)
     content = _content(objects.RemoteFile(url, status).read(0, HEAD_BYTES), url)
     return CorpusFile(
-        url, status.size_bytes, status.mtime_ns, content.format, content.compression, status.version
+        path=url,
+        size_bytes=status.size_bytes,
+        mtime_ns=status.mtime_ns,
+        version=status.version,
+        format=content.format,
+        compression=content.compression,
     )
 
 

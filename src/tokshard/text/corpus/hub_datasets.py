@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tokshard.core.formatting import counted, listed
-from tokshard.dataset.plan import HubDatasetRecord
+from tokshard.dataset.parameters import HubDatasetRecord
 from tokshard.errors import InputError, UsageError
 from tokshard.storage.remote import hub, objects
 

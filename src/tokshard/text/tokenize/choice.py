@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Literal
 
 from tokshard.core.formatting import listed, size
 from tokshard.core.options import declared_options
@@ -16,6 +15,7 @@ from tokshard.errors import TokenizerError, UsageError
 from tokshard.text.corpus.files import CorpusFile, content_bytes
 from tokshard.text.corpus.records import MAX_DOCUMENT_BYTES
 from tokshard.text.tokenize.options import TokenizeOptions
+from tokshard.text.tokenize.part import EncoderName
 from tokshard.text.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.text.tokenizer.encoders import fast_encoder_refusal
 from tokshard.text.tokenizer.equivalence import FIRST_BYTES
@@ -24,8 +24,6 @@ from tokshard.text.tokenizer.special_tokens import renamed_tokens
 from tokshard.text.tokenizer.tiktoken_files import TikTokenizerSettings
 
 _SHOWN_TOKENS = 3
-
-EncoderName = Literal["reference", "fast"]
 
 DOCUMENT_BYTES: dict[EncoderName, int] = {"fast": MAX_DOCUMENT_BYTES, "reference": 4_000_000}
 """The default of ``--max-document-bytes``. For a document of 16 MB, a process takes 270 to 450 MB of memory

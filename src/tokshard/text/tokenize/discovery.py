@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tokshard.core.background import in_order
 from tokshard.core.options import recorded
-from tokshard.dataset.plan import HubDatasetRecord
+from tokshard.dataset.parameters import HubDatasetRecord
 from tokshard.text.corpus.files import LOOKS_AT_ONCE, CorpusFile, discover
 from tokshard.text.corpus.hub_datasets import HubDatasets
 from tokshard.text.tokenize.options import TokenizeOptions
@@ -101,17 +101,17 @@ def _first_rejected(job: TokenizeJob, number: int, file: CorpusFile) -> list[Rej
 
 def _unfinished_datasets(options: TokenizeOptions) -> list[HubDatasetRecord]:
     from tokshard.dataset.delivery import delivery_to
-    from tokshard.dataset.workdir import WorkDirectory
+    from tokshard.dataset.outputs import work_directory
+    from tokshard.dataset.run import read_job
 
     if not options.resume:
         return []
     delivery = delivery_to(options.prefix, local_dir=options.local_dir, keep=options.keep_local)
     prefix = options.prefix if delivery is None else delivery.prefix
-    found = [plan.hub_datasets for plan in WorkDirectory(prefix).earlier_plans()]
+    found = [read_job(work_directory(prefix))]
     # An output that waits for its upload is not finished, either.
     waiting = None if delivery is None else _manifest(options, prefix)
-    found += [] if waiting is None else [waiting.hub_datasets]
-    return [record for records in found for record in records or ()]
+    return [record for made in (*found, waiting) if made is not None for record in made.hub_datasets or ()]
 
 
 def _finished_output(options: TokenizeOptions) -> Manifest | None:

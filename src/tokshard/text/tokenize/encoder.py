@@ -7,14 +7,16 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from itertools import repeat
 from operator import add
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from tokshard.core.codec import decode, encode
+from tokshard.dataset.counts import NO_COUNTS, Counts, UnrepresentedText
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage import syscalls
 from tokshard.text.corpus.batch import DocumentBatch
@@ -22,9 +24,15 @@ from tokshard.text.corpus.records import read_documents
 from tokshard.text.corpus.rejection import RejectedRecord, TextCheck, UnusableRecordError
 from tokshard.text.corpus.selection import ALL_RECORDS, RecordSelection
 from tokshard.text.corpus.units import LineUnit, Unit, unit_from_json
-from tokshard.text.tokenize.counts import FieldCounts, SplitCounts, UnitCounts, dropped_characters
 from tokshard.text.tokenize.packing import PackedDocuments, pack_documents
-from tokshard.text.tokenize.part import OutputLayout, PartHeader, PartWriter, UnitKey
+from tokshard.text.tokenize.part import (
+    OTHER_SPLIT,
+    EncoderName,
+    OutputLayout,
+    PartHeader,
+    PartWriter,
+    UnitKey,
+)
 from tokshard.text.tokenizer import encoders, equivalence, libraries
 from tokshard.text.tokenizer.definition import Tokenizer, reopen_tokenizer
 from tokshard.text.tokenizer.dropped_characters import DroppedCharacters
@@ -34,8 +42,6 @@ from tokshard.text.tokenizer.token_ids import check_token_ids
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from tokshard.text.tokenize.choice import EncoderName
 
 _SEARCHED_CHARACTERS = 1 << 18  # of each text, for dropped characters
 
@@ -70,6 +76,11 @@ class EncodingSpec:
     drops_characters: bool = False
 
     @property
+    def template_ids(self) -> tuple[int, ...]:
+        """The ids that the tokenizer adds to each text."""
+        return self.tokenizer_identity.template_ids if self.special_tokens else ()
+
+    @property
     def layout(self) -> OutputLayout:
         """The outputs."""
         splits = 1 if self.selection.holdout is None else 2
@@ -93,26 +104,28 @@ class Task:
     """One unit to encode; ``name`` is that of its input in errors.
 
     Attributes:
+        part: The file name of its part.
         compare_below: All documents before this position of the input are encoded by both encoders.
     """
 
     unit: Unit
     name: str
+    part: str
     compare_below: int
 
     @property
     def key(self) -> UnitKey:
         """The unit."""
-        return UnitKey.of(self.unit)
+        return UnitKey(self.unit.file, self.unit.index)
 
     def to_json(self) -> dict[str, Any]:
         """Return the task as a message between processes."""
-        return {"unit": self.unit.to_json(), "name": self.name, "compare_below": self.compare_below}
+        return {**asdict(self), "unit": self.unit.to_json()}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Return what :meth:`to_json` described."""
-        return cls(unit_from_json(value["unit"]), value["name"], value["compare_below"])
+        return cls(**{**value, "unit": unit_from_json(value["unit"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,17 +284,12 @@ class UnitEncoder:
 
         spec, unit = self._spec, task.unit
         layout = spec.layout
-        counts = UnitCounts.none(layout.outputs, layout.splits)
+        counts = [NO_COUNTS] * layout.outputs
         self._comparisons = []
         content_digest = xxhash.xxh3_128()
         input_bytes = _InputBytes(unit)
-        first_offset: int | None = None
-        path = os.path.join(self.parts_directory, task.key.part_name)
-        uncompared: tuple[list[int], ...] = tuple([] for _ in range(layout.splits))
-        streams = [*layout.streams]
-        if spec.drops_characters:
-            streams += (f"characters.{k}" for k in range(layout.outputs))
-        with PartWriter(path, streams) as part:
+        path = os.path.join(self.parts_directory, task.part)
+        with PartWriter(path, layout.streams) as part:
             for batch in read_documents(
                 unit,
                 spec.fields,
@@ -289,47 +297,31 @@ class UnitEncoder:
                 check=text_check(spec.tokenizer_identity),
                 selection=spec.selection,
             ):
-                outputs = list(UnitCounts.none(layout.outputs).fields)
-                splits = []
+                tokens = 0
                 for split in range(layout.splits):
                     documents = batch.of_split(split)
-                    chosen, too_large = self._documents_to_compare(documents, task)
-                    for field, packed in self._packed_fields(documents, chosen, task.name):
+                    for field, added in enumerate(self._encode_split(documents, task, part, split)):
                         k = layout.outputs_of(split)[field]
-                        _write_packed(part, k, packed)
-                        outputs[k] += packed.counts
-                    if spec.drops_characters:
-                        for field, rows in self._dropped(documents, task):
-                            k = layout.outputs_of(split)[field]
-                            part.write(f"characters.{k}", rows.data)
-                            outputs[k] = replace(outputs[k], unrepresented=dropped_characters(rows))
-                    part.write(f"offsets.{split}", documents.offsets.data)
-                    splits.append(SplitCounts(documents.documents, len(chosen) if self._compares else 0))
-                    uncompared[split].extend(documents.offsets[too_large].tolist())
-                added = _counts_of(batch, outputs, splits)
-                counts += added
-                if spec.max_rejected is not None and counts.rejected_total > spec.max_rejected:
+                        counts[k] += _with_records(added, batch, documents)
+                        tokens += added.tokens
+                rejected_total = counts[0].rejected_total
+                if spec.max_rejected is not None and rejected_total > spec.max_rejected:
                     self._finish_comparisons()
                     part.discard()
-                    yield Outcome(task.key, batch.rejected[spec.max_rejected - counts.rejected_total])
+                    yield Outcome(task.key, batch.rejected[spec.max_rejected - rejected_total])
                     return
                 content_digest.update(batch.raw)
-                if first_offset is None:
-                    first_offset = batch.first_offset
                 part.write_rejected(batch.rejected)
-                yield BatchProgress(input_bytes.of(batch), len(batch.offsets), added.tokens, len(batch.raw))
+                yield BatchProgress(input_bytes.of(batch), len(batch.offsets), tokens, len(batch.raw))
             self._finish_comparisons()
             part.finish(
                 PartHeader(
-                    file=unit.file,
-                    unit=unit.index,
+                    name=task.part,
                     last=unit.last,
-                    encoder=self._encoder.name,
+                    encoder=cast("EncoderName", self._encoder.name),
                     input_bytes=unit.input_bytes,
                     content_xxh3_128=content_digest.hexdigest(),
-                    counts=counts,
-                    first_offset=first_offset,
-                    uncompared=tuple(map(tuple, uncompared)) if self._compares and any(uncompared) else None,
+                    counts=tuple(counts),
                 )
             )
         if isinstance(unit, LineUnit) and unit.temporary:
@@ -338,23 +330,43 @@ class UnitEncoder:
             yield BatchProgress(rest, 0, 0, 0)
         yield Outcome(task.key)
 
+    def _encode_split(
+        self, batch: DocumentBatch, task: Task, part: PartWriter, split: int
+    ) -> Iterator[Counts]:
+        """Write the documents of a split; yield the counts of each field, without those of the records."""
+        spec = self._spec
+        chosen, too_large = self._documents_to_compare(batch, task)
+        packed_fields = self._packed_fields(batch, chosen, task.name)
+        dropped = self._dropped(batch, task) if spec.drops_characters else repeat(None)
+        for k, packed, characters in zip(spec.layout.outputs_of(split), packed_fields, dropped, strict=False):
+            part.write(f"tokens.{k}", packed.tokens.data)
+            part.write(f"lengths.{k}", packed.lengths.data)
+            part.write(f"sequences.{k}", packed.sequences.data)
+            yield replace(
+                packed.counts,
+                documents=batch.documents,
+                encoders={self._encoder.name: batch.documents} if batch.documents else {},
+                compared=len(chosen) if self._compares else 0,
+                uncompared=len(too_large) or None if self._compares else None,
+                unrepresented=characters or packed.counts.unrepresented,
+            )
+        part.write(f"offsets.{split}", batch.offsets.data)
+
     def _finish_comparisons(self) -> None:
         comparisons, self._comparisons = self._comparisons, []
         for comparison in comparisons:
             comparison.finish()
 
-    def _dropped(self, batch: DocumentBatch, task: Task) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    def _dropped(self, batch: DocumentBatch, task: Task) -> Iterator[UnrepresentedText]:
         # Of the beginning of each text that an equivalence check would compare.
-        import numpy as np
-
-        chosen = equivalence.sample(batch.offsets, task.unit.file, task.compare_below)
-        for k, (texts, counts) in enumerate(zip(batch.texts, batch.sequences_per_document, strict=True)):
-            offsets = np.repeat(batch.offsets[chosen], 1 if counts is None else counts[chosen])
-            rows = [
-                (offset, *self._characters.count(texts[index][:_SEARCHED_CHARACTERS]))
-                for offset, index in zip(offsets, _texts_of(chosen, counts), strict=True)
+        chosen = equivalence.sample(batch.offsets, task.name, task.compare_below)
+        for texts, counts in zip(batch.texts, batch.sequences_per_document, strict=True):
+            found = [
+                self._characters.count(texts[index][:_SEARCHED_CHARACTERS])
+                for index in _texts_of(chosen, counts)
             ]
-            yield k, np.array(rows, np.int64).reshape(-1, 3)
+            checked, dropped = (sum(column) for column in zip(*found, strict=True)) if found else (0, 0)
+            yield UnrepresentedText("characters", checked, dropped)
 
     @cached_property
     def _characters(self) -> DroppedCharacters:
@@ -369,22 +381,22 @@ class UnitEncoder:
         if not self._compares:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         too_large = _larger_documents(batch, equivalence.MOST_BYTES)
-        chosen = equivalence.sample(batch.offsets, task.unit.file, task.compare_below)
+        chosen = equivalence.sample(batch.offsets, task.name, task.compare_below)
         return np.setdiff1d(chosen, too_large), too_large
 
     def _packed_fields(
         self, batch: DocumentBatch, chosen: NDArray[np.int64], where: str
-    ) -> Iterator[tuple[int, PackedDocuments]]:
+    ) -> Iterator[PackedDocuments]:
         # Of each field all documents at once.
         spec = self._spec
-        for k, (texts, counts) in enumerate(zip(batch.texts, batch.sequences_per_document, strict=True)):
+        for texts, counts in zip(batch.texts, batch.sequences_per_document, strict=True):
             compared = _texts_of(chosen, counts)
             comparison = equivalence.Comparison([texts[index] for index in compared], self._reference, where)
             encoded = self._encoder.encode(texts)
             if len(compared) and self._compares:
                 comparison.add(encoded, compared)
                 self._comparisons.append(comparison)
-            packed = pack_documents(
+            yield pack_documents(
                 encoded.ids,
                 encoded.offsets,
                 counts,
@@ -392,8 +404,8 @@ class UnitEncoder:
                 eod_id=spec.eod_id,
                 append_eod=spec.append_eod,
                 unknown_id=spec.unknown_id,
+                template_ids=spec.template_ids,
             )
-            yield k, packed
 
 
 def text_check(identity: TokenizerIdentity) -> TextCheck | None:
@@ -410,28 +422,20 @@ def text_check(identity: TokenizerIdentity) -> TextCheck | None:
     return check
 
 
-def _counts_of(
-    batch: DocumentBatch, outputs: Sequence[FieldCounts], splits: Sequence[SplitCounts]
-) -> UnitCounts:
-    total = sum(splits[1:], splits[0])
-    return UnitCounts(
+def _with_records(counts: Counts, batch: DocumentBatch, of_split: DocumentBatch) -> Counts:
+    """Return the counts of an output with those of the records of a batch."""
+    excluded = dict(batch.excluded)
+    if others := batch.documents - of_split.documents:
+        excluded[OTHER_SPLIT] = others
+    return replace(
+        counts,
         records=batch.records,
-        documents=len(batch.offsets),
         lines=batch.lines,
         blank_lines=batch.blank_lines,
         content_bytes=len(batch.raw),
-        compared=total.compared,
         rejected=dict(Counter(record.reason for record in batch.rejected)),
-        fields=tuple(outputs),
-        excluded=batch.excluded or None,
-        splits=tuple(splits) if len(splits) > 1 else None,
+        excluded=excluded or None,
     )
-
-
-def _write_packed(part: PartWriter, field: int, packed: PackedDocuments) -> None:
-    part.write(f"tokens.{field}", packed.tokens.data)
-    part.write(f"lengths.{field}", packed.lengths.data)
-    part.write(f"sequences.{field}", packed.sequences.data)
 
 
 class _LateReference:

@@ -3,141 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from tokshard.core.codec import encode
 from tokshard.core.json_text import dump_json
 from tokshard.core.options import recorded
-from tokshard.dataset.build_run import BuildSpec
 from tokshard.dataset.delivery import Delivery, delivery_to
 from tokshard.dataset.layout import choose_dtype
-from tokshard.dataset.plan import BuildPlan, HubDatasetRecord, TokenizeParameters
-from tokshard.dataset.workdir import WorkDirectory, plan_in, remove_temporary_files
-from tokshard.errors import IntegrityError, UsageError
-from tokshard.storage import fs, paths, syscalls
-from tokshard.storage.files import remove_tree, tree_bytes
-from tokshard.storage.lock import WriterLock
+from tokshard.dataset.outputs import Outputs
+from tokshard.dataset.parameters import Build, HubDatasetRecord, TokenizeParameters
+from tokshard.dataset.run import Run, RunJob
+from tokshard.errors import UsageError
+from tokshard.storage import fs, paths
 from tokshard.text.corpus.files import CorpusFile
 from tokshard.text.corpus.selection import RecordSelection
-from tokshard.text.tokenize.assembly import ErrorPolicy, read_assembled
+from tokshard.text.tokenize.assembly import AppendedUnit, ErrorPolicy, appended_units
 from tokshard.text.tokenize.choice import EncoderDecision, EncodingChoice, choose_encoding
 from tokshard.text.tokenize.encoder import EncodingSpec
 from tokshard.text.tokenize.options import TokenizeOptions
-from tokshard.text.tokenize.part import PartReader, UnitKey, part_headers
-from tokshard.text.tokenize.reuse import (
-    ALL_ENCODERS,
-    finished_units,
-    fitting_units,
-    has_same_content,
-    keep_only,
-)
+from tokshard.text.tokenize.part import PartNames, part_headers
 from tokshard.text.tokenizer.definition import Tokenizer
 
 # The manifest adds counts and a digest to each input's entry, and must stay readable (64 MiB).
-_RESULT_BYTES_OF_INPUT = 256
+_RESULT_BYTES_OF_INPUT = 512
 _MAX_INPUTS_BYTES = 48 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Workspace(WorkDirectory):
-    """Work directory of a tokenize run, with the parts that its workers commit."""
-
-    @property
-    def parts(self) -> str:
-        """Directory in which workers commit parts."""
-        return os.path.join(self.directory, "parts")
-
-    @property
-    def raw(self) -> str:
-        """Directory in which decompressed units wait for workers."""
-        return os.path.join(self.directory, "raw")
-
-    def make_directories(self) -> None:
-        """Make the work directory and those of parts and decompressed units."""
-        for directory in (self.directory, self.parts, self.raw):
-            syscalls.make_directory(directory)
-
-    def take_up(self, plan: BuildPlan) -> bool:
-        """Continue the unfinished run of a plan, or that of one with units that fit it."""
-        if WorkDirectory.take_up(self, plan):
-            return True
-        options = plan.options
-        if not (isinstance(options, TokenizeParameters) and plan.is_repeatable):
-            return False
-        for directory in self.directories():
-            earlier = plan_in(directory)
-            if earlier is None or not (earlier.is_repeatable and earlier.has_units_of(plan)):
-                continue
-            with suppress(IntegrityError):
-                if fitting := fitting_units(directory, earlier, plan):
-                    if directory != self.directory:
-                        self.bring_back(directory)
-                    keep_only(self.directory, fitting, options)
-                    self.write_plan(plan)
-                    return True
-        return False
-
-    def has_finished_work(self) -> bool:
-        """Return whether a finished unit has documents: units of rejected records need no encoding."""
-        assembled = (
-            unit.header for units, _ in read_assembled(self.directory, ALL_ENCODERS) for unit in units
-        )
-        try:
-            return any(header.counts.documents for header in chain(assembled, part_headers(self.parts)))
-        except IntegrityError:  # of another version of tokshard
-            return True
-
-    def units_of_other_plans(self) -> KeptUnits:
-        """Return the number of finished units of other plans, and their size."""
-        directories = self.kept()
-        return KeptUnits(sum(map(self.count_units, directories)), sum(map(tree_bytes, directories)))
-
-    def count_units(self, directory: str) -> int:
-        """Return the number of finished units in a work directory."""
-        try:
-            return len(finished_units(directory))
-        except IntegrityError:
-            return 0
-
-    def part_path(self, key: UnitKey) -> str:
-        """Return the path of a unit's part."""
-        return os.path.join(self.parts, key.part_name)
-
-    def usable_parts(self, first: UnitKey, encoders: frozenset[str]) -> Iterator[PartReader]:
-        """Yield the intact parts from ``first`` on that an accepted encoder made; remove all else."""
-        for name in sorted(os.listdir(self.parts)):
-            path = os.path.join(self.parts, name)
-            # A pipe must not even be opened: that would wait for ever.
-            if os.path.isfile(path) and not os.path.islink(path):
-                try:
-                    with PartReader(path) as part:
-                        part.verify()
-                        named = part.unit.part_name == name
-                        if named and part.unit >= first and part.header.encoder in encoders:
-                            yield part
-                            continue
-                except IntegrityError:
-                    pass
-            remove_tree(path)
-
-    def sweep(self) -> None:
-        """Remove what a killed run may have left half-done: temporary files and decompressed units."""
-        WorkDirectory.sweep(self)
-        remove_tree(self.raw)
-        if os.path.islink(self.parts):
-            syscalls.unlink(self.parts)
-        remove_temporary_files(self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class KeptUnits:
-    """Finished units of plans with other options or inputs, which are kept until an output is published."""
-
-    units: int
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +37,9 @@ class TokenizeJob:
     Attributes:
         parameters: The options that determine the bytes.
         prefix: The local path prefix of the run.
+        part_names: The names of the parts of its units.
         prefixes: The local path prefix of each output.
+        hub_datasets: Datasets of the Hugging Face Hub among the inputs.
         delivery: Where the outputs are uploaded to; None for local outputs.
     """
 
@@ -155,16 +47,18 @@ class TokenizeJob:
     options: TokenizeOptions
     tokenizer: Tokenizer
     parameters: TokenizeParameters
-    plan: BuildPlan
+    build: Build
+    part_names: PartNames
     prefix: str
     prefixes: tuple[str, ...]
     encoder: EncoderDecision
+    hub_datasets: tuple[HubDatasetRecord, ...] | None = None
     delivery: Delivery | None = None
 
     @property
-    def workspace(self) -> Workspace:
-        """The work directory."""
-        return Workspace(self.prefix)
+    def template_ids(self) -> tuple[int, ...]:
+        """The ids that the tokenizer adds to each text."""
+        return self.tokenizer.identity.template_ids if self.options.special_tokens else ()
 
     @property
     def input_bytes(self) -> int:
@@ -187,17 +81,27 @@ class TokenizeJob:
         return ErrorPolicy(self.options.on_error == "skip", self.options.max_errors)
 
     @property
-    def build(self) -> BuildSpec:
-        """The outputs to build, and what may be reused or replaced."""
-        return BuildSpec(
-            plan=self.plan,
-            prefixes=self.prefixes,
-            resume=self.options.resume,
-            force=self.options.force,
-            encoders=self.accepted_encoders,
-            delivery=self.delivery,
-            same_content=lambda prefix, manifest: has_same_content(prefix, manifest, self.plan),
+    def outputs(self) -> Outputs:
+        """The local outputs."""
+        return Outputs(self.build, self.prefixes, self.options.force, self.accepted_encoders, self.prefix)
+
+    @property
+    def destinations(self) -> Outputs:
+        """The outputs as the user named them: paths or URLs."""
+        if self.delivery is None:
+            return self.outputs
+        return replace(self.outputs, prefixes=tuple(map(self.delivery.url_of, self.prefixes)))
+
+    def run(self) -> Run[AppendedUnit]:
+        """Return the resumable run; the caller holds the locks of the outputs."""
+        job = RunJob(
+            tokenizer=self.tokenizer.identity, options=self.parameters, hub_datasets=self.hub_datasets
         )
+        return Run(self.outputs, job, AppendedUnit)
+
+    def count_finished(self) -> int:
+        """Return the number of finished units in the work directory, with any inputs and options."""
+        return count_finished(self.outputs.work, self.accepted_encoders)
 
     def encoding(self) -> EncodingSpec:
         """Return the specification by which units become parts.
@@ -206,7 +110,7 @@ class TokenizeJob:
         """
         options = self.options
         return EncodingSpec(
-            tokenizer=self.tokenizer.definition_path(self.workspace.directory),
+            tokenizer=self.tokenizer.definition_path(self.outputs.work),
             tokenizer_sha256=self.tokenizer.sha256,
             tokenizer_identity=self.tokenizer.identity,
             special_tokens=options.special_tokens,
@@ -223,34 +127,6 @@ class TokenizeJob:
             unknown_id=self.tokenizer.unknown_id,
             drops_characters=self.tokenizer.drops_characters,
         )
-
-    @contextmanager
-    def locked(self, *, shared: bool = False, purpose: str = "") -> Iterator[list[WriterLock]]:
-        """Hold the writer locks of all outputs; ``purpose`` is shown to others who ask for them."""
-        with locked_outputs(
-            self.prefix, self.prefixes, self.delivery, shared=shared, purpose=purpose
-        ) as locks:
-            yield locks
-
-
-@contextmanager
-def locked_outputs(
-    prefix: str,
-    prefixes: Sequence[str],
-    delivery: Delivery | None,
-    *,
-    shared: bool = False,
-    purpose: str = "",
-) -> Iterator[list[WriterLock]]:
-    """Hold the writer locks of the outputs of a run for ``prefix``."""
-    with ExitStack() as locks:
-        if delivery is not None:
-            locks.callback(delivery.remove_empty)
-        # An output PREFIX_<field>_document is also the output of a run that was given that prefix.
-        yield [
-            locks.enter_context(Workspace(path).locked(shared=shared, purpose=purpose))
-            for path in sorted({prefix, *prefixes})
-        ]
 
 
 def prepare_job(
@@ -284,24 +160,38 @@ def prepare_job(
         options=options,
         tokenizer=tokenizer,
         parameters=parameters,
-        plan=replace(make_plan(files, tokenizer, parameters), hub_datasets=hub_datasets),
+        build=make_build(files, tokenizer, parameters),
+        part_names=PartNames(files, parameters),
         prefix=prefix,
         prefixes=options.output_prefixes(prefix),
         encoder=choice.encoder,
+        hub_datasets=hub_datasets,
         delivery=delivery,
     )
 
 
-def make_plan(files: Sequence[CorpusFile], tokenizer: Tokenizer, parameters: TokenizeParameters) -> BuildPlan:
-    """Return the plan; raise UsageError if there are more inputs than a manifest can list."""
-    inputs = tuple(file.plan_input() for file in files)
-    listed_bytes = len(dump_json([encode(source) for source in inputs]))
-    if listed_bytes + _RESULT_BYTES_OF_INPUT * len(inputs) > _MAX_INPUTS_BYTES:
+def make_build(files: Sequence[CorpusFile], tokenizer: Tokenizer, parameters: TokenizeParameters) -> Build:
+    """Return what determines the bytes; raise UsageError for more inputs than a manifest can list."""
+    listed_bytes = len(dump_json([encode(file) for file in files]))
+    if listed_bytes + _RESULT_BYTES_OF_INPUT * len(files) > _MAX_INPUTS_BYTES:
         raise UsageError(
-            f"{len(inputs):,} inputs are too many for the manifest of one dataset",
+            f"{len(files):,} inputs are too many for the manifest of one dataset",
             hint="make several datasets and merge them: tokshard merge A B -o OUT",
         )
-    return BuildPlan(inputs=inputs, tokenizer=tokenizer.identity, options=parameters)
+    states = tuple(file.state for file in files)
+    return Build(inputs=states, tokenizer=tokenizer.identity, options=parameters)
+
+
+def count_finished(work: str, encoders: Collection[str]) -> int:
+    """Return the number of finished units in a work directory that accepted encoders made.
+
+    Those are the appended units of the journal, and the parts. Their content is not checked.
+    """
+    found = {unit.header.name for unit in appended_units(work) if unit.header.encoder in encoders}
+    found |= {
+        header.name for header in part_headers(os.path.join(work, "parts")) if header.encoder in encoders
+    }
+    return len(found)
 
 
 def _refuse_inputs_among_outputs(files: Sequence[CorpusFile], prefixes: Sequence[str]) -> None:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from tokshard.core.codec import Count, Positive
 from tokshard.core.option_values import parse_bytes
-from tokshard.core.options import RUN, Force, Option, StrPaths, several
+from tokshard.core.options import RUN, Force, Option, Options, StrPaths, several
 from tokshard.dataset.encoding_options import TEXT, EncodingOptions
 from tokshard.errors import UsageError
 from tokshard.storage.lock import Lock
 from tokshard.storage.paths import check_output_prefix
 from tokshard.storage.remote import hub
 from tokshard.text.corpus.fields import FieldNames, FieldPath
+from tokshard.text.tokenize.cluster.options import CLUSTER
 from tokshard.text.tokenizer.tiktoken_files import TOKENIZER, TikTokenizerSettings
 
 _ERRORS = "Bad records"
 _rare_text = partial(Option, group=TEXT, is_rare=True)
 _rare_tokenizer = partial(Option, group=TOKENIZER, is_rare=True)
 _rare_run = partial(Option, group=RUN, is_rare=True)
+_rare_array = partial(Option, group="Job arrays", is_rare=True)
+_EXAMPLE = "pass for example --array-task 0/8"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,3 +318,70 @@ class TokenizeOptions(EncodingOptions):
     @property
     def _field_names_in_output(self) -> bool:
         return self.preset is not None or len(self.fields) > 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributionOptions(Options):
+    """Options of ``tokshard tokenize`` that divide a run among machines.
+
+    Raises:
+        UsageError: An option is invalid, or options cannot be used together.
+    """
+
+    array_task: Annotated[
+        str | None, _rare_array("Encode share I of N of the units, from 0/N.", metavar="I/N")
+    ] = None
+    finish: Annotated[
+        bool,
+        _rare_array("Make the dataset of the units that array tasks have encoded.", excludes=("array_task",)),
+    ] = False
+    executor: Annotated[
+        Literal["local", "ray"],
+        Option(
+            "Run on this machine or on a Ray cluster.",
+            group=CLUSTER,
+            is_rare=True,
+            excludes=("array_task", "finish"),
+        ),
+    ] = "local"
+
+
+@dataclass(frozen=True)
+class ArrayTask:
+    """One task of a job array.
+
+    Attributes:
+        index: Number of the task, from 0.
+        count: Number of tasks.
+
+    Raises:
+        UsageError: There is no such task.
+    """
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise UsageError(f"--array-task {self}: the number of tasks must be at least 1", hint=_EXAMPLE)
+        if not 0 <= self.index < self.count:
+            raise UsageError(
+                f"--array-task {self}: tasks are numbered from 0, the last is {self.count - 1}/{self.count}",
+                hint="number the array from 0, for example with Slurm's --array=0-7",
+            )
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the task that ``--array-task`` names.
+
+        Example:
+            >>> ArrayTask.parse("3/8")
+            ArrayTask(index=3, count=8)
+        """
+        found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+        if found is None:
+            raise UsageError(f"--array-task must be I/N, got {text!r}", hint=_EXAMPLE)
+        return cls(int(found[1]), int(found[2]))

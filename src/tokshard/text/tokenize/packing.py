@@ -7,12 +7,11 @@ and counted in its last sequence. A document without tokens stays a document of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tokshard.dataset.manifest import UnrepresentedText
+from tokshard.dataset.counts import NO_COUNTS, Counts, UnrepresentedText
 from tokshard.errors import IntegrityError
-from tokshard.text.tokenize.counts import FieldCounts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,12 +26,13 @@ class PackedDocuments:
         tokens: Token ids, dtype of the dataset, shape ``[tokens]``.
         lengths: Tokens of each sequence, int32, shape ``[sequences]``.
         sequences: Sequences of each document, uint32, shape ``[documents]``.
+        counts: The counts of the tokens alone.
     """
 
     tokens: NDArray[np.generic]
     lengths: NDArray[np.int32]
     sequences: NDArray[np.uint32]
-    counts: FieldCounts
+    counts: Counts
 
 
 def pack_documents(
@@ -44,6 +44,7 @@ def pack_documents(
     eod_id: int | None,
     append_eod: bool,
     unknown_id: int | None = None,
+    template_ids: tuple[int, ...] = (),
 ) -> PackedDocuments:
     """Pack encoded texts into sequences and documents.
 
@@ -55,6 +56,7 @@ def pack_documents(
         eod_id: The EOD token's id, to append or to count; None if the tokenizer has none.
         append_eod: Whether to append it to each document that has tokens.
         unknown_id: The id of the unknown token, to count; None to count none.
+        template_ids: The ids that the tokenizer adds to each text, which are not counted as text.
 
     Raises:
         IntegrityError: A token id does not fit ``dtype``, or a sequence is longer than int32 allows.
@@ -91,13 +93,14 @@ def pack_documents(
     eod_in_text = int(np.count_nonzero(tokens == eod_id)) - appended if eod_id is not None else 0
     longest = int(lengths.max(initial=0))
     _check_length(longest)
-    counts = FieldCounts(
+    counts = replace(
+        NO_COUNTS,
         tokens=len(tokens),
         sequences=len(lengths),
         empty_documents=int(np.count_nonzero(sequences == 0)),
         eod_in_text=eod_in_text,
         longest_sequence=longest,
-        unrepresented=_unknown(ids, unknown_id),
+        unrepresented=unknown_tokens(ids, len(lengths), unknown_id, template_ids),
     )
     return PackedDocuments(tokens, lengths.astype(np.int32), sequences, counts)
 
@@ -117,12 +120,19 @@ def _with_eod(
     return result
 
 
-def _unknown(ids: NDArray[np.uint32], unknown_id: int | None) -> UnrepresentedText | None:
+def unknown_tokens(
+    ids: NDArray[np.generic], sequences: int, unknown_id: int | None, template_ids: tuple[int, ...]
+) -> UnrepresentedText | None:
+    """Return the number of unknown tokens in the ids of texts; None without an unknown token.
+
+    ``template_ids``: the ids that the tokenizer adds to each of ``sequences`` texts, which do not count.
+    """
     import numpy as np
 
     if unknown_id is None:
         return None
-    return UnrepresentedText("tokens", len(ids), int(np.count_nonzero(ids == unknown_id)))
+    found = int(np.count_nonzero(ids == unknown_id)) - sequences * template_ids.count(unknown_id)
+    return UnrepresentedText("tokens", len(ids) - sequences * len(template_ids), found)
 
 
 def _check_length(longest: int) -> None:

@@ -1,16 +1,13 @@
 """Parts: the result of encoding one unit, as one file that is complete or absent.
 
 Layout (little endian): data, then a JSON footer, then the footer's length in bytes as ``u64``, its
-XXH3-128 (16 bytes), and the magic ``TOKPART5``. The data consists of named
+XXH3-128 (16 bytes), and the magic ``TOKPART6``. The data consists of named
 *streams*, each a list of extents in the order written:
 
 =================  =========================================================
 ``tokens.K``       token ids of output K, in the dataset's dtype
 ``lengths.K``      ``i32``, tokens of each sequence of output K
 ``sequences.K``    ``u32``, sequences of each document of output K
-``characters.K``   three ``i64`` for each text that was checked for dropped characters: where
-                   its document lies in the input, the characters checked, those dropped;
-                   only if the tokenizer drops characters
 ``offsets.S``      ``i64``, where the record of each document of split S lies in its input
 ``rejected``       JSON lines, one for each rejected record, with its offset
 =================  =========================================================
@@ -28,55 +25,114 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from tokshard.core.codec import Count, Document, Record, Xxh3
-from tokshard.dataset.plan import TokenizeParameters
+from tokshard.dataset.counts import Counts
+from tokshard.dataset.parameters import TokenizeParameters
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import content_digest
 from tokshard.storage.files import AtomicFile
 from tokshard.storage.reading import open_descriptor, read_at, read_into
 from tokshard.storage.syscalls import Buffer
+from tokshard.text.corpus.files import CorpusFile
 from tokshard.text.corpus.rejection import RejectedRecord
-from tokshard.text.corpus.units import Unit
-from tokshard.text.tokenize.counts import UnitCounts
+from tokshard.text.tokenizer.equivalence import FIRST_BYTES
 
-_MAGIC = b"TOKPART5"
+_MAGIC = b"TOKPART6"
 _TAIL = struct.Struct("<Q16s8s")
 _COPY_BYTES = 1 << 20
-_PART_NAME = re.compile(r"([0-9]{6,})-([0-9]{9,})\.part")
+_PART_NAME = re.compile(r"([0-9a-f]{16})-([0-9]{9,})\.part")
+EncoderName = Literal["reference", "fast"]
+OTHER_SPLIT = "other-split"
+"""The code of records whose documents are in the outputs of another split."""
+# A row of text is commonly some kilobytes long.
+_COMPARED_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class UnitKey:
-    """Key of a unit: number of the input file, number of the unit in it. Ordered as the output is."""
+    """Key of a unit: number of the input, number of the unit in it. Ordered as the output is."""
 
     file: int
     index: int
 
-    @classmethod
-    def of(cls, unit: Unit) -> Self:
-        """Return the key of a unit."""
-        return cls(unit.file, unit.index)
-
-    @property
-    def part_name(self) -> str:
-        """The file name of the unit's part."""
-        return f"{self.file:06d}-{self.index:09d}.part"
-
-    @classmethod
-    def of_part(cls, name: str) -> Self | None:
-        """Return the unit of a part's file name; None for other names."""
-        found = _PART_NAME.fullmatch(name)
-        return cls(int(found[1]), int(found[2])) if found else None
-
     def following(self, *, last: bool) -> UnitKey:
         """Return the unit after this one, which is the ``last`` of its file or is not."""
         return UnitKey(self.file + 1, 0) if last else UnitKey(self.file, self.index + 1)
+
+
+class PartNames:
+    """The names of the parts of a run: the identity of the input, and the number of the unit in it.
+
+    The identity is a hash of the input's path, size, time and version, and of what else a part depends on:
+    for ``--sample`` and for a pipe the number of the input, and for the first units of the corpus how far
+    both encoders encode all documents.
+
+    Args:
+        files: The inputs.
+        parameters: The options of the run.
+
+    Attributes:
+        unit_size: The size of a unit in bytes.
+        compare_below: By input, the position up to which both encoders encode all documents; 0 for others.
+    """
+
+    def __init__(self, files: Sequence[CorpusFile], parameters: TokenizeParameters) -> None:
+        self._files = files
+        self._parameters = parameters
+        self.unit_size = parameters.unit_size
+        self.compare_below = first_bytes(files)
+        self._numbers = {
+            self._identity(number, below): number
+            for number in range(len(files))
+            for below in {0, self.compare_below.get(number, 0)}
+        }
+
+    def of(self, key: UnitKey) -> str:
+        """Return the file name of a unit's part."""
+        below = self.compare_below.get(key.file, 0)
+        is_line_unit = self._files[key.file].format == "jsonl"
+        if is_line_unit and key.index * self.unit_size >= below:
+            below = 0
+        return f"{self._identity(key.file, below)}-{key.index:09d}.part"
+
+    def key(self, name: str) -> UnitKey | None:
+        """Return the unit of a part's file name; None if it is of no unit of these inputs."""
+        found = _PART_NAME.fullmatch(name)
+        if found is None or found[1] not in self._numbers:
+            return None
+        key = UnitKey(self._numbers[found[1]], int(found[2]))
+        return key if self.of(key) == name else None
+
+    def _identity(self, number: int, below: int) -> str:
+        import xxhash
+
+        file = self._files[number]
+        facts = [file.path, file.size_bytes, file.mtime_ns, file.version, below]
+        if file.size_bytes is None or self._parameters.sample is not None:
+            facts.append(number)
+        return xxhash.xxh3_64_hexdigest(json.dumps(facts).encode("ascii"))
+
+
+def first_bytes(files: Sequence[CorpusFile]) -> dict[int, int]:
+    """Return the positions, by input, that the corpus' first megabyte reaches.
+
+    Sizes are those on disk: of a compressed file the first megabyte is taken after decompression, of a
+    stream likewise; of a table, whose positions are row numbers, some rows.
+    """
+    below = {}
+    remaining = FIRST_BYTES
+    for number, file in enumerate(files):
+        if remaining <= 0:
+            break
+        below[number] = remaining if file.format == "jsonl" else _COMPARED_ROWS
+        remaining -= file.size_bytes if file.size_bytes is not None else FIRST_BYTES
+    return below
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,24 +179,35 @@ class StreamEntry(Record):
     xxh3_128: Xxh3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartHeader(Record):
-    """The unit that a part was made of, and its counts."""
+    """The unit that a part was made of, and its counts.
 
-    file: Count
-    unit: Count
+    Attributes:
+        name: The file name of the part.
+        last: Whether it is the last unit of its input.
+        encoder: The encoder of its documents.
+        input_bytes: On-disk bytes of the unit.
+        content_xxh3_128: XXH3-128 of the unit's records.
+        counts: The counts of each output. Records of documents of another split are excluded.
+    """
+
+    name: str
     last: bool
-    encoder: str
+    encoder: EncoderName
     input_bytes: Count
     content_xxh3_128: Xxh3
-    counts: UnitCounts
-    first_offset: Count | None = None
-    uncompared: tuple[tuple[Count, ...], ...] | None = None
+    counts: tuple[Counts, ...]
 
     @property
-    def key(self) -> UnitKey:
-        """The unit."""
-        return UnitKey(self.file, self.unit)
+    def documents(self) -> int:
+        """The documents of all splits of the first field."""
+        return self.counts[0].documents + self.counts[0].excluded_as(OTHER_SPLIT)
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all outputs."""
+        return sum(counts.tokens for counts in self.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +259,7 @@ class PartWriter:
         self._file.write(_TAIL.pack(len(footer), bytes.fromhex(content_digest(footer)), _MAGIC))
 
     def discard(self) -> None:
-        """Give the part up: nothing is committed."""
+        """Discard the part: nothing is committed."""
         self._file.discard()
 
     def __exit__(
@@ -218,7 +285,6 @@ class PartReader:
             self.close()
             raise IntegrityError(f"{path} is not a complete part: {error}", path=path) from error
         self.header = footer.header
-        self.unit = footer.header.key
         self._streams = footer.streams
 
     def digest(self, stream: str) -> str:
@@ -286,13 +352,23 @@ class PartReader:
         return PartFooter.from_bytes(content, self.path)
 
 
-def part_headers(directory: str) -> Iterator[PartHeader]:
-    """Yield the headers of the parts in a directory; their data is not checked."""
+def is_part_name(name: str) -> bool:
+    """Tell whether a file name is that of a part, of whatever input."""
+    return _PART_NAME.fullmatch(name) is not None
+
+
+def part_headers(directory: str, *, verify: bool = False) -> Iterator[PartHeader]:
+    """Yield the headers of the parts in a directory, in no order.
+
+    ``verify``: whether to check the content of each part; if not, only its footer.
+    """
     for name in os.listdir(directory) if os.path.isdir(directory) else ():
         path = os.path.join(directory, name)
         # A pipe must not even be opened: that would wait for ever.
-        if UnitKey.of_part(name) is None or os.path.islink(path) or not os.path.isfile(path):
+        if not is_part_name(name) or os.path.islink(path) or not os.path.isfile(path):
             continue
-        with suppress(IntegrityError), PartReader(path) as part:
-            if part.unit.part_name == name:
+        with suppress(IntegrityError, FileNotFoundError), PartReader(path) as part:
+            if verify:
+                part.verify()
+            if part.header.name == name:
                 yield part.header

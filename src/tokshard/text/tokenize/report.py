@@ -10,12 +10,11 @@ from typing import Literal
 from tokshard.core.codec import Amount, Count, Document, Positive
 from tokshard.core.formatting import count, counted, duration, size, throughput, tokenizer_name
 from tokshard.core.presentation import Section, labeled, outcome, planned
-from tokshard.dataset.manifest import EncoderRecord, RecordCounts
-from tokshard.dataset.plan import TextInput, TokenizeParameters
+from tokshard.dataset.counts import Counts
+from tokshard.dataset.manifest import SourceFile
+from tokshard.dataset.parameters import TokenizeParameters
 from tokshard.dataset.report import BuildReport, DatasetProduct
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
-
-ArrayTaskState = Literal["encoded", "published", "elsewhere", "up-to-date"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,19 +26,16 @@ class TokenizeReport(BuildReport):
     outputs: tuple[DatasetProduct, ...]
     options: TokenizeParameters
     input_bytes: Count
-    inputs: tuple[TextInput, ...] | None = None
+    inputs: tuple[SourceFile, ...] | None = None
     messages: tuple[str, ...] | None = None
     workers: Positive | None = None
     local_dir: str | None = None
     chosen_encoder: Literal["reference", "fast"]
-    encoder: EncoderRecord | None = None
     encoder_reason: str | None = None
-    counts: RecordCounts | None = None
+    counts: Counts | None = None
     units_reused: Count | None = None
     encoded_bytes: Count | None = None
     encoded_tokens: Count | None = None
-    units_of_other_options: Count | None = None
-    bytes_of_other_options: Count | None = None
 
     def sections(self, preset: str | None = None) -> list[Section]:
         """Return what was done, or would be done, for people; ``preset`` is the name of applied rules."""
@@ -49,10 +45,6 @@ class TokenizeReport(BuildReport):
         facts = [*self._record_facts(), ("preset", preset), ("encoder", self._encoder())]
         if self.units_reused and first.dataset is not None:
             facts.append(("reused", f"{count(self.units_reused)} of {counted(first.dataset.units, 'unit')}"))
-        if self.bytes_of_other_options:
-            units = counted(self.units_of_other_options or 0, "unit")
-            removed = size(self.bytes_of_other_options)
-            facts.append(("removed", f"{units} of other options or inputs ({removed})"))
         prefixes = [shlex.quote(output.path_prefix) for output in outputs[:: len(self.options.fields)]]
         next_steps = [f"tokshard inspect {prefix}" for prefix in prefixes]
         if self.options.holdout is not None:
@@ -68,7 +60,7 @@ class TokenizeReport(BuildReport):
             yield "rejected", self.counts.rejected_total and f"{rejected} (listed in {path})"
             yield "excluded", _numbers(self.counts.excluded or {})
         for output in self.outputs:
-            lost = None if output.dataset is None else output.dataset.unrepresented
+            lost = None if output.counts is None else output.counts.unrepresented
             if lost is not None and lost.count:
                 of_output = f" in {output.path_prefix}" if len(self.outputs) > 1 else ""
                 yield lost.name, f"{lost.describe()}{of_output}"
@@ -107,16 +99,16 @@ class TokenizeReport(BuildReport):
         )
 
     def _encoder(self) -> str:
-        encoder, reason = self.encoder, self.encoder_reason
-        if encoder is None:
+        counts, reason = self.counts, self.encoder_reason
+        if counts is None:
             return self.chosen_encoder
-        names = [name for name in ("fast", "reference") if encoder.documents.get(name)]
+        names = [name for name in ("fast", "reference") if counts.encoders.get(name)]
         text = " and ".join(names) or "none, there are no documents"
-        if encoder.compared:
-            checked = counted(encoder.compared, "document")
+        if counts.compared:
+            checked = counted(counts.compared, "document")
             text += f", {checked} checked against the reference encoder, all equal"
-        if encoder.uncompared:
-            text += f", {counted(encoder.uncompared, 'document')} above 1 MB not checked"
+        if counts.uncompared:
+            text += f", {counted(counts.uncompared, 'document')} above 1 MB not checked"
         return text + (f" ({reason})" if reason else "")
 
 
@@ -128,40 +120,30 @@ def _numbers(numbers: Mapping[str, int]) -> str:
 class ArrayTaskReport(Document):
     """The result of :func:`tokshard.tokenize_array_task`.
 
-    The state is ``"encoded"``: the units of this task are encoded, and those of others are not, or another
-    task publishes the output; ``"published"``: all units are encoded, and this task has published the output;
-    ``"elsewhere"``: nothing was done, because another process does the rest; ``"up-to-date"``: the output
-    existed.
+    The state is ``"encoded"``: the units of this task are encoded; or ``"up-to-date"``: the output exists.
     """
 
     SCHEMA = "tokshard.tokenize-array/2"
 
     task: Count
     tasks: Positive
-    state: ArrayTaskState
-    holder: str | None
+    state: Literal["encoded", "up-to-date"]
     units: Count
     units_reused: Count
     documents: Count
     tokens: Count
-    result: TokenizeReport | None
     seconds: Amount
 
-    def sections(self, *, is_locked: bool = True) -> list[Section]:
-        """Return what the task did for people; ``is_locked`` if tasks see each other's locks."""
+    def sections(self) -> list[Section]:
+        """Return what the task did for people."""
         name = f"task {self.task} of {self.tasks}"
-        facts: list[tuple[str, object]] = []
-        if self.state == "elsewhere":
-            facts.append((name, f"nothing to do, {self.holder} completes the output"))
-        if self.state in {"encoded", "published"}:
-            units, documents = counted(self.units, "unit"), counted(self.documents, "document")
-            facts.append((name, f"{units} encoded, {documents}, {counted(self.tokens, 'token')}"))
-            facts.append(("reused", self.units_reused and counted(self.units_reused, "unit")))
-        if self.state == "encoded":
-            facts.append(("time", duration(self.seconds)))
-            last = (
-                "the last task to end assembles the output; or" if is_locked else "when all tasks have ended,"
-            )
-            facts.append(("next", f"{last} run this command with --finish"))
-        result = [] if self.result is None else self.result.sections()
-        return [Section("", [*labeled(facts), *(block for section in result for block in section.blocks)])]
+        if self.state == "up-to-date":
+            return [Section("", labeled([(name, "nothing to do, the output is up to date")]))]
+        units, documents = counted(self.units, "unit"), counted(self.documents, "document")
+        facts: list[tuple[str, object]] = [
+            (name, f"{units} encoded, {documents}, {counted(self.tokens, 'token')}"),
+            ("reused", self.units_reused and counted(self.units_reused, "unit")),
+            ("time", duration(self.seconds)),
+            ("next", "when all tasks have ended, run this command with --finish instead of --array-task"),
+        ]
+        return [Section("", labeled(facts))]

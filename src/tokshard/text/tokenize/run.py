@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tokshard.core.formatting import count, counted, size
+from tokshard.core.formatting import count, counted
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
-from tokshard.errors import InputError, IntegrityError
+from tokshard.errors import InputError, IntegrityError, StorageError, UnfinishedError
 from tokshard.storage.lock import lock_mode
 from tokshard.storage.paths import idx_path
 from tokshard.text.corpus.files import check_unchanged, content_bytes
@@ -30,16 +31,15 @@ from tokshard.text.tokenize.options import TokenizeOptions
 from tokshard.text.tokenize.workers.pool import ProcessPool
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from collections.abc import Mapping
 
-    from tokshard.dataset.build_run import BuildResult
-    from tokshard.dataset.manifest import EncoderRecord, Manifest
-    from tokshard.text.tokenize.assembly import Assembly
+    from tokshard.dataset.manifest import Manifest
+    from tokshard.dataset.outputs import OutputState
+    from tokshard.dataset.run import Run
+    from tokshard.text.tokenize.assembly import AppendedUnit, Assembly, EncodedOutputs
     from tokshard.text.tokenize.choice import EncodingChoice
-    from tokshard.text.tokenize.job import KeptUnits, TokenizeJob
-    from tokshard.text.tokenize.limits import LimitedParts
-    from tokshard.text.tokenize.part import PartHeader, UnitKey
+    from tokshard.text.tokenize.job import TokenizeJob
+    from tokshard.text.tokenize.part import UnitKey
     from tokshard.text.tokenize.report import TokenizeReport
     from tokshard.text.tokenize.workers.executor import Events, Executor
     from tokshard.text.tokenize.workers.feed import Feed
@@ -96,19 +96,57 @@ def tokenize(
             chosen_executor(executor, size_bytes, options, files=len(inputs.files)) as chosen,
             _chosen_encoding(chosen, options, inputs, listener) as choice,
         ):
-            from tokshard.dataset.build_run import BuildRun
             from tokshard.text.tokenize.job import prepare_job
 
             job = prepare_job(options, *inputs, choice=choice)
-            listener.start("checking earlier work")  # reads inputs whose modification time has changed
-            result = job.build.up_to_date(job.workspace)
-            if result is None:
-                with job.locked(), BuildRun(job.build, job.workspace) as run:
-                    built = run.recover()
-                    if built is None:
-                        built = run.publish(encode_and_stage(job, chosen, listener))
-                    result = run.deliver(built, listener)
+            result = _build(job, chosen, listener)
         return make_report(job, result, started)
+
+
+def _build(job: TokenizeJob, executor: Executor, progress: Progress) -> EncodedOutputs:
+    from tokshard.text.tokenize.assembly import EncodedOutputs
+
+    outputs, delivery = job.outputs, job.delivery
+    if delivery is None:
+        if (done := outputs.up_to_date()) is not None:
+            return EncodedOutputs(done, is_found=True)
+        with outputs.locked():
+            return _build_locally(job, executor, progress)
+    if not job.options.force and (done := job.destinations.finished()) is not None:
+        delivery.clear(job.prefixes)
+        return EncodedOutputs(done, is_found=True)
+    with outputs.locked():
+        # What waits here for its upload may have left objects in the store, if an earlier upload failed.
+        if (waiting := outputs.finished()) is not None and not os.path.lexists(outputs.work):
+            result = EncodedOutputs(waiting)
+        else:
+            job.destinations.refuse_existing()
+            outputs.refuse_existing(f"waits to be uploaded to {delivery.url}, and ")
+            result = _build_locally(job, executor, progress)
+            job.destinations.refuse_existing()  # a run takes its time
+        progress.message(f"uploading {delivery.prefix} to {delivery.url}")
+        delivery.upload(job.prefixes, result.manifests, progress)
+        delivery.clear(job.prefixes)
+        return result
+
+
+def _build_locally(job: TokenizeJob, executor: Executor, progress: Progress) -> EncodedOutputs:
+    from tokshard.text.tokenize.assembly import EncodedOutputs
+
+    run = job.run()
+    if (done := run.recover()) is not None:
+        return EncodedOutputs(done, is_found=True)
+    run.begin(job.count_finished, resume=job.options.resume)
+    try:
+        result = encode_and_stage(job, run, executor, progress)
+        run.publish(result.manifests)
+    except BaseException:
+        with suppress(StorageError):
+            run.remove_unless_finished(job.count_finished)
+        raise
+    finally:
+        run.close()
+    return result
 
 
 def _dry_run(options: TokenizeOptions, started: float) -> TokenizeReport:
@@ -122,11 +160,11 @@ def _dry_run(options: TokenizeOptions, started: float) -> TokenizeReport:
     problems = tuple(first_problems(job))
     return TokenizeReport(
         action="planned",
-        state=job.build.state(job.workspace),
-        outputs=tuple(DatasetProduct(prefix, job.tokenizer.identity) for prefix in job.build.destinations),
+        state=_state(job),
+        outputs=tuple(DatasetProduct(prefix, job.tokenizer.identity) for prefix in job.destinations.prefixes),
         options=job.parameters,
         input_bytes=job.input_bytes,
-        inputs=tuple(file.plan_input() for file in job.files),
+        inputs=job.files,
         messages=tuple(messages),
         workers=job.workers,
         local_dir=job.delivery.directory if job.delivery else None,
@@ -135,6 +173,14 @@ def _dry_run(options: TokenizeOptions, started: float) -> TokenizeReport:
         seconds=time.monotonic() - started,
         warnings=(*_doubled_eod(job), *problems),
     )
+
+
+def _state(job: TokenizeJob) -> OutputState:
+    run, state = job.run(), job.destinations.state()
+    if state == "up-to-date" or not job.options.resume or run.is_continued(run.earlier_job()):
+        return state if state == "up-to-date" or not job.options.resume else "resume"
+    is_staged = job.delivery is not None and job.outputs.finished() is not None
+    return "resume" if is_staged else state
 
 
 @contextmanager
@@ -188,93 +234,80 @@ def _chosen_encoding(
         yield choice
 
 
-def encode_and_stage(job: TokenizeJob, executor: Executor, progress: Progress) -> BuildResult:
-    """Encode the units that are not finished, and stage the outputs."""
-    from tokshard.dataset.build_run import BuildResult
-    from tokshard.text.tokenize.assembly import Assembly
+def encode_and_stage(
+    job: TokenizeJob, run: Run[AppendedUnit], executor: Executor | None, progress: Progress
+) -> EncodedOutputs:
+    """Encode the units that are not finished, and stage the outputs.
+
+    ``executor``: where units are encoded; None to encode none of them.
+
+    Raises:
+        UnfinishedError: A unit is not finished, and there is no executor.
+    """
+    from tokshard.text.tokenize.assembly import Assembly, EncodedOutputs
     from tokshard.text.tokenize.part import UnitKey
 
-    assembly = Assembly(
-        job.workspace.directory,
-        parts=_limited_parts(job),
-        input_names=[file.path for file in job.files],
-        policy=job.error_policy,
-        accepts=job.accepted_encoders,
-    )
-    try:
-        assembly.check_policy()
-        kept = job.workspace.units_of_other_plans()
-        encoding = UnitEncoding(job, assembly, progress)
-        if assembly.is_damaged:
-            progress.message("unfinished work is damaged or of an older version: its units are encoded again")
-        for text in _reuse_messages(encoding.resumed, kept):
-            progress.message(text)
-        end = UnitKey(len(job.files), 0)
-        if assembly.next < end and not assembly.is_full:
-            encoding.encode(executor)
-        if assembly.next != end and not assembly.is_full:
-            raise IntegrityError(f"unit {assembly.next} was never finished")
-        check_unchanged(job.files)
-        progress.start("writing the index")
-        manifests = assembly.stage(job.plan, job.parameters, job.tokenizer.path)
-    finally:
-        assembly.close()
-    return BuildResult(
-        tuple(manifests),
-        encoding.resumed,
-        kept_units=kept.units,
-        kept_bytes=kept.size_bytes,
+    assembly = Assembly(job, run)
+    assembly.check_policy()
+    encoding = UnitEncoding(job, run, assembly, progress)
+    if assembly.is_damaged:
+        progress.message("unfinished work is damaged: its units are encoded again")
+    if encoding.resumed:
+        progress.message(f"reusing {counted(encoding.resumed, 'finished unit')}")
+    if encoding.removed:
+        units = counted(encoding.removed, "finished unit")
+        progress.message(f"{units} of other or changed inputs removed")
+    end = UnitKey(len(job.files), 0)
+    if assembly.next < end and not assembly.is_full:
+        if executor is None:
+            raise encoding.unfinished()
+        encoding.encode(executor)
+    if assembly.next != end and not assembly.is_full:
+        raise IntegrityError(f"unit {assembly.next} was never finished")
+    check_unchanged(job.files)
+    progress.start("writing the index")
+    return EncodedOutputs(
+        assembly.stage(),
+        resumed=encoding.resumed,
         encoded_bytes=encoding.encoded_bytes,
         encoded_tokens=encoding.encoded_tokens,
     )
 
 
-def _limited_parts(job: TokenizeJob) -> LimitedParts:
-    from tokshard.text.tokenize.limits import LimitedParts
-    from tokshard.text.tokenize.workers.feed import first_bytes
-    from tokshard.text.tokenizer.equivalence import sample
-
-    below = first_bytes(job.files)
-
-    def compared(header: PartHeader, offsets: NDArray[np.int64]) -> int:
-        if header.encoder != "fast":
-            return 0
-        chosen = offsets[sample(offsets, header.file, below.get(header.file, 0))]
-        too_large = {offset for offsets_of_split in header.uncompared or () for offset in offsets_of_split}
-        return sum(offset not in too_large for offset in chosen.tolist())
-
-    return LimitedParts(job.parameters, compared, job.tokenizer.unknown_id)
-
-
-def _reuse_messages(reused: int, kept: KeptUnits) -> Iterator[str]:
-    if reused:
-        yield f"reusing {counted(reused, 'finished unit')}"
-    if kept.size_bytes:
-        yield (
-            f"{counted(kept.units, 'finished unit')} of other options or inputs ({size(kept.size_bytes)}) "
-            f"{'is' if kept.units == 1 else 'are'} kept until the output is published"
-        )
-
-
 class UnitEncoding:
     """The encoding of the units that are not finished; parts are appended to the assembly in order."""
 
-    def __init__(self, job: TokenizeJob, assembly: Assembly, progress: Progress) -> None:
+    def __init__(
+        self, job: TokenizeJob, run: Run[AppendedUnit], assembly: Assembly, progress: Progress
+    ) -> None:
+        from tokshard.storage.files import remove_tree
+        from tokshard.text.tokenize.part import is_part_name, part_headers
+
         self._job = job
+        self._run = run
         self._assembly = assembly
         self._progress = progress
-        self.resumed = sum(1 for _ in assembly.units())
-        self.bytes_done = assembly.input_bytes_done
+        self.resumed = assembly.units
+        self.removed = 0
+        self.bytes_done = assembly.input_bytes
         self._ready: set[UnitKey] = set()
         self.encoded_bytes = self.encoded_tokens = 0
-        self._documents = assembly.counts.documents
-        self._tokens = assembly.counts.tokens
-        for part in job.workspace.usable_parts(assembly.next, job.accepted_encoders):
-            self._ready.add(part.unit)
-            self._documents += part.header.counts.documents
-            self._tokens += part.header.counts.tokens
-            self.bytes_done += part.header.input_bytes
+        self._documents = assembly.documents
+        self._tokens = assembly.tokens
+        usable = set()
+        for header in part_headers(run.parts, verify=True):
+            key = job.part_names.key(header.name)
+            if key is None or key < assembly.next or header.encoder not in job.accepted_encoders:
+                continue
+            usable.add(header.name)
+            self._ready.add(key)
+            self._documents += header.documents
+            self._tokens += header.tokens
+            self.bytes_done += header.input_bytes
             self.resumed += 1
+        for name in set(os.listdir(run.parts)) - usable:
+            self.removed += is_part_name(name) and job.part_names.key(name) is None
+            remove_tree(os.path.join(run.parts, name))
         self._assemble()
 
     def encode(self, executor: Executor) -> None:
@@ -292,6 +325,12 @@ class UnitEncoding:
             unreadable = self._try_to_encode(InlineExecutor(), streams=1)
         if unreadable is not None:
             raise unreadable
+
+    def unfinished(self) -> UnfinishedError:
+        """Return the error about units that no task of a job array has finished."""
+        from tokshard.text.tokenize.array import unfinished_units
+
+        return unfinished_units(self._job, self._assembly.next, self._ready)
 
     def _try_to_encode(self, executor: Executor, streams: int) -> InputError | None:
         """Return the error of an input that cannot be read; other errors are raised."""
@@ -313,14 +352,14 @@ class UnitEncoding:
             Feed(
                 job.files,
                 range(self._assembly.next.file, len(job.files)),
-                unit_bytes=job.options.unit_size,
                 max_document_bytes=job.parameters.max_document_bytes,
-                raw_directory=job.workspace.raw,
+                names=job.part_names,
+                raw_directory=self._run.raw,
                 is_done=lambda key: key < self._assembly.next or key in self._ready,
                 streams=streams,
                 fields=job.options.field_names,
             ) as feed,
-            closing(_events(executor, job, feed)) as events,
+            closing(_events(executor, job, self._run.parts, feed)) as events,
         ):
             for event in events:
                 if not is_started:  # until then workers load the tokenizer
@@ -350,7 +389,7 @@ class UnitEncoding:
         from tokshard.text.tokenize.part import PartReader
 
         while not self._assembly.is_full and (key := self._assembly.next) in self._ready:
-            with PartReader(self._job.workspace.part_path(key)) as part:
+            with PartReader(os.path.join(self._run.parts, self._job.part_names.of(key))) as part:
                 self._assembly.append(part)
             self._ready.discard(key)
 
@@ -361,53 +400,52 @@ class _UnreadableInput(Exception):  # noqa: N818 - carries an error
         self.error = error
 
 
-def _events(executor: Executor, job: TokenizeJob, feed: Feed) -> Events:
+def _events(executor: Executor, job: TokenizeJob, parts: str, feed: Feed) -> Events:
     try:
-        yield from executor.run(job.encoding(), job.workspace.parts, feed)
+        yield from executor.run(job.encoding(), parts, feed)
     except InputError as error:
         raise _UnreadableInput(error) from None
 
 
-def make_report(job: TokenizeJob, result: BuildResult, started: float) -> TokenizeReport:
+def make_report(job: TokenizeJob, result: EncodedOutputs, started: float) -> TokenizeReport:
     """Return the report of a run that began at ``started`` by the monotonic clock."""
     from tokshard.dataset.report import DatasetProduct
+    from tokshard.text.tokenize.part import OTHER_SPLIT
     from tokshard.text.tokenize.report import TokenizeReport
 
-    # The counts are the same for all fields.
-    first, *others = of_splits = result.manifests[:: len(job.parameters.fields)]
-    excluded = {
-        code: records
-        for code, records in (first.counts.excluded or {}).items()
-        if code != "other-split"  # it is in the others
-    }
-    encoder = sum((manifest.encoder for manifest in others), first.encoder)
+    # The records are those of the first split; documents are of all splits.
+    first, *others = (manifest.counts for manifest in result.manifests[:: len(job.parameters.fields)])
+    excluded = {code: records for code, records in (first.excluded or {}).items() if code != OTHER_SPLIT}
+    encoders = sum((Counter(counts.encoders) for counts in others), Counter(first.encoders))
+    counts = replace(
+        sum(others, first),
+        records=first.records,
+        lines=first.lines,
+        blank_lines=first.blank_lines,
+        content_bytes=first.content_bytes,
+        rejected=first.rejected,
+        excluded=excluded or None,
+        encoders=dict(encoders),
+    )
     return TokenizeReport(
-        action=result.action,
-        outputs=tuple(map(DatasetProduct.of, job.build.destinations, result.manifests)),
+        action="found" if result.is_found else "written",
+        outputs=tuple(map(DatasetProduct.of, job.destinations.prefixes, result.manifests)),
         options=job.parameters,
         input_bytes=job.input_bytes,
         local_dir=job.delivery.directory if job.delivery else None,
         chosen_encoder=job.encoder.name,
-        encoder=encoder,
-        encoder_reason=_encoder_reason(job, encoder),
-        counts=replace(
-            first.counts,
-            documents=sum(manifest.counts.documents for manifest in of_splits),
-            excluded=excluded or None,
-        ),
+        encoder_reason=_encoder_reason(job, counts.encoders),
+        counts=counts,
         # Of those that an earlier run finished, a limit can leave out some.
-        units_reused=min(result.resumed, first.dataset.units),
+        units_reused=min(result.resumed, result.manifests[0].dataset.units),
         encoded_bytes=result.encoded_bytes,
         encoded_tokens=result.encoded_tokens,
-        units_of_other_options=result.kept_units,
-        bytes_of_other_options=result.kept_bytes,
         seconds=time.monotonic() - started,
         warnings=_warnings(job, result.manifests),
     )
 
 
-def _encoder_reason(job: TokenizeJob, encoder: EncoderRecord) -> str | None:
-    documents = encoder.documents
+def _encoder_reason(job: TokenizeJob, documents: Mapping[str, int]) -> str | None:
     if not documents.get("reference"):
         return None
     if job.encoder.reason is None and not documents.get("fast"):
@@ -424,10 +462,10 @@ def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...
     if number > documents:
         found.append(
             f"{count(number)} of {count(number + documents)} records were rejected "
-            f"({top_reasons(rejected)}); see {job.build.destinations[0]}.tokshard/rejected.jsonl"
+            f"({top_reasons(rejected)}); see {job.destinations.prefixes[0]}.tokshard/rejected.jsonl"
         )
-    for prefix, manifest in zip(job.build.destinations, manifests, strict=True):
-        data = manifest.dataset
+    for prefix, manifest in zip(job.destinations.prefixes, manifests, strict=True):
+        data = manifest.counts
         if not data.tokens:
             found.append(f"{prefix} has no tokens: Megatron cannot train on it")
         in_text = data.eod_in_text - data.sequences * _template_eods(job)

@@ -38,18 +38,24 @@ _FEW_CHARACTERS = 1 << 15
 _THREAD_CHARACTERS = 1 << 17  # the reference needs about 0.1 s for so many
 
 
-def sample(offsets: NDArray[np.int64], file: int, compare_below: int) -> NDArray[np.int64]:
+def sample(offsets: NDArray[np.int64], name: str, compare_below: int) -> NDArray[np.int64]:
     """Return the documents of a batch to compare: those before ``compare_below``, and a fixed sample.
 
-    ``offsets``: position of each document in its input, int64, shape ``[documents]``.
+    Args:
+        offsets: Position of each document in its input, int64, shape ``[documents]``.
+        name: Path of the input, so that inputs with equal positions have different samples, whatever their
+            order is.
+        compare_below: All documents before this position are in the sample.
 
     Returns:
         Indices into ``offsets``, int64. About one in :data:`ONE_IN` beyond ``compare_below``: those whose
         position, mixed by the finalizer of SplitMix64 (Steele, Lea and Flood, 2014), is small.
     """
     import numpy as np
+    import xxhash
 
-    mixed = offsets.astype(np.uint64) + np.uint64(file * 0x9E3779B97F4A7C15 % 2**64)
+    seed = xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogateescape"))
+    mixed = offsets.astype(np.uint64) + np.uint64(seed)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(31)

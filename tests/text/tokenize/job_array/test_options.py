@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokshard.text.tokenize.job_array.options import ArrayTask
 
 from tokshard.errors import UsageError
-from tokshard.text.tokenize.job_array.options import ArrayTask
 
 
 def slurm(task, first, last, step, count):

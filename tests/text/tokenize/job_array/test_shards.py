@@ -7,13 +7,13 @@ import gzip
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokshard.text.tokenize.job_array.shards import UnitAssignment
 
 from support.array_corpora import lines
 from support.tokenize_runs import TOKENIZER, job_of
 from tokshard.text.corpus.files import CorpusFile, discover
 from tokshard.text.corpus.planning import plan_units
 from tokshard.text.tokenize.encoder import BatchProgress, UnitEncoder
-from tokshard.text.tokenize.job_array.shards import UnitAssignment
 from tokshard.text.tokenize.part import PartReader, UnitKey
 from tokshard.text.tokenize.workers.feed import StreamInput
 from tokshard.text.tokenize.workers.ray import encode_stream

@@ -20,8 +20,7 @@ from tokshard.text.corpus.files import CorpusFile
 from tokshard.text.corpus.planning import plan_units, stream_units
 from tokshard.text.corpus.units import Unit
 from tokshard.text.tokenize.encoder import Task
-from tokshard.text.tokenize.part import UnitKey
-from tokshard.text.tokenizer.equivalence import FIRST_BYTES
+from tokshard.text.tokenize.part import PartNames, UnitKey
 
 _UNITS_AHEAD = 2
 _STOP_SECONDS = 0.5
@@ -55,6 +54,7 @@ class Feed:
 
     Args:
         numbers: The numbers of those of them that have units to encode.
+        names: The names of parts.
         raw_directory: Where decompressed units wait for their workers.
         fields: Fields that tables must have as columns.
 
@@ -69,8 +69,8 @@ class Feed:
         files: Sequence[CorpusFile],
         numbers: Iterable[int],
         *,
-        unit_bytes: int,
         max_document_bytes: int,
+        names: PartNames,
         raw_directory: str,
         is_done: Callable[[UnitKey], bool],
         streams: int,
@@ -78,13 +78,14 @@ class Feed:
     ) -> None:
         self.files = files
         self._fields = fields or FieldNames()
-        self._unit_bytes = unit_bytes
+        self._unit_bytes = names.unit_size
         self._max_document_bytes = max_document_bytes
         self._raw_directory = raw_directory
         self.is_done = is_done
         self.wake: Callable[[], object] = lambda: None
         self._streams = streams
-        self._compare_below = first_bytes(files)
+        self._names = names
+        self._compare_below = names.compare_below
         self._waiting = iter(list(numbers))
         self._active: list[_Source] = []
         self._readers: list[threading.Thread] = []
@@ -121,7 +122,8 @@ class Feed:
                 if (unit := source.poll()) is not None:
                     if self._limit is None or UnitKey(unit.file, unit.index) < self._limit:
                         below = self._compare_below.get(unit.file, 0)
-                        return Task(unit, self.files[unit.file].path, below)
+                        part = self._names.of(UnitKey(unit.file, unit.index))
+                        return Task(unit, self.files[unit.file].path, part, below)
                     source.exhausted = True
             self._active = [source for source in self._active if not source.exhausted]
             if len(self._active) >= self._streams or not self._open_next():
@@ -173,26 +175,6 @@ class Feed:
             self._active.append(source)
             self._readers.append(source.reader)
         return True
-
-
-def first_bytes(files: Sequence[CorpusFile]) -> dict[int, int]:
-    """Return the positions, by file, that the corpus' first megabyte reaches.
-
-    Sizes are those on disk: of a compressed file the first megabyte is taken after decompression, of a
-    stream likewise; of a table, whose positions are row numbers, as many rows.
-    """
-    below = {}
-    remaining = FIRST_BYTES
-    for number, file in enumerate(files):
-        if remaining <= 0:
-            break
-        below[number] = remaining if file.format == "jsonl" else _TABLE_ROWS
-        remaining -= file.size_bytes if file.size_bytes is not None else FIRST_BYTES
-    return below
-
-
-# A row of text is commonly some kilobytes long.
-_TABLE_ROWS = 256
 
 
 class _PlannedSource:

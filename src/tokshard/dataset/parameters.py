@@ -1,21 +1,20 @@
-"""Plan of a build: all inputs and options that determine the bytes of the outputs.
+"""Parameters of a build: the inputs, the tokenizer and the options that determine the bytes of a dataset.
 
-A run writes its plan into the work directory before anything else. A run with another plan keeps that work
-and uses what fits its own plan. The manifest of an output holds the plan's SHA-256 as its fingerprint.
+The manifest of a dataset holds the SHA-256 of all of them as its fingerprint.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from tokshard.core.algorithms import SORTED_ALGORITHM
-from tokshard.core.codec import Bounds, Count, Document, Positive, Record, Sha256, Xxh3, encode
+from tokshard.core.codec import Bounds, Count, Positive, Record, encode
 from tokshard.core.formatting import counted, listed, setting
 from tokshard.core.options import Option, declared_options
 from tokshard.dataset.encoding_options import EncodingOptions
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
-from tokshard.storage.digest import identity_digest
+from tokshard.storage.digest import FileState, identity_digest
 
 TextFormat = Literal["jsonl", "parquet", "arrow"]
 TokenFormat = Literal["nanogpt", "olmo", "datatrove"]
@@ -74,14 +73,6 @@ class TokenizeParameters(EncodingOptions):
                 f"{100 * self.holdout:.12g}% of the documents held out by {key} (seed {self.holdout_seed})"
             )
         return ", ".join(found) or None
-
-    def has_units_of(self, other: BuildParameters) -> bool:
-        """Tell whether equal inputs would give equal units: only the limits of the runs may differ."""
-        return isinstance(other, TokenizeParameters) and self.without_limits() == other.without_limits()
-
-    def without_limits(self) -> TokenizeParameters:
-        """Return the options of a run without limits."""
-        return replace(self, limit=None, max_tokens=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,63 +155,6 @@ class ConvertParameters(Record):
 BuildParameters = TokenizeParameters | MergeParameters | AdoptionParameters | ConvertParameters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextInput(Record):
-    """An input file of ``tokenize``."""
-
-    TAG: ClassVar = ("kind", "text")
-
-    path: str
-    size_bytes: Count | None
-    mtime_ns: int | None
-    format: TextFormat
-    compression: Compression
-    version: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetInput(Record):
-    """An input of ``merge``."""
-
-    TAG: ClassVar = ("kind", "dataset")
-
-    path: str
-    bin_bytes: Count
-    bin_mtime_ns: int
-    idx_bytes: Count
-    idx_mtime_ns: int
-    seal: Sha256 | None
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptedInput(Record):
-    """The files of an adopted dataset, independent of their location."""
-
-    TAG: ClassVar = ("kind", "adopted")
-
-    bin_bytes: Count
-    bin_pieces_xxh3_128: Xxh3
-    idx_bytes: Count
-    idx_xxh3_128: Xxh3
-
-    path: ClassVar[str] = ""
-    """The manifest of an adopted dataset stays valid when its files are moved."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenFileInput(Record):
-    """An input file of ``convert``: tokens, or the boundaries of their documents."""
-
-    TAG: ClassVar = ("kind", "tokens")
-
-    path: str
-    size_bytes: Count
-    mtime_ns: int
-
-
-BuildInput = TextInput | DatasetInput | AdoptedInput | TokenFileInput
-
-
 @dataclass(frozen=True, slots=True)
 class HubDatasetRecord(Record):
     """A dataset of the Hugging Face Hub among the inputs.
@@ -243,40 +177,32 @@ class HubDatasetRecord(Record):
         return [f"config {self.config}", f"split {self.split}"] if self.split else []
 
 
-@dataclass(frozen=True, slots=True)
-class BuildPlan(Document):
-    """The plan of a run that builds datasets."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build(Record):
+    """Everything that determines the bytes of a dataset: equal ones have equal bytes.
 
-    SCHEMA = "tokshard.build-plan/2"
+    Attributes:
+        inputs: The files that are read.
+        tokenizer: The tokenizer; None if it is unknown.
+        options: The options of the command.
+    """
 
-    inputs: tuple[BuildInput, ...]
+    inputs: tuple[FileState, ...]
     tokenizer: TokenizerIdentity | None
     options: BuildParameters
-    # Not compared: the inputs have the commit in their paths, however the user named it.
-    hub_datasets: tuple[HubDatasetRecord, ...] | None = field(default=None, compare=False)
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the inputs, the tokenizer and the options."""
-        return identity_digest(replace(self, hub_datasets=None).to_json())
+        return identity_digest(encode(self))
 
     @property
     def is_repeatable(self) -> bool:
         """True if all inputs can be read again; pipes, which have no size, cannot."""
-        return not any(isinstance(file, TextInput) and file.size_bytes is None for file in self.inputs)
+        return all(file.size_bytes is not None for file in self.inputs)
 
-    def has_units_of(self, other: BuildPlan) -> bool:
-        """Tell whether equal inputs would give equal units: the tokenizer and the options are the same."""
-        options = self.options
-        same = (
-            options.has_units_of(other.options)
-            if isinstance(options, TokenizeParameters)
-            else options == other.options
-        )
-        return same and self.tokenizer == other.tokenizer
-
-    def differences(self, now: BuildPlan) -> tuple[BuildDifference, ...]:
-        """Return the differences between this earlier plan and ``now``."""
+    def differences(self, now: Build) -> tuple[BuildDifference, ...]:
+        """Return the differences between this earlier build and ``now``."""
         was_command, command = self.options.TAG[1], now.options.TAG[1]
         if was_command != command:
             return (BuildDifference("command", "", was_command, command),)
@@ -293,12 +219,12 @@ class BuildPlan(Document):
 
 @dataclass(frozen=True, slots=True)
 class BuildDifference:
-    """A difference between two plans.
+    """A difference between two builds.
 
     Attributes:
         kind: ``"command"``, ``"inputs"``, ``"input"``, ``"tokenizer"`` or ``"option"``.
         name: The field; for an input ``PATH: FIELD``; for an option the name on the command line.
-        was: The value in the earlier plan.
+        was: The value in the earlier build.
         now: The current value.
 
     Example:
@@ -345,7 +271,7 @@ def _shown(value: Any) -> str:
 
 
 def _input_differences(
-    earlier: tuple[BuildInput, ...], now: tuple[BuildInput, ...]
+    earlier: tuple[FileState, ...], now: tuple[FileState, ...]
 ) -> tuple[BuildDifference, ...]:
     paths = [[source.path for source in inputs] for inputs in (earlier, now)]
     if paths[0] != paths[1]:

@@ -1,0 +1,428 @@
+"""A run that can be resumed: parts, the streams that they are appended to, and checkpoints.
+
+``PREFIX.tokshard/work`` exists while a run is unfinished, and holds
+
+- ``run.json``: the tokenizer and the options of the run. Everything else fits them.
+- ``parts/NAME``: the finished units, each a file that is complete or absent. The name has the identity of the
+  input (path, size, time and version) and the number of the unit, so that another run uses the parts of
+  inputs that have not changed, whatever was added, removed or corrected.
+- ``K.STREAM``: the streams of output K, to which parts are appended in order (:mod:`.concatenate`).
+- ``journal.jsonl``: a line for each unit that was appended, and *checkpoints*. A checkpoint has the sizes of
+  the streams after everything before it was forced to the disk, and one digest of all of them but the
+  tokens, whose digests are in the units, and of the journal so far. A part is removed after the checkpoint
+  that covers it.
+
+A run continues from the last checkpoint that the files agree with. What came later is done again, as are
+parts that are damaged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import xxhash
+
+from tokshard.core.codec import Count, Document, Record, Xxh3, decode, encode
+from tokshard.core.formatting import counted
+from tokshard.core.json_text import parse_json_object
+from tokshard.dataset.concatenate import Concatenation, StreamName
+from tokshard.dataset.outputs import Manifests, Outputs
+from tokshard.dataset.parameters import Build, HubDatasetRecord, TokenizeParameters
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
+from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError
+from tokshard.storage import fs, syscalls
+from tokshard.storage.files import (
+    AppendFile,
+    remove_tree,
+    temporary_path,
+    write_atomically,
+)
+from tokshard.storage.publication import is_begun, remove_staging, remove_temporary_files
+from tokshard.storage.reading import open_file
+from tokshard.storage.small_files import read_document
+
+JOURNAL_NAME = "journal.jsonl"
+_JOB_NAME = "run.json"
+_MAX_LINE_BYTES = 4 << 20
+
+EntryT = TypeVar("EntryT", bound=Record)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunJob(Document):
+    """The tokenizer and the options of an unfinished run, which its parts depend on.
+
+    Attributes:
+        hub_datasets: Datasets of the Hugging Face Hub among the inputs: the next attempt reads the same
+            commits.
+    """
+
+    SCHEMA = "tokshard.run/2"
+
+    tokenizer: TokenizerIdentity
+    options: TokenizeParameters
+    hub_datasets: tuple[HubDatasetRecord, ...] | None = None
+
+    def differences(self, now: RunJob) -> tuple[str, ...]:
+        """Return what differs in another attempt, one phrase each."""
+        was, is_now = (Build(inputs=(), tokenizer=job.tokenizer, options=job.options) for job in (self, now))
+        return tuple(map(str, was.differences(is_now)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint(Record):
+    """A line of the journal: a state from which a run can continue.
+
+    Attributes:
+        sizes: The size of each stream in bytes, by file name.
+        digest: XXH3-128 of the digests of the streams, tokens excepted, and of the journal before the line.
+    """
+
+    sizes: dict[str, Count]
+    digest: Xxh3
+
+
+class Run(Generic[EntryT]):
+    """The work directory of a run. The caller holds the locks of the outputs.
+
+    Args:
+        outputs: The outputs.
+        job: The tokenizer and the options.
+        entry: The class of the journal's entries, one for each unit.
+
+    Example::
+
+        with outputs.locked():
+            run = Run(outputs, job, AppendedUnit)
+            if (done := run.recover()) is None:
+                run.begin(has_finished_units)
+                ...
+                run.publish(manifests)
+    """
+
+    def __init__(self, outputs: Outputs, job: RunJob, entry: type[EntryT]) -> None:
+        self.outputs = outputs
+        self.job = job
+        self.directory = outputs.work
+        self._entry = entry
+        self._journal: AppendFile | None = None
+        self._journal_digest = xxhash.xxh3_128()
+        self._streams: list[Concatenation] = []
+
+    @property
+    def parts(self) -> str:
+        """The directory of the parts."""
+        return os.path.join(self.directory, "parts")
+
+    @property
+    def raw(self) -> str:
+        """The directory in which decompressed units wait for workers."""
+        return os.path.join(self.directory, "raw")
+
+    def recover(self) -> Manifests | None:
+        """Complete what an earlier run has staged; return the manifests if the outputs exist now.
+
+        Raises:
+            OutputExistsError: An output exists, and was not made by an equal build.
+        """
+        return self.outputs.recover()
+
+    def begin(self, count_finished: Callable[[], int], *, resume: bool = True) -> None:
+        """Continue the work of an equal job, or start again.
+
+        Args:
+            count_finished: Returns how many finished units the work directory has that this run accepts.
+            resume: Whether to continue; if not, all finished units are removed.
+
+        Raises:
+            OutputExistsError: The finished units are of another tokenizer or other options, and the outputs
+                may not be replaced; or of an earlier version of tokshard.
+        """
+        earlier = self.earlier_job()
+        if not (resume and self.is_continued(earlier)):
+            if resume and earlier is not None and not self.outputs.force and (units := count_finished()):
+                raise self._other_work(earlier, units)
+            remove_staging(self.directory)
+        if self.earlier_job() is None:
+            self._create()
+        else:
+            remove_temporary_files(self.directory)
+            remove_temporary_files(self.parts)
+        remove_tree(self.raw)
+        syscalls.make_directory(self.raw)
+
+    def begin_shared(self, count_finished: Callable[[], int]) -> None:
+        """Create the work directory unless it exists, while other processes may do the same.
+
+        Raises:
+            OutputExistsError: It is of another tokenizer or other options.
+        """
+        if (earlier := self.earlier_job()) is None and not os.path.isdir(self.directory):
+            self._create()
+            earlier = self.earlier_job()
+        if not self.is_continued(earlier):
+            raise self._other_work(earlier, count_finished())
+
+    def is_continued(self, earlier: RunJob | None) -> bool:
+        """Tell whether the work of a job is continued by this run."""
+        job = self.job
+        return (
+            earlier is not None
+            and self.outputs.build.is_repeatable
+            and (earlier.tokenizer, earlier.options) == (job.tokenizer, job.options)
+        )
+
+    def earlier_job(self) -> RunJob | None:
+        """Return the job of the work directory; None if there is none, or it cannot be read.
+
+        Raises:
+            OutputExistsError: It is of an earlier version of tokshard.
+        """
+        return read_job(self.directory)
+
+    def open(
+        self,
+        streams: Sequence[Sequence[StreamName]],
+        continue_with: Callable[[Sequence[EntryT]], bool],
+        return_to_parts: Callable[[Sequence[EntryT], Mapping[str, int]], None],
+    ) -> bool:
+        """Open the streams of all outputs as they were at the last checkpoint that can be continued.
+
+        Args:
+            streams: The streams of each output.
+            continue_with: Given the units of a checkpoint, tells whether they are the next ones of this run.
+            return_to_parts: Given all units after those, and the sizes of the streams before them, makes
+                parts of those that this run needs. Then they are removed from the streams.
+
+        Returns:
+            Whether later checkpoints are damaged, so that units are done again.
+        """
+        names = [f"{k}.{name}" for k, of_output in enumerate(streams) for name in of_output]
+        digests = _Digests(self.directory, names)
+        sizes: Mapping[str, int] = {}
+        journal_bytes = 0
+        others: list[EntryT] = []
+        is_damaged = False
+        checked, checked_sizes, checked_bytes = digests, sizes, 0
+        for entries, checkpoint, position in _checkpoints(self._journal_path, self._entry):
+            following = checked.at(checkpoint, checked_sizes, checked_bytes, position)
+            if following is None:
+                is_damaged = True
+                break
+            checked, checked_sizes, checked_bytes = following, checkpoint.sizes, position
+            if others or not continue_with(entries):
+                others += entries
+            else:
+                digests, sizes, journal_bytes = checked, checked_sizes, checked_bytes
+        if others:
+            return_to_parts(others, sizes)
+        self._journal = AppendFile(self._journal_path, journal_bytes)
+        self._journal_digest = digests.journal
+        for k, of_output in enumerate(streams):
+            output = Concatenation(self.directory, of_output, k=k, sizes=sizes)
+            for name in output.digests:
+                output.digests[name] = digests.of[f"{k}.{name}"]
+            self._streams.append(output)
+        return is_damaged
+
+    @property
+    def streams(self) -> Sequence[Concatenation]:
+        """The streams of each output."""
+        return self._streams
+
+    def record(self, entry: EntryT) -> None:
+        """Add a unit that was appended to the streams."""
+        self._write(encode(entry))
+
+    def checkpoint(self) -> None:
+        """Force the streams and the journal to the disk.
+
+        Raises:
+            StorageError: A write failed. The run continues from the checkpoint before.
+        """
+        files = {
+            f"{k}.{name}": file
+            for k, output in enumerate(self._streams)
+            for name, file in output.files.items()
+        }
+        for file in files.values():
+            file.sync()
+        digests = {
+            f"{k}.{name}": digest
+            for k, output in enumerate(self._streams)
+            for name, digest in output.digests.items()
+        }
+        sizes = {name: file.size_bytes for name, file in files.items()}
+        self._write(encode(Checkpoint(sizes=sizes, digest=_combined(sizes, digests, self._journal_digest))))
+        if self._journal is not None:
+            self._journal.sync()
+
+    def publish(self, manifests: Manifests) -> None:
+        """Give the staged outputs their final names, and remove the work directory.
+
+        Raises:
+            OutputExistsError: Another program has created a file of an output. All finished units are kept.
+        """
+        self.outputs.publish(manifests)
+        remove_staging(self.directory)
+
+    def close(self) -> None:
+        """Close all files; safe to call twice."""
+        for output in self._streams:
+            output.close()
+        if self._journal is not None:
+            self._journal.close()
+
+    def remove_unless_finished(self, count_finished: Callable[[], int]) -> None:
+        """Remove the work directory if a later run could use nothing of it."""
+        if not is_begun(self.directory) and not (self.outputs.build.is_repeatable and count_finished()):
+            remove_staging(self.directory)
+
+    @property
+    def _journal_path(self) -> str:
+        return os.path.join(self.directory, JOURNAL_NAME)
+
+    def _create(self) -> None:
+        # In one rename: tasks of a job array may do the same at the same time.
+        new = temporary_path(self.directory)
+        for directory in (new, os.path.join(new, "parts")):
+            syscalls.make_directory(directory)
+        write_atomically(os.path.join(new, _JOB_NAME), self.job.to_bytes())
+        try:
+            syscalls.replace(new, self.directory)
+        except OSError:
+            remove_tree(new)
+            if not os.path.isdir(self.directory):
+                raise
+        syscalls.fsync_directory(os.path.dirname(self.directory))
+
+    def _other_work(self, earlier: RunJob | None, units: int) -> OutputExistsError:
+        found = () if earlier is None else earlier.differences(self.job)
+        return OutputExistsError(
+            f"{self.directory} has {counted(units, 'finished unit')} of other options: {'; '.join(found)}",
+            differences=found,
+            hint="pass the same options to resume, or --force to remove the finished units and start again",
+        )
+
+    def _write(self, value: object) -> None:
+        line = json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"
+        if self._journal is not None:
+            self._journal.write(line)
+        self._journal_digest.update(line)
+
+
+def read_journal(directory: str, entry: type[EntryT]) -> Iterator[list[EntryT]]:
+    """Yield the entries of a work directory up to each checkpoint, and up to the first damaged line."""
+    for entries, _, _ in _checkpoints(os.path.join(directory, JOURNAL_NAME), entry):
+        yield entries
+
+
+def _checkpoints(path: str, entry: type[EntryT]) -> Iterator[tuple[list[EntryT], Checkpoint, int]]:
+    # The entries before each checkpoint, and where its line ends.
+    entries: list[EntryT] = []
+    position = 0
+    for line in _lines(path):
+        position += len(line)
+        try:
+            value = parse_json_object(line, JOURNAL_NAME)
+            if "sizes" not in value:
+                entries.append(decode(entry, value, JOURNAL_NAME))
+                continue
+            checkpoint = decode(Checkpoint, value, JOURNAL_NAME)
+        except IntegrityError:
+            return
+        yield entries, checkpoint, position
+        entries = []
+
+
+def read_job(directory: str) -> RunJob | None:
+    """Return the job of a work directory; None if there is none, or it cannot be read.
+
+    Raises:
+        OutputExistsError: It is of an earlier version of tokshard.
+    """
+    try:
+        return read_document(RunJob, os.path.join(directory, _JOB_NAME))
+    except OlderVersionError as error:
+        raise OutputExistsError(
+            f"cannot resume the work in {directory}: {error}",
+            hint="finish it with that version, or start again with --no-resume",
+        ) from error
+    except (FileNotFoundError, NotADirectoryError, IntegrityError):
+        return None
+
+
+class _Digests:
+    """Running digests of the streams without tokens, and of the journal.
+
+    Args:
+        names: The file names of all streams.
+    """
+
+    def __init__(self, directory: str, names: Sequence[str]) -> None:
+        self._directory = directory
+        self._names = names
+        self.of = {name: xxhash.xxh3_128() for name in names if name.partition(".")[2] != "bin"}
+        self.journal = xxhash.xxh3_128()
+
+    def at(self, checkpoint: Checkpoint, sizes: Mapping[str, int], begin: int, end: int) -> _Digests | None:
+        """Return the digests at the next checkpoint; None if the files are not what was recorded.
+
+        Args:
+            checkpoint: The checkpoint.
+            sizes: The sizes of the files at the checkpoint before it.
+            begin: The size of the journal up to that one.
+            end: The size of the journal with the line of the checkpoint.
+        """
+        following = _Digests(self._directory, self._names)
+        following.of = {name: digest.copy() for name, digest in self.of.items()}
+        following.journal = self.journal.copy()
+        for name in self._names:
+            path = os.path.join(self._directory, name)
+            start, stop = sizes.get(name, 0), checkpoint.sizes.get(name, -1)
+            if not fs.isfile(path) or not start <= stop <= os.path.getsize(path):
+                return None
+            if name in following.of:
+                _update(following.of[name], path, start, stop)
+        *lines, last = _range(os.path.join(self._directory, JOURNAL_NAME), begin, end).splitlines(True)
+        following.journal.update(b"".join(lines))
+        if _combined(checkpoint.sizes, following.of, following.journal) != checkpoint.digest:
+            return None
+        following.journal.update(last)
+        return following
+
+
+def _combined(
+    sizes: Mapping[str, int], digests: Mapping[str, xxhash.xxh3_128], journal: xxhash.xxh3_128
+) -> str:
+    parts = [f"{name} {size}" for name, size in sorted(sizes.items())]
+    parts += [f"{name} {digest.hexdigest()}" for name, digest in sorted(digests.items())]
+    return xxhash.xxh3_128_hexdigest("\n".join([*parts, journal.hexdigest()]).encode())
+
+
+def _update(digest: xxhash.xxh3_128, path: str, start: int, stop: int) -> None:
+    with open_file(path) as file:
+        file.seek(start)
+        while start < stop and (block := file.read(min(1 << 20, stop - start))):
+            digest.update(block)
+            start += len(block)
+
+
+def _range(path: str, begin: int, end: int) -> bytes:
+    with open_file(path) as file:
+        file.seek(begin)
+        return file.read(end - begin)
+
+
+def _lines(path: str) -> Iterator[bytes]:
+    # A line that is cut or too long has no line break, and counts as damaged.
+    try:
+        with open_file(path) as file:
+            while (line := file.readline(_MAX_LINE_BYTES)).endswith(b"\n"):
+                yield line
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return

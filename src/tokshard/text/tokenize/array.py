@@ -1,0 +1,328 @@
+"""Job arrays: tasks encode units into one work directory, and ``--finish`` makes the dataset of them.
+
+A task decides alone which units are its own, by the inputs and the number of tasks. All tasks share the
+writer lock. Whoever begins the work, or makes the dataset, holds it alone. Tasks only add parts, so they can
+run in any order and again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing, nullcontext
+from itertools import accumulate
+from typing import Any, Literal
+
+from tokshard.core.formatting import consecutive, counted, listed
+from tokshard.core.progress import Progress, ProgressUpdate, reporting
+from tokshard.dataset.run import Run
+from tokshard.errors import LockedError, UnfinishedError, UsageError
+from tokshard.storage.lock import lock_mode
+from tokshard.storage.paths import is_remote
+from tokshard.storage.reading import open_file
+from tokshard.storage.scratch import scratch_directory
+from tokshard.text.corpus.files import CorpusFile, check_unchanged, content_bytes
+from tokshard.text.corpus.planning import plan_units
+from tokshard.text.tokenize.assembly import AppendedUnit, EncodedOutputs
+from tokshard.text.tokenize.discovery import discover_inputs
+from tokshard.text.tokenize.encoder import BatchProgress
+from tokshard.text.tokenize.job import TokenizeJob, prepare_job
+from tokshard.text.tokenize.options import ArrayTask, TokenizeOptions
+from tokshard.text.tokenize.part import UnitKey, part_headers
+from tokshard.text.tokenize.report import ArrayTaskReport, TokenizeReport
+from tokshard.text.tokenize.run import chosen_executor, encode_and_stage, make_report
+from tokshard.text.tokenize.workers.executor import Executor
+from tokshard.text.tokenize.workers.feed import Feed
+
+_COUNT_BYTES = 1 << 22
+_TRIES = 100
+_PAUSE_SECONDS = 0.1
+_SHOWN = 20
+
+
+class TaskUnits:
+    """The units of one task: of a compressed input all or none, of others every N-th.
+
+    Compressed inputs are assigned by size, the largest first, to the task that has the least.
+
+    Attributes:
+        streams: The numbers of the inputs that only one process can read.
+        own_streams: Those of the task.
+    """
+
+    def __init__(self, task: ArrayTask, files: Sequence[CorpusFile], unit_bytes: int) -> None:
+        self._task = task
+        sizes = [file.size_bytes or 0 for file in files]
+        self.streams = {number for number, file in enumerate(files) if file.is_stream}
+        self.own_streams = set()
+        loads = [(0, index) for index in range(task.count)]
+        for number in sorted(self.streams, key=lambda number: (-sizes[number], number)):
+            load, index = heapq.heappop(loads)
+            heapq.heappush(loads, (load + sizes[number], index))
+            if index == task.index:
+                self.own_streams.add(number)
+        # The number of the first unit of each input among the units of all inputs, about.
+        self._first_units = [0, *accumulate(max(1, -(-size // unit_bytes)) for size in sizes)]
+
+    def __contains__(self, key: UnitKey) -> bool:
+        if key.file in self.streams:
+            return key.file in self.own_streams
+        return (self._first_units[key.file] + key.index) % self._task.count == self._task.index
+
+
+def tokenize_array_task(
+    options: TokenizeOptions,
+    task: ArrayTask,
+    *,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> ArrayTaskReport:
+    """Encode one task's share of the units into the work directory that all tasks of a job array share.
+
+    Finished units are never encoded again, whoever has made them, so a task that was killed is simply run
+    again, also with another number of tasks. :func:`finish_tokenize` makes the dataset, with the bytes of
+    :func:`tokshard.tokenize`.
+
+    Args:
+        options: The options, equal for all tasks; no input is a pipe, and the output is on a file system that
+            all tasks see.
+        task: The task.
+        executor: The executor; by default worker processes, or this process for a small share.
+        progress: Gets the progress.
+
+    Raises:
+        TokshardError: See :func:`tokshard.tokenize`. What tasks have finished is kept.
+    """
+    started = time.monotonic()
+    with lock_mode(options.lock), reporting(progress) as listener:
+        job = _shareable_job(options, listener)
+        run = job.run()
+        tries_left = _TRIES
+        while True:
+            if not os.path.lexists(run.directory) and job.outputs.finished() is not None:
+                return _report(task, "up-to-date", started)
+            try:
+                with job.outputs.locked(shared=True):
+                    if run.is_continued(run.earlier_job()):
+                        encoding = _TaskEncoding(job, run, task, listener)
+                        encoding.encode(executor)
+                        return _report(task, "encoded", started, encoding)
+                _begin(job, run)
+            except LockedError:
+                tries_left -= 1
+                if not tries_left:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+
+
+def _begin(job: TokenizeJob, run: Run[AppendedUnit]) -> None:
+    if job.options.lock == "none":  # another task may do the same
+        run.begin_shared(job.count_finished)
+        return
+    with job.outputs.locked():
+        if run.recover() is None:
+            run.begin(job.count_finished)
+
+
+def finish_tokenize(options: TokenizeOptions, *, progress: Progress | None = None) -> TokenizeReport:
+    """Make the dataset of what the tasks of a job array have encoded; see :func:`tokenize_array_task`.
+
+    Args:
+        options: The options of the tasks.
+        progress: Gets the progress.
+
+    Raises:
+        UnfinishedError: A unit has no finished part; the error names it.
+        LockedError: Tasks are at work, or another process writes this output.
+        TokshardError: See :func:`tokshard.tokenize`.
+    """
+    started = time.monotonic()
+    with lock_mode(options.lock), reporting(progress) as listener:
+        job = _shareable_job(options, listener)
+        if (done := job.outputs.up_to_date()) is not None:
+            return make_report(job, EncodedOutputs(done, is_found=True), started)
+        with job.outputs.locked():
+            run = job.run()
+            if (done := run.recover()) is not None:
+                return make_report(job, EncodedOutputs(done, is_found=True), started)
+            earlier = run.earlier_job()
+            if not run.is_continued(earlier):
+                reason = "" if earlier is None else f": {'; '.join(earlier.differences(run.job))}"
+                raise UnfinishedError(
+                    f"no task has begun to make {job.prefixes[0]} with these options{reason}",
+                    hint="run the tasks first, with the same inputs and options and --array-task I/N",
+                )
+            run.begin(job.count_finished)
+            try:
+                result = encode_and_stage(job, run, None, listener)
+                run.publish(result.manifests)
+            finally:
+                run.close()
+        return make_report(job, result, started)
+
+
+def _shareable_job(options: TokenizeOptions, progress: Progress) -> TokenizeJob:
+    for name, value in (("--limit", options.limit), ("--max-tokens", options.max_tokens)):
+        if value is not None:
+            raise UsageError(
+                f"{name} cannot be applied by the tasks of a job array, which encode units independently",
+                hint="pass --sample to the tasks and to --finish",
+            )
+    if is_remote(options.prefix):
+        raise UsageError(
+            f"the tasks of a job array require an --output on a shared file system, got {options.prefix}",
+            hint="tokenize to a shared directory, and upload the finished files with the tool of the store",
+        )
+    if not options.resume:
+        raise UsageError(
+            "--no-resume would remove the finished units of other tasks",
+            hint="omit --no-resume: units of other inputs are not used",
+        )
+    progress.start("scanning inputs")
+    inputs = discover_inputs(options, progress.message)
+    progress.start("loading the tokenizer")
+    job = prepare_job(options, *inputs)
+    if not job.build.is_repeatable:
+        raise UsageError(
+            "a pipe can be read only once, by one process: its units cannot be assigned to tasks",
+            hint="write it to a file that all tasks can read",
+        )
+    return job
+
+
+class _TaskEncoding:
+    # Nothing is ever removed: what looks half-done may be under way elsewhere.
+    def __init__(self, job: TokenizeJob, run: Run[AppendedUnit], task: ArrayTask, progress: Progress) -> None:
+        self._job = job
+        self._run = run
+        self._progress = progress
+        self._task = task
+        self._units = TaskUnits(task, job.files, job.options.unit_size)
+        self._finished: set[UnitKey] = set()
+        self.bytes_done = self.encoded = self.documents = self.tokens = 0
+        last_units: dict[int, int] = {}
+        for header in part_headers(run.parts):
+            key = job.part_names.key(header.name)
+            if key is not None and key in self._units and header.encoder in job.accepted_encoders:
+                self._finished.add(key)
+                self.bytes_done += header.input_bytes
+                if header.last:
+                    last_units[key.file] = key.index
+        self.reused = len(self._finished)
+        # A compressed input would be decompressed for nothing.
+        self._finished_streams = {
+            number
+            for number in self._units.own_streams & last_units.keys()
+            if all(UnitKey(number, index) in self._finished for index in range(last_units[number]))
+        }
+
+    def encode(self, executor: Executor | None) -> None:
+        """Encode the units of the task that are not finished."""
+        job, others = self._job, self._units.streams - self._units.own_streams
+        mine = [number for number in range(len(job.files)) if number not in others | self._finished_streams]
+        files = [job.files[number] for number in mine]
+        share = content_bytes(files) // self._task.count
+        total = sum(file.size_bytes or 0 for file in files) // self._task.count
+        with (
+            chosen_executor(executor, share, job.options, files=len(files)) as chosen,
+            scratch_directory() if self._units.own_streams else nullcontext("") as raw,
+            Feed(
+                job.files,
+                mine,
+                max_document_bytes=job.parameters.max_document_bytes,
+                names=job.part_names,
+                raw_directory=raw,
+                is_done=lambda key: key not in self._units or key in self._finished,
+                fields=job.options.field_names,
+                streams=job.workers,
+            ) as feed,
+            closing(chosen.run(job.encoding(), self._run.parts, feed)) as events,
+        ):
+            self._progress.start("encoding", total, self.bytes_done)
+            content = 0
+            for event in events:
+                if isinstance(event, BatchProgress):
+                    self.bytes_done += event.input_bytes
+                    self.documents += event.documents
+                    self.tokens += event.tokens
+                    content += event.content_bytes
+                elif (record := event.refused) is not None:
+                    file = job.files[event.key.file]
+                    raise job.error_policy.refuse(file.path, _line_of(file, record.offset), record)
+                else:
+                    self.encoded += 1
+                self._progress.update(
+                    ProgressUpdate(self.bytes_done, self.documents, self.tokens, content_bytes=content)
+                )
+        check_unchanged(files)
+
+
+def _report(
+    task: ArrayTask,
+    state: Literal["encoded", "up-to-date"],
+    started: float,
+    encoding: _TaskEncoding | None = None,
+) -> ArrayTaskReport:
+    return ArrayTaskReport(
+        task=task.index,
+        tasks=task.count,
+        state=state,
+        units=encoding.encoded if encoding else 0,
+        units_reused=encoding.reused if encoding else 0,
+        documents=encoding.documents if encoding else 0,
+        tokens=encoding.tokens if encoding else 0,
+        seconds=time.monotonic() - started,
+    )
+
+
+def unfinished_units(job: TokenizeJob, first: UnitKey, ready: Collection[UnitKey]) -> UnfinishedError:
+    """Return the error about the units that are not finished.
+
+    ``first``: the first unit that is not finished. ``ready``: finished units after it.
+    """
+    missing: list[dict[str, Any]] = [
+        {"input": job.files[number].path, "units": units}
+        for number in range(first.file, len(job.files))
+        if (units := list(_missing(job, number, first, ready)))
+    ]
+    count = sum(len(entry["units"]) for entry in missing)
+    places = [_place(entry["input"], entry["units"]) for entry in missing]
+    verb = "is" if count == 1 else "are"
+    return UnfinishedError(
+        f"{counted(count, 'unit')} {verb} not finished: {listed(places, _SHOWN)}",
+        missing=tuple(missing),
+        hint="run the array tasks again with the same options (finished units are kept), then --finish",
+    )
+
+
+def _missing(job: TokenizeJob, number: int, first: UnitKey, ready: Collection[UnitKey]) -> Iterator[int]:
+    file = job.files[number]
+    begin = first.index if number == first.file else 0
+    indices: Iterable[int]
+    if not file.is_stream:
+        indices = (unit.index for unit in plan_units(number, file, job.options.unit_size))
+    else:  # up to the last unit that is known, and the one after it, unless that was the last
+        known = [key.index for key in ready if key.file == number]
+        indices = range(max(known, default=begin - 1) + 2)
+    yield from (index for index in indices if index >= begin and UnitKey(number, index) not in ready)
+
+
+def _place(path: str, units: list[int]) -> str:
+    runs = [str(first) if first == last else f"{first} to {last}" for first, last in consecutive(units)]
+    return f"{listed(runs, _SHOWN)} of {path}"
+
+
+def _line_of(file: CorpusFile, offset: int) -> int | None:
+    # None for a compressed or remote input: nobody has counted the lines before the unit.
+    if file.format != "jsonl":
+        return offset + 1
+    if file.is_stream or is_remote(file.path):
+        return None
+    lines = 1
+    with open_file(file.path) as text:
+        while offset and (chunk := text.read(min(offset, _COUNT_BYTES))):
+            lines += chunk.count(b"\n")
+            offset -= len(chunk)
+    return lines

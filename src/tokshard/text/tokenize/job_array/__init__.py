@@ -1,1 +1,0 @@
-"""One tokenize run shared by the tasks of a job array."""
