@@ -129,7 +129,7 @@ def _refuse_foreign(directory: str, staging: str, publication: Publication) -> N
 
 def _complete(directory: str, staging: str, publication: Publication) -> None:
     names = publication.files | publication.markers
-    for parent in _parents(directory, names.values()):
+    for parent in filter(None, _parents(directory, names.values())):
         refuse_link(parent)
         syscalls.make_directory(parent)
     # Once the first file has its final name, nothing of the replaced output is left.
@@ -155,8 +155,9 @@ def _parents(directory: str, names: Iterable[str]) -> Iterable[str]:
 def _remove(directory: str, names: Collection[str]) -> None:
     for name in names:
         syscalls.unlink(os.path.join(directory, name))
-    for parent in filter(os.path.isdir, _parents(directory, names)):
-        syscalls.fsync_directory(parent)
+    for parent in _parents(directory, names):
+        if os.path.isdir(parent or "."):
+            syscalls.fsync_directory(parent)
 
 
 def _rename(source: str, target: str, *, replaces: bool) -> None:
