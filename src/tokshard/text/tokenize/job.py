@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from tokshard.core.codec import encode
 from tokshard.core.json_text import dump_json
@@ -185,13 +186,11 @@ def make_build(files: Sequence[CorpusFile], tokenizer: Tokenizer, parameters: To
 def count_finished(work: str, encoders: Collection[str]) -> int:
     """Return the number of finished units in a work directory that accepted encoders made.
 
-    Those are the appended units of the journal, and the parts. Their content is not checked.
+    Those are the appended units of the journal, and the parts. Their content is not checked. Units of rejected
+    records need no encoding, and do not count.
     """
-    found = {unit.header.name for unit in appended_units(work) if unit.header.encoder in encoders}
-    found |= {
-        header.name for header in part_headers(os.path.join(work, "parts")) if header.encoder in encoders
-    }
-    return len(found)
+    headers = chain((unit.header for unit in appended_units(work)), part_headers(os.path.join(work, "parts")))
+    return len({header.name for header in headers if header.documents and header.encoder in encoders})
 
 
 def _refuse_inputs_among_outputs(files: Sequence[CorpusFile], prefixes: Sequence[str]) -> None:

@@ -99,6 +99,7 @@ def tokenize(
             from tokshard.text.tokenize.job import prepare_job
 
             job = prepare_job(options, *inputs, choice=choice)
+            listener.start("checking earlier work")
             result = _build(job, chosen, listener)
         return make_report(job, result, started)
 
