@@ -8,16 +8,12 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from support.file_faults import names, open_descriptors, raising
 from tokshard.errors import LockedError, StorageError
-from tokshard.storage import lock as lock_module
-from tokshard.storage.lock import Holder, WriterLock, holder_of
-
-GOLDEN = Path(__file__).parents[1] / "golden/formats/lock-2.json"
+from tokshard.storage.lock import WriterLock
 
 
 def test_the_second_is_told_who_holds_it(tmp_path):
@@ -49,7 +45,7 @@ def test_it_is_released_by_an_exception(tmp_path):
         b"{}",
         b'{"pid": 1}',
         b'{"pid": 1e999, "host": "h", "started": "s"}',
-        b'{"pid":' + b"[" * 3000,
+        b"process 1 on 'h'" + b" " * 5000,
         b"\xff" * 5000,
     ],
 )
@@ -155,15 +151,15 @@ def test_a_lock_in_a_directory_that_was_removed_is_an_error(tmp_path, monkeypatc
             pass
 
 
-def shared(path, purpose=""):
-    return WriterLock(str(path), shared=True, purpose=purpose)
+def shared(path):
+    return WriterLock(str(path), shared=True)
 
 
 def test_several_share_a_lock_and_none_of_them_with_who_holds_it_alone(tmp_path):
     path = tmp_path / "lock"
     with shared(path), shared(path):
         with (
-            pytest.raises(LockedError, match=r"\(shared, possibly with others\) holds"),
+            pytest.raises(LockedError, match="a task of a job array holds"),
             WriterLock(str(path)),
         ):
             pass
@@ -188,30 +184,6 @@ def test_the_last_of_those_who_share_a_lock_removes_its_file(tmp_path):
                 pass
         locks[order[2]].__exit__(None, None, None)
         assert names(tmp_path) == []
-
-
-def test_a_lock_says_what_its_holder_does(tmp_path):
-    path = str(tmp_path / "lock")
-    assert holder_of(path) is None
-    with WriterLock(path, purpose="checking " * 9) as lock:
-        first = holder_of(path)
-        assert first.purpose == "checking " * 9
-        lock.turn_to("assembling")
-        second = holder_of(path)
-        assert (second.purpose, second.shared, second.process) == ("assembling", False, first.process)
-    with shared(path, "task 1/2"):
-        assert (holder_of(path).purpose, holder_of(path).shared) == ("task 1/2", True)
-
-
-def test_the_text_of_a_lock_is_that_of_the_golden_file(tmp_path):
-    path = tmp_path / "lock"
-    holder = Holder(4711, "node-1", "2026-08-22T12:00:00Z", shared=True, purpose="task 1/2")
-    assert lock_module._text(holder) == GOLDEN.read_bytes()
-    assert holder.process == "process 4711 on 'node-1' (started '2026-08-22T12:00:00Z')"
-    path.write_bytes(GOLDEN.read_bytes())
-    assert holder_of(str(path)) == holder
-    path.write_bytes(b'{"pid": 1, "host": "h", "started": "s"}')
-    assert holder_of(str(path)) is None, "nothing is guessed"
 
 
 def test_a_killed_process_that_shared_a_lock_holds_nothing(tmp_path):

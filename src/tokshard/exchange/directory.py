@@ -92,7 +92,7 @@ class ExportDirectory:
         refuse_link(self._own)
         syscalls.make_directory(self._own)
         try:
-            with WriterLock(self._lock, purpose="export"):
+            with WriterLock(self._lock):
                 yield
         finally:
             with suppress(OSError):

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Annotated, Literal, Self
 
-from tokshard.core.codec import Count, Record, decode, encode
-from tokshard.core.json_text import parse_json_object
 from tokshard.core.options import RUN, Option
-from tokshard.errors import InputError, IntegrityError, LockedError, StorageError
+from tokshard.errors import LockedError, StorageError
 from tokshard.storage import syscalls
-from tokshard.storage.reading import open_file, read_at
+from tokshard.storage.reading import read_at
 
 LockMode = Literal["flock", "none"]
 Lock = Annotated[
@@ -41,8 +38,7 @@ Lock = Annotated[
 """The type of the option ``--lock`` of all commands that write."""
 
 _READ_BYTES = 4096
-# Tasks that share a lock overwrite each other's names, so all texts have the same length.
-_TEXT_BYTES = 512
+_HOLDER = re.compile(r"process [0-9]+ on '[^']*' \(started '[^']*'\)|a task of a job array")
 _REFUSALS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
 _mode: ContextVar[LockMode] = ContextVar("lock_mode", default="flock")
 
@@ -61,22 +57,6 @@ def lock_mode(mode: LockMode) -> Iterator[None]:
         _mode.reset(token)
 
 
-@dataclass(frozen=True, slots=True)
-class Holder(Record):
-    """The recorded holder of a lock; if it is shared, the most recent holder."""
-
-    pid: Count
-    host: str
-    started: str
-    shared: bool
-    purpose: str
-
-    @property
-    def process(self) -> str:
-        """The pid, host and start time, for messages."""
-        return f"process {self.pid} on {self.host!r} (started {self.started!r})"
-
-
 class WriterLock:
     """Context manager that locks ``path``, or raises :class:`LockedError` without waiting.
 
@@ -87,7 +67,6 @@ class WriterLock:
 
     Args:
         shared: Whether other processes that also pass ``shared`` may hold it at the same time.
-        purpose: The activity of the holder, for messages of other processes.
         mode: The mode, for locks of files that are no outputs: ``"flock"`` always locks, ``"if-supported"``
             continues without a lock on a file system that refuses locks. None for that of :func:`lock_mode`.
     """
@@ -97,14 +76,11 @@ class WriterLock:
         path: str,
         *,
         shared: bool = False,
-        purpose: str = "",
         mode: Literal["flock", "if-supported"] | None = None,
     ) -> None:
         self.path = path
         self._mode = mode
         self._shared = shared
-        self._purpose = purpose
-        self._started = ""
         self._descriptor = -1
 
     def __enter__(self) -> Self:
@@ -118,10 +94,15 @@ class WriterLock:
                 return self
             raise
         self._descriptor = descriptor
-        self._started = time.strftime("%FT%TZ", time.gmtime())
+        started = time.strftime("%FT%TZ", time.gmtime())
+        holder = f"process {os.getpid()} on {socket.gethostname()!r} (started {started!r})"
         try:
-            syscalls.truncate(descriptor, 0, self.path)
-            self._tell()
+            if not self._shared:
+                syscalls.truncate(descriptor, 0, self.path)
+            # Processes that share the lock write the same text at the same place.
+            syscalls.write(
+                descriptor, b"a task of a job array" if self._shared else holder.encode(), self.path
+            )
         except BaseException:
             self._release()
             raise
@@ -131,17 +112,6 @@ class WriterLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._release()
-
-    def turn_to(self, purpose: str) -> None:
-        """Change the recorded purpose."""
-        self._purpose = purpose
-        if self._descriptor >= 0:
-            self._tell()
-
-    def _tell(self) -> None:
-        holder = Holder(os.getpid(), socket.gethostname(), self._started, self._shared, self._purpose)
-        os.lseek(self._descriptor, 0, os.SEEK_SET)
-        syscalls.write(self._descriptor, _text(holder), self.path)
 
     def _open(self) -> int | None:
         # None if its directory vanished before it could be opened.
@@ -204,15 +174,6 @@ class WriterLock:
         return True
 
 
-def holder_of(path: str) -> Holder | None:
-    """Return the current or last holder of a lock; None if the file is absent or unreadable."""
-    try:
-        with open_file(path) as file:
-            return _parse(file.read(_READ_BYTES))
-    except (OSError, InputError):
-        return None
-
-
 def _is_current(descriptor: int, path: str) -> bool:
     try:
         named = os.stat(path, follow_symlinks=False)
@@ -224,20 +185,7 @@ def _is_current(descriptor: int, path: str) -> bool:
 
 def _owner(descriptor: int) -> str:
     try:
-        holder = _parse(read_at(descriptor, _READ_BYTES, 0))
+        text = read_at(descriptor, _READ_BYTES, 0).decode("utf-8", "replace")
     except OSError:
-        holder = None
-    if holder is None:
-        return "a process that just started"
-    return f"{holder.process} (shared, possibly with others)" if holder.shared else holder.process
-
-
-def _text(holder: Holder) -> bytes:
-    return json.dumps(encode(holder)).encode().rjust(_TEXT_BYTES)
-
-
-def _parse(content: bytes) -> Holder | None:
-    try:
-        return decode(Holder, parse_json_object(content, "the lock"), "the lock")
-    except IntegrityError:
-        return None
+        text = ""
+    return text if _HOLDER.fullmatch(text) else "a process that just started"
