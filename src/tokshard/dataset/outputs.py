@@ -42,6 +42,8 @@ Manifests = tuple[Manifest, ...]
 
 LOCK_NAME = "lock"
 WORK_NAME = "work"
+JOB_NAME = "run.json"
+"""The file of an unfinished run of tokenize, see :mod:`tokshard.dataset.run`."""
 
 
 def work_directory(prefix: str) -> str:
@@ -199,10 +201,18 @@ class Outputs:
         with self.locked():
             if (done := self.recover()) is not None:
                 return done, "found"
+            self._refuse_unfinished_run()
             with staging_directory(self._directory, self.work):
                 manifest = stage(self.work)
                 self.publish([manifest])
         return (manifest,), "written"
+
+    def _refuse_unfinished_run(self) -> None:
+        if not self.force and fs.lexists(os.path.join(self.work, JOB_NAME)):
+            raise OutputExistsError(
+                f"{self.work} contains unfinished work of tokenize",
+                hint="finish it with `tokshard tokenize`, choose another --output, or pass --force to remove it",
+            )
 
     @property
     def _directory(self) -> str:

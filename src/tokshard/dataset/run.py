@@ -30,7 +30,7 @@ from tokshard.core.codec import Count, Document, Record, Xxh3, decode, encode
 from tokshard.core.formatting import counted
 from tokshard.core.json_text import parse_json_object
 from tokshard.dataset.concatenate import Concatenation, StreamName
-from tokshard.dataset.outputs import Manifests, Outputs
+from tokshard.dataset.outputs import JOB_NAME, Manifests, Outputs
 from tokshard.dataset.parameters import Build, HubDatasetRecord, TokenizeParameters
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError
@@ -46,7 +46,8 @@ from tokshard.storage.reading import open_file
 from tokshard.storage.small_files import read_document
 
 JOURNAL_NAME = "journal.jsonl"
-_JOB_NAME = "run.json"
+# The plan of an unfinished run of an earlier version.
+_OLD_JOB_NAME = "plan.json"
 _MAX_LINE_BYTES = 4 << 20
 
 EntryT = TypeVar("EntryT", bound=Record)
@@ -142,9 +143,9 @@ class Run(Generic[EntryT]):
             OutputExistsError: The finished units are of another tokenizer or other options, and the outputs
                 may not be replaced; or of an earlier version of tokshard.
         """
-        earlier = self.earlier_job()
-        if not (resume and self.is_continued(earlier)):
-            if resume and earlier is not None and not self.outputs.force and (units := count_finished()):
+        earlier = self.earlier_job() if resume else None
+        if not self.is_continued(earlier):
+            if earlier is not None and not self.outputs.force and (units := count_finished()):
                 raise self._other_work(earlier, units)
             remove_staging(self.directory)
         if self.earlier_job() is None:
@@ -291,7 +292,7 @@ class Run(Generic[EntryT]):
         new = temporary_path(self.directory)
         for directory in (new, os.path.join(new, "parts")):
             syscalls.make_directory(directory)
-        write_atomically(os.path.join(new, _JOB_NAME), self.job.to_bytes())
+        write_atomically(os.path.join(new, JOB_NAME), self.job.to_bytes())
         try:
             syscalls.replace(new, self.directory)
         except OSError:
@@ -346,14 +347,20 @@ def read_job(directory: str) -> RunJob | None:
         OutputExistsError: It is of an earlier version of tokshard.
     """
     try:
-        return read_document(RunJob, os.path.join(directory, _JOB_NAME))
+        return read_document(RunJob, os.path.join(directory, JOB_NAME))
     except OlderVersionError as error:
-        raise OutputExistsError(
-            f"cannot resume the work in {directory}: {error}",
-            hint="finish it with that version, or start again with --no-resume",
-        ) from error
+        raise _older(directory) from error
     except (FileNotFoundError, NotADirectoryError, IntegrityError):
+        if fs.lexists(os.path.join(directory, _OLD_JOB_NAME)):
+            raise _older(directory) from None
         return None
+
+
+def _older(directory: str) -> OutputExistsError:
+    return OutputExistsError(
+        f"cannot resume the work in {directory}: it is of an earlier version of tokshard",
+        hint="finish it with that version, or start again with --no-resume",
+    )
 
 
 class _Digests:

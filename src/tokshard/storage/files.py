@@ -250,7 +250,7 @@ class AppendFile:
             raise IntegrityError(
                 f"{self.path} must have at least {self.size_bytes} bytes (recorded as written), got {actual}",
                 path=self.path,
-                hint="pass --no-resume to start over",
+                hint="run the same command again, with --no-resume",
             )
         if actual > self.size_bytes:
             syscalls.truncate(self._descriptor, self.size_bytes, self.path)
