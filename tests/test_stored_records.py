@@ -21,9 +21,7 @@ from tokshard.dataset.parameters import BuildPlan
 from tokshard.dataset.records import PieceRecord, RejectionRecord, UnitRecord, to_line
 from tokshard.errors import IntegrityError
 from tokshard.exchange.conversion.conversion import ConvertedUnit
-from tokshard.exchange.directory import ExportPublication
-from tokshard.exchange.manifest import ExportManifest, ExportPlan
-from tokshard.exchange.shards import WrittenShard
+from tokshard.exchange.manifest import ExportManifest
 from tokshard.loader.schedule import LoaderState
 from tokshard.ranks.history import StoppedPlan
 from tokshard.ranks.plan import Plan
@@ -39,8 +37,6 @@ DOCUMENTS = (
     BlendDocument,
     BuildPlan,
     ExportManifest,
-    ExportPlan,
-    ExportPublication,
     LoaderState,
     Manifest,
     PartFooter,
@@ -53,7 +49,6 @@ RECORDS = {
     "assembled-unit": AssembledUnit,
     "convert": ConvertedUnit,
     "delivery": UploadEntry,
-    "export-shard": WrittenShard,
     "journal": JournalLine,
     "lock": Holder,
     "merge": CopiedInput,

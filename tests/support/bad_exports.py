@@ -32,9 +32,7 @@ def changed(directory):
 
 def unfinished(directory):
     path = sound_export(directory)
-    work = Path(path, ".tokshard", "work")
-    work.mkdir()
-    (work / "plan.json").write_text("{}")
+    Path(path, ".tokshard", "work").mkdir()
     return path
 
 

@@ -460,7 +460,7 @@ class StoredRank(StoredPlan):
 
 
 class StoredExport(Product):
-    """An export, finished or not; its datasets are compared if they are found, but not verified."""
+    """An export; its datasets are compared if they are found, but not verified."""
 
     kind = "export"
     noun = "export"

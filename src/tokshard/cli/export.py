@@ -11,8 +11,7 @@ def export(options: ExportOptions, planned: DryRun, run: CommandRun) -> None:
     """Export a dataset or samples in the format of another trainer.
 
     The token files have the bytes that the format's own writer makes from the same ids: OLMo-core (olmo),
-    modded-nanogpt, llm.c and NeMo Automodel (nanogpt), datatrove and nanotron (datatrove), or Parquet. The
-    same command resumes an interrupted export.
+    modded-nanogpt, llm.c and NeMo Automodel (nanogpt), datatrove and nanotron (datatrove), or Parquet.
 
     Examples:
         tokshard export out/web --to olmo -o exports/web

@@ -28,13 +28,10 @@ RANK_NAME: Final = re.compile(r"rank-([0-9]{5,9})\.json")
 """The names of the manifests of ranks."""
 
 EXPORT_DIRECTORY: Final = ".tokshard"
-"""The directory in an export with its manifest, and with the work of an unfinished one."""
+"""The directory in an export with its manifest."""
 
 EXPORT_NAME: Final = "export.json"
 """The manifest of an export in this directory; it is written last."""
-
-EXPORT_FILES: Final = (EXPORT_NAME, os.path.join("work", "plan.json"))
-"""The manifest of a finished export, and the file that an unfinished one has in the same directory."""
 
 TOKENIZER_NAME: Final = "tokenizer.json"
 VOCABULARY_NAME, MERGES_NAME = "vocab.json", "merges.txt"
@@ -150,8 +147,8 @@ def rank_name(rank: int) -> str:
 
 
 def is_export(directory: str) -> bool:
-    """Return whether a directory holds an export, finished or not."""
-    return any(fs.isfile(os.path.join(directory, EXPORT_DIRECTORY, name)) for name in EXPORT_FILES)
+    """Return whether a directory holds an export."""
+    return fs.isfile(os.path.join(directory, EXPORT_DIRECTORY, EXPORT_NAME))
 
 
 def _kinds_in(directory: str) -> Iterator[Kind]:

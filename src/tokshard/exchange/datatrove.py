@@ -60,7 +60,7 @@ class DatatroveFormat(Format):
             for _, edges in boundaries(self._records, shard.first, shard.stop):
                 file.write((edges[1:] - shard.begin).astype("<u8").data)
         self._write_metadata(name, shard.tokens, stage)
-        return WrittenShard(shard.number, stage.take(), Position(shard.stop, 0), 0)
+        return WrittenShard(stage.take(), Position(shard.stop, 0), 0)
 
     def finish(self, written: Sequence[WrittenShard], stage: Stage) -> None:
         """Write the metadata of all shards together."""

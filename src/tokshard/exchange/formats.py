@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from types import TracebackType
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -18,17 +20,35 @@ from tokshard.exchange.records import Conversion, Records
 from tokshard.exchange.shards import ExportedFile, Position, ShardRange, WrittenShard
 from tokshard.storage.files import AtomicFile, DigestingWriter
 
+_MOST_UNDER_WAY = 4
+
 
 class Stage:
-    """The directory in which the files of shards are written; each appears complete or not at all.
+    """The directory in which files are written; each appears complete or not at all.
 
-    Files are forced to the disk by threads while the next ones are written; :func:`settle` waits for them.
+    Files are forced to the disk by threads while the next ones are written. On exit, all of them are on the
+    disk under their names.
+
+    Raises:
+        StorageError: On exit or while a later file is written: a file could not be written.
     """
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self._files: list[ExportedFile] = []
-        self._under_way: list[Background[None]] = []
+        self._under_way: deque[Background[None]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._under_way:
+            file.done.wait()
+        if error is None:
+            for file in self._under_way:
+                file.result()
 
     @contextmanager
     def file(self, name: str, *, tokens: int | None = None) -> Iterator[DigestingWriter]:
@@ -45,27 +65,12 @@ class Stage:
         record = digested.record()
         self._files.append(ExportedFile(name, record.size_bytes, record.xxh3_128, tokens))
 
-    def under_way(self) -> list[Background[None]]:
-        """Return the files that are being forced to the disk since the last call, for :func:`settle`."""
-        found, self._under_way = self._under_way, []
-        return found
-
     def take(self) -> tuple[ExportedFile, ...]:
-        """Return the files that were completed since the last call, by name."""
+        """Return the files that were written since the last call, by name."""
+        while len(self._under_way) > _MOST_UNDER_WAY:
+            self._under_way.popleft().result()
         files, self._files = self._files, []
         return tuple(sorted(files, key=lambda file: file.name))
-
-
-def settle(files: Sequence[Background[None]]) -> None:
-    """Wait until files are on the disk under their names; all of them, even if one fails.
-
-    Raises:
-        StorageError: One could not be written.
-    """
-    for file in files:
-        file.done.wait()
-    for file in files:
-        file.result()
 
 
 class Format(ABC):

@@ -1,4 +1,4 @@
-"""The export job: from an opened source to a published directory, resumable at any shard."""
+"""The export job: from an opened source to a published directory."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
 
-from tokshard.core.background import Background
 from tokshard.core.codec import TOOL, Amount, Count, Document
 from tokshard.core.formatting import counted, listed, size, throughput
 from tokshard.core.presentation import Section, outcome, planned
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
-from tokshard.dataset.build_run import BuildAction, OutputState
+from tokshard.dataset.build_run import BuildAction
 from tokshard.dataset.fingerprint import unchanged
-from tokshard.errors import InputError, StorageError, UsageError
-from tokshard.exchange.directory import ExportDirectory, ShardJournal
-from tokshard.exchange.formats import ChosenDtype, Format, Stage, choose_dtype, settle
-from tokshard.exchange.manifest import ExportManifest, ExportParameters, ExportPlan
+from tokshard.errors import UsageError
+from tokshard.exchange.directory import ExportDirectory, OutputState
+from tokshard.exchange.formats import ChosenDtype, Format, Stage, choose_dtype
+from tokshard.exchange.manifest import ExportManifest, ExportParameters, SourceKind
 from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.shards import ExportedFile, Position, WrittenShard
 from tokshard.exchange.source import OpenSource, open_source
@@ -42,7 +38,8 @@ class ExportReport(Document):
     output: str
     source: str
     action: BuildAction
-    plan: ExportPlan
+    parameters: ExportParameters
+    kind: SourceKind
     manifest: ExportManifest | None = None
     state: OutputState | None = None
     dtype_detail: str
@@ -51,18 +48,17 @@ class ExportReport(Document):
     files: Count
     shards: Count | None = None
     size_bytes: Count | None = None
-    shards_resumed: Count = 0
     seconds: Amount
     warnings: tuple[str, ...] = ()
 
     def sections(self) -> list[Section]:
         """Return what was done, or would be done, for people."""
-        manifest, parameters = self.manifest, self.plan.parameters
-        records = counted(self.records, "document" if self.plan.source.kind == "dataset" else "sample")
+        manifest, parameters = self.manifest, self.parameters
+        records = counted(self.records, "document" if self.kind == "dataset" else "sample")
         files = counted(self.files, "file")
         documents = ""
         if manifest is None:
-            source = f"{self.source} ({self.plan.source.kind}, {records}"
+            source = f"{self.source} ({self.kind}, {records}"
             limit = f"shards of {counted(parameters.shard_tokens, 'token')}"
             if parameters.bos_id is not None:
                 eod = "none" if parameters.eod_id is None else str(parameters.eod_id)
@@ -81,12 +77,7 @@ class ExportReport(Document):
             left_out = counted(manifest.tokens_left_out, "EOD token")
             added = counted(manifest.tokens_added, "BOS token")
             documents = f"{added} added before them, {left_out} left out after them"
-        resumed = self.shards_resumed
-        facts = [
-            ("dtype", f"{dtype}: {self.dtype_detail}"),
-            ("documents", documents),
-            ("reused", f"{counted(resumed, 'shard')} written by an earlier run" if resumed else ""),
-        ]
+        facts = [("dtype", f"{dtype}: {self.dtype_detail}"), ("documents", documents)]
         speed = throughput(self.seconds, manifest.size_bytes, manifest.tokens)
         return [
             outcome(self.action, [written], facts, speed, [f"tokshard verify {shlex.quote(self.output)}"])
@@ -98,10 +89,9 @@ def export(
 ) -> ExportReport:
     """Write the documents of a dataset, or samples in training order, in the format of another trainer.
 
-    The token files have the bytes that the format's own writer makes from the same ids. Finished shards are
-    kept if the run is interrupted, and the same call continues after them. Files get their names when all are
-    complete, and the manifest, ``.tokshard/export.json``, last. Memory does not depend on the size of the
-    source.
+    The token files have the bytes that the format's own writer makes from the same ids. Files get their names
+    when all are complete, and the manifest, ``.tokshard/export.json``, last; an export that was interrupted
+    starts again. Memory does not depend on the size of the source.
 
     Args:
         options: The source, the format, the output and the options.
@@ -115,7 +105,7 @@ def export(
         IntegrityError: The source is damaged.
         OutputExistsError: The output exists and ``force`` is not set.
         LockedError: Another process is writing this output.
-        StorageError: A read or write failed. Finished shards are kept.
+        StorageError: A read or write failed.
 
     Example:
         >>> report = export(ExportOptions(source="out/web", to="olmo", output="out/olmo"))  # doctest: +SKIP
@@ -133,12 +123,11 @@ def export(
             if manifest is not None:
                 return _report(job, "found", started, manifest)
             with job.output.locked():
-                job.output.complete_publication()
                 manifest = None if options.force else job.output.finished()
                 if manifest is not None:
                     return _report(job, "found", started, manifest)
-                manifest, resumed = _written(job, listener, check_source)
-                return _report(job, "written", started, manifest, resumed)
+                manifest = _written(job, listener, check_source)
+            return _report(job, "written", started, manifest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +135,7 @@ class _ExportJob:
     options: ExportOptions
     source: OpenSource
     dtype: ChosenDtype
+    parameters: ExportParameters
     form: Format
     output: ExportDirectory
 
@@ -160,9 +150,8 @@ def _prepare(options: ExportOptions) -> _ExportJob:
     )
     parameters = _parameters(options, source, dtype)
     form = FORMATS[options.to](source.records, parameters)
-    plan = ExportPlan(parameters=parameters, source=source.description)
-    output = ExportDirectory(options.directory, plan, force=options.force)
-    return _ExportJob(options, source, dtype, form, output)
+    output = ExportDirectory(options.directory, parameters, source.description, force=options.force)
+    return _ExportJob(options, source, dtype, parameters, form, output)
 
 
 def _parameters(options: ExportOptions, source: OpenSource, dtype: ChosenDtype) -> ExportParameters:
@@ -226,113 +215,50 @@ def _boundary_tokens(options: ExportOptions, source: OpenSource) -> tuple[int | 
     return (bos_id if known is None else known), bos_id
 
 
-def _written(
-    job: _ExportJob, progress: Progress, check_source: Callable[[], None]
-) -> tuple[ExportManifest, int]:
-    """Write the missing shards and publish; return the manifest and the number of resumed shards."""
+def _written(job: _ExportJob, progress: Progress, check_source: Callable[[], None]) -> ExportManifest:
+    """Write all files and publish them."""
     output = job.output
     output.refuse_existing()
-    output.begin(resume=job.options.resume)
-    try:
-        shards, resumed = _write_shards(job, progress)
-        stage = Stage(output.work)
-        try:
-            job.form.finish(shards, stage)
-        finally:
-            settle(stage.under_way())
+    with Stage(output.work) as stage:
+        shards = _write_shards(job, stage, progress)
+        job.form.finish(shards, stage)
         files = tuple(file for shard in shards for file in shard.files) + stage.take()
-        manifest = _manifest(job, shards, files)
-        try:
-            check_source()
-            output.refuse_sources(manifest, job.source.prefixes)
-        except (InputError, UsageError):  # nobody knows which shards have the old content
-            output.discard()
-            raise
-        output.publish(manifest)
-    except BaseException:
-        output.discard_unless_finished_work()
-        raise
-    return manifest, resumed
+    manifest = _manifest(job, shards, files)
+    check_source()
+    output.refuse_sources(manifest, job.source.prefixes)
+    output.publish(manifest)
+    return manifest
 
 
-def _write_shards(job: _ExportJob, progress: Progress) -> tuple[list[WrittenShard], int]:
-    output, form = job.output, job.form
-    shards = output.written()
-    resumed = len(shards)
-    with (
-        output.journal() as journal,
-        _reading(job, shards, progress),
-        _Pipeline(output.work, journal) as line,
-    ):
-        position = shards[-1].next if shards else Position(0, 0)
-        while (shard := form.next_shard(len(shards), position)) is not None:
-            written = form.write(shard, position, line.stage)
-            line.add(written)
-            shards.append(written)
-            position = written.next
-    return shards, resumed
-
-
-class _Pipeline:
-    # Records a shard when its files are on the disk, which is while the next one is written.
-    def __init__(self, directory: str, journal: ShardJournal) -> None:
-        self.stage = Stage(directory)
-        self._journal = journal
-        self._last: tuple[WrittenShard, list[Background[None]]] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def add(self, shard: WrittenShard) -> None:
-        self._record_last()
-        self._last = shard, self.stage.under_way()
-
-    def _record_last(self) -> None:
-        if self._last is not None:
-            (shard, files), self._last = self._last, None
-            settle(files)
-            self._journal.record(shard)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._record_last()
-        except StorageError:
-            if error is None:
-                raise
-        finally:
-            for file in self.stage.under_way():
-                file.done.wait()
-
-
-@contextmanager
-def _reading(job: _ExportJob, shards: list[WrittenShard], progress: Progress) -> Iterator[None]:
-    records = job.source.records
-    total, done = records.tokens, sum(shard.tokens for shard in shards)
-    itemsize = job.dtype.dtype.itemsize
-    progress.start("exporting", total * itemsize, min(done, total) * itemsize)
+def _write_shards(job: _ExportJob, stage: Stage, progress: Progress) -> list[WrittenShard]:
+    records, itemsize = job.source.records, job.dtype.dtype.itemsize
+    done = 0
+    progress.start("exporting", records.tokens * itemsize)
 
     def advance(tokens: int) -> None:
         nonlocal done
         # The end of the last shard is read twice by some formats.
-        done = min(done + tokens, total)
+        done = min(done + tokens, records.tokens)
         progress.update(ProgressUpdate(done * itemsize, tokens=done))
 
     records.listener = advance
-    yield
+    shards: list[WrittenShard] = []
+    position = Position(0, 0)
+    while (shard := job.form.next_shard(len(shards), position)) is not None:
+        shards.append(job.form.write(shard, position, stage))
+        position = shards[-1].next
+    return shards
 
 
 def _manifest(job: _ExportJob, shards: list[WrittenShard], files: tuple[ExportedFile, ...]) -> ExportManifest:
-    records, plan = job.source.records, job.output.plan
+    records = job.source.records
     tokens = sum(shard.tokens for shard in shards)
     added = sum(shard.added for shard in shards)
     return sealed(
         ExportManifest(
             tool=TOOL,
-            fingerprint=plan.fingerprint,
-            parameters=plan.parameters,
-            source=plan.source,
+            parameters=job.parameters,
+            source=job.source.description,
             tokenizer=job.source.tokenizer.identity,
             records=records.count,
             tokens=tokens,
@@ -345,11 +271,7 @@ def _manifest(job: _ExportJob, shards: list[WrittenShard], files: tuple[Exported
 
 
 def _report(
-    job: _ExportJob,
-    action: BuildAction,
-    started: float,
-    manifest: ExportManifest | None = None,
-    resumed: int = 0,
+    job: _ExportJob, action: BuildAction, started: float, manifest: ExportManifest | None = None
 ) -> ExportReport:
     # No manifest means a dry run.
     records = job.source.records
@@ -357,7 +279,8 @@ def _report(
         output=job.options.directory,
         source=os.fspath(job.options.source),
         action=action,
-        plan=job.output.plan,
+        parameters=job.parameters,
+        kind=job.source.description.kind,
         manifest=manifest,
         state=job.output.state() if manifest is None else None,
         dtype_detail=job.dtype.reason,
@@ -366,7 +289,6 @@ def _report(
         files=job.form.count_files() if manifest is None else len(manifest.files),
         shards=manifest.shards if manifest else None,
         size_bytes=manifest.size_bytes if manifest else None,
-        shards_resumed=resumed,
         seconds=time.monotonic() - started,
         warnings=tuple(_warnings(job, manifest)) if manifest else (),
     )

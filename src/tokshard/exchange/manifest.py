@@ -1,10 +1,10 @@
-"""The manifest of an export, its plan, and the description of what was exported."""
+"""The manifest of an export, with the description of what was exported."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from tokshard.core.codec import Bounds, Count, Document, Positive, Record, Sha256, Tool, encode
@@ -17,13 +17,10 @@ from tokshard.exchange.options import FormatName, HeaderName
 from tokshard.exchange.shards import ExportedFile
 from tokshard.ranks.sources import FileFingerprint
 from tokshard.storage import fs
-from tokshard.storage.digest import identity_digest
 from tokshard.storage.paths import check_plain_name
 from tokshard.storage.small_files import read_document
 
-"""The hidden directory inside an export that holds its manifest; readers of the formats ignore it."""
 SourceKind = Literal["dataset", "index", "blend", "plan"]
-_UNKNOWN = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +59,6 @@ class ExportSource(Record):
     split: str | None = None
     samples_sha256: Sha256 | None = None
 
-    def content(self) -> ExportSource:
-        """Return the source without paths and without digests that need not be known."""
-        datasets = tuple(
-            replace(
-                dataset,
-                path_prefix="",
-                fingerprint=replace(_UNKNOWN, idx_xxh3_128=dataset.fingerprint.idx_xxh3_128),
-            )
-            for dataset in self.datasets
-        )
-        return replace(self, path="", datasets=datasets)
-
     def changes_since(self, earlier: ExportSource) -> Iterator[str]:
         """Yield the changes of the content, one phrase each."""
         if self.kind != earlier.kind:
@@ -93,31 +78,6 @@ class ExportSource(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportPlan(Document):
-    """Everything that determines the bytes of an export."""
-
-    SCHEMA = "tokshard.export-plan/2"
-
-    parameters: ExportParameters
-    source: ExportSource
-
-    @property
-    def fingerprint(self) -> str:
-        """The SHA-256 of the parameters and of the content of the source, wherever it is stored."""
-        return identity_digest(encode(replace(self, source=self.source.content())))
-
-    def differences(self, parameters: ExportParameters, source: ExportSource) -> tuple[str, ...]:
-        """Return the differences from an earlier export, one phrase each."""
-        mine, theirs = encode(self.parameters), encode(parameters)
-        found = [
-            f"{name} was {setting(theirs.get(name))} and is now {setting(mine.get(name))}"
-            for name in sorted({*mine, *theirs})
-            if mine.get(name) != theirs.get(name)
-        ]
-        return (*found, *self.source.changes_since(source))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportManifest(Document):
     """The manifest of an export: ``.tokshard/export.json`` in its directory."""
 
@@ -125,7 +85,6 @@ class ExportManifest(Document):
     OLDER_HINT = "remove the directory and export again"  # only its manifest lists the files to replace
 
     tool: Tool
-    fingerprint: Sha256
     parameters: ExportParameters
     source: ExportSource
     tokenizer: TokenizerIdentity | None
@@ -145,6 +104,16 @@ class ExportManifest(Document):
     def size_bytes(self) -> int:
         """The size of all files."""
         return sum(file.size_bytes for file in self.files)
+
+    def differences_from(self, parameters: ExportParameters, source: ExportSource) -> tuple[str, ...]:
+        """Return the differences of another export from this one, one phrase each."""
+        theirs, mine = encode(self.parameters), encode(parameters)
+        found = [
+            f"{name} was {setting(theirs.get(name))} and is now {setting(mine.get(name))}"
+            for name in sorted({*mine, *theirs})
+            if mine.get(name) != theirs.get(name)
+        ]
+        return (*found, *source.changes_since(self.source))
 
 
 def manifest_path(directory: str) -> str:

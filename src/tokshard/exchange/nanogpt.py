@@ -203,7 +203,7 @@ class NanogptFormat(Format):
                 if count < len(piece.tokens):
                     following = piece.position(count)
                     break
-        return WrittenShard(shard.number, stage.take(), following, documents)
+        return WrittenShard(stage.take(), following, documents)
 
     def _pieces(self, position: Position) -> Iterator[_Piece]:
         """Yield the stream from a position on, without empty pieces; each is valid until the next."""

@@ -82,7 +82,7 @@ class OlmoFormat(Format):
         finally:
             boundary_file.done.wait()
         boundary_file.result()
-        return WrittenShard(shard.number, stage.take(), Position(shard.stop, 0), 0)
+        return WrittenShard(stage.take(), Position(shard.stop, 0), 0)
 
     def _write_boundaries(self, tokens: str, shard: ShardRange, stage: Stage) -> None:
         with stage.file(boundary_path(tokens)) as file:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from tokshard.core.codec import Bounds, Count, Positive
 from tokshard.core.option_values import parse_bytes
-from tokshard.core.options import RUN, Force, Option, Options, StrPath
+from tokshard.core.options import Force, Option, Options, StrPath
 from tokshard.errors import UsageError
 from tokshard.storage.lock import Lock
 from tokshard.storage.paths import is_remote
@@ -158,7 +158,6 @@ class ExportOptions(Options):
             requires="to=nanogpt",
         ),
     ] = None
-    resume: Annotated[bool, Option("Resume an unfinished export.", group=RUN)] = True
     force: Force = False
     lock: Lock = "flock"
 

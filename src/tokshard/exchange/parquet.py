@@ -81,7 +81,7 @@ class ParquetFormat(Format):
         ):
             for first, stop in self._row_groups(shard):
                 writer.write_table(self._table(first, stop), row_group_size=max(1, stop - first))
-        return WrittenShard(shard.number, stage.take(), Position(shard.stop, 0), 0)
+        return WrittenShard(stage.take(), Position(shard.stop, 0), 0)
 
     def _row_groups(self, shard: ShardRange) -> Iterator[tuple[int, int]]:
         first = shard.first

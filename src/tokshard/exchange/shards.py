@@ -46,21 +46,26 @@ class ExportedFile(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Position(Record):
+class Position:
     """The place in the records where the next shard begins."""
 
-    record: Count
-    offset: Count
+    record: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenShard(Record):
-    """A shard whose files are complete: an entry of the journal."""
+class WrittenShard:
+    """A shard whose files are written.
 
-    number: Count
+    Attributes:
+        files: Its files.
+        next: The place where the next shard begins.
+        added: The tokens in it that the source does not have.
+    """
+
     files: tuple[ExportedFile, ...]
     next: Position
-    added: Count
+    added: int
 
     @property
     def tokens(self) -> int:
