@@ -206,6 +206,11 @@ def test_another_plan_is_replaced_only_when_asked(tmp_path):
     with pytest.raises(OutputExistsError, match="another plan"):
         write_plan(other, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    inodes = {path.name: path.stat().st_ino for path in tmp_path.iterdir()}
+    write_plan(a_plan(), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert {path.name: path.stat().st_ino for path in tmp_path.iterdir()} == inodes
+    (tmp_path / rank_name(3)).write_text('{"schema": "tokshard.rank/2"')
     write_plan(a_plan(), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     write_plan(other, tmp_path, force=True)
@@ -219,8 +224,8 @@ def test_another_plan_is_replaced_only_when_asked(tmp_path):
 
 def test_strangers_stay_and_what_a_killed_run_left_goes(tmp_path):
     strangers = ["rank-2.json", "rank-00001.json.bak", "notes.txt", ".rank-00001.json.swp", "order.npy"]
-    left = [f".{name}.77-3.tokshard-tmp" for name in (rank_name(1), PLAN_NAME)]
-    for name in [*strangers, *left]:
+    (tmp_path / ".plan.work").mkdir()
+    for name in [*strangers, f".plan.work/{rank_name(1)}", f".plan.work/.{PLAN_NAME}.77-3.tokshard-tmp"]:
         (tmp_path / name).write_text(name)
     write_plan(a_plan(), tmp_path)
     assert set(names_in(tmp_path)) == {*strangers, PLAN_NAME, *(rank_name(rank) for rank in range(8))}

@@ -211,7 +211,7 @@ class Outputs:
         if not self.force and fs.lexists(os.path.join(self.work, JOB_NAME)):
             raise OutputExistsError(
                 f"{self.work} contains unfinished work of tokenize",
-                hint="finish it with `tokshard tokenize`, choose another --output, or pass --force to remove it",
+                hint="finish it with `tokshard tokenize`, choose another --output, or pass --force",
             )
 
     @property

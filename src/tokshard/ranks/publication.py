@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from concurrent.futures import ThreadPoolExecutor
 
 from tokshard.dataset.products import PLAN_NAME, RANK_NAME, rank_name
@@ -12,17 +11,18 @@ from tokshard.errors import OlderVersionError, OutputExistsError, TokshardError,
 from tokshard.ranks.plan import Plan, read_plan
 from tokshard.ranks.ranks import RankManifest
 from tokshard.storage import fs, syscalls
-from tokshard.storage.files import AtomicFile, is_temporary, write_atomically
+from tokshard.storage.files import AtomicFile
 from tokshard.storage.lock import WriterLock
+from tokshard.storage.publication import publish, staging_directory
 from tokshard.storage.reading import open_file
 from tokshard.storage.small_files import dump_readable_json
 
 LOCK_NAME = ".plan.lock"
+_WORK_NAME = ".plan.work"
 
 _WRITERS = 8
 _OUR_SCHEMA = b'"schema": "tokshard.'
 _BEGINNING_BYTES = 200
-_LEFT_BEHIND = re.compile(rf"\.({re.escape(PLAN_NAME)}|{RANK_NAME.pattern})\.")
 
 
 def write_plan(plan: Plan, directory: str | os.PathLike[str], *, force: bool = False) -> dict[str, int]:
@@ -46,25 +46,30 @@ def write_plan(plan: Plan, directory: str | os.PathLike[str], *, force: bool = F
         StorageError: The disk is full or broken. There is no plan then, or the old one.
     """
     place = os.fspath(directory)
+    work = os.path.join(place, _WORK_NAME)
     syscalls.make_directory(place)
-    with WriterLock(os.path.join(place, LOCK_NAME)):
+    with WriterLock(os.path.join(place, LOCK_NAME)), staging_directory(place, work, force=force):
         _check_own_arrays(plan, place)
-        exists = fs.lexists(os.path.join(place, PLAN_NAME))
-        replaced = _refuse_other(plan, place, force=force)
+        _refuse_other(plan, place, force=force)
         if not force:
             _refuse_foreign(place)
-        ranks = range(plan.topology.world_size)
-        contents = {rank_name(rank): RankManifest.of(plan, rank).to_bytes() for rank in ranks}
+        ranks = [rank_name(rank) for rank in range(plan.topology.world_size)]
+        contents = {name: RankManifest.of(plan, rank).to_bytes() for rank, name in enumerate(ranks)}
         hint = "merge some of the datasets with tokshard merge"
-        whole = dump_readable_json(plan.stored_in(place).to_json(), PLAN_NAME, hint=hint)
-        if replaced:
-            # Nothing that a reader could take for a plan while its ranks' manifests change.
-            syscalls.unlink(os.path.join(place, PLAN_NAME))
-            syscalls.fsync_directory(place)
-        _sweep(place, contents)
-        _write_together(place, contents)
-        contents[PLAN_NAME] = whole
-        write_atomically(os.path.join(place, PLAN_NAME), contents[PLAN_NAME], replace=force or exists)
+        contents[PLAN_NAME] = dump_readable_json(plan.stored_in(place).to_json(), PLAN_NAME, hint=hint)
+        exists = fs.lexists(os.path.join(place, PLAN_NAME))
+        manifests = list(filter(RANK_NAME.fullmatch, os.listdir(place)))
+        # A plan that is written again stays as it is: jobs may be reading it.
+        if not (exists and set(manifests) == set(ranks) and _hold(place, contents)):
+            _stage(work, contents)
+            publish(
+                place,
+                work,
+                {name: name for name in ranks},
+                last={PLAN_NAME: PLAN_NAME},
+                removes=manifests,
+                replaces=force or exists,
+            )
     return {name: len(content) for name, content in contents.items()}
 
 
@@ -76,28 +81,30 @@ def _check_own_arrays(plan: Plan, directory: str) -> None:
             order.check()
 
 
-def _write_together(directory: str, contents: dict[str, bytes]) -> None:
+def _hold(directory: str, contents: dict[str, bytes]) -> bool:
+    """Return whether all files have these contents."""
+    for name, content in contents.items():
+        try:
+            with open_file(os.path.join(directory, name)) as file:
+                if file.read(len(content) + 1) != content:
+                    return False
+        except OSError:
+            return False
+    return True
+
+
+def _stage(directory: str, contents: dict[str, bytes]) -> None:
     # Forced to the disk together: one by one, with the directory each time, a thousand small files would take
-    # seconds on a busy disk. Existing files stay.
+    # seconds on a busy disk.
     paths = []
     for name, content in contents.items():
-        path = os.path.join(directory, name)
-        if not _holds(path, content):
-            with AtomicFile(path, durable=False) as file:
-                file.write(content)
-            paths.append(path)
-    with ThreadPoolExecutor(_WRITERS) as crew:
-        for done in [crew.submit(_force, path) for path in paths]:
+        paths.append(os.path.join(directory, name))
+        with AtomicFile(paths[-1], durable=False) as file:
+            file.write(content)
+    with ThreadPoolExecutor(_WRITERS) as executor:
+        for done in [executor.submit(_force, path) for path in paths]:
             done.result()
     syscalls.fsync_directory(directory)
-
-
-def _holds(path: str, content: bytes) -> bool:
-    try:
-        with open_file(path) as file:
-            return file.read(len(content) + 1) == content
-    except OSError:
-        return False
 
 
 def _force(path: str) -> None:
@@ -105,22 +112,21 @@ def _force(path: str) -> None:
     syscalls.fsync(file.descriptor, path)
 
 
-def _refuse_other(plan: Plan, directory: str, *, force: bool) -> bool:
+def _refuse_other(plan: Plan, directory: str, *, force: bool) -> None:
     path = os.path.join(directory, PLAN_NAME)
     if not fs.lexists(path):
-        return False
+        return
     try:
         same = read_plan(path).plan_id == plan.plan_id
     except OlderVersionError as error:
         ignore_older(error, "it is replaced")
-        return True
+        return
     except TokshardError:
         same = False
     if not same and not force:
         raise OutputExistsError(
             f"another plan exists: {path}", hint="pass --force to replace it, or another --output"
         )
-    return not same
 
 
 def _refuse_foreign(directory: str) -> None:
@@ -140,12 +146,3 @@ def _is_ours(path: str) -> bool:
             return _OUR_SCHEMA in file.read(_BEGINNING_BYTES)
     except OSError:
         return False
-
-
-def _sweep(directory: str, kept: dict[str, bytes]) -> None:
-    # Manifests of other plans and leftovers of a killed run go; all other files stay.
-    for name in os.listdir(directory):
-        if (RANK_NAME.fullmatch(name) and name not in kept) or (
-            is_temporary(name) and _LEFT_BEHIND.match(name)
-        ):
-            syscalls.unlink(os.path.join(directory, name))

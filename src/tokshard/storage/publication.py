@@ -120,9 +120,10 @@ def complete_publication(directory: str, staging: str, *, force: bool = False) -
 def _refuse_foreign(directory: str, staging: str, publication: Publication) -> None:
     if publication.replaces:
         return
+    removed = set(publication.removes)
     for staged, final in (publication.files | publication.markers).items():
         source, target = os.path.join(staging, staged), os.path.join(directory, final)
-        is_ours = final in publication.removes or not fs.lexists(source)
+        is_ours = final in removed or not fs.lexists(source)
         if not is_ours and fs.lexists(target) and not is_same_file(source, target):
             raise foreign_file(target)
 

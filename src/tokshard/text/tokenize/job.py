@@ -186,8 +186,8 @@ def make_build(files: Sequence[CorpusFile], tokenizer: Tokenizer, parameters: To
 def count_finished(work: str, encoders: Collection[str]) -> int:
     """Return the number of finished units in a work directory that accepted encoders made.
 
-    Those are the appended units of the journal, and the parts. Their content is not checked. Units of rejected
-    records need no encoding, and do not count.
+    Those are the appended units of the journal, and the parts. Their content is not checked. Units of
+    rejected records need no encoding, and do not count.
     """
     headers = chain((unit.header for unit in appended_units(work)), part_headers(os.path.join(work, "parts")))
     return len({header.name for header in headers if header.documents and header.encoder in encoders})
