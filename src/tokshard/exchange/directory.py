@@ -36,15 +36,21 @@ def has_unfinished_work(directory: str) -> bool:
     return os.path.isdir(os.path.join(directory, EXPORT_DIRECTORY, "work"))
 
 
-def files_of_format(directory: str, to: FormatName) -> set[str]:
-    """Return the names of files in a directory that readers of a format read, whoever wrote them."""
+def other_files(directory: str, manifest: ExportManifest) -> list[str]:
+    """Return the names of files beside an export that readers of its format read, too."""
+    names = {file.name for file in manifest.files}
+    return [name for name in _files_of_format(directory, manifest.parameters.format) if name not in names]
+
+
+def _files_of_format(directory: str, to: FormatName) -> list[str]:
+    # Of an export and of others.
     try:
         names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
-        return set()
+        return []
     except OSError as error:
         raise StorageError("read", directory, error) from error
-    return {name for name in names if name.endswith(FORMATS[to].SUFFIXES) and not is_temporary(name)}
+    return sorted(name for name in names if name.endswith(FORMATS[to].SUFFIXES) and not is_temporary(name))
 
 
 class ExportDirectory:
@@ -108,11 +114,9 @@ class ExportDirectory:
         """Return the state that a run would start from, for a dry run."""
         if not self._force and self.finished() is not None:
             return "up-to-date"
-        return "exists" if read_export(self.path) is not None or self._foreign() else "new"
-
-    def other_files(self, manifest: ExportManifest) -> list[str]:
-        """Return files beside the export that readers of the format would read, too."""
-        return sorted(set(self._foreign()) - {file.name for file in manifest.files})
+        if read_export(self.path) is not None or _files_of_format(self.path, self._parameters.format):
+            return "exists"
+        return "new"
 
     def refuse_existing(self) -> None:
         """Raise OutputExistsError if the directory holds something that may not be replaced.
@@ -135,7 +139,7 @@ class ExportDirectory:
                 differences=found,
                 hint="pass --force to replace it, or choose another --output",
             )
-        if foreign := self._foreign():
+        if foreign := _files_of_format(self.path, self._parameters.format):
             raise OutputExistsError(
                 f"{os.path.join(self.path, foreign[0])} exists already and has no manifest: tokshard did not "
                 "write it",
@@ -154,10 +158,6 @@ class ExportDirectory:
                         f"--output {self.path} would replace the source {source}",
                         hint="pass another --output or --name",
                     )
-
-    def _foreign(self) -> list[str]:
-        # Those of an export with a manifest are among them.
-        return sorted(files_of_format(self.path, self._parameters.format))
 
     def publish(self, manifest: ExportManifest) -> None:
         """Give the staged files their names, the manifest last.

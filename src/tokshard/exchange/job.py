@@ -15,7 +15,7 @@ from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.build_run import BuildAction
 from tokshard.dataset.fingerprint import unchanged
 from tokshard.errors import UsageError
-from tokshard.exchange.directory import ExportDirectory, OutputState
+from tokshard.exchange.directory import ExportDirectory, OutputState, other_files
 from tokshard.exchange.formats import ChosenDtype, Format, Stage, choose_dtype
 from tokshard.exchange.manifest import ExportManifest, ExportParameters, SourceKind
 from tokshard.exchange.options import ExportOptions
@@ -301,7 +301,7 @@ def _warnings(job: _ExportJob, manifest: ExportManifest) -> Iterator[str]:
             f"all {counted(manifest.tokens, 'token')} are in validation shards: lower --shard-tokens, or "
             "pass --val-shards 0"
         )
-    if others := job.output.other_files(manifest):
+    if others := other_files(job.options.directory, manifest):
         yield (
             f"{job.options.directory} has {counted(len(others), 'file')} that readers of the format read, "
             f"too: {listed(others, _SHOWN_FILES)}"

@@ -8,7 +8,7 @@ from tokshard.checks.verify.context import VerifyContext, unreadable_found
 from tokshard.checks.verify.report import ProductFindings, VerifiedProduct
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, TokshardError
-from tokshard.exchange.directory import files_of_format, has_unfinished_work
+from tokshard.exchange.directory import has_unfinished_work, other_files
 from tokshard.exchange.manifest import ExportManifest, SourceDataset, manifest_path, read_export
 from tokshard.ranks.sources import FileFingerprint
 from tokshard.storage.digest import seal_of
@@ -28,10 +28,7 @@ def verify_export(directory: str, context: VerifyContext) -> VerifiedProduct:
         return findings.close()
     findings.counts.update(records=manifest.records, tokens=manifest.tokens, files=len(manifest.files))
     _examine_files(directory, manifest, findings, context)
-    others = sorted(
-        files_of_format(directory, manifest.parameters.format) - {file.name for file in manifest.files}
-    )
-    if others:
+    if others := other_files(directory, manifest):
         shown = ", ".join(others[:_SHOWN_FILES])
         text = f"{directory} has {len(others)} files of the format that the manifest does not list: {shown}"
         findings.find("export-other-files", text)
