@@ -233,8 +233,14 @@ def refuse_link(directory: str) -> None:
         )
 
 
-def remove_temporary_files(directory: str) -> None:
-    """Remove the temporary files of killed runs from a directory, if it exists."""
+def remove_temporary_files(directory: str, beginning: str = "") -> None:
+    """Remove temporary files of killed runs from a directory, if it exists.
+
+    Args:
+        directory: The directory.
+        beginning: The beginning of the final names of the files.
+    """
     if os.path.isdir(directory):
         for name in filter(is_temporary, os.listdir(directory)):
-            remove_tree(os.path.join(directory, name))
+            if name.startswith(f".{beginning}"):
+                remove_tree(os.path.join(directory, name))

@@ -47,9 +47,9 @@ from tokshard.samples.index.npy import map_npy, write_npy
 from tokshard.samples.index.packing import Packing, pack_words
 from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
-from tokshard.storage.files import is_temporary
 from tokshard.storage.fs import abspath
 from tokshard.storage.lock import WriterLock
+from tokshard.storage.publication import remove_temporary_files
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -339,9 +339,7 @@ class OrderFiles:
         directory = self.blend.directory
         syscalls.make_directory(directory)
         with WriterLock(os.path.join(directory, LOCK_NAME)):
-            for left in os.listdir(directory):
-                if left.startswith(f".{self.blend.hash}-") and is_temporary(left):
-                    syscalls.unlink(os.path.join(directory, left))
+            remove_temporary_files(directory, f"{self.blend.hash}-")
             for name, array in self.arrays.items():
                 write_npy(self.blend.path(name), array)
 

@@ -24,9 +24,10 @@ from tokshard.samples.index.build_or_reuse import locked
 from tokshard.samples.index.packing import Packing
 from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
-from tokshard.storage.files import is_temporary, write_atomically
+from tokshard.storage.files import write_atomically
 from tokshard.storage.fs import refuse_remote, relative_inside
 from tokshard.storage.paths import check_plain_name, is_remote
+from tokshard.storage.publication import remove_temporary_files
 from tokshard.storage.small_files import dump_readable_json, read_document
 
 _LOCK_NAME = ".blend.lock"
@@ -385,9 +386,7 @@ def writing(directory: str) -> Iterator[None]:
     """
     syscalls.make_directory(directory)
     with locked(os.path.join(directory, _LOCK_NAME)):
-        for name in os.listdir(directory):
-            if name.startswith(f".{BLEND_NAME}.") and is_temporary(name):
-                syscalls.unlink(os.path.join(directory, name))
+        remove_temporary_files(directory, f"{BLEND_NAME}.")
         yield
 
 

@@ -38,9 +38,10 @@ from tokshard.samples.index.npy import Blocks, write_blocks
 from tokshard.samples.index.options import IndexRequest
 from tokshard.storage import syscalls
 from tokshard.storage.digest import FileRecord
-from tokshard.storage.files import is_temporary, write_atomically
+from tokshard.storage.files import write_atomically
 from tokshard.storage.lock import WriterLock
 from tokshard.storage.paths import is_remote
+from tokshard.storage.publication import remove_temporary_files
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -384,6 +385,4 @@ def _withdraw(entry: CacheEntry) -> None:
         syscalls.unlink(path)
     if stale:
         syscalls.fsync_directory(entry.directory)
-    for name in os.listdir(entry.directory):
-        if name.startswith(f".{entry.stem}-") and is_temporary(name):
-            syscalls.unlink(os.path.join(entry.directory, name))
+    remove_temporary_files(entry.directory, f"{entry.stem}-")
