@@ -88,9 +88,9 @@ def _manifest_facts(manifest: Manifest) -> Facts:
         vocabulary += f", read by transformers {identity.transformers}"
     encoded = ", ".join(
         f"{counted(documents, 'document')} encoded by the {name} encoder"
-        for name, documents in manifest.encoder.documents.items()
+        for name, documents in manifest.counts.encoders.items()
     )
-    compared, uncompared = manifest.encoder.compared, manifest.encoder.uncompared
+    compared, uncompared = manifest.counts.compared, manifest.counts.uncompared
     checked = f"; {count(compared)} checked against the reference, all equal" if compared else ""
     if uncompared:
         checked += f"; {count(uncompared)} above 1 MB not checked"
@@ -107,14 +107,15 @@ def _manifest_facts(manifest: Manifest) -> Facts:
         what = ", ".join([*dataset.selection, f"commit {dataset.commit}"])
         facts.append(("" if number else "hub dataset", f"{dataset.url}: {what}"))
     for number, entry in enumerate(manifest.inputs[:_SHOWN_INPUTS]):
-        rejected = f", {count(entry.rejected)} rejected" if entry.rejected else ""
-        excluded = f", {count(entry.excluded)} excluded" if entry.excluded else ""
+        read = entry.counts
+        rejected = f", {count(read.rejected_total)} rejected" if read.rejected else ""
+        excluded = f", {count(read.excluded_total)} excluded" if read.excluded else ""
         partial = " (not read to its end)" if entry.partial else ""
-        content = f"{size(entry.content_bytes)}, {counted(entry.documents, 'document')}"
+        content = f"{size(read.content_bytes)}, {counted(read.documents, 'document')}"
         facts.append(("" if number else "inputs", f"{entry.path}: {content}{rejected}{excluded}{partial}"))
     if len(manifest.inputs) > _SHOWN_INPUTS:
         facts.append(("", f"and {len(manifest.inputs) - _SHOWN_INPUTS} more"))
-    if (lost := manifest.dataset.unrepresented) is not None and lost.count:
+    if (lost := manifest.counts.unrepresented) is not None and lost.count:
         facts.append((lost.name, lost.describe()))
     for number, (reason, records) in enumerate(sorted(manifest.counts.rejected.items())):
         facts.append(("" if number else "rejected", f"{count(records)} {reason}"))

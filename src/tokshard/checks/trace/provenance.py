@@ -121,7 +121,7 @@ class Provenance:
         if not isfile(path):
             raise IntegrityError(f"file not found: {path} (listed in the manifest)", path=path)
         file = InputFile(path)
-        expected = 8 * self._manifest.dataset.documents
+        expected = 8 * self._manifest.counts.documents
         if file.size_bytes != expected:
             raise IntegrityError(
                 f"{path} must have {expected} bytes for the documents of the dataset, got {file.size_bytes}",
@@ -205,8 +205,8 @@ class Provenance:
         return self._at_byte(table.start + _last_from(self._units.first_byte[table], item.number), item)
 
     def _numbered(self, table: slice, item: TraceItem, entry: InputRecord) -> ItemMatch:
-        if item.number >= entry.documents:
-            return ItemMatch(None, f"{item.path} has {counted(entry.documents, 'document')}")
+        if item.number >= entry.counts.documents:
+            return ItemMatch(None, f"{item.path} has {counted(entry.counts.documents, 'document')}")
         return ItemMatch(int(self._units.first_document[table.start]) + item.number)
 
     def _at_line(self, unit: int, line: int, item: TraceItem, path: str) -> ItemMatch:
@@ -363,7 +363,14 @@ class UnitTable:
         """
         path = file_of(path_prefix, UNITS_NAME)
         rows = [
-            (unit.input, unit.lines, unit.documents, unit.rejected, unit.excluded or 0, unit.content_bytes)
+            (
+                unit.input,
+                unit.counts.lines,
+                unit.counts.documents,
+                unit.counts.rejected_total,
+                unit.counts.excluded_total,
+                unit.counts.content_bytes,
+            )
             for unit in read_records(UnitRecord, path)
         ]
         table = np.array(rows, dtype=np.int64).reshape(-1, 6).T
@@ -373,9 +380,9 @@ class UnitTable:
         # A dataset that was merged without a manifest counts as one unit without lines.
         if ((lines < documents + rejected + excluded) & (lines > 0)).any():
             raise _damaged(path, "a unit must not have fewer lines than records")
-        if int(documents.sum()) != manifest.dataset.documents:
+        if int(documents.sum()) != manifest.counts.documents:
             raise _damaged(
-                path, f"its units must have {manifest.dataset.documents} documents, got {documents.sum()}"
+                path, f"its units must have {manifest.counts.documents} documents, got {documents.sum()}"
             )
         return cls(
             inputs=inputs,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 
 from tokshard.checks.verify.context import VerifyContext
 from tokshard.checks.verify.index import IndexFacts
-from tokshard.checks.verify.inputs import Units, examine_inputs
+from tokshard.checks.verify.inputs import examine_inputs
 from tokshard.checks.verify.pieces import examine_order
 from tokshard.checks.verify.report import (
     ProductFindings,
@@ -28,7 +29,7 @@ from tokshard.dataset.manifest import (
 )
 from tokshard.dataset.parameters import AdoptionParameters, TokenizeParameters
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.dataset.records import RejectionRecord, read_records
+from tokshard.dataset.records import RejectionRecord, UnitRecord, read_records
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
 from tokshard.errors import IntegrityError, TokshardError, raise_exhaustion
@@ -189,7 +190,7 @@ def examine_meaning(
     prefix: str,
     facts: IndexFacts,
     manifest: Manifest | None,
-    units: Units | None,
+    units: list[UnitRecord] | None,
     findings: ProductFindings,
     context: VerifyContext,
 ) -> None:
@@ -264,7 +265,7 @@ def expectations(
     if manifest is None:
         return expected
     eod, appended = _fitting(manifest.options.eod_id), manifest.options.append_eod
-    known = appended is not None and UNKNOWN_ENCODER not in manifest.encoder.documents
+    known = appended is not None and UNKNOWN_ENCODER not in manifest.counts.encoders
     options = manifest.options
     has_template = options.special_tokens if isinstance(options, TokenizeParameters) else None
     return replace(
@@ -275,7 +276,7 @@ def expectations(
             ends_with_eod=(bool(appended) and eod is not None) if known else None,
             has_template=has_template,
         ),
-        eod_in_text=manifest.dataset.eod_in_text if known and eod is not None else None,
+        eod_in_text=manifest.counts.eod_in_text if known and eod is not None else None,
         places_are_known=known and recorded is not None and (template is not None or has_template is False),
     )
 
@@ -323,14 +324,18 @@ def _decode_sample(dataset: IndexedDataset, tokenizer: Tokenizer, findings: Prod
 
 
 def _examine_provenance(
-    prefix: str, manifest: Manifest, units: Units, findings: ProductFindings, context: VerifyContext
+    prefix: str,
+    manifest: Manifest,
+    units: list[UnitRecord],
+    findings: ProductFindings,
+    context: VerifyContext,
 ) -> None:
     path = file_of(prefix, PROVENANCE_NAME)
     if manifest.files.provenance is None or not fs.isfile(path):
         return
     file = InputFile(path)
-    edges = units.before("documents").tolist()
-    if file.size_bytes != 8 * edges[-1] or sorted(edges) != edges:
+    edges = list(accumulate((unit.counts.documents for unit in units), initial=0))
+    if file.size_bytes != 8 * edges[-1]:
         return
 
     def ascends(unit: int) -> bool:

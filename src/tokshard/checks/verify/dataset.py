@@ -13,10 +13,11 @@ from tokshard.checks.verify.adoption import adopt, remove_leftovers
 from tokshard.checks.verify.content import examine_meaning
 from tokshard.checks.verify.context import VerifyContext, unreadable_found
 from tokshard.checks.verify.index import IndexFacts, examine_index
-from tokshard.checks.verify.inputs import Units, examine_units, read_units
+from tokshard.checks.verify.inputs import differences, examine_units, read_units
 from tokshard.checks.verify.pieces import PieceTable, examine_pieces
 from tokshard.checks.verify.report import ProductFindings, VerifiedProduct
 from tokshard.checks.verify.tokenizers import find_allowed
+from tokshard.dataset.counts import NO_COUNTS
 from tokshard.dataset.fingerprint import dataset_state
 from tokshard.dataset.layout import DTYPE_CODE_OFFSET, require_integers
 from tokshard.dataset.manifest import (
@@ -32,14 +33,13 @@ from tokshard.dataset.manifest import (
     manifest_path,
 )
 from tokshard.dataset.pieces import shuffle_text
+from tokshard.dataset.records import UnitRecord
 from tokshard.dataset.source import InputFile, open_data
 from tokshard.errors import InputError, IntegrityError, OlderVersionError
 from tokshard.storage import fs
 from tokshard.storage.digest import seal_of
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
 from tokshard.storage.small_files import read_json_bytes
-
-_SUMMED = ("records", "documents", "blank_lines", "content_bytes")
 
 
 def read_claims(path_prefix: str, findings: ProductFindings) -> Manifest | None:
@@ -99,44 +99,39 @@ def examine_index_claims(
     path_prefix: str, manifest: Manifest, facts: IndexFacts, findings: ProductFindings
 ) -> None:
     """Compare a manifest with a valid index."""
-    header, data = facts.header, manifest.dataset
-    found: dict[str, Any] = {
-        "dtype": header.dtype.name,
-        "documents": header.document_count,
-        "sequences": header.sequence_count,
-        "tokens": facts.tokens,
-        "empty_documents": facts.empty_documents,
-        "longest_sequence": facts.longest_sequence,
+    header, counts = facts.header, manifest.counts
+    compared: dict[str, tuple[Any, Any]] = {
+        "dataset.dtype": (header.dtype.name, manifest.dataset.dtype),
+        "counts.documents": (header.document_count, counts.documents),
+        "counts.sequences": (header.sequence_count, counts.sequences),
+        "counts.tokens": (facts.tokens, counts.tokens),
+        "counts.empty_documents": (facts.empty_documents, counts.empty_documents),
+        "counts.longest_sequence": (facts.longest_sequence, counts.longest_sequence),
     }
     path = manifest_path(path_prefix)
-    for name, value in found.items():
-        recorded = getattr(data, name)
+    for name, (value, recorded) in compared.items():
         if recorded != value:
-            text = f"{path}: dataset.{name} must be {value!r} as in the index, got {recorded!r}"
+            text = f"{path}: {name} must be {value!r} as in the index, got {recorded!r}"
             findings.find("manifest-index", text, path=path)
 
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:
-    data, counts = manifest.dataset, manifest.counts
+    counts = manifest.counts
     rejected, excluded = counts.rejected_total, counts.excluded_total
     if counts.records != counts.documents + rejected + excluded:
         others = f"{rejected} rejected" + (f" + {excluded} excluded" if excluded else "")
         yield f"counts.records must be {counts.documents} + {others}, got {counts.records}"
-    if data.documents != counts.documents:
-        yield f"dataset.documents must be counts.documents = {counts.documents}, got {data.documents}"
-    encoded = sum(manifest.encoder.documents.values())
-    if encoded != data.documents:
-        yield f"the documents of all encoders must sum to {data.documents}, got {encoded}"
-    sums = {name: getattr(counts, name) for name in _SUMMED} | {"rejected": rejected, "excluded": excluded}
-    for name, value in sums.items():
-        total = sum(getattr(source, name) or 0 for source in manifest.inputs)
-        if total != value:
-            yield f"{name} of all inputs must sum to {value}, got {total}"
+    encoded = sum(counts.encoders.values())
+    if encoded != counts.documents:
+        yield f"the documents of all encoders must sum to {counts.documents}, got {encoded}"
+    total = sum((source.counts for source in manifest.inputs), NO_COUNTS)
+    for name, recorded, value in differences(counts, total):
+        yield f"counts.{name} must be {value} as in the inputs together, got {recorded}"
     files = manifest.files
     for name, record in ((PROVENANCE_NAME, files.provenance), (ORDER_NAME, files.order)):
-        if record is not None and record.size_bytes != 8 * data.documents:
+        if record is not None and record.size_bytes != 8 * counts.documents:
             size = record.size_bytes
-            yield f"{name} must have 8 bytes for each of {data.documents} documents, got {size}"
+            yield f"{name} must have 8 bytes for each of {counts.documents} documents, got {size}"
     if (files.order is None) != (files.pieces is None):
         yield f"files must list both {ORDER_NAME} and {PIECES_NAME}, or neither"
 
@@ -156,7 +151,7 @@ class DatasetFacts:
     prefix: str
     index: IndexFacts
     manifest: Manifest | None
-    units: Units | None
+    units: list[UnitRecord] | None
     pieces: PieceTable | None
 
 
@@ -226,7 +221,7 @@ def examine_structure(prefix: str, findings: ProductFindings, context: VerifyCon
             _examine_boundaries(facts, pieces, findings)
         findings.counts |= {
             "records": manifest.counts.records,
-            "rejected": sum(manifest.counts.rejected.values()),
+            "rejected": manifest.counts.rejected_total,
         }
     return DatasetFacts(prefix, facts, manifest, units, pieces)
 
@@ -308,7 +303,7 @@ def _piece_text(facts: DatasetFacts, table: PieceTable, piece: int, places: list
     inputs = facts.manifest.inputs if facts.manifest else ()
     # Only a unit has one input.
     is_unit = facts.manifest is not None and facts.manifest.files.pieces is None
-    number = int(facts.units.column("input")[piece]) if is_unit and facts.units else len(inputs)
+    number = facts.units[piece].input if is_unit and facts.units else len(inputs)
     source = f" from {inputs[number].path}" if number < len(inputs) else ""
     return (
         f"{bin_path(facts.prefix)}: bytes {places[piece]} to {places[piece + 1]} do not match their digest "

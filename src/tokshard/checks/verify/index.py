@@ -45,7 +45,8 @@ class IndexFacts:
         sound: Whether no defect was found.
         empty_documents: Documents without a sequence.
         longest_sequence: Tokens of the longest sequence.
-        pointers: The column of sequence pointers, in the file as it was opened.
+        lengths: The column of sequence lengths, in the file as it was opened.
+        pointers: The column of sequence pointers.
         documents: The column of the boundaries of documents.
     """
 
@@ -55,6 +56,7 @@ class IndexFacts:
     sound: bool
     empty_documents: int
     longest_sequence: int
+    lengths: FileColumn
     pointers: FileColumn
     documents: FileColumn
 
@@ -108,6 +110,7 @@ def examine_index(
         sound=sound,
         empty_documents=tally.empty_documents,
         longest_sequence=tally.longest_sequence,
+        lengths=lengths,
         pointers=pointers,
         documents=documents,
     )

@@ -77,7 +77,7 @@ def _count_problems(table: PieceTable, manifest: Manifest) -> Iterator[str]:
     if manifest.files.pieces is None:
         return  # the units are checked as units
     for name in _COUNTS:
-        found, wanted = int(table.before(name)[-1]), getattr(manifest.dataset, name)
+        found, wanted = int(table.before(name)[-1]), getattr(manifest.counts, name)
         if found != wanted:
             yield f"its {name} must sum to {wanted} by the manifest, got {found}"
 
@@ -90,7 +90,7 @@ def examine_order(
     Raises:
         StorageError: The file cannot be read.
     """
-    path, count = file_of(path_prefix, ORDER_NAME), manifest.dataset.documents
+    path, count = file_of(path_prefix, ORDER_NAME), manifest.counts.documents
     if manifest.files.order is None or not fs.isfile(path):
         return
     file = InputFile(path)
