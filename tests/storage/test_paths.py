@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokshard.errors import IntegrityError
+from tokshard.errors import IntegrityError, UsageError
 from tokshard.storage.paths import (
     bin_path,
     check_plain_name,
     idx_path,
     sidecar_directory,
     strip_data_suffix,
+    user_cache_directory,
 )
 
 PLAIN = [
@@ -114,3 +115,28 @@ def test_each_file_of_a_dataset_names_its_prefix(prefix, parent):
     whole = parent + prefix
     for path in (bin_path(whole), idx_path(whole), sidecar_directory(whole), sidecar_directory(whole) + "/"):
         assert strip_data_suffix(path) == whole
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"TOKSHARD_CACHE_DIR": "/a/b", "XDG_CACHE_HOME": "/x"}, "/a/b"),
+        ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/tokshard"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "/h"}, "/h/.cache/tokshard"),
+        ({"HOME": "/h"}, "/h/.cache/tokshard"),
+    ],
+)
+def test_user_cache_directory_follows_the_environment(monkeypatch, variables, expected):
+    for name in ("TOKSHARD_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert user_cache_directory() == expected
+
+
+def test_user_cache_directory_without_a_home_must_be_named(monkeypatch):
+    for name in ("TOKSHARD_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(UsageError, match="cannot cache remote files: TOKSHARD_CACHE_DIR"):
+        user_cache_directory()

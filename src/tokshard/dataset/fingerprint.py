@@ -144,7 +144,7 @@ def dataset_state(prefix: str) -> State:
 def unchanged(prefixes: Iterable[str]) -> Iterator[Callable[[], None]]:
     """Raise an error if a dataset changes inside the ``with`` block.
 
-    Remote datasets are skipped: every read of their files is conditional on the version.
+    Remote datasets are skipped: the version of a file is compared after every read.
 
     Yields:
         A function that raises the error earlier, before results are published.

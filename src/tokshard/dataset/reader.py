@@ -41,7 +41,7 @@ class IndexedDataset:
 
     Args:
         path_prefix: The path of the pair of files without ``.bin`` and ``.idx``, or its URL: then the
-            ``.idx`` file is copied to the user's cache directory, and tokens are read by range requests.
+            ``.idx`` file is read into memory, and tokens are read by range requests.
         multimodal: Whether each sequence has a mode; items are then pairs (tokens, mode).
         mmap: Whether to map the ``.bin`` file. Mapped tokens are read-only views without a copy, which
             stay valid after the dataset object is gone; but if another program truncates the file while

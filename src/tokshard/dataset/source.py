@@ -1,6 +1,6 @@
 """Files pinned to the size they had when opened, mapped or read at positions.
 
-Tokens of remote datasets are read by ranges; all other remote files are read from a local copy.
+Tokens of remote datasets are read by ranges; all other remote files are read whole when they are opened.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from tokshard.dataset.layout import Buffer
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
-from tokshard.storage.fs import open_descriptor
 from tokshard.storage.paths import BIN_SUFFIX, SIDECAR_SUFFIX, is_remote
-from tokshard.storage.reading import read_into
+from tokshard.storage.reading import open_descriptor, read_into
 
 if TYPE_CHECKING:
     from tokshard.storage.remote.objects import RemoteStatus
@@ -50,13 +49,20 @@ class DataFile(Protocol):
 class InputFile:
     """A regular file open for reading, with its size at that time; closed when no longer referenced.
 
-    A remote file is read from its local copy, see :mod:`tokshard.storage.remote.local_copy`.
+    The content of a remote file is in memory; the object has no descriptor.
     """
 
     def __init__(self, path: str, known: RemoteStatus | None = None) -> None:
         self.path = path
+        self._content: bytes | None = None
+        if is_remote(path):
+            from tokshard.storage.remote import objects
+
+            self._content = objects.read_whole(path, known or objects.status(path))
+            self.size_bytes = len(self._content)
+            return
         try:
-            self.descriptor = open_descriptor(path, known)
+            self.descriptor = open_descriptor(path)
         except TokshardError:
             raise
         except IsADirectoryError:
@@ -71,6 +77,8 @@ class InputFile:
 
     def is_in_place(self) -> bool:
         """Return whether the path still refers to this file and not to a replacement."""
+        if self._content is not None:
+            return True
         try:
             return os.path.samestat(os.fstat(self.descriptor), os.stat(self.path))
         except FileNotFoundError:
@@ -78,6 +86,8 @@ class InputFile:
 
     def state(self) -> tuple[int | str, ...]:
         """Return a token that changes when the open file is written to."""
+        if self._content is not None:
+            return (self.size_bytes,)  # it does not change in memory
         try:
             status = os.fstat(self.descriptor)
         except OSError as error:
@@ -85,7 +95,9 @@ class InputFile:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def map(self) -> Buffer:
-        """Map the whole file; return an empty buffer for an empty file, which cannot be mapped."""
+        """Map the whole file; return the content of a remote or empty file, which cannot be mapped."""
+        if self._content is not None:
+            return self._content
         if self.size_bytes == 0:
             return b""
         try:
@@ -101,7 +113,12 @@ class InputFile:
     def read_into(self, target: memoryview, offset: int) -> None:
         """Fill ``target`` from a byte offset; does not move the file position, which forks share."""
         try:
-            end = offset + read_into(self.descriptor, target, offset)
+            if self._content is not None:
+                block = self._content[offset : offset + len(target)]
+                target[: len(block)] = block
+                end = offset + len(block)
+            else:
+                end = offset + read_into(self.descriptor, target, offset)
         except OSError as error:
             raise StorageError("read", self.path, error) from error
         if end < offset + len(target):
@@ -114,7 +131,7 @@ class InputFile:
 
     def prefetch(self, offset: int, count: int) -> None:
         """Advise the kernel that a range will be read soon."""
-        if hasattr(os, "posix_fadvise"):  # not everywhere
+        if self._content is None and hasattr(os, "posix_fadvise"):  # not everywhere
             os.posix_fadvise(self.descriptor, offset, count, os.POSIX_FADV_WILLNEED)
 
     def prefetch_all(self) -> None:
@@ -139,9 +156,9 @@ def open_data(path: str, known: RemoteStatus | None = None) -> DataFile:
     """
     directory, name = os.path.split(path)
     if is_remote(path) and name.endswith(BIN_SUFFIX) and not directory.endswith(SIDECAR_SUFFIX):
-        from tokshard.storage.remote.ranged_file import RangedFile
+        from tokshard.storage.remote.objects import RemoteFile
 
-        return RangedFile(path, known)
+        return RemoteFile(path, known)
     return InputFile(path, known)
 
 

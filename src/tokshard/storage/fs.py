@@ -1,7 +1,6 @@
 """Queries about files, local or remote, by path or URL.
 
-The functions are named after those of ``os.path``. A remote file that is read whole or mapped is read from
-a local copy, see :mod:`tokshard.storage.remote.local_copy`.
+The functions are named after those of ``os.path``.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from glob import glob as local_glob
 from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO
 
-from tokshard.errors import MissingFileError, StorageError, UsageError
+from tokshard.errors import StorageError, UsageError
 from tokshard.storage import reading
 from tokshard.storage.paths import is_remote
 
@@ -75,16 +74,12 @@ def isfile(path: str) -> bool:
 
 
 def _is_object(url: str) -> bool:
-    try:
-        _objects().recent_status(url)
-    except MissingFileError:
-        return False
-    return True
+    return bool(_objects().exists(url))
 
 
 def getsize(path: str) -> int:
     """Return the size of a file in bytes."""
-    return int(_objects().recent_status(path).size_bytes) if is_remote(path) else os.stat(path).st_size
+    return int(_objects().status(path).size_bytes) if is_remote(path) else os.stat(path).st_size
 
 
 def state(path: str) -> tuple[int | str, ...] | None:
@@ -132,18 +127,10 @@ def glob(pattern: str) -> list[str]:
     return found
 
 
-def open_descriptor(path: str, known: RemoteStatus | None = None) -> int:
-    """Open a regular file, or the local copy of a remote one; see :func:`reading.open_descriptor`."""
-    if is_remote(path):
-        from tokshard.storage.remote.local_copy import open_copy
-
-        return open_copy(path, known)
-    return reading.open_descriptor(path)
-
-
 def open_file(path: str) -> BinaryIO:
-    """Open a small file for reading, or the local copy of a remote one; see :func:`open_descriptor`."""
-    return os.fdopen(open_descriptor(path), "rb") if is_remote(path) else reading.open_file(path)
+    """Open a local file or a remote object for reading in order."""
+    opened: BinaryIO = _objects().open_binary(path) if is_remote(path) else reading.open_file(path)
+    return opened
 
 
 def refuse_remote(path: str, what: str) -> None:

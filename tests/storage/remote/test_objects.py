@@ -1,7 +1,6 @@
 """Objects read by ranges, from a server that fails in all the ways that pass, and in those that do not."""
 
 import io
-import pickle
 import random
 
 import pytest
@@ -10,8 +9,10 @@ from hypothesis import strategies as st
 
 from support.object_store import DROPPED, SLOW_DOWN, STALLED, UNHEARD, Bucket, Fault, always, first
 from tokshard.errors import InputError, MissingFileError, StorageError, UsageError
+from tokshard.storage import fs
 from tokshard.storage.remote import objects
 from tokshard.storage.remote.objects import RemoteFile
+from tokshard.storage.small_files import read_json_object
 
 CONTENT = random.Random(7).randbytes(300_000)
 PASSING = {
@@ -127,11 +128,6 @@ def test_an_object_that_changes_gives_no_bytes(bucket: Bucket, change: bytes):
         file.read(10, 10)
 
 
-def test_a_remote_file_goes_to_other_processes(bucket: Bucket):
-    file = pickle.loads(pickle.dumps(RemoteFile(bucket.put("x.bin", CONTENT))))
-    assert file.read(5, 5) == CONTENT[5:10]
-
-
 @settings(
     max_examples=25,
     deadline=None,
@@ -158,15 +154,68 @@ def test_a_remote_object_reads_like_a_file(bucket: Bucket, steps: list[tuple[str
             assert file.tell() == twin.tell()
 
 
-def test_a_download_appears_complete_or_not_at_all(bucket: Bucket, tmp_path, monkeypatch: pytest.MonkeyPatch):
-    url = bucket.put("x.bin", CONTENT)
-    objects.download(url, str(tmp_path / "x.bin"))
-    assert (tmp_path / "x.bin").read_bytes() == CONTENT
+@pytest.mark.parametrize("size", [0, 1, 300_000])
+def test_an_object_is_read_whole_in_pieces(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, size: int):
+    monkeypatch.setattr(objects, "PART_BYTES", 70_000)
+    url = bucket.put("x.bin", CONTENT[:size])
+    known = objects.status(url)
+    bucket.proxy.judge = first(2, Fault(cut_at=10), lambda request: request.is_read)
+    assert objects.read_whole(url, known) == CONTENT[:size]
+
+
+@pytest.mark.parametrize("others", [0, objects._MOST_AHEAD], ids=["some", "too many"])
+def test_ranges_that_were_announced_are_read_once(bucket: Bucket, others: int):
+    file = RemoteFile(bucket.put("x.bin", CONTENT))
+    for number in range(others):
+        file.prefetch(1000 * number, 1)
+    announced = [(10, 20), (5000, 100), (len(CONTENT) - 5, 100), (len(CONTENT), 5), (400_000, 5)]
+    for offset, count in announced * 2:
+        file.prefetch(offset, count)
+    for offset, count in announced:
+        assert file.read(offset, count) == CONTENT[offset : offset + count]
+    for number in range(others):
+        assert file.read(1000 * number, 1) == CONTENT[1000 * number : 1000 * number + 1]
+    assert len(bucket.proxy.reads()) == others + 3
+    assert not objects._ahead
+
+
+def test_announced_ranges_that_are_never_read_make_room(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
+    file = RemoteFile(bucket.put("x.bin", CONTENT))
+    for number in range(objects._MOST_AHEAD):
+        file.prefetch(number, 1)
+    monkeypatch.setattr(objects, "_AHEAD_SECONDS", -1.0)
+    file.prefetch(7, 10)
+    assert list(objects._ahead) == [(file.path, file.version, 7, 17)]
+    assert file.read(7, 10) == CONTENT[7:17]
+
+
+def test_an_announced_range_that_cannot_be_read_is_an_error_of_its_reader(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("TOKSHARD_REMOTE_RETRIES", "0")
-    bucket.proxy.judge = always(Fault(cut_at=10), lambda request: request.is_read)
-    with pytest.raises(StorageError):
-        objects.download(url, str(tmp_path / "y.bin"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.bin"]
+    file = RemoteFile(bucket.put("x.bin", CONTENT))
+    bucket.proxy.judge = always(SLOW_DOWN)
+    file.prefetch(0, 10)
+    with pytest.raises(StorageError, match="failed once"):
+        file.read(0, 10)
+    bucket.proxy.reset()
+    assert file.read(0, 10) == CONTENT[:10]
+
+
+def test_a_file_of_a_store_may_appear_and_change_at_any_time(bucket: Bucket):
+    url = f"{bucket.url}/x.json"
+    for _ in range(2):
+        with pytest.raises(MissingFileError, match="object not found"):
+            read_json_object(url)
+        assert not fs.exists(url)
+        assert fs.state(url) is None
+    bucket.put("x.json", b'{"a": 1}')
+    before = fs.state(url)
+    assert (fs.isfile(url), fs.getsize(url), before) == (True, 8, fs.state(url))
+    assert read_json_object(url) == {"a": 1}
+    bucket.put("x.json", b'{"a": 2}')
+    assert read_json_object(url) == {"a": 2}
+    assert fs.state(url) != before
 
 
 def test_removing_what_is_not_there_is_fine(bucket: Bucket):

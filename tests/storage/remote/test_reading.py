@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,6 @@ from support.object_store import (
     PATIENCE_SECONDS,
     SLOW_DOWN,
     STALLED,
-    Bucket,
     Fault,
     always,
     first,
@@ -36,10 +35,10 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError
 from tokshard.loader import RankLoader
 from tokshard.storage import fs
-from tokshard.storage.remote import objects, ranged_file
 from tokshard.storage.remote.objects import RemoteFile
 from tokshard.storage.small_files import read_json_object
 
+FINGERPRINT_BLOCK_BYTES = 4096
 SIZES = ("--seq-length", "16", "--num-samples", "300,24,12", "--split", "80,15,5")
 WORLD = ("--world-size", "2", "--micro-batch-size", "3", "--global-batch-size", "12")
 
@@ -64,14 +63,6 @@ def made(tmp_path_factory) -> Path:
         )
         assert done.returncode == 0, done.stderr
     return directory
-
-
-@pytest.fixture(autouse=True)
-def _fresh(tmp_path, monkeypatch):
-    """Let no test see what another one has cached, or be told what was so a moment ago."""
-    monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "copies"))
-    monkeypatch.setattr(ranged_file, "_pools", {})
-    monkeypatch.setattr(objects, "_recent", {})
 
 
 @pytest.fixture
@@ -104,17 +95,6 @@ def said(*arguments, there=None):
     for name in ("seconds", "eod_documents_checked"):
         value.pop(name, None)  # the latter is a sample, and a smaller one of remote data
     return value
-
-
-def outside_of(bucket: Bucket, *suffixes: str):
-    """Return the objects whose content was read, but those with the suffixes."""
-    return [read.key for read in bucket.proxy.reads() if not read.key.endswith(suffixes)]
-
-
-def forget():
-    """Forget everything but the copies on the disk, as a new process does."""
-    ranged_file._pools.clear()
-    objects._recent.clear()
 
 
 @pytest.mark.parametrize(
@@ -199,14 +179,13 @@ def test_blends_and_plans_are_the_same_and_loaders_read_the_same(here, there, bu
     assert plans[0]["plan_id"] == plans[1]["plan_id"]
     assert said("verify", remote, "--recursive")["sound"]
     expected = batches(local)
-    forget()
     bucket.proxy.log.clear()
-    assert_same(batches(remote), expected)
-    assert outside_of(bucket, ".bin") == [], "indexes and manifests are on the disk already"
-    ranges = sorted(read.range for read in bucket.proxy.reads("web.bin"))
-    assert all(before[1] <= after[0] for before, after in pairwise(ranges)), "nothing is fetched twice"
-    for options in ({"readahead": 0}, {"mmap": False}, {"max_open_files": 6}):
-        forget()
+    assert_same(batches(remote, readahead=0), expected)
+    assert len(bucket.proxy.reads(".idx")) == 4, "each rank reads an index once"
+    ranges = [(read.key, read.range) for read in bucket.proxy.reads(".bin")]
+    samples = [key for key in ranges if key[1][1] - key[1][0] != FINGERPRINT_BLOCK_BYTES]
+    assert len(samples) == len(set(samples)), "no sample is fetched twice"
+    for options in ({"readahead": 3}, {"mmap": False}, {"max_open_files": 6}):
         assert_same(batches(remote, **options), expected)
 
 
@@ -248,20 +227,7 @@ def test_a_plan_of_remote_data_is_planned_again(here, there):
     assert_same(found[1], found[0])
 
 
-def test_the_second_time_only_tokens_are_read(there, bucket):
-    assert run("inspect", f"{there}/web").returncode == 0
-    assert outside_of(bucket, ".bin")
-    forget()
-    bucket.proxy.log.clear()
-    assert run("inspect", f"{there}/web").returncode == 0
-    assert outside_of(bucket, ".bin") == []
-    assert bucket.proxy.reads("web.bin")
-
-
-def test_any_part_of_a_dataset_reads_as_it_does_on_a_disk(here, there, monkeypatch):
-    # A cache of a few blocks, so that most reads push something out.
-    pool = ranged_file.BlockPool(1 << 14, block_bytes=1 << 10, request_bytes=1 << 12, window_bytes=1 << 12)
-    monkeypatch.setattr(ranged_file, "_pools", {os.getpid(): pool})
+def test_any_part_of_a_dataset_reads_as_it_does_on_a_disk(here, there):
     local, remote = IndexedDataset(str(here / "web")), IndexedDataset(f"{there}/web")
     assert (remote.mmap, len(remote)) == (False, len(local))
     draw = random.Random(1)
@@ -269,7 +235,6 @@ def test_any_part_of_a_dataset_reads_as_it_does_on_a_disk(here, there, monkeypat
         number = draw.randrange(len(local))
         offset = draw.randrange(len(local[number]))
         np.testing.assert_array_equal(remote.get(number, offset), local.get(number, offset))
-        assert pool.held_bytes <= (1 << 14) + (1 << 12)
     np.testing.assert_array_equal(remote.document_tokens(-1), local.document_tokens(-1))
     for sequence, right in zip(remote[10:30], local[10:30], strict=True):
         np.testing.assert_array_equal(sequence, right)
@@ -336,10 +301,7 @@ def test_a_changed_index_is_fetched_again(here, there, bucket):
     assert len(IndexedDataset(f"{there}/web")) == len(IndexedDataset(str(here / "web")))
     for suffix in ("bin", "idx"):
         bucket.put(f"data/web.{suffix}", (here / f"code.{suffix}").read_bytes())
-    forget()
     assert len(IndexedDataset(f"{there}/web")) == len(IndexedDataset(str(here / "code")))
-    copies = [path for path in (here / "copies").rglob("*") if path.is_file()]
-    assert [path.read_bytes() for path in copies] == [(here / "code.idx").read_bytes()]
 
 
 def test_a_plan_does_not_read_data_that_has_changed(here, there, bucket):
@@ -347,7 +309,6 @@ def test_a_plan_does_not_read_data_that_has_changed(here, there, bucket):
     content = bytearray((here / "web.bin").read_bytes())
     content[0] ^= 1
     bucket.put("data/web.bin", bytes(content))
-    forget()
     with pytest.raises(IntegrityError, match="has changed since the plan was built"):
         batches(plan)
 
@@ -392,7 +353,7 @@ def test_forks_read_on_their_own(here, there):
     plan = mixed(here, there, "remote", path_as=("--path-as", f"{there}={here}"))
     loader = RankLoader.open(plan, rank=0)
     expected = [loader[number]["tokens"] for number in range(3)]
-    np.testing.assert_array_equal(remote[0], local[0])  # connections, threads and blocks are there to inherit
+    np.testing.assert_array_equal(remote[0], local[0])  # connections and threads are there to inherit
 
     def read():
         for number in (0, 5, 700):
@@ -418,23 +379,6 @@ def test_a_fork_does_not_disturb_the_connections_of_its_parent(there, monkeypatc
     for _ in range(2):
         assert in_fork(lambda: (file.read(0, 1), gc.collect()))
     read()
-
-
-def test_processes_that_need_the_same_copy_fetch_it_once(there, bucket):
-    url = f"{there}/web.idx"
-    bucket.proxy.log.clear()
-    children = []
-    for _ in range(4):
-        child = os.fork()
-        if child == 0:
-            try:
-                os._exit(0 if os.fstat(fs.open_descriptor(url)).st_size else 1)
-            except BaseException as error:
-                sys.__stderr__.write(f"in the fork: {error!r}\n")
-                os._exit(1)
-        children.append(child)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
-    assert len(bucket.proxy.reads("web.idx")) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from support.object_store import SLOW_DOWN, Bucket, Fault, Request
 from support.tokenize_runs import run_tokenize
 from tokshard import IndexedDataset
 from tokshard.errors import StorageError, TokshardError
-from tokshard.storage.remote import objects
 from tokshard.text.tokenize.workers.executor import InlineExecutor
 
 TEXTS = {"old": ["one two", "three", "four five six"], "new": ["six", "five four three", "two one"]}
@@ -30,10 +29,8 @@ def tokenize(name: str, url: str, **options) -> None:
     run_tokenize(f"{name}.jsonl", url, executor=InlineExecutor(), **options)
 
 
-def read(url: str, *, fresh: bool = True) -> list[list[int]] | str:
-    """Return the sequences of a dataset, or the name of the error; ``fresh``: with statuses from now."""
-    if fresh:
-        objects._recent.clear()
+def read(url: str) -> list[list[int]] | str:
+    """Return the sequences of a dataset, or the name of the error."""
     try:
         dataset = IndexedDataset(url)
         return [dataset[number].tolist() for number in range(len(dataset))]
@@ -60,7 +57,7 @@ def test_a_reader_never_sees_a_mixture(bucket: Bucket, replaced) -> None:
 
     def judge(request: Request) -> Fault | None:
         if request.is_write:
-            seen.extend([read(url, fresh=False), read(url)])
+            seen.append(read(url))
         return None
 
     bucket.proxy.judge = judge
@@ -71,18 +68,6 @@ def test_a_reader_never_sees_a_mixture(bucket: Bucket, replaced) -> None:
     assert seen[-1] == contents["new"]
     for content in seen:
         assert content in (contents["old"], contents["new"], "MissingFileError")
-
-
-def test_a_reader_with_statuses_from_before_sees_no_mixture(bucket: Bucket, replaced) -> None:
-    """Statuses are kept for two seconds, and blocks as long as there is room."""
-    url, contents = replaced
-    read(url)
-    before = dict(objects._recent)
-    tokenize("new", url, force=True)
-    for kept in ([f"{url}.idx"], [f"{url}.bin"], [f"{url}.idx", f"{url}.bin"]):
-        objects._recent.clear()
-        objects._recent.update({each: (objects.time.monotonic(), before[each][1]) for each in kept})
-        assert read(url, fresh=False) in (contents["old"], contents["new"], "InputError")
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Object stores through fsspec: client, block cache, local copies, uploads."""
+"""Object stores through fsspec, and datasets of the Hugging Face Hub."""

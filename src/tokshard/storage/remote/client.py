@@ -1,12 +1,8 @@
-"""Object stores behind URLs: fsspec file systems and the retry loop.
+"""Object stores behind URLs: fsspec file systems, their errors, and the retry loop.
 
-A store is opened when its first URL is used. Endpoints and credentials come from the same sources as for the
-store's own tools (for S3 the ``AWS_...`` variables and files); nothing of them is stored.
-
-Broken connections, timeouts, 5xx responses and throttling are transient: :func:`retried` repeats a call with
-growing random pauses, limited in number and time. A missing object, missing permissions and other permanent
-errors fail at once. The clients' own retries are disabled: they differ between stores, and none of them
-covers the body of a response, which is read after the call.
+Endpoints and credentials come from the same sources as for the store's own tools (for S3 the ``AWS_...``
+variables and files). The clients' own retries of reads are disabled: they differ between stores, and none of
+them covers the body of a response, which is read after the call.
 """
 
 from __future__ import annotations
@@ -14,10 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from tokshard.core.background import call_interruptibly
 from tokshard.errors import (
     InputError,
     MissingExtraError,
@@ -31,60 +29,16 @@ from tokshard.storage.paths import scheme_of
 
 RETRIES_VARIABLE = "TOKSHARD_REMOTE_RETRIES"
 TIMEOUT_VARIABLE = "TOKSHARD_REMOTE_TIMEOUT"
-_DEFAULT_RETRIES = 10
-_DEFAULT_TIMEOUT_SECONDS = 30
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 20.0
 _PATIENCE_SECONDS = 300.0
-_DETAIL_CHARACTERS = 300
 
-_PASSING_STATUSES = frozenset({408, 425, 429})
-_DENIED_STATUSES = frozenset({401, 403})
-_MISSING_STATUSES = frozenset({404, 410})
+_S3 = frozenset({"s3", "s3a"})
 _PASSING_CODES = frozenset({"BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"})
-_LASTING_ERRNOS = frozenset(
-    {errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENOSPC}
-)
-# The libraries below fsspec's file systems; their errors without a status are connection errors.
-_NETWORK_PACKAGES = frozenset(
-    {
-        "aiobotocore",
-        "aiohttp",
-        "azure",
-        "botocore",
-        "google",
-        "httpcore",
-        "httpcore2",
-        "httpx",
-        "httpx2",
-        "requests",
-        "urllib3",
-    }
-)
-_NO_CREDENTIALS = frozenset(
-    {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "TokenRetrievalError"}
-)
-
-_CONNECTIONS = 64
-# The packages that implement a scheme, if fsspec alone does not.
-_PACKAGES = {
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "abfss": "adlfs",
-    "adl": "adlfs",
-    "hf": "huggingface_hub",
-    "oci": "ocifs",
-    "oss": "ossfs",
-    "http": "aiohttp",
-    "https": "aiohttp",
-}
-# Hints for schemes of other programs.
-_HINTS = {
-    "msc": "msc:// is a profile of the Multi-Storage Client: pass the URL of the object in its "
-    "store, such as s3://",
-}
+_LASTING_ERRNOS = frozenset({errno.EINVAL, errno.ENOSYS, errno.EISDIR, errno.ENOTDIR, errno.ENOSPC})
+# The libraries below fsspec's file systems: their errors without a status are connection errors.
+_NETWORK = re.compile("aiobotocore|aiohttp|azure|botocore|google|httpcore2?|httpx2?|requests|urllib3")
+_NO_CREDENTIALS = re.compile("(NoCredentials|PartialCredentials|TokenRetrieval)Error|ProfileNotFound")
 # A fork must never drop the stores that it inherits: it would close their connections, and so take them
 # out of the event loop that it shares with its parent, which would then wait for answers in vain.
 _kept: dict[int, Any] = {}
@@ -92,206 +46,157 @@ _kept: dict[int, Any] = {}
 Result = TypeVar("Result")
 
 
-class Place(NamedTuple):
-    """The location of an object.
-
-    Attributes:
-        store: The fsspec file system. Never store it: a forked process needs its own.
-    """
-
-    store: Any
-    path: str
-
-
-def is_s3(store: Any) -> bool:
-    """Return whether a file system is s3fs."""
-    return hasattr(store, "call_s3") and hasattr(store, "split_path")
-
-
-def locate(url: str) -> Place:
-    """Return the location of a URL, opening its store unless this process already has it open.
-
-    Raises:
-        MissingExtraError: fsspec or s3fs is not installed.
-        UsageError: The scheme is unknown, or needs another package.
-    """
-    scheme = (scheme_of(url) or "").rpartition("::")[2]
-    try:
-        import fsspec.core
-    except ImportError as error:
-        raise MissingExtraError(f"the URL {url}", "remote") from error
-    try:
-        store, path = fsspec.core.url_to_fs(url, **_options(scheme))
-    except ImportError as error:
-        raise _missing_package(url, scheme, error) from error
-    except ValueError as error:
-        if "not known" not in str(error):
-            raise UsageError(f"invalid URL {url}: {error}") from error
-        raise UsageError(
-            f"cannot open {url}: unknown URL scheme {scheme}://",
-            hint=_HINTS.get(
-                scheme,
-                "use s3://, gs://, az://, hf:// or another fsspec scheme; see docs/how-to/object-stores.md",
-            ),
-        ) from error
-    if is_s3(store):
-        store.retries = 1  # retried() repeats requests
-    _kept[id(store)] = store
-    return Place(store, str(path))
-
-
-def _options(scheme: str) -> dict[str, Any]:
-    if scheme not in {"s3", "s3a"}:
-        return {}
-    seconds = timeout_seconds()
-    return {
-        "use_listings_cache": False,
-        "config_kwargs": {
-            "connect_timeout": seconds,
-            "read_timeout": seconds,
-            "max_pool_connections": _CONNECTIONS,
-            "retries": {"mode": "standard", "total_max_attempts": 1},
-        },
-    }
-
-
-def _missing_package(url: str, scheme: str, error: ImportError) -> UsageError:
-    if scheme in {"s3", "s3a"}:
-        return MissingExtraError(f"the URL {url}", "remote")
-    if (package := _PACKAGES.get(scheme)) is not None:
-        return UsageError(
-            f"the URL {url} requires the package {package}, which is not installed",
-            hint=f"pip install {package}",
-        )
-    return UsageError(f"the URL {url} requires a package that is not installed: {error}")
-
-
 class ShortAnswerError(Exception):
     """A store returned fewer bytes than requested; the request can be retried."""
 
 
-def setting(variable: str, default: int) -> int:
-    """Return an integer from the environment.
+def locate(url: str, *, attempts: int = 1) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL, which a fork must not inherit, and the path in it.
+
+    ``attempts``: how often an S3 client sends each request.
 
     Raises:
-        UsageError: The variable is not an integer.
+        UsageError: The scheme is unknown, or a package is not installed.
     """
-    text = os.environ.get(variable, "")
-    if not text:
-        return default
+    scheme = (scheme_of(url) or "").rpartition("::")[2]
+    pauses = {"connect_timeout": timeout_seconds(), "read_timeout": timeout_seconds()}
+    retries = {"retries": {"mode": "standard", "total_max_attempts": attempts}, "max_pool_connections": 64}
+    options = {"use_listings_cache": False, "config_kwargs": pauses | retries} if scheme in _S3 else {}
+    try:
+        import fsspec.core
+
+        store, path = fsspec.core.url_to_fs(url, **options)
+    except ImportError as error:
+        if scheme in _S3:
+            raise MissingExtraError(f"the URL {url}", "remote") from error
+        package = getattr(error.__cause__ or error, "name", None) or str(error)
+        raise UsageError(
+            f"the URL {url} requires the package {package}, which is not installed",
+            hint=f"pip install {package}",
+        ) from error
+    except ValueError as error:
+        if "not known" not in str(error):
+            raise UsageError(f"invalid URL {url}: {error}") from error
+        hint = "use s3://, gs://, az://, hf:// or another fsspec scheme; see docs/how-to/object-stores.md"
+        if scheme == "msc":
+            hint = (
+                "msc:// is a profile of the Multi-Storage Client: pass the URL of the object in its store, "
+                "such as s3://"
+            )
+        raise UsageError(f"cannot open {url}: unknown URL scheme {scheme}://", hint=hint) from error
+    if scheme in _S3:
+        store.retries = 1
+    _kept[id(store)] = store
+    return store, str(path)
+
+
+def timeout_seconds() -> int:
+    """Return the timeout of requests in seconds: ``TOKSHARD_REMOTE_TIMEOUT``, or 30."""
+    return max(1, _setting(TIMEOUT_VARIABLE, 30))
+
+
+def allowed_retries() -> int:
+    """Return the number of retries of a request: ``TOKSHARD_REMOTE_RETRIES``, or 10."""
+    return _setting(RETRIES_VARIABLE, 10)
+
+
+def _setting(variable: str, default: int) -> int:
+    text = os.environ.get(variable) or str(default)
     if not text.isascii() or not text.isdigit():
         raise UsageError(f"{variable} must be an integer, got {text!r}")
     return int(text)
 
 
-def timeout_seconds() -> int:
-    """Return the timeout of requests in seconds: ``TOKSHARD_REMOTE_TIMEOUT``, or 30."""
-    return max(1, setting(TIMEOUT_VARIABLE, _DEFAULT_TIMEOUT_SECONDS))
-
-
 def retried(action: str, url: str, call: Callable[[], Result]) -> Result:
-    """Return the result of ``call``, retrying transient failures.
+    """Return the result of ``call``, which is repeated after failures that may pass.
 
-    ``action`` is a verb for errors: ``"read"``, ``"write"``, ``"list"``, ``"remove"``. ``call`` makes one
-    request, or several that can be repeated together.
+    Broken connections, timeouts, 5xx responses and throttling may pass. ``action`` is a verb for errors.
 
     Raises:
         MissingFileError: The object does not exist.
         InputError: The bucket does not exist.
-        StorageError: The store refuses, or failed more often than ``TOKSHARD_REMOTE_RETRIES`` (10) allows,
-            or for five minutes.
+        StorageError: The store refuses, or failed too often, or for five minutes.
     """
-    retries = setting(RETRIES_VARIABLE, _DEFAULT_RETRIES)
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    failures = 0
-    while True:
-        try:
-            return call()
-        except TokshardError:
-            raise
-        except Exception as error:
-            failures += 1
-            if (lasting := _lasting(action, url, error)) is not None:
-                raise lasting from error
-            if failures > retries or time.monotonic() > deadline:
-                raise _gave_up(action, url, error, failures) from error
-        longest = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 16))
-        time.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - spreads clients, guards nothing
+    retries, deadline = allowed_retries(), time.monotonic() + _PATIENCE_SECONDS
 
+    def repeated() -> Result:
+        failures, pause = 0, _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return call()
+            except TokshardError:
+                raise
+            except Exception as error:
+                failures += 1
+                if (lasting := _lasting(action, url, error)) is not None:
+                    raise lasting from error
+                if failures > retries or time.monotonic() > deadline:
+                    times = "once" if failures == 1 else f"{failures} times"
+                    reason = f"failed {times}, most recently with: {_text(error)}"
+                    hint = f"run the same command again, or set {RETRIES_VARIABLE} to allow more retries"
+                    raise StorageError(action, url, OSError(errno.EIO, reason), hint=hint) from error
+            time.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - spreads clients, guards nothing
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-def _gave_up(action: str, url: str, error: BaseException, failures: int) -> StorageError:
-    times = "once" if failures == 1 else f"{failures} times"
-    return StorageError(
-        action,
-        url,
-        OSError(errno.EIO, f"failed {times}, most recently with: {_text(error)}"),
-        hint=f"run the same command again, or set {RETRIES_VARIABLE} to allow more retries",
-    )
+    return call_interruptibly(repeated)
 
 
 def _lasting(action: str, url: str, error: Exception) -> TokshardError | None:
-    # None if the call can be retried.
-    status, code = _answer(error)
-    if code in _PASSING_CODES:
-        return None
-    if type(error).__name__ == "OfflineModeIsEnabled":  # of huggingface_hub
+    """Return the error of a failure that lasts, or None."""
+    status, code = answer_of(error)
+    name, reason, hint = type(error).__name__, _text(error), None
+    kind = getattr(error, "errno", None) or errno.EIO
+    if name == "OfflineModeIsEnabled":  # of huggingface_hub
         return InputError(f"cannot {action} {url}: HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
-    if isinstance(error, FileNotFoundError) or status in _MISSING_STATUSES:
-        return _missing(url, code)
-    is_denied = isinstance(error, PermissionError) or status in _DENIED_STATUSES
-    if is_denied or type(error).__name__ in _NO_CREDENTIALS:
-        return _denied(action, url, f"access denied ({_text(error)})" if is_denied else _text(error))
-    if _may_pass(error, status):
-        return None
-    kind = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
-    return StorageError(action, url, OSError(kind, _text(error)))
-
-
-def _missing(url: str, code: str) -> InputError:
     if code == "NoSuchBucket":
         # Not a MissingFileError, which would mean an object that could be written.
         return InputError(f"bucket not found: {url}", hint="check the name of the bucket, or create it")
-    return MissingFileError(
-        f"object not found: {url}", path=url, hint="check the spelling, and that the credentials may list it"
-    )
+    if _may_pass(error, status, code):
+        return None
+    if isinstance(error, FileNotFoundError) or status in {404, 410}:
+        hint = "check the spelling, and that the credentials may list it"
+        return MissingFileError(f"object not found: {url}", path=url, hint=hint)
+    is_denied = isinstance(error, PermissionError) or status in {401, 403}
+    if is_denied or _NO_CREDENTIALS.fullmatch(name):
+        kind, reason = errno.EACCES, f"access denied ({reason})" if is_denied else reason
+        hint = f"log in with the store's own tools; see fsspec's documentation of {scheme_of(url)}://"
+        if scheme_of(url) in _S3:
+            hint = (
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), and AWS_ENDPOINT_URL for "
+                "a store other than Amazon's; for a public bucket set FSSPEC_S3_ANON=true"
+            )
+    return StorageError(action, url, OSError(kind, reason), hint=hint)
 
 
-def _denied(action: str, url: str, reason: str) -> StorageError:
-    scheme = url.partition("://")[0]
-    hint = f"log in with the store's own tools; see fsspec's documentation of {scheme}://"
-    if scheme in {"s3", "s3a"}:
-        hint = (
-            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), and AWS_ENDPOINT_URL for "
-            "a store other than Amazon's; for a public bucket set FSSPEC_S3_ANON=true"
-        )
-    return StorageError(action, url, OSError(errno.EACCES, reason), hint=hint)
-
-
-def _may_pass(error: Exception, status: int | None) -> bool:
-    if status is not None:
-        return status >= 500 or status in _PASSING_STATUSES
-    if isinstance(error, ShortAnswerError | TimeoutError | ConnectionError | EOFError):
+def _may_pass(error: Exception, status: int | None, code: str) -> bool:
+    if code in _PASSING_CODES:
         return True
+    if status is not None:
+        return status >= 500 or status in {408, 425, 429}
     if isinstance(error, OSError):
-        return error.errno not in _LASTING_ERRNOS
-    if isinstance(error, ValueError) or type(error).__name__ == "ParamValidationError":
-        return False
-    return type(error).__module__.partition(".")[0] in _NETWORK_PACKAGES
+        return (
+            not isinstance(error, FileNotFoundError | PermissionError) and error.errno not in _LASTING_ERRNOS
+        )
+    if isinstance(error, ShortAnswerError | EOFError):
+        return True
+    is_invalid = isinstance(error, ValueError) or type(error).__name__ == "ParamValidationError"
+    is_network = _NETWORK.fullmatch(type(error).__module__.partition(".")[0]) is not None
+    return is_network and not is_invalid and not _NO_CREDENTIALS.fullmatch(type(error).__name__)
 
 
-def _answer(error: Exception) -> tuple[int | None, str]:
+def answer_of(error: Exception) -> tuple[int | None, str]:
+    """Return the HTTP status and the S3 code of the answer behind an error."""
     for cause in chain_of(error):
         response = getattr(cause, "response", None)
         if isinstance(response, dict) and "Error" in response:
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             return status, str(response["Error"].get("Code", ""))
     # Only of the error itself: its cause may have a number with another meaning.
-    response = getattr(error, "response", None)
-    found = [getattr(error, name, None) for name in ("status", "status_code", "code")]
-    found.append(getattr(response, "status_code", None))
-    return next((code for code in found if type(code) is int and 400 <= code < 600), None), ""
+    answers = (error, getattr(error, "response", None))
+    numbers = [getattr(each, name, None) for each in answers for name in ("status", "status_code", "code")]
+    return next((number for number in numbers if type(number) is int and 400 <= number < 600), None), ""
 
 
 def _text(error: BaseException) -> str:
     words = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(str(words).split())[:_DETAIL_CHARACTERS]
+    return " ".join(str(words).split())[:300]

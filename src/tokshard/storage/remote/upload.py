@@ -15,7 +15,7 @@ from typing import Any
 from tokshard.core.background import in_order
 from tokshard.errors import MissingFileError, StorageError
 from tokshard.storage.reading import open_descriptor, open_file, read_at
-from tokshard.storage.remote.client import is_s3, locate, retried
+from tokshard.storage.remote.client import locate, retried
 
 PART_BYTES = 16 << 20
 _MOST_PARTS = 10_000
@@ -62,8 +62,8 @@ def upload_file(
         StorageError: The store refuses or does not respond, or the file cannot be read.
     """
     size = os.path.getsize(local_path)
-    place = locate(url)
-    if not is_s3(place.store):
+    store, _ = locate(url)
+    if not hasattr(store, "call_s3"):
         retried("write", url, lambda: _put_file(local_path, url))
         sent(size)
     elif size < 2 * PART_BYTES:
@@ -165,12 +165,12 @@ class _Multipart:
 
 
 def _put_file(local_path: str, url: str) -> None:
-    place = locate(url)
-    place.store.put_file(local_path, place.path)
+    store, path = locate(url)
+    store.put_file(local_path, path)
 
 
 def _ask_s3(url: str, method: str, **arguments: Any) -> dict[str, Any]:
-    place = locate(url)
-    bucket, key, _ = place.store.split_path(place.path)
-    answer: dict[str, Any] = place.store.call_s3(method, Bucket=bucket, Key=key, **arguments)
+    store, path = locate(url)
+    bucket, key, _ = store.split_path(path)
+    answer: dict[str, Any] = store.call_s3(method, Bucket=bucket, Key=key, **arguments)
     return answer

@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from tokshard.errors import InputError, TokshardError
 from tokshard.storage.paths import is_remote
-from tokshard.storage.readahead import ReadAhead
 from tokshard.storage.reading import open_descriptor, read_at
-from tokshard.storage.remote.objects import RemoteFile
+from tokshard.storage.remote.objects import BLOCK_BYTES, RemoteFile
 from tokshard.text.corpus.units import LineUnit
 
 
@@ -31,8 +30,8 @@ class Ranges(Protocol):
 
 
 @contextmanager
-def open_ranges(path: str, begin: int, end: int) -> Iterator[Ranges]:
-    """Open an input to read the range from ``begin`` to about ``end``, or further.
+def open_ranges(path: str, end: int) -> Iterator[Ranges]:
+    """Open an input to read it up to about ``end``, or further.
 
     Raises:
         OSError: A local file cannot be read.
@@ -40,11 +39,7 @@ def open_ranges(path: str, begin: int, end: int) -> Iterator[Ranges]:
         StorageError: A store does not answer.
     """
     if is_remote(path):
-        remote = _RemoteRanges(path, begin, end)
-        try:
-            yield remote
-        finally:
-            remote.close()
+        yield _RemoteRanges(path, end)
         return
     descriptor = open_descriptor(path)
     try:
@@ -63,12 +58,20 @@ class _LocalRanges:
 
 
 class _RemoteRanges:
-    def __init__(self, url: str, begin: int, end: int) -> None:
-        file = RemoteFile(url)
-        self.size_bytes = file.size_bytes
-        self._blocks = ReadAhead(file.read, file.size_bytes, start=begin, stop=end)
-        self.read = self._blocks.read
-        self.close = self._blocks.close
+    """Larger ranges than the ones asked for: consecutive ones need fewer requests."""
+
+    def __init__(self, url: str, end: int) -> None:
+        self._file = RemoteFile(url)
+        self.size_bytes = self._file.size_bytes
+        self._expected_end = end + _OVERHANG_BYTES
+        self._begin, self._window = 0, b""
+
+    def read(self, offset: int, count: int) -> bytes:
+        skipped = offset - self._begin
+        if skipped < 0 or skipped + count > len(self._window):
+            size = max(count, min(BLOCK_BYTES, self._expected_end - offset))
+            self._begin, self._window, skipped = offset, self._file.read(offset, size), 0
+        return self._window[skipped : skipped + count]
 
 
 # Bytes that the first read requests beyond the unit's end, where its last line usually ends.
@@ -116,7 +119,7 @@ def line_batches(unit: LineUnit, batch_bytes: int, max_line_bytes: int) -> Itera
         InputError: The file cannot be read or ends before the end of the unit.
     """
     try:
-        with open_ranges(unit.path, max(0, unit.begin - 1), unit.end) as ranges:
+        with open_ranges(unit.path, unit.end) as ranges:
             reader = _LineUnitReader(ranges, unit)
             reader.check_size()
             yield from reader.batches(batch_bytes, max_line_bytes)

@@ -12,6 +12,7 @@ from tokshard.core.formatting import visible
 from tokshard.dataset.products import MERGES_NAME, TOKENIZER_FILES, VOCABULARY_NAME
 from tokshard.errors import InputError, MissingExtraError, MissingFileError, StorageError, TokenizerError
 from tokshard.storage import fs, paths, syscalls
+from tokshard.storage.files import AtomicFile
 from tokshard.storage.paths import is_remote
 from tokshard.storage.remote import hub, objects
 from tokshard.text.tokenizer.files import ACCEPTED_FILES, MAX_DEFINITION_BYTES, read_file
@@ -147,7 +148,8 @@ def _copy(url: str) -> str:
     path = os.path.join(directory, os.path.basename(url))
     if not fs.exists(path):
         syscalls.make_directory(directory)
-        objects.download(url, path, known=status)
+        with AtomicFile(path) as copy:
+            copy.write(objects.read_whole(url, status))
     return path
 
 
