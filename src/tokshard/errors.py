@@ -80,6 +80,20 @@ class TokshardError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let worker processes send errors: with their attributes, whatever they were made from."""
+        attributes = {**vars(self), "args": self.args}
+        if isinstance(self, OSError):  # not among its variables
+            attributes |= {"errno": self.errno, "filename": self.filename}
+        return _restored, (type(self), attributes)
+
+
+def _restored(kind: type[TokshardError], attributes: dict[str, Any]) -> TokshardError:
+    error = kind.__new__(kind)
+    for name, value in attributes.items():
+        setattr(error, name, value)
+    return error
+
 
 class UnfinishedError(TokshardError):
     """A run shared by many tasks cannot be assembled yet because units are missing.

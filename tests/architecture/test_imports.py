@@ -319,6 +319,8 @@ def test_only_storage_changes_files():
 
     found = found_in_modules(writing)
     assert "os.replace" in found.pop("storage/syscalls.py")
+    # Between a job and the worker processes that it started.
+    assert found.pop("text/tokenize/workers/channel.py") == {"pickle", "pickle.loads"}
     # It registers how torch's workers send a micro-batch: through anonymous memory.
     assert found.pop("loader/shared_batches.py") == {"multiprocessing"}
     assert found == {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import subprocess
 import sys
 
@@ -16,8 +17,8 @@ import pytest
 
 from faults.every_command import COMMANDS, VARIABLE, make_inputs
 from support.command_line import tokshard
-from tokshard.core.worker_errors import error_from_json, error_to_json
 from tokshard.errors import InputError, StorageError, WorkerError, known_error, reason_of
+from tokshard.text.tokenize.workers.channel import sendable
 
 LIMITS = range(4, 41) if os.environ.get("TOKSHARD_CAMPAIGN_STEP") == "1" else [5, 9]
 LIBRARIES = {"in/table.parquet", "pooled"}  # they take seconds to start
@@ -105,7 +106,7 @@ def test_the_cause_of_another_error_is_named():
     assert "ulimit -n 4096" in known.hint
     library = ImportError("libfast.so: cannot open shared object file: Too many open files", path="fast.so")
     assert str(known_error(library)) == f"cannot open fast.so: Too many open files (ulimit -n is {limit})"
-    again = error_from_json(error_to_json(caught.value))
+    again = pickle.loads(pickle.dumps(sendable(caught.value)))
     assert (type(again), str(again), again.hint) == (StorageError, str(known), known.hint)
 
 
@@ -114,7 +115,7 @@ def test_the_limit_of_processes_is_named():
     known = known_error(RuntimeError("can't start new thread"))
     assert (type(known), known.exit_code) == (WorkerError, 8)
     assert f"cannot start a thread (ulimit -u is {limit})" in str(known)
-    again = error_from_json(error_to_json(RuntimeError("can't start new thread")))
+    again = pickle.loads(pickle.dumps(sendable(RuntimeError("can't start new thread"))))
     assert (type(again), str(again)) == (WorkerError, str(known))
     refused = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     assert reason_of(refused) == f"Resource temporarily unavailable (ulimit -u is {limit})"

@@ -255,7 +255,7 @@ def children() -> set[int]:
 
 def first_pid(executor: ProcessPool) -> int:
     """The process of a worker that has begun, which is not always the first that was ordered."""
-    return next(worker.pid for worker in executor._workers if worker.pid)
+    return next(worker.pid for worker in executor.start().workers if worker.pid)
 
 
 def test_a_stopped_worker_is_taken_for_dead(directory):
@@ -432,6 +432,8 @@ MISBEHAVIOURS = {
     "raise": (70, "ZeroDivisionError: a bug in the worker"),
     "abort": (8, "was killed by SIGABRT at unit 5 of corpus.jsonl"),
     "exit": (8, "ended with status 3 at unit 5 of corpus.jsonl"),
+    "cut": (8, "ended with status 3 at unit 5 of corpus.jsonl"),
+    "garble": (8, "sent an unreadable message at unit 5 of corpus.jsonl"),
 }
 
 

@@ -1,12 +1,14 @@
 """Lets worker processes misbehave, and tells what they do; Python imports it if its folder is on PYTHONPATH.
 
 TOKSHARD_SHIM says what happens before the unit of index TOKSHARD_SHIM_UNIT (of each unit, if that is
-unset): raise, abort, exit, sleep, hold (until the process is ended), late (it waits until six are begun), or
-nothing. TOKSHARD_SHIM_LOG is a file that gets a line for each part that is begun: its name, and the process.
-TOKSHARD_SHIM_MAIN is set where the main process shall misbehave, which encodes small inputs itself.
+unset): raise, abort, exit, garble or cut (it sends what is no message, or half of one), sleep, hold (until
+the process is ended), late (it waits until six are begun), or nothing. TOKSHARD_SHIM_LOG is a file that gets
+a line for each part that is begun: its name, and the process. TOKSHARD_SHIM_MAIN is set where the main
+process shall misbehave, which encodes small inputs itself.
 """
 
 import errno
+import gc
 import os
 import random
 import signal
@@ -21,6 +23,12 @@ def _misbehave():
         os.abort()
     if os.environ.get("TOKSHARD_SHIM") == "exit":
         os._exit(3)
+    if os.environ.get("TOKSHARD_SHIM") == "garble":
+        _connection().sendall(b"\0\0\0\4junk")
+        time.sleep(3600)
+    if os.environ.get("TOKSHARD_SHIM") == "cut":
+        _connection().sendall(b"\0\0\0\4ju")
+        os._exit(3)
     if os.environ.get("TOKSHARD_SHIM") == "sleep":
         time.sleep(random.uniform(0, 0.05))
     if os.environ.get("TOKSHARD_SHIM") == "hold":
@@ -28,6 +36,15 @@ def _misbehave():
     if os.environ.get("TOKSHARD_SHIM") == "late":
         while _begun() < 6:
             time.sleep(0.001)
+
+
+def _connection():
+    """Return the socket of this worker to the job."""
+    from tokshard.text.tokenize.workers.channel import Channel
+
+    channels = [found for found in gc.get_objects() if isinstance(found, Channel)]
+    (mine,) = (channel.connection for channel in channels if channel.connection.fileno() >= 0)
+    return mine
 
 
 def _begun():

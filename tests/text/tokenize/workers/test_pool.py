@@ -1,14 +1,14 @@
 import hashlib
-import json
 import os
-import queue
+import pickle
 import socket
 import subprocess
 import tarfile
 import threading
 import time
 from contextlib import closing
-from itertools import count
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from support.tokenize_runs import TOKENIZER, job_of, write_jsonl
 from support.unit_feeds import PATIENCE_SECONDS, Fed
 from tokshard import errors
-from tokshard.core.worker_errors import WorkerCrashError, error_from_json, error_to_json
+from tokshard.core.worker_errors import WorkerCrashError
 from tokshard.text.corpus.units import LineUnit
-from tokshard.text.tokenize.encoder import BatchProgress, EncodingSpec, Outcome, Task
+from tokshard.text.tokenize.encoder import BatchProgress, Outcome, Task
+from tokshard.text.tokenize.workers.channel import Channel, UnreadableMessageError, sendable
 from tokshard.text.tokenize.workers.executor import InlineExecutor
-from tokshard.text.tokenize.workers.pool import ForkServer, ProcessPool, Worker, to_line
+from tokshard.text.tokenize.workers.pool import Processes, ProcessPool
 
 EXECUTORS = {"inline": InlineExecutor, "one": lambda: ProcessPool(1), "three": lambda: ProcessPool(3)}
 
@@ -105,7 +106,7 @@ def test_workers_have_the_memory_of_one_process_and_no_thread_is_there_when_they
                 time.sleep(0.01)
             group = os.getpgid(forkserver.pid)
             assert group == forkserver.pid != os.getpgrp()
-            assert {os.getpgid(worker.pid) for worker in executor._workers if worker.pid} == {group}
+            assert {os.getpgid(worker.pid) for worker in forkserver.workers if worker.pid} == {group}
 
     executor = ProcessPool(2)
     notes = Looking()
@@ -149,12 +150,32 @@ def test_an_executor_may_be_used_again(work):
     assert len(work.run(executor, unit_bytes=2000)) == 3
 
 
-def test_no_more_workers_are_started_than_there_are_units(work, monkeypatch):
-    started = count()
-    original = ForkServer.fork
-    monkeypatch.setattr(ForkServer, "fork", lambda forkserver: (next(started), original(forkserver))[1])
+def test_no_more_workers_are_forked_than_there_are_units(work, monkeypatch):
+    used = set()
+    give = Processes.give
+
+    def noted(processes, worker, task):
+        used.add(worker)
+        give(processes, worker, task)
+
+    monkeypatch.setattr(Processes, "give", noted)
     assert len(work.run(ProcessPool(5), unit_bytes=1 << 20)) == 3
-    assert next(started) <= 3
+    assert len(used) <= 3
+
+
+def test_a_worker_has_a_second_unit_only_while_there_is_one_more_for_each(work, monkeypatch):
+    given: list[tuple[int, int]] = []
+    give = Processes.give
+
+    def noted(processes, worker, task):
+        give(processes, worker, task)
+        given.append((len(worker.tasks), min(len(each.tasks) for each in processes.workers)))
+
+    monkeypatch.setattr(Processes, "give", noted)
+    assert len(work.run(ProcessPool(2), unit_bytes=500)) > 5
+    assert {mine for mine, _ in given} == {1, 2}
+    assert all(least >= 1 for mine, least in given if mine == 2), "another one had none"
+    assert all(mine == 1 for mine, _ in given[-2:])
 
 
 @pytest.mark.parametrize("name", EXECUTORS)
@@ -163,7 +184,7 @@ def test_an_exception_of_the_consumer_ends_the_run(work, name):
     threads = set(threading.enumerate())
     with pytest.raises(KeyError, match="enough"):
         work.run(executor, Notes(2), unit_bytes=500)
-    assert not getattr(executor, "_workers", [])
+    assert getattr(executor, "_processes", None) is None
     for thread in set(threading.enumerate()) - threads:
         thread.join(PATIENCE_SECONDS)
     assert set(threading.enumerate()) <= threads  # those of earlier tests may end meanwhile
@@ -176,7 +197,7 @@ def test_an_input_that_cannot_be_read_ends_the_run(work, name):
     executor = EXECUTORS[name]()
     with pytest.raises(errors.InputError, match=r"b\.jsonl\.gz: it contains a tar archive"):
         work.run(executor, unit_bytes=500)
-    assert not getattr(executor, "_workers", [])
+    assert getattr(executor, "_processes", None) is None
 
 
 @pytest.mark.parametrize("name", EXECUTORS)
@@ -184,9 +205,8 @@ def test_a_tokenizer_changed_meanwhile_ends_the_run(work, name):
     with Path(TOKENIZER).open("rb") as file:
         other = work.folder / "tokenizer.json"
         other.write_bytes(file.read().replace(b"word", b"drow", 1) + b" ")
-    spec = EncodingSpec.from_json({**work.spec.to_json(), "tokenizer": str(other)})
     with pytest.raises(errors.TokenizerError, match="was changed during the run"):
-        work.run(EXECUTORS[name](), spec=spec)
+        work.run(EXECUTORS[name](), spec=replace(work.spec, tokenizer=str(other)))
 
 
 @pytest.mark.parametrize("name", EXECUTORS)
@@ -201,37 +221,9 @@ def test_a_disk_that_refuses_ends_the_run(work, name):
         work.run(EXECUTORS[name](), Blocking(), unit_bytes=500)
 
 
-TEXT = st.text(max_size=20)
-ERRORS = st.one_of(
-    *(
-        st.builds(kind, TEXT, hint=st.none() | TEXT)
-        for kind in (
-            errors.UsageError,
-            errors.InputError,
-            errors.TokenizerError,
-            errors.IntegrityError,
-            errors.EncoderMismatchError,
-        )
-    ),
-    st.builds(
-        lambda action, path, number: errors.StorageError(action, path, OSError(number, os.strerror(number))),
-        TEXT,
-        TEXT,
-        st.integers(1, 100),
-    ),
-)
-
-
-@given(error=ERRORS)
-def test_errors_survive_the_way_to_the_job(error):
-    arrived = error_from_json(json.loads(to_line(error_to_json(error))))
-    assert type(arrived) is type(error)
-    assert (arrived.message, arrived.hint, arrived.exit_code) == (error.message, error.hint, error.exit_code)
-
-
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), MemoryError(), SystemExit(3)])
 def test_what_is_no_error_on_purpose_arrives_as_a_crash_with_its_traceback(error):
-    arrived = error_from_json(error_to_json(error))
+    arrived = pickle.loads(pickle.dumps(sendable(error)))
     assert type(arrived) is WorkerCrashError
     assert type(error).__name__ in str(arrived)
 
@@ -245,52 +237,53 @@ def test_tasks_survive_the_way_to_the_worker(elided, name, numbers):
     file, index, begin, end, below = numbers
     unit = LineUnit(file, index, True, name, begin, end, elided=tuple(elided), stream_error=name)
     task = Task(unit, name, below)
-    line = to_line(task.to_json())
-    assert line.count(b"\n") == 1
-    assert Task.from_json(json.loads(line)) == task
+    one, other = map(Channel, socket.socketpair())
+    with one.connection, other.connection:
+        one.send(task)
+        assert next(other.receive()) == task
 
 
-def worker_of(program: str) -> tuple[Worker, queue.Queue, subprocess.Popen]:
-    """A worker that is a shell script whose stdin and stdout are the connection."""
+def received(*pieces: bytes) -> list:
+    """Receive what arrives in these pieces; last comes the error at the end."""
     ours, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(["sh", "-c", program], stdin=theirs.fileno(), stdout=theirs.fileno())
-    worker = Worker(0, ours)
-    events: queue.Queue = queue.Queue()
-    worker.listen_to(events)
-    return worker, events, process
+    channel, found = Channel(ours), []
+    with ours:
+        for piece in pieces:
+            theirs.sendall(piece)
+            found += channel.receive()
+        theirs.close()
+        with pytest.raises(EOFError):
+            found += channel.receive()
+    return found
 
 
-def test_a_worker_that_dies_in_the_middle_of_a_word_is_dead_when_its_end_is_known():
-    worker, events, process = worker_of("""printf '{"alive": true}\\n{"outcome": {"key'; kill -9 $$""")
-    assert events.get(timeout=PATIENCE_SECONDS) == (worker, {"alive": True})
-    status = process.wait(PATIENCE_SECONDS)
-    assert events.empty()
-    worker.note_end(process.pid, status)
-    assert events.get(timeout=PATIENCE_SECONDS) == (worker, None)
-    worker.close()
-    assert f"worker process {process.pid} was killed by SIGKILL" in worker.death().message
-
-
-def test_a_worker_is_closed_in_order_if_a_signal_came_before_its_thread_started(monkeypatch):
-    def interrupted(_):
-        raise KeyboardInterrupt
-
+def as_sent(message) -> bytes:
     ours, theirs = socket.socketpair()
-    worker = Worker(0, ours)
-    with theirs, monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            worker.listen_to(queue.Queue())
-    worker.close()
-    assert ours.fileno() == -1
+    with ours, theirs:
+        Channel(ours).send(message)
+        return theirs.recv(1 << 16)
 
 
-def test_a_worker_that_does_not_listen_any_more_is_no_error_of_its_own():
-    worker, events, process = worker_of("exec 0<&- 1>&-; exit 3")
-    worker.note_end(process.pid, process.wait(PATIENCE_SECONDS))
-    assert events.get(timeout=PATIENCE_SECONDS) == (worker, None)
-    worker.send({"x": "x" * 1_000_000})
-    worker.send({})
-    worker.close()
-    assert "ended with status 3 while it waited for work" in worker.death().message
+@given(messages=st.lists(st.text(max_size=9), max_size=4), cuts=st.lists(st.integers(0, 100), max_size=4))
+def test_messages_arrive_whole_and_in_order_however_they_are_cut(messages, cuts):
+    content = b"".join(map(as_sent, messages))
+    places = sorted({0, *(cut for cut in cuts if cut < len(content)), len(content)})
+    pieces = [content[begin:end] for begin, end in pairwise(places)]
+    assert received(*pieces) == messages
+
+
+def test_what_is_cut_off_at_the_end_is_no_message():
+    assert received(as_sent("first") + as_sent("second")[:-1]) == ["first"]
+
+
+@pytest.mark.parametrize("content", [b"\0\0\0\4junk", b"\xff" * 9, as_sent("x")[:4] + b"\x80" * 99])
+def test_what_is_no_message_is_refused(content):
+    with pytest.raises(UnreadableMessageError):
+        received(as_sent("first") + content)
+
+
+def test_a_forkserver_that_does_not_start_is_named(work, monkeypatch):
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: start(["sh", "-c", "exit 3"], **options))
+    with pytest.raises(errors.WorkerError, match=r"parent process \d+ of the workers ended with status 3"):
+        work.run(ProcessPool(2), unit_bytes=500)

@@ -2,9 +2,8 @@
 
 The workers are forked, as they are needed, from one process that has loaded what they need: the
 *forkserver* (:mod:`tokshard.text.tokenize.workers.forkserver`), which is started by a command of its own,
-not by fork or by importing the main module again, so any program may use the pool. All messages are JSON
-objects with plain values. docs/explanation/worker-pool.md compares it
-with the pools of the standard library.
+not by fork or by importing the main module again, so any program may use the pool.
+docs/explanation/worker-pool.md compares it with the pools of the standard library.
 
 This module imports nothing that takes time: the forkserver loads libraries while this process does.
 """
@@ -12,19 +11,19 @@ This module imports nothing that takes time: the forkserver loads libraries whil
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import queue
+import select
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from typing import TYPE_CHECKING, Any, Self
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from tokshard.core.worker_errors import error_from_json
 from tokshard.errors import WorkerError, reason_of
+from tokshard.text.tokenize.workers.channel import Channel, Ended, UnreadableMessageError
 
 if TYPE_CHECKING:
     from tokshard.text.tokenize.encoder import BatchProgress, EncodingSpec, Outcome, Task
@@ -32,22 +31,17 @@ if TYPE_CHECKING:
     from tokshard.text.tokenize.workers.executor import Events
     from tokshard.text.tokenize.workers.feed import Feed
 
-Message = dict[str, Any]
-MESSAGE_BYTES = 1 << 20
 SILENCE_SECONDS = 60.0
+# A worker has its next unit at hand, whatever the job is doing when it has finished one.
+_UNITS_OF_A_WORKER = 2
 _LISTEN_SECONDS = 1.0
+_LOOK_SECONDS = 0.02
 # An orderly end takes milliseconds. A process that has not ended by then is stopped or stuck.
 _END_SECONDS = 1.0
-_RESUME = "run the same command again to resume; finished units are kept"
 
 
-def to_line(message: Message) -> bytes:
-    """Return a message as one line."""
-    return (json.dumps(message, separators=(",", ":")) + "\n").encode("ascii")
-
-
-class ProcessPool:
-    """An executor with worker processes on this machine; use as a context manager to end them.
+class ProcessPool(contextlib.AbstractContextManager["ProcessPool"]):
+    """An executor with worker processes on this machine, which end with the context.
 
     Args:
         workers: Most processes to fork; None for one for each core.
@@ -59,28 +53,19 @@ class ProcessPool:
     def __init__(self, workers: int | None = None, *, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._limit = workers or len(os.sched_getaffinity(0))
         self._silence_seconds = silence_seconds
-        self._events: _Events = queue.Queue()
-        self._forkserver: ForkServer | None = None
-        self._workers: list[Worker] = []
-        self._looked = 0.0
-        self._listened_seconds = 0.0
+        self._processes: Processes | None = None
 
-    def start(self) -> ForkServer:
+    def start(self) -> Processes:
         """Start the forkserver if there is none."""
-        if self._forkserver is None:
-            self._events = queue.Queue()  # the last messages of an earlier run's workers are of no interest
-            self._forkserver = ForkServer(self._events)
-        return self._forkserver
+        if self._processes is None:
+            self._processes = Processes(self._limit)
+        return self._processes
 
     def end(self) -> None:
         """End the forkserver and all workers, if there are any."""
-        forkserver, self._forkserver = self._forkserver, None
-        if forkserver is not None:
-            forkserver.end()
-        self._workers.clear()
-
-    def __enter__(self) -> Self:
-        return self
+        processes, self._processes = self._processes, None
+        if processes is not None:
+            processes.end()
 
     def __exit__(self, *arguments: object) -> None:
         self.end()
@@ -89,249 +74,212 @@ class ProcessPool:
         """See :class:`~tokshard.text.tokenize.workers.executor.Executor`."""
         from tokshard.text.tokenize.encoder import Outcome
 
-        forkserver = self.start()
-        events = self._events
-        feed.wake = lambda: events.put((None, None))
-        self._looked = time.monotonic()
+        processes = self.start()
+        ahead: deque[Task] = deque()
         try:
-            forkserver.prepare(spec, parts_directory)
+            processes.prepare(spec, parts_directory)
             while True:
-                self._hand_out(feed, forkserver)
-                if feed.exhausted and not any(worker.task for worker in self._workers):
+                _hand_out(feed, ahead, processes)
+                idle = [worker for worker in processes.workers if not worker.tasks]
+                if feed.exhausted and not ahead and len(idle) == len(processes.workers):
                     return
-                event = self._next_event()
-                if isinstance(event, Outcome) and event.refused is None:
-                    # Before the job assembles the part, which may take long.
-                    self._hand_out(feed, forkserver)
-                if event is not None:
+                # Nobody tells when a thread has decompressed another unit.
+                seconds = _LOOK_SECONDS if idle and not feed.exhausted else _LISTEN_SECONDS
+                for event in processes.listen(seconds):
+                    if isinstance(event, Outcome) and event.refused is None:
+                        # Before the job appends the part, which may take long.
+                        _hand_out(feed, ahead, processes)
                     yield event
+                processes.check_silence(self._silence_seconds)
         finally:
             self.end()
 
-    def _hand_out(self, feed: Feed, forkserver: ForkServer) -> None:
-        while True:
-            worker = next((worker for worker in self._workers if worker.task is None), None)
-            if worker is None and len(self._workers) >= self._limit:
-                return
-            if (task := feed.take()) is None:
-                return
-            if worker is None:
-                worker = forkserver.fork()
-                self._workers.append(worker)
-            worker.heard = self._listened_seconds
-            worker.give(task)
 
-    def _next_event(self) -> BatchProgress | Outcome | None:
-        # None if a second has passed, or there may be something else to do.
-        try:
-            source, message = self._events.get(timeout=_LISTEN_SECONDS)
-        except queue.Empty:
-            source, message = None, None
-        now = time.monotonic()
-        self._listened_seconds += min(now - self._looked, _LISTEN_SECONDS)
-        self._looked = now
-        event = None
-        if source is not None:
-            if message is None:
-                raise source.death()
-            if "error" in message:
-                raise error_from_json(message["error"])
-            if isinstance(source, Worker):
-                source.heard = self._listened_seconds
-                event = source.take_in(message)
-            elif "refused" in message:
-                raise _cannot_start(message["refused"])
-            else:  # the forkserver is alive, and workers that it has not forked yet are not silent
-                for worker in self._workers:
-                    if worker.pid is None:
-                        worker.heard = self._listened_seconds
-        self._check_silence()
-        return event
-
-    def _check_silence(self) -> None:
-        for worker in self._workers:
-            if worker.task and self._listened_seconds - worker.heard > self._silence_seconds:
-                raise worker.silence(self._silence_seconds)
+def _hand_out(feed: Feed, ahead: deque[Task], processes: Processes) -> None:
+    # A unit waits behind another only while there is one more for each worker: at the end of the run no
+    # worker has two units while another has none.
+    workers = processes.workers
+    while True:
+        while len(ahead) <= len(workers) and (task := feed.take()) is not None:
+            ahead.append(task)
+        worker = min(workers, key=lambda worker: len(worker.tasks))
+        most = _UNITS_OF_A_WORKER if len(ahead) > len(workers) else 1
+        if not ahead or len(worker.tasks) >= most:
+            return
+        processes.give(worker, ahead.popleft())
 
 
 class Worker:
-    """A worker process as the parent process sees it.
+    """A worker process as the job sees it, or the forkserver, which gets no tasks.
 
     Attributes:
         pid: Its process id, as soon as it is known.
-        task: What it encodes; None while it waits for work.
+        tasks: The one that it encodes, and the next.
         heard: When it last sent something, in seconds of listening.
+        is_gone: Whether its connection has ended.
     """
 
-    def __init__(self, number: int, connection: socket.socket) -> None:
-        self.number = number
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.channel = Channel(connection)
         self.pid: int | None = None
-        self.task: Task | None = None
+        self.tasks: deque[Task] = deque()
         self.heard = 0.0
-        self._connection = connection
-        self._status: int | None = None
-        self._ended = threading.Event()
-        self._listener: threading.Thread | None = None
+        self.is_gone = False
 
-    def give(self, task: Task) -> None:
-        """Send a task."""
-        self.task = task
-        self.send(task.to_json())
-
-    def take_in(self, message: Message) -> BatchProgress | Outcome | None:
-        """Record what it has sent; return that if it is for the job."""
-        from tokshard.text.tokenize.encoder import BatchProgress, Outcome
-
-        if "outcome" in message:
-            self.task = None
-            return Outcome.from_json(message["outcome"])
-        self.pid = message.get("pid", self.pid)
-        return BatchProgress(*message["progress"]) if "progress" in message else None
-
-    def send(self, message: Message) -> None:
-        """Send a message; if the process is gone, the listening thread will notice."""
+    def send(self, message: object) -> None:
+        """Send a message; if the process is gone, those who listen to it notice that."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._connection.sendall(to_line(message))
+            self.channel.send(message)
 
-    def listen_to(self, events: _Events) -> None:
-        """Turn its messages into events, in a thread, until its connection ends."""
-        self._listener = threading.Thread(target=self._listen, args=(events,), daemon=True)
-        self._listener.start()
-
-    def _listen(self, events: _Events) -> None:
-        with contextlib.suppress(ConnectionResetError), self._connection.makefile("rb") as lines:
-            for line in lines:
-                if line.endswith(b"\n"):  # else it died while it wrote
-                    events.put((self, json.loads(line)))
-        self._ended.wait()
-        events.put((self, None))
-
-    def close(self) -> None:
-        """Wait for the listening thread, and close the connection. The process has been ended."""
-        if self._listener is not None and self._listener.is_alive():  # else a signal came before its start
-            self._listener.join()
-        self._connection.close()
-
-    def note_end(self, pid: int | None = None, status: int | None = None) -> None:
-        """Record that it has ended; called from the forkserver's thread."""
-        self.pid = pid or self.pid
-        self._status = status
-        self._ended.set()
-
-    def death(self) -> WorkerError:
-        """Return the error for a process that has ended by itself."""
-        how = "ended" if self._status is None else _how(self._status)
-        return WorkerError(f"worker process {self.pid} {how} {self._at_work()}", hint=_RESUME)
-
-    def silence(self, seconds: float) -> WorkerError:
-        """Return the error for a process that does not answer."""
+    def error(self, what: str) -> WorkerError:
+        """Return the error for a worker that something is wrong with."""
         who = "a worker process that was ordered" if self.pid is None else f"worker process {self.pid}"
-        return WorkerError(f"{who} has not answered for {seconds:g} s {self._at_work()}", hint=_RESUME)
+        at_work = "while it waited for work"
+        if self.tasks:
+            at_work = f"at unit {self.tasks[0].unit.index} of {self.tasks[0].name}"
+        return _error(f"{who} {what} {at_work}")
 
-    def _at_work(self) -> str:
-        task = self.task
-        return "while it waited for work" if task is None else f"at unit {task.unit.index} of {task.name}"
 
+class Processes:
+    """The forkserver and its workers, each with a connection to this process.
 
-class ForkServer:
-    """The process that loads what workers need, and forks them.
+    They are a process group of their own, so that Ctrl-C reaches only this process, which then ends them.
 
-    It and the workers are a process group of their own, so that Ctrl-C reaches only this process, which
-    then ends them.
+    Attributes:
+        pid: The process id of the forkserver, which is that of the group.
+        workers: As many as may be forked.
 
     Raises:
         WorkerError: The system allows no more processes or files.
     """
 
-    def __init__(self, events: _Events) -> None:
+    def __init__(self, workers: int) -> None:
+        pairs: list[tuple[socket.socket, socket.socket]] = []
         try:
-            self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "tokshard.text.tokenize.workers.forkserver"],
-                    stdin=theirs.fileno(),
-                    process_group=0,
-                    env=_environment(),
-                )
+            pairs.extend(socket.socketpair() for _ in range(1 + workers))
+            theirs = [end.fileno() for _, end in pairs]
+            self._process = subprocess.Popen(  # noqa: S603 - a program of ours
+                [sys.executable, "-P", "-m", "tokshard.text.tokenize.workers.forkserver", *map(str, theirs)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=theirs,
+                process_group=0,
+                env=_environment(),
+            )
         except OSError as error:
-            raise _cannot_start(reason_of(error)) from error
+            for ours, _ in pairs:
+                ours.close()
+            raise cannot_start(reason_of(error)) from error
+        finally:
+            for _, end in pairs:
+                end.close()
         self.pid = self._process.pid
-        self._events = events
-        self._workers: list[Worker] = []
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
+        self._forkserver, *self.workers = (Worker(ours) for ours, _ in pairs)
+        self._peers = {peer.connection.fileno(): peer for peer in (self._forkserver, *self.workers)}
+        self._poll = select.poll()
+        for descriptor in self._peers:
+            self._poll.register(descriptor, select.POLLIN)
+        self._listened_seconds = 0.0
 
     def expect(self, options: TokenizeOptions) -> None:
-        """Let it load what is likely to be needed: both encoders, for a ``tokenizer.json`` at hand."""
+        """Load what is likely to be needed: both encoders, for a ``tokenizer.json`` at hand."""
         if options.tokenizer_json is not None:
             settings = {**options.tokenizer_settings, "special_tokens": options.special_tokens}
-            self._send({"expect": options.tokenizer, "settings": settings})
+            self._forkserver.send(("expect", options.tokenizer, settings))
 
     def prepare(self, spec: EncodingSpec, parts_directory: str) -> None:
-        """Let it load what workers need for a specification."""
-        self._send({"spec": spec.to_json(), "parts_directory": parts_directory})
+        """Load what workers need for a specification."""
+        self._forkserver.send(("encode", spec, parts_directory))
 
-    def fork(self) -> Worker:
-        """Order a worker, which may be given a task at once."""
-        try:
-            ours, theirs = socket.socketpair()
-        except OSError as error:
-            raise _cannot_start(reason_of(error)) from error
-        worker = Worker(len(self._workers), ours)
-        self._workers.append(worker)
-        worker.listen_to(self._events)
-        with theirs:
-            self._send({"fork": worker.number}, theirs)
-        return worker
+    def give(self, worker: Worker, task: Task) -> None:
+        """Send a task; with its first one, a worker is forked."""
+        if not worker.tasks:
+            worker.heard = self._listened_seconds
+        worker.tasks.append(task)
+        worker.send(task)
+
+    def listen(self, seconds: float) -> Iterator[BatchProgress | Outcome]:
+        """Wait at most so long for messages, and yield what workers report.
+
+        Raises:
+            TokshardError: The error of a worker; WorkerError if one has ended or cannot be understood.
+        """
+        began = time.monotonic()
+        ready = self._poll.poll(1000 * seconds)
+        self._listened_seconds += min(time.monotonic() - began, seconds)
+        for descriptor, _ in ready:
+            yield from self._hear(self._peers[descriptor])
+
+    def check_silence(self, seconds: float) -> None:
+        """Raise WorkerError if a worker at work has sent nothing for so long."""
+        for worker in self.workers:
+            # While the forkserver is loading, it speaks for those that it has not forked yet.
+            heard = worker.heard if worker.pid else max(worker.heard, self._forkserver.heard)
+            if worker.tasks and self._listened_seconds - heard > seconds:
+                raise worker.error(f"has not answered for {seconds:g} s")
 
     def end(self) -> None:
-        """End it and its workers at once: whatever they are writing is temporary."""
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_WR)
-        if any(worker.pid for worker in self._workers):  # else it loads still, and does not listen
-            self._listener.join(_END_SECONDS)
+        """End all at once: whatever they are writing is temporary."""
+        connection = self._forkserver.connection
+        if any(worker.pid for worker in self.workers):  # else it loads still, and does not listen
+            connection.settimeout(_END_SECONDS)
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(1 << 16):
+                    pass
+        self._kill()
+        for peer in self._peers.values():
+            peer.connection.close()
+
+    def _kill(self) -> int:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):  # it was killed before it had made its group
                 os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait()
-        self._listener.join()
-        self._connection.close()
-        for worker in self._workers:
-            worker.note_end()  # in case the forkserver had no time to report it
-            worker.close()
+        return self._process.wait()
 
-    def death(self) -> WorkerError:
-        """Return the error for a process that has ended by itself."""
-        # It stays known to the system until it is waited for, so its group can be no other's meanwhile.
-        found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        status = 0
-        if found is not None:
-            status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
-        return WorkerError(f"the parent process {self.pid} of the workers {_how(status)}", hint=_RESUME)
+    def _hear(self, peer: Worker) -> Iterator[BatchProgress | Outcome]:
+        from tokshard.text.tokenize.encoder import Outcome
 
-    def _send(self, message: Message, *sockets: socket.socket) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self._connection, [to_line(message)], [end.fileno() for end in sockets])
-
-    def _listen(self) -> None:
-        with contextlib.suppress(ConnectionResetError):
-            while content := self._connection.recv(MESSAGE_BYTES):
-                message = json.loads(content)
-                if "ended" in message:
-                    self._workers[message["ended"]].note_end(message["pid"], message["status"])
+        error = self._forkserver_error if peer is self._forkserver else peer.error
+        try:
+            for message in peer.channel.receive():
+                peer.heard = self._listened_seconds
+                if isinstance(message, Exception):
+                    raise message
+                if isinstance(message, Ended):
+                    worker = self.workers[message.number]
+                    worker.pid = message.pid
+                    while not worker.is_gone:  # it may have said why
+                        yield from self._hear(worker)
+                    raise worker.error(_how(message.status))
+                if isinstance(message, int):
+                    peer.pid = message
                 else:
-                    self._events.put((self, message))
-        self._events.put((self, None))
+                    if isinstance(message, Outcome):
+                        peer.tasks.popleft()
+                    yield message
+        except UnreadableMessageError:
+            raise error("sent an unreadable message") from None
+        except EOFError:
+            peer.is_gone = True
+            self._poll.unregister(peer.connection)
+            if peer is self._forkserver:
+                raise error(_how(self._kill())) from None
+
+    def _forkserver_error(self, what: str) -> WorkerError:
+        return _error(f"the parent process {self.pid} of the workers {what}")
 
 
-_Events = queue.Queue[tuple[Worker | ForkServer | None, Message | None]]
-
-
-def _cannot_start(reason: str | None) -> WorkerError:
+def cannot_start(reason: str) -> WorkerError:
+    """Return the error for a system that allows no more processes or files."""
     return WorkerError(
         f"cannot start a worker process: {reason}",
         hint="raise the limit, or run the same command with fewer --workers to resume",
     )
+
+
+def _error(message: str) -> WorkerError:
+    return WorkerError(message, hint="run the same command again to resume; finished units are kept")
 
 
 def _how(status: int) -> str:
