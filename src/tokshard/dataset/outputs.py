@@ -16,6 +16,7 @@ from typing import Literal
 from tokshard.dataset.manifest import (
     MANIFEST_NAME,
     OPTIONAL_NAMES,
+    UNITS_NAME,
     Manifest,
     adopt_command,
     check_sizes,
@@ -183,9 +184,8 @@ class Outputs:
                 files[f"{k}.{name}"] = self._final_name(prefix, name)
             markers[f"{k}.{MANIFEST_NAME}"] = self._final_name(prefix, MANIFEST_NAME)
             # Without a dataset, files in its sidecar directory are leftovers.
-            removes.append(self._final_name(prefix, MANIFEST_NAME))
-            removes += (self._final_name(prefix, name) for name in OPTIONAL_NAMES)
-            removes.append(self._final_name(prefix, "units.jsonl"))
+            sidecars = (MANIFEST_NAME, UNITS_NAME, *OPTIONAL_NAMES)
+            removes += (self._final_name(prefix, name) for name in sidecars)
             if self.force:
                 removes.append(self._final_name(prefix, "idx"))
         publish(self._directory, self.work, files, last=markers, removes=removes, replaces=self.force)

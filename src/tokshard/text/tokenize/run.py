@@ -177,9 +177,12 @@ def _dry_run(options: TokenizeOptions, started: float) -> TokenizeReport:
 
 
 def _state(job: TokenizeJob) -> OutputState:
-    run, state = job.run(), job.destinations.state()
-    if state == "up-to-date" or not job.options.resume or run.is_continued(run.earlier_job()):
-        return state if state == "up-to-date" or not job.options.resume else "resume"
+    state = job.destinations.state()
+    if state == "up-to-date":
+        return state
+    run = job.run()
+    if job.options.resume and run.is_continued(run.earlier_job()):
+        return "resume"
     is_staged = job.delivery is not None and job.outputs.finished() is not None
     return "resume" if is_staged else state
 
