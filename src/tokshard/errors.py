@@ -330,7 +330,7 @@ class WorkerError(TokshardError):
 
 
 class Cancelled(TokshardError):  # noqa: N818 - nothing went wrong
-    """The run was interrupted; finished work is kept.
+    """The run was interrupted.
 
     Args:
         signal_number: The signal that was received: 2 (SIGINT, Ctrl-C) or 15 (SIGTERM).
@@ -413,7 +413,7 @@ def _storage_hint(cause: OSError, path: str) -> str | None:
     hints = {
         errno.EMFILE: "raise the limit of open files (ulimit -n 4096) and run the same command again",
         errno.ENFILE: "raise the limit of all open files (sysctl fs.file-max) and run the same command again",
-        errno.ENOSPC: "free some space and run the same command again: finished work is kept",
+        errno.ENOSPC: "free some space and run the same command again",
         errno.EDQUOT: "free some space (the quota is exhausted) and run the same command again",
         errno.EFBIG: "raise the file size limit (ulimit -f) and run the same command again",
         errno.EACCES: f"check the permissions of {path} and of its directory",

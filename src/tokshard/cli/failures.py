@@ -58,8 +58,12 @@ def as_ours(error: BaseException) -> TokshardError | None:
     """Return an error as a :class:`TokshardError`; None for a closed pipe and for a bug."""
     if isinstance(error, KeyboardInterrupt):
         number = error.number if isinstance(error, _Stopped) else signal.SIGINT
-        hint = f"resume with: {shlex.join(['tokshard', *sys.argv[1:]])}"
-        return Cancelled("stopped; finished work is kept", signal_number=number, hint=hint)
+        command = shlex.join(["tokshard", *sys.argv[1:]])
+        if sys.argv[1:2] == ["tokenize"]:
+            message, hint = "stopped; finished work is kept", f"resume with: {command}"
+        else:
+            message, hint = "stopped", f"start again with: {command}"
+        return Cancelled(message, signal_number=number, hint=hint)
     return known_error(error)
 
 

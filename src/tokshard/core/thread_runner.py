@@ -118,7 +118,7 @@ class ThreadRunner:
 
     def _check(self) -> None:
         if self._stopped.is_set():
-            raise Cancelled("stopped; finished work is kept")
+            raise Cancelled("stopped")
 
     def _unheard(self) -> list[str]:
         with self._guard:

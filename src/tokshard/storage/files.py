@@ -76,7 +76,7 @@ def foreign_file(path: str) -> OutputExistsError:
     """Return the error about a file that another program created at an output during the run."""
     return OutputExistsError(
         f"{path} appeared while the output was being written: another program created it",
-        hint="move it away, or pass --force to replace it, and run the command again: finished work is kept",
+        hint="move it away, or pass --force to replace it, and run the command again",
     )
 
 
