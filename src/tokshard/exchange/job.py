@@ -12,8 +12,8 @@ from tokshard.core.codec import TOOL, Amount, Count, Document
 from tokshard.core.formatting import counted, listed, size, throughput
 from tokshard.core.presentation import Section, outcome, planned
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
-from tokshard.dataset.outputs import BuildAction
 from tokshard.dataset.fingerprint import unchanged
+from tokshard.dataset.outputs import BuildAction
 from tokshard.errors import UsageError
 from tokshard.exchange.directory import ExportDirectory, OutputState, other_files
 from tokshard.exchange.formats import ChosenDtype, Format, Stage, choose_dtype
