@@ -8,10 +8,10 @@ import os
 from pathlib import Path
 
 import pytest
-from tokshard.dataset.workdir import WorkDirectory
 
 from support.mixture_data import run, write_mixture
 from support.tokenize_runs import pair
+from tokshard.dataset import outputs
 from tokshard.storage import syscalls
 
 THEIRS = b"not ours"
@@ -35,14 +35,15 @@ def write(name):
     Path(name).write_bytes(THEIRS)
 
 
-def before_seal(monkeypatch, name):
-    original = WorkDirectory.seal
+def before_publication(monkeypatch, name):
+    """Create the file when all files are staged."""
+    original = outputs.publish
 
-    def seal(self, *arguments, **options):
+    def publish(*arguments, **options):
         write(name)
-        return original(self, *arguments, **options)
+        return original(*arguments, **options)
 
-    monkeypatch.setattr(WorkDirectory, "seal", seal)
+    monkeypatch.setattr(outputs, "publish", publish)
 
 
 def while_staging(monkeypatch, name):
@@ -69,7 +70,7 @@ def before_its_link(monkeypatch, name):
 
 
 CASES = [(name, moment) for name in FILES for moment in (while_staging, before_its_link)]
-CASES += [(name, before_seal) for name in FILES[:2]]
+CASES += [(name, before_publication) for name in FILES[:2]]
 
 
 @pytest.mark.parametrize("command", RUNS)
@@ -107,15 +108,6 @@ def test_a_manifest_that_has_lost_its_dataset_is_replaced(place):
     assert run("verify", "new").returncode == 0
 
 
-def test_work_that_cannot_be_published_can_be_discarded(place, monkeypatch):
-    with monkeypatch.context() as patch:
-        before_its_link(patch, "new.idx")
-        run(*RUNS["tokenize"])
-    assert run(*RUNS["tokenize"], "--discard-work").returncode == 0
-    assert not Path("new.tokshard").exists()
-    assert Path("new.idx").read_bytes() == THEIRS
-
-
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_a_file_system_without_hard_links(place, monkeypatch, number):
     def refused(source, target, **options):
@@ -124,7 +116,7 @@ def test_a_file_system_without_hard_links(place, monkeypatch, number):
     monkeypatch.setattr(os, "link", refused)
     assert run(*RUNS["tokenize"]).returncode == 0
     assert run("verify", "new").returncode == 0
-    before_seal(monkeypatch, "other.bin")
+    before_publication(monkeypatch, "other.bin")
     assert run(*RUNS["tokenize"][:-1], "other").returncode == 4
     assert Path("other.bin").read_bytes() == THEIRS
 

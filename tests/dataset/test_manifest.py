@@ -104,7 +104,7 @@ def changed(path, wrong):
 @pytest.mark.parametrize("path", LEAVES, ids=lambda path: ".".join(map(str, path)))
 @pytest.mark.parametrize("wrong", [None, -2, 1.5, [], "absent"], ids=repr)
 def test_every_inner_field_is_there_and_has_its_type(path, wrong):
-    is_count_by_name = path[-2:-1] in {("documents",), ("rejected",)}
+    is_count_by_name = path[-2:-1] in {("encoders",), ("rejected",)}
     if wrong is None and path[-1] in OPTIONAL:
         return
     if wrong == "absent" and ((path[-1] == "version" and path[0] == "inputs") or is_count_by_name):
@@ -127,7 +127,7 @@ def test_unknown_fields_are_refused(name):
     assert "unknown" in str(error)
 
 
-@pytest.mark.parametrize("section", ["tool", "dataset", "files", "tokenizer", "options", "encoder", "counts"])
+@pytest.mark.parametrize("section", ["tool", "dataset", "counts", "files", "tokenizer", "options"])
 def test_unknown_inner_fields_are_refused(section):
     assert refused({**SOUND, section: {**SOUND[section], "extra": 1}}).field == f"{section}.extra"
 
