@@ -70,7 +70,7 @@ def before_its_link(monkeypatch, name):
 
 
 CASES = [(name, moment) for name in FILES for moment in (while_staging, before_its_link)]
-CASES += [(name, before_publication) for name in FILES[:2]]
+CASES += [(name, before_publication) for name in FILES]
 
 
 @pytest.mark.parametrize("command", RUNS)

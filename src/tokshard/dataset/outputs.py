@@ -167,6 +167,10 @@ class Outputs:
             remove_staging(work)
             return done
         self.refuse_existing()
+        if not self.force:
+            # Without a dataset it is a leftover. One that appears later is another program's.
+            for path in filter(fs.lexists, map(manifest_path, self.prefixes)):
+                syscalls.unlink(path)
         return None
 
     def publish(self, manifests: Sequence[Manifest]) -> None:
@@ -184,8 +188,7 @@ class Outputs:
                 files[f"{k}.{name}"] = self._final_name(prefix, name)
             markers[f"{k}.{MANIFEST_NAME}"] = self._final_name(prefix, MANIFEST_NAME)
             # Without a dataset, files in its sidecar directory are leftovers.
-            sidecars = (MANIFEST_NAME, UNITS_NAME, *OPTIONAL_NAMES)
-            removes += (self._final_name(prefix, name) for name in sidecars)
+            removes += (self._final_name(prefix, name) for name in (UNITS_NAME, *OPTIONAL_NAMES))
             if self.force:
                 removes.append(self._final_name(prefix, "idx"))
         publish(self._directory, self.work, files, last=markers, removes=removes, replaces=self.force)
