@@ -1,4 +1,4 @@
-"""Conversions of random files, compared with their documents a token at a time; resumes; exports and back."""
+"""Conversions of random files, compared with their documents a token at a time; exports and back."""
 
 import gzip
 import itertools
@@ -16,8 +16,8 @@ from support.command_line import SAMPLE
 from support.plain_datasets import Plain
 from tokshard import ConvertOptions, ExportOptions, VerifyOptions, convert, verify
 from tokshard.errors import StorageError
-from tokshard.exchange.conversion import content, conversion
-from tokshard.exchange.conversion.conversion import JOURNAL_NAME
+from tokshard.exchange.conversion import documents as converted_documents
+from tokshard.storage.digest import content_digest
 from tokshard.text.tokenizer.definition import tokenizer_identity
 
 EOD, BOS = 7, 3
@@ -26,10 +26,9 @@ NAMES = itertools.count()
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
-    """Let a few tokens have several blocks, units and checkpoints."""
-    monkeypatch.setattr(content, "UNIT_BYTES", 32)
-    monkeypatch.setattr(content, "BLOCK_BYTES", 8)
-    monkeypatch.setattr(conversion, "CHECKPOINT_BYTES", 1)
+    """Let a few tokens have several blocks and units."""
+    monkeypatch.setattr(converted_documents, "UNIT_BYTES", 32)
+    monkeypatch.setattr(converted_documents, "BLOCK_BYTES", 8)
     monkeypatch.setattr("tokshard.exchange.conversion.boundaries._CHUNK_ENTRIES", 3)
 
 
@@ -105,7 +104,7 @@ class StopAfter:
         self._left = updates
 
     def start(self, activity, bytes_total=None, bytes_resumed=0):
-        self.resumed = bytes_resumed
+        pass
 
     def update(self, state):
         self._left -= 1
@@ -141,8 +140,8 @@ def test_documents_are_those_of_the_description_also_after_interruptions(place, 
         except StopError:
             pass
     report = convert(ConvertOptions(sources=directory, format=form, output=output, **options))
-    data, made_with = report.output.dataset, report.options
-    expected = plain_of(data.dtype, source)
+    data, made_with = report.output.counts, report.options
+    expected = plain_of(report.output.dataset.dtype, source)
     assert written(output) == [expected.bin_bytes(), expected.idx_bytes()]
     assert (data.documents, data.sequences) == (len(source.documents), len(expected.sequences))
     assert sound(output)
@@ -152,45 +151,54 @@ def test_documents_are_those_of_the_description_also_after_interruptions(place, 
         )
         in_text = sum(document[:-1].count(made_with.eod_id) for document in source.documents if document)
         manifest = json.loads(Path(f"{output}.tokshard/manifest.json").read_text())
-        assert manifest["dataset"]["eod_in_text"] == in_text
+        assert manifest["counts"]["eod_in_text"] == in_text
     assert convert(ConvertOptions(sources=directory, format=form, output=output, **options)).action == "found"
 
 
-def test_a_resumed_run_reads_only_what_is_left(tmp_path):
-    shards = [[[number % 5] * 6 for number in range(40)]] * 3
-    source = slow_conversions.datatrove(shards, dtype="uint16", metadata=True).write(tmp_path / "in")
-    options = ConvertOptions(sources=source, format="datatrove", output=tmp_path / "out")
-    with pytest.raises(StopError):
-        convert(options, progress=StopAfter(90))
-    journal = (tmp_path / f"out.tokshard/work/{JOURNAL_NAME}").read_bytes()
-    progress = StopAfter(1 << 20)
-    report = convert(options, progress=progress)
-    whole = 3 * 40 * 6 * 2
-    assert whole / 3 < report.bytes_resumed < whole
-    assert journal.count(b'"checkpoint"') > 10
-    again = tmp_path / "undisturbed"
-    convert(ConvertOptions(sources=source, format="datatrove", output=again))
-    assert written(again) == written(tmp_path / "out")
-    units = [Path(f"{prefix}.tokshard/units.jsonl").read_bytes() for prefix in (again, tmp_path / "out")]
-    assert units[0] == units[1]
+@settings(max_examples=25, deadline=None)
+@given(shards=st.lists(tokens, min_size=1, max_size=4), form=st.sampled_from(["nanogpt", "datatrove"]))
+def test_a_unit_has_the_documents_that_begin_in_it(place, shards, form):
+    """With units of 32 bytes: 16 tokens of uint16."""
+    if form == "nanogpt":
+        shards[0] = [BOS, *shards[0]]
+        source = slow_conversions.nanogpt(shards, dtype="uint16", bos=BOS, eod=BOS, treatment="keep")
+        begins = [[at for at, token in enumerate(shard) if token == BOS] for shard in shards]
+    else:  # documents of 0, 1, 2, ... tokens
+        parts = [[shard[n * (n - 1) // 2 :][:n] for n in range(9)] for shard in shards]
+        source = slow_conversions.datatrove(parts, dtype="uint16", metadata=True)
+        begins = [[0, *itertools.accumulate(map(len, part[:-1]))] for part in parts]
+        shards = [list(itertools.chain(*part)) for part in parts]
+    directory = source.write(place / f"u{next(NAMES)}")
+    options = {"bos_id": BOS, "bos": "keep", "split": "all"} if form == "nanogpt" else {}
+    output = f"{directory}-out"
+    convert(ConvertOptions(sources=directory, format=form, output=output, **options))
+    units = [json.loads(line) for line in Path(f"{output}.tokshard/units.jsonl").read_text().splitlines()]
+    of_token_files = [unit for unit in units if form == "nanogpt" or unit["input"] % 2 == 0]
+    expected, rows = [], []
+    for shard, positions in zip(shards, begins, strict=True):
+        count = max(1, -(-len(shard) // 16))
+        numbers = [min(position // 16, count - 1) for position in positions]
+        expected += [numbers.count(unit) for unit in range(count)]
+        rows += range(len(positions))
+    assert [unit["counts"]["documents"] for unit in of_token_files] == expected
+    assert np.fromfile(f"{output}.tokshard/provenance.bin", "<i8").tolist() == rows
+    first = 0
+    tokens_of_output = np.fromfile(f"{output}.bin", "<u2")
+    for unit in units:
+        end = first + unit["counts"]["tokens"]
+        assert unit["tokens_xxh3_128"] == content_digest(tokens_of_output[first:end].tobytes())
+        first = end
+    assert first == len(tokens_of_output)
 
 
-def test_other_options_start_over(tmp_path):
+def test_an_output_of_other_options_is_kept(tmp_path):
     source = slow_conversions.nanogpt([[BOS, 1] * 60], dtype="uint16", bos=BOS, eod=EOD, treatment="move")
     directory = source.write(tmp_path / "in")
-    with pytest.raises(StopError):
-        convert(
-            ConvertOptions(
-                sources=directory, format="nanogpt", output=tmp_path / "out", bos_id=BOS, split="val"
-            ),
-            progress=StopAfter(20),
-        )
-    report = convert(
+    convert(
         ConvertOptions(
             sources=directory, format="nanogpt", output=tmp_path / "out", bos_id=BOS, split="val", bos="keep"
         )
     )
-    assert report.bytes_resumed == 0
     assert np.array_equal(tokshard.IndexedDataset(tmp_path / "out")[59], [BOS, 1])
     with pytest.raises(tokshard.errors.OutputExistsError, match="--bos was 'keep' and is now 'move'"):
         convert(
@@ -329,7 +337,7 @@ def test_a_dry_run_writes_nothing(tmp_path):
     assert plan["state"] == "new"
     (file,) = plan["files"]
     assert (file["tokens"], file["dtype"]) == (3, "uint32")
-    assert file["boundaries"].endswith("part-0.csv.gz")
+    assert file["boundaries"]["path"].endswith("part-0.csv.gz")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
     convert(ConvertOptions(sources=source, format="olmo", output=tmp_path / "out"))
     again = convert(ConvertOptions(sources=source, format="olmo", output=tmp_path / "out"), dry_run=True)
@@ -349,7 +357,7 @@ def test_a_changed_source_is_found_by_verify(tmp_path):
     assert "part-1.npy: its size is still 480 bytes, but its modification time has changed" in found[0]
 
 
-def test_a_full_disk_keeps_what_was_converted(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_nothing_and_the_next_run_starts_again(tmp_path, monkeypatch):
     shards = [[[1] * 6] * 40]
     source = slow_conversions.datatrove(shards, dtype="uint16", metadata=True).write(tmp_path / "in")
     options = ConvertOptions(sources=source, format="datatrove", output=tmp_path / "out")
@@ -365,6 +373,19 @@ def test_a_full_disk_keeps_what_was_converted(tmp_path, monkeypatch):
         patch.setattr("tokshard.storage.syscalls.write", write)
         with pytest.raises(StorageError, match="No space left"):
             convert(options)
-    report = convert(options)
-    assert report.bytes_resumed > 100
-    assert report.output.tokens == 240
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+    assert convert(options).output.tokens == 240
+
+
+def test_what_a_killed_run_left_is_swept(tmp_path):
+    source = slow_conversions.datatrove([[[1] * 6]], dtype="uint16", metadata=True).write(tmp_path / "in")
+    work = tmp_path / "out.tokshard/work"
+    work.mkdir(parents=True)
+    (work / "0.bin").write_bytes(b"of a killed run")
+    report = convert(ConvertOptions(sources=source, format="datatrove", output=tmp_path / "out"))
+    assert (report.action, report.output.tokens) == ("written", 6)
+    assert sorted(path.name for path in work.parent.iterdir()) == [
+        "manifest.json",
+        "provenance.bin",
+        "units.jsonl",
+    ]

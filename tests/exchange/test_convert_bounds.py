@@ -58,8 +58,8 @@ def test_empty_documents_are_taken_in_pieces(tmp_path, monkeypatch):
     rows = rows_of_no_tokens(20_000) + gzip.compress(b"0,1000\r\n")
     (tmp_path / "x.csv.gz").write_bytes(rows)
     (file,) = open_files([str(source)], "olmo", None, is_recorded=False)
-    pieces = [*DocumentEnds(file, 0).take(1000)]
+    pieces = [*DocumentEnds(file).take(1000)]
     assert [*map(len, pieces)] == [1000] * 20 + [1]
     report = convert(ConvertOptions(sources=source, format="olmo", output=tmp_path / "out"))
-    data = report.output.dataset
+    data = report.output.counts
     assert (data.documents, data.sequences, data.tokens) == (20_001, 1, 1000)

@@ -124,7 +124,7 @@ BAD = {
     "long line": bad(
         {"x.npy": WIDE, "x.csv.gz": gzip.compress(b"0,3," + b"x" * (1 << 20))},
         "olmo",
-        "row 1: it is not valid CSV .a line has 1048576 or more characters",
+        "row 1: it is not valid CSV .a line has 1048576 or more bytes",
     ),
     "gzip": bad({"x.npy": WIDE, "x.csv.gz": gzip.compress(b"0,3\r\n")[:-4]}, "olmo", "x.csv.gz at byte .*"),
     "index size": bad(

@@ -123,7 +123,7 @@ def choose_dtype(vocab_size: int, max_token_id: int, choice: str = "auto") -> Li
     fits = max_token_id < 2**16
     if choice == "uint16" and not fits:
         raise UsageError(
-            f"--dtype uint16 cannot hold the token id {max_token_id} of this tokenizer",
+            f"--dtype uint16 cannot hold the token id {max_token_id} of this vocabulary",
             hint="use --dtype auto",
         )
     if choice == "auto":

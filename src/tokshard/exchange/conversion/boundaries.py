@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -25,36 +24,32 @@ _CHUNK_ENTRIES = 1 << 16
 _HIGHEST = 2**63 - 1
 # A compressed file of a few kB can list any number of empty documents.
 _MOST_EMPTY = 1 << 20
-_MAX_LINE_CHARACTERS = 1 << 20
+_MAX_LINE_BYTES = 1 << 20
+
+Chunks = Iterator["tuple[Integers, Integers, Callable[[int], str]]"]
+"""Ends, starts (or nothing), and the place of an entry of the chunk, for messages."""
 
 
 class DocumentEnds:
     """The ends of the documents of a token file, taken in order.
 
     Attributes:
-        content_bytes: The bytes of the boundary file, decompressed, that were read so far.
+        content_bytes: Bytes of the boundary file, decompressed, that were read so far.
+        digest: XXH3-128 of these bytes.
 
     Args:
         file: The token file, which has a boundary file.
-        skipped: The documents to skip, which an earlier run has converted.
     """
 
-    def __init__(self, file: TokenFile, skipped: int) -> None:
+    def __init__(self, file: TokenFile) -> None:
         assert file.boundaries is not None  # noqa: S101 - for the type checker
         self._file = file
-        self._path = file.boundaries.state.path
-        self._state = xxhash.xxh3_128()
+        self._path = file.boundaries.path
+        self.digest = xxhash.xxh3_128()
         self.content_bytes = 0
-        self._chunks = (
-            _index_ends(self._path, self._digested)
-            if file.boundaries.compression == "none"
-            else _csv_ends(self._path, file.tokens, self._digested)
-        )
+        self._chunks = _ends(self._path, file.boundaries.compression, file.tokens, self._read)
         self._held: Integers = np.empty(0, np.int64)
         self._last = 0
-        while skipped > 0 and self._fill():
-            taken, self._held = self._held[:skipped], self._held[skipped:]
-            skipped -= len(taken)
 
     def take(self, stop: int) -> Iterator[Integers]:
         """Yield the next ends that are at most ``stop``, a token of the file, in pieces."""
@@ -62,38 +57,33 @@ class DocumentEnds:
             taken, self._held = self._held[:size], self._held[size:]
             yield taken
 
-    def finish(self) -> str:
-        """Return the XXH3-128 of the boundary file.
-
-        Raises:
-            IntegrityError: The documents do not end where the tokens do.
-        """
+    def finish(self) -> None:
+        """Raise IntegrityError if the documents do not end where the tokens do."""
         if self._fill() or self._last != self._file.tokens:
             found = int(self._held[-1]) if len(self._held) else self._last
             raise IntegrityError(
                 f"{self._path}: the last document must end at token {self._file.tokens}, the size of "
-                f"{self._file.path} in {self._file.dtype.name}, got {found}",
+                f"{self._file.path} in {self._file.dtype}, got {found}",
                 path=self._path,
                 hint="copy both files again: one is truncated, they do not belong together, or "
                 "--source-dtype is wrong",
             )
-        return str(self._state.hexdigest())
 
     def _fill(self) -> bool:
         while not len(self._held):
             chunk = next(self._chunks, None)
             if chunk is None:
                 return False
-            self._check(chunk)
+            self._check(*chunk)
             self._held = chunk[0]
         return True
 
-    def _check(self, chunk: tuple[Integers, Integers, Callable[[int], str]]) -> None:
+    def _check(self, ends: Integers, starts: Integers, place: Callable[[int], str]) -> None:
         # An end is never before the end of the previous document, and a start, if there is one, is it.
-        ends, starts, place = chunk
         before = np.concatenate(([self._last], ends[:-1]))
-        wrong = (ends < before) | (starts != before) if len(starts) else ends < before
-        wrong |= ends > self._file.tokens
+        wrong = (ends < before) | (ends > self._file.tokens)
+        if len(starts):
+            wrong |= starts != before
         if wrong.any():
             at = int(wrong.argmax())
             end, start, limit = int(ends[at]), int(before[at]), self._file.tokens
@@ -102,7 +92,7 @@ class DocumentEnds:
             else:
                 text = (
                     f"the end of the document must be from {start}, its start, to {limit}, the number of "
-                    f"tokens in {self._file.path} ({self._file.dtype.name}), got {end}"
+                    f"tokens in {self._file.path} ({self._file.dtype}), got {end}"
                 )
             raise IntegrityError(
                 f"{self._path}: {place(at)}: {text}",
@@ -112,16 +102,39 @@ class DocumentEnds:
             )
         self._last = int(ends[-1]) if len(ends) else self._last
 
-    def _digested(self, content: Any) -> None:
-        self._state.update(content)
+    def _read(self, content: Any) -> None:
+        self.digest.update(content)
         self.content_bytes += len(content)
 
 
-Chunks = Iterator["tuple[Integers, Integers, Callable[[int], str]]"]
-"""Ends, starts (or nothing), and the place of an entry of the chunk, for messages."""
+def last_end(path: str, compression: str, tokens: int) -> int | None:
+    """Return the end of the last document of a boundary file; None if it has none.
+
+    Of a compressed file, everything is read, unless it lists more documents than ``tokens``, the most that
+    the token file can have, allow.
+
+    Raises:
+        IntegrityError: The file is damaged.
+    """
+    if compression == "none":
+        file = InputFile(path)
+        if file.size_bytes < 8 or file.size_bytes % 8:
+            return None  # reported when the documents are read
+        entry = np.empty(1, "<u8")
+        file.read_into(entry.data.cast("B"), file.size_bytes - 8)
+        return int(entry[0])
+    last = None
+    for ends, _, _ in _ends(path, compression, tokens, lambda _: None):
+        last = int(ends[-1])
+    return last
 
 
-def _index_ends(path: str, digested: Callable[[Any], None]) -> Chunks:
+def _ends(path: str, compression: str, tokens: int, read: Callable[[Any], None]) -> Chunks:
+    """Yield the entries of a boundary file; ``read`` is called with its content."""
+    return _index_ends(path, read) if compression == "none" else _csv_ends(path, tokens, read)
+
+
+def _index_ends(path: str, read: Callable[[Any], None]) -> Chunks:
     file = InputFile(path)
     if file.size_bytes % 8:
         raise IntegrityError(
@@ -133,18 +146,17 @@ def _index_ends(path: str, digested: Callable[[Any], None]) -> Chunks:
     for offset in range(0, file.size_bytes, 8 * _CHUNK_ENTRIES):
         entries = np.empty(min(_CHUNK_ENTRIES, (file.size_bytes - offset) // 8), "<u8")
         file.read_into(entries.data.cast("B"), offset)
-        digested(entries.data.cast("B"))
+        read(entries.data.cast("B"))
         ends = np.minimum(entries, np.uint64(_HIGHEST)).astype(np.int64)
         yield ends, np.empty(0, np.int64), lambda at, offset=offset: f"byte {offset + 8 * at}"  # type: ignore[misc]
 
 
-def _csv_ends(path: str, tokens: int, digested: Callable[[Any], None]) -> Chunks:
+def _csv_ends(path: str, tokens: int, read: Callable[[Any], None]) -> Chunks:
     # The tokens are the most that the token file can have.
-    lines = _CsvLines(path, digested)
     rows: list[tuple[int, int]] = []
     number = first = 1
     try:
-        for row in csv.reader(lines):
+        for row in csv.reader(_lines(path, read)):
             rows.append(_boundaries(row, path, number))
             number += 1
             if number > min(rows[-1][1], tokens) + 1 + _MOST_EMPTY:
@@ -186,69 +198,34 @@ def _csv_error(path: str, number: int, text: str) -> IntegrityError:
     )
 
 
-class _CsvLines:
-    """The lines of a compressed file of text, which is digested when it is read."""
+def _lines(path: str, read: Callable[[Any], None]) -> Iterator[str]:
+    """Yield the lines of a compressed file with their ends."""
+    held = b""
+    for chunk in _content(path):
+        read(chunk)
+        # The last line may continue in the next chunk, and so may its end, CR LF.
+        *lines, held = (held + chunk).splitlines(keepends=True)
+        yield from map(_text_of, lines)
+        if len(held) >= _MAX_LINE_BYTES:
+            break
+    if held:
+        yield _text_of(held)
 
-    def __init__(self, path: str, digested: Callable[[Any], None]) -> None:
-        self._path = path
-        self._digested = digested
 
-    def __iter__(self) -> Iterator[str]:
-        with open_file(self._path) as file:
-            text = io.TextIOWrapper(_ContentStream(self._chunks(file)), "utf-8", newline="")  # type: ignore[type-var]
-            while line := text.readline(_MAX_LINE_CHARACTERS):
-                if len(line) == _MAX_LINE_CHARACTERS:
-                    raise csv.Error(f"a line has {_MAX_LINE_CHARACTERS} or more characters")
-                yield line
+def _text_of(line: bytes) -> str:
+    if len(line) >= _MAX_LINE_BYTES:
+        raise csv.Error(f"a line has {_MAX_LINE_BYTES} or more bytes")
+    return line.decode()
 
-    def _chunks(self, file: Any) -> Iterator[bytes]:
+
+def _content(path: str) -> Iterator[bytes]:
+    with open_file(path) as file:
         try:
-            for chunk in decompressed_chunks(ByteSource(file, self._path), "gzip"):
-                self._digested(chunk)
-                yield chunk
+            yield from decompressed_chunks(ByteSource(file, path), "gzip")
         except CorruptStreamError as error:
             raise IntegrityError(
-                f"{self._path} at byte {error.offset}: {error.detail}",
-                path=self._path,
+                f"{path} at byte {error.offset}: {error.detail}",
+                path=path,
                 offset=error.offset,
                 hint="copy the file again: it is damaged or truncated",
             ) from error
-
-
-class _ContentStream(io.RawIOBase):
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._held = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Any, /) -> int:
-        if not self._held:
-            self._held = next(self._chunks, b"")
-        size = min(len(target), len(self._held))
-        target[:size] = self._held[:size]
-        self._held = self._held[size:]
-        return size
-
-
-def last_end(path: str, compression: str, tokens: int) -> int | None:
-    """Return the end of the last document of a boundary file; None if it has none.
-
-    Of a compressed file, everything is read, unless it lists more documents than ``tokens``, the most that
-    the token file can have, allow.
-
-    Raises:
-        IntegrityError: The file is damaged.
-    """
-    if compression == "none":
-        file = InputFile(path)
-        if file.size_bytes < 8 or file.size_bytes % 8:
-            return None  # reported when the documents are read
-        entry = np.empty(1, "<u8")
-        file.read_into(entry.data.cast("B"), file.size_bytes - 8)
-        return int(entry[0])
-    found = None
-    for ends, _, _ in _csv_ends(path, tokens, lambda _: None):
-        found = int(ends[-1])
-    return found

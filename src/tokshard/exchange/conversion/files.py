@@ -7,17 +7,18 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tokshard.core.formatting import listed
-from tokshard.dataset.parameters import Compression, TokenFileInput, TokenFormat
+import numpy as np
+
+from tokshard.core.codec import Count
+from tokshard.core.formatting import counted, listed
+from tokshard.dataset.manifest import SourceFile
+from tokshard.dataset.parameters import TokenFormat
 from tokshard.errors import InputError, MissingFileError, StorageError
 from tokshard.exchange.conversion.options import ShardSplit
 from tokshard.exchange.writers import FORMATS
 from tokshard.storage import fs, paths
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _LABEL_MASKS = "labels_mask"
 _SHOWN = 3
@@ -25,48 +26,42 @@ _SHOWN = 3
 _SPLIT_WORD = re.compile(r"(?:^|(?<=_))(train|val)_(?=\d+\.bin$)")
 
 
-@dataclass(frozen=True, slots=True)
-class TokenFile:
-    """A file of tokens.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenFile(SourceFile):
+    """A file of tokens, which must not change until the conversion ends.
 
     Attributes:
-        state: Its size and modification time, which must not change until the conversion ends.
-        dtype: The dtype of its tokens.
-        header_bytes: The bytes before the tokens.
-        tokens: The number of tokens.
-        boundaries: The file with the ends of its documents, if there is one.
+        dtype: Dtype of its tokens, by NumPy's name; they are little endian.
+        header_bytes: Bytes before the tokens.
+        tokens: Number of tokens, which fill the rest of the file.
+        boundaries: File with the ends of its documents. Absent if there is none.
     """
 
-    state: TokenFileInput
-    dtype: np.dtype[Any]
-    header_bytes: int
-    tokens: int
-    boundaries: BoundaryFile | None = None
+    size_bytes: Count
+    dtype: str
+    header_bytes: Count
+    tokens: Count
+    boundaries: SourceFile | None = None
 
     @property
-    def path(self) -> str:
-        """Its path."""
-        return self.state.path
+    def token_dtype(self) -> np.dtype[Any]:
+        """The dtype of its tokens."""
+        return np.dtype(self.dtype).newbyteorder("<")
+
+    @property
+    def token_bytes(self) -> int:
+        """Size of its tokens in bytes."""
+        return self.tokens * self.token_dtype.itemsize
+
+    def __str__(self) -> str:
+        documents = f", documents in {self.boundaries.path}" if self.boundaries else ""
+        return f"{self.path} ({counted(self.tokens, 'token')} of {self.dtype}{documents})"
 
 
-@dataclass(frozen=True, slots=True)
-class BoundaryFile:
-    """A file with the boundaries of the documents of a token file."""
-
-    state: TokenFileInput
-    compression: Compression
-
-
-@dataclass(frozen=True, slots=True)
-class FoundFiles:
-    """The token files of a conversion, in order, and what the user should know about them."""
-
-    paths: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-
-def find_files(names: Sequence[str], kind: TokenFormat, split: ShardSplit) -> FoundFiles:
-    """Return the token files that the arguments name: files, directories and globs.
+def find_files(
+    names: Sequence[str], kind: TokenFormat, split: ShardSplit
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the token files that the arguments name (files, directories and globs), and warnings.
 
     Raises:
         InputError: A glob or directory has no token file, or a path is remote.
@@ -89,12 +84,14 @@ def find_files(names: Sequence[str], kind: TokenFormat, split: ShardSplit) -> Fo
             raise MissingFileError(f"file not found: {name}", path=name, hint=hint)
         else:
             found.append(name)
-    real = [os.path.realpath(path) for path in found]
-    if len(set(real)) < len(real):
-        times = Counter(real)
-        twice = list(dict.fromkeys(path for number, path in enumerate(found) if times[real[number]] > 1))
-        warnings.append(f"{listed(twice, _SHOWN)}: passed twice, so their documents are in the output twice")
-    return FoundFiles(tuple(found), tuple(warnings))
+    real_paths = {path: os.path.realpath(path) for path in found}
+    times = Counter(real_paths[path] for path in found)
+    repeated = [path for path, real in real_paths.items() if times[real] > 1]
+    if repeated:
+        warnings.append(
+            f"{listed(repeated, _SHOWN)}: passed twice, so their documents are in the output twice"
+        )
+    return tuple(found), tuple(warnings)
 
 
 def _in_directory(directory: str, kind: TokenFormat, split: ShardSplit, warnings: list[str]) -> list[str]:
@@ -148,36 +145,32 @@ def _ordered(found: list[str], kind: TokenFormat) -> list[str]:
     return sorted(found, key=key if kind == "nanogpt" else paths.natural_key)
 
 
-def state_of(path: str) -> TokenFileInput:
-    """Return the state of a file that must not change during the conversion.
+def status_of(path: str) -> os.stat_result:
+    """Return the status of a file.
 
     Raises:
         MissingFileError: It does not exist.
         StorageError: It cannot be read.
     """
     try:
-        status = os.stat(path)
+        return os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         raise MissingFileError(f"file not found: {path}", path=path) from None
     except OSError as error:
         raise StorageError("read", path, error) from error
-    return TokenFileInput(path, status.st_size, status.st_mtime_ns)
 
 
-def all_states(files: Sequence[TokenFile]) -> tuple[TokenFileInput, ...]:
-    """Return the inputs of a conversion in the order of the manifest: each file, then its boundaries."""
-    return tuple(
-        state
-        for file in files
-        for state in (file.state, *([file.boundaries.state] if file.boundaries else ()))
-    )
+def sources_of(files: Sequence[TokenFile]) -> tuple[SourceFile, ...]:
+    """Return the inputs in the order of the manifest: each file, then its boundaries."""
+    return tuple(source for file in files for source in (file, file.boundaries) if source is not None)
 
 
 def check_unchanged(files: Sequence[TokenFile]) -> None:
     """Raise InputError if a file has changed since it was opened for the conversion."""
-    for state in all_states(files):
-        if state_of(state.path) != state:
+    for source in sources_of(files):
+        status = status_of(source.path)
+        if (status.st_size, status.st_mtime_ns) != (source.size_bytes, source.mtime_ns):
             raise InputError(
-                f"{state.path} changed during the conversion",
-                hint="run again with --no-resume when no process writes the file",
+                f"{source.path} changed during the conversion",
+                hint="run the same command again when no process writes the file",
             )

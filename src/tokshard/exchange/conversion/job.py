@@ -1,4 +1,4 @@
-"""The conversion job: from token files to a published dataset, resumable at any time."""
+"""The conversion job: from token files to a published dataset."""
 
 from __future__ import annotations
 
@@ -7,47 +7,33 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 
-from tokshard.core.codec import Count, Positive, Record
+from tokshard.core.codec import TOOL, Positive
 from tokshard.core.formatting import counted, listed, size, throughput, tokenizer_name
 from tokshard.core.presentation import Section, outcome, planned
 from tokshard.core.progress import Progress, reporting
-from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
-from tokshard.dataset.layout import optimal_dtype
-from tokshard.dataset.parameters import BuildPlan, ConvertParameters, SourceDtype, TokenFileInput
+from tokshard.dataset.concatenate import Concatenation, input_records, stage_manifest
+from tokshard.dataset.layout import choose_dtype
+from tokshard.dataset.manifest import DatasetRecord, Manifest
+from tokshard.dataset.outputs import BuildAction, Outputs
+from tokshard.dataset.parameters import Build, ConvertParameters, SourceDtype
 from tokshard.dataset.report import BuildReport, DatasetProduct
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
-from tokshard.dataset.workdir import WorkDirectory
 from tokshard.errors import TokenizerMismatchError, UsageError
-from tokshard.exchange.conversion.conversion import IdLimit, TokenConversion
-from tokshard.exchange.conversion.files import TokenFile, all_states, check_unchanged, find_files
+from tokshard.exchange.conversion.documents import STREAMS, ConvertedDocuments
+from tokshard.exchange.conversion.files import TokenFile, check_unchanged, find_files, sources_of
 from tokshard.exchange.conversion.opening import first_token, open_files
 from tokshard.exchange.conversion.options import ConvertOptions
-from tokshard.exchange.conversion.splitting import SplitAtBos, SplitAtBoundaries, Splitter
-from tokshard.exchange.conversion.staging import stage
 from tokshard.exchange.manifest import ExportManifest, check_sizes, read_export
 from tokshard.storage import fs
+from tokshard.storage.digest import UNSEALED, sealed
 from tokshard.storage.lock import lock_mode
 from tokshard.text.tokenizer.definition import load_tokenizer
 
 _SHOWN_FILES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFile(Record):
-    """A token file of a conversion."""
-
-    source: TokenFileInput
-    dtype: str
-    tokens: Count
-    boundaries: str | None
-
-    def __str__(self) -> str:
-        documents = f", documents in {self.boundaries}" if self.boundaries else ""
-        return f"{self.source.path} ({counted(self.tokens, 'token')} of {self.dtype}{documents})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +45,7 @@ class ConvertReport(BuildReport):
     output: DatasetProduct
     options: ConvertParameters
     file_count: Positive
-    files: tuple[SourceFile, ...] | None = None
-    bytes_resumed: Count | None = None
+    files: tuple[TokenFile, ...] | None = None
 
     def sections(self) -> list[Section]:
         """Return what was done, or would be done, for people."""
@@ -69,7 +54,7 @@ class ConvertReport(BuildReport):
         tokenizer = "unknown: --tokenizer records it" if known is None else tokenizer_name(known)
         if self.action == "planned":
             tokens = counted(sum(file.tokens for file in files), "token")
-            size_bytes = sum(file.source.size_bytes for file in files)
+            size_bytes = sum(file.size_bytes for file in files)
             facts = [
                 ("source", f"{counted(len(files), 'file')}, {tokens}, {size(size_bytes)}"),
                 ("documents", self._rule()),
@@ -77,8 +62,7 @@ class ConvertReport(BuildReport):
                 ("tokenizer", tokenizer),
             ]
             return [planned(facts, [str(file) for file in files])]
-        reused = f"{size(self.bytes_resumed)} converted by an earlier run" if self.bytes_resumed else ""
-        facts = [("reused", reused), ("tokenizer", tokenizer), ("documents", self._endings())]
+        facts = [("tokenizer", tokenizer), ("documents", self._endings())]
         speed = throughput(self.seconds, output.size_bytes, output.tokens)
         time_text = f"{counted(self.file_count, f'{self.options.format} file')} in {speed}"
         next_step = f"tokshard inspect {shlex.quote(output.path_prefix)}"
@@ -127,7 +111,7 @@ def convert(
         IntegrityError: A file is damaged or truncated, or contradicts the boundaries of its documents.
         OutputExistsError: The output exists and ``force`` is not set.
         LockedError: Another process is writing this output.
-        StorageError: A read or write failed. Converted tokens are kept.
+        StorageError: A read or write failed.
 
     Example:
         >>> options = ConvertOptions(sources="fineweb10B", format="nanogpt", output="out/web", bos_id=50256)
@@ -140,74 +124,76 @@ def convert(
         listener.start("reading headers")
         job = _prepare(options)
         if dry_run:
-            return _report(job, None, started)
-        result = job.spec.up_to_date(job.work)
-        if result is None:
-            with job.work.locked(), BuildRun(job.spec, job.work) as run:
-                result = run.recover()
-                if result is None:
-                    result = run.publish(_stage(job, listener))
-        return _report(job, result, started)
+            return _report(job, None, "planned", started)
+        (manifest,), action = job.outputs.build_anew(lambda directory: _stage(job, directory, listener))
+        return _report(job, manifest, action, started)
 
 
 @dataclass(frozen=True, slots=True)
 class _Vocabulary:
-    # What is known about the ids: from the tokenizer, the size, or the manifest of an export.
-    identity: TokenizerIdentity | None = None
-    path: str | None = None
-    size: int | None = None
-    highest: int | None = None
-    eod_id: int | None = None
-    bos_id: int | None = None
+    """What is known about the ids: from the tokenizer, the size, or the manifest of an export."""
+
+    identity: TokenizerIdentity | None
+    path: str | None
+    size: int | None
+    highest: int | None
+    eod_id: int | None
+    bos_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Conversion:
     parameters: ConvertParameters
     files: tuple[TokenFile, ...]
-    limit: IdLimit
+    highest: int
     vocabulary: _Vocabulary
-    spec: BuildSpec
-    work: WorkDirectory
+    outputs: Outputs
     warnings: tuple[str, ...]
 
 
 def _prepare(options: ConvertOptions) -> _Conversion:
-    prefix = options.output_prefix
+    prefix, is_nanogpt = options.output_prefix, options.format == "nanogpt"
     exported = _export_of(options)
     vocabulary = _vocabulary(options, exported)
     split = options.split or ("train" if exported is None else "all")
-    found = find_files(options.source_names, options.format, split)
+    paths, warnings = find_files(options.source_names, options.format, split)
     source_dtype = options.source_dtype
-    if source_dtype is None and exported is not None and options.format != "nanogpt":
+    if source_dtype is None and exported is not None and not is_nanogpt:
         source_dtype = cast("SourceDtype", exported.parameters.dtype)
     is_recorded = exported is not None and source_dtype in {None, exported.parameters.dtype}
-    files = open_files(found.paths, options.format, source_dtype, is_recorded=is_recorded)
+    files = open_files(paths, options.format, source_dtype, is_recorded=is_recorded)
     _refuse_output(files, prefix)
-    limit = _limit(options, vocabulary, files)
+    dtype = _dtype(options, vocabulary, files)
+    bos_id = _bos_id(options, vocabulary) if is_nanogpt else None
+    eod_id = vocabulary.eod_id if options.eod_id is None else options.eod_id
     parameters = ConvertParameters(
         format=options.format,
-        dtype="uint16" if limit.dtype.itemsize == 2 else "int32",
+        dtype=dtype,
         source_dtype=source_dtype,
-        bos=options.bos if options.format == "nanogpt" else None,
-        bos_id=_bos_id(options, vocabulary) if options.format == "nanogpt" else None,
-        eod_id=limit.eod_id,
+        bos=options.bos if is_nanogpt else None,
+        bos_id=bos_id,
+        eod_id=bos_id if eod_id is None else eod_id,
     )
-    _check_ids(parameters, limit, files)
-    plan = BuildPlan(all_states(files), vocabulary.identity, parameters)
+    capacity = int(np.iinfo(dtype).max)
+    highest = capacity if vocabulary.highest is None else min(vocabulary.highest, capacity)
+    _check_ids(parameters, highest, files)
+    build = Build(
+        inputs=tuple(source.state for source in sources_of(files)),
+        tokenizer=vocabulary.identity,
+        options=parameters,
+    )
     return _Conversion(
         parameters=parameters,
         files=files,
-        limit=limit,
+        highest=highest,
         vocabulary=vocabulary,
-        spec=BuildSpec(plan=plan, prefixes=(prefix,), resume=options.resume, force=options.force),
-        work=WorkDirectory(prefix),
-        warnings=(*found.warnings, *_warnings(files, parameters)),
+        outputs=Outputs(build, (prefix,), options.force),
+        warnings=(*warnings, *_warnings(files, parameters)),
     )
 
 
 def _export_of(options: ConvertOptions) -> ExportManifest | None:
-    # The manifest of an export of tokshard, if that is the source.
+    """Return the manifest of an export of tokshard, if that is the source."""
     directory = options.source_names[0]
     if len(options.source_names) > 1 or not os.path.isdir(directory):
         return None
@@ -219,8 +205,7 @@ def _export_of(options: ConvertOptions) -> ExportManifest | None:
 
 
 def _vocabulary(options: ConvertOptions, exported: ExportManifest | None) -> _Vocabulary:
-    recorded = exported.parameters if exported is not None else None
-    bos_id = recorded.bos_id if recorded is not None else None
+    identity, path = None, None
     if options.tokenizer is not None:
         tokenizer = load_tokenizer(options.tokenizer, need_eod=False)
         identity, path = tokenizer.identity, tokenizer.path
@@ -230,15 +215,17 @@ def _vocabulary(options: ConvertOptions, exported: ExportManifest | None) -> _Vo
                 f"{', '.join(found.details)}",
                 hint="omit --tokenizer: the export records its own",
             )
-    elif exported is not None and exported.tokenizer is not None and options.vocab_size is None:
-        identity, path = exported.tokenizer, None
-    else:
-        size = options.vocab_size
-        highest = None if size is None else size - 1
-        eod_id = recorded.eod_id if recorded is not None else None
-        return _Vocabulary(size=size, highest=highest, eod_id=eod_id, bos_id=bos_id)
-    eod_id = recorded.eod_id if recorded is not None and recorded.eod_id is not None else identity.eod_id
-    return _Vocabulary(identity, path, identity.vocab_size, identity.max_token_id, eod_id, bos_id)
+    elif exported is not None and options.vocab_size is None:
+        identity = exported.tokenizer
+    size = identity.vocab_size if identity is not None else options.vocab_size
+    highest = size - 1 if size is not None else None
+    eod_id, bos_id = None, None
+    if identity is not None:
+        highest, eod_id = identity.max_token_id, identity.eod_id
+    if exported is not None:
+        bos_id = exported.parameters.bos_id
+        eod_id = eod_id if exported.parameters.eod_id is None else exported.parameters.eod_id
+    return _Vocabulary(identity, path, size, highest, eod_id, bos_id)
 
 
 def _bos_id(options: ConvertOptions, vocabulary: _Vocabulary) -> int:
@@ -251,39 +238,21 @@ def _bos_id(options: ConvertOptions, vocabulary: _Vocabulary) -> int:
     )
 
 
-def _limit(options: ConvertOptions, vocabulary: _Vocabulary, files: Sequence[TokenFile]) -> IdLimit:
-    dtype = _dtype(options, vocabulary, files)
-    capacity = int(np.iinfo(dtype).max)
-    eod_id = vocabulary.eod_id if options.eod_id is None else options.eod_id
-    if eod_id is None and options.format == "nanogpt":
-        eod_id = _bos_id(options, vocabulary)
-    highest = capacity if vocabulary.highest is None else min(vocabulary.highest, capacity)
-    return IdLimit(highest, dtype, eod_id)
-
-
 def _dtype(
     options: ConvertOptions, vocabulary: _Vocabulary, files: Sequence[TokenFile]
-) -> np.dtype[np.uint16] | np.dtype[np.int32]:
-    uint16, int32 = np.dtype("<u2"), np.dtype("<i4")
-    highest = vocabulary.highest
+) -> Literal["uint16", "int32"]:
+    if vocabulary.size is not None and vocabulary.highest is not None:
+        return choose_dtype(vocabulary.size, vocabulary.highest, options.dtype)
     if options.dtype != "auto":
-        if options.dtype == "uint16" and highest is not None and highest > 65535:
-            raise UsageError(
-                f"--dtype uint16 cannot hold the token id {highest} of this vocabulary",
-                hint="use --dtype auto",
-            )
-        return uint16 if options.dtype == "uint16" else int32
-    if highest is None:
-        return uint16 if all(file.dtype.itemsize <= 2 for file in files) else int32
-    fits = highest <= 65535 and optimal_dtype(vocabulary.size).name == "uint16"
-    return uint16 if fits else int32
+        return options.dtype
+    return "uint16" if all(file.token_dtype.itemsize <= 2 for file in files) else "int32"
 
 
-def _check_ids(parameters: ConvertParameters, limit: IdLimit, files: Sequence[TokenFile]) -> None:
+def _check_ids(parameters: ConvertParameters, highest: int, files: Sequence[TokenFile]) -> None:
     for name, value in (("--bos-id", parameters.bos_id), ("--eod-id", parameters.eod_id)):
-        if value is not None and value > limit.highest:
+        if value is not None and value > highest:
             raise UsageError(
-                f"{name} must be at most {limit.highest}, the largest id, got {value}",
+                f"{name} must be at most {highest}, the largest id, got {value}",
                 hint="pass an id of the vocabulary of these tokens",
             )
     without = [file.path for file in files if file.boundaries is None]
@@ -320,66 +289,60 @@ def _warnings(files: Sequence[TokenFile], parameters: ConvertParameters) -> list
     return found
 
 
-def _splitter(parameters: ConvertParameters) -> Splitter:
-    if parameters.bos is None or parameters.bos_id is None:
-        return SplitAtBoundaries(parameters.eod_id)
-    eod_id = parameters.bos_id if parameters.eod_id is None else parameters.eod_id
-    return SplitAtBos(parameters.bos_id, eod_id, parameters.bos)
-
-
-def _stage(job: _Conversion, progress: Progress) -> BuildResult:
-    conversion = TokenConversion(
-        job.work.directory, job.files, _splitter(job.parameters), job.limit, progress
+def _stage(job: _Conversion, directory: str, progress: Progress) -> Manifest:
+    """Write the files of the dataset into the staging directory; return its manifest."""
+    parameters, build = job.parameters, job.outputs.build
+    documents = ConvertedDocuments(job.files, parameters, job.highest, progress)
+    with Concatenation(directory, STREAMS) as output:
+        progress.start("converting", sum(file.token_bytes for file in job.files))
+        output.append(documents)
+        progress.start("writing the index")
+        files = output.finish(dtype=parameters.dtype)
+    counts = output.counts
+    has_eod = None
+    if parameters.eod_id is not None and counts.sequences:
+        has_eod = documents.ended == counts.sequences
+    manifest = sealed(
+        Manifest(
+            tool=TOOL,
+            fingerprint=build.fingerprint,
+            dataset=DatasetRecord(
+                dtype=parameters.dtype, multimodal=False, field=None, units=documents.units
+            ),
+            counts=counts,
+            files=files,
+            tokenizer=build.tokenizer,
+            options=replace(parameters, append_eod=has_eod),
+            inputs=input_records(sources_of(job.files), output.units()),
+            tokenizer_path=job.vocabulary.path,
+            seal=UNSEALED,
+        )
     )
-    try:
-        total = sum(file.tokens * file.dtype.itemsize for file in job.files)
-        progress.start("converting", total, conversion.resumed_bytes)
-        conversion.run()
-    finally:
-        conversion.close()
-    progress.start("writing the index")
-    manifest = stage(
-        job.work.directory,
-        job.files,
-        conversion.entries,
-        job.spec.plan,
-        job.parameters,
-        job.vocabulary.path,
-    )
+    stage_manifest(directory, manifest)
     check_unchanged(job.files)
-    return BuildResult((manifest,), conversion.resumed_bytes)
+    return manifest
 
 
-def _report(job: _Conversion, result: BuildResult | None, started: float) -> ConvertReport:
-    # No result means a dry run.
-    prefix, parameters, warnings = job.work.prefix, job.parameters, job.warnings
-    if result is None:
-        output = DatasetProduct(prefix, job.vocabulary.identity)
-    else:
-        (manifest,) = result.manifests
+def _report(
+    job: _Conversion, manifest: Manifest | None, action: BuildAction, started: float
+) -> ConvertReport:
+    """Return the report of a conversion; without a manifest, of a dry run."""
+    (prefix,), parameters, warnings = job.outputs.prefixes, job.parameters, job.warnings
+    output = DatasetProduct(prefix, job.vocabulary.identity)
+    if manifest is not None:
         output = DatasetProduct.of(prefix, manifest)
         parameters = replace(parameters, append_eod=manifest.options.append_eod)
-        if parameters.bos is not None and manifest.dataset.documents == 1:
+        if parameters.bos is not None and manifest.counts.documents == 1:
             warnings += (
                 f"the source has a single document: the BOS token {parameters.bos_id} begins no other one",
             )
-    files = (
-        SourceFile(
-            file.state,
-            file.dtype.name,
-            file.tokens,
-            file.boundaries.state.path if file.boundaries is not None else None,
-        )
-        for file in job.files
-    )
     return ConvertReport(
-        action="planned" if result is None else result.action,
-        state=job.spec.state(job.work) if result is None else None,
+        action=action,
+        state=job.outputs.state() if manifest is None else None,
         output=output,
         options=parameters,
         file_count=len(job.files),
-        files=tuple(files) if result is None else None,
-        bytes_resumed=result.resumed if result else None,
+        files=job.files if manifest is None else None,
         seconds=time.monotonic() - started,
         warnings=warnings,
     )

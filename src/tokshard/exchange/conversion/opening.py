@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokshard.core.formatting import counted
-from tokshard.dataset.parameters import SourceDtype, TokenFormat
+from tokshard.dataset.manifest import SourceFile
+from tokshard.dataset.parameters import Compression, SourceDtype, TokenFormat
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, UsageError
 from tokshard.exchange import datatrove, nanogpt, olmo
 from tokshard.exchange.conversion.boundaries import last_end
-from tokshard.exchange.conversion.files import BoundaryFile, TokenFile, state_of
+from tokshard.exchange.conversion.files import TokenFile, status_of
 from tokshard.storage import fs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _MOST_DIGITS = 18  # fewer than 2**63 tokens
 _SHOWN_CHARACTERS = 60
@@ -62,44 +67,51 @@ def first_token(files: Sequence[TokenFile]) -> int | None:
     """Return the first token of all files, or None if there are no tokens."""
     for file in files:
         if file.tokens:
-            token = np.empty(1, file.dtype)
-            InputFile(file.path).read_into(token.data.cast("B"), file.header_bytes)
-            return int(token[0])
+            return int(_tokens(InputFile(file.path), file, 0, 1)[0])
     return None
 
 
-def _nanogpt(path: str) -> TokenFile:
-    state = state_of(path)
-    content = bytearray(min(state.size_bytes, nanogpt.HEADER_BYTES))
+def _tokens(data: InputFile, file: TokenFile, first: int, count: int) -> NDArray[Any]:
+    tokens = np.empty(count, file.token_dtype)
+    data.read_into(tokens.data.cast("B"), file.header_bytes + first * tokens.itemsize)
+    return tokens
+
+
+def _head(path: str, size: int) -> bytes:
+    content = bytearray(min(status_of(path).st_size, size))
     InputFile(path).read_into(memoryview(content), 0)
-    header = nanogpt.Header.parse(bytes(content), path)
-    wanted = nanogpt.HEADER_BYTES + header.tokens * header.dtype.itemsize
-    if wanted != state.size_bytes:
+    return bytes(content)
+
+
+def _nanogpt(path: str) -> TokenFile:
+    header = nanogpt.Header.parse(_head(path, nanogpt.HEADER_BYTES), path)
+    file = _token_file(path, "nanogpt", header.dtype.name, header.tokens, nanogpt.HEADER_BYTES)
+    size, wanted = status_of(path).st_size, nanogpt.HEADER_BYTES + file.token_bytes
+    if wanted != size:
         raise _damaged(
             path,
             f"must have {wanted} bytes by its header ({counted(header.tokens, 'token')} of "
-            f"{header.dtype.name}), got {state.size_bytes}",
-            offset=min(wanted, state.size_bytes),
+            f"{header.dtype.name}), got {size}",
+            offset=min(wanted, size),
         )
-    return TokenFile(state, header.dtype, nanogpt.HEADER_BYTES, header.tokens)
+    return file
 
 
 def _check_width(file: TokenFile) -> None:
     # Every second word of uint32 tokens is zero, or below 16 if an id is above 65535 and all are below 2**20.
-    if file.dtype.itemsize > 2 or file.tokens < _LEAST_TOKENS:
+    if file.token_dtype.itemsize > 2 or file.tokens < _LEAST_TOKENS:
         return
     data, tokens, low, high = InputFile(file.path), 0, 0, 0
     while tokens < min(file.tokens, _WIDTH_TOKENS):
-        block = np.empty(min(file.tokens - tokens, _WIDTH_BLOCK_TOKENS), file.dtype)
-        data.read_into(block.data.cast("B"), file.header_bytes + tokens * file.dtype.itemsize)
+        block = _tokens(data, file, tokens, min(file.tokens - tokens, _WIDTH_BLOCK_TOKENS))
         tokens += len(block)
         low, high = max(low, int(block[::2].max())), max(high, int(block[1::2].max(initial=0)))
         if high and not (tokens >= _LEAST_LARGE_TOKENS and high < 16 and low >= 256):
             return
-    bits = 8 * file.dtype.itemsize
+    bits = 8 * file.token_dtype.itemsize
     wider = f"uint{2 * bits}"
     raise InputError(
-        f"the tokens of {file.path} must be {file.dtype.name}, got {wider}: every second of its first "
+        f"the tokens of {file.path} must be {file.dtype}, got {wider}: every second of its first "
         f"{tokens} {bits}-bit words is {f'at most {high}' if high else 'zero'}",
         hint=f"pass --source-dtype {wider}"
         if not file.header_bytes
@@ -108,31 +120,92 @@ def _check_width(file: TokenFile) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Headerless:
+    """A format of files without a header, whose dtype is told by what is beside them.
+
+    Attributes:
+        boundary_path: Returns the path of the file with the boundaries of a token file.
+        compression: The compression of that file.
+        itemsizes: The possible sizes of a token in bytes.
+    """
+
+    form: TokenFormat
+    boundary_path: Callable[[str], str]
+    compression: Compression
+    itemsizes: tuple[int, ...]
+
+    def dtype_from_boundaries(self, paths: Sequence[str]) -> str | None:
+        """Return the dtype by the first file whose last document ends behind its first token."""
+        for path in paths:
+            boundaries = self.boundary_path(path)
+            if not fs.isfile(boundaries):
+                continue
+            size = status_of(path).st_size
+            if not (end := last_end(boundaries, self.compression, size)):
+                continue
+            itemsize, rest = divmod(size, end)
+            if rest == 0 and itemsize in self.itemsizes:
+                return f"uint{8 * itemsize}"
+            raise IntegrityError(
+                f"{path} has {size} bytes, which are not tokens of "
+                f"{' or '.join(map(str, self.itemsizes))} bytes: the last document in {boundaries} ends at "
+                f"token {end}",
+                path=path,
+                hint="copy both files again: one is truncated, or they do not belong together",
+            )
+        return None
+
+    def is_bare(self, path: str) -> bool:
+        """Return whether a file has tokens, and no file with their boundaries."""
+        return status_of(path).st_size > 0 and not fs.isfile(self.boundary_path(path))
+
+    def token_file(self, path: str, dtype: str) -> TokenFile:
+        """Return a token file of a dtype, or raise IntegrityError if its last token is incomplete."""
+        size, itemsize = status_of(path).st_size, np.dtype(dtype).itemsize
+        if size % itemsize:
+            raise _damaged(
+                path,
+                f"must have {itemsize} bytes for each token ({dtype}), got {size} bytes",
+                offset=size // itemsize * itemsize,
+                hint="copy the file again: it is truncated, or pass another --source-dtype",
+            )
+        name, boundaries = self.boundary_path(path), None
+        if fs.isfile(name):
+            status = status_of(name)
+            boundaries = SourceFile(
+                path=name,
+                size_bytes=status.st_size,
+                mtime_ns=status.st_mtime_ns,
+                format=self.form,
+                compression=self.compression,
+            )
+        return _token_file(path, self.form, dtype, size // itemsize, 0, boundaries)
+
+
+_OLMO = _Headerless("olmo", olmo.boundary_path, "gzip", (1, 2, 4, 8))
+_DATATROVE = _Headerless(
+    "datatrove",
+    lambda path: path.removesuffix(datatrove.TOKENS_SUFFIX) + datatrove.INDEX_SUFFIX,
+    "none",
+    (2, 4),
+)
+
+
 def _olmo(paths: Sequence[str], given: str | None) -> tuple[TokenFile, ...]:
     for path in paths:
-        _refuse_numpy_header(path)
-    dtype = _given(given) or _dtype_from_boundaries(paths, olmo.boundary_path, "gzip", (1, 2, 4, 8))
-    unknown = [
-        path for path in paths if dtype is None or (given is None and _is_bare(path, olmo.boundary_path))
-    ]
-    if dtype is None or unknown:
-        raise _unknown_dtype(
-            unknown[0], f"it has no header, and {olmo.boundary_path(unknown[0])} is missing or empty"
-        )
-    return tuple(_plain(path, dtype, _beside(olmo.boundary_path(path), "gzip")) for path in paths)
-
-
-def _refuse_numpy_header(path: str) -> None:
-    size = state_of(path).size_bytes
-    head = bytearray(min(size, len(_NUMPY_MAGIC)))
-    InputFile(path).read_into(memoryview(head), 0)
-    if bytes(head) == _NUMPY_MAGIC:
-        raise InputError(
-            f"{path} has the header of numpy.save; files of OLMo-core are raw tokens without a header",
-            hint='write its tokens again with open("raw.npy", "wb").write(numpy.load("'
-            + path
-            + '").tobytes())',
-        )
+        if _head(path, len(_NUMPY_MAGIC)) == _NUMPY_MAGIC:
+            raise InputError(
+                f"{path} has the header of numpy.save; files of OLMo-core are raw tokens without a header",
+                hint=f'write its tokens again with open("raw.npy", "wb").write(numpy.load("{path}").tobytes())',
+            )
+    dtype = given or _OLMO.dtype_from_boundaries(paths)
+    for path in paths:
+        if dtype is None or (given is None and _OLMO.is_bare(path)):
+            raise _unknown_dtype(
+                path, f"it has no header, and {olmo.boundary_path(path)} is missing or empty"
+            )
+    return tuple(_OLMO.token_file(path, str(dtype)) for path in paths)
 
 
 def _datatrove(paths: Sequence[str], given: str | None) -> tuple[TokenFile, ...]:
@@ -142,34 +215,29 @@ def _datatrove(paths: Sequence[str], given: str | None) -> tuple[TokenFile, ...]
             hint="pass the dtype in which datatrove wrote these tokens, or omit --source-dtype",
         )
     recorded = {path: _metadata(path) for path in paths}
-    dtype = _given(given) or _dtype_from_boundaries(paths, _index_path, "none", (2, 4))
-    sizes = {size for size, _ in filter(None, recorded.values())}
-    if dtype is None and len(sizes) > 1:
-        small, large = (
-            next(p for p in paths if (found := recorded[p]) and found[0] == size) for size in (2, 4)
-        )
-        raise InputError(
-            f"all files must have the same dtype: by their metadata, the tokens of {small} have 2 bytes, and "
-            f"those of {large} 4",
-            hint="convert each dtype by itself with --dtype int32, and merge the datasets",
-        )
-    if dtype is None and len(sizes) == 1:
-        dtype = _given(f"uint{8 * sizes.pop()}")
-    unknown = [
-        path
-        for path in paths
-        if dtype is None or (given is None and not recorded[path] and _is_bare(path, _index_path))
-    ]
-    if dtype is None or unknown:
-        raise _unknown_dtype(unknown[0], f"it has no {_index_path(unknown[0])} and no metadata")
-    files = tuple(_plain(path, dtype, _beside(_index_path(path), "none")) for path in paths)
+    dtype = given or _DATATROVE.dtype_from_boundaries(paths)
+    if dtype is None:
+        paths_by_size = {found[0]: path for path, found in reversed(recorded.items()) if found}
+        if len(paths_by_size) > 1:
+            raise InputError(
+                f"all files must have the same dtype: by their metadata, the tokens of {paths_by_size[2]} "
+                f"have 2 bytes, and those of {paths_by_size[4]} 4",
+                hint="convert each dtype by itself with --dtype int32, and merge the datasets",
+            )
+        dtype = next((f"uint{8 * size}" for size in paths_by_size), None)
+    for path in paths:
+        if dtype is None or (given is None and not recorded[path] and _DATATROVE.is_bare(path)):
+            raise _unknown_dtype(path, f"it has no {_DATATROVE.boundary_path(path)} and no metadata")
+    files = tuple(_DATATROVE.token_file(path, str(dtype)) for path in paths)
     for file in files:
-        _check_metadata(file, recorded[file.path])
+        found = file.token_dtype.itemsize, file.tokens
+        if (wanted := recorded[file.path]) not in {None, found}:
+            raise _damaged(
+                file.path,
+                f"must have {counted(wanted[1], 'token')} of {wanted[0]} bytes by its metadata, "
+                f"got {counted(found[1], 'token')} of {found[0]} bytes",
+            )
     return files
-
-
-def _index_path(path: str) -> str:
-    return path.removesuffix(datatrove.TOKENS_SUFFIX) + datatrove.INDEX_SUFFIX
 
 
 def _metadata(path: str) -> tuple[int, int] | None:
@@ -195,23 +263,26 @@ def _metadata(path: str) -> tuple[int, int] | None:
     return int(size), int(lines[1])
 
 
-def _check_metadata(file: TokenFile, recorded: tuple[int, int] | None) -> None:
-    if recorded is not None and recorded != (file.dtype.itemsize, file.tokens):
-        raise IntegrityError(
-            f"{file.path} must have {counted(recorded[1], 'token')} of {recorded[0]} bytes by its metadata, "
-            f"got {counted(file.tokens, 'token')} of {file.dtype.itemsize} bytes",
-            path=file.path,
-            hint=_COPY_HINT,
-        )
-
-
-def _given(name: str | None) -> np.dtype[Any] | None:
-    return None if name is None else np.dtype(name).newbyteorder("<")
-
-
-def _is_bare(path: str, name_of: Callable[[str], str]) -> bool:
-    # Whether nothing beside the file tells the dtype of its tokens.
-    return state_of(path).size_bytes > 0 and not fs.isfile(name_of(path))
+def _token_file(
+    path: str,
+    form: TokenFormat,
+    dtype: str,
+    tokens: int,
+    header_bytes: int,
+    boundaries: SourceFile | None = None,
+) -> TokenFile:
+    status = status_of(path)
+    return TokenFile(
+        path=path,
+        size_bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        format=form,
+        compression="none",
+        dtype=dtype,
+        header_bytes=header_bytes,
+        tokens=tokens,
+        boundaries=boundaries,
+    )
 
 
 def _unknown_dtype(path: str, reason: str) -> InputError:
@@ -219,47 +290,6 @@ def _unknown_dtype(path: str, reason: str) -> InputError:
         f"the dtype of the tokens of {path} is unknown: {reason}",
         hint="pass --source-dtype uint16 or uint32, the dtype in which these tokens were written",
     )
-
-
-def _beside(path: str, compression: Any) -> BoundaryFile | None:
-    return BoundaryFile(state_of(path), compression) if fs.isfile(path) else None
-
-
-def _dtype_from_boundaries(
-    paths: Sequence[str], name_of: Callable[[str], str], compression: str, itemsizes: tuple[int, ...]
-) -> np.dtype[Any] | None:
-    # From the first file whose last document ends behind its first token.
-    for path in paths:
-        boundaries = name_of(path)
-        if not fs.isfile(boundaries):
-            continue
-        size = state_of(path).size_bytes
-        if not (end := last_end(boundaries, compression, size)):
-            continue
-        itemsize, rest = divmod(size, end)
-        if rest == 0 and itemsize in itemsizes:
-            return np.dtype(f"<u{itemsize}")
-        raise IntegrityError(
-            f"{path} has {size} bytes, which are not tokens of "
-            f"{' or '.join(map(str, itemsizes))} bytes: the last document in {boundaries} ends at token "
-            f"{end}",
-            path=path,
-            hint="copy both files again: one is truncated, or they do not belong together",
-        )
-    return None
-
-
-def _plain(path: str, dtype: np.dtype[Any], boundaries: BoundaryFile | None) -> TokenFile:
-    state = state_of(path)
-    tokens, rest = divmod(state.size_bytes, dtype.itemsize)
-    if rest:
-        raise _damaged(
-            path,
-            f"must have {dtype.itemsize} bytes for each token ({dtype.name}), got {state.size_bytes} bytes",
-            offset=tokens * dtype.itemsize,
-            hint="copy the file again: it is truncated, or pass another --source-dtype",
-        )
-    return TokenFile(state, dtype, 0, tokens, boundaries)
 
 
 def _damaged(path: str, text: str, *, offset: int | None = None, hint: str = _COPY_HINT) -> IntegrityError:

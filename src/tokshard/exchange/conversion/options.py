@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from tokshard.core.codec import Count, Positive
-from tokshard.core.options import RUN, Force, Option, Options, StrPath, StrPaths, several
+from tokshard.core.options import Force, Option, Options, StrPath, StrPaths, several
 from tokshard.dataset.parameters import BosTreatment, SourceDtype, TokenFormat
 from tokshard.errors import UsageError
 from tokshard.storage.lock import Lock
@@ -108,7 +108,6 @@ class ConvertOptions(Options):
             requires="format=nanogpt",
         ),
     ] = None
-    resume: Annotated[bool, Option("Resume an unfinished run.", group=RUN)] = True
     force: Force = False
     lock: Lock = "flock"
 
