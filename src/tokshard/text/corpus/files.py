@@ -59,6 +59,18 @@ class CorpusFile(SourceFile):
     format: Format
 
     @property
+    def source(self) -> SourceFile:
+        """The input as it is recorded."""
+        return SourceFile(
+            path=self.path,
+            size_bytes=self.size_bytes,
+            mtime_ns=self.mtime_ns,
+            version=self.version,
+            format=self.format,
+            compression=self.compression,
+        )
+
+    @property
     def is_stream(self) -> bool:
         """True if it can only be read sequentially, by one process."""
         return self.size_bytes is None or self.compression != "none"

@@ -165,7 +165,7 @@ def _dry_run(options: TokenizeOptions, started: float) -> TokenizeReport:
         outputs=tuple(DatasetProduct(prefix, job.tokenizer.identity) for prefix in job.destinations.prefixes),
         options=job.parameters,
         input_bytes=job.input_bytes,
-        inputs=job.files,
+        inputs=tuple(file.source for file in job.files),
         messages=tuple(messages),
         workers=job.workers,
         local_dir=job.delivery.directory if job.delivery else None,
