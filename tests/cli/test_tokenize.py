@@ -48,7 +48,7 @@ def test_json_is_one_document_and_quiet_is_quiet(tmp_path, corpus):
     report = json_of(done)
     assert (done.returncode, done.stderr) == (0, "")
     assert (report["schema"], report["action"]) == ("tokshard.tokenize/2", "written")
-    assert report["outputs"][0]["dataset"]["tokens"] == 12
+    assert report["outputs"][0]["counts"]["tokens"] == 12
     done = tokshard("tokenize", corpus, "-o", "y", "--quiet", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

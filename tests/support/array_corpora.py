@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from support.tokenize_runs import TOKENIZER, run_array_task, run_tokenize
+from support.tokenize_runs import TOKENIZER, run_array_task, run_finish, run_tokenize
 from tokshard import ArrayTask
-from tokshard.text.tokenize.report import ArrayTaskReport
+from tokshard.text.tokenize.report import ArrayTaskReport, TokenizeReport
 
 UNIT_BYTES = 2000
 OPTIONS: dict[str, Any] = {"tokenizer": TOKENIZER, "unit_size": UNIT_BYTES}
@@ -80,3 +80,11 @@ def expected(inputs: list[str], prefix: str = "local", **options: Any) -> dict[s
 
 def run_task(inputs: list[str], index: int, count: int, prefix: str = "x", **options: Any) -> ArrayTaskReport:
     return run_array_task(inputs, prefix, task=ArrayTask(index, count), **{**OPTIONS, **options})
+
+
+def run_tasks(inputs: list[str], count: int, prefix: str = "x", **options: Any) -> list[ArrayTaskReport]:
+    return [run_task(inputs, index, count, prefix, **options) for index in range(count)]
+
+
+def finish(inputs: list[str], prefix: str = "x", **options: Any) -> TokenizeReport:
+    return run_finish(inputs, prefix, **{**OPTIONS, **options})

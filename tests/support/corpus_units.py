@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import os
+import pickle
 import sys
 from dataclasses import dataclass, field
 
@@ -12,7 +13,6 @@ from tokshard.text.corpus.files import CorpusFile
 from tokshard.text.corpus.planning import plan_units, stream_units
 from tokshard.text.corpus.records import read_documents
 from tokshard.text.corpus.rejection import REASONS
-from tokshard.text.corpus.units import unit_from_json
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -90,7 +90,7 @@ def units_of(path, codec, directory, *, unit_bytes=1 << 20, limit=LIMIT, chunk_b
 def read_units(units, *, fields=("text",), batch_bytes=1 << 20, limit=LIMIT):
     reading = Reading()
     for sent in units:
-        unit = unit_from_json(json.loads(json.dumps(sent.to_json())))
+        unit = pickle.loads(pickle.dumps(sent))  # as it crosses processes
         reading.add_unit(read_documents(unit, fields, batch_bytes=batch_bytes, max_document_bytes=limit))
         if getattr(unit, "temporary", False):
             os.unlink(unit.path)

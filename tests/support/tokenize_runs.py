@@ -63,21 +63,15 @@ def dry_run(inputs, output=None, **options) -> TokenizeReport:
 
 
 def run_array_task(
-    inputs, output=None, *, task: ArrayTask, finish=True, executor=None, progress=None, **options
+    inputs, output=None, *, task: ArrayTask, executor=None, progress=None, **options
 ) -> ArrayTaskReport:
     return tokenize_array_task(
-        TokenizeOptions(inputs=inputs, output=output, **options),
-        task,
-        finish=finish,
-        executor=executor,
-        progress=progress,
+        TokenizeOptions(inputs=inputs, output=output, **options), task, executor=executor, progress=progress
     )
 
 
-def run_finish(inputs, output=None, *, tasks=None, progress=None, **options) -> TokenizeReport:
-    return finish_tokenize(
-        TokenizeOptions(inputs=inputs, output=output, **options), tasks=tasks, progress=progress
-    )
+def run_finish(inputs, output=None, *, progress=None, **options) -> TokenizeReport:
+    return finish_tokenize(TokenizeOptions(inputs=inputs, output=output, **options), progress=progress)
 
 
 def job_of(inputs, output=None, **options) -> TokenizeJob:

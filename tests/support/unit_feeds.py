@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from tokshard.dataset.parameters import TokenizeParameters
 from tokshard.text.corpus.files import discover
 from tokshard.text.tokenize.encoder import Task
-from tokshard.text.tokenize.part import UnitKey
+from tokshard.text.tokenize.part import PartNames, UnitKey
 from tokshard.text.tokenize.workers.feed import Feed
 
 PATIENCE_SECONDS = 240.0
@@ -31,11 +32,15 @@ class Fed:
         self.ready = threading.Event()
         self.raw = raw
         raw.mkdir(exist_ok=True)
+        files = discover([str(path) for path in paths])
+        parameters = TokenizeParameters(
+            eod_id=0, dtype="uint16", max_document_bytes=64_000_000, unit_size=unit_bytes
+        )
         self.feed = Feed(
-            discover([str(path) for path in paths]),
+            files,
             [number for number in range(len(paths)) if number not in done_files],
-            unit_bytes=unit_bytes,
-            max_document_bytes=64_000_000,
+            names=PartNames(files, parameters),
+            max_document_bytes=parameters.max_document_bytes,
             raw_directory=str(raw),
             is_done=done.__contains__,
             streams=streams,

@@ -186,7 +186,7 @@ def test_outputs_of_nested_fields_have_safe_and_different_names(tmp_path):
         (str(tmp_path / "x_meta.title_document"), "meta.title"),
         (str(tmp_path / "x_a.b_document"), r"a\.b"),
     ]
-    assert [output.dataset.sequences for output in report.outputs] == [1, 1, 2]
+    assert [output.counts.sequences for output in report.outputs] == [1, 1, 2]
     manifest = json.loads((tmp_path / "x_a.b_document.tokshard" / "manifest.json").read_text())
     assert manifest["dataset"]["field"] == r"a\.b"
 

@@ -108,7 +108,13 @@ def test_format_and_compression_are_told_by_content(content, expected):
         make(name, content)
         (file,) = discover([name])
         status = os.stat(name)
-        assert file == CorpusFile(name, status.st_size, status.st_mtime_ns, *expected)
+        assert file == CorpusFile(
+            path=name,
+            size_bytes=status.st_size,
+            mtime_ns=status.st_mtime_ns,
+            format=expected[0],
+            compression=expected[1],
+        )
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from tokshard.text.tokenizer import encoders
 from tokshard.text.tokenizer.structure import FastEncoderRefusedError
 
 FIELDS = ("text", "title")
+PART = "0123456789abcdef-000000000.part"
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def encode(tmp_path, monkeypatch):
         encoder = UnitEncoder(spec, str(tmp_path / "parts"))
         smaller = partial(read_documents, batch_bytes=batch_bytes)
         monkeypatch.setattr(encoder_module, "read_documents", smaller)
-        return encoder.encode(Task(unit, source, compared))
+        return encoder.encode(Task(unit, source, PART, compared))
 
     return encode
 
@@ -67,7 +68,7 @@ def test_progress_is_merged_for_some_time_and_up_to_each_outcome(seconds, messag
 
 
 def part_of(folder: Path) -> tuple:
-    with PartReader(str(folder / "parts/000000-000000000.part")) as part:
+    with PartReader(str(folder / "parts" / PART)) as part:
         part.verify()
         names = [f"{kind}.{k}" for kind in ("tokens", "lengths", "sequences") for k in range(2)]
         return part.header, {name: part.read(name) for name in [*names, "offsets.0", "rejected"]}
@@ -78,20 +79,22 @@ def test_the_part_of_a_unit_does_not_depend_on_its_batches(tmp_path, encode):
     assert outcome == Outcome(UnitKey(0, 0))
     assert len(batches) == 1
     header, streams = part_of(tmp_path)
-    assert [field.tokens * 2 for field in header.counts.fields] == [
+    assert (header.name, header.last, header.documents) == (PART, True, 57)
+    assert [counts.tokens * 2 for counts in header.counts] == [
         len(streams[f"tokens.{k}"]) for k in range(2)
     ]
-    assert len(streams["rejected"].splitlines()) == header.counts.rejected_total == 3
-    counts = header.counts
-    assert batches == [BatchProgress(7, 57, counts.tokens, counts.content_bytes)]
+    assert len(streams["rejected"].splitlines()) == 3
+    assert [counts.rejected_total for counts in header.counts] == [3, 3]
+    content_bytes = header.counts[0].content_bytes
+    assert batches == [BatchProgress(7, 57, header.tokens, content_bytes)]
     *batches, outcome = encode(300, on_error="skip")
     assert outcome == Outcome(UnitKey(0, 0))
     assert len(batches) > 5
     assert [sum(numbers) for numbers in zip(*batches, strict=True)] == [
         7,
         57,
-        counts.tokens,
-        counts.content_bytes,
+        header.tokens,
+        content_bytes,
     ]
     assert part_of(tmp_path) == (header, streams)
 
@@ -169,7 +172,7 @@ def test_a_slow_reference_is_waited_for_before_a_unit_is_committed(tmp_path, enc
                 all_encoded.set()
     assert len(compared) == 2 * 57
     assert committed == []
-    assert part_of(tmp_path)[0].counts.compared == 57
+    assert part_of(tmp_path)[0].counts[0].compared == 57
 
 
 @pytest.mark.parametrize("allowed", [0, 3])
@@ -191,7 +194,7 @@ def test_a_tokenizer_that_the_fast_library_refuses_is_compared_with_nothing(tmp_
     *_, outcome = encode(300, on_error="skip", encoder="auto", compared=1 << 20)
     assert outcome == Outcome(UnitKey(0, 0))
     header, streams = part_of(tmp_path)
-    assert (header.encoder, header.counts.compared) == ("reference", 0)
+    assert (header.encoder, header.counts[0].compared) == ("reference", 0)
     list(encode(300, on_error="skip", encoder="reference"))
     assert part_of(tmp_path) == (header, streams)
 
@@ -219,5 +222,5 @@ def test_long_documents_are_encoded_alike_by_both_encoders(tmp_path, special_tok
         )
         names = (f"{encoder}_text_document", f"{encoder}_title_document")
         pairs.append([pair(tmp_path / name) for name in names])
-        assert report.encoder.uncompared == (2 if encoder == "fast" else None)
+        assert report.counts.uncompared == (2 if encoder == "fast" else None)
     assert pairs[0] == pairs[1]

@@ -7,21 +7,20 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokshard.text.tokenize.counts import FieldCounts, UnitCounts
 
+from tokshard.dataset.counts import NO_COUNTS
 from tokshard.errors import IntegrityError
-from tokshard.text.tokenize.part import PartHeader, PartReader, PartWriter, UnitKey
+from tokshard.text.tokenize.part import PartHeader, PartReader, PartWriter
 
-FIELDS = (FieldCounts(7, 0, 0, 0, 0),)
-COUNTS = replace(UnitCounts.none(), records=3, documents=2, rejected={"not-object": 1}, fields=FIELDS)
+NAME = "0123456789abcdef-000000005.part"
+COUNTS = replace(NO_COUNTS, records=3, documents=2, tokens=7, rejected={"not-object": 1})
 HEADER = PartHeader(
-    file=2,
-    unit=5,
+    name=NAME,
     last=False,
     encoder="fast",
     input_bytes=11,
     content_xxh3_128="00" * 16,
-    counts=COUNTS,
+    counts=(COUNTS, COUNTS),
 )
 STREAMS = ["tokens.0", "offsets", "rejected"]
 
@@ -39,7 +38,6 @@ def test_streams_come_back_in_order(tmp_path_factory, pieces):
     path = tmp_path_factory.mktemp("part") / "x.part"
     write(path, pieces)
     with PartReader(str(path)) as part:
-        assert part.unit == UnitKey(2, 5)
         assert part.header == HEADER
         for stream in STREAMS:
             expected = b"".join(data for name, data in pieces if name == stream)

@@ -4,9 +4,9 @@ import gzip
 from functools import partial
 
 import pytest
-from tokshard.text.tokenize.job_array.options import ArrayTask
 
 from support.tokenize_runs import TOKENIZER, run_array_task, run_tokenize, write_jsonl
+from tokshard import ArrayTask
 from tokshard.core.progress import SilentProgress
 from tokshard.text.corpus.records import read_documents
 from tokshard.text.tokenize import encoder
@@ -110,7 +110,6 @@ def test_tasks_of_an_array_report_their_own_bytes(tmp_path):
             task=ArrayTask(index, 2),
             tokenizer=TOKENIZER,
             unit_size=1000,
-            finish=False,
             progress=recorded,
         )
         updates = recorded.activities["encoding"][2]

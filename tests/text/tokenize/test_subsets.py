@@ -339,7 +339,7 @@ def test_what_was_selected_is_recorded_and_shown(tmp_path):
         wanted = {"sample": 0.5, "sample_seed": 1234, "limit": 10, "holdout": 0.2, "holdout_seed": 5}
         assert found["options"].items() >= wanted.items()
         counts = found["counts"]
-        assert counts["excluded"]["other-split"] == 10 - output.dataset.documents
+        assert counts["excluded"]["other-split"] == 10 - output.counts.documents
         assert counts["records"] == counts["documents"] + sum(counts["excluded"].values())
         shown = inspect(InspectOptions(path=output.path_prefix))
         assert shown.manifest.dataset.split == output.dataset.split

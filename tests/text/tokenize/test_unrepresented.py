@@ -59,7 +59,7 @@ def tokenize(directory, *arguments):
 
 def recorded(directory):
     manifest = json.loads((directory / "out.tokshard/manifest.json").read_text())
-    return manifest["dataset"].get("unrepresented")
+    return manifest["counts"].get("unrepresented")
 
 
 def test_characters_that_are_dropped(tmp_path):
@@ -70,18 +70,24 @@ def test_characters_that_are_dropped(tmp_path):
     assert f"{CANNOT}dropped characters, {share}; {ADVICE}\n" in done.stderr
     assert recorded(tmp_path) == {"unit": "characters", "checked": 16, "count": 2}
     report = json_of(tokenize(tmp_path, "--no-append-eod", "--json"))
-    assert report["outputs"][0]["dataset"]["unrepresented"] == recorded(tmp_path)
+    assert report["outputs"][0]["counts"]["unrepresented"] == recorded(tmp_path)
     assert len(report["warnings"]) == 1
     assert f"dropped characters {share}" in " ".join(installed("inspect", "out", cwd=tmp_path).stdout.split())
 
 
-def test_dropped_characters_of_documents_beyond_a_limit_do_not_count(tmp_path):
+def test_dropped_characters_of_units_beyond_a_limit_do_not_count(tmp_path):
+    """Those of the unit in which the limit lies are those of the whole unit."""
     write(tmp_path, definition(bpe("helo wrd")), ["hello", *["wörld"] * 200, "hello"])
+    sizes = [len(line) for line in (tmp_path / "in.jsonl").read_bytes().splitlines(keepends=True)]
+    two = ("--unit-size", str(sizes[0] + sizes[1]))
     for limits, (checked, dropped) in [
-        (("--limit", "1"), (5, 0)),
-        (("--limit", "3"), (15, 2)),
-        (("--max-tokens", "12"), (10, 1)),
+        (("--limit", "1"), (1010, 200)),
         (("--limit", "202"), (1010, 200)),
+        ((*two, "--limit", "1"), (10, 1)),
+        ((*two, "--limit", "2"), (10, 1)),
+        ((*two, "--limit", "3"), (20, 3)),
+        ((*two, "--max-tokens", "12"), (20, 3)),
+        ((*two, "--limit", "202"), (1010, 200)),
     ]:
         tokenize(tmp_path, "--no-append-eod", *limits, "--force")
         assert recorded(tmp_path) == {"unit": "characters", "checked": checked, "count": dropped}
@@ -147,7 +153,7 @@ def test_a_merge_adds_what_its_inputs_counted(tmp_path):
     done = installed("merge", "out", "empty", "out", "-o", "both", "--json", cwd=tmp_path)
     assert done.returncode == 0, done
     manifest = json.loads((tmp_path / "both.tokshard/manifest.json").read_text())
-    assert manifest["dataset"]["unrepresented"] == {"unit": "tokens", "checked": 4, "count": 2}
+    assert manifest["counts"]["unrepresented"] == {"unit": "tokens", "checked": 4, "count": 2}
 
 
 def test_a_merge_with_a_dataset_that_counted_nothing_tells_nothing_of_all(tmp_path):
@@ -158,7 +164,7 @@ def test_a_merge_with_a_dataset_that_counted_nothing_tells_nothing_of_all(tmp_pa
     done = installed("merge", "out", "foreign", "-o", "both", "--json", cwd=tmp_path)
     assert done.returncode == 0, done
     manifest = json.loads((tmp_path / "both.tokshard/manifest.json").read_text())
-    assert "unrepresented" not in manifest["dataset"]
+    assert "unrepresented" not in manifest["counts"]
 
 
 def test_work_of_other_units_is_counted_once(tmp_path):

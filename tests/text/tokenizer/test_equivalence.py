@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 
 import numpy as np
 import pytest
+import xxhash
 
 from support.command_line import tokshard
 from support.tokenize_runs import TOKENIZER, manifest, pair, run_tokenize, write_jsonl
@@ -20,7 +22,7 @@ from tokshard.text.tokenizer.encoders import EncodedBatch
 
 def test_the_first_bytes_and_then_one_in_a_thousand():
     offsets = np.arange(0, 40_000_000, 40)
-    chosen = equivalence.sample(offsets, file=3, compare_below=1 << 20)
+    chosen = equivalence.sample(offsets, "web/3.jsonl", compare_below=1 << 20)
     first = int(np.searchsorted(offsets, 1 << 20))
     assert chosen[:first].tolist() == list(range(first))
     rest = len(chosen) - first
@@ -29,15 +31,15 @@ def test_the_first_bytes_and_then_one_in_a_thousand():
     assert gaps.max() < 20 * equivalence.ONE_IN
 
 
-def test_the_choice_depends_on_nothing_but_the_position():
+def test_the_choice_depends_on_nothing_but_the_input_and_the_position():
     offsets = np.arange(5_000_000, 9_000_000, 333)
-    whole = offsets[equivalence.sample(offsets, 1, 0)]
+    whole = offsets[equivalence.sample(offsets, "a", 0)]
     pieces = np.array_split(offsets, 97)
     assert (
-        np.concatenate([piece[equivalence.sample(piece, 1, 0)] for piece in pieces]).tolist()
+        np.concatenate([piece[equivalence.sample(piece, "a", 0)] for piece in pieces]).tolist()
         == whole.tolist()
     )
-    assert whole.tolist() != offsets[equivalence.sample(offsets, 2, 0)].tolist()
+    assert whole.tolist() != offsets[equivalence.sample(offsets, "b", 0)].tolist()
 
 
 def splitmix64(value: int) -> int:
@@ -49,10 +51,10 @@ def splitmix64(value: int) -> int:
 
 def test_the_choice_equals_its_definition_in_plain_integers():
     offsets = np.array([0, 1, 999, 2**40, 2**62] + [k * 7919 for k in range(5000)])
-    for file in (0, 1, 10**6):
-        start = file * 0x9E3779B97F4A7C15
+    for name in ("a.jsonl", "s3://bucket/ü.jsonl.gz", os.fsdecode(b"\xff.jsonl")):
+        start = xxhash.xxh3_64_intdigest(os.fsencode(name))
         slow = [k for k, o in enumerate(offsets.tolist()) if splitmix64((o + start) % 2**64) < 2**64 // 1000]
-        assert equivalence.sample(offsets, file, 0).tolist() == slow
+        assert equivalence.sample(offsets, name, 0).tolist() == slow
 
 
 def test_the_texts_of_documents_with_several_sequences():
@@ -97,12 +99,12 @@ def chosen_beyond_the_first_bytes(path, compare_below):
     """Numbers of the documents that are compared although they lie far behind."""
     lines = open(path, "rb").read().splitlines(keepends=True)  # noqa: SIM115
     offsets = np.cumsum([0, *map(len, lines[:-1])])
-    return [k for k in equivalence.sample(offsets, 0, 0).tolist() if offsets[k] >= compare_below]
+    return [k for k in equivalence.sample(offsets, path, 0).tolist() if offsets[k] >= compare_below]
 
 
 @pytest.mark.parametrize("field_is_list", [False, True])
 def test_an_encoder_that_lies_in_the_middle_is_caught(tmp_path, lie, monkeypatch, field_is_list):
-    monkeypatch.setattr("tokshard.text.tokenize.workers.feed.FIRST_BYTES", 2000)
+    monkeypatch.setattr("tokshard.text.tokenize.part.FIRST_BYTES", 2000)
     texts = [f"document number {n} of the corpus" for n in range(6000)]
     value = (lambda text: ["before", text]) if field_is_list else (lambda text: text)
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": value(text)} for text in texts])
@@ -117,7 +119,7 @@ def test_an_encoder_that_lies_in_the_middle_is_caught(tmp_path, lie, monkeypatch
     assert "--encoder reference" in caught.value.hint
     assert not (tmp_path / "out.bin").exists()
     run_tokenize(path, out, encoder="reference", **options)
-    assert manifest(out)["encoder"] == {"documents": {"reference": 6000}, "compared": 0}
+    assert encoders_of(out) == {"encoders": {"reference": 6000}, "compared": 0}
     run_tokenize(path, str(tmp_path / "right"), encoder="reference", **options)
     assert pair(out) == pair(tmp_path / "right")
 
@@ -138,7 +140,8 @@ def mixed(tmp_path, monkeypatch):
 
 
 def encoders_of(prefix):
-    return manifest(prefix)["encoder"]
+    counts = manifest(prefix)["counts"]
+    return {name: counts[name] for name in ("encoders", "compared", "uncompared") if name in counts}
 
 
 def test_larger_documents_are_not_compared_and_counted(tmp_path, mixed, lie):
@@ -146,11 +149,11 @@ def test_larger_documents_are_not_compared_and_counted(tmp_path, mixed, lie):
     lie("é" * 51)
     options = {"tokenizer": TOKENIZER, "encoder": "fast", "executor": InlineExecutor(), "unit_size": 500}
     report = run_tokenize(path, str(tmp_path / "out"), **options)
-    assert (report.encoder.compared, report.encoder.uncompared) == (30, 18)
-    assert encoders_of(tmp_path / "out") == {"documents": {"fast": 48}, "compared": 30, "uncompared": 18}
+    assert (report.counts.compared, report.counts.uncompared) == (30, 18)
+    assert encoders_of(tmp_path / "out") == {"encoders": {"fast": 48}, "compared": 30, "uncompared": 18}
     run_tokenize(path, str(tmp_path / "slow"), **{**options, "encoder": "reference"})
     assert pair(tmp_path / "out") != pair(tmp_path / "slow")
-    assert encoders_of(tmp_path / "slow") == {"documents": {"reference": 48}, "compared": 0}
+    assert encoders_of(tmp_path / "slow") == {"encoders": {"reference": 48}, "compared": 0}
 
 
 def test_an_encoder_that_lies_about_the_largest_compared_document_is_caught(tmp_path, mixed, lie):
@@ -168,17 +171,23 @@ def test_the_texts_of_all_fields_count_together(tmp_path, monkeypatch):
     path = write_jsonl(tmp_path / "in.jsonl", records)
     options = {"tokenizer": TOKENIZER, "encoder": "fast", "executor": InlineExecutor()}
     report = run_tokenize(path, str(tmp_path / "out"), fields=("text", "title"), **options)
-    assert (report.encoder.compared, report.encoder.uncompared) == (2, 1)
+    assert (report.counts.compared, report.counts.uncompared) == (2, 1)
 
 
-def test_counts_of_larger_documents_end_at_the_limit_of_a_run(tmp_path, mixed):
+def test_counts_of_comparisons_end_at_the_limit_of_a_run(tmp_path, mixed):
+    """Of the unit in which the limit lies, at most so many documents count as compared as it has."""
     path, too_large = mixed
     options = {"tokenizer": TOKENIZER, "encoder": "fast", "executor": InlineExecutor(), "unit_size": 900}
     for limit in range(1, len(too_large), 5):
         run_tokenize(path, str(tmp_path / "out"), limit=limit, force=True, **options)
-        uncompared = sum(too_large[:limit])
-        expected = {"documents": {"fast": limit}, "compared": limit - uncompared}
-        assert encoders_of(tmp_path / "out") == expected | ({"uncompared": uncompared} if uncompared else {})
+        found = encoders_of(tmp_path / "out")
+        uncompared = found.get("uncompared", 0)
+        assert (found["encoders"], found["compared"]) == ({"fast": limit}, limit - uncompared)
+        units = (tmp_path / "out.tokshard/units.jsonl").read_text().splitlines()
+        *whole, cut = [json.loads(line)["counts"]["documents"] for line in units]
+        before = sum(too_large[: sum(whole)])
+        assert sum(whole) + cut == limit
+        assert before <= uncompared <= sum(too_large[:limit])
 
 
 def test_splits_and_merges_count_larger_documents(tmp_path, mixed):
@@ -188,11 +197,11 @@ def test_splits_and_merges_count_larger_documents(tmp_path, mixed):
     prefixes = [f"{tmp_path}/out_{split}" for split in ("train", "valid")]
     found = [encoders_of(prefix) for prefix in prefixes]
     for counts in found:
-        assert counts["compared"] + counts["uncompared"] == counts["documents"]["fast"] > 0
+        assert counts["compared"] + counts["uncompared"] == counts["encoders"]["fast"] > 0
     run_tokenize(path, str(tmp_path / "slow"), **{**options, "encoder": "reference"})
     merge(MergeOptions(inputs=(*prefixes, str(tmp_path / "slow")), output=str(tmp_path / "merged")))
     assert encoders_of(tmp_path / "merged") == {
-        "documents": {"fast": 37, "reference": 48},
+        "encoders": {"fast": 37, "reference": 48},
         "compared": sum(counts["compared"] for counts in found),
         "uncompared": sum(counts["uncompared"] for counts in found),
     }
@@ -220,17 +229,17 @@ def test_reference_after_fast_redoes_what_fast_made(tmp_path):
         with pytest.raises(BadRecordError):
             run_tokenize(path, out, encoder=encoder, **options)
     report = run_tokenize(path, out, encoder="fast", on_error="skip", **options)
-    made_by = report.encoder.documents
+    made_by = report.counts.encoders
     assert report.units_reused == report.outputs[0].dataset.units - 1
     assert made_by["reference"] > 250
     assert made_by["fast"] == 300 - made_by["reference"]
-    assert report.encoder.compared == made_by["fast"]
+    assert report.counts.compared == made_by["fast"]
 
 
 def test_a_small_corpus_needs_no_fast_encoder(tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": "a"}])
     report = run_tokenize(path, str(tmp_path / "out"), tokenizer=TOKENIZER)
-    assert report.encoder.documents == {"reference": 1}
+    assert report.counts.encoders == {"reference": 1}
 
 
 def with_model(change: dict) -> dict:
@@ -244,4 +253,4 @@ def test_the_structural_gate_leads_to_the_reference(tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": "some words to encode " * 60_000}])
     report = run_tokenize(path, str(tmp_path / "out"), tokenizer=str(tmp_path))
-    assert report.encoder.documents == {"reference": 1}
+    assert report.counts.encoders == {"reference": 1}
