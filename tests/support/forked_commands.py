@@ -216,9 +216,9 @@ def _start(job: dict[str, Any], descriptors: list[int]) -> None:
     if job["open_files"]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (job["open_files"], job["open_files"]))
     if job["part_bytes"]:
-        from tokshard.storage.remote import upload
+        from tokshard.storage.remote import objects
 
-        upload.PART_BYTES = job["part_bytes"]
+        objects.PART_BYTES = job["part_bytes"]
 
 
 def command() -> None:

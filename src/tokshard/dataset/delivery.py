@@ -1,8 +1,8 @@
 """Outputs in object stores: built in a local directory, then uploaded, the manifest last.
 
 Object stores have no rename and no locks. So the whole run, with its resume and its lock, happens in a local
-*staging* directory; then the finished files are uploaded, and after all of them are complete, the manifest.
-A journal in the staging directory records the uploads: the same command resumes an interrupted upload.
+*staging* directory. After a failed upload the finished output stays there, and the same command repeats the
+upload from the beginning.
 """
 
 from __future__ import annotations
@@ -10,33 +10,26 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tokshard.core.progress import Progress
-from tokshard.dataset.manifest import (
-    Manifest,
-    file_of,
-    manifest_path,
-)
+from tokshard.core.progress import Progress, ProgressUpdate
+from tokshard.dataset.manifest import OPTIONAL_NAMES, Manifest, file_of, manifest_path, read_manifest
 from tokshard.errors import StorageError, UsageError
 from tokshard.storage import paths, syscalls
-from tokshard.storage.files import remove_tree
-from tokshard.storage.paths import is_remote
+from tokshard.storage.files import AtomicFile, remove_tree
 from tokshard.storage.remote import objects
-from tokshard.storage.remote.upload import upload_file
 
-JOURNAL_NAME = "delivery.jsonl"
 _STAGING_NAME = "staging"
+_BEGUN_NAME = "upload-begun"
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Delivery of an output to the URL prefix ``url``; the staged files are kept only if ``keep``."""
+    """Delivery of the output that is staged in ``directory`` to the URL prefix ``url``."""
 
     url: str
     directory: str
-    keep: bool
 
     @property
     def prefix(self) -> str:
@@ -47,32 +40,49 @@ class Delivery:
         """Return the URL of a staged file or path prefix."""
         return self.url + path.removeprefix(self.prefix)
 
-    def has_leftovers(self) -> bool:
-        """Return whether files are waiting to be uploaded or removed."""
-        return os.path.lexists(self.directory) and not self.keep
+    def is_begun(self) -> bool:
+        """Return whether an upload from this directory has begun, and may have left objects."""
+        return os.path.lexists(os.path.join(self.directory, _BEGUN_NAME))
 
-    def upload(self, prefixes: Sequence[str], manifests: Sequence[Manifest], progress: Progress) -> None:
-        """Upload the staged files: what would be seen with new files is removed first, manifests are last."""
-        for prefix in prefixes:
-            for path in (manifest_path(prefix), paths.idx_path(prefix)):
-                if objects.exists(url := self.url_of(path)):
-                    objects.remove(url)
-        progress.start("uploading")
-        for prefix, manifest in zip(prefixes, manifests, strict=True):
-            for name in manifest.files.by_name():
-                upload_file(file_of(prefix, name), self.url_of(file_of(prefix, name)))
-        for prefix in prefixes:
-            upload_file(manifest_path(prefix), self.url_of(manifest_path(prefix)))
+    def upload(self, prefixes: Sequence[str], progress: Progress) -> None:
+        """Upload staged outputs, their manifests last; no reader sees an old index with new tokens.
+
+        Raises:
+            StorageError: The store refuses; the hint names the directory of the finished output.
+        """
+        manifests = {prefix: found for prefix in prefixes if (found := read_manifest(prefix)) is not None}
+        files = [file_of(prefix, name) for prefix in manifests for name in manifests[prefix].files.by_name()]
+        files += map(manifest_path, manifests)
+        documents = max(manifest.counts.documents for manifest in manifests.values())
+        tokens = sum(manifest.counts.tokens for manifest in manifests.values())
+        progress.start("uploading", sum(map(os.path.getsize, files)))
+        with AtomicFile(os.path.join(self.directory, _BEGUN_NAME)):
+            pass
+        try:
+            for prefix, manifest in manifests.items():
+                for path in _replaced(prefix, manifest):
+                    if objects.exists(self.url_of(path)):
+                        objects.remove(self.url_of(path))
+            done = 0
+            for path in files:
+                for sent in objects.upload(path, self.url_of(path)):
+                    progress.update(ProgressUpdate(done + sent, documents, tokens))
+                done += os.path.getsize(path)
+        except StorageError as error:
+            hint = f"run the same command again to upload the finished output, which is in {self.directory}"
+            if error.errno != errno.EIO and error.hint:
+                hint = f"{error.hint}; {hint}"
+            cause = OSError(error.errno, error.reason)
+            raise StorageError(error.action, error.path, cause, hint=hint) from error
 
     def clear(self, prefixes: Sequence[str]) -> None:
-        """Remove the staged files unless they are kept: the manifests first, but not the lock."""
-        if self.keep:
-            return
+        """Remove the staged files, the manifests first, but not the lock."""
         for prefix in prefixes:
             sidecars = paths.sidecar_directory(prefix)
             others = sorted(os.listdir(sidecars)) if os.path.isdir(sidecars) else []
             files = [manifest_path(prefix), paths.bin_path(prefix), paths.idx_path(prefix)]
-            for path in (*files, *(os.path.join(sidecars, name) for name in others if name != "lock")):
+            files += [os.path.join(sidecars, name) for name in others if name != "lock"]
+            for path in (*files, os.path.join(self.directory, _BEGUN_NAME)):
                 if os.path.lexists(path):
                     remove_tree(path)
 
@@ -85,17 +95,21 @@ class Delivery:
                 raise
 
 
-def delivery_to(output: str, *, local_dir: str | None, keep: bool) -> Delivery | None:
+def _replaced(prefix: str, manifest: Manifest) -> Iterator[str]:
+    """Yield the files of an earlier output that are removed before any file is uploaded."""
+    yield manifest_path(prefix)
+    yield paths.idx_path(prefix)
+    listed = manifest.files.by_name()
+    yield from (file_of(prefix, name) for name in OPTIONAL_NAMES if name not in listed)
+
+
+def delivery_to(output: str) -> Delivery | None:
     """Return the delivery of an output; None for a path, which is built in place.
 
-    ``local_dir``: the staging directory; by default in the user's cache directory.
-
     Raises:
-        UsageError: The URL is a bucket, or staging options are passed without a URL.
+        UsageError: The URL is a bucket.
     """
-    if not is_remote(output):
-        if local_dir is not None or keep:
-            raise UsageError("--local-dir and --keep-local require an --output URL")
+    if not paths.is_remote(output):
         return None
     scheme, _, rest = output.partition("://")
     if "/" not in rest.strip("/"):
@@ -103,7 +117,7 @@ def delivery_to(output: str, *, local_dir: str | None, keep: bool) -> Delivery |
             f"--output must be a path prefix in a bucket, got the bucket {output!r}",
             hint=f"pass for example --output {scheme}://{rest.strip('/') or 'bucket'}/data/corpus",
         )
-    # Outputs with the same last component may share a staging directory.
+    # Outputs with the same last component have different directories.
     digest = hashlib.sha256(os.fsencode(output)).hexdigest()[:12]
-    base = local_dir or os.path.join(paths.user_cache_directory(), _STAGING_NAME)
-    return Delivery(output, os.path.join(base, f"{os.path.basename(output)}-{digest}"), keep)
+    base = os.path.join(paths.user_cache_directory(), _STAGING_NAME)
+    return Delivery(output, os.path.join(base, f"{os.path.basename(output)}-{digest}"))

@@ -27,7 +27,7 @@ from support.tokenize_runs import dry_run, run_tokenize
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.dataset.merge.job import MergeOptions, merge
 from tokshard.errors import InputError, OutputExistsError, StorageError, UsageError
-from tokshard.storage.remote import upload
+from tokshard.storage.remote import objects
 from tokshard.text.tokenize.report import TokenizeReport
 from tokshard.text.tokenize.workers.executor import InlineExecutor
 
@@ -48,7 +48,7 @@ COMPLETE, MANIFEST = WRITES.index("POST .bin"), len(WRITES) - 1
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKSHARD_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(upload, "PART_BYTES", PART_BYTES)
+    monkeypatch.setattr(objects, "PART_BYTES", PART_BYTES)
 
 
 @pytest.fixture
@@ -160,13 +160,9 @@ def test_killed_at_every_write_and_run_again(bucket: Bucket, corpus: Path):
         bucket.proxy.settle()
         bucket.proxy.judge = lambda _: None
         assert ("web.tokshard/manifest.json" in uploaded(bucket, place)) is ((k, heard) == (MANIFEST, True))
-        sent = sum(request.body_bytes for request in bucket.proxy.writes())
         bucket.proxy.reset()
-        tokenize(corpus, f"{bucket.url}/{place}/web")
+        assert not tokenize(corpus, f"{bucket.url}/{place}/web").encoded_bytes, "only the upload is repeated"
         assert uploaded(bucket, place) == right
-        again = sum(request.body_bytes for request in bucket.proxy.writes())
-        # Up to four parts were under way; what had arrived before is not sent again.
-        assert sent + again <= sum(map(len, right.values())) + 4 * PART_BYTES + 10_000
         assert staged(corpus) == []
 
 
@@ -215,12 +211,13 @@ def test_a_store_that_refuses_for_good_leaves_no_manifest_and_the_work(
     done = command(corpus, url, *["--force"] * forced, env={"TOKSHARD_REMOTE_RETRIES": "2"})
     assert done.returncode == 7
     assert f"error: cannot write {url}.idx: failed 3 times, most recently with: the test" in done.stderr
-    assert f"finished work is kept in {corpus.parent}/cache/staging/web-" in done.stderr
-    assert "run the same command again" in done.stderr
+    hint = "run the same command again to upload the finished output, which is in"
+    assert f"{hint} {corpus.parent}/cache/staging/web-" in done.stderr
     assert "web.tokshard/manifest.json" not in uploaded(bucket)
     bucket.proxy.reset()
-    tokenize(corpus, url, force=forced)
-    assert steps(bucket) == WRITES[COMPLETE + 1 :], "nothing is made or sent twice"
+    report = tokenize(corpus, url, force=forced)
+    assert report.encoded_bytes == 0, "only the upload is repeated"
+    assert steps(bucket) == WRITES
     assert uploaded(bucket) == expected(corpus)
     assert staged(corpus) == []
 
@@ -238,23 +235,14 @@ def test_an_upload_survives_a_store_that_fails_now_and_then(bucket: Bucket, corp
     assert uploaded(bucket) == expected(corpus)
 
 
-def test_an_upload_that_the_store_has_forgotten_is_restarted(
-    bucket: Bucket, corpus: Path, monkeypatch: pytest.MonkeyPatch
-):
-    url = f"{bucket.url}/out/web"
-    monkeypatch.setenv("TOKSHARD_REMOTE_RETRIES", "0")
-    bucket.proxy.judge = always(SLOW_DOWN, lambda request: request.query.get("partNumber") == ["4"])
-    with pytest.raises(StorageError, match="failed once"):
-        tokenize(corpus, url)
-    parts = [request.query["uploadId"] for request in bucket.proxy.writes() if "partNumber" in request.query]
-    bucket.proxy.reset()
+def test_an_upload_that_the_store_has_forgotten_is_restarted(bucket: Bucket, corpus: Path):
     forgotten = Fault(status=404, code="NoSuchUpload")
-    bucket.proxy.judge = always(forgotten, lambda request: request.query.get("uploadId") == parts[0])
-    tokenize(corpus, url)
+    bucket.proxy.judge = first(1, forgotten, lambda request: request.query.get("partNumber") == ["4"])
+    tokenize(corpus, f"{bucket.url}/out/web")
     assert uploaded(bucket) == expected(corpus)
 
 
-def test_an_object_that_another_writer_has_replaced_is_sent_again(
+def test_a_dataset_of_another_writer_is_not_replaced_by_a_repeated_upload(
     bucket: Bucket, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ):
     url = f"{bucket.url}/out/web"
@@ -262,12 +250,16 @@ def test_an_object_that_another_writer_has_replaced_is_sent_again(
     bucket.proxy.judge = always(SLOW_DOWN, is_put_of("manifest.json"))
     with pytest.raises(StorageError, match="failed once"):
         tokenize(corpus, url)
-    bucket.put("out/web.idx", b"x" * len(bucket.get("out/web.idx")))
-    bucket.delete("out/web.tokshard/units.jsonl")
     bucket.proxy.reset()
-    tokenize(corpus, url)
-    assert steps(bucket) == ["DELETE .idx", WRITES[COMPLETE + 1], WRITES[COMPLETE + 2], WRITES[MANIFEST]]
+    tokenize(corpus, f"{bucket.url}/other/web", append_eod=False)
+    for name, content in uploaded(bucket, "other").items():
+        bucket.put(f"out/{name}", content)
+    with pytest.raises(OutputExistsError, match=r"web\.bin exists already"):
+        tokenize(corpus, url)
+    assert uploaded(bucket) == uploaded(bucket, "other")
+    tokenize(corpus, url, force=True)
     assert uploaded(bucket) == expected(corpus)
+    assert staged(corpus) == []
 
 
 def test_a_dataset_that_waits_for_its_upload_is_not_replaced_silently(
@@ -303,30 +295,30 @@ def test_an_interrupted_run_is_resumed_where_it_was_made(bucket: Bucket, corpus:
     assert uploaded(bucket) == expected(corpus)
 
 
-def test_several_fields_and_a_local_directory_of_ones_own(bucket: Bucket, tmp_path: Path):
+def test_several_fields_are_several_datasets(bucket: Bucket, tmp_path: Path):
     text = b"".join(b'{"text": "a %d", "title": "b"}\n' % number for number in range(50))
     source = bucket.put("in/web.jsonl.gz", gzip.compress(text))
     url = f"{bucket.url}/out/web"
     arguments = ("tokenize", source, "--field", "text", "--field", "title")
-    planned = tokshard(*arguments, "-o", url, "--local-dir", "here", "--dry-run", "--json", cwd=tmp_path)
+    planned = tokshard(*arguments, "-o", url, "--dry-run", "--json", cwd=tmp_path)
     plan = json.loads(planned.stdout)
     assert defects_of(plan) == []
     assert [output["path_prefix"] for output in plan["outputs"]] == [
         f"{url}_text_document",
         f"{url}_title_document",
     ]
-    assert plan["local_dir"].startswith("here/web-")
-    assert not (tmp_path / "here").exists()
-    done = tokshard(*arguments, "-o", url, "--local-dir", "here", "--keep-local", cwd=tmp_path)
+    assert plan["local_dir"].startswith(f"{tmp_path}/cache/staging/web-")
+    assert not (tmp_path / "cache" / "staging").exists()
+    done = tokshard(*arguments, "-o", url, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert defects_of(json.loads(bucket.get("out/web_text_document.tokshard/manifest.json"))) == []
     manifests = [step for step in steps(bucket) if "manifest" in step]
     assert manifests == steps(bucket)[-2:]
-    for field in ("text", "title"):
-        (kept,) = (tmp_path / "here").glob(f"*/web_{field}_document.bin")
-        assert kept.read_bytes() == bucket.get(f"out/web_{field}_document.bin")
     run_tokenize(source, str(tmp_path / "web"), fields=("text", "title"))
-    assert (tmp_path / "web_title_document.idx").read_bytes() == bucket.get("out/web_title_document.idx")
+    for name in ("text", "title"):
+        assert (tmp_path / f"web_{name}_document.bin").read_bytes() == bucket.get(
+            f"out/web_{name}_document.bin"
+        )
 
 
 def test_both_outputs_of_a_holdout_are_uploaded(bucket: Bucket, tmp_path: Path):
@@ -357,7 +349,7 @@ def test_the_progress_shows_the_upload(bucket: Bucket, corpus: Path):
 
     noting = Noting()
     report = tokenize(corpus, f"{bucket.url}/out/web", progress=noting)
-    size = sum(len(content) for name, content in uploaded(bucket).items() if "manifest" not in name)
+    size = sum(map(len, uploaded(bucket).values()))
     assert [total for total in noting.totals if total is not None] == [corpus.stat().st_size, size]
     assert noting.updates[-1] == ProgressUpdate(size, report.counts.documents, report.outputs[0].tokens)
 
@@ -369,8 +361,6 @@ def test_the_progress_shows_the_upload(bucket: Bucket, corpus: Path):
         ("s3://bucket/out/", {}, "must be a path prefix, got the directory"),
         ("s3://bucket/web.bin", {}, "must be a path prefix without .bin"),
         ("nothing://bucket/web", {}, "unknown URL scheme nothing://"),
-        ("web", {"keep_local": True}, "require an --output URL"),
-        ("web", {"local_dir": "x"}, "require an --output URL"),
     ],
 )
 def test_outputs_that_cannot_be_meant(corpus: Path, output: str, options: dict, words: str):

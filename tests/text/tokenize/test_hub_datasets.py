@@ -447,7 +447,7 @@ def test_an_output_that_waits_for_its_upload_keeps_its_commit(hub, tmp_path, mon
         raise StorageError("write", output, OSError(5, "the store is down"))
 
     with monkeypatch.context() as patched:
-        patched.setattr("tokshard.dataset.delivery.upload_file", fail)
+        patched.setattr("tokshard.dataset.delivery.objects.upload", fail)
         with pytest.raises(StorageError, match="the store is down"):
             run_tokenize(TRAIN, output)
     repository.commit(SHARDS | {"data/train-00000-of-00002.parquet": table(500, 10)})

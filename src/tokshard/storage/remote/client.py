@@ -34,7 +34,10 @@ _LONGEST_PAUSE_SECONDS = 20.0
 _PATIENCE_SECONDS = 300.0
 
 _S3 = frozenset({"s3", "s3a"})
-_PASSING_CODES = frozenset({"BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentSHA256Mismatch"})
+# NoSuchUpload: the store has forgotten a multipart upload, or its answer to the last request was lost.
+_PASSING_CODES = frozenset(
+    {"BadDigest", "IncompleteBody", "NoSuchUpload", "RequestTimeout", "XAmzContentSHA256Mismatch"}
+)
 _LASTING_ERRNOS = frozenset({errno.EINVAL, errno.ENOSYS, errno.EISDIR, errno.ENOTDIR, errno.ENOSPC})
 # The libraries below fsspec's file systems: their errors without a status are connection errors.
 _NETWORK = re.compile("aiobotocore|aiohttp|azure|botocore|google|httpcore2?|httpx2?|requests|urllib3")

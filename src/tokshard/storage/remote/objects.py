@@ -10,7 +10,7 @@ import datetime as dt
 import io
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import lru_cache, partial
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -128,10 +128,13 @@ def remove(url: str) -> None:
         return
 
 
-def upload(local_path: str, url: str, sent: Callable[[int], None]) -> None:
+def upload(local_path: str, url: str) -> Iterator[int]:
     """Copy a local file to an object, which appears when it is complete; an existing one is replaced.
 
-    ``sent`` is called with the number of bytes that have been uploaded. Memory: four parts of 16 MiB.
+    Memory: four parts of 16 MiB.
+
+    Yields:
+        The number of bytes that have been uploaded, five times a second and at the end.
 
     Raises:
         IntegrityError: The object does not have the size of the file.
@@ -148,14 +151,15 @@ def upload(local_path: str, url: str, sent: Callable[[int], None]) -> None:
 
     uploaded = Background(lambda: retried("write", url, put))
     while not uploaded.done.wait(0.2):
-        sent(callback.value)
+        yield callback.value
     uploaded.result()
     if (found := status(url).size_bytes) != size:
         raise IntegrityError(
-            f"{url} must have {size} bytes after the upload, got {found}", path=url,
+            f"{url} must have {size} bytes after the upload, got {found}",
+            path=url,
             hint="make sure that no other process writes it, and run the same command again",
-        )  # fmt: skip
-    sent(size)
+        )
+    yield size
 
 
 class RemoteFile:

@@ -106,7 +106,7 @@ def _unfinished_datasets(options: TokenizeOptions) -> list[HubDatasetRecord]:
 
     if not options.resume:
         return []
-    delivery = delivery_to(options.prefix, local_dir=options.local_dir, keep=options.keep_local)
+    delivery = delivery_to(options.prefix)
     prefix = options.prefix if delivery is None else delivery.prefix
     found = [read_job(work_directory(prefix))]
     # An output that waits for its upload is not finished, either.

@@ -143,7 +143,7 @@ def prepare_job(
         UsageError: An option does not fit the inputs or the tokenizer.
         InputError: The tokenizer cannot be read.
     """
-    delivery = delivery_to(options.prefix, local_dir=options.local_dir, keep=options.keep_local)
+    delivery = delivery_to(options.prefix)
     prefix = options.prefix if delivery is None else delivery.prefix
     for local_or_final in {options.prefix, prefix}:
         _refuse_inputs_among_outputs(files, options.output_prefixes(local_or_final))

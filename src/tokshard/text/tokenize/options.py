@@ -174,15 +174,6 @@ class TokenizeOptions(EncodingOptions):
     resume: Annotated[bool, _rare_run("Reuse the finished units of an unfinished run.")] = True
     force: Force = False
     lock: Lock = "flock"
-    local_dir: Annotated[
-        str | None,
-        _rare_run(
-            "Build an output with a URL in this directory before its upload.",
-            metavar="DIR",
-            default="the user's cache",
-        ),
-    ] = None
-    keep_local: Annotated[bool, _rare_run("Keep the local files of an uploaded output.")] = False
     preset: Annotated[
         Literal["megatron"] | None,
         Option(

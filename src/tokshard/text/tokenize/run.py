@@ -14,7 +14,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from tokshard.text.tokenize.workers.pool import ProcessPool
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tokshard.dataset.delivery import Delivery
     from tokshard.dataset.manifest import Manifest
     from tokshard.dataset.outputs import OutputState
     from tokshard.dataset.run import Run
@@ -116,19 +117,30 @@ def _build(job: TokenizeJob, executor: Executor, progress: Progress) -> EncodedO
     if not job.options.force and (done := job.destinations.finished()) is not None:
         delivery.clear(job.prefixes)
         return EncodedOutputs(done, is_found=True)
-    with outputs.locked():
-        # What waits here for its upload may have left objects in the store, if an earlier upload failed.
+    with ExitStack() as stack:
+        stack.callback(delivery.remove_empty)
+        stack.enter_context(outputs.locked())
+        _refuse_objects(job, delivery)
         if (waiting := outputs.finished()) is not None and not os.path.lexists(outputs.work):
             result = EncodedOutputs(waiting)
         else:
-            job.destinations.refuse_existing()
             outputs.refuse_existing(f"waits to be uploaded to {delivery.url}, and ")
             result = _build_locally(job, executor, progress)
-            job.destinations.refuse_existing()  # a run takes its time
+            _refuse_objects(job, delivery)  # a run takes its time
         progress.message(f"uploading {delivery.prefix} to {delivery.url}")
-        delivery.upload(job.prefixes, result.manifests, progress)
+        delivery.upload(job.prefixes, progress)
         delivery.clear(job.prefixes)
         return result
+
+
+def _refuse_objects(job: TokenizeJob, delivery: Delivery) -> None:
+    from tokshard.dataset.manifest import read_manifest
+
+    # An upload that failed has left objects without a manifest, or with one of the same build.
+    manifests = filter(None, map(read_manifest, job.destinations.prefixes))
+    ours = all(manifest.fingerprint == job.build.fingerprint for manifest in manifests)
+    if not (ours and delivery.is_begun()):
+        job.destinations.refuse_existing()
 
 
 def _build_locally(job: TokenizeJob, executor: Executor, progress: Progress) -> EncodedOutputs:

@@ -304,7 +304,6 @@ def test_an_output_of_another_plan_is_replaced_only_by_force(corpus):
     [
         (["-"], {}, "a pipe can be read only once"),
         (["a.jsonl"], {"resume": False}, "--no-resume would remove the finished units of other tasks"),
-        (["a.jsonl"], {"local_dir": "s"}, "--local-dir"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(corpus, inputs, options, message):
