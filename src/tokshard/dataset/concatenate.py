@@ -9,7 +9,7 @@ sequences of each document) become its index.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
@@ -64,7 +64,7 @@ _COPY_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Bytes of a file that the kernel copies, so that they never enter this process."""
+    """Tokens that the kernel copies, so that they never enter this process: bytes of a ``.bin`` file."""
 
     file: InputFile
     offset: int
@@ -123,24 +123,34 @@ class Concatenation:
     def __exit__(self, *arguments: object) -> None:
         self.close()
 
-    def append(self, piece: Piece) -> None:
+    def append(self, piece: Piece, tell: Callable[[int], None] | None = None) -> None:
         """Append the documents of a piece.
+
+        Args:
+            piece: The piece.
+            tell: Called with the bytes of tokens of the output after each chunk of them.
 
         Raises:
             IntegrityError: The piece is damaged or truncated.
             StorageError: It cannot be read, or the output cannot be written.
         """
         for name, chunk in piece.streams():
-            file = self.files[name]
             if isinstance(chunk, FileRange):
-                _copy(chunk, file, self._early)
-            else:
-                file.write(chunk)
-                if name in self.digests:
-                    self.digests[name].update(chunk)
+                for _ in _copies(chunk, self.files[name]):
+                    self._tokens_written(tell)
+                continue
+            self.files[name].write(chunk)
+            if name in self.digests:
+                self.digests[name].update(chunk)
             if name == "bin":
-                self._early.written(file.size_bytes)
+                self._tokens_written(tell)
         self.counts += piece.counts
+
+    def _tokens_written(self, tell: Callable[[int], None] | None) -> None:
+        size = self.files["bin"].size_bytes
+        self._early.written(size)
+        if tell:
+            tell(size)
 
     def finish(self, *, dtype: str, multimodal: bool = False) -> DatasetFiles:
         """Force the streams to the disk and write the index; return the files of the dataset.
@@ -202,21 +212,23 @@ class Concatenation:
             yield np.frombuffer(chunk, dtype)
 
 
-def _copy(source: FileRange, target: AppendFile, early: EarlyForce) -> None:
+def _copies(source: FileRange, target: AppendFile) -> Iterator[None]:
+    # Yields after each block.
     done = 0
     while done < source.size_bytes:
         wanted = min(_COPY_BYTES, source.size_bytes - done)
         copied = target.copy(source.file.descriptor, source.offset + done, wanted)
         done += copied
-        early.written(target.size_bytes)
         if copied < wanted:
+            end = source.offset + source.size_bytes
             raise IntegrityError(
-                f"{source.file.path} was truncated to {source.offset + done} bytes (it had "
-                f"{source.file.size_bytes} when checked)",
+                f"{source.file.path} was truncated to {source.offset + done} bytes "
+                f"(it had {end} when checked)",
                 path=source.file.path,
                 offset=source.offset + done,
                 hint="copy both files of the dataset again, or rebuild it",
             )
+        yield
 
 
 def stage_manifest(directory: str, manifest: Manifest, *, k: int = 0) -> None:
