@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
+from tokshard.dataset.counts import NO_COUNTS, Counts
 from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.index_file import IndexColumns, read_header
 from tokshard.dataset.layout import MAX_POINTER_BYTES, IndexHeader
-from tokshard.dataset.manifest import DatasetRecord, Manifest, check_sizes, read_manifest
-from tokshard.dataset.parameters import DatasetInput
+from tokshard.dataset.manifest import (
+    UNKNOWN_ENCODER,
+    DatasetRecord,
+    Manifest,
+    check_sizes,
+    manifest_path,
+    read_manifest,
+)
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.storage import fs, paths
+from tokshard.storage.digest import FileState
 from tokshard.storage.paths import bin_path, idx_path
-
-T = TypeVar("T")
 
 
 def expand(arguments: Sequence[str], output: str) -> tuple[str, ...]:
@@ -98,16 +103,18 @@ class MergeInput:
     """A checked dataset to be merged: its complete index is valid.
 
     Attributes:
-        source: The state that must not change until the merge ends: sizes and modification times.
-        record: That of the manifest, or what the index shows.
+        states: The states of its files and its manifest, which must not change until the merge ends.
+        record: The properties in the manifest, or those that the index shows.
+        counts: The counts in the manifest, or those that the index shows.
         manifest: The manifest, or None for a dataset written by another program.
     """
 
     prefix: str
     header: IndexHeader
     bin_bytes: int
-    source: DatasetInput
+    states: tuple[FileState, ...]
     record: DatasetRecord
+    counts: Counts
     manifest: Manifest | None
 
     @property
@@ -131,10 +138,10 @@ class MergeInput:
 
     def check_unchanged(self) -> None:
         """Raise InputError if a size or modification time has changed since the input was checked."""
-        if _source(self.prefix, self.manifest) != self.source:
+        if _states(self.prefix) != self.states:
             raise InputError(
                 f"{self.prefix} changed during the merge",
-                hint="run again with --no-resume when no process writes the dataset",
+                hint="run the same command again when no process writes the dataset",
             )
 
 
@@ -149,28 +156,31 @@ def read_input(prefix: str, *, multimodal: bool) -> MergeInput:
     """
     require_files(prefix)
     with unchanged([prefix]):
+        states = _states(prefix)
+        bin_bytes = states[0].size_bytes or 0
         manifest = read_manifest(prefix)
-        source = _source(prefix, manifest)
         _refuse_other_kind(prefix, multimodal=multimodal)
-        columns = IndexColumns(idx_path(prefix), multimodal=multimodal).checked(source.bin_bytes)
-        lengths = columns.sequence_lengths
-        record = DatasetRecord(
-            dtype=columns.header.dtype.name,
-            multimodal=multimodal,
-            field=None,
-            units=1,
-            documents=columns.header.document_count,
-            sequences=columns.header.sequence_count,
-            tokens=source.bin_bytes // columns.header.dtype.itemsize,
+        columns = IndexColumns(idx_path(prefix), multimodal=multimodal).checked(bin_bytes)
+        header = columns.header
+        record = DatasetRecord(dtype=header.dtype.name, multimodal=multimodal, field=None, units=1)
+        counts = replace(
+            NO_COUNTS,
+            records=header.document_count,
+            documents=header.document_count,
+            content_bytes=bin_bytes,
+            sequences=header.sequence_count,
+            tokens=bin_bytes // header.dtype.itemsize,
             empty_documents=sum(int((piece == 0).sum()) for piece in columns.sequences_per_document()),
-            longest_sequence=max((int(piece.max()) for piece in lengths.pieces()), default=0),
-            eod_in_text=0,
+            longest_sequence=max(
+                (int(piece.max()) for piece in columns.sequence_lengths.pieces()), default=0
+            ),
+            encoders={UNKNOWN_ENCODER: header.document_count},
         )
         if manifest is not None:
             check_sizes(prefix, manifest)
-            _check_manifest(prefix, record, manifest.dataset)
-            record = manifest.dataset
-        return MergeInput(prefix, columns.header, source.bin_bytes, source, record, manifest)
+            _check_manifest(prefix, manifest, record, counts)
+            record, counts = manifest.dataset, manifest.counts
+        return MergeInput(prefix, header, bin_bytes, states, record, counts, manifest)
 
 
 def check_together(inputs: Sequence[MergeInput]) -> None:
@@ -188,30 +198,21 @@ def check_together(inputs: Sequence[MergeInput]) -> None:
         raise InputError(f"the inputs have {total:,} bytes of tokens, more than the index can address")
 
 
-def _source(prefix: str, manifest: Manifest | None) -> DatasetInput:
-    tokens, index = _status(bin_path(prefix)), _status(idx_path(prefix))
-    return DatasetInput(
-        path=prefix,
-        bin_bytes=tokens.st_size,
-        bin_mtime_ns=tokens.st_mtime_ns,
-        idx_bytes=index.st_size,
-        idx_mtime_ns=index.st_mtime_ns,
-        seal=manifest.seal if manifest else None,
-    )
-
-
-def common(values: Sequence[T | None]) -> T | None:
-    """Return the value shared by all inputs, or None if it is unknown or differs."""
-    return values[0] if len(set(values)) == 1 else None
-
-
-def _status(path: str) -> os.stat_result:
+def _states(prefix: str) -> tuple[FileState, ...]:
+    # Of the .bin file, the .idx file and the manifest, if there is one.
+    files = [bin_path(prefix), idx_path(prefix)]
+    if fs.lexists(manifest_path(prefix)):
+        files.append(manifest_path(prefix))
     try:
-        return os.stat(path)
-    except FileNotFoundError:
+        found = [(path, os.stat(path)) for path in files]
+    except FileNotFoundError as error:
+        path = str(error.filename)
         raise MissingFileError(
             f"file not found: {path} (it was removed during the merge)", path=path
         ) from None
+    return tuple(
+        FileState(path=path, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns) for path, status in found
+    )
 
 
 def _refuse_other_kind(prefix: str, *, multimodal: bool) -> None:
@@ -230,12 +231,15 @@ def _refuse_other_kind(prefix: str, *, multimodal: bool) -> None:
         )
 
 
-def _check_manifest(prefix: str, found: DatasetRecord, recorded: DatasetRecord) -> None:
-    for name in ("documents", "sequences", "tokens", "empty_documents", "longest_sequence", "dtype"):
-        if (expected := getattr(recorded, name)) != (value := getattr(found, name)):
+def _check_manifest(prefix: str, manifest: Manifest, record: DatasetRecord, counts: Counts) -> None:
+    names = ("documents", "sequences", "tokens", "empty_documents", "longest_sequence")
+    checked = [(f"counts.{name}", getattr(manifest.counts, name), getattr(counts, name)) for name in names]
+    for field, expected, value in (*checked, ("dataset.dtype", manifest.dataset.dtype, record.dtype)):
+        if value != expected:
+            name = field.partition(".")[2]
             raise IntegrityError(
                 f"{prefix}: {name} must be {expected!r} by its manifest, got {value}",
                 path=prefix,
-                field=f"dataset.{name}",
+                field=field,
                 hint="rebuild the dataset: it changed after tokshard wrote it",
             )

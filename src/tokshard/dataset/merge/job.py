@@ -1,32 +1,46 @@
-"""The merge job: from checked inputs to a published dataset, resumable at any time."""
+"""The merge job: from checked inputs to a published dataset."""
 
 from __future__ import annotations
 
 import errno
 import shlex
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
-from tokshard.core.codec import Count, Record
+import numpy as np
+
+from tokshard.core.codec import TOOL, Count, Record, encode
 from tokshard.core.formatting import counted, listed, size, throughput, tokenizer_name
+from tokshard.core.json_text import MAX_JSON_BYTES, dump_json
 from tokshard.core.presentation import Section, outcome, planned
-from tokshard.core.progress import Progress, reporting
-from tokshard.dataset.build_run import BuildResult, BuildRun, BuildSpec
-from tokshard.dataset.manifest import DatasetRecord
-from tokshard.dataset.merge.inputs import MergeInput, check_together, common, expand, named_twice, read_input
+from tokshard.core.progress import Progress, ProgressUpdate, reporting
+from tokshard.dataset.concatenate import TEXT_STREAMS, Concatenation, StreamName, stage_manifest
+from tokshard.dataset.counts import NO_COUNTS, Counts
+from tokshard.dataset.manifest import ORDER_NAME, PIECES_NAME, PROVENANCE_NAME, DatasetRecord, Manifest
+from tokshard.dataset.merge.inputs import MergeInput, check_together, expand, named_twice, read_input
 from tokshard.dataset.merge.options import MergeOptions
-from tokshard.dataset.merge.shuffle import ShuffledCopy, ShuffleSizes, shuffle_sizes
-from tokshard.dataset.merge.staging import TokenCopy, check_manifest_size, dataset_record, stage
-from tokshard.dataset.parameters import BuildPlan, DatasetInput, DocumentShuffle, MergeParameters
+from tokshard.dataset.merge.piece import (
+    DOCUMENT_STREAMS,
+    UNKNOWN_DIGEST,
+    dataset_pieces,
+    original_inputs,
+)
+from tokshard.dataset.merge.shuffle import ShuffledDocuments, ShuffleSizes, shuffle_sizes
+from tokshard.dataset.outputs import BuildAction, Outputs
+from tokshard.dataset.parameters import Build, DocumentShuffle, MergeParameters
 from tokshard.dataset.report import BuildReport, DatasetProduct
 from tokshard.dataset.token_ids import check_token_ids
-from tokshard.dataset.tokenizer_agreement import TokenizerAgreement, agree
-from tokshard.dataset.workdir import WorkDirectory
-from tokshard.errors import StorageError
-from tokshard.storage.files import tree_bytes
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerAgreement, agree
+from tokshard.errors import InputError, StorageError
+from tokshard.storage import paths
+from tokshard.storage.digest import UNSEALED, sealed
 from tokshard.storage.fs import free_bytes, refuse_remote
 from tokshard.storage.lock import lock_mode
+
+T = TypeVar("T")
 
 _SHOWN_NAMES = 3
 
@@ -35,13 +49,12 @@ _SHOWN_NAMES = 3
 class MergedDataset(Record):
     """An input of a merge."""
 
-    source: DatasetInput
-    dataset: DatasetRecord
+    path: str
+    counts: Counts
 
     def __str__(self) -> str:
-        data = self.dataset
-        documents = counted(data.documents, "document")
-        return f"{self.source.path} ({documents}, {counted(data.tokens, 'token')})"
+        documents, tokens = self.counts.documents, self.counts.tokens
+        return f"{self.path} ({counted(documents, 'document')}, {counted(tokens, 'token')})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,30 +68,27 @@ class MergeReport(BuildReport):
     inputs: tuple[MergedDataset, ...] | None = None
     shuffle_sizes: ShuffleSizes | None = None
     free_bytes: Count | None = None
-    bytes_resumed: Count | None = None
 
     def sections(self) -> list[Section]:
         """Return what was done, or would be done, for people."""
         output, shuffle = self.output, self.options.shuffle
         order = f"shuffled with seed {shuffle.seed}" if shuffle else ""
-        if self.action == "planned":
-            inputs = self.inputs or ()
-            size_bytes = sum(dataset.source.bin_bytes for dataset in inputs)
+        if self.action == "planned" and output.dataset is not None:
+            inputs, dtype = self.inputs or (), output.dataset.dtype
+            size_bytes = output.tokens * np.dtype(dtype).itemsize
             facts = [
-                ("inputs", f"{len(inputs)}, {size(size_bytes)} of {inputs[0].dataset.dtype} tokens"),
+                ("inputs", f"{len(inputs)}, {size(size_bytes)} of {dtype} tokens"),
                 ("output", f"{output.path_prefix} ({self.state})"),
                 ("tokenizer", tokenizer_name(output.tokenizer)),
                 ("order", shuffle and f"{order} ({shuffle.ALGORITHM})"),
                 *(self.shuffle_sizes.facts(self.free_bytes) if self.shuffle_sizes else ()),
             ]
             return [planned(facts, [str(dataset) for dataset in inputs])]
-        reused = f"{size(self.bytes_resumed)} copied by an earlier run" if self.bytes_resumed else ""
         speed = throughput(self.seconds, output.size_bytes, output.tokens)
         time_text = f"{counted(len(self.options.inputs), 'dataset')} in {speed}"
         flag = " --multimodal" if self.options.multimodal else ""
         next_step = f"tokshard inspect {shlex.quote(output.path_prefix)}{flag}"
-        facts = [("reused", reused), ("order", order)]
-        return [outcome(self.action, [output.describe()], facts, time_text, [next_step])]
+        return [outcome(self.action, [output.describe()], [("order", order)], time_text, [next_step])]
 
 
 def merge(options: MergeOptions, *, dry_run: bool = False, progress: Progress | None = None) -> MergeReport:
@@ -102,11 +112,11 @@ def merge(options: MergeOptions, *, dry_run: bool = False, progress: Progress | 
             ``allow_tokenizer_mismatch`` is not set.
         OutputExistsError: The output exists and ``force`` is not set.
         LockedError: Another process is writing this output.
-        StorageError: A read or write failed. Copied tokens are kept.
+        StorageError: A read or write failed.
 
     Example:
         >>> report = merge(MergeOptions(inputs=["out/a", "out/b"], output="out/ab"))  # doctest: +SKIP
-        >>> report.output.dataset.documents  # doctest: +SKIP
+        >>> report.output.counts.documents  # doctest: +SKIP
         790
     """
     started = time.monotonic()
@@ -114,15 +124,10 @@ def merge(options: MergeOptions, *, dry_run: bool = False, progress: Progress | 
         listener.start("reading indexes")
         job = _prepare(options)
         if dry_run:
-            return _report(job, None, started)
-        result = job.spec.up_to_date(job.work)
-        if result is None:
-            with job.work.locked(), BuildRun(job.spec, job.work) as run:
-                result = run.recover()
-                if result is None:
-                    _require_free_space(job)
-                    result = run.publish(_stage(job, listener))
-        return _report(job, result, started)
+            return _planned(job, started)
+        manifests, action = job.outputs.build_anew(partial(_stage, job, listener))
+        output = DatasetProduct.of(options.output_prefix, manifests[0])
+        return _report(job, output, action, started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +135,22 @@ class _Job:
     options: MergeOptions
     inputs: tuple[MergeInput, ...]
     parameters: MergeParameters
-    spec: BuildSpec
-    work: WorkDirectory
+    outputs: Outputs
     agreement: TokenizerAgreement
     sizes: ShuffleSizes | None
     warnings: tuple[str, ...]
+
+    @property
+    def record(self) -> DatasetRecord:
+        """The properties of the merged dataset."""
+        records = [dataset.record for dataset in self.inputs]
+        return DatasetRecord(
+            dtype=records[0].dtype,
+            multimodal=self.options.multimodal,
+            field=_common([record.field for record in records]),
+            units=sum(record.units for record in records),
+            split=_common([record.split for record in records]),
+        )
 
 
 def _prepare(options: MergeOptions) -> _Job:
@@ -145,13 +161,13 @@ def _prepare(options: MergeOptions) -> _Job:
     inputs = tuple(read_input(name, multimodal=options.multimodal) for name in prefixes)
     check_together(inputs)
     check_token_ids({dataset.prefix: dataset.tokenizer for dataset in inputs})
-    check_manifest_size(inputs)
+    _check_manifest_size(inputs)
     agreement = agree([(dataset.prefix, dataset.tokenizer) for dataset in inputs])
     agreement.require(allowed=options.allow_tokenizer_mismatch)
     is_one = not agreement.to_record and not agreement.unchecked
     parameters = _parameters(inputs, options)
-    plan = BuildPlan(
-        inputs=tuple(dataset.source for dataset in inputs),
+    build = Build(
+        inputs=tuple(state for dataset in inputs for state in dataset.states),
         tokenizer=inputs[0].tokenizer.identity if is_one else None,
         options=parameters,
     )
@@ -159,17 +175,10 @@ def _prepare(options: MergeOptions) -> _Job:
         options=options,
         inputs=inputs,
         parameters=parameters,
-        spec=BuildSpec(plan=plan, prefixes=(prefix,), resume=options.resume, force=options.force),
-        work=WorkDirectory(prefix),
+        outputs=Outputs(build, (prefix,), options.force),
         agreement=agreement,
-        sizes=None if options.shuffle is None else _sizes(inputs, options),
+        sizes=None if options.shuffle is None else shuffle_sizes(inputs, options.shuffle_memory_bytes),
         warnings=_warnings(inputs, agreement),
-    )
-
-
-def _sizes(inputs: Sequence[MergeInput], options: MergeOptions) -> ShuffleSizes:
-    return shuffle_sizes(
-        inputs, memory_bytes=options.shuffle_memory_bytes, page_cache_bytes=options.page_cache_bytes
     )
 
 
@@ -180,59 +189,101 @@ def _parameters(inputs: Sequence[MergeInput], options: MergeOptions) -> MergePar
     return MergeParameters(
         inputs=tuple(dataset.prefix for dataset in inputs),
         multimodal=options.multimodal,
-        eod_id=common([made_with.eod_id if made_with else None for made_with in ending or recorded]),
-        append_eod=common([made_with.append_eod if made_with else None for made_with in recorded]),
+        eod_id=_common([made_with.eod_id if made_with else None for made_with in ending or recorded]),
+        append_eod=_common([made_with.append_eod if made_with else None for made_with in recorded]),
         shuffle=None if options.shuffle is None else DocumentShuffle(options.shuffle),
     )
 
 
-def _stage(job: _Job, progress: Progress) -> BuildResult:
-    copy = _copy(job, progress)
-    try:
-        progress.start(
-            "merging" if job.parameters.shuffle is None else "shuffling", copy.total_bytes, copy.resumed_bytes
+def _check_manifest_size(inputs: Sequence[MergeInput]) -> None:
+    records = [record for dataset in inputs for record in original_inputs(dataset, UNKNOWN_DIGEST)]
+    size_bytes = len(dump_json(list(map(encode, records))))
+    if size_bytes > MAX_JSON_BYTES // 2:
+        raise InputError(
+            f"the manifest must be at most {MAX_JSON_BYTES // 2:,} bytes, but {len(inputs):,} "
+            f"datasets need {size_bytes:,} to list their inputs",
+            hint="merge them into several datasets, and blend these",
         )
-        copy.run()
-    finally:
-        copy.close()
-    progress.start("writing the index")
-    manifest = stage(
-        job.work.directory,
-        job.inputs,
-        copy.digests,
-        job.spec.plan,
-        multimodal=job.options.multimodal,
-        mismatches=job.agreement.to_record,
-        tokenizers=tuple(dict.fromkeys(part for dataset in job.inputs for part in dataset.tokenizer.parts)),
-        pieces=copy.pieces,
+
+
+def _stage(job: _Job, progress: Progress, directory: str) -> Manifest:
+    total, itemsize = sum(data.bin_bytes for data in job.inputs), job.inputs[0].header.dtype.itemsize
+    shuffled = _scattered(job, progress, directory)
+    streams = _streams(job)
+    with Concatenation(directory, streams) as output:
+
+        def tell(size_bytes: int) -> None:
+            documents = output.counts.documents
+            progress.update(ProgressUpdate(size_bytes, documents, size_bytes // itemsize))
+
+        progress.start("shuffling" if shuffled else "merging", total)
+        if shuffled:
+            output.append(shuffled, tell)
+            streams = tuple(name for name in streams if name not in DOCUMENT_STREAMS)
+        pieces = dataset_pieces(job.inputs, streams)
+        for piece in pieces:
+            output.append(piece, tell)
+        progress.start("writing the index")
+        files = output.finish(dtype=job.record.dtype, multimodal=job.options.multimodal)
+    build, manifests = job.outputs.build, [data.manifest for data in job.inputs if data.manifest]
+    tokenizers = tuple(dict.fromkeys(part for data in job.inputs for part in data.tokenizer.parts))
+    # They have one tokenizer, wherever each found it.
+    tokenizer_paths = (made.tokenizer_path for made in manifests if made.tokenizer_path)
+    hub_datasets = tuple(dict.fromkeys(hub for made in manifests for hub in made.hub_datasets or ()))
+    manifest = sealed(
+        Manifest(
+            tool=TOOL,
+            fingerprint=build.fingerprint,
+            dataset=job.record,
+            counts=output.counts,
+            files=files,
+            tokenizer=build.tokenizer,
+            options=job.parameters,
+            inputs=tuple(record for piece in pieces for record in piece.inputs),
+            tokenizer_path=next(tokenizer_paths, None) if build.tokenizer is not None else None,
+            tokenizer_mismatches=job.agreement.to_record or None,
+            merged_tokenizers=tokenizers if tokenizers != (DatasetTokenizer(),) else None,
+            hub_datasets=hub_datasets or None,
+            seal=UNSEALED,
+        )
     )
+    stage_manifest(directory, manifest)
     for dataset in job.inputs:
         dataset.check_unchanged()
-    return BuildResult((manifest,), copy.resumed_bytes)
+    return manifest
 
 
-def _copy(job: _Job, progress: Progress) -> TokenCopy | ShuffledCopy:
-    directory, options = job.work.directory, job.options
-    if job.parameters.shuffle is None or job.sizes is None:
-        return TokenCopy(directory, job.inputs, progress)
-    return ShuffledCopy(
+def _streams(job: _Job) -> tuple[StreamName, ...]:
+    streams = list(TEXT_STREAMS)
+    if job.options.multimodal:
+        streams.append("modes")
+    if all(dataset.has_provenance for dataset in job.inputs):
+        streams.append(PROVENANCE_NAME)
+    if job.parameters.shuffle or any(dataset.is_shuffled for dataset in job.inputs):
+        streams += [ORDER_NAME, PIECES_NAME]
+    return tuple(streams)
+
+
+def _scattered(job: _Job, progress: Progress, directory: str) -> ShuffledDocuments | None:
+    # The documents of a shuffle; in two passes, after the first one.
+    sizes, shuffle = job.sizes, job.parameters.shuffle
+    if sizes is None or shuffle is None:
+        return None
+    free = free_bytes(directory)
+    if free is not None and sizes.disk_bytes > free:
+        error = OSError(errno.ENOSPC, f"{size(sizes.disk_bytes)} required, {size(free)} free")
+        raise StorageError("write", job.options.output_prefix, error)
+    documents = ShuffledDocuments(
         directory,
         job.inputs,
-        job.parameters.shuffle,
-        progress,
-        sizes=job.sizes,
-        threads=options.shuffle_threads,
-        multimodal=options.multimodal,
+        shuffle,
+        memory_bytes=sizes.memory_bytes if sizes.scratch_bytes else None,
+        multimodal=job.options.multimodal,
     )
-
-
-def _require_free_space(job: _Job) -> None:
-    # Of a resumed run, the files that exist already need no more space.
-    sizes, free = job.sizes, free_bytes(job.work.directory)
-    needed = 0 if sizes is None else sizes.disk_bytes - tree_bytes(job.work.directory)
-    if free is not None and needed > free:
-        error = OSError(errno.ENOSPC, f"{size(needed)} required, {size(free)} free")
-        raise StorageError("write", job.work.prefix, error)
+    if sizes.scratch_bytes:
+        progress.start("distributing documents", sizes.scratch_bytes)
+        documents.scatter(lambda size_bytes: progress.update(ProgressUpdate(size_bytes)))
+    return documents
 
 
 def _warnings(inputs: Sequence[MergeInput], agreement: TokenizerAgreement) -> tuple[str, ...]:
@@ -245,33 +296,44 @@ def _warnings(inputs: Sequence[MergeInput], agreement: TokenizerAgreement) -> tu
     without = [dataset.prefix for dataset in inputs if not dataset.has_provenance]
     if without and len(without) < len(inputs):
         found.append(f"{listed(without, _SHOWN_NAMES)}: no provenance, so the output has none")
-    if not any(dataset.record.tokens for dataset in inputs):
+    if not any(dataset.counts.tokens for dataset in inputs):
         found.append("no input has tokens: Megatron cannot train on the output")
     return tuple(found)
 
 
-def _report(job: _Job, result: BuildResult | None, started: float) -> MergeReport:
-    # No result means a dry run.
-    prefix = job.work.prefix
-    if result is None:
-        output = DatasetProduct(
-            prefix,
-            job.spec.plan.tokenizer,
-            dataset_record(job.inputs, multimodal=job.options.multimodal),
-            tokenizer_mismatches=job.agreement.to_record or None,
-        )
-    else:
-        output = DatasetProduct.of(prefix, result.manifests[0])
-    inputs = (MergedDataset(dataset.source, dataset.record) for dataset in job.inputs)
+def _planned(job: _Job, started: float) -> MergeReport:
+    prefix, counts = job.options.output_prefix, sum((data.counts for data in job.inputs), NO_COUNTS)
+    return replace(
+        _report(
+            job,
+            DatasetProduct(
+                prefix,
+                job.outputs.build.tokenizer,
+                job.record,
+                counts,
+                tokenizer_mismatches=job.agreement.to_record or None,
+            ),
+            "planned",
+            started,
+        ),
+        state=job.outputs.state(),
+        inputs=tuple(MergedDataset(dataset.prefix, dataset.counts) for dataset in job.inputs),
+        free_bytes=free_bytes(paths.sidecar_directory(prefix)) if job.sizes else None,
+    )
+
+
+def _report(job: _Job, output: DatasetProduct, action: BuildAction, started: float) -> MergeReport:
     return MergeReport(
-        action="planned" if result is None else result.action,
-        state=job.spec.state(job.work) if result is None else None,
+        action=action,
         output=output,
         options=job.parameters,
-        inputs=tuple(inputs) if result is None else None,
         shuffle_sizes=job.sizes,
-        free_bytes=free_bytes(job.work.directory) if result is None and job.sizes else None,
-        bytes_resumed=result.resumed if result else None,
         seconds=time.monotonic() - started,
         warnings=job.warnings,
     )
+
+
+def _common(values: Iterable[T | None]) -> T | None:
+    """Return the value shared by all inputs, or None if it is unknown or differs."""
+    first, *others = dict.fromkeys(values)
+    return None if others else first

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Annotated
 
-from tokshard.core.codec import Count, Positive
+from tokshard.core.codec import Count
 from tokshard.core.memory import available_bytes
 from tokshard.core.option_values import parse_bytes
 from tokshard.core.options import RUN, Force, Option, Options, StrPath, StrPaths, several
@@ -16,9 +16,7 @@ from tokshard.storage.paths import check_output_prefix, is_remote
 
 DEFAULT_MEMORY_BYTES = 1 << 30
 MIN_MEMORY_BYTES = 16 << 20
-_DEFAULT_THREADS = 4
-# The page cache also holds what is being written.
-_PAGE_CACHE_PART = 3
+_DEFAULT_PART = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,20 +54,15 @@ class MergeOptions(Options):
     memory: Annotated[
         int | None,
         Option(
-            "Shuffle in one pass if tokens and index fit into SIZE, else in two with SIZE of memory. The "
-            "order does not depend on it.",
+            "Shuffle in SIZE of memory: in one pass if tokens and index fit into it, else in two. The order "
+            "does not depend on it.",
             metavar="SIZE",
             parse=parse_bytes,
-            default="1/3 of the available memory for one pass, 1GiB for two",
+            default="1/3 of the available memory, at least 1GiB",
             group=RUN,
             requires="shuffle",
         ),
     ] = None
-    workers: Annotated[
-        Positive | None,
-        Option("Use N threads for --shuffle.", default="all cores, at most 4", group=RUN, requires="shuffle"),
-    ] = None
-    resume: Annotated[bool, Option("Resume an unfinished merge.", group=RUN)] = True
     force: Force = False
     lock: Lock = "flock"
 
@@ -96,19 +89,9 @@ class MergeOptions(Options):
     @property
     def shuffle_memory_bytes(self) -> int:
         """The memory of a shuffle."""
-        return DEFAULT_MEMORY_BYTES if self.memory is None else self.memory
-
-    @property
-    def page_cache_bytes(self) -> int:
-        """The limit of tokens and index for one pass from the page cache."""
         if self.memory is not None:
             return self.memory
-        return max(DEFAULT_MEMORY_BYTES, (available_bytes() or 0) // _PAGE_CACHE_PART)
-
-    @property
-    def shuffle_threads(self) -> int:
-        """The threads of a shuffle."""
-        return self.workers or min(_DEFAULT_THREADS, len(os.sched_getaffinity(0)))
+        return max(DEFAULT_MEMORY_BYTES, (available_bytes() or 0) // _DEFAULT_PART)
 
     @property
     def output_prefix(self) -> str:

@@ -1,72 +1,73 @@
-"""Shuffling of the documents of a merge, resumable, in bounded memory and at most two passes over the tokens.
+"""Shuffling of the documents of a merge in bounded memory, in at most two passes over the tokens.
 
-The work directory holds the scratch files, the output ``0.*`` and the journal ``shuffle.jsonl``. The journal
-begins with the memory of a run, which determines the layout. It lists the digests of inputs without a
-manifest, and the pieces of the output. Its checkpoints have the sizes of all files, from which the number of
-finished runs and ranges follows.
+Documents are sorted by a hash of their number in the concatenation of the inputs. If they do not fit into
+memory, the first pass scatters them to *buckets*, each of which has the documents of a range of hashes. The
+second pass sorts one bucket after the other. Buckets determine how the output is made, never its content.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import lru_cache, partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
 from tokshard.core.algorithms import SORTED_ALGORITHM
 from tokshard.core.background import in_order
-from tokshard.core.codec import Count, Positive, Record, decode, encode
+from tokshard.core.codec import Count, Positive, Record
 from tokshard.core.formatting import counted, size
-from tokshard.core.keyed_orders import derive_key
+from tokshard.core.keyed_orders import derive_key, hashes
 from tokshard.core.presentation import Facts
-from tokshard.core.progress import Progress, ProgressUpdate
-from tokshard.dataset.merge import scratch
-from tokshard.dataset.merge.documents import Documents
+from tokshard.dataset.concatenate import StreamName
+from tokshard.dataset.counts import NO_COUNTS
+from tokshard.dataset.manifest import ORDER_NAME, PIECES_NAME
 from tokshard.dataset.merge.inputs import MergeInput
-from tokshard.dataset.merge.merged_documents import MergedDocuments
-from tokshard.dataset.merge.scratch import RunReader, RunWriter, remove_scratch
-from tokshard.dataset.merge.shuffle_layout import (
-    MAX_GROUPS,
-    ShuffleLayout,
-    column_bytes,
-    lay_out,
-    needed_bytes,
-)
-from tokshard.dataset.merge.shuffled_output import ShuffledOutput, blocks
-from tokshard.dataset.merge.staging import CopiedInput
-from tokshard.dataset.merge.token_stores import MAX_OPEN_INPUTS, BufferPool
+from tokshard.dataset.merge.piece import blocks, document_numbers
 from tokshard.dataset.parameters import DocumentShuffle
-from tokshard.dataset.records import PieceRecord
+from tokshard.dataset.records import PieceRecord, to_line
+from tokshard.dataset.source import InputFile
+from tokshard.storage import syscalls
 from tokshard.storage.files import AppendFile
-from tokshard.storage.journal import Journal, read_checkpoints
 from tokshard.storage.paths import bin_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-JOURNAL_NAME = "shuffle.jsonl"
-CHECKPOINT_BYTES = 1 << 30
+    from tokshard.storage.syscalls import Buffer
 
-_LOADS = 2
-"""Runs or ranges in memory: one is written while the next one is read."""
+    Integers = NDArray[np.int64]
 
+PIECE_BYTES = 16 << 20
+"""A piece ends with the first document at whose end it has this size. Digests of outputs depend on it."""
 
-def order_key(shuffle: DocumentShuffle) -> int:
-    """Return the key of the hashes by which documents are sorted."""
-    return derive_key(f"{SORTED_ALGORITHM}:documents", shuffle.seed, 0)
+CHUNK_BYTES = 4 << 20
+"""Tokens that are copied together before they are written."""
 
+DOCUMENT_BYTES = 128
+"""Memory of the columns of a document, and of copies of them while they are sorted."""
 
-@dataclass(frozen=True, slots=True)
-class ShuffleEntry(Record):
-    """Journal entry: exactly one of the fields."""
+SEQUENCE_BYTES = 24
+"""The same for a sequence."""
 
-    block_bytes: Positive | None = None
-    input: CopiedInput | None = None
-    piece: PieceRecord | None = None
+ROW = np.dtype(
+    [("number", "<i8"), ("origin", "<i8"), ("begin", "<i8"), ("bytes", "<i8"), ("sequences", "<u4")]
+)
+"""A document: its number in the concatenation of the inputs, its number in the order of the units, where its
+tokens are, their size, and the number of its sequences. ``begin`` is a position in memory. For a large
+document, which is copied from its input to the output, it is ``-1 - position`` in the concatenation."""
+
+# Two chunks or buckets are in memory: one is written while the next one is read. Buckets are not equal.
+_LOADS = 3
+# The memory has room for so many documents that are almost large.
+_LARGE = 64
+# Below this mean size, copying tokens by their numbers is faster than slicing the buffer.
+_SHORT_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +75,9 @@ class ShuffleSizes(Record):
     """Memory and disk space of a shuffle, known before it begins."""
 
     passes: Positive
-    block_bytes: Positive
-    single_pass_bytes: int | None
     memory_bytes: Count
     scratch_bytes: Count
     disk_bytes: Count
-
-    def allows(self, block_bytes: int) -> bool:
-        """Return whether a run with this ``block_bytes`` can be continued."""
-        if self.single_pass_bytes is not None and block_bytes >= self.single_pass_bytes:
-            return True  # it needs little memory
-        return block_bytes <= self.block_bytes
 
     def facts(self, free_bytes: int | None) -> Facts:
         """Return the sizes and the free disk space for people."""
@@ -98,326 +91,320 @@ class ShuffleSizes(Record):
         ]
 
 
-def shuffle_sizes(inputs: Sequence[MergeInput], *, memory_bytes: int, page_cache_bytes: int) -> ShuffleSizes:
-    """Return the sizes of a shuffle of datasets.
-
-    Args:
-        inputs: The datasets.
-        memory_bytes: The memory for tokens and their index.
-        page_cache_bytes: The same if the tokens of all inputs are read from the page cache, in one pass,
-            which needs memory only for the index.
-    """
+def shuffle_sizes(inputs: Sequence[MergeInput], memory_bytes: int) -> ShuffleSizes:
+    """Return the sizes of a shuffle of datasets with an amount of memory."""
     tokens = sum(dataset.bin_bytes for dataset in inputs)
     documents = sum(dataset.header.document_count for dataset in inputs)
     sequences = sum(dataset.header.sequence_count for dataset in inputs)
-    needed = needed_bytes(documents, sequences, tokens)
-    is_in_place = len(inputs) <= MAX_OPEN_INPUTS and needed - tokens <= memory_bytes
-    limit = max(memory_bytes, page_cache_bytes) if is_in_place else memory_bytes
-    is_single = needed <= limit
-    scratch_bytes = 0 if is_single else tokens + column_bytes(documents, sequences, multimodal=True)
-    # The columns of the index are written twice.
-    output = tokens + 2 * (20 * sequences + 24 * documents)
-    block_bytes = limit if is_single else max(1, memory_bytes // _LOADS)
-    # A scratch file is removed two checkpoints after its last range, and a checkpoint is begun after a range.
-    groups = max(1, min(MAX_GROUPS, needed // block_bytes))
-    kept = scratch_bytes // groups + 2 * (CHECKPOINT_BYTES + block_bytes)
-    in_memory = needed - tokens if is_in_place else needed
+    needed = tokens + DOCUMENT_BYTES * documents + SEQUENCE_BYTES * sequences
+    is_single = needed <= memory_bytes
     return ShuffleSizes(
-        block_bytes=block_bytes,
         passes=1 if is_single else 2,
-        single_pass_bytes=needed if is_in_place else None,
-        memory_bytes=in_memory if is_single else memory_bytes,
-        scratch_bytes=scratch_bytes,
-        disk_bytes=output + min(scratch_bytes, kept),
+        memory_bytes=min(needed, memory_bytes),
+        scratch_bytes=0 if is_single else tokens + ROW.itemsize * documents + 5 * sequences,
+        # The output with the streams of its index. The output replaces the buckets one by one.
+        disk_bytes=tokens + 40 * documents + 20 * sequences,
     )
 
 
-class ShuffledCopy:
-    """The shuffled tokens written so far.
+class ShuffledDocuments:
+    """The documents of all inputs of a merge in a random order: one piece, without the records of the units.
 
-    Attributes:
-        resumed_bytes: The bytes that an earlier run wrote.
-        digests: The XXH3-128 of the ``.bin`` of each finished input without a manifest, by input number.
-        pieces: The finished pieces of the output.
-
-    Raises:
-        IntegrityError: The files are shorter than the journal says.
+    Args:
+        directory: The staging directory, for the buckets.
+        inputs: The datasets.
+        shuffle: The order.
+        memory_bytes: The memory for tokens and their index in two passes; None for one pass.
+        multimodal: Whether sequences have modes.
     """
+
+    counts = NO_COUNTS
 
     def __init__(
         self,
         directory: str,
         inputs: Sequence[MergeInput],
         shuffle: DocumentShuffle,
-        progress: Progress,
         *,
-        sizes: ShuffleSizes,
-        threads: int,
+        memory_bytes: int | None,
         multimodal: bool,
     ) -> None:
         self._directory = directory
         self._inputs = inputs
-        self._progress = progress
-        self._threads = threads
+        self._key = np.full(1, order_key(shuffle), np.uint64)
         self._multimodal = multimodal
-        self._merged = MergedDocuments(inputs, multimodal=multimodal)
-        self._key = order_key(shuffle)
-        self._pool = BufferPool()
-        self.digests: dict[int, str] = {}
-        self.pieces: list[PieceRecord] = []
-        self._sizes: dict[str, int] = {}
-        block_bytes, journal_bytes = self._recover(sizes)
-        self._layout = lay_out(self._merged, self._key, block_bytes)
-        self._journal = Journal(os.path.join(directory, JOURNAL_NAME), journal_bytes)
-        try:
-            if not journal_bytes:
-                remove_scratch(directory)
-                self._journal.append(encode(ShuffleEntry(block_bytes=block_bytes)))
-            self._output = ShuffledOutput(
-                directory,
-                self._sizes,
-                self.pieces,
-                self._merged.itemsize,
-                self._merged.position,
-                self._finish_piece,
-            )
-        except BaseException:
-            self._journal.close()
-            raise
-        self._foreign = ForeignDigests(inputs, self._merged.firsts, self.digests)
-        self._scratch_bytes = (
-            self._all_scratch_bytes
-            if self._is_distributed
-            else sum(self._sizes.get(name, 0) for name in scratch.SCRATCH_NAMES)
-        )
-        self.resumed_bytes = self._synced_bytes = self._scratch_bytes + self._output.size_bytes
+        self._itemsize = inputs[0].header.dtype.itemsize
+        self._documents = [0, *accumulate(dataset.header.document_count for dataset in inputs)]
+        self._sequences = [0, *accumulate(dataset.header.sequence_count for dataset in inputs)]
+        self._bytes = [0, *accumulate(dataset.bin_bytes for dataset in inputs)]
+        self._columns = lru_cache(maxsize=2)(lambda number: inputs[number].columns(multimodal=multimodal))
+        needed = self._needed_before(self._documents[-1])
+        self._chunk_bytes = needed if memory_bytes is None else max(1, memory_bytes // _LOADS)
+        self._large_bytes = needed if memory_bytes is None else memory_bytes // _LARGE
+        self._buckets = 0 if memory_bytes is None else -(-needed // self._chunk_bytes)
 
-    @property
-    def layout(self) -> ShuffleLayout:
-        """The runs and ranges."""
-        return self._layout
-
-    @property
-    def total_bytes(self) -> int:
-        """The bytes that a complete run writes to scratch files and the ``.bin``."""
-        return self._all_scratch_bytes + sum(dataset.bin_bytes for dataset in self._inputs)
-
-    def run(self) -> None:
-        """Write what is missing and fsync; remove the scratch files.
+    def scatter(self, tell: Callable[[int], None]) -> None:
+        """Write the documents to the buckets of two passes; ``tell`` is called with the bytes written.
 
         Raises:
-            IntegrityError: An input is too short, or a scratch file is damaged.
-            StorageError: A file cannot be read or written. Everything up to the last checkpoint is kept.
+            IntegrityError: An input was truncated.
+            StorageError: A file cannot be read or written.
         """
-        if self._layout.is_single_pass:
-            self._write_at_once()
-        else:
-            self._distribute()
-            self._collect()
-        self._foreign.finish(self._merged.count, self._digested)
-        self._output.finish()
-        self._journal.checkpoint(self._output.files)
-        remove_scratch(self._directory)
+        begins = np.array([(bucket << 64) // self._buckets for bucket in range(1, self._buckets)], np.uint64)
+        sizes = [0] * self._buckets
+        for documents in in_order((partial(self._load, *chunk) for chunk in self._chunks()), 2):
+            inner = np.searchsorted(hashes(self._key, documents.rows["number"]), begins).tolist()
+            edges = [0, *inner, len(documents.rows)]
+            for bucket in range(self._buckets):
+                file = AppendFile(self._path(bucket), sizes[bucket])
+                try:
+                    documents.write(file, *edges[bucket : bucket + 2])
+                finally:
+                    file.close()
+                sizes[bucket] = file.size_bytes
+            tell(sum(sizes))
+            del documents  # the next ones are being read
 
-    def close(self) -> None:
-        """Close all files."""
-        self._output.close()
-        self._journal.close()
+    def streams(self) -> Iterator[tuple[StreamName, Buffer]]:
+        """Yield the documents in their order, in one pass or from the buckets."""
+        loads = (
+            (partial(self._read, bucket) for bucket in range(self._buckets))
+            if self._buckets
+            else (partial(self._load, *chunk) for chunk in self._chunks())
+        )
+        piece = _OutputPiece(self._itemsize)
+        for documents in in_order(loads, 2):
+            rows, first = documents.rows, 0
+            while first < len(rows):
+                stop = documents.reach(first, min(CHUNK_BYTES, PIECE_BYTES - piece.size_bytes))
+                for chunk in self._tokens(documents, first, stop):
+                    piece.append(chunk)
+                    yield "bin", chunk
+                piece.documents += stop - first
+                piece.sequences += int(rows["sequences"][first:stop].sum())
+                if piece.size_bytes >= PIECE_BYTES:
+                    yield PIECES_NAME, piece.line()
+                    piece = _OutputPiece(self._itemsize)
+                first = stop
+            yield "lengths", documents.lengths.data.cast("B")
+            yield "sequences", rows["sequences"].tobytes()
+            yield ORDER_NAME, rows["origin"].tobytes()
+            if self._multimodal:
+                yield "modes", documents.modes.data.cast("B")
+            del documents, rows  # the next ones are being read
+        if piece.documents:
+            yield PIECES_NAME, piece.line()
 
-    @property
-    def _all_scratch_bytes(self) -> int:
-        if self._layout.is_single_pass:
-            return 0
-        sequences = sum(dataset.header.sequence_count for dataset in self._inputs)
-        columns = column_bytes(self._merged.count, sequences, multimodal=self._multimodal)
-        return self._layout.scratch_bytes + columns + scratch.SEGMENT.itemsize * self._segments
-
-    @property
-    def _segments(self) -> int:
-        return self._layout.run_count * self._layout.range_count
-
-    @property
-    def _is_distributed(self) -> bool:
-        return self._sizes.get(scratch.SEGMENTS_NAME, 0) == scratch.SEGMENT.itemsize * self._segments
-
-    def _recover(self, sizes: ShuffleSizes) -> tuple[int, int]:
-        # The memory of a run, and the size of the journal to continue from: 0 to start over.
-        recorded: int | None = None
-        journal_bytes = 0
-        path = os.path.join(self._directory, JOURNAL_NAME)
-        for checkpoint in read_checkpoints(path):
-            for value in checkpoint.entries:
-                entry = decode(ShuffleEntry, value, path)
-                if entry.block_bytes is not None:
-                    recorded = entry.block_bytes
-                if entry.input is not None:
-                    self.digests[entry.input.input] = entry.input.xxh3_128
-                if entry.piece is not None:
-                    self.pieces.append(entry.piece)
-            self._sizes |= checkpoint.sizes
-            journal_bytes = checkpoint.journal_bytes
-        if recorded is not None and sizes.allows(recorded):
-            return recorded, journal_bytes
-        # Runs of an earlier run with more memory may not fit now.
-        self.digests.clear()
-        self.pieces.clear()
-        self._sizes.clear()
-        return sizes.block_bytes, 0
-
-    def _write_at_once(self) -> None:
-        if self._output.documents == self._merged.count:
+    def _tokens(self, documents: _Documents, first: int, stop: int) -> Iterator[Buffer]:
+        row = documents.rows[first]
+        if row["begin"] >= 0:
+            yield documents.gather(first, stop)
             return
-        if len(self._inputs) <= MAX_OPEN_INPUTS:
-            documents = self._merged.locate()
-            documents.sort(self._key)
-        else:
-            documents, _ = self._load_run(0)
-        ends = np.cumsum(documents.sizes)
-        first = self._output.documents
-        while first < len(documents):
-            before = int(ends[first - 1]) if first else 0
-            stop = max(first + 1, int(np.searchsorted(ends, before + CHECKPOINT_BYTES, side="right")))
-            self._output.write(documents.part(first, stop), self._threads, self._tell)
-            self._checkpoint(self._output.files)
+        position = -1 - int(row["begin"])
+        number = bisect_right(self._bytes, position) - 1
+        file = InputFile(bin_path(self._inputs[number].prefix))
+        yield from blocks(file, position - self._bytes[number], int(row["bytes"]))
+
+    def _path(self, bucket: int) -> str:
+        return os.path.join(self._directory, f"shuffle-{bucket:05}.bin")
+
+    def _chunks(self) -> Iterator[tuple[int, int]]:
+        # Ranges of documents whose tokens and index fit the memory, or of a single document.
+        first, count = 0, self._documents[-1]
+        while first < count:
+            limit = self._needed_before(first) + self._chunk_bytes
+            stop = bisect_right(range(count + 1), limit, lo=first, key=self._needed_before) - 1
+            stop = max(stop, first + 1)
+            yield first, stop
             first = stop
 
-    def _distribute(self) -> None:
-        if self._is_distributed:
-            return
-        writer = RunWriter(self._directory, self._layout, self._sizes, self._threads)
-        try:
-            numbers = range(writer.finished, self._layout.run_count)
-            loads = in_order((partial(self._load_run, number) for number in numbers), self._loads)
-            for number, (documents, keys) in zip(numbers, loads, strict=True):
-                self._foreign.update(documents, int(self._layout.runs[number + 1]), self._digested)
-                writer.write(documents, keys, lambda: self._tell_scratch(writer))
-                documents.tokens.release()
-                self._checkpoint(writer.files)
-            self._journal.checkpoint(writer.files)
-        finally:
-            writer.close()
-        self._scratch_bytes = self._all_scratch_bytes
+    def _needed_before(self, document: int) -> int:
+        # The memory that all documents before one need.
+        number = bisect_right(self._documents, document) - 1
+        sequences, tokens = self._sequences[number], self._bytes[number]
+        if number < len(self._inputs):
+            inner = document - self._documents[number]
+            sequence = int(self._columns(number).document_indices[inner : inner + 1][0])
+            sequences += sequence
+            tokens += self._position(number, sequence)
+        return DOCUMENT_BYTES * document + SEQUENCE_BYTES * sequences + tokens
 
-    def _collect(self) -> None:
-        if self._output.documents == self._merged.count:
-            return  # an earlier run may have removed the scratch files
-        layout = self._layout
-        first = int(np.searchsorted(layout.documents[1:], self._output.documents, side="right"))
-        reader = RunReader(
-            self._directory, layout, self._merged.itemsize, self._pool, multimodal=self._multimodal
-        )
-        removed = durable = 0
-        numbers = range(first, layout.range_count)
-        loads = in_order((partial(self._load_range, reader, number) for number in numbers), self._loads)
-        for number, documents in zip(numbers, loads, strict=True):
-            self._output.write(documents, self._threads, self._tell)
-            documents.tokens.release()
-            if self._checkpoint(self._output.files):
-                # The checkpoint before this one is durable now.
-                removed = self._remove_groups(removed, durable)
-                durable = number + 1
+    def _position(self, number: int, sequence: int) -> int:
+        # Where a sequence begins in the .bin file of an input.
+        pointers = self._columns(number).sequence_pointers[sequence : sequence + 1]
+        return int(pointers[0]) if pointers.size else self._inputs[number].bin_bytes
 
-    @property
-    def _loads(self) -> int:
-        return _LOADS if self._threads > 1 else 1
+    def _load(self, first: int, stop: int) -> _Documents:
+        """Read consecutive documents of the inputs and sort them."""
+        columns, ranges, size_bytes = [], [], 0
+        for number in range(bisect_right(self._documents, first) - 1, bisect_left(self._documents, stop)):
+            base, index = self._documents[number], self._columns(number)
+            begin, end = max(first, base), min(stop, self._documents[number + 1])
+            bounds = index.document_indices[begin - base : end - base + 1]
+            sequences = slice(int(bounds[0]), int(bounds[-1]))
+            lengths = index.sequence_lengths[sequences]
+            rows = np.empty(end - begin, ROW)
+            rows["number"] = np.arange(begin, end)
+            rows["origin"] = document_numbers(self._inputs[number], begin - base, end - base) + base
+            rows["sequences"] = np.diff(bounds)
+            rows["bytes"] = sizes = _document_sizes(bounds - bounds[0], lengths) * self._itemsize
+            position = self._position(number, sequences.start)
+            before = np.cumsum(sizes) - sizes
+            in_input = -1 - (self._bytes[number] + position + before)
+            rows["begin"] = np.where(sizes > self._large_bytes, in_input, size_bytes + before)
+            columns.append((rows, lengths, index.sequence_modes[sequences]))
+            ranges.append((number, position, int(sizes.sum())))
+            size_bytes += int(sizes.sum())
+        if stop == first + 1 and size_bytes > self._large_bytes:
+            ranges, size_bytes = [], 0
+        tokens, done = np.empty(size_bytes, np.uint8), 0
+        for number, position, size_of_range in ranges:
+            file = InputFile(bin_path(self._inputs[number].prefix))
+            file.read_into(tokens.data[done : done + size_of_range], position)
+            done += size_of_range
+        return _Documents.sort(columns, tokens, self._key, self._itemsize)
 
-    def _load_run(self, number: int) -> tuple[Documents, NDArray[np.uint64]]:
-        first, stop = self._layout.runs[number : number + 2].tolist()
-        layout = self._layout
-        documents = self._merged.load(first, stop, layout.apart, self._pool, layout.block_bytes)
-        return documents, documents.sort(self._key)
-
-    def _load_range(self, reader: RunReader, number: int) -> Documents:
-        documents = reader.load(number)
-        documents.sort(self._key)
-        return documents
-
-    def _remove_groups(self, removed: int, durable: int) -> int:
-        # Scratch files of which all ranges are in durable output; returns the number of groups.
-        done = sum(self._layout.ranges_of(group).stop <= durable for group in range(self._layout.group_count))
-        remove_scratch(self._directory, map(scratch.group_name, range(removed, done)))
-        return max(removed, done)
-
-    def _digested(self, number: int, digest: str) -> None:
-        self._journal.append(encode(ShuffleEntry(input=CopiedInput(number, digest))))
-
-    def _finish_piece(self, piece: PieceRecord) -> None:
-        self.pieces.append(piece)
-        self._journal.append(encode(ShuffleEntry(piece=piece)))
-
-    def _checkpoint(self, files: Mapping[str, AppendFile]) -> bool:
-        # Begins a checkpoint if enough has been written; the one before it is complete then.
-        written = self._scratch_bytes + self._output.size_bytes
-        if written - self._synced_bytes < CHECKPOINT_BYTES:
-            return False
-        self._journal.begin_checkpoint(files)
-        self._synced_bytes = written
-        return True
-
-    def _tell_scratch(self, writer: RunWriter) -> None:
-        self._scratch_bytes = writer.size_bytes
-        self._tell()
-
-    def _tell(self) -> None:
-        done = self._output.size_bytes
-        update = ProgressUpdate(
-            self._scratch_bytes + done, self._output.documents, done // self._merged.itemsize
-        )
-        self._progress.update(update)
+    def _read(self, bucket: int) -> _Documents:
+        """Read the documents of a bucket and sort them; remove the bucket."""
+        path = self._path(bucket)
+        file = InputFile(path)
+        tokens = np.empty(file.size_bytes, np.uint8)
+        columns, position, done = [], 0, 0
+        while position < file.size_bytes:
+            header = np.empty(3, np.int64)
+            file.read_into(header.data.cast("B"), position)
+            documents, sequences, token_bytes = header.tolist()
+            rows, lengths = np.empty(documents, ROW), np.empty(sequences, "<i4")
+            modes = np.empty(sequences if self._multimodal else 0, "i1")
+            position += header.nbytes
+            for column in (rows, lengths, modes):
+                file.read_into(column.view(np.uint8).data, position)
+                position += column.nbytes
+            file.read_into(tokens.data[done : done + token_bytes], position)
+            position += token_bytes
+            rows["begin"][rows["begin"] >= 0] += done
+            done += token_bytes
+            columns.append((rows, lengths, modes))
+        syscalls.unlink(path)
+        return _Documents.sort(columns, tokens, self._key, self._itemsize)
 
 
-class ForeignDigests:
-    """Digests of the ``.bin`` of inputs without a manifest, from blocks that are in memory anyway.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Documents:
+    """Documents in memory, in the order of their hashes.
 
-    Args:
-        inputs: All inputs.
-        firsts: The number of the first document of each, and of all.
-        known: The digests of finished inputs, by input number; new ones are added.
+    Attributes:
+        rows: Rows of dtype ROW, of shape (documents,).
+        lengths: The tokens of each sequence: int32 of shape (sequences,).
+        modes: The mode of each sequence: int8 of shape (sequences,); of shape (0,) for text.
+        tokens: Their tokens in any order: uint8 of shape (bytes,).
+        ends: The bytes of all documents up to each: int64 of shape (documents,).
+        sequence_ends: The sequences of all documents up to each: int64 of shape (documents,).
     """
 
-    def __init__(self, inputs: Sequence[MergeInput], firsts: Sequence[int], known: dict[int, str]) -> None:
-        self._inputs = inputs
-        self._firsts = firsts
-        self._known = known
-        self._number = -1
-        self._state = xxhash.xxh3_128()
-        self._position = 0
+    rows: NDArray[np.void]
+    lengths: NDArray[np.int32]
+    modes: NDArray[np.int8]
+    tokens: NDArray[np.uint8]
+    ends: Integers
+    sequence_ends: Integers
+    itemsize: int
 
-    def update(self, documents: Documents, stop: int, tell: Callable[[int, str], None]) -> None:
-        """Add the documents of a run, of which ``stop`` is the number of the first one after it."""
-        for span in documents.spans:
-            if self._inputs[span.input].manifest is None and span.input not in self._known:
-                self._begin(span.input, tell)
-                self._read(span.offset)
-                self._state.update(span.content)
-                self._position += len(span.content)
-        self.finish(stop, tell)
+    @classmethod
+    def sort(
+        cls,
+        columns: Sequence[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]],
+        tokens: NDArray[np.uint8],
+        key: NDArray[np.uint64],
+        itemsize: int,
+    ) -> _Documents:
+        """Return documents whose rows, lengths and modes are in parts."""
+        rows, lengths, modes = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+        order = np.argsort(hashes(key, rows["number"]))
+        counts = rows["sequences"].astype(np.int64)
+        first, counts = (np.cumsum(counts) - counts)[order], counts[order]
+        rows = rows[order]
+        return cls(
+            rows,
+            _ragged(lengths, first, counts),
+            _ragged(modes, first, counts) if modes.size else modes,
+            tokens,
+            np.cumsum(rows["bytes"]),
+            np.cumsum(counts),
+            itemsize,
+        )
 
-    def finish(self, stop: int, tell: Callable[[int, str], None]) -> None:
-        """Compute the digests of all inputs whose documents come before the document ``stop``."""
-        for number, dataset in enumerate(self._inputs):
-            is_over = self._firsts[number + 1] <= stop
-            if is_over and dataset.manifest is None and number not in self._known:
-                self._begin(number, tell)
-                self._end(tell)
+    def reach(self, first: int, size_bytes: int) -> int:
+        """Return the document after the first one at whose end a size is reached; a large one is alone."""
+        before = int(self.ends[first] - self.rows["bytes"][first])
+        stop = min(int(np.searchsorted(self.ends, before + size_bytes)) + 1, len(self.rows))
+        large = np.flatnonzero(self.rows["begin"][first:stop] < 0)
+        return max(first + 1, first + int(large[0])) if large.size else stop
 
-    def _begin(self, number: int, tell: Callable[[int, str], None]) -> None:
-        if number == self._number:
-            return
-        if self._number >= 0 and self._number not in self._known:
-            self._end(tell)
-        self._number, self._position = number, 0
-        self._state = xxhash.xxh3_128()
+    def gather(self, first: int, stop: int) -> Buffer:
+        """Return the tokens of consecutive documents, none of which is large."""
+        begins, sizes = self.rows["begin"][first:stop], self.rows["bytes"][first:stop]
+        if int(sizes.sum()) < _SHORT_BYTES * len(sizes):
+            items = self.tokens[: len(self.tokens) // self.itemsize * self.itemsize].view(f"u{self.itemsize}")
+            return _ragged(items, begins // self.itemsize, sizes // self.itemsize).tobytes()
+        view = self.tokens.data
+        edges = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
+        return b"".join([view[begin:end] for begin, end in edges])
 
-    def _end(self, tell: Callable[[int, str], None]) -> None:
-        self._read(self._inputs[self._number].bin_bytes)
-        self._known[self._number] = self._state.hexdigest()
-        tell(self._number, self._known[self._number])
+    def write(self, file: AppendFile, first: int, stop: int) -> None:
+        """Append consecutive documents to a bucket."""
+        rows = self.rows[first:stop].copy()
+        is_loaded = rows["begin"] >= 0
+        sizes = np.where(is_loaded, rows["bytes"], 0)
+        rows["begin"] = np.where(is_loaded, np.cumsum(sizes) - sizes, rows["begin"])
+        end = int(self.sequence_ends[stop - 1]) if stop else 0
+        sequences = slice(end - int(rows["sequences"].sum()), end)
+        lengths, modes = self.lengths[sequences], self.modes[sequences]
+        header = np.array([len(rows), len(lengths), sizes.sum()], np.int64)
+        file.write(b"".join(part.tobytes() for part in (header, rows, lengths, modes)))
+        while first < stop:
+            end = min(stop, self.reach(first, CHUNK_BYTES))
+            if self.rows["begin"][first] >= 0:
+                file.write(self.gather(first, end))
+            first = end
 
-    def _read(self, stop: int) -> None:
-        # Bytes that are not in memory: an earlier run read them, or they are of documents that are apart.
-        if self._position < stop:
-            path = bin_path(self._inputs[self._number].prefix)
-            for block in blocks(path, self._position, stop - self._position):
-                self._state.update(block)
-            self._position = stop
+
+class _OutputPiece:
+    """A piece of the output that has not ended."""
+
+    def __init__(self, itemsize: int) -> None:
+        self.documents = 0
+        self.sequences = 0
+        self.size_bytes = 0
+        self._itemsize = itemsize
+        self._digest = xxhash.xxh3_128()
+
+    def append(self, tokens: Buffer) -> None:
+        """Append tokens."""
+        self._digest.update(tokens)
+        self.size_bytes += len(tokens)
+
+    def line(self) -> bytes:
+        """Return its record."""
+        tokens = self.size_bytes // self._itemsize
+        return to_line(PieceRecord(self.documents, self.sequences, tokens, self._digest.hexdigest()))
+
+
+def order_key(shuffle: DocumentShuffle) -> int:
+    """Return the key of the hashes by which documents are sorted."""
+    return derive_key(f"{SORTED_ALGORITHM}:documents", shuffle.seed, 0)
+
+
+def _document_sizes(bounds: Integers, lengths: NDArray[np.int32]) -> Integers:
+    # The tokens of documents whose sequences begin at bounds of the lengths.
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)))
+    return np.diff(before[bounds])
+
+
+def _ragged(values: NDArray[Any], first: Integers, counts: Integers) -> NDArray[Any]:
+    # The concatenation of values[first[i] : first[i] + counts[i]] for all i.
+    ends = np.cumsum(counts)
+    places = np.repeat(first - (ends - counts), counts)
+    places += np.arange(places.size)
+    gathered: NDArray[Any] = values[places]
+    return gathered
