@@ -84,7 +84,7 @@ class ExportDirectory:
         syscalls.make_directory(self._own)
         try:
             with (
-                WriterLock(self._lock, purpose="export"),
+                WriterLock(self._lock),
                 staging_directory(self.path, self.work, force=self._force),
             ):
                 yield
