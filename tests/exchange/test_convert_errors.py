@@ -237,7 +237,7 @@ def test_missing_and_changed_files_are_named(tmp_path, monkeypatch):
             with open(tmp_path / "x.bin", "ab") as file:
                 file.write(b"..")
 
-    with pytest.raises(tokshard.errors.InputError, match=r"x\.bin changed during the conversion"):
+    with pytest.raises(tokshard.errors.InputError, match=r"x\.bin was changed while it was read"):
         convert(
             ConvertOptions(sources=tmp_path / "x.bin", format="nanogpt", output=tmp_path / "out", bos_id=BOS),
             progress=Appending(),

@@ -60,7 +60,7 @@ def test_convert_refuses_uint32_tokens_that_are_passed_as_uint16(tmp_path):
         "pass --source-dtype uint32",
     )
     assert failure(command(*words, "--source-dtype", "uint16", "--dry-run"))[0] == 3
-    assert json_of(command(*words, "--source-dtype", "uint32", "--json"))["output"]["dataset"][
+    assert json_of(command(*words, "--source-dtype", "uint32", "--json"))["output"]["counts"][
         "tokens"
     ] == len(IDS)
 
@@ -138,7 +138,7 @@ def test_an_export_with_a_zero_in_every_second_place_is_converted_back(tmp_path,
     assert (
         convert(
             ConvertOptions(sources=tmp_path / "x", format=form, output=tmp_path / "out")
-        ).output.dataset.documents
+        ).output.counts.documents
         == 3
     )
 
@@ -156,5 +156,5 @@ def test_a_headerless_file_of_nanogpt_is_converted_as_its_hint_says(tmp_path):
         "--source-dtype uint16 --eod-id ID (50256 for GPT-2)"
     )
     advised = ["--from", "olmo", "--source-dtype", "uint16", "--eod-id", "7", "--json"]
-    data = json_of(command("convert", source, *advised, "-o", tmp_path / "out"))["output"]["dataset"]
+    data = json_of(command("convert", source, *advised, "-o", tmp_path / "out"))["output"]["counts"]
     assert (data["tokens"], data["documents"]) == (1000, 251)

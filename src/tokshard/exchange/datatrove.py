@@ -6,7 +6,7 @@
 the number of tokens, and this number for people. ``NAME.ds.metadata`` has the same about all shards. The
 names and the sizes of shards are those of datatrove's merger without shuffling.
 
-Offered to readers of the format: :data:`TOKENS_SUFFIX`, :data:`INDEX_SUFFIX`, :data:`METADATA_SUFFIX`.
+Offered to readers of the format: :func:`boundary_path`, :data:`TOKENS_SUFFIX`, :data:`METADATA_SUFFIX`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,16 @@ METADATA_SUFFIX = ".ds.metadata"
 
 _UNKNOWN_TOKENIZER = "Unknown Tokenizer"
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+
+
+def boundary_path(tokens: str) -> str:
+    """Return the name of the index of a file of tokens.
+
+    Example:
+        >>> boundary_path("data/000_web.ds")
+        'data/000_web.ds.index'
+    """
+    return tokens.removesuffix(TOKENS_SUFFIX) + INDEX_SUFFIX
 
 
 class DatatroveFormat(Format):

@@ -11,7 +11,7 @@ import xxhash
 
 from tokshard.dataset.source import InputFile
 from tokshard.errors import IntegrityError
-from tokshard.exchange.conversion.files import TokenFile
+from tokshard.exchange.conversion.files import LocalFile, TokenFile
 from tokshard.storage.reading import open_file
 from tokshard.text.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
 
@@ -26,8 +26,8 @@ _HIGHEST = 2**63 - 1
 _MOST_EMPTY = 1 << 20
 _MAX_LINE_BYTES = 1 << 20
 
-Chunks = Iterator["tuple[Integers, Integers, Callable[[int], str]]"]
-"""Ends, starts (or nothing), and the place of an entry of the chunk, for messages."""
+Rows = Iterator["NDArray[np.int64]"]
+"""Starts and ends of documents, of shape (rows, 2), or ends alone, of shape (rows, 1)."""
 
 
 class DocumentEnds:
@@ -44,10 +44,11 @@ class DocumentEnds:
     def __init__(self, file: TokenFile) -> None:
         assert file.boundaries is not None  # noqa: S101 - for the type checker
         self._file = file
-        self._path = file.boundaries.path
+        self._boundaries = file.boundaries
         self.digest = xxhash.xxh3_128()
         self.content_bytes = 0
-        self._chunks = _ends(self._path, file.boundaries.compression, file.tokens, self._read)
+        self._rows = _rows(file.boundaries, file.tokens, self._read)
+        self._row_count = 0
         self._held: Integers = np.empty(0, np.int64)
         self._last = 0
 
@@ -62,52 +63,53 @@ class DocumentEnds:
         if self._fill() or self._last != self._file.tokens:
             found = int(self._held[-1]) if len(self._held) else self._last
             raise IntegrityError(
-                f"{self._path}: the last document must end at token {self._file.tokens}, the size of "
-                f"{self._file.path} in {self._file.dtype}, got {found}",
-                path=self._path,
+                f"{self._boundaries.path}: the last document must end at token {self._file.tokens}, the size "
+                f"of {self._file.path} in {self._file.dtype}, got {found}",
+                path=self._boundaries.path,
                 hint="copy both files again: one is truncated, they do not belong together, or "
                 "--source-dtype is wrong",
             )
 
     def _fill(self) -> bool:
         while not len(self._held):
-            chunk = next(self._chunks, None)
-            if chunk is None:
+            rows = next(self._rows, None)
+            if rows is None:
                 return False
-            self._check(*chunk)
-            self._held = chunk[0]
+            self._held = rows[:, -1].copy()
+            self._check(rows)
         return True
 
-    def _check(self, ends: Integers, starts: Integers, place: Callable[[int], str]) -> None:
+    def _check(self, rows: NDArray[np.int64]) -> None:
         # An end is never before the end of the previous document, and a start, if there is one, is it.
-        before = np.concatenate(([self._last], ends[:-1]))
-        wrong = (ends < before) | (ends > self._file.tokens)
-        if len(starts):
-            wrong |= starts != before
+        ends, limit = rows[:, -1], self._file.tokens
+        begins = np.concatenate(([self._last], ends[:-1]))
+        wrong = (ends < begins) | (ends > limit) | (rows[:, 0] != begins if rows.shape[1] > 1 else False)
         if wrong.any():
             at = int(wrong.argmax())
-            end, start, limit = int(ends[at]), int(before[at]), self._file.tokens
-            if len(starts) and starts[at] != start:
-                text = f"the document must start at token {start}, where the last one ended, got {starts[at]}"
+            start, begin, row = int(rows[at, 0]), int(begins[at]), self._row_count + at
+            if rows.shape[1] > 1 and start != begin:
+                text = f"the document must start at token {begin}, where the last one ended, got {start}"
             else:
                 text = (
-                    f"the end of the document must be from {start}, its start, to {limit}, the number of "
-                    f"tokens in {self._file.path} ({self._file.dtype}), got {end}"
+                    f"the end of the document must be from {begin}, its start, to {limit}, the number of "
+                    f"tokens in {self._file.path} ({self._file.dtype}), got {ends[at]}"
                 )
+            place = f"byte {8 * row}" if self._boundaries.compression == "none" else f"row {row + 1}"
             raise IntegrityError(
-                f"{self._path}: {place(at)}: {text}",
-                path=self._path,
+                f"{self._boundaries.path}: {place}: {text}",
+                path=self._boundaries.path,
                 hint="copy both files again: one is damaged, they do not belong together, or "
                 "--source-dtype is wrong",
             )
-        self._last = int(ends[-1]) if len(ends) else self._last
+        self._row_count += len(rows)
+        self._last = int(ends[-1])
 
     def _read(self, content: Any) -> None:
         self.digest.update(content)
         self.content_bytes += len(content)
 
 
-def last_end(path: str, compression: str, tokens: int) -> int | None:
+def last_end(boundaries: LocalFile, tokens: int) -> int | None:
     """Return the end of the last document of a boundary file; None if it has none.
 
     Of a compressed file, everything is read, unless it lists more documents than ``tokens``, the most that
@@ -116,25 +118,26 @@ def last_end(path: str, compression: str, tokens: int) -> int | None:
     Raises:
         IntegrityError: The file is damaged.
     """
-    if compression == "none":
-        file = InputFile(path)
+    if boundaries.compression == "none":
+        file = InputFile(boundaries.path)
         if file.size_bytes < 8 or file.size_bytes % 8:
             return None  # reported when the documents are read
         entry = np.empty(1, "<u8")
         file.read_into(entry.data.cast("B"), file.size_bytes - 8)
         return int(entry[0])
     last = None
-    for ends, _, _ in _ends(path, compression, tokens, lambda _: None):
-        last = int(ends[-1])
+    for rows in _rows(boundaries, tokens, lambda _: None):
+        last = int(rows[-1, -1])
     return last
 
 
-def _ends(path: str, compression: str, tokens: int, read: Callable[[Any], None]) -> Chunks:
-    """Yield the entries of a boundary file; ``read`` is called with its content."""
-    return _index_ends(path, read) if compression == "none" else _csv_ends(path, tokens, read)
+def _rows(boundaries: LocalFile, tokens: int, read: Callable[[Any], None]) -> Rows:
+    """Yield the rows of a boundary file in chunks; ``read`` is called with its content."""
+    path = boundaries.path
+    return _index_rows(path, read) if boundaries.compression == "none" else _csv_rows(path, tokens, read)
 
 
-def _index_ends(path: str, read: Callable[[Any], None]) -> Chunks:
+def _index_rows(path: str, read: Callable[[Any], None]) -> Rows:
     file = InputFile(path)
     if file.size_bytes % 8:
         raise IntegrityError(
@@ -144,41 +147,36 @@ def _index_ends(path: str, read: Callable[[Any], None]) -> Chunks:
             hint="copy the file again: it is truncated or not an index of datatrove",
         )
     for offset in range(0, file.size_bytes, 8 * _CHUNK_ENTRIES):
-        entries = np.empty(min(_CHUNK_ENTRIES, (file.size_bytes - offset) // 8), "<u8")
+        entries = np.empty((min(_CHUNK_ENTRIES, (file.size_bytes - offset) // 8), 1), "<u8")
         file.read_into(entries.data.cast("B"), offset)
         read(entries.data.cast("B"))
-        ends = np.minimum(entries, np.uint64(_HIGHEST)).astype(np.int64)
-        yield ends, np.empty(0, np.int64), lambda at, offset=offset: f"byte {offset + 8 * at}"  # type: ignore[misc]
+        yield np.minimum(entries, np.uint64(_HIGHEST)).astype(np.int64)
 
 
-def _csv_ends(path: str, tokens: int, read: Callable[[Any], None]) -> Chunks:
+def _csv_rows(path: str, tokens: int, read: Callable[[Any], None]) -> Rows:
     # The tokens are the most that the token file can have.
     rows: list[tuple[int, int]] = []
-    number = first = 1
+    number = 1
     try:
         for row in csv.reader(_lines(path, read)):
             rows.append(_boundaries(row, path, number))
-            number += 1
-            if number > min(rows[-1][1], tokens) + 1 + _MOST_EMPTY:
+            most = min(rows[-1][1], tokens) + _MOST_EMPTY
+            if number > most:
                 raise IntegrityError(
-                    f"{path}: row {number - 1}: at most {_MOST_EMPTY} documents must be empty, got "
-                    f"{number - 1} documents in {min(rows[-1][1], tokens)} tokens",
+                    f"{path}: row {number}: at most {_MOST_EMPTY} documents must be empty, got "
+                    f"{number} documents in {most - _MOST_EMPTY} tokens",
                     path=path,
                     hint="remove the rows of empty documents, or remove the file to divide the documents at "
                     "the token --eod-id",
                 )
+            number += 1
             if len(rows) == _CHUNK_ENTRIES:
-                yield _of_rows(rows, first)
-                rows, first = [], number
+                yield np.array(rows, np.int64)
+                rows = []
     except (csv.Error, UnicodeDecodeError) as error:
         raise _csv_error(path, number, f"it is not valid CSV ({error})") from error
     if rows:
-        yield _of_rows(rows, first)
-
-
-def _of_rows(rows: list[tuple[int, int]], first: int) -> tuple[Integers, Integers, Callable[[int], str]]:
-    table = np.array(rows, np.int64)
-    return table[:, 1].copy(), table[:, 0].copy(), lambda at: f"row {first + at}"
+        yield np.array(rows, np.int64)
 
 
 def _boundaries(row: list[str], path: str, number: int) -> tuple[int, int]:

@@ -6,8 +6,9 @@ documents that begin in it. A file with boundaries is an input with a single uni
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -57,18 +58,6 @@ class _Block:
     begins: Integers
 
 
-@dataclass(slots=True)
-class _Unit:
-    """The documents of a unit so far."""
-
-    documents: int = 0
-    empty: int = 0
-    longest: int = 0
-    tokens: int = 0
-    eod_in_text: int = 0
-    tokens_digest: Any = field(default_factory=xxhash.xxh3_128)
-
-
 class ConvertedDocuments:
     """The documents of all token files, in order: a piece of a dataset, which is read once.
 
@@ -93,24 +82,25 @@ class ConvertedDocuments:
         self._highest = highest
         self._progress = progress
         # By input: a file, then its boundaries.
-        self._unit_counts = [
-            count
-            for file in files
-            for count in (max(1, -(-file.token_bytes // UNIT_BYTES)), *([1] if file.boundaries else []))
-        ]
-        self.units = sum(self._unit_counts)
+        self._units_of: list[int] = []
+        for file in files:
+            self._units_of.append(max(1, -(-file.token_bytes // UNIT_BYTES)))
+            self._units_of += [1] * (len(file.inputs) - 1)
+        self.units = sum(self._units_of)
         self.counts = NO_COUNTS
         self.ended = 0
         # The input and the unit in which the next document begins.
         self._place = (0, 0)
-        self._unit = _Unit()
+        self._unit: Counter[str] = Counter()
+        self._longest = 0
+        self._unit_digest = xxhash.xxh3_128()
         # Size and digest of what was read of that unit and later ones.
         self._contents: dict[tuple[int, int], tuple[int, xxhash.xxh3_128]] = {}
         self._row = 0  # documents of the input so far
         self._has_document = False
         self._open_tokens = 0  # of the document that has not ended
         self._last_token = -1
-        self._documents = self._tokens = self._read_bytes = 0
+        self._read_bytes = self._documents = self._tokens = 0
 
     def streams(self) -> Chunks:
         """Yield the tokens, lengths and file positions of the documents, and the units.
@@ -120,7 +110,7 @@ class ConvertedDocuments:
             IntegrityError: The boundaries of documents are damaged.
             StorageError: A file cannot be read.
         """
-        numbers = [0, *accumulate(2 if file.boundaries else 1 for file in self._files)]
+        numbers = [0, *accumulate(len(file.inputs) for file in self._files)]
         for file, (number, following) in zip(self._files, pairwise(numbers), strict=True):
             ends = DocumentEnds(file) if file.boundaries else None
             for first, tokens in self._read(number, file):
@@ -142,9 +132,9 @@ class ConvertedDocuments:
         A file without tokens has an empty block: empty documents can end there.
         """
         data = InputFile(file.path)
-        if data.size_bytes != file.size_bytes:
+        if data.size_bytes != file.source.size_bytes:
             raise InputError(
-                f"{file.path} had {file.size_bytes} bytes and now has {data.size_bytes}",
+                f"{file.path} had {file.source.size_bytes} bytes and now has {data.size_bytes}",
                 hint="run the same command again when no process writes the file",
             )
         header = bytearray(file.header_bytes)
@@ -186,7 +176,7 @@ class ConvertedDocuments:
             positions = np.flatnonzero(tokens == self._parameters.eod_id) + 1
             yield _Block(tokens, positions, positions + first)
         else:
-            # Any number of empty documents can end at the same token: each block has a bounded number of ends.
+            # Any number of empty documents can end at a token: a block has a bounded number of ends.
             for begins in ends.take(first + len(tokens)):
                 size = int(begins[-1]) - first
                 yield _Block(tokens[:size], begins - first, begins)
@@ -194,7 +184,7 @@ class ConvertedDocuments:
             yield _Block(tokens, _NONE, _NONE)
 
     def _split_at_bos(self, first: int, tokens: NDArray[Any]) -> _Block:
-        """Move the BOS token of each document behind the document before it as its EOD token, or keep or drop it."""
+        """Replace the BOS tokens by EOD tokens of the documents before them, or keep or drop them."""
         places = np.flatnonzero(tokens == self._parameters.bos_id)
         # The BOS token of the very first document ends none.
         leads = int(not self._has_document and len(places) > 0 and int(places[0]) == 0)
@@ -218,7 +208,7 @@ class ConvertedDocuments:
     def _append(self, number: int, file: TokenFile, block: _Block) -> Chunks:
         """Yield the streams of a block, divided between the units of an input."""
         units = block.begins * file.token_dtype.itemsize // UNIT_BYTES
-        units = np.minimum(units, self._unit_counts[number] - 1)
+        units = np.minimum(units, self._units_of[number] - 1)
         unit = self._place[1] if self._place[0] == number else -1
         tokens, ends, done = block.tokens, block.ends, 0
         # The last documents of units: the next one begins in a later unit.
@@ -231,38 +221,36 @@ class ConvertedDocuments:
 
     def _add(self, tokens: NDArray[Any], ends: Integers) -> Chunks:
         """Yield the streams of tokens of a unit."""
-        unit, eod_id = self._unit, self._parameters.eod_id
-        ended = 0
+        eod_id, ended, lengths = self._parameters.eod_id, 0, _NONE
         if len(ends):
             lengths = np.diff(ends, prepend=-self._open_tokens)
             self._check_lengths(lengths)
             filled = lengths > 0
-            if eod_id is not None:
-                stops = ends[filled]
-                # The last token of a document that ends at 0 was in the block before.
-                ended = int(np.count_nonzero(tokens[stops[stops > 0] - 1] == eod_id))
-                ended += int(len(stops) > 0 and stops[0] == 0 and self._last_token == eod_id)
+            stops = ends[filled]
+            # The last token of a document that ends at 0 was in the block before.
+            ended = int(np.count_nonzero(tokens[stops[stops > 0] - 1] == eod_id))
+            ended += int(len(stops) > 0 and stops[0] == 0 and self._last_token == eod_id)
             yield "lengths", lengths[filled].astype("<i4").data.cast("B")
             yield "sequences", filled.astype("<u4").data.cast("B")
             yield PROVENANCE_NAME, np.arange(self._row, self._row + len(ends), dtype="<i8").data.cast("B")
-            unit.documents += len(ends)
-            unit.empty += len(ends) - int(np.count_nonzero(filled))
-            unit.longest = max(unit.longest, int(lengths.max()))
             self._row += len(ends)
-            self._documents += len(ends)
             self._open_tokens = -int(ends[-1])
         if len(tokens):
-            tokens = np.ascontiguousarray(tokens)
-            view = tokens.data.cast("B")
-            unit.tokens_digest.update(view)
-            yield "bin", view
-            unit.tokens += len(tokens)
+            content = np.ascontiguousarray(tokens).data.cast("B")
+            self._unit_digest.update(content)
+            yield "bin", content
+            self._open_tokens += len(tokens)
             self._last_token = int(tokens[-1])
-        if eod_id is not None:
-            unit.eod_in_text += int(np.count_nonzero(tokens == eod_id)) - ended
-        self.ended += ended
+        self._documents += len(lengths)
         self._tokens += len(tokens)
-        self._open_tokens += len(tokens)
+        self.ended += ended
+        self._unit.update(
+            documents=len(lengths),
+            sequences=int(np.count_nonzero(lengths)),
+            tokens=len(tokens),
+            eod_in_text=0 if eod_id is None else int(np.count_nonzero(tokens == eod_id)) - ended,
+        )
+        self._longest = max(self._longest, int(lengths.max(initial=0)))
 
     def _check_lengths(self, lengths: Integers) -> None:
         longest = int(lengths.max())
@@ -278,30 +266,31 @@ class ConvertedDocuments:
         while self._place < following:
             number, index = self._place
             content_bytes, content_digest = self._contents.pop(self._place)
-            unit, self._unit = self._unit, _Unit()
+            unit, documents = self._unit, self._unit["documents"]
             counts = replace(
                 NO_COUNTS,
-                records=unit.documents,
-                documents=unit.documents,
-                lines=unit.documents,
+                records=documents,
+                documents=documents,
+                lines=documents,
                 content_bytes=content_bytes,
-                sequences=unit.documents - unit.empty,
-                tokens=unit.tokens,
-                empty_documents=unit.empty,
-                longest_sequence=unit.longest,
-                eod_in_text=unit.eod_in_text,
-                encoders={UNKNOWN_ENCODER: unit.documents} if unit.documents else {},
+                sequences=unit["sequences"],
+                tokens=unit["tokens"],
+                empty_documents=documents - unit["sequences"],
+                longest_sequence=self._longest,
+                eod_in_text=unit["eod_in_text"],
+                encoders={UNKNOWN_ENCODER: documents} if documents else {},
             )
             self.counts += counts
             record = UnitRecord(
                 input=number,
                 unit=index,
                 content_xxh3_128=content_digest.hexdigest(),
-                tokens_xxh3_128=unit.tokens_digest.hexdigest(),
+                tokens_xxh3_128=self._unit_digest.hexdigest(),
                 counts=counts,
             )
+            self._unit, self._longest, self._unit_digest = Counter(), 0, xxhash.xxh3_128()
             yield UNITS_NAME, to_line(record)
-            is_last = index + 1 == self._unit_counts[number]
+            is_last = index + 1 == self._units_of[number]
             self._place = (number + 1, 0) if is_last else (number, index + 1)
             if is_last:
                 self._row = 0

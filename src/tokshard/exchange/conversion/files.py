@@ -7,14 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from tokshard.core.codec import Count
+from tokshard.core.codec import Count, Record
 from tokshard.core.formatting import counted, listed
 from tokshard.dataset.manifest import SourceFile
-from tokshard.dataset.parameters import TokenFormat
+from tokshard.dataset.parameters import Compression, TokenFormat
 from tokshard.errors import InputError, MissingFileError, StorageError
 from tokshard.exchange.conversion.options import ShardSplit
 from tokshard.exchange.writers import FORMATS
@@ -27,21 +27,56 @@ _SPLIT_WORD = re.compile(r"(?:^|(?<=_))(train|val)_(?=\d+\.bin$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenFile(SourceFile):
-    """A file of tokens, which must not change until the conversion ends.
+class LocalFile(SourceFile):
+    """A file of a conversion, which must not change until the conversion ends."""
+
+    size_bytes: Count
+
+    @classmethod
+    def of(cls, path: str, form: TokenFormat, compression: Compression) -> Self:
+        """Return a file with its current state.
+
+        Raises:
+            MissingFileError: It does not exist.
+            StorageError: It cannot be read.
+        """
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise MissingFileError(f"file not found: {path}", path=path) from None
+        except OSError as error:
+            raise StorageError("read", path, error) from error
+        return cls(
+            path=path,
+            size_bytes=status.st_size,
+            mtime_ns=status.st_mtime_ns,
+            format=form,
+            compression=compression,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile(Record):
+    """A file of tokens.
 
     Attributes:
+        source: The file.
         dtype: Dtype of its tokens, by NumPy's name; they are little endian.
         header_bytes: Bytes before the tokens.
         tokens: Number of tokens, which fill the rest of the file.
         boundaries: File with the ends of its documents. Absent if there is none.
     """
 
-    size_bytes: Count
+    source: LocalFile
     dtype: str
     header_bytes: Count
     tokens: Count
-    boundaries: SourceFile | None = None
+    boundaries: LocalFile | None = None
+
+    @property
+    def path(self) -> str:
+        """Its path."""
+        return self.source.path
 
     @property
     def token_dtype(self) -> np.dtype[Any]:
@@ -51,7 +86,12 @@ class TokenFile(SourceFile):
     @property
     def token_bytes(self) -> int:
         """Size of its tokens in bytes."""
-        return self.tokens * self.token_dtype.itemsize
+        return self.source.size_bytes - self.header_bytes
+
+    @property
+    def inputs(self) -> tuple[LocalFile, ...]:
+        """The inputs of the manifest: the file, then its boundaries."""
+        return (self.source,) if self.boundaries is None else (self.source, self.boundaries)
 
     def __str__(self) -> str:
         documents = f", documents in {self.boundaries.path}" if self.boundaries else ""
@@ -143,34 +183,3 @@ def _ordered(found: list[str], kind: TokenFormat) -> list[str]:
         return paths.natural_key(os.path.join(directory, _SPLIT_WORD.sub("", name)))
 
     return sorted(found, key=key if kind == "nanogpt" else paths.natural_key)
-
-
-def status_of(path: str) -> os.stat_result:
-    """Return the status of a file.
-
-    Raises:
-        MissingFileError: It does not exist.
-        StorageError: It cannot be read.
-    """
-    try:
-        return os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        raise MissingFileError(f"file not found: {path}", path=path) from None
-    except OSError as error:
-        raise StorageError("read", path, error) from error
-
-
-def sources_of(files: Sequence[TokenFile]) -> tuple[SourceFile, ...]:
-    """Return the inputs in the order of the manifest: each file, then its boundaries."""
-    return tuple(source for file in files for source in (file, file.boundaries) if source is not None)
-
-
-def check_unchanged(files: Sequence[TokenFile]) -> None:
-    """Raise InputError if a file has changed since it was opened for the conversion."""
-    for source in sources_of(files):
-        status = status_of(source.path)
-        if (status.st_size, status.st_mtime_ns) != (source.size_bytes, source.mtime_ns):
-            raise InputError(
-                f"{source.path} changed during the conversion",
-                hint="run the same command again when no process writes the file",
-            )

@@ -24,13 +24,14 @@ from tokshard.dataset.report import BuildReport, DatasetProduct
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
 from tokshard.errors import TokenizerMismatchError, UsageError
 from tokshard.exchange.conversion.documents import STREAMS, ConvertedDocuments
-from tokshard.exchange.conversion.files import TokenFile, check_unchanged, find_files, sources_of
+from tokshard.exchange.conversion.files import LocalFile, TokenFile, find_files
 from tokshard.exchange.conversion.opening import first_token, open_files
 from tokshard.exchange.conversion.options import ConvertOptions
 from tokshard.exchange.manifest import ExportManifest, check_sizes, read_export
 from tokshard.storage import fs
 from tokshard.storage.digest import UNSEALED, sealed
 from tokshard.storage.lock import lock_mode
+from tokshard.text.corpus.files import check_unchanged
 from tokshard.text.tokenizer.definition import load_tokenizer
 
 _SHOWN_FILES = 3
@@ -54,7 +55,7 @@ class ConvertReport(BuildReport):
         tokenizer = "unknown: --tokenizer records it" if known is None else tokenizer_name(known)
         if self.action == "planned":
             tokens = counted(sum(file.tokens for file in files), "token")
-            size_bytes = sum(file.size_bytes for file in files)
+            size_bytes = sum(file.source.size_bytes for file in files)
             facts = [
                 ("source", f"{counted(len(files), 'file')}, {tokens}, {size(size_bytes)}"),
                 ("documents", self._rule()),
@@ -150,6 +151,11 @@ class _Conversion:
     outputs: Outputs
     warnings: tuple[str, ...]
 
+    @property
+    def sources(self) -> list[LocalFile]:
+        """The inputs in the order of the manifest."""
+        return [source for file in self.files for source in file.inputs]
+
 
 def _prepare(options: ConvertOptions) -> _Conversion:
     prefix, is_nanogpt = options.output_prefix, options.format == "nanogpt"
@@ -178,7 +184,7 @@ def _prepare(options: ConvertOptions) -> _Conversion:
     highest = capacity if vocabulary.highest is None else min(vocabulary.highest, capacity)
     _check_ids(parameters, highest, files)
     build = Build(
-        inputs=tuple(source.state for source in sources_of(files)),
+        inputs=tuple(source.state for file in files for source in file.inputs),
         tokenizer=vocabulary.identity,
         options=parameters,
     )
@@ -313,13 +319,13 @@ def _stage(job: _Conversion, directory: str, progress: Progress) -> Manifest:
             files=files,
             tokenizer=build.tokenizer,
             options=replace(parameters, append_eod=has_eod),
-            inputs=input_records(sources_of(job.files), output.units()),
+            inputs=input_records(job.sources, output.units()),
             tokenizer_path=job.vocabulary.path,
             seal=UNSEALED,
         )
     )
     stage_manifest(directory, manifest)
-    check_unchanged(job.files)
+    check_unchanged(job.sources)
     return manifest
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokshard.core.formatting import counted
-from tokshard.dataset.manifest import SourceFile
 from tokshard.dataset.parameters import Compression, SourceDtype, TokenFormat
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, UsageError
 from tokshard.exchange import datatrove, nanogpt, olmo
 from tokshard.exchange.conversion.boundaries import last_end
-from tokshard.exchange.conversion.files import TokenFile, status_of
+from tokshard.exchange.conversion.files import LocalFile, TokenFile
 from tokshard.storage import fs
 
 if TYPE_CHECKING:
@@ -30,6 +28,11 @@ _LEAST_TOKENS = 4
 _LEAST_LARGE_TOKENS = 128
 _WIDTH_BLOCK_TOKENS = 1 << 15
 _WIDTH_TOKENS = 1 << 19
+# The file beside the tokens with their boundaries: its path, its compression, and the bytes of a token.
+_BOUNDARIES: dict[TokenFormat, tuple[Callable[[str], str], Compression, tuple[int, ...]]] = {
+    "olmo": (olmo.boundary_path, "gzip", (1, 2, 4, 8)),
+    "datatrove": (datatrove.boundary_path, "none", (2, 4)),
+}
 _COPY_HINT = "copy the file again from its source: it is truncated or damaged"
 
 
@@ -51,24 +54,18 @@ def open_files(
         IntegrityError: A header is invalid or contradicts the size of the file.
         StorageError: A file cannot be read.
     """
-    if form == "nanogpt":
-        files = tuple(map(_nanogpt, paths))
-    elif form == "olmo":
-        files = _olmo(paths, source_dtype)
-    else:
-        files = _datatrove(paths, source_dtype)
-    if not is_recorded:
-        for file in files:
-            _check_width(file)
+    sources = [LocalFile.of(path, form, "none") for path in paths]
+    is_nanogpt = form == "nanogpt"
+    files = tuple(map(_nanogpt, sources)) if is_nanogpt else _headerless(sources, form, source_dtype)
+    for file in () if is_recorded else files:
+        _check_width(file)
     return files
 
 
 def first_token(files: Sequence[TokenFile]) -> int | None:
     """Return the first token of all files, or None if there are no tokens."""
-    for file in files:
-        if file.tokens:
-            return int(_tokens(InputFile(file.path), file, 0, 1)[0])
-    return None
+    file = next((file for file in files if file.tokens), None)
+    return None if file is None else int(_tokens(InputFile(file.path), file, 0, 1)[0])
 
 
 def _tokens(data: InputFile, file: TokenFile, first: int, count: int) -> NDArray[Any]:
@@ -77,24 +74,23 @@ def _tokens(data: InputFile, file: TokenFile, first: int, count: int) -> NDArray
     return tokens
 
 
-def _head(path: str, size: int) -> bytes:
-    content = bytearray(min(status_of(path).st_size, size))
-    InputFile(path).read_into(memoryview(content), 0)
+def _head(source: LocalFile, size: int) -> bytes:
+    content = bytearray(min(source.size_bytes, size))
+    InputFile(source.path).read_into(memoryview(content), 0)
     return bytes(content)
 
 
-def _nanogpt(path: str) -> TokenFile:
-    header = nanogpt.Header.parse(_head(path, nanogpt.HEADER_BYTES), path)
-    file = _token_file(path, "nanogpt", header.dtype.name, header.tokens, nanogpt.HEADER_BYTES)
-    size, wanted = status_of(path).st_size, nanogpt.HEADER_BYTES + file.token_bytes
-    if wanted != size:
+def _nanogpt(source: LocalFile) -> TokenFile:
+    header = nanogpt.Header.parse(_head(source, nanogpt.HEADER_BYTES), source.path)
+    wanted = nanogpt.HEADER_BYTES + header.tokens * header.dtype.itemsize
+    if wanted != source.size_bytes:
         raise _damaged(
-            path,
+            source.path,
             f"must have {wanted} bytes by its header ({counted(header.tokens, 'token')} of "
-            f"{header.dtype.name}), got {size}",
-            offset=min(wanted, size),
+            f"{header.dtype.name}), got {source.size_bytes}",
+            offset=min(wanted, source.size_bytes),
         )
-    return file
+    return TokenFile(source, header.dtype.name, nanogpt.HEADER_BYTES, header.tokens)
 
 
 def _check_width(file: TokenFile) -> None:
@@ -120,124 +116,107 @@ def _check_width(file: TokenFile) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Headerless:
-    """A format of files without a header, whose dtype is told by what is beside them.
-
-    Attributes:
-        boundary_path: Returns the path of the file with the boundaries of a token file.
-        compression: The compression of that file.
-        itemsizes: The possible sizes of a token in bytes.
-    """
-
-    form: TokenFormat
-    boundary_path: Callable[[str], str]
-    compression: Compression
-    itemsizes: tuple[int, ...]
-
-    def dtype_from_boundaries(self, paths: Sequence[str]) -> str | None:
-        """Return the dtype by the first file whose last document ends behind its first token."""
-        for path in paths:
-            boundaries = self.boundary_path(path)
-            if not fs.isfile(boundaries):
-                continue
-            size = status_of(path).st_size
-            if not (end := last_end(boundaries, self.compression, size)):
-                continue
-            itemsize, rest = divmod(size, end)
-            if rest == 0 and itemsize in self.itemsizes:
-                return f"uint{8 * itemsize}"
-            raise IntegrityError(
-                f"{path} has {size} bytes, which are not tokens of "
-                f"{' or '.join(map(str, self.itemsizes))} bytes: the last document in {boundaries} ends at "
-                f"token {end}",
-                path=path,
-                hint="copy both files again: one is truncated, or they do not belong together",
-            )
-        return None
-
-    def is_bare(self, path: str) -> bool:
-        """Return whether a file has tokens, and no file with their boundaries."""
-        return status_of(path).st_size > 0 and not fs.isfile(self.boundary_path(path))
-
-    def token_file(self, path: str, dtype: str) -> TokenFile:
-        """Return a token file of a dtype, or raise IntegrityError if its last token is incomplete."""
-        size, itemsize = status_of(path).st_size, np.dtype(dtype).itemsize
-        if size % itemsize:
-            raise _damaged(
-                path,
-                f"must have {itemsize} bytes for each token ({dtype}), got {size} bytes",
-                offset=size // itemsize * itemsize,
-                hint="copy the file again: it is truncated, or pass another --source-dtype",
-            )
-        name, boundaries = self.boundary_path(path), None
-        if fs.isfile(name):
-            status = status_of(name)
-            boundaries = SourceFile(
-                path=name,
-                size_bytes=status.st_size,
-                mtime_ns=status.st_mtime_ns,
-                format=self.form,
-                compression=self.compression,
-            )
-        return _token_file(path, self.form, dtype, size // itemsize, 0, boundaries)
-
-
-_OLMO = _Headerless("olmo", olmo.boundary_path, "gzip", (1, 2, 4, 8))
-_DATATROVE = _Headerless(
-    "datatrove",
-    lambda path: path.removesuffix(datatrove.TOKENS_SUFFIX) + datatrove.INDEX_SUFFIX,
-    "none",
-    (2, 4),
-)
-
-
-def _olmo(paths: Sequence[str], given: str | None) -> tuple[TokenFile, ...]:
-    for path in paths:
-        if _head(path, len(_NUMPY_MAGIC)) == _NUMPY_MAGIC:
-            raise InputError(
-                f"{path} has the header of numpy.save; files of OLMo-core are raw tokens without a header",
-                hint=f'write its tokens again with open("raw.npy", "wb").write(numpy.load("{path}").tobytes())',
-            )
-    dtype = given or _OLMO.dtype_from_boundaries(paths)
-    for path in paths:
-        if dtype is None or (given is None and _OLMO.is_bare(path)):
-            raise _unknown_dtype(
-                path, f"it has no header, and {olmo.boundary_path(path)} is missing or empty"
-            )
-    return tuple(_OLMO.token_file(path, str(dtype)) for path in paths)
-
-
-def _datatrove(paths: Sequence[str], given: str | None) -> tuple[TokenFile, ...]:
-    if given not in {None, *(dtypes := datatrove.DatatroveFormat.DTYPES)}:
+def _headerless(
+    sources: Sequence[LocalFile], form: TokenFormat, given: SourceDtype | None
+) -> tuple[TokenFile, ...]:
+    """Return files without a header, whose dtype is given or told by the files beside them."""
+    boundary_path, compression, itemsizes = _BOUNDARIES[form]
+    dtypes = datatrove.DatatroveFormat.DTYPES
+    if form == "datatrove" and given not in {None, *dtypes}:
         raise UsageError(
             f"--source-dtype must be one of {', '.join(dtypes)} for datatrove, got {given!r}",
             hint="pass the dtype in which datatrove wrote these tokens, or omit --source-dtype",
         )
-    recorded = {path: _metadata(path) for path in paths}
-    dtype = given or _DATATROVE.dtype_from_boundaries(paths)
-    if dtype is None:
-        paths_by_size = {found[0]: path for path, found in reversed(recorded.items()) if found}
-        if len(paths_by_size) > 1:
+    boundaries: dict[str, LocalFile | None] = {}
+    metadata: dict[str, tuple[int, int] | None] = {}
+    for source in sources:
+        path, name = source.path, boundary_path(source.path)
+        if form == "olmo" and _head(source, len(_NUMPY_MAGIC)) == _NUMPY_MAGIC:
             raise InputError(
-                f"all files must have the same dtype: by their metadata, the tokens of {paths_by_size[2]} "
-                f"have 2 bytes, and those of {paths_by_size[4]} 4",
-                hint="convert each dtype by itself with --dtype int32, and merge the datasets",
+                f"{path} has the header of numpy.save; files of OLMo-core are raw tokens without a header",
+                hint='write its tokens again with open("raw.npy", "wb")'
+                f'.write(numpy.load("{path}").tobytes())',
             )
-        dtype = next((f"uint{8 * size}" for size in paths_by_size), None)
-    for path in paths:
-        if dtype is None or (given is None and not recorded[path] and _DATATROVE.is_bare(path)):
-            raise _unknown_dtype(path, f"it has no {_DATATROVE.boundary_path(path)} and no metadata")
-    files = tuple(_DATATROVE.token_file(path, str(dtype)) for path in paths)
-    for file in files:
-        found = file.token_dtype.itemsize, file.tokens
-        if (wanted := recorded[file.path]) not in {None, found}:
-            raise _damaged(
-                file.path,
-                f"must have {counted(wanted[1], 'token')} of {wanted[0]} bytes by its metadata, "
-                f"got {counted(found[1], 'token')} of {found[0]} bytes",
+        metadata[path] = _metadata(path) if form == "datatrove" else None
+        boundaries[path] = LocalFile.of(name, form, compression) if fs.isfile(name) else None
+    itemsize = (
+        np.dtype(given).itemsize
+        if given is not None
+        else _itemsize_from_boundaries(sources, boundaries, itemsizes) or _itemsize_from_metadata(metadata)
+    )
+    for source in sources:
+        path = source.path
+        is_bare = source.size_bytes > 0 and not (boundaries[path] or metadata[path])
+        if itemsize is None or (given is None and is_bare):
+            reason = (
+                f"no {boundary_path(path)} and no metadata"
+                if form == "datatrove"
+                else f"no header, and {boundary_path(path)} is missing or empty"
             )
-    return files
+            raise InputError(
+                f"the dtype of the tokens of {path} is unknown: it has {reason}",
+                hint="pass --source-dtype uint16 or uint32, the dtype in which these tokens were written",
+            )
+    return tuple(
+        _headerless_file(source, itemsize or 0, boundaries[source.path], metadata[source.path])
+        for source in sources
+    )
+
+
+def _headerless_file(
+    source: LocalFile, itemsize: int, boundaries: LocalFile | None, metadata: tuple[int, int] | None
+) -> TokenFile:
+    dtype = f"uint{8 * itemsize}"
+    tokens, rest = divmod(source.size_bytes, itemsize)
+    if rest:
+        raise _damaged(
+            source.path,
+            f"must have {itemsize} bytes for each token ({dtype}), got {source.size_bytes} bytes",
+            offset=tokens * itemsize,
+            hint="copy the file again: it is truncated, or pass another --source-dtype",
+        )
+    if metadata is not None and metadata != (itemsize, tokens):
+        raise _damaged(
+            source.path,
+            f"must have {counted(metadata[1], 'token')} of {metadata[0]} bytes by its metadata, "
+            f"got {counted(tokens, 'token')} of {itemsize} bytes",
+        )
+    return TokenFile(source, dtype, 0, tokens, boundaries)
+
+
+def _itemsize_from_boundaries(
+    sources: Sequence[LocalFile], boundaries: Mapping[str, LocalFile | None], itemsizes: Sequence[int]
+) -> int | None:
+    """Return the bytes of a token by the first file whose last document ends behind its first token."""
+    for source in sources:
+        beside = boundaries[source.path]
+        if beside is None or not (end := last_end(beside, source.size_bytes)):
+            continue
+        itemsize, rest = divmod(source.size_bytes, end)
+        if rest == 0 and itemsize in itemsizes:
+            return itemsize
+        raise IntegrityError(
+            f"{source.path} has {source.size_bytes} bytes, which are not tokens of "
+            f"{' or '.join(map(str, itemsizes))} bytes: the last document in {beside.path} ends at token "
+            f"{end}",
+            path=source.path,
+            hint="copy both files again: one is truncated, or they do not belong together",
+        )
+    return None
+
+
+def _itemsize_from_metadata(metadata: Mapping[str, tuple[int, int] | None]) -> int | None:
+    first: dict[int, str] = {}
+    for path, found in metadata.items():
+        if found is not None:
+            first.setdefault(found[0], path)
+    if len(first) > 1:
+        raise InputError(
+            f"all files must have the same dtype: by their metadata, the tokens of {first[2]} have 2 bytes, "
+            f"and those of {first[4]} 4",
+            hint="convert each dtype by itself with --dtype int32, and merge the datasets",
+        )
+    return next(iter(first), None)
 
 
 def _metadata(path: str) -> tuple[int, int] | None:
@@ -261,35 +240,6 @@ def _metadata(path: str) -> tuple[int, int] | None:
             hint="copy the file again, or remove it: the conversion does not need it",
         )
     return int(size), int(lines[1])
-
-
-def _token_file(
-    path: str,
-    form: TokenFormat,
-    dtype: str,
-    tokens: int,
-    header_bytes: int,
-    boundaries: SourceFile | None = None,
-) -> TokenFile:
-    status = status_of(path)
-    return TokenFile(
-        path=path,
-        size_bytes=status.st_size,
-        mtime_ns=status.st_mtime_ns,
-        format=form,
-        compression="none",
-        dtype=dtype,
-        header_bytes=header_bytes,
-        tokens=tokens,
-        boundaries=boundaries,
-    )
-
-
-def _unknown_dtype(path: str, reason: str) -> InputError:
-    return InputError(
-        f"the dtype of the tokens of {path} is unknown: {reason}",
-        hint="pass --source-dtype uint16 or uint32, the dtype in which these tokens were written",
-    )
 
 
 def _damaged(path: str, text: str, *, offset: int | None = None, hint: str = _COPY_HINT) -> IntegrityError:

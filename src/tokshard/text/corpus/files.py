@@ -412,8 +412,8 @@ def _content(head: bytes, path: str) -> Content:
     return identify(head, path)
 
 
-def check_unchanged(files: Sequence[CorpusFile]) -> None:
-    """Check that inputs have not changed since :func:`discover`.
+def check_unchanged(files: Sequence[SourceFile]) -> None:
+    """Check that inputs have not changed since their states were taken.
 
     Raises:
         InputError: An input was changed or removed.
@@ -427,7 +427,7 @@ def check_unchanged(files: Sequence[CorpusFile]) -> None:
         pass
 
 
-def _check_state(file: CorpusFile) -> None:
+def _check_state(file: SourceFile) -> None:
     now: tuple[int, int | None, str | None]
     try:
         if is_remote(file.path):
