@@ -38,7 +38,7 @@ OF_RUNS = {
     "tokshard.blend-report/2": {"path", "blend"},
     "tokshard.export-report/2": {"manifest", "state", "shards", "size_bytes"},
     "tokshard.shard-plan/2": {"files", "size_bytes"},
-    "tokshard.convert/2": {"bytes_resumed", "files", "state"},
+    "tokshard.convert/2": {"files", "state"},
     "tokshard.merge/2": {"bytes_resumed", "free_bytes", "inputs", "shuffle_sizes", "state"},
     "tokshard.tokenize/2": {
         *("bytes_of_other_options", "counts", "encoded_bytes", "encoded_tokens", "encoder", "encoder_reason"),

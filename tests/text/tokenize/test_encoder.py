@@ -80,9 +80,7 @@ def test_the_part_of_a_unit_does_not_depend_on_its_batches(tmp_path, encode):
     assert len(batches) == 1
     header, streams = part_of(tmp_path)
     assert (header.name, header.last, header.documents) == (PART, True, 57)
-    assert [counts.tokens * 2 for counts in header.counts] == [
-        len(streams[f"tokens.{k}"]) for k in range(2)
-    ]
+    assert [counts.tokens * 2 for counts in header.counts] == [len(streams[f"tokens.{k}"]) for k in range(2)]
     assert len(streams["rejected"].splitlines()) == 3
     assert [counts.rejected_total for counts in header.counts] == [3, 3]
     content_bytes = header.counts[0].content_bytes
