@@ -27,7 +27,7 @@ Every command is a typed function that takes one options dataclass and returns o
 import tokshard
 
 report = tokshard.tokenize(tokshard.TokenizeOptions(inputs="corpus.jsonl", output="data/web"))
-print(report.counts.documents, report.outputs[0].dataset.tokens)
+print(report.counts.documents, report.outputs[0].tokens)
 print(report.to_json())
 ```
 

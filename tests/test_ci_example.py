@@ -120,9 +120,8 @@ def test_all_steps_succeed_and_the_summary_says_so(runner):
     ]
     rows = [line.split(" | ") for line in summary.splitlines()[2:]]
     assert [row[0] for row in rows] == ["| 1-tokenize", "| 2-verify", "| 3-blend", "| 4-doctor"]
-    tokens = json.loads((runner.directory / "data/web.tokshard/manifest.json").read_text())["dataset"][
-        "tokens"
-    ]
+    manifest = json.loads((runner.directory / "data/web.tokshard/manifest.json").read_text())
+    tokens = manifest["counts"]["tokens"]
     assert rows[0][1] == f"430 documents, {tokens:,} tokens, 1 records rejected |"
     assert rows[1][1] == "sound |"
     assert rows[3][1] == "sound |"

@@ -100,10 +100,10 @@ def make_datasets(api):
     merge = api.MergeOptions(inputs=("stories", "manuals"), output="all")
     assert api.merge(merge, dry_run=True).action == "planned"
     merged = api.merge(merge)
-    assert merged.output.dataset.documents == stories.counts.documents + manuals.counts.documents
+    assert merged.output.counts.documents == stories.counts.documents + manuals.counts.documents
     export = api.ExportOptions(source="all", to="olmo", output="olmo")
     assert api.export(export, dry_run=True).action == "planned"
-    assert api.export(export).manifest.tokens == merged.output.dataset.tokens
+    assert api.export(export).manifest.tokens == merged.output.tokens
     convert = api.ConvertOptions(sources="olmo", format="olmo", output="back")
     assert api.convert(convert, dry_run=True).action == "planned"
     assert api.convert(convert).output.files.bin.pieces_xxh3_128

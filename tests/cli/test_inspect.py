@@ -34,8 +34,9 @@ def test_a_dataset(dataset):
     manifest = json.loads((dataset.parent / "data.tokshard/manifest.json").read_text())
     assert found["schema"] == "tokshard.inspect-dataset/2"
     assert found["manifest"] == manifest
-    for name in ("documents", "sequences", "tokens", "dtype", "empty_documents"):
-        assert found[name] == manifest["dataset"][name]
+    assert found["dtype"] == manifest["dataset"]["dtype"]
+    for name in ("documents", "sequences", "tokens", "empty_documents"):
+        assert found[name] == manifest["counts"][name]
     lengths = found["document_lengths"]
     assert sum(bucket["count"] for bucket in lengths["bins"]) == lengths["count"] == found["documents"]
     assert lengths["total"] == found["tokens"]

@@ -155,7 +155,7 @@ def test_adoption_replaces_the_manifest_and_all_files_beside_it(place):
     report = json_of(installed("verify", "--level", "deep", "data/stories", "--json"))
     assert {finding["code"] for finding in report["products"][0]["findings"]} <= {"special-in-text"}
     manifest = json.loads((beside / "manifest.json").read_bytes())
-    assert (manifest["dataset"]["documents"], manifest["options"]["eod_id"]) == (200, 0)
+    assert (manifest["counts"]["documents"], manifest["options"]["eod_id"]) == (200, 0)
     assert manifest["tokenizer"] is not None
 
 

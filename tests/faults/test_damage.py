@@ -318,7 +318,7 @@ def test_a_link_in_the_place_of_a_second_output_is_refused_and_the_work_is_kept(
         tokenize(**both)
     assert os.listdir(theirs) == []
     Path("out/x_title_document.tokshard").unlink()
-    assert tokenize(**both).outputs[1].dataset.documents == 39
+    assert tokenize(**both).outputs[1].counts.documents == 39
     assert os.path.isfile("out/x_title_document.tokshard/manifest.json")
 
 

@@ -229,7 +229,12 @@ def manifest_count(directory):
 
 def manifest_index(directory):
     prefix = sound(directory)
-    edit_manifest(prefix, lambda value: value["dataset"].update(longest_sequence=1, dtype="int32"))
+
+    def change(value):
+        value["dataset"]["dtype"] = "int32"
+        value["counts"]["longest_sequence"] = 1
+
+    edit_manifest(prefix, change)
     return prefix
 
 
@@ -260,7 +265,11 @@ def units_damaged(directory):
 
 def units_count(directory):
     prefix = sound(directory)
-    edit_units(prefix, lambda lines: lines[1].update(lines=lines[1]["lines"] + 1))
+
+    def change(lines):
+        lines[1]["counts"]["lines"] += 1
+
+    edit_units(prefix, change)
     return prefix
 
 
@@ -268,8 +277,8 @@ def units_index(directory):
     prefix = sound(directory)
 
     def move(lines):
-        lines[0]["tokens"] -= 1
-        lines[1]["tokens"] += 1
+        lines[0]["counts"]["tokens"] -= 1
+        lines[1]["counts"]["tokens"] += 1
 
     edit_units(prefix, move)
     return prefix
@@ -331,7 +340,7 @@ def eod_missing(directory):
 
 def eod_count(directory):
     prefix = sound(directory)
-    edit_manifest(prefix, lambda value: value["dataset"].update(eod_in_text=3))
+    edit_manifest(prefix, lambda value: value["counts"].update(eod_in_text=3))
     return prefix
 
 

@@ -41,7 +41,8 @@ def test_what_was_adopted_is_sound_and_says_what_is_not_known(adopted):
     manifest = read_manifest(adopted)
     check_sizes(adopted, manifest)
     assert manifest.tokenizer is None
-    assert manifest.encoder.documents == {"unknown": manifest.dataset.documents}
+    assert manifest.counts.encoders == {"unknown": manifest.counts.documents}
+    assert manifest.inputs[0].counts == manifest.counts
     assert manifest.options == AdoptionParameters(multimodal=False, eod_id=None)
     assert sorted(os.listdir(f"{adopted}.tokshard")) == ["manifest.json", "units.jsonl"]
 

@@ -83,7 +83,7 @@ def tokenize(
 
     Example:
         >>> report = tokenize(TokenizeOptions(inputs="corpus.jsonl", output="out/corpus"))  # doctest: +SKIP
-        >>> report.outputs[0].dataset.tokens  # doctest: +SKIP
+        >>> report.outputs[0].tokens  # doctest: +SKIP
         2219
     """
     started = time.monotonic()
