@@ -13,11 +13,11 @@ ROOT = Path(__file__).parents[1]
 
 PUBLIC = """
     ArrayTask BlendOptions BlendReport BuildIndicesOptions BuildIndicesReport ConvertOptions
-    ConvertReport DiffOptions DoctorOptions ExportOptions ExportReport IndexedDataset IndexedDatasetBuilder
-    InspectOptions MergeOptions MergeReport NamingOptions Plan RayOptions ReplanOptions ShardPlanOptions
-    ShardPlanReport Sizes TokenizeOptions TokenizeReport TraceOptions TrainingOptions VerifyOptions
-    blend build_indices convert diff doctor export finish_tokenize inspect merge read_plan replan shard_plan
-    tokenize tokenize_array_task trace verify
+    ConvertReport DType DiffOptions DoctorOptions ExportOptions ExportReport IndexedDataset
+    IndexedDatasetBuilder InspectOptions MergeOptions MergeReport NamingOptions Plan RayOptions ReplanOptions
+    ShardPlanOptions ShardPlanReport Sizes TokenizeOptions TokenizeReport TraceOptions TrainingOptions
+    VerifyOptions blend build_indices convert diff doctor export finish_tokenize inspect merge read_plan
+    replan shard_plan tokenize tokenize_array_task trace verify
 """
 """Removing or renaming one of these breaks a promise."""
 
@@ -107,7 +107,7 @@ def make_datasets(api):
     convert = api.ConvertOptions(sources="olmo", format="olmo", output="back")
     assert api.convert(convert, dry_run=True).action == "planned"
     assert api.convert(convert).output.files.bin.pieces_xxh3_128
-    builder = api.IndexedDatasetBuilder("own.bin", dtype="uint16")
+    builder = api.IndexedDatasetBuilder("own.bin", dtype=api.DType.optimal_dtype(4096))
     builder.add_document([1, 2, 3], [3])
     builder.finalize("own.idx")
     assert len(api.IndexedDataset("own")) == 1

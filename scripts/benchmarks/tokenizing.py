@@ -34,7 +34,7 @@ from measure import (
     show_table,
 )
 
-from tokshard.dataset.layout import optimal_dtype
+from tokshard.dataset.layout import DType
 from tokshard.text.tokenize.workers.pool import worker_malloc
 from tokshard.text.tokenizer.definition import load_tokenizer
 
@@ -104,7 +104,7 @@ class Programs:
         self._output = bench.directory / "out"
         self._tokenizer = str(bench.options.tokenizer)
         vocabulary = load_tokenizer(self._tokenizer, need_eod=False).vocab_size
-        self._dtype = optimal_dtype(vocabulary).name
+        self._dtype = DType.optimal_dtype(vocabulary).__name__
 
     def ours(
         self, name: str, corpus: Path, workers: int, *, encoder: str = "fast", size: int = 0

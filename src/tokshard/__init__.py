@@ -23,6 +23,7 @@ _TOPICS = {
         "ConvertReport": "tokshard.exchange.conversion.job",
         "IndexedDatasetBuilder": "tokshard.dataset.builder",
         "IndexedDataset": "tokshard.dataset.reader",
+        "DType": "tokshard.dataset.layout",
     },
     "Build indexes and blends": {
         "build_indices": "tokshard.samples.index.job",

@@ -9,6 +9,7 @@ from tokshard.checks.inspect.options import InspectOptions as InspectOptions
 from tokshard.checks.trace.options import TraceOptions as TraceOptions
 from tokshard.checks.verify.options import VerifyOptions as VerifyOptions
 from tokshard.dataset.builder import IndexedDatasetBuilder as IndexedDatasetBuilder
+from tokshard.dataset.layout import DType as DType
 from tokshard.dataset.merge.job import MergeReport as MergeReport
 from tokshard.dataset.merge.job import merge as merge
 from tokshard.dataset.merge.options import MergeOptions as MergeOptions

@@ -1,5 +1,6 @@
 """The builder: the bytes of the slow twin for what is legal, a clear refusal and no files for the rest."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -62,6 +63,24 @@ def test_bytes_are_those_of_the_slow_twin_and_read_back(tmp_path, plain, ways, b
     found = [item[0] if plain.modes is not None else item for item in dataset]
     assert [array.tolist() for array in found] == plain.sequences
     assert sorted(os.listdir(tmp_path)) == ["set.bin", "set.idx"]
+
+
+@in_one_folder
+@given(plain=datasets(), ways=st.lists(st.sampled_from(["items", "list"]), min_size=1, max_size=4))
+def test_attributes_are_those_of_megatron(tmp_path, plain, ways):
+    multimodal = plain.modes is not None
+    builder = IndexedDatasetBuilder(tmp_path / "set.bin", plain.dtype, multimodal)
+    assert (len(builder.sequence_lengths), list(builder.document_indices)) == (0, [0])
+    add(builder, plain, ways)
+    assert list(builder.sequence_lengths) == [len(sequence) for sequence in plain.sequences]
+    ends = [0, *itertools.accumulate(map(len, plain.documents))]
+    assert list(builder.document_indices) == ends
+    assert builder.sequence_modes is None if not multimodal else list(builder.sequence_modes) == plain.modes
+    builder.add_item([1])
+    assert (builder.sequence_lengths[-1], builder.document_indices[-1]) == (1, ends[-1])
+    builder.end_document()
+    assert builder.document_indices[-1] == len(builder.sequence_lengths) == ends[-1] + 1
+    builder.discard()
 
 
 @in_one_folder

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support import plain_datasets
 from support.plain_datasets import datasets
 from tokshard.dataset import builder, layout
-from tokshard.dataset.layout import IndexTable, dtype_code, optimal_dtype, read_header
+from tokshard.dataset.layout import DType, IndexTable, read_header
 from tokshard.errors import IntegrityError, UsageError
 
 
@@ -23,7 +23,11 @@ def test_examples_in_docstrings(module):
 
 @pytest.mark.parametrize(("name", "code"), plain_datasets.CODES.items())
 def test_each_dtype_has_its_code_both_ways(name, code):
-    assert dtype_code(name) == dtype_code(np.dtype(name)) == dtype_code(getattr(np, name)) == code
+    kind = getattr(np, name)
+    assert DType.code_from_dtype(name) == DType.code_from_dtype(np.dtype(name)) == code
+    assert DType.code_from_dtype(kind) == DType[name].value == code
+    assert DType.dtype_from_code(code) is kind
+    assert DType.size(code) == DType.size(kind) == np.dtype(name).itemsize
     assert layout.DTYPES[code].name == name
     assert layout.DTYPES[code].itemsize == plain_datasets.ITEM_BYTES[code]
 
@@ -31,7 +35,16 @@ def test_each_dtype_has_its_code_both_ways(name, code):
 @pytest.mark.parametrize("name", ["uint32", "uint64", "float16", "bool", "complex64", "S3", ">i4", "object"])
 def test_other_dtypes_are_refused(name):
     with pytest.raises(UsageError, match="dtype must be one of"):
-        dtype_code(name)
+        DType.code_from_dtype(name)
+    with pytest.raises(UsageError, match="dtype must be one of"):
+        DType.size(name)
+
+
+@pytest.mark.parametrize("code", [0, 9, -1])
+def test_other_codes_are_refused(code):
+    for function in (DType.dtype_from_code, DType.size):
+        with pytest.raises(ValueError, match=f"{code} is not a valid DType"):
+            function(code)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +52,7 @@ def test_other_dtypes_are_refused(name):
     [(None, "int32"), (0, "uint16"), (65499, "uint16"), (65500, "int32"), (65536, "int32"), (2**31, "int32")],
 )
 def test_optimal_dtype_is_that_of_megatron(vocab_size, name):
-    assert optimal_dtype(vocab_size).name == name
+    assert DType.optimal_dtype(vocab_size) is getattr(np, name)
 
 
 def test_a_known_index_byte_by_byte():

@@ -55,6 +55,7 @@ def test_every_sequence_and_document_is_what_was_written(tmp_path, mmap, plain):
         assert joined == plain.bin_bytes()
     assert dataset.sequence_lengths.tolist() == [len(sequence) for sequence in sequences]
     assert np.diff(dataset.document_indices).tolist() == [len(document) for document in plain.documents]
+    assert dataset.get_document_indices() is dataset.document_indices
 
 
 @both_ways

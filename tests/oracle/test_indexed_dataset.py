@@ -7,7 +7,7 @@ import pytest
 
 from oracle.support import megatron_or_skip
 from tokshard.dataset.builder import IndexedDatasetBuilder
-from tokshard.dataset.layout import DTYPES, dtype_code, optimal_dtype
+from tokshard.dataset.layout import DTYPES, DType
 from tokshard.dataset.reader import IndexedDataset
 
 pytestmark = pytest.mark.oracle
@@ -70,6 +70,7 @@ def equal_readings(ours, theirs, *, multimodal):
     assert ours.dtype == theirs.index.dtype
     np.testing.assert_array_equal(ours.sequence_lengths, theirs.sequence_lengths)
     np.testing.assert_array_equal(ours.document_indices, theirs.document_indices)
+    np.testing.assert_array_equal(ours.get_document_indices(), theirs.get_document_indices())
     np.testing.assert_array_equal(ours.index.sequence_pointers, theirs.index.sequence_pointers)
     for i in range(len(ours)):
         found, expected = ours[i], theirs[i]
@@ -101,10 +102,14 @@ def test_bytes_and_readings_are_equal(tmp_path, megatron, torch, name, multimoda
         modes = [rng.randrange(-128, 128) for document in documents for _ in document] if multimodal else None
         ours, theirs = tmp_path / f"ours{seed}", tmp_path / f"theirs{seed}"
         dtype = getattr(np, name)
+        states = []
         for kind, prefix in ((IndexedDatasetBuilder, ours), (megatron.IndexedDatasetBuilder, theirs)):
             builder = kind(f"{prefix}.bin", dtype=dtype, multimodal=multimodal)
             add_documents(builder, documents, name, torch, modes)
             builder.finalize(f"{prefix}.idx")
+            states.append([*builder.sequence_lengths, *builder.document_indices])
+            states[-1] += builder.sequence_modes or []
+        assert states[0] == states[1]
         assert contents(ours) == contents(theirs)
         if sum(map(len, contents(ours)[:1])) == 0:
             continue  # Megatron cannot map an empty .bin
@@ -146,9 +151,13 @@ def test_merges_are_equal(tmp_path, megatron, torch, name, multimodal):
 def test_tables_and_rules_are_equal(megatron):
     assert {code: dtype.name for code, dtype in DTYPES.items()} == {d.value: d.name for d in megatron.DType}
     for member in megatron.DType:
-        assert dtype_code(megatron.DType.dtype_from_code(member.value)) == member.value
+        dtype = megatron.DType.dtype_from_code(member.value)
+        assert DType.dtype_from_code(member.value) is dtype
+        assert DType.code_from_dtype(dtype) == megatron.DType.code_from_dtype(dtype) == member.value
+        assert DType.size(member.value) == DType.size(dtype) == megatron.DType.size(dtype)
+    assert {member.name: member.value for member in DType} == {d.name: d.value for d in megatron.DType}
     for vocab_size in (None, 1, 65499, 65500, 65535, 65536, 10**6):
-        assert optimal_dtype(vocab_size) == megatron.DType.optimal_dtype(vocab_size)
+        assert DType.optimal_dtype(vocab_size) is megatron.DType.optimal_dtype(vocab_size)
 
 
 @pytest.mark.parametrize("length", [0, 1, 1 << 19])

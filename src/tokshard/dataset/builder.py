@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from tokshard.dataset import layout
-from tokshard.dataset.index_file import write_index
+from tokshard.dataset.index_file import differences, write_index
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, UsageError
 from tokshard.storage import syscalls
@@ -56,7 +56,7 @@ def _check_range(array: NDArray[Any], dtype: np.dtype[Any], what: str) -> None:
             raise UsageError(
                 f"{what} must be from {limits.min} to {limits.max} ({dtype.name}), got {value} at position "
                 f"{position}",
-                hint="choose the dtype by the vocabulary size: tokshard.dataset.layout.optimal_dtype",
+                hint="choose the dtype by the vocabulary size: tokshard.DType.optimal_dtype",
             )
 
 
@@ -83,13 +83,18 @@ class IndexedDatasetBuilder:
         dtype: The dtype of the tokens, an integer type of the format.
         multimodal: Whether each sequence has a mode.
 
+    Attributes:
+        sequence_lengths: The number of tokens of each sequence so far.
+        document_indices: 0, then the number of sequences up to the end of each document so far.
+        sequence_modes: The mode of each sequence so far, or None if not multimodal.
+
     Raises:
         UsageError: The dtype is invalid.
         StorageError: The temporary file cannot be created.
 
     Example::
 
-        with IndexedDatasetBuilder("data/web.bin", dtype=optimal_dtype(vocab_size)) as builder:
+        with IndexedDatasetBuilder("data/web.bin", dtype=DType.optimal_dtype(vocab_size)) as builder:
             builder.add_document([17, 4, 2], [3])
             builder.finalize("data/web.idx")
     """
@@ -101,14 +106,13 @@ class IndexedDatasetBuilder:
         multimodal: bool = False,  # noqa: FBT001, FBT002 - Megatron's signature
     ) -> None:
         self.bin_path = os.fspath(bin_path)
-        self.dtype = layout.DTYPES[layout.dtype_code(dtype)]
+        self.dtype = layout.DTYPES[layout.DType.code_from_dtype(dtype)]
         if self.dtype.kind not in "iu":
             raise UsageError(f"dtype must be an integer type, got {self.dtype.name}")
         self.multimodal = multimodal
-        self._lengths = array("i")
-        self._sequences_per_document = array("q")
-        self._modes = array("b")
-        self._open_sequences = 0
+        self.sequence_lengths = array("i")
+        self.document_indices = array("q", [0])
+        self.sequence_modes = array("b") if multimodal else None
         self._buffer = bytearray()
         self._file: AtomicFile | None = AtomicFile(self.bin_path).__enter__()
 
@@ -116,7 +120,7 @@ class IndexedDatasetBuilder:
         state = "open" if self._file is not None else "closed"
         return (
             f"IndexedDatasetBuilder({self.bin_path!r}, {state}, dtype={self.dtype.name}, "
-            f"documents={len(self._sequences_per_document)}, sequences={len(self._lengths)})"
+            f"documents={len(self.document_indices) - 1}, sequences={len(self.sequence_lengths)})"
         )
 
     def __enter__(self) -> Self:
@@ -150,16 +154,12 @@ class IndexedDatasetBuilder:
                 f"a sequence must have at most {layout.MAX_LENGTH:,} tokens, got {tokens.size:,}"
             )
         modes = self._checked_modes([mode] if self.multimodal or mode else None, 1)
-        self._write(tokens)
-        self._lengths.append(tokens.size)
-        self._modes.frombytes(modes.tobytes())
-        self._open_sequences += 1
+        self._add(tokens, np.array([tokens.size], _LENGTH), modes)
 
     def end_document(self) -> None:
         """End the current document; it may have no sequences."""
         self._require_open()
-        self._sequences_per_document.append(self._open_sequences)
-        self._open_sequences = 0
+        self.document_indices.append(len(self.sequence_lengths))
 
     def add_document(self, tensor: Any, lengths: Any, modes: Any = None) -> None:
         """Add a complete document.
@@ -181,14 +181,11 @@ class IndexedDatasetBuilder:
         total = int(sizes.sum(dtype=np.int64))
         if (sizes < 0).any() or total != tokens.size:
             raise UsageError(
-                f"lengths of document {len(self._sequences_per_document)} must be non-negative and sum to "
+                f"lengths of document {len(self.document_indices) - 1} must be non-negative and sum to "
                 f"its {tokens.size} tokens, got sum {total} and minimum {sizes.min(initial=0)}"
             )
-        mode_bytes = self._checked_modes(modes, sizes.size).tobytes()
-        self._write(tokens)
-        self._lengths.frombytes(sizes.tobytes())
-        self._modes.frombytes(mode_bytes)
-        self._sequences_per_document.append(sizes.size)
+        self._add(tokens, sizes, self._checked_modes(modes, sizes.size))
+        self.end_document()
 
     def add_index(self, path_prefix: str | os.PathLike[str]) -> None:
         """Add all documents of another dataset; it is checked completely before anything is copied.
@@ -216,11 +213,11 @@ class IndexedDatasetBuilder:
         except BaseException:
             self.discard()
             raise
-        index = source.index
-        self._lengths.frombytes(index.sequence_lengths.tobytes())
-        self._sequences_per_document.frombytes(np.diff(index.document_indices).tobytes())
-        if index.sequence_modes is not None:
-            self._modes.frombytes(index.sequence_modes.tobytes())
+        index, sequences = source.index, len(self.sequence_lengths)
+        self.sequence_lengths.frombytes(index.sequence_lengths.tobytes())
+        self.document_indices.frombytes((index.document_indices[1:] + sequences).tobytes())
+        if self.sequence_modes is not None and index.sequence_modes is not None:
+            self.sequence_modes.frombytes(index.sequence_modes.tobytes())
 
     def finalize(self, idx_path: str | os.PathLike[str]) -> None:
         """Write the index and publish both files.
@@ -258,18 +255,24 @@ class IndexedDatasetBuilder:
             file.discard()
 
     def _write_index(self, file: AtomicFile) -> None:
-        lengths = np.frombuffer(self._lengths, dtype=np.intc)
-        documents = np.frombuffer(self._sequences_per_document, dtype=np.int64)
-        modes = np.frombuffer(self._modes, dtype=np.int8)
+        lengths = np.frombuffer(self.sequence_lengths, dtype=np.intc)
+        indices = np.frombuffer(self.document_indices, dtype=np.int64)
+        modes = None if self.sequence_modes is None else np.frombuffer(self.sequence_modes, dtype=np.int8)
         write_index(
             file,
             dtype=self.dtype,
             sequence_count=len(lengths),
-            document_count=len(documents),
+            document_count=len(indices) - 1,
             lengths=lambda: [lengths],
-            sequences_per_document=lambda: [documents],
-            modes=(lambda: [modes]) if self.multimodal else None,
+            sequences_per_document=lambda: differences(indices, len(indices)),
+            modes=None if modes is None else lambda: [modes],
         )
+
+    def _add(self, tokens: NDArray[Any], lengths: NDArray[Any], modes: NDArray[Any]) -> None:
+        self._write(tokens)
+        self.sequence_lengths.frombytes(lengths.tobytes())
+        if self.sequence_modes is not None:
+            self.sequence_modes.frombytes(modes.tobytes())
 
     def _write(self, tokens: NDArray[Any]) -> None:
         # Small arrays are buffered: a system call is more expensive.
@@ -316,8 +319,8 @@ class IndexedDatasetBuilder:
 
     def _require_closed_document(self, method: str) -> None:
         self._require_open()
-        if self._open_sequences:
+        if open_sequences := len(self.sequence_lengths) - self.document_indices[-1]:
             raise UsageError(
-                f"{method}: {self._open_sequences} sequences of add_item() are not in a document",
+                f"{method}: {open_sequences} sequences of add_item() are not in a document",
                 hint="call end_document() first",
             )

@@ -188,8 +188,13 @@ class IndexColumns:
 
     def sequences_per_document(self) -> Iterator[NDArray[np.int64]]:
         """Yield the number of sequences of each document, a few MB at a time."""
-        for first in range(0, self.header.document_count, layout.CHUNK_ENTRIES):
-            yield np.diff(self.document_indices[first : first + layout.CHUNK_ENTRIES + 1])
+        return differences(self.document_indices, len(self.document_indices))
+
+
+def differences(column: layout.Column, count: int) -> Iterator[NDArray[Any]]:
+    """Yield the differences of neighbors among the ``count`` entries of a column, a few MB at a time."""
+    for first in range(0, count - 1, layout.CHUNK_ENTRIES):
+        yield np.diff(column[first : first + layout.CHUNK_ENTRIES + 1])
 
 
 def read_header(file: InputFile) -> layout.IndexHeader:

@@ -6,7 +6,7 @@ All numbers are little endian and packed, so the arrays after the 34-byte header
     offset         type     field
     0              9 bytes  magic                "MMIDIDX", two zero bytes
     9              u64      version              1
-    17             u8       dtype_code           see DTYPES
+    17             u8       dtype_code           see DType
     18             u64      sequence_count       S
     26             u64      document_count       D
     34             i32[S]   sequence_lengths     tokens of each sequence
@@ -24,6 +24,7 @@ import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
@@ -51,21 +52,6 @@ MAX_POINTER_BYTES = 2**63 - 1
 # chunk's sum of byte sizes stays far below 2**63 whatever the lengths claim.
 CHUNK_ENTRIES = 1 << 18
 
-DTYPES: Mapping[int, np.dtype[Any]] = MappingProxyType(
-    {
-        1: np.dtype("u1"),
-        2: np.dtype("i1"),
-        3: np.dtype("<i2"),
-        4: np.dtype("<i4"),
-        5: np.dtype("<i8"),
-        6: np.dtype("<f8"),
-        7: np.dtype("<f4"),
-        8: np.dtype("<u2"),
-    }
-)
-"""The dtype of each code. The two floating-point codes belong to the format and can be read; no command
-makes anything of such datasets, because token ids are integers."""
-
 UINT16_VOCABULARY_LIMIT = 65500
 
 _HEADER = struct.Struct("<9sQBQQ")
@@ -81,34 +67,72 @@ _INDEX_HINT = "copy the .bin and .idx again from their source, or rebuild the da
 _PAIR_HINT = "copy both files again, or rebuild the dataset: the .bin is truncated or belongs to another .idx"
 
 
-def dtype_code(dtype: DTypeLike) -> int:
-    """Return the code of a dtype in the header, or raise UsageError if it has none.
+class DType(Enum):
+    """The dtypes of tokens with their codes in ``.idx`` files, as in Megatron Core's class of this name.
+
+    Floating-point codes belong to the format and can be read; no command makes anything of such datasets,
+    because token ids are integers.
 
     Example:
-        >>> dtype_code("uint16"), dtype_code(np.int32)
-        (8, 4)
+        >>> DType.code_from_dtype("uint16"), DType.dtype_from_code(4), DType.size(np.uint16)
+        (8, <class 'numpy.int32'>, 2)
     """
-    wanted = np.dtype(dtype)
-    for code, known in DTYPES.items():
-        if known == wanted:
-            return code
-    names = ", ".join(known.name for known in DTYPES.values())
-    raise UsageError(f"dtype must be one of {names}, got {wanted}")
+
+    uint8 = 1
+    int8 = 2
+    int16 = 3
+    int32 = 4
+    int64 = 5
+    float64 = 6
+    float32 = 7
+    uint16 = 8
+
+    @classmethod
+    def code_from_dtype(cls, value: DTypeLike) -> int:
+        """Return the code of a dtype, or raise UsageError if it has none."""
+        wanted = np.dtype(value)
+        for code, known in DTYPES.items():
+            if known == wanted:
+                return code
+        raise UsageError(f"dtype must be one of {', '.join(cls.__members__)}, got {wanted}")
+
+    @classmethod
+    def dtype_from_code(cls, value: int) -> type[np.number[Any]]:
+        """Return the NumPy type of a code, or raise ValueError if there is no such code."""
+        return DTYPES[cls(value).value].type
+
+    @classmethod
+    def size(cls, key: int | DTypeLike) -> int:
+        """Return the bytes of a token of a dtype or code.
+
+        Raises:
+            ValueError: The format does not have it.
+        """
+        code = cls(key).value if isinstance(key, int) else cls.code_from_dtype(key)
+        return DTYPES[code].itemsize
+
+    @staticmethod
+    def optimal_dtype(cardinality: int | None) -> type[np.uint16 | np.int32]:
+        """Return the dtype that Megatron's preprocessing chooses for a vocabulary.
+
+        It is uint16 below 65,500 entries (with added tokens, without padding) and int32 otherwise; the limit
+        is Megatron's, 36 below the capacity of uint16.
+
+        Args:
+            cardinality: The size of the vocabulary, or None if it is unknown.
+
+        Example:
+            >>> DType.optimal_dtype(65499), DType.optimal_dtype(65500), DType.optimal_dtype(None)
+            (<class 'numpy.uint16'>, <class 'numpy.int32'>, <class 'numpy.int32'>)
+        """
+        is_small = cardinality is not None and cardinality < UINT16_VOCABULARY_LIMIT
+        return np.uint16 if is_small else np.int32
 
 
-def optimal_dtype(vocab_size: int | None) -> np.dtype[Any]:
-    """Return the dtype that Megatron's preprocessing chooses for a vocabulary.
-
-    It is uint16 below 65,500 entries (with added tokens, without padding) and int32 otherwise; the limit
-    is Megatron's, 36 below the capacity of uint16.
-
-    Example:
-        >>> optimal_dtype(65499), optimal_dtype(65500), optimal_dtype(None)
-        (dtype('uint16'), dtype('int32'), dtype('int32'))
-    """
-    if vocab_size is not None and vocab_size < UINT16_VOCABULARY_LIMIT:
-        return DTYPES[8]
-    return DTYPES[4]
+DTYPES: Mapping[int, np.dtype[Any]] = MappingProxyType(
+    {member.value: np.dtype(member.name).newbyteorder("<") for member in DType}
+)
+"""The little-endian dtype of each code."""
 
 
 def choose_dtype(vocab_size: int, max_token_id: int, choice: str = "auto") -> Literal["uint16", "int32"]:
@@ -127,7 +151,7 @@ def choose_dtype(vocab_size: int, max_token_id: int, choice: str = "auto") -> Li
             hint="use --dtype auto",
         )
     if choice == "auto":
-        choice = optimal_dtype(vocab_size).name if fits else "int32"
+        choice = DType.optimal_dtype(vocab_size).__name__ if fits else "int32"
     return "uint16" if choice == "uint16" else "int32"
 
 
@@ -170,7 +194,7 @@ class IndexHeader:
     def to_bytes(self) -> bytes:
         """Return the header as stored in the file."""
         return _HEADER.pack(
-            MAGIC, VERSION, dtype_code(self.dtype), self.sequence_count, self.document_count + 1
+            MAGIC, VERSION, DType.code_from_dtype(self.dtype), self.sequence_count, self.document_count + 1
         )
 
 

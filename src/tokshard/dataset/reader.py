@@ -193,6 +193,10 @@ class IndexedDataset:
         """The boundaries of documents: int64 of shape (documents + 1,), from 0 to the sequence count."""
         return self.index.document_indices
 
+    def get_document_indices(self) -> NDArray[np.int64]:
+        """Return :attr:`document_indices`, as Megatron Core's method of this name."""
+        return self.document_indices
+
     @property
     def sequence_modes(self) -> NDArray[np.int8] | None:
         """The mode of each sequence: int8 of shape (sequences,), or None if not multimodal."""
