@@ -50,6 +50,8 @@ _PART_NAME = re.compile(r"([0-9a-f]{16})-([0-9]{9,})\.part")
 EncoderName = Literal["reference", "fast"]
 OTHER_SPLIT = "other-split"
 """The code of records whose documents are in the outputs of another split."""
+# Of the documents of a unit that both encoders encode; otherwise those before a position of the input.
+_NONE, _ALL = 0, -1
 # A row of text is commonly some kilobytes long.
 _COMPARED_ROWS = 256
 
@@ -90,16 +92,12 @@ class PartNames:
         self._numbers = {
             self._identity(number, below): number
             for number in range(len(files))
-            for below in {0, self.compare_below.get(number, 0)}
+            for below in {_NONE, _ALL, self.compare_below.get(number, _NONE)}
         }
 
     def of(self, key: UnitKey) -> str:
         """Return the file name of a unit's part."""
-        below = self.compare_below.get(key.file, 0)
-        is_line_unit = self._files[key.file].format == "jsonl"
-        if is_line_unit and key.index * self.unit_size >= below:
-            below = 0
-        return f"{self._identity(key.file, below)}-{key.index:09d}.part"
+        return f"{self._identity(key.file, self._compared(key))}-{key.index:09d}.part"
 
     def key(self, name: str) -> UnitKey | None:
         """Return the unit of a part's file name; None if it is of no unit of these inputs."""
@@ -108,6 +106,17 @@ class PartNames:
             return None
         key = UnitKey(self._numbers[found[1]], int(found[2]))
         return key if self.of(key) == name else None
+
+    def _compared(self, key: UnitKey) -> int:
+        # A position only if it lies inside the unit: it moves with the size of the inputs before this one.
+        file = self._files[key.file]
+        below = self.compare_below.get(key.file, _NONE)
+        if below == _NONE or file.format != "jsonl":
+            return below
+        begin, end = key.index * self.unit_size, (key.index + 1) * self.unit_size
+        if file.size_bytes is not None and file.compression == "none":
+            end = min(end, file.size_bytes)
+        return _NONE if begin >= below else _ALL if end <= below else below
 
     def _identity(self, number: int, below: int) -> str:
         import xxhash
