@@ -132,6 +132,7 @@ class Assembly:
         next: The next unit.
         is_full: Whether a limit is reached, so that no unit may follow.
         is_damaged: Whether files differed from the journal, so that units are done again.
+        others: Names of the units of other or changed inputs that were appended, and are removed.
         units: The units that were appended.
         documents: Their documents.
         tokens: Their tokens, all outputs together.
@@ -153,6 +154,7 @@ class Assembly:
         self._uncovered: list[str] = []
         self._uncovered_bytes = 0
         self._earlier = [NO_COUNTS] * self._layout.outputs
+        self.others: set[str] = set()
         self.is_damaged = run.open(
             [self._streams] * self._layout.outputs, self._continue_with, self._return_to_parts
         )
@@ -338,6 +340,8 @@ class Assembly:
             units: The units after those that stay, as far as they are intact.
             sizes: The sizes of the streams before them.
         """
+        names = {unit.header.name for unit in units}
+        self.others = {name for name in names if self._job.part_names.key(name) is None}
         if not self._job.parameters.provenance:  # the offsets of documents were not appended
             return
         directory, begins = self._run.directory, dict(sizes)
@@ -348,7 +352,7 @@ class Assembly:
                 header = unit.header
                 lines = list(itertools.islice(rejected, header.counts[0].rejected_total))
                 ranges = [found for k in range(self._layout.outputs) for found in self._streams_of(header, k)]
-                if self._job.part_names.key(header.name) is not None and not unit.is_cut:
+                if header.name not in self.others and not unit.is_cut:
                     with PartWriter(os.path.join(self._run.parts, header.name), self._layout.streams) as part:
                         for stream, name, size in ranges:
                             for chunk in _range_chunks(

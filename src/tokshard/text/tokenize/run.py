@@ -304,7 +304,6 @@ class UnitEncoding:
         self._assembly = assembly
         self._progress = progress
         self.resumed = assembly.units
-        self.removed = 0
         self.bytes_done = assembly.input_bytes
         self._ready: set[UnitKey] = set()
         self.encoded_bytes = self.encoded_tokens = 0
@@ -321,9 +320,11 @@ class UnitEncoding:
             self._tokens += header.tokens
             self.bytes_done += header.input_bytes
             self.resumed += 1
-        for name in set(os.listdir(run.parts)) - usable:
-            self.removed += is_part_name(name) and job.part_names.key(name) is None
+        unused = set(os.listdir(run.parts)) - usable
+        for name in unused:
             remove_tree(os.path.join(run.parts, name))
+        others = {name for name in unused if is_part_name(name) and job.part_names.key(name) is None}
+        self.removed = len(assembly.others | others)
         self._assemble()
 
     def encode(self, executor: Executor) -> None:
