@@ -148,11 +148,13 @@ class Run(Generic[EntryT]):
             if earlier is not None and not self.outputs.force and (units := count_finished()):
                 raise self._other_work(earlier, units)
             remove_staging(self.directory)
-        if self.earlier_job() is None:
+        if (earlier := self.earlier_job()) is None:
             self._create()
         else:
             remove_temporary_files(self.directory)
             remove_temporary_files(self.parts)
+            if earlier != self.job:  # of a dataset of the Hub, another commit
+                self._write_job(self.directory)
         remove_tree(self.raw)
         syscalls.make_directory(self.raw)
 
@@ -292,7 +294,7 @@ class Run(Generic[EntryT]):
         new = temporary_path(self.directory)
         for directory in (new, os.path.join(new, "parts")):
             syscalls.make_directory(directory)
-        write_atomically(os.path.join(new, JOB_NAME), self.job.to_bytes())
+        self._write_job(new)
         try:
             syscalls.replace(new, self.directory)
         except OSError:
@@ -301,10 +303,14 @@ class Run(Generic[EntryT]):
                 raise
         syscalls.fsync_directory(os.path.dirname(self.directory))
 
+    def _write_job(self, directory: str) -> None:
+        write_atomically(os.path.join(directory, JOB_NAME), self.job.to_bytes())
+
     def _other_work(self, earlier: RunJob | None, units: int) -> OutputExistsError:
         found = () if earlier is None else earlier.differences(self.job)
+        what = f"of other options: {'; '.join(found)}" if found else "that a run of a pipe cannot use"
         return OutputExistsError(
-            f"{self.directory} has {counted(units, 'finished unit')} of other options: {'; '.join(found)}",
+            f"{self.directory} has {counted(units, 'finished unit')} {what}",
             differences=found,
             hint="pass the same options to resume, or --force to remove the finished units and start again",
         )
