@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 
 from tokshard.core.formatting import count, counted
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
-from tokshard.errors import InputError, IntegrityError, StorageError, UnfinishedError
+from tokshard.errors import InputError, IntegrityError, StorageError, UnfinishedError, UsageError
 from tokshard.storage.lock import lock_mode
 from tokshard.storage.paths import idx_path
+from tokshard.storage.publication import remove_staging
 from tokshard.text.corpus.files import check_unchanged, content_bytes
 from tokshard.text.corpus.rejection import top_reasons
 from tokshard.text.tokenize.cluster.options import RayOptions
@@ -153,6 +154,10 @@ def _build_locally(job: TokenizeJob, executor: Executor, progress: Progress) -> 
     try:
         result = encode_and_stage(job, run, executor, progress)
         run.publish(result.manifests)
+    except _UselessUnits as stop:
+        with suppress(StorageError):
+            remove_staging(run.directory)
+        raise stop.error from None
     except BaseException:
         with suppress(StorageError):
             run.remove_unless_finished(job.count_finished)
@@ -407,8 +412,19 @@ class UnitEncoding:
 
         while not self._assembly.is_full and (key := self._assembly.next) in self._ready:
             with PartReader(os.path.join(self._run.parts, self._job.part_names.of(key))) as part:
-                self._assembly.append(part)
+                try:
+                    self._assembly.append(part)
+                except UsageError as error:
+                    raise _UselessUnits(error) from None
             self._ready.discard(key)
+
+
+class _UselessUnits(Exception):  # noqa: N818 - carries an error
+    """The limits allow no document: the finished units would only be in the way of other limits."""
+
+    def __init__(self, error: UsageError) -> None:
+        super().__init__()
+        self.error = error
 
 
 class _UnreadableInput(Exception):  # noqa: N818 - carries an error
