@@ -1,24 +1,32 @@
-"""Background threads, and interruptible waits for them.
+"""Threads: background calls, calls in order, and pools that report progress and can be stopped.
 
-Signals interrupt only the main thread. Another thread that waits for an object store must check regularly
-whether its work was stopped, or the process could not exit before the store responds.
+Threads instead of processes: the work is done in numpy, compiled kernels and system calls, which release
+the GIL, and its results need not be copied.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextvars import ContextVar, copy_context
+from typing import TYPE_CHECKING, TypeVar
 
+from tokshard.errors import Cancelled, UsageError
+
+if TYPE_CHECKING:
+    from tokshard.core.progress import Progress
+
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _TICK_SECONDS = 0.1
-_stop_check: ContextVar[Callable[[], None] | None] = ContextVar("stop_check", default=None)
+_stopped: ContextVar[threading.Event | None] = ContextVar("stopped", default=None)
 
 
-class Background(Generic[Result]):
+class Background(Future[Result]):
     """A call running in a thread.
 
     The thread is a daemon by default, unlike those of ``concurrent.futures``: a process that is asked to
@@ -29,35 +37,21 @@ class Background(Generic[Result]):
         daemon: Whether the process may exit while the function runs. Native code that reacquires the GIL
             after that aborts the process.
 
-    Attributes:
-        done: Set when the call has returned.
-
     Example:
         >>> Background(lambda: 6 * 7).result()
         42
     """
 
     def __init__(self, call: Callable[[], Result], *, daemon: bool = True) -> None:
-        self._call = call
-        self._results: list[Result] = []
-        self._error: BaseException | None = None
-        self.done = threading.Event()
-        threading.Thread(target=self._run, name="tokshard-background", daemon=daemon).start()
+        super().__init__()
+        thread = threading.Thread(target=self._run, args=(call,), name="tokshard-background", daemon=daemon)
+        thread.start()
 
-    def result(self) -> Result:
-        """Wait for the call to finish; return its result or raise its exception."""
-        self.done.wait()
-        if self._error is not None:
-            raise self._error
-        return self._results[0]
-
-    def _run(self) -> None:
+    def _run(self, call: Callable[[], Result]) -> None:
         try:
-            self._results.append(self._call())
+            self.set_result(call())
         except BaseException as error:  # noqa: BLE001 - whoever waits for the result raises it
-            self._error = error
-        finally:
-            self.done.set()
+            self.set_exception(error)
 
 
 def in_order(calls: Iterable[Callable[[], Result]], at_once: int) -> Iterator[Result]:
@@ -80,25 +74,116 @@ def in_order(calls: Iterable[Callable[[], Result]], at_once: int) -> Iterator[Re
         yield under_way.popleft().result()
 
 
-def set_stop_check(check: Callable[[], None]) -> None:
-    """Call ``check`` while this thread waits; it must raise an error if the work was stopped."""
-    _stop_check.set(check)
-
-
 def call_interruptibly(work: Callable[[], Result]) -> Result:
-    """Return the result of ``work``, or abandon the call when this thread's work is stopped."""
-    if _stop_check.get() is None:
+    """Return the result of ``work``, or abandon the call when the :class:`ThreadRunner` of this thread stops.
+
+    Signals interrupt only the main thread. If another thread waited for an object store, the process could
+    not exit before the store responds.
+    """
+    stopped = _stopped.get()
+    if stopped is None:
         return work()
-    background = Background(work)
-    wait_for(background.done)
-    return background.result()
+    call = Background(work)
+    while not wait([call], _TICK_SECONDS).done:
+        _check(stopped)
+    return call.result()
 
 
-def wait_for(event: threading.Event) -> None:
-    """Wait for an event; propagate errors of this thread's stop check."""
-    check = _stop_check.get()
-    if check is None:
-        event.wait()
-        return
-    while not event.wait(_TICK_SECONDS):
-        check()
+def _check(stopped: threading.Event) -> None:
+    if stopped.is_set():
+        raise Cancelled("stopped")
+
+
+class ThreadRunner:
+    """Pool of threads that can be stopped, while the calling thread reports their progress.
+
+    Args:
+        workers: The maximum number of threads; None for one per core available to this process.
+
+    Raises:
+        UsageError: ``workers`` is less than 1.
+
+    Example:
+        >>> ThreadRunner(2).run(abs, [-1, 2, -3])
+        [1, 2, 3]
+    """
+
+    def __init__(self, workers: int | None) -> None:
+        if workers is not None and workers < 1:
+            raise UsageError(f"workers must be at least 1, got {workers}")
+        self._workers = workers or len(os.sched_getaffinity(0))
+        self._stopped = threading.Event()
+        self._guard = threading.Lock()
+        self._totals = (0, 0, 0)
+        self._notices: list[str] = []
+
+    def run(
+        self,
+        work: Callable[[Item], Result],
+        items: Sequence[Item],
+        *,
+        activity: str = "",
+        listener: Progress | None = None,
+        bytes_total: int | None = None,
+    ) -> list[Result]:
+        """Call ``work`` for all items; the first failure stops the rest.
+
+        Args:
+            work: Called with an item in one of the threads.
+            items: The items, started in this order.
+            activity: The name of the activity, for the listener.
+            listener: Receives the progress, in the calling thread.
+            bytes_total: The total of the bytes that will be passed to :meth:`tell`.
+
+        Returns:
+            The results, in the order of the items.
+        """
+        from tokshard.core.progress import ProgressUpdate, reporting  # the loader needs none
+
+        if not items:
+            return []
+        self._totals, heard = (0, 0, 0), len(self._notices)
+        context = copy_context()
+        context.run(_stopped.set, self._stopped)
+        threads = ThreadPoolExecutor(min(self._workers, len(items)), "tokshard")
+        with reporting(listener) as progress, threads as pool:
+            progress.start(activity, bytes_total)
+            futures = [pool.submit(context.copy().run, work, item) for item in items]
+            pending = set(futures)
+            try:
+                while pending:
+                    done, pending = wait(pending, _TICK_SECONDS, return_when=FIRST_EXCEPTION)
+                    for notice in self._notices[heard:]:
+                        progress.message(notice)
+                        heard += 1
+                    progress.update(ProgressUpdate(*self._totals))
+                    for future in filter(done.__contains__, futures):
+                        future.result()
+            except BaseException:
+                self._stopped.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+            return [future.result() for future in futures]
+
+    def tell(self, count: int, *, documents: int = 0, tokens: int = 0) -> None:
+        """Add to the totals; called by the threads.
+
+        Raises:
+            Cancelled: The work was stopped.
+        """
+        _check(self._stopped)
+        with self._guard:
+            total_count, total_documents, total_tokens = self._totals
+            self._totals = total_count + count, total_documents + documents, total_tokens + tokens
+
+    def wait(self, seconds: float, notice: str) -> None:
+        """Sleep in a thread until the time is over or the work is stopped; show ``notice`` once.
+
+        Raises:
+            Cancelled: The work was stopped.
+        """
+        with self._guard:
+            if notice not in self._notices:
+                self._notices.append(notice)
+        self._stopped.wait(seconds)
+        _check(self._stopped)

@@ -45,7 +45,7 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for file in self._under_way:
-            file.done.wait()
+            file.exception()  # waits
         if error is None:
             for file in self._under_way:
                 file.result()

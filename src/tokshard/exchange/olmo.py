@@ -80,7 +80,7 @@ class OlmoFormat(Format):
                 for block in self._conversion.blocks(shard.begin, shard.end):
                     file.write(block.data)
         finally:
-            boundary_file.done.wait()
+            boundary_file.exception()  # waits
         boundary_file.result()
         return WrittenShard(stage.take(), Position(shard.stop, 0), 0)
 

@@ -103,9 +103,7 @@ class EarlyForce:
         Raises:
             StorageError: The last one failed.
         """
-        if size_bytes - self._forced >= FORCED_BYTES and (
-            self._under_way is None or self._under_way.done.is_set()
-        ):
+        if size_bytes - self._forced >= FORCED_BYTES and (self._under_way is None or self._under_way.done()):
             self.settle()
             self._under_way, self._forced = Background(self._force), size_bytes
 
@@ -122,7 +120,7 @@ class EarlyForce:
     def wait(self) -> None:
         """Wait until no call is under way, even if it fails."""
         if self._under_way is not None:
-            self._under_way.done.wait()
+            self._under_way.exception()
 
 
 class AtomicFile:

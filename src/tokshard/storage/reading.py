@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from concurrent.futures import wait
 from contextlib import suppress
 from typing import BinaryIO
 
@@ -77,7 +78,7 @@ def _open_pipe(path: str) -> int:
         OSError: It cannot be opened.
     """
     opened = Background(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-    while not opened.done.wait(PIPE_SECONDS):
+    while not wait([opened], PIPE_SECONDS).done:
         # Its writer may be writing to another pipe first.
         if all(pipe.closed for pipe in _pipes):
             with suppress(OSError):  # without permission to write, the thread waits until the process exits

@@ -9,9 +9,9 @@ from fractions import Fraction
 from typing import TypeVar
 
 from tokshard.checks.verify.options import LEVELS, Level
+from tokshard.core.background import ThreadRunner
 from tokshard.core.findings import FindingCollector
 from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
-from tokshard.core.thread_runner import ThreadRunner
 from tokshard.dataset.fingerprint import DatasetFingerprint, dataset_fingerprint
 from tokshard.dataset.source import DataFile
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError

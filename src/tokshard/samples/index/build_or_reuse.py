@@ -9,10 +9,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from tokshard.core.background import ThreadRunner
 from tokshard.core.codec import TOOL
 from tokshard.core.open_cache import OpenCache, affordable
 from tokshard.core.progress import Progress
-from tokshard.core.thread_runner import ThreadRunner
 from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
 from tokshard.errors import (

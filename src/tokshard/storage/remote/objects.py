@@ -11,6 +11,7 @@ import io
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import wait
 from functools import lru_cache, partial
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -150,7 +151,7 @@ def upload(local_path: str, url: str) -> Iterator[int]:
         store.put_file(local_path, path, callback=callback, **(parts if "s3" in store.protocol else {}))
 
     uploaded = Background(lambda: retried("write", url, put))
-    while not uploaded.done.wait(0.2):
+    while not wait([uploaded], 0.2).done:
         yield callback.value
     uploaded.result()
     if (found := status(url).size_bytes) != size:
