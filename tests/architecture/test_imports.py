@@ -376,8 +376,7 @@ ONLY_COMMANDS_USE = {
     "samples.blend.emission.emit_megatron",
     "samples.blend.emission.next_step",
     "samples.blend.options.Form",
-    "text.tokenize.discard.discard_work",
-    "text.tokenize.job_array.options.DistributionOptions",
+    "text.tokenize.options.DistributionOptions",
 }
 """What commands need and the public API does not have: views, options of launch scripts, parts of reports."""
 

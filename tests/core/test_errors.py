@@ -38,7 +38,6 @@ MADE = {
         errors.UnfinishedError,
         TEXT,
         missing=st.tuples(st.fixed_dictionaries({"input": TEXT, "units": st.lists(st.integers())})),
-        tasks=st.none() | st.tuples(st.integers()),
         hint=HINT,
     ),
     errors.MissingExtraError: st.builds(

@@ -18,7 +18,6 @@ class MissingUnitsDetail(Record):
 
     input: str
     units: tuple[Count, ...]
-    open_from: Count | None
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,6 @@ class ErrorReport(Document):
     field: str | None = None
     differences: tuple[str, ...] | None = None
     missing: tuple[MissingUnitsDetail, ...] | None = None
-    tasks: tuple[Count, ...] | None = None
 
 
 def report_of(error: TokshardError) -> ErrorReport:
@@ -47,7 +45,6 @@ def report_of(error: TokshardError) -> ErrorReport:
     values |= {"error": type(error).__name__, "hint": hint_of(error)}
     if values["missing"] is not None:
         values["missing"] = tuple(
-            MissingUnitsDetail(entry["input"], tuple(entry["units"]), entry["open_from"])
-            for entry in values["missing"]
+            MissingUnitsDetail(entry["input"], tuple(entry["units"])) for entry in values["missing"]
         )
     return ErrorReport(**values)

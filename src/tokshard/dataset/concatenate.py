@@ -71,7 +71,7 @@ class FileRange:
     size_bytes: int
 
 
-class Piece(Protocol):
+class DocumentPiece(Protocol):
     """Consecutive documents of an output.
 
     Attributes:
@@ -123,7 +123,7 @@ class Concatenation:
     def __exit__(self, *arguments: object) -> None:
         self.close()
 
-    def append(self, piece: Piece, tell: Callable[[int], None] | None = None) -> None:
+    def append(self, piece: DocumentPiece, tell: Callable[[int], None] | None = None) -> None:
         """Append the documents of a piece.
 
         Args:

@@ -43,7 +43,7 @@ Chunks = Iterator[tuple[StreamName, Buffer]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _TokenBlock:
     """Tokens of the output.
 
     Attributes:
@@ -168,22 +168,22 @@ class ConvertedDocuments:
             hint="pass the --tokenizer or --vocab-size of these tokens, or their --source-dtype",
         )
 
-    def _split(self, first: int, tokens: NDArray[Any], ends: DocumentEnds | None) -> Iterator[_Block]:
+    def _split(self, first: int, tokens: NDArray[Any], ends: DocumentEnds | None) -> Iterator[_TokenBlock]:
         """Divide tokens of a file by the rule of its format."""
         if self._parameters.bos is not None:
             yield self._split_at_bos(first, tokens)
         elif ends is None:  # documents end with the EOD token
             positions = np.flatnonzero(tokens == self._parameters.eod_id) + 1
-            yield _Block(tokens, positions, positions + first)
+            yield _TokenBlock(tokens, positions, positions + first)
         else:
             # Any number of empty documents can end at a token: a block has a bounded number of ends.
             for begins in ends.take(first + len(tokens)):
                 size = int(begins[-1]) - first
-                yield _Block(tokens[:size], begins - first, begins)
+                yield _TokenBlock(tokens[:size], begins - first, begins)
                 tokens, first = tokens[size:], first + size
-            yield _Block(tokens, _NONE, _NONE)
+            yield _TokenBlock(tokens, _NONE, _NONE)
 
-    def _split_at_bos(self, first: int, tokens: NDArray[Any]) -> _Block:
+    def _split_at_bos(self, first: int, tokens: NDArray[Any]) -> _TokenBlock:
         """Replace the BOS tokens by EOD tokens of the documents before them, or keep or drop them."""
         places = np.flatnonzero(tokens == self._parameters.bos_id)
         # The BOS token of the very first document ends none.
@@ -192,20 +192,20 @@ class ConvertedDocuments:
         ending = places[leads:]
         begins = ending + first
         if self._parameters.bos == "keep":
-            return _Block(tokens, ending, begins)
+            return _TokenBlock(tokens, ending, begins)
         if self._parameters.bos == "drop":
             removed = np.arange(leads, len(places))
-            return _Block(np.delete(tokens, places), ending - removed, begins)
+            return _TokenBlock(np.delete(tokens, places), ending - removed, begins)
         tokens[places] = self._parameters.eod_id
-        return _Block(tokens[leads:], ending + (1 - leads), begins)
+        return _TokenBlock(tokens[leads:], ending + (1 - leads), begins)
 
-    def _end_of(self, file: TokenFile) -> _Block:
+    def _end_of(self, file: TokenFile) -> _TokenBlock:
         """Return the end of the document that the end of the file ends."""
         is_moved = self._parameters.bos == "move"
         tokens = np.full(int(is_moved), self._parameters.eod_id if is_moved else 0, self._dtype)
-        return _Block(tokens, np.array([len(tokens)]), np.array([file.tokens]))
+        return _TokenBlock(tokens, np.array([len(tokens)]), np.array([file.tokens]))
 
-    def _append(self, number: int, file: TokenFile, block: _Block) -> Chunks:
+    def _append(self, number: int, file: TokenFile, block: _TokenBlock) -> Chunks:
         """Yield the streams of a block, divided between the units of an input."""
         units = block.begins * file.token_dtype.itemsize // UNIT_BYTES
         units = np.minimum(units, self._units_of[number] - 1)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import closing, nullcontext
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, Literal
 
 from tokshard.core.formatting import consecutive, counted, listed
@@ -25,7 +26,7 @@ from tokshard.storage.reading import open_file
 from tokshard.storage.scratch import scratch_directory
 from tokshard.text.corpus.files import CorpusFile, check_unchanged, content_bytes
 from tokshard.text.corpus.planning import plan_units
-from tokshard.text.tokenize.assembly import AppendedUnit, EncodedOutputs
+from tokshard.text.tokenize.assembly import AppendedUnit, EncodedOutputs, appended_units
 from tokshard.text.tokenize.discovery import discover_inputs
 from tokshard.text.tokenize.encoder import BatchProgress
 from tokshard.text.tokenize.job import TokenizeJob, prepare_job
@@ -33,7 +34,7 @@ from tokshard.text.tokenize.options import ArrayTask, TokenizeOptions
 from tokshard.text.tokenize.part import UnitKey, part_headers
 from tokshard.text.tokenize.report import ArrayTaskReport, TokenizeReport
 from tokshard.text.tokenize.run import chosen_executor, encode_and_stage, make_report
-from tokshard.text.tokenize.workers.executor import Executor
+from tokshard.text.tokenize.workers.executor import Events, Executor
 from tokshard.text.tokenize.workers.feed import Feed
 
 _COUNT_BYTES = 1 << 22
@@ -156,7 +157,7 @@ def finish_tokenize(options: TokenizeOptions, *, progress: Progress | None = Non
                 )
             run.begin(job.count_finished)
             try:
-                result = encode_and_stage(job, run, None, listener)
+                result = encode_and_stage(job, run, _NoExecutor(job, run), listener)
                 run.publish(result.manifests)
             finally:
                 run.close()
@@ -277,36 +278,39 @@ def _report(
     )
 
 
-def unfinished_units(job: TokenizeJob, first: UnitKey, ready: Collection[UnitKey]) -> UnfinishedError:
-    """Return the error about the units that are not finished.
+class _NoExecutor:
+    # Encodes nothing: units that are not finished are an error.
+    def __init__(self, job: TokenizeJob, run: Run[AppendedUnit]) -> None:
+        self._job = job
+        self._run = run
 
-    ``first``: the first unit that is not finished. ``ready``: finished units after it.
-    """
-    missing: list[dict[str, Any]] = [
-        {"input": job.files[number].path, "units": units}
-        for number in range(first.file, len(job.files))
-        if (units := list(_missing(job, number, first, ready)))
-    ]
-    count = sum(len(entry["units"]) for entry in missing)
-    places = [_place(entry["input"], entry["units"]) for entry in missing]
-    verb = "is" if count == 1 else "are"
-    return UnfinishedError(
-        f"{counted(count, 'unit')} {verb} not finished: {listed(places, _SHOWN)}",
-        missing=tuple(missing),
-        hint="run the array tasks again with the same options (finished units are kept), then --finish",
-    )
-
-
-def _missing(job: TokenizeJob, number: int, first: UnitKey, ready: Collection[UnitKey]) -> Iterator[int]:
-    file = job.files[number]
-    begin = first.index if number == first.file else 0
-    indices: Iterable[int]
-    if not file.is_stream:
-        indices = (unit.index for unit in plan_units(number, file, job.options.unit_size))
-    else:  # up to the last unit that is known, and the one after it, unless that was the last
-        known = [key.index for key in ready if key.file == number]
-        indices = range(max(known, default=begin - 1) + 2)
-    yield from (index for index in indices if index >= begin and UnitKey(number, index) not in ready)
+    def run(self, *_: object) -> Events:
+        """Raise UnfinishedError: there are units that are not finished."""
+        finished: dict[int, set[int]] = defaultdict(set)
+        ended: set[int] = set()
+        appended = (unit.header for unit in appended_units(self._run.directory))
+        for header in chain(appended, part_headers(self._run.parts)):
+            if (key := self._job.part_names.key(header.name)) is not None:
+                finished[key.file].add(key.index)
+                ended |= {key.file} if header.last else set()
+        missing: list[dict[str, Any]] = []
+        for number, file in enumerate(self._job.files):
+            indices: Iterable[int] = range(len(finished[number]))
+            if not file.is_stream:
+                indices = (unit.index for unit in plan_units(number, file, self._job.options.unit_size))
+            elif number not in ended:  # the number of its units is unknown
+                indices = range(len(finished[number]) + 1)
+            if units := [index for index in indices if index not in finished[number]]:
+                missing.append({"input": file.path, "units": units})
+        count = sum(len(entry["units"]) for entry in missing)
+        places = [_place(entry["input"], entry["units"]) for entry in missing]
+        verb = "is" if count == 1 else "are"
+        raise UnfinishedError(
+            f"{counted(count, 'unit')} {verb} not finished: {listed(places, _SHOWN)}",
+            missing=tuple(missing),
+            hint="run the array tasks again with the same options (finished units are kept), then --finish",
+        )
+        yield
 
 
 def _place(path: str, units: list[int]) -> str:

@@ -113,7 +113,7 @@ class AppendedUnit(Record):
 
     Attributes:
         tokens_xxh3_128: XXH3-128 of its tokens in each output.
-        is_cut: True if a limit lies in it.
+        is_cut: True if a limit ends the dataset inside it.
     """
 
     header: PartHeader

@@ -109,7 +109,7 @@ def cut_part(
     unknown_id: int | None,
     template_ids: tuple[int, ...],
 ) -> Cut | None:
-    """Return the beginning of a part up to the limit that lies in it; None if all of it fits.
+    """Return the beginning of a part up to a limit inside it; None if all of it fits.
 
     Args:
         part: The part.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from tokshard.core.formatting import count, counted
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
-from tokshard.errors import InputError, IntegrityError, StorageError, UnfinishedError, UsageError
+from tokshard.errors import InputError, IntegrityError, StorageError, UsageError
 from tokshard.storage.lock import lock_mode
 from tokshard.storage.paths import idx_path
 from tokshard.storage.publication import remove_staging
@@ -256,15 +256,9 @@ def _chosen_encoding(
 
 
 def encode_and_stage(
-    job: TokenizeJob, run: Run[AppendedUnit], executor: Executor | None, progress: Progress
+    job: TokenizeJob, run: Run[AppendedUnit], executor: Executor, progress: Progress
 ) -> EncodedOutputs:
-    """Encode the units that are not finished, and stage the outputs.
-
-    ``executor``: where units are encoded; None to encode none of them.
-
-    Raises:
-        UnfinishedError: A unit is not finished, and there is no executor.
-    """
+    """Encode the units that are not finished, and stage the outputs."""
     from tokshard.text.tokenize.assembly import Assembly, EncodedOutputs
     from tokshard.text.tokenize.part import UnitKey
 
@@ -280,8 +274,6 @@ def encode_and_stage(
         progress.message(f"{units} of other or changed inputs removed")
     end = UnitKey(len(job.files), 0)
     if assembly.next < end and not assembly.is_full:
-        if executor is None:
-            raise encoding.unfinished()
         encoding.encode(executor)
     if assembly.next != end and not assembly.is_full:
         raise IntegrityError(f"unit {assembly.next} was never finished")
@@ -347,12 +339,6 @@ class UnitEncoding:
             unreadable = self._try_to_encode(InlineExecutor(), streams=1)
         if unreadable is not None:
             raise unreadable
-
-    def unfinished(self) -> UnfinishedError:
-        """Return the error about units that no task of a job array has finished."""
-        from tokshard.text.tokenize.array import unfinished_units
-
-        return unfinished_units(self._job, self._assembly.next, self._ready)
 
     def _try_to_encode(self, executor: Executor, streams: int) -> InputError | None:
         """Return the error of an input that cannot be read; other errors are raised."""
