@@ -61,8 +61,7 @@ class Delivery:
         try:
             for prefix, manifest in manifests.items():
                 for path in _replaced(prefix, manifest):
-                    if objects.exists(self.url_of(path)):
-                        objects.remove(self.url_of(path))
+                    objects.remove(self.url_of(path))
             done = 0
             for path in files:
                 for sent in objects.upload(path, self.url_of(path)):

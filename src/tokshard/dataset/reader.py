@@ -20,16 +20,19 @@ from tokshard.dataset.source import (
     TokenSource,
     open_data,
 )
-from tokshard.errors import MissingFileError, StorageError, UsageError
-from tokshard.storage.fs import exists, pair_status
-from tokshard.storage.paths import bin_path, idx_path, strip_data_suffix
+from tokshard.errors import InputError, MissingFileError, StorageError, UsageError
+from tokshard.storage.fs import exists
+from tokshard.storage.paths import bin_path, idx_path, is_remote, strip_data_suffix
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tokshard.storage.remote.objects import RemoteStatus
+
 BLOCK_BYTES = 1 << 22
 
 _OPENING_TRIES = 100
+_REMOTE_OPENING_TRIES = 10
 
 
 class IndexedDataset:
@@ -245,7 +248,7 @@ def open_pair(path_prefix: str) -> tuple[DataFile, InputFile]:
     for tries_left in reversed(range(_OPENING_TRIES)):
         try:
             paths = bin_path(path_prefix), idx_path(path_prefix)
-            known = pair_status(*paths)
+            known = _remote_pair(*paths) if is_remote(path_prefix) else (None, None)
             pair = open_data(paths[0], known[0]), InputFile(paths[1], known[1])
         except (MissingFileError, StorageError) as error:
             require_files(path_prefix)
@@ -255,6 +258,23 @@ def open_pair(path_prefix: str) -> tuple[DataFile, InputFile]:
             if tries_left == 0 or not isinstance(pair[0], InputFile) or pair[0].is_in_place():
                 break
     return pair
+
+
+def _remote_pair(bin_url: str, idx_url: str) -> tuple[RemoteStatus, RemoteStatus]:
+    """Return the statuses of two objects of one version of a dataset.
+
+    The versions belong together if both objects still have them when both are known.
+    """
+    from tokshard.storage.remote.objects import status
+
+    for _ in range(_REMOTE_OPENING_TRIES):
+        pair = status(bin_url), status(idx_url)
+        if (status(bin_url), status(idx_url)) == pair:
+            return pair
+    raise InputError(
+        f"cannot read one version of {bin_url} and {idx_url}: they are being replaced again and again",
+        hint="run the command again when no process writes to them",
+    )
 
 
 def require_files(path_prefix: str) -> None:

@@ -10,26 +10,14 @@ import os
 import stat
 from glob import glob as local_glob
 from types import ModuleType
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from tokshard.errors import StorageError, UsageError
 from tokshard.storage import reading
 from tokshard.storage.paths import is_remote
 
-if TYPE_CHECKING:
-    from tokshard.storage.remote.objects import RemoteStatus
-
-
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
 """The errors that mean that there is no file, or none for this user."""
-
-
-def pair_status(path: str, published_later: str) -> tuple[RemoteStatus | None, RemoteStatus | None]:
-    """Return the statuses of two remote files of one version of a dataset; None for local files."""
-    if not is_remote(path):
-        return None, None
-    found: tuple[RemoteStatus, RemoteStatus] = _objects().pair_status(path, published_later)
-    return found
 
 
 def exists(path: str) -> bool:

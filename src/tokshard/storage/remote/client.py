@@ -1,8 +1,7 @@
 """Object stores behind URLs: fsspec file systems, their errors, and the retry loop.
 
-Endpoints and credentials come from the same sources as for the store's own tools (for S3 the ``AWS_...``
-variables and files). The clients' own retries of reads are disabled: they differ between stores, and none of
-them covers the body of a response, which is read after the call.
+Endpoints and credentials come from the same sources as for the store's own tools. The clients' own retries of
+reads are disabled: none of them covers the body of a response, which is read after the call.
 """
 
 from __future__ import annotations
@@ -10,38 +9,38 @@ from __future__ import annotations
 import errno
 import os
 import random
-import re
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tokshard import errors
 from tokshard.core.background import call_interruptibly
-from tokshard.errors import (
-    InputError,
-    MissingExtraError,
-    MissingFileError,
-    StorageError,
-    TokshardError,
-    UsageError,
-    chain_of,
-)
+from tokshard.errors import InputError, StorageError, TokshardError, UsageError
 from tokshard.storage.paths import scheme_of
 
-RETRIES_VARIABLE = "TOKSHARD_REMOTE_RETRIES"
-TIMEOUT_VARIABLE = "TOKSHARD_REMOTE_TIMEOUT"
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 20.0
 _PATIENCE_SECONDS = 300.0
-
 _S3 = frozenset({"s3", "s3a"})
 # NoSuchUpload: the store has forgotten a multipart upload, or its answer to the last request was lost.
-_PASSING_CODES = frozenset(
-    {"BadDigest", "IncompleteBody", "NoSuchUpload", "RequestTimeout", "XAmzContentSHA256Mismatch"}
+_PASSING_CODES = {
+    "BadDigest",
+    "IncompleteBody",
+    "NoSuchUpload",
+    "RequestTimeout",
+    "XAmzContentSHA256Mismatch",
+}
+_LASTING_ERRNOS = {errno.EINVAL, errno.ENOSYS, errno.EISDIR, errno.ENOTDIR, errno.ENOSPC}
+_NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "TokenRetrievalError"}
+_DENIED_HINT = "log in with the store's own tools; see fsspec's documentation of {}://"
+_DENIED_S3_HINT = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), and AWS_ENDPOINT_URL for a store "
+    "other than Amazon's; for a public bucket set FSSPEC_S3_ANON=true"
 )
-_LASTING_ERRNOS = frozenset({errno.EINVAL, errno.ENOSYS, errno.EISDIR, errno.ENOTDIR, errno.ENOSPC})
-# The libraries below fsspec's file systems: their errors without a status are connection errors.
-_NETWORK = re.compile("aiobotocore|aiohttp|azure|botocore|google|httpcore2?|httpx2?|requests|urllib3")
-_NO_CREDENTIALS = re.compile("(NoCredentials|PartialCredentials|TokenRetrieval)Error|ProfileNotFound")
+_SCHEME_HINT = "use s3://, gs://, az://, hf:// or another fsspec scheme; see docs/how-to/object-stores.md"
+_MSC_HINT = (
+    "msc:// is a profile of the Multi-Storage Client: pass the URL of the object in its store, such as s3://"
+)
 # A fork must never drop the stores that it inherits: it would close their connections, and so take them
 # out of the event loop that it shares with its parent, which would then wait for answers in vain.
 _kept: dict[int, Any] = {}
@@ -62,30 +61,28 @@ def locate(url: str, *, attempts: int = 1) -> tuple[Any, str]:
         UsageError: The scheme is unknown, or a package is not installed.
     """
     scheme = (scheme_of(url) or "").rpartition("::")[2]
-    pauses = {"connect_timeout": timeout_seconds(), "read_timeout": timeout_seconds()}
-    retries = {"retries": {"mode": "standard", "total_max_attempts": attempts}, "max_pool_connections": 64}
-    options = {"use_listings_cache": False, "config_kwargs": pauses | retries} if scheme in _S3 else {}
+    seconds, retries = timeout_seconds(), {"mode": "standard", "total_max_attempts": attempts}
+    client = {
+        "connect_timeout": seconds,
+        "read_timeout": seconds,
+        "max_pool_connections": 64,
+        "retries": retries,
+    }
+    options = {"use_listings_cache": False, "config_kwargs": client} if scheme in _S3 else {}
     try:
         import fsspec.core
 
         store, path = fsspec.core.url_to_fs(url, **options)
     except ImportError as error:
         if scheme in _S3:
-            raise MissingExtraError(f"the URL {url}", "remote") from error
+            raise errors.MissingExtraError(f"the URL {url}", "remote") from error
         package = getattr(error.__cause__ or error, "name", None) or str(error)
-        raise UsageError(
-            f"the URL {url} requires the package {package}, which is not installed",
-            hint=f"pip install {package}",
-        ) from error
+        message = f"the URL {url} requires the package {package}, which is not installed"
+        raise UsageError(message, hint=f"pip install {package}") from error
     except ValueError as error:
         if "not known" not in str(error):
             raise UsageError(f"invalid URL {url}: {error}") from error
-        hint = "use s3://, gs://, az://, hf:// or another fsspec scheme; see docs/how-to/object-stores.md"
-        if scheme == "msc":
-            hint = (
-                "msc:// is a profile of the Multi-Storage Client: pass the URL of the object in its store, "
-                "such as s3://"
-            )
+        hint = _MSC_HINT if scheme == "msc" else _SCHEME_HINT
         raise UsageError(f"cannot open {url}: unknown URL scheme {scheme}://", hint=hint) from error
     if scheme in _S3:
         store.retries = 1
@@ -95,16 +92,16 @@ def locate(url: str, *, attempts: int = 1) -> tuple[Any, str]:
 
 def timeout_seconds() -> int:
     """Return the timeout of requests in seconds: ``TOKSHARD_REMOTE_TIMEOUT``, or 30."""
-    return max(1, _setting(TIMEOUT_VARIABLE, 30))
+    return max(1, _setting("TOKSHARD_REMOTE_TIMEOUT", "30"))
 
 
 def allowed_retries() -> int:
     """Return the number of retries of a request: ``TOKSHARD_REMOTE_RETRIES``, or 10."""
-    return _setting(RETRIES_VARIABLE, 10)
+    return _setting("TOKSHARD_REMOTE_RETRIES", "10")
 
 
-def _setting(variable: str, default: int) -> int:
-    text = os.environ.get(variable) or str(default)
+def _setting(variable: str, default: str) -> int:
+    text = os.environ.get(variable) or default
     if not text.isascii() or not text.isdigit():
         raise UsageError(f"{variable} must be an integer, got {text!r}")
     return int(text)
@@ -135,9 +132,9 @@ def retried(action: str, url: str, call: Callable[[], Result]) -> Result:
                     raise lasting from error
                 if failures > retries or time.monotonic() > deadline:
                     times = "once" if failures == 1 else f"{failures} times"
-                    reason = f"failed {times}, most recently with: {_text(error)}"
-                    hint = f"run the same command again, or set {RETRIES_VARIABLE} to allow more retries"
-                    raise StorageError(action, url, OSError(errno.EIO, reason), hint=hint) from error
+                    cause = OSError(errno.EIO, f"failed {times}, most recently with: {_text(error)}")
+                    hint = "run the same command again, or set TOKSHARD_REMOTE_RETRIES to allow more retries"
+                    raise StorageError(action, url, cause, hint=hint) from error
             time.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - spreads clients, guards nothing
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -146,50 +143,38 @@ def retried(action: str, url: str, call: Callable[[], Result]) -> Result:
 
 def _lasting(action: str, url: str, error: Exception) -> TokshardError | None:
     """Return the error of a failure that lasts, or None."""
-    status, code = answer_of(error)
-    name, reason, hint = type(error).__name__, _text(error), None
-    kind = getattr(error, "errno", None) or errno.EIO
+    (status, code), name, text = answer_of(error), type(error).__name__, _text(error)
     if name == "OfflineModeIsEnabled":  # of huggingface_hub
         return InputError(f"cannot {action} {url}: HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
     if code == "NoSuchBucket":
         # Not a MissingFileError, which would mean an object that could be written.
         return InputError(f"bucket not found: {url}", hint="check the name of the bucket, or create it")
-    if _may_pass(error, status, code):
+    if code in _PASSING_CODES:
         return None
     if isinstance(error, FileNotFoundError) or status in {404, 410}:
         hint = "check the spelling, and that the credentials may list it"
-        return MissingFileError(f"object not found: {url}", path=url, hint=hint)
+        return errors.MissingFileError(f"object not found: {url}", path=url, hint=hint)
     is_denied = isinstance(error, PermissionError) or status in {401, 403}
-    if is_denied or _NO_CREDENTIALS.fullmatch(name):
-        kind, reason = errno.EACCES, f"access denied ({reason})" if is_denied else reason
-        hint = f"log in with the store's own tools; see fsspec's documentation of {scheme_of(url)}://"
-        if scheme_of(url) in _S3:
-            hint = (
-                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), and AWS_ENDPOINT_URL for "
-                "a store other than Amazon's; for a public bucket set FSSPEC_S3_ANON=true"
-            )
-    return StorageError(action, url, OSError(kind, reason), hint=hint)
-
-
-def _may_pass(error: Exception, status: int | None, code: str) -> bool:
-    if code in _PASSING_CODES:
-        return True
+    if is_denied or name in _NO_CREDENTIALS:
+        hint = _DENIED_S3_HINT if scheme_of(url) in _S3 else _DENIED_HINT.format(scheme_of(url))
+        reason = f"access denied ({text})" if is_denied else text
+        return StorageError(action, url, OSError(errno.EACCES, reason), hint=hint)
     if status is not None:
-        return status >= 500 or status in {408, 425, 429}
-    if isinstance(error, OSError):
-        return (
-            not isinstance(error, FileNotFoundError | PermissionError) and error.errno not in _LASTING_ERRNOS
-        )
-    if isinstance(error, ShortAnswerError | EOFError):
-        return True
-    is_invalid = isinstance(error, ValueError) or type(error).__name__ == "ParamValidationError"
-    is_network = _NETWORK.fullmatch(type(error).__module__.partition(".")[0]) is not None
-    return is_network and not is_invalid and not _NO_CREDENTIALS.fullmatch(type(error).__name__)
+        may_pass = status >= 500 or status in {408, 425, 429}
+    elif isinstance(error, OSError):
+        may_pass = error.errno not in _LASTING_ERRNOS
+    elif isinstance(error, ShortAnswerError | EOFError):
+        may_pass = True
+    else:  # Python's own errors are mistakes; the libraries below fsspec have their own ones for connections
+        is_own = type(error).__module__ == "builtins"
+        may_pass = not is_own and not isinstance(error, ValueError) and name != "ParamValidationError"
+    kind = getattr(error, "errno", None) or errno.EIO
+    return None if may_pass else StorageError(action, url, OSError(kind, text))
 
 
 def answer_of(error: Exception) -> tuple[int | None, str]:
     """Return the HTTP status and the S3 code of the answer behind an error."""
-    for cause in chain_of(error):
+    for cause in errors.chain_of(error):
         response = getattr(cause, "response", None)
         if isinstance(response, dict) and "Error" in response:
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

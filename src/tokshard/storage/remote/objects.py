@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import wait
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -24,9 +25,6 @@ from tokshard.storage.remote.client import ShortAnswerError, allowed_retries, an
 
 BLOCK_BYTES = 4 << 20
 PART_BYTES = 16 << 20
-_PARTS_AT_ONCE = 4
-_MOST_PARTS = 10_000
-_PAIR_TRIES = 10
 # Fields of a store's answer that change with the object, the best first.
 _VERSION_KEYS = ("ETag", "etag", "generation", "md5Hash", "content_md5", "blob_id", "sha", "crc32c")
 _TIME_KEYS = ("LastModified", "last_modified", "mtime", "updated", "created")
@@ -38,12 +36,9 @@ os.register_at_fork(after_in_child=_ahead.clear)
 
 
 class RemoteStatus(NamedTuple):
-    """The size, time and version of an object.
+    """The size of an object, the time of its last write if known, and its version.
 
-    Attributes:
-        size_bytes: The size.
-        mtime_ns: The time of the last write, in nanoseconds since 1970; None if the store does not report it.
-        version: A value that changes with the content, such as an ETag; otherwise the time or the size.
+    The version is an ETag, a generation or a digest; if the store reports none of them, the time or the size.
     """
 
     size_bytes: int
@@ -64,34 +59,13 @@ def status(url: str) -> RemoteStatus:
         raise MissingFileError(f"object not found: {url} (it is a prefix of object names)", path=url)
     size, moment = info.get("size"), next((info[key] for key in _TIME_KEYS if info.get(key)), None)
     if type(size) is not int:
-        raise InputError(
-            f"cannot read {url}: the store does not report its size", hint="download it and pass the copy"
-        )
+        hint = "download it and pass the copy"
+        raise InputError(f"cannot read {url}: the store does not report its size", hint=hint)
     if isinstance(moment, dt.datetime):
         moment = moment.replace(tzinfo=moment.tzinfo or dt.UTC).timestamp()
     mtime_ns = round(moment * 10**6) * 1000 if isinstance(moment, int | float) else None
     versions = (str(info[key]).strip('"') for key in _VERSION_KEYS if info.get(key))
     return RemoteStatus(size, mtime_ns, next(versions, str(mtime_ns or f"{size} bytes")))
-
-
-def pair_status(url: str, published_later: str) -> tuple[RemoteStatus, RemoteStatus]:
-    """Return the statuses of two objects of one version of a dataset.
-
-    A run that replaces the dataset removes ``published_later`` before it writes ``url``, and writes it again
-    after ``url``. So two versions belong together if both objects still have them when both are known.
-
-    Raises:
-        MissingFileError: One of the objects does not exist, for example while they are replaced.
-        InputError: The objects are replaced again and again.
-    """
-    for _ in range(_PAIR_TRIES):
-        pair = status(url), status(published_later)
-        if (status(url), status(published_later)) == pair:
-            return pair
-    raise InputError(
-        f"cannot read one version of {url} and {published_later}: they are being replaced again and again",
-        hint="run the command again when no process writes to them",
-    )
 
 
 def exists(url: str) -> bool:
@@ -121,12 +95,26 @@ def walk(url: str) -> list[str]:
     return _files(url, "find")
 
 
+def _files(url: str, method: str) -> list[str]:
+    found, scheme = _ask("list", url, method, detail=True), scheme_of(url)
+    names = [name for name, info in found.items() if info.get("type") == "file" and not name.endswith("/")]
+    return sorted(name if "://" in name else f"{scheme}://{name}" for name in names)
+
+
 def remove(url: str) -> None:
     """Remove an object; an absent one is fine."""
-    try:
+    with suppress(MissingFileError):
+        status(url)  # without an old object, no permission to delete is needed
         _ask("remove", url, "rm_file")
-    except MissingFileError:
-        return
+
+
+def _ask(action: str, url: str, method: str, **arguments: Any) -> dict[str, Any]:
+    def request() -> Any:
+        store, path = hub.parse_pinned(url) or locate(url)
+        store.invalidate_cache()
+        return getattr(store, method)(path, **arguments)
+
+    return cast("dict[str, Any]", retried(action, url, request))
 
 
 def upload(local_path: str, url: str) -> Iterator[int]:
@@ -143,7 +131,7 @@ def upload(local_path: str, url: str) -> Iterator[int]:
     from fsspec.callbacks import Callback
 
     size, callback = os.path.getsize(local_path), Callback()
-    parts = {"chunksize": max(PART_BYTES, -(-size // _MOST_PARTS)), "max_concurrency": _PARTS_AT_ONCE}
+    parts = {"chunksize": max(PART_BYTES, size // 10_000 + 1), "max_concurrency": 4}
 
     def put() -> None:
         store, path = locate(url, attempts=1 + allowed_retries())
@@ -155,21 +143,17 @@ def upload(local_path: str, url: str) -> Iterator[int]:
         yield callback.value
     uploaded.result()
     if (found := status(url).size_bytes) != size:
+        hint = "make sure that no other process writes it, and run the same command again"
         raise IntegrityError(
-            f"{url} must have {size} bytes after the upload, got {found}",
-            path=url,
-            hint="make sure that no other process writes it, and run the same command again",
+            f"{url} must have {size} bytes after the upload, got {found}", path=url, hint=hint
         )
     yield size
 
 
 class RemoteFile:
-    """An object that is read by ranges, pinned to the version it had when it was opened.
+    """An object that is read by ranges: its ``known`` version, by default the current one.
 
     Threads and forked processes may share it.
-
-    Args:
-        known: The status if known; by default it is requested.
     """
 
     def __init__(self, url: str, known: RemoteStatus | None = None) -> None:
@@ -189,19 +173,17 @@ class RemoteFile:
     def prefetch(self, offset: int, count: int) -> None:
         """Fetch a range in a thread for a later :meth:`read` of exactly this range."""
         key, now = self._range(offset, count), time.monotonic()
-        for unread in [name for name, (begun, _) in list(_ahead.items()) if now - begun > _AHEAD_SECONDS]:
-            _ahead.pop(unread, None)
+        for other, (begun, _) in _ahead.copy().items():
+            if now - begun > _AHEAD_SECONDS:
+                _ahead.pop(other, None)
         if key not in _ahead and len(_ahead) < _MOST_AHEAD:
             _ahead[key] = now, Background(partial(self._fetch, key))
 
     def read_into(self, target: memoryview, offset: int) -> None:
         """Fill ``target`` from a byte offset."""
-        if offset + len(target) > self.size_bytes:
-            raise IntegrityError(
-                f"{self.path} must have at least {offset + len(target)} bytes, got {self.size_bytes}",
-                path=self.path,
-                offset=self.size_bytes,
-            )
+        if (end := offset + len(target)) > self.size_bytes:
+            message = f"{self.path} must have at least {end} bytes, got {self.size_bytes}"
+            raise IntegrityError(message, path=self.path, offset=self.size_bytes)
         target[:] = self.read(offset, len(target))
 
     def state(self) -> tuple[int | str, ...]:
@@ -212,27 +194,27 @@ class RemoteFile:
         return self.path, self.version, offset, min(offset + count, self.size_bytes)
 
     def _fetch(self, key: tuple[str, str, int, int]) -> bytes:
-        *_, start, end = key
-        return retried("read", self.path, partial(self._request, start, end)) if start < end else b""
+        url, _, start, end = key
 
-    def _request(self, start: int, end: int) -> bytes:
-        store, path = _locate(self.path)
-        try:
-            content = bytes(store.cat_file(path, start=start, end=end))
-        except Exception as error:
-            if answer_of(error)[0] == 416:  # the object became shorter
-                self._check_unchanged()
-            raise
-        self._check_unchanged()
-        if len(content) != end - start:
-            raise ShortAnswerError(f"got {len(content)} bytes instead of {end - start}")
-        return content
+        def request() -> bytes:
+            store, path = hub.parse_pinned(url) or locate(url)
+            try:
+                content = bytes(store.cat_file(path, start=start, end=end))
+            except Exception as error:
+                if answer_of(error)[0] == 416:  # the object became shorter
+                    self._check_unchanged()
+                raise
+            self._check_unchanged()
+            if len(content) != end - start:
+                raise ShortAnswerError(f"got {len(content)} bytes instead of {end - start}")
+            return content
+
+        return retried("read", url, request) if start < end else b""
 
     def _check_unchanged(self) -> None:
         if status(self.path)[::2] != (self.size_bytes, self.version):
-            raise InputError(
-                f"{self.path} changed while it was read", hint="run again when no process writes to it"
-            )
+            hint = "run again when no process writes to it"
+            raise InputError(f"{self.path} changed while it was read", hint=hint)
 
 
 @lru_cache(maxsize=1)  # the same index is often opened several times in a row
@@ -242,8 +224,8 @@ def read_whole(url: str, known: RemoteStatus) -> bytes:
     return b"".join(file.read(start, PART_BYTES) for start in range(0, file.size_bytes, PART_BYTES))
 
 
-def open_binary(path: str, known: RemoteStatus | None = None) -> BinaryIO:
-    """Open a local file or a remote object (its ``known`` version) for reading in order."""
+def open_binary(path: str) -> BinaryIO:
+    """Open a local file or a remote object for reading in order."""
     if not is_remote(path):
         return open_file(path)
     from fsspec.spec import AbstractBufferedFile
@@ -252,28 +234,6 @@ def open_binary(path: str, known: RemoteStatus | None = None) -> BinaryIO:
         def _fetch_range(self, start: int, end: int) -> bytes:
             return file.read(start, end - start)
 
-    file = RemoteFile(path, known)
+    file = RemoteFile(path)
     stream = ObjectStream(None, path, block_size=BLOCK_BYTES, cache_type="readahead", size=file.size_bytes)
     return io.BufferedReader(stream, buffer_size=1 << 16)  # readline of fsspec has no limit
-
-
-def _locate(url: str) -> tuple[Any, str]:
-    return hub.parse_pinned(url) or locate(url)
-
-
-def _ask(action: str, url: str, method: str, **arguments: Any) -> dict[str, Any]:
-    def request() -> Any:
-        store, path = _locate(url)
-        store.invalidate_cache()
-        return getattr(store, method)(path, **arguments)
-
-    return cast("dict[str, Any]", retried(action, url, request))
-
-
-def _files(url: str, method: str) -> list[str]:
-    found, scheme = _ask("list", url, method, detail=True), scheme_of(url)
-    return sorted(
-        name if "://" in name else f"{scheme}://{name}"
-        for name, info in found.items()
-        if info.get("type") == "file" and not name.endswith("/")
-    )
