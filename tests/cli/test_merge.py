@@ -58,7 +58,7 @@ def test_json_is_one_document_and_quiet_is_quiet(workshop):
     report = json_of(tokshard("merge", "part-*", "-o", "x", "--json", cwd=workshop))
     assert (report["schema"], report["action"]) == ("tokshard.merge/2", "written")
     assert report["options"]["inputs"] == ["part-2", "part-10"]
-    assert (report["output"]["dataset"]["tokens"], report["output"]["tokenizer"]) == (6, None)
+    assert (report["output"]["counts"]["tokens"], report["output"]["tokenizer"]) == (6, None)
     assert "inputs" not in report
     done = tokshard("merge", "part-*", "-o", "y", "--quiet", cwd=workshop)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -73,9 +73,9 @@ def test_dry_run_writes_nothing(workshop):
     assert done.stdout.endswith("nothing was written (--dry-run)\n")
     plan = json_of(tokshard("merge", "part-*", "-o", "all", "--dry-run", "--json", cwd=workshop))
     assert (plan["schema"], plan["action"], plan["state"]) == ("tokshard.merge/2", "planned", "new")
-    assert plan["output"]["dataset"]["tokens"] == 6
+    assert plan["output"]["counts"]["tokens"] == 6
     assert "files" not in plan["output"]
-    assert [(given["source"]["path"], given["dataset"]["tokens"]) for given in plan["inputs"]] == [
+    assert [(given["path"], given["counts"]["tokens"]) for given in plan["inputs"]] == [
         ("part-2", 3),
         ("part-10", 3),
     ]

@@ -39,7 +39,7 @@ OF_RUNS = {
     "tokshard.export-report/2": {"manifest", "state", "shards", "size_bytes"},
     "tokshard.shard-plan/2": {"files", "size_bytes"},
     "tokshard.convert/2": {"files", "state"},
-    "tokshard.merge/2": {"bytes_resumed", "free_bytes", "inputs", "shuffle_sizes", "state"},
+    "tokshard.merge/2": {"free_bytes", "inputs", "shuffle_sizes", "state"},
     "tokshard.tokenize/2": {
         *("bytes_of_other_options", "counts", "encoded_bytes", "encoded_tokens", "encoder", "encoder_reason"),
         *("inputs", "local_dir", "messages", "state", "units_of_other_options", "units_reused", "workers"),

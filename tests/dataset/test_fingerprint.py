@@ -18,7 +18,7 @@ WORK = {
     "inspect": inspect_dataset,
     "trace": lambda prefix: trace_document(open_dataset(prefix), 3),
     # Without the times of its files.
-    "merge": lambda prefix: replace(read_input(prefix, multimodal=False), source=None),
+    "merge": lambda prefix: replace(read_input(prefix, multimodal=False), states=()),
 }
 
 INSIDE = {

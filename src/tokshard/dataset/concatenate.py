@@ -59,7 +59,7 @@ StreamName = Literal[
 TEXT_STREAMS: tuple[StreamName, ...] = ("bin", "lengths", "sequences", UNITS_NAME, REJECTED_NAME)
 """The streams of each dataset that tokenize makes, provenance aside."""
 
-_COPY_BYTES = 64 << 20
+COPY_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def _copies(source: FileRange, target: AppendFile) -> Iterator[None]:
     # Yields after each block.
     done = 0
     while done < source.size_bytes:
-        wanted = min(_COPY_BYTES, source.size_bytes - done)
+        wanted = min(COPY_BYTES, source.size_bytes - done)
         copied = target.copy(source.file.descriptor, source.offset + done, wanted)
         done += copied
         if copied < wanted:

@@ -27,9 +27,11 @@ from tokshard import (
     verify,
 )
 from tokshard.checks.inspect.datasets import inspect_dataset
+from tokshard.dataset import concatenate
+from tokshard.dataset.concatenate import Concatenation
 from tokshard.dataset.layout import MAX_POINTER_BYTES
 from tokshard.dataset.manifest import read_dataset_tokenizer, read_manifest
-from tokshard.dataset.merge import inputs, job, staging
+from tokshard.dataset.merge import inputs
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.errors import (
     InputError,
@@ -89,24 +91,24 @@ def lists_of_datasets(draw):
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(lists_of_datasets(), st.integers(4, 40))
-def test_a_merge_is_the_concatenation(plains, checkpoint_bytes):
+def test_a_merge_is_the_concatenation(plains, copy_bytes):
     multimodal = plains[0].modes is not None
     names = [f"p{number}" for number in range(len(plains))]
     write(**dict(zip(names, plains, strict=True)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staging, "CHECKPOINT_BYTES", checkpoint_bytes)
+        patch.setattr(concatenate, "COPY_BYTES", copy_bytes)
         report = merge(MergeOptions(inputs=names, output="out", multimodal=multimodal, force=True))
         assert pair("out") == expected(*plains)
         # What has a manifest is copied by the kernel, and its digests are carried over.
         again = merge(MergeOptions(inputs=["out", *names], output="more", multimodal=multimodal, force=True))
     assert pair("more") == expected(*plains, *plains)
-    assert report.output.dataset.documents == sum(len(plain.documents) for plain in plains)
+    assert report.output.counts.documents == sum(len(plain.documents) for plain in plains)
     tokens = IndexedDataset("out", multimodal).index.token_count
     assert (report.output.tokens, again.output.tokens) == (tokens, 2 * tokens)
     assert_manifest_is_true("out", [plain.bin_bytes() for plain in plains])
     assert_manifest_is_true("more", [plain.bin_bytes() for plain in [*plains, *plains]])
     summary = inspect_dataset("more", multimodal=multimodal)
-    assert summary.empty_documents == summary.manifest.dataset.empty_documents
+    assert summary.empty_documents == summary.manifest.counts.empty_documents
 
 
 def assert_manifest_is_true(prefix: str, pieces: list[bytes]) -> None:
@@ -224,85 +226,50 @@ def test_a_manifest_that_belongs_to_other_bytes_is_refused():
         merge(MergeOptions(inputs=["known", "b"], output="out"))
 
 
-def fail_after(monkeypatch, bytes_allowed: int) -> None:
-    """Let the disk be full when so many bytes of tokens have been copied."""
-    original = syscalls.copy_range
-    left = bytes_allowed
-
-    def limited(source, target, offset, count, path):
-        nonlocal left
-        if count > left:
-            original(source, target, offset, left // 2, path)
-            raise StorageError("write", path, OSError(28, "No space left on device"))
-        left -= count
-        return original(source, target, offset, count, path)
-
-    monkeypatch.setattr(syscalls, "copy_range", limited)
-
-
 @pytest.fixture
 def interrupted(monkeypatch):
-    """A merge of two datasets of 800 bytes each that stopped after 1100, with checkpoints every 64."""
-    monkeypatch.setattr(staging, "CHECKPOINT_BYTES", 64)
+    """A merge of two datasets of 800 bytes each that failed in the second one."""
     plains = [Plain("int64", [[list(range(start, start + 100))]]) for start in (0, 100)]
-    write(a=plains[0], b=plains[1], c=TEXT)
+    write(a=plains[0], b=plains[1])
     for name in "ab":
         merge(MergeOptions(inputs=[name], output=f"k{name}"))
+    original, left = syscalls.copy_range, [800]
+
+    def limited(source, target, offset, count, path):
+        left[0] -= count
+        if left[0] < 0:
+            original(source, target, offset, 300, path)
+            raise StorageError("write", path, OSError(28, "No space left on device"))
+        return original(source, target, offset, count, path)
+
     with monkeypatch.context() as patch, pytest.raises(StorageError, match="No space left"):
-        fail_after(patch, 1100)
+        patch.setattr(syscalls, "copy_range", limited)
         merge(MergeOptions(inputs=["ka", "kb"], output="out"))
-    assert not os.path.exists("out.bin")
     return plains
 
 
-def test_an_interrupted_merge_resumes_where_it_stopped(interrupted, monkeypatch):
-    copied = []
-    original = syscalls.copy_range
-    monkeypatch.setattr(
-        syscalls, "copy_range", lambda *arguments: copied.append(arguments[3]) or original(*arguments)
-    )
-    report = merge(MergeOptions(inputs=["ka", "kb"], output="out"))
-    assert 1000 < report.bytes_resumed <= 1100
-    assert sum(copied) == 1600 - report.bytes_resumed
+def test_an_interrupted_merge_leaves_nothing_and_starts_again(interrupted):
+    assert not [name for name in os.listdir() if name.startswith("out")]
+    merge(MergeOptions(inputs=["ka", "kb"], output="out"))
     assert pair("out") == expected(*interrupted)
-
-
-@pytest.mark.parametrize("change", ["order", "time"])
-def test_a_merge_of_other_inputs_starts_over(interrupted, change):
-    inputs = ["kb", "ka"] if change == "order" else ["ka", "kb"]
-    if change == "time":
-        os.utime("kb.bin", ns=(1, 1))
-    assert merge(MergeOptions(inputs=inputs, output="out")).bytes_resumed == 0
-    assert pair("out") == expected(*(reversed(interrupted) if change == "order" else interrupted))
-    assert sorted(os.listdir("out.tokshard")) == ["manifest.json", "units.jsonl"]
 
 
 def test_a_finished_merge_of_other_inputs_is_replaced_only_by_force(interrupted):
     merge(MergeOptions(inputs=["ka", "kb"], output="out"))
     with pytest.raises(OutputExistsError, match="the inputs were ka, kb and are now kb, ka"):
         merge(MergeOptions(inputs=["kb", "ka"], output="out"))
-    assert merge(MergeOptions(inputs=["kb", "ka"], output="out", force=True)).bytes_resumed == 0
+    merge(MergeOptions(inputs=["kb", "ka"], output="out", force=True))
     assert pair("out") == expected(*reversed(interrupted))
+    assert sorted(os.listdir("out.tokshard")) == ["manifest.json", "units.jsonl"]
 
 
-def test_a_digest_that_was_begun_is_finished_by_the_next_run(monkeypatch):
-    monkeypatch.setattr(staging, "CHECKPOINT_BYTES", 64)
-    plain = Plain("int64", [[list(range(100))]])
-    write(a=plain)
-    original, left = syscalls.write, [300]
-
-    def limited(descriptor, buffer, path):
-        if path.endswith("0.bin"):
-            left[0] -= len(buffer)
-            if left[0] < 0:
-                raise StorageError("write", path, OSError(5, "Input/output error"))
-        original(descriptor, buffer, path)
-
-    with monkeypatch.context() as patch, pytest.raises(StorageError):
-        patch.setattr(syscalls, "write", limited)
-        merge(MergeOptions(inputs=["a"], output="out"))
-    assert merge(MergeOptions(inputs=["a"], output="out")).bytes_resumed == 256
-    assert_manifest_is_true("out", [plain.bin_bytes()])
+@pytest.mark.parametrize("name", ["ka.bin", "ka.idx", "ka.tokshard/manifest.json"])
+def test_an_output_of_inputs_that_have_changed_is_not_up_to_date(interrupted, name):
+    merge(MergeOptions(inputs=["ka", "kb"], output="out"))
+    assert merge(MergeOptions(inputs=["ka", "kb"], output="out")).action == "found"
+    os.utime(name, ns=(1, 1))
+    with pytest.raises(OutputExistsError, match="its inputs have changed"):
+        merge(MergeOptions(inputs=["ka", "kb"], output="out"))
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -311,17 +278,22 @@ def test_an_input_that_shrinks_meanwhile_is_seen(monkeypatch, known):
     if known:
         merge(MergeOptions(inputs=["a"], output="b"))
     name = "b" if known else "a"
-    original = job.TokenCopy.run
-    monkeypatch.setattr(job.TokenCopy, "run", lambda self: (os.truncate(f"{name}.bin", 3), original(self)))
-    with pytest.raises(IntegrityError, match=rf"{name}\.bin was truncated to 3 bytes"):
+    original = Concatenation.append
+    monkeypatch.setattr(
+        Concatenation, "append", lambda *given: (os.truncate(f"{name}.bin", 3), original(*given))
+    )
+    before = r" \(it had 8 when checked\)" if known else ""
+    with pytest.raises(IntegrityError, match=rf"{name}\.bin was truncated to 3 bytes{before}"):
         merge(MergeOptions(inputs=[name], output="out"))
     assert not os.path.exists("out.idx")
 
 
 def test_an_input_that_changes_meanwhile_is_seen(monkeypatch):
     write(a=TEXT)
-    original = job.TokenCopy.run
-    monkeypatch.setattr(job.TokenCopy, "run", lambda self: (original(self), os.utime("a.idx", ns=(1, 1))))
+    original = Concatenation.append
+    monkeypatch.setattr(
+        Concatenation, "append", lambda *given: (original(*given), os.utime("a.idx", ns=(1, 1)))
+    )
     with pytest.raises(InputError, match="a changed during the merge"):
         merge(MergeOptions(inputs=["a"], output="out"))
     assert not os.path.exists("out.idx")
@@ -381,7 +353,7 @@ import re
 from tokshard import MergeOptions, merge
 report = merge(MergeOptions(inputs=["big", "small", "big"], output="out", multimodal=True))
 peak = re.search(r"VmHWM:\\s+([0-9]+) kB", open("/proc/self/status").read())[1]
-print(report.output.dataset.documents, peak)
+print(report.output.counts.documents, peak)
 """
 
 

@@ -1,9 +1,9 @@
-"""P61: shuffling against a slow twin that holds all documents, with runs and ranges of a few documents."""
+"""P61: shuffling against a slow twin that holds all documents, with chunks and buckets of a few documents."""
 
 from __future__ import annotations
 
-import errno
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +17,9 @@ from tokshard import MergeOptions, VerifyOptions, merge, verify
 from tokshard.checks.trace.options import parse_item
 from tokshard.checks.trace.provenance import Provenance
 from tokshard.core.keyed_orders import derive_key, mix, sorted_order
-from tokshard.dataset import source
+from tokshard.dataset.concatenate import Concatenation
 from tokshard.dataset.manifest import read_manifest
-from tokshard.dataset.merge import (
-    documents,
-    job,
-    options,
-    scratch,
-    shuffle,
-    shuffled_output,
-    token_stores,
-)
+from tokshard.dataset.merge import job, options, shuffle
 from tokshard.dataset.pieces import read_pieces
 from tokshard.errors import IntegrityError, OutputExistsError, StorageError, UsageError
 from tokshard.storage import files, syscalls
@@ -41,10 +33,9 @@ def workshop(tmp_path, monkeypatch):
     """Everything happens after a few bytes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(options, "MIN_MEMORY_BYTES", 1)
-    monkeypatch.setattr(shuffle, "CHECKPOINT_BYTES", 400)
-    monkeypatch.setattr(shuffled_output, "PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(shuffle, "PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(shuffle, "CHUNK_BYTES", 10)
     monkeypatch.setattr(files, "FORCED_BYTES", 20)
-    monkeypatch.setattr(documents, "CHUNK_BYTES", 10)
 
 
 def order_of(count: int, seed: int) -> list[int]:
@@ -100,7 +91,7 @@ def lists_of_datasets(draw):
     return [first, *draw(others)]
 
 
-LIMITS = [(1, 1), (600, 2), (1500, 4), (1 << 20, 1)]
+LIMITS = [1, 600, 1500, 1 << 20]
 
 
 @settings(
@@ -120,7 +111,7 @@ def test_a_shuffle_is_the_documented_order(plains, seed, limits):
         plain.write(name)
     wanted, order = shuffled(plains, seed)
     found = []
-    for memory, workers in limits:  # they determine nothing but how the output is made
+    for memory in limits:  # it determines nothing but how the output is made
         report = merge(
             MergeOptions(
                 inputs=names,
@@ -129,11 +120,10 @@ def test_a_shuffle_is_the_documented_order(plains, seed, limits):
                 force=True,
                 shuffle=seed,
                 memory=memory,
-                workers=workers,
             )
         )
         assert pair("out") == (wanted.bin_bytes(), wanted.idx_bytes())
-        assert (report.options.shuffle.seed, report.output.dataset.documents) == (seed, len(order))
+        assert (report.options.shuffle.seed, report.output.counts.documents) == (seed, len(order))
         assert not Path("out.tokshard/work").exists()
         found.append(read_manifest("out").files)
     assert found[0] == found[1]
@@ -180,12 +170,11 @@ def test_documents_keep_their_lines():
         }
 
 
-def test_inputs_without_a_manifest_get_the_digest_of_a_merge(monkeypatch):
+def test_inputs_without_a_manifest_get_the_digest_of_a_merge():
     names = [f"p{number}" for number in range(3)]
     for number, name in enumerate(names):
         Plain("int32", [[list(range(i % 9))] for i in range(20 * (number != 1))]).write(name)
     merge(MergeOptions(inputs=names, output="plain"))
-    monkeypatch.setattr(shuffle, "MAX_OPEN_INPUTS", 2)
     for prefix, memory in (("one", 1 << 20), ("many", 1500)):
         merge(MergeOptions(inputs=names, output=prefix, shuffle=1, memory=memory))
         for name in ("units.jsonl", "order.bin", "pieces.jsonl"):
@@ -197,158 +186,87 @@ def test_inputs_without_a_manifest_get_the_digest_of_a_merge(monkeypatch):
         )
 
 
-def failing(original, at: int):
+@pytest.mark.parametrize(("step", "at"), [("write", 0), ("write", 9), ("read", 0), ("read", 3)])
+def test_an_interrupted_shuffle_leaves_nothing_and_starts_again(monkeypatch, step, at):
+    plain = Plain("uint16", [[[i] * 30] for i in range(60)])
+    plain.write("p")
+    asked = MergeOptions(inputs="p", output="out", shuffle=9, memory=3000)
     calls = iter(range(10**6))
 
-    def call(*arguments, **more):
-        if next(calls) == at:
-            raise StorageError("write", "x", OSError(5, "Input/output error"))
-        return original(*arguments, **more)
+    def failing(original):
+        def wrapped(*arguments):
+            if next(calls) == at:
+                assert list(Path("out.tokshard/work").glob("shuffle-*.bin"))
+                raise StorageError("write", "x", OSError(5, "Input/output error"))
+            return original(*arguments)
 
-    return call
+        return wrapped
 
-
-@pytest.mark.parametrize(("where", "at"), [("run", 6), ("range", 0), ("range", 5)])
-def test_a_later_run_does_what_is_missing(monkeypatch, where, at):
-    plain = Plain("uint16", [[[i] * 30] for i in range(60)])
-    plain.write("p")
-    wanted, _ = shuffled([plain], 9)
-    asked = MergeOptions(inputs="p", output="out", shuffle=9, memory=3000)
-    names = {"run": (scratch.RunWriter, "write"), "range": (shuffled_output.ShuffledOutput, "write")}
-    owner, name = names[where]
+    steps = {"write": (shuffle.SortedDocuments, "write"), "read": (shuffle.ShuffledDocuments, "_read")}
+    owner, name = steps[step]
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, failing(getattr(owner, name), at))
+        patch.setattr(owner, name, failing(getattr(owner, name)))
         with pytest.raises(StorageError):
             merge(asked)
-    layout = len(list(Path("out.tokshard/work").glob("shuffle-*.bin")))
-    assert layout > 1
-    runs, ranges = [], []
-    with monkeypatch.context() as patch:
-        run, loaded = scratch.RunWriter.write, scratch.RunReader.load
-        patch.setattr(scratch.RunWriter, "write", lambda *these: (runs.append(1), run(*these)))
-        patch.setattr(scratch.RunReader, "load", lambda *these: (ranges.append(these[1]), loaded(*these))[1])
-        report = merge(asked)
-    assert report.bytes_resumed > 0
-    assert pair("out") == (wanted.bin_bytes(), wanted.idx_bytes())
-    assert bool(runs) == (where == "run")
-    assert min(ranges) > 0 if at == 5 else min(ranges) == 0
-    assert len(runs) <= 6  # of 9
-
-
-def test_a_run_in_one_pass_resumes(monkeypatch):
-    plain = Plain("uint16", [[[i] * 30] for i in range(60)])
-    plain.write("p")
-    with monkeypatch.context() as patch:
-        write = shuffled_output.ShuffledOutput.write
-        patch.setattr(shuffled_output.ShuffledOutput, "write", failing(write, 4))
-        with pytest.raises(StorageError):
-            merge(MergeOptions(inputs="p", output="out", shuffle=9))
-    report = merge(MergeOptions(inputs="p", output="out", shuffle=9))
-    assert report.shuffle_sizes.passes == 1
-    assert report.bytes_resumed >= 360
+    assert sorted(path.name for path in Path().iterdir()) == ["p.bin", "p.idx"]
+    merge(asked)
     wanted, _ = shuffled([plain], 9)
     assert pair("out") == (wanted.bin_bytes(), wanted.idx_bytes())
 
 
-def test_without_a_memory_option_the_page_cache_may_hold_a_third_of_the_memory(monkeypatch):
-    Plain("uint16", [[[i] * 30] for i in range(60)]).write("p")
-    monkeypatch.setattr(options, "DEFAULT_MEMORY_BYTES", 9200)  # the tokens and their index need 12,720 bytes
-    for available, passes in ((38_159, 2), (38_160, 1), (None, 2)):
+def test_one_pass_needs_tokens_and_index_in_memory(monkeypatch):
+    Plain("uint16", [[[i] * 30] for i in range(60)]).write("p")  # they need 12,720 bytes
+
+    def passes(memory=None):
+        asked = MergeOptions(inputs="p", output="out", shuffle=9, memory=memory)
+        return merge(asked, dry_run=True).shuffle_sizes.passes
+
+    assert (passes(12_719), passes(12_720)) == (2, 1)
+    monkeypatch.setattr(options, "DEFAULT_MEMORY_BYTES", 9200)
+    for available, wanted in ((38_159, 2), (38_160, 1), (None, 2)):  # a third of the available memory
         monkeypatch.setattr(options, "available_bytes", lambda known=available: known)
-        assert (
-            merge(MergeOptions(inputs="p", output="out", shuffle=9), dry_run=True).shuffle_sizes.passes
-            == passes
-        )
-    monkeypatch.setattr(options, "available_bytes", lambda: 10**9)
-    assert (
-        merge(
-            MergeOptions(inputs="p", output="out", shuffle=9, memory=12_719), dry_run=True
-        ).shuffle_sizes.passes
-        == 2
-    )
-    assert (
-        merge(
-            MergeOptions(inputs="p", output="out", shuffle=9, memory=12_720), dry_run=True
-        ).shuffle_sizes.passes
-        == 1
-    )
-    monkeypatch.setattr(options, "DEFAULT_MEMORY_BYTES", 9119)  # the index alone needs 9,120 bytes
-    assert merge(MergeOptions(inputs="p", output="out", shuffle=9), dry_run=True).shuffle_sizes.passes == 2
-    monkeypatch.setattr(options, "DEFAULT_MEMORY_BYTES", 9120)
-    assert merge(MergeOptions(inputs="p", output="out", shuffle=9), dry_run=True).shuffle_sizes.passes == 1
-    monkeypatch.setattr(shuffle, "MAX_OPEN_INPUTS", 0)
-    assert merge(MergeOptions(inputs="p", output="out", shuffle=9), dry_run=True).shuffle_sizes.passes == 2
+        assert passes() == wanted
+    monkeypatch.setattr(options, "DEFAULT_MEMORY_BYTES", 12_720)
+    assert passes() == 1
 
 
-def test_a_run_from_the_page_cache_is_continued_by_one_with_less_memory(monkeypatch):
-    plain = Plain("uint16", [[[i] * 30] for i in range(60)])
-    plain.write("p")
-    with monkeypatch.context() as patch:
-        write = shuffled_output.ShuffledOutput.write
-        patch.setattr(shuffled_output.ShuffledOutput, "write", failing(write, 4))
-        with pytest.raises(StorageError):
-            merge(MergeOptions(inputs="p", output="out", shuffle=9))
-    report = merge(MergeOptions(inputs="p", output="out", shuffle=9, memory=10_000))
-    assert report.bytes_resumed >= 360
-    assert pair("out")[0] == shuffled([plain], 9)[0].bin_bytes()
-
-
-@pytest.mark.parametrize("how", ["kernel", "no such call", "no memory mapping"])
-def test_documents_are_read_in_place(monkeypatch, how):
+def test_documents_of_all_sizes_are_shuffled(monkeypatch):
+    """Short documents are copied by their numbers, large ones directly from the inputs."""
     plains = [
         Plain("int32", [[list(range(i % 7 * n, i % 11 * n + 1))] for i in range(90)]) for n in (0, 1, 3)
     ]
     plains.insert(1, Plain("int32", []))
+    plains.append(Plain("int32", [[], [[7] * 5000], [[1], [2]]]))
     for number, plain in enumerate(plains):
         plain.write(f"p{number}")
-    monkeypatch.setattr(documents, "CHUNK_BYTES", 4000)
-    monkeypatch.setattr(shuffled_output, "CACHED_BYTES", 500)
-    if how == "no such call":
-        monkeypatch.setattr(token_stores, "copy_mapped", lambda *_: 0)
-    if how == "no memory mapping":
-
-        def refuse(file):
-            raise StorageError("map", file.path, OSError(errno.ENODEV, "No such device"))
-
-        monkeypatch.setattr(source.InputFile, "map", refuse)
-    for workers in (1, 3):
+    monkeypatch.setattr(shuffle, "CHUNK_BYTES", 4000)
+    for memory in (20_000, 1 << 20):
         merge(
-            MergeOptions(
-                inputs=[f"p{n}" for n in range(4)], output=f"out{workers}", shuffle=5, workers=workers
-            )
+            MergeOptions(inputs=[f"p{n}" for n in range(5)], output=f"out{memory}", shuffle=5, memory=memory)
         )
-        assert pair(f"out{workers}")[0] == shuffled(plains, 5)[0].bin_bytes()
+        assert pair(f"out{memory}")[0] == shuffled(plains, 5)[0].bin_bytes()
 
 
-@pytest.mark.parametrize("memory", [20_000, 60_000, 1 << 20])
-@pytest.mark.parametrize("checkpoint", [400, 40_000, 400_000])
-def test_the_disk_space_is_known_before(monkeypatch, memory, checkpoint):
-    monkeypatch.setattr(shuffle, "CHECKPOINT_BYTES", checkpoint)
+@pytest.mark.parametrize("memory", [60_000, 200_000, 1 << 20])
+def test_the_disk_space_is_known_before(monkeypatch, memory):
+    monkeypatch.setattr(shuffle, "PIECE_BYTES", 100_000)
     Plain("uint16", [[[i % 99] * 500] for i in range(400)]).write("p")
     asked = MergeOptions(inputs="p", output="out", shuffle=9, memory=memory)
-    sizes, append = [], shuffled_output.ShuffledOutput._append
+    sizes, write = [], syscalls.write
 
-    def recorded(self, block):
-        append(self, block)
-        work = Path("out.tokshard/work")
-        found = [*work.glob("0.*"), *work.glob("shuffle-*.bin")]  # segments are negligible if runs are large
-        sizes.append(sum(path.stat().st_size for path in found))
+    def recorded(*arguments):
+        write(*arguments)
+        with suppress(FileNotFoundError):  # buckets are removed in another thread
+            sizes.append(sum(path.stat().st_size for path in Path("out.tokshard/work").glob("*")))
 
-    monkeypatch.setattr(shuffled_output.ShuffledOutput, "_append", recorded)
+    monkeypatch.setattr(syscalls, "write", recorded)
     merge(asked)
     assert max(sizes) <= merge(asked, dry_run=True).shuffle_sizes.disk_bytes
 
 
-def test_less_memory_starts_over_and_another_seed_is_refused(monkeypatch):
-    plain = Plain("uint16", [[[i] * 30] for i in range(60)])
-    plain.write("p")
-    with monkeypatch.context() as patch:
-        patch.setattr(scratch.RunWriter, "write", failing(scratch.RunWriter.write, 2))
-        with pytest.raises(StorageError):
-            merge(MergeOptions(inputs="p", output="out", shuffle=9, memory=4000))
-    report = merge(MergeOptions(inputs="p", output="out", shuffle=9, memory=1500))
-    assert report.bytes_resumed == 0
-    assert pair("out")[0] == shuffled([plain], 9)[0].bin_bytes()
+def test_another_seed_is_refused():
+    Plain("uint16", [[[i] * 30] for i in range(60)]).write("p")
+    merge(MergeOptions(inputs="p", output="out", shuffle=9, memory=1500))
     assert merge(MergeOptions(inputs="p", output="out", shuffle=9)).action == "found"
     with pytest.raises(OutputExistsError, match="--shuffle was 9 and is now 8"):
         merge(MergeOptions(inputs="p", output="out", shuffle=8))
@@ -362,7 +280,7 @@ def test_a_dry_run_tells_passes_memory_and_disk_space(monkeypatch):
     two = merge(MergeOptions(inputs="p", output="out", shuffle=9, memory=50_000), dry_run=True).shuffle_sizes
     assert (one.passes, one.scratch_bytes, two.passes, two.memory_bytes) == (1, 0, 2, 50_000)
     assert 120_000 < two.scratch_bytes < 125_000
-    assert one.disk_bytes < two.disk_bytes
+    assert 120_000 < one.disk_bytes == two.disk_bytes < 125_000
     monkeypatch.setattr(job, "free_bytes", lambda _: 100_000)
     with pytest.raises(StorageError, match=r"\d+ kB required, 100 kB free"):
         merge(MergeOptions(inputs="p", output="out", shuffle=9))
@@ -373,11 +291,9 @@ def test_a_dry_run_tells_passes_memory_and_disk_space(monkeypatch):
     ("more", "message"),
     [
         ({"memory": 10**8}, "--memory requires --shuffle"),
-        ({"workers": 2}, "--workers requires --shuffle"),
         ({"shuffle": -1}, "--shuffle must be at"),
         ({"shuffle": 2**63}, "--shuffle must be at"),
         ({"shuffle": 1, "memory": 0}, "--memory must be at least"),
-        ({"shuffle": 1, "workers": 0}, "--workers must be at least 1"),
     ],
 )
 def test_options_are_checked(more, message):
@@ -385,48 +301,49 @@ def test_options_are_checked(more, message):
         MergeOptions(inputs="p", output="out", **more)
 
 
-def test_an_input_that_is_truncated_meanwhile_is_an_error(monkeypatch):
+@pytest.mark.parametrize("memory", [3000, 1 << 20])
+def test_an_input_that_is_truncated_meanwhile_is_an_error(monkeypatch, memory):
     Plain("uint16", [[[i] * 30] for i in range(60)]).write("p")
-    located = shuffle.MergedDocuments.locate
+    load = shuffle.ShuffledDocuments._load
 
-    def locate(self):
-        found = located(self)
+    def truncated(*arguments):
         with open("p.bin", "r+b") as file:
             file.truncate(99)
-        return found
+        return load(*arguments)
 
-    monkeypatch.setattr(shuffle.MergedDocuments, "locate", locate)
+    monkeypatch.setattr(shuffle.ShuffledDocuments, "_load", truncated)
     with pytest.raises(IntegrityError, match=r"p\.bin was truncated"):
-        merge(MergeOptions(inputs="p", output="out", shuffle=1))
+        merge(MergeOptions(inputs="p", output="out", shuffle=1, memory=memory))
 
 
 def test_memory_is_bounded(monkeypatch):
-    for module, name in ((documents, "CHUNK_BYTES"), (files, "FORCED_BYTES")):
+    for module, name in ((shuffle, "CHUNK_BYTES"), (files, "FORCED_BYTES")):
         monkeypatch.setattr(module, name, 1 << 20)
-    monkeypatch.setattr(shuffled_output, "PIECE_BYTES", 4 << 20)
+    monkeypatch.setattr(shuffle, "PIECE_BYTES", 4 << 20)
     monkeypatch.setattr(syscalls, "fsync", lambda *_: None)
     lengths = [2000] * 20_000
     with open("p.bin", "wb") as file:
         file.truncate(sum(lengths))
     Path("p.idx").write_bytes(idx_bytes(CODES["uint8"], lengths, [1] * len(lengths)))
-    peaks, run = [], shuffle.ShuffledCopy.run
+    peaks = []
 
-    def traced(self):
-        tracemalloc.start()
-        try:
-            run(self)
-            peaks.append(tracemalloc.get_traced_memory()[1])
-        finally:
-            tracemalloc.stop()
+    def traced(original):
+        def wrapped(*arguments):
+            tracemalloc.start()
+            try:
+                original(*arguments)
+                peaks.append(tracemalloc.get_traced_memory()[1])
+            finally:
+                tracemalloc.stop()
 
-    monkeypatch.setattr(shuffle.ShuffledCopy, "run", traced)
-    assert (
-        merge(
-            MergeOptions(inputs="p", output="out", shuffle=1, memory=8 << 20, workers=2)
-        ).shuffle_sizes.passes
-        == 2
-    )
-    assert peaks[0] < 16 << 20
+        return wrapped
+
+    for owner, name in ((shuffle.ShuffledDocuments, "scatter"), (Concatenation, "append")):
+        monkeypatch.setattr(owner, name, traced(getattr(owner, name)))
+    report = merge(MergeOptions(inputs="p", output="out", shuffle=1, memory=8 << 20))
+    assert report.shuffle_sizes.passes == 2
+    assert len(peaks) == 3
+    assert max(peaks) < 10 << 20
 
 
 def test_the_order_never_changes():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import shlex
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -35,7 +36,6 @@ from tokshard.dataset.report import BuildReport, DatasetProduct
 from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerAgreement, agree
 from tokshard.errors import InputError, StorageError
-from tokshard.storage import paths
 from tokshard.storage.digest import UNSEALED, sealed
 from tokshard.storage.fs import free_bytes, refuse_remote
 from tokshard.storage.lock import lock_mode
@@ -124,10 +124,9 @@ def merge(options: MergeOptions, *, dry_run: bool = False, progress: Progress | 
         listener.start("reading indexes")
         job = _prepare(options)
         if dry_run:
-            return _planned(job, started)
+            return _report(job, _planned(job), "planned", started)
         manifests, action = job.outputs.build_anew(partial(_stage, job, listener))
-        output = DatasetProduct.of(options.output_prefix, manifests[0])
-        return _report(job, output, action, started)
+        return _report(job, DatasetProduct.of(options.output_prefix, manifests[0]), action, started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,33 +300,27 @@ def _warnings(inputs: Sequence[MergeInput], agreement: TokenizerAgreement) -> tu
     return tuple(found)
 
 
-def _planned(job: _Job, started: float) -> MergeReport:
-    prefix, counts = job.options.output_prefix, sum((data.counts for data in job.inputs), NO_COUNTS)
-    return replace(
-        _report(
-            job,
-            DatasetProduct(
-                prefix,
-                job.outputs.build.tokenizer,
-                job.record,
-                counts,
-                tokenizer_mismatches=job.agreement.to_record or None,
-            ),
-            "planned",
-            started,
-        ),
-        state=job.outputs.state(),
-        inputs=tuple(MergedDataset(dataset.prefix, dataset.counts) for dataset in job.inputs),
-        free_bytes=free_bytes(paths.sidecar_directory(prefix)) if job.sizes else None,
+def _planned(job: _Job) -> DatasetProduct:
+    return DatasetProduct(
+        job.options.output_prefix,
+        job.outputs.build.tokenizer,
+        job.record,
+        sum((dataset.counts for dataset in job.inputs), NO_COUNTS),
+        tokenizer_mismatches=job.agreement.to_record or None,
     )
 
 
 def _report(job: _Job, output: DatasetProduct, action: BuildAction, started: float) -> MergeReport:
+    is_planned = action == "planned"
+    inputs = tuple(MergedDataset(dataset.prefix, dataset.counts) for dataset in job.inputs)
     return MergeReport(
         action=action,
+        state=job.outputs.state() if is_planned else None,
         output=output,
         options=job.parameters,
+        inputs=inputs if is_planned else None,
         shuffle_sizes=job.sizes,
+        free_bytes=free_bytes(os.path.dirname(output.path_prefix)) if is_planned and job.sizes else None,
         seconds=time.monotonic() - started,
         warnings=job.warnings,
     )

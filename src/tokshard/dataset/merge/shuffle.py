@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from tokshard.core.algorithms import SORTED_ALGORITHM
 from tokshard.core.background import in_order
 from tokshard.core.codec import Count, Positive, Record
 from tokshard.core.formatting import counted, size
@@ -131,7 +130,7 @@ class ShuffledDocuments:
     ) -> None:
         self._directory = directory
         self._inputs = inputs
-        self._key = np.full(1, order_key(shuffle), np.uint64)
+        self._key = np.full(1, derive_key(f"{shuffle.ALGORITHM}:documents", shuffle.seed, 0), np.uint64)
         self._multimodal = multimodal
         self._itemsize = inputs[0].header.dtype.itemsize
         self._documents = [0, *accumulate(dataset.header.document_count for dataset in inputs)]
@@ -139,9 +138,11 @@ class ShuffledDocuments:
         self._bytes = [0, *accumulate(dataset.bin_bytes for dataset in inputs)]
         self._columns = lru_cache(maxsize=2)(lambda number: inputs[number].columns(multimodal=multimodal))
         needed = self._needed_before(self._documents[-1])
-        self._chunk_bytes = needed if memory_bytes is None else max(1, memory_bytes // _LOADS)
-        self._large_bytes = needed if memory_bytes is None else memory_bytes // _LARGE
-        self._buckets = 0 if memory_bytes is None else -(-needed // self._chunk_bytes)
+        self._chunk_bytes = self._large_bytes = needed
+        self._buckets = 0
+        if memory_bytes is not None:
+            self._chunk_bytes, self._large_bytes = max(1, memory_bytes // _LOADS), memory_bytes // _LARGE
+            self._buckets = min(self._documents[-1], -(-needed // self._chunk_bytes))
 
     def scatter(self, tell: Callable[[int], None]) -> None:
         """Write the documents to the buckets of two passes; ``tell`` is called with the bytes written.
@@ -195,7 +196,7 @@ class ShuffledDocuments:
         if piece.documents:
             yield PIECES_NAME, piece.line()
 
-    def _tokens(self, documents: _Documents, first: int, stop: int) -> Iterator[Buffer]:
+    def _tokens(self, documents: SortedDocuments, first: int, stop: int) -> Iterator[Buffer]:
         row = documents.rows[first]
         if row["begin"] >= 0:
             yield documents.gather(first, stop)
@@ -234,7 +235,7 @@ class ShuffledDocuments:
         pointers = self._columns(number).sequence_pointers[sequence : sequence + 1]
         return int(pointers[0]) if pointers.size else self._inputs[number].bin_bytes
 
-    def _load(self, first: int, stop: int) -> _Documents:
+    def _load(self, first: int, stop: int) -> SortedDocuments:
         """Read consecutive documents of the inputs and sort them."""
         columns, ranges, size_bytes = [], [], 0
         for number in range(bisect_right(self._documents, first) - 1, bisect_left(self._documents, stop)):
@@ -262,9 +263,9 @@ class ShuffledDocuments:
             file = InputFile(bin_path(self._inputs[number].prefix))
             file.read_into(tokens.data[done : done + size_of_range], position)
             done += size_of_range
-        return _Documents.sort(columns, tokens, self._key, self._itemsize)
+        return SortedDocuments.sort(columns, tokens, self._key, self._itemsize)
 
-    def _read(self, bucket: int) -> _Documents:
+    def _read(self, bucket: int) -> SortedDocuments:
         """Read the documents of a bucket and sort them; remove the bucket."""
         path = self._path(bucket)
         file = InputFile(path)
@@ -286,11 +287,11 @@ class ShuffledDocuments:
             done += token_bytes
             columns.append((rows, lengths, modes))
         syscalls.unlink(path)
-        return _Documents.sort(columns, tokens, self._key, self._itemsize)
+        return SortedDocuments.sort(columns, tokens, self._key, self._itemsize)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Documents:
+class SortedDocuments:
     """Documents in memory, in the order of their hashes.
 
     Attributes:
@@ -317,7 +318,7 @@ class _Documents:
         tokens: NDArray[np.uint8],
         key: NDArray[np.uint64],
         itemsize: int,
-    ) -> _Documents:
+    ) -> SortedDocuments:
         """Return documents whose rows, lengths and modes are in parts."""
         rows, lengths, modes = (np.concatenate(parts) for parts in zip(*columns, strict=True))
         order = np.argsort(hashes(key, rows["number"]))
@@ -347,9 +348,9 @@ class _Documents:
         if int(sizes.sum()) < _SHORT_BYTES * len(sizes):
             items = self.tokens[: len(self.tokens) // self.itemsize * self.itemsize].view(f"u{self.itemsize}")
             return _ragged(items, begins // self.itemsize, sizes // self.itemsize).tobytes()
-        view = self.tokens.data
         edges = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
-        return b"".join([view[begin:end] for begin, end in edges])
+        views = [self.tokens.data[begin:end] for begin, end in edges]
+        return views[0] if len(views) == 1 else b"".join(views)
 
     def write(self, file: AppendFile, first: int, stop: int) -> None:
         """Append consecutive documents to a bucket."""
@@ -388,11 +389,6 @@ class _OutputPiece:
         """Return its record."""
         tokens = self.size_bytes // self._itemsize
         return to_line(PieceRecord(self.documents, self.sequences, tokens, self._digest.hexdigest()))
-
-
-def order_key(shuffle: DocumentShuffle) -> int:
-    """Return the key of the hashes by which documents are sorted."""
-    return derive_key(f"{SORTED_ALGORITHM}:documents", shuffle.seed, 0)
 
 
 def _document_sizes(bounds: Integers, lengths: NDArray[np.int32]) -> Integers:
