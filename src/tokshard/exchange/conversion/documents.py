@@ -43,7 +43,7 @@ Chunks = Iterator[tuple[StreamName, Buffer]]
 
 
 @dataclass(frozen=True, slots=True)
-class _TokenBlock:
+class _DividedTokens:
     """Tokens of the output.
 
     Attributes:
@@ -168,22 +168,22 @@ class ConvertedDocuments:
             hint="pass the --tokenizer or --vocab-size of these tokens, or their --source-dtype",
         )
 
-    def _split(self, first: int, tokens: NDArray[Any], ends: DocumentEnds | None) -> Iterator[_TokenBlock]:
+    def _split(self, first: int, tokens: NDArray[Any], ends: DocumentEnds | None) -> Iterator[_DividedTokens]:
         """Divide tokens of a file by the rule of its format."""
         if self._parameters.bos is not None:
             yield self._split_at_bos(first, tokens)
         elif ends is None:  # documents end with the EOD token
             positions = np.flatnonzero(tokens == self._parameters.eod_id) + 1
-            yield _TokenBlock(tokens, positions, positions + first)
+            yield _DividedTokens(tokens, positions, positions + first)
         else:
             # Any number of empty documents can end at a token: a block has a bounded number of ends.
             for begins in ends.take(first + len(tokens)):
                 size = int(begins[-1]) - first
-                yield _TokenBlock(tokens[:size], begins - first, begins)
+                yield _DividedTokens(tokens[:size], begins - first, begins)
                 tokens, first = tokens[size:], first + size
-            yield _TokenBlock(tokens, _NONE, _NONE)
+            yield _DividedTokens(tokens, _NONE, _NONE)
 
-    def _split_at_bos(self, first: int, tokens: NDArray[Any]) -> _TokenBlock:
+    def _split_at_bos(self, first: int, tokens: NDArray[Any]) -> _DividedTokens:
         """Replace the BOS tokens by EOD tokens of the documents before them, or keep or drop them."""
         places = np.flatnonzero(tokens == self._parameters.bos_id)
         # The BOS token of the very first document ends none.
@@ -192,20 +192,20 @@ class ConvertedDocuments:
         ending = places[leads:]
         begins = ending + first
         if self._parameters.bos == "keep":
-            return _TokenBlock(tokens, ending, begins)
+            return _DividedTokens(tokens, ending, begins)
         if self._parameters.bos == "drop":
             removed = np.arange(leads, len(places))
-            return _TokenBlock(np.delete(tokens, places), ending - removed, begins)
+            return _DividedTokens(np.delete(tokens, places), ending - removed, begins)
         tokens[places] = self._parameters.eod_id
-        return _TokenBlock(tokens[leads:], ending + (1 - leads), begins)
+        return _DividedTokens(tokens[leads:], ending + (1 - leads), begins)
 
-    def _end_of(self, file: TokenFile) -> _TokenBlock:
+    def _end_of(self, file: TokenFile) -> _DividedTokens:
         """Return the end of the document that the end of the file ends."""
         is_moved = self._parameters.bos == "move"
         tokens = np.full(int(is_moved), self._parameters.eod_id if is_moved else 0, self._dtype)
-        return _TokenBlock(tokens, np.array([len(tokens)]), np.array([file.tokens]))
+        return _DividedTokens(tokens, np.array([len(tokens)]), np.array([file.tokens]))
 
-    def _append(self, number: int, file: TokenFile, block: _TokenBlock) -> Chunks:
+    def _append(self, number: int, file: TokenFile, block: _DividedTokens) -> Chunks:
         """Yield the streams of a block, divided between the units of an input."""
         units = block.begins * file.token_dtype.itemsize // UNIT_BYTES
         units = np.minimum(units, self._units_of[number] - 1)
