@@ -26,12 +26,12 @@ from tokshard.storage.reading import open_file
 from tokshard.storage.scratch import scratch_directory
 from tokshard.text.corpus.files import CorpusFile, check_unchanged, content_bytes
 from tokshard.text.corpus.planning import plan_units
-from tokshard.text.tokenize.assembly import AppendedUnit, EncodedOutputs, appended_units
+from tokshard.text.tokenize.assembly import EncodedOutputs
 from tokshard.text.tokenize.discovery import discover_inputs
 from tokshard.text.tokenize.encoder import BatchProgress
 from tokshard.text.tokenize.job import TokenizeJob, prepare_job
 from tokshard.text.tokenize.options import ArrayTask, TokenizeOptions
-from tokshard.text.tokenize.part import UnitKey, part_headers
+from tokshard.text.tokenize.part import AppendedUnit, UnitKey, appended_units, part_headers
 from tokshard.text.tokenize.report import ArrayTaskReport, TokenizeReport
 from tokshard.text.tokenize.run import chosen_executor, encode_and_stage, make_report
 from tokshard.text.tokenize.workers.executor import Events, Executor
@@ -310,7 +310,6 @@ class _NoExecutor:
             missing=tuple(missing),
             hint="run the array tasks again with the same options (finished units are kept), then --finish",
         )
-        yield
 
 
 def _place(path: str, units: list[int]) -> str:

@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokshard.core.codec import TOOL, Record, Xxh3
+from tokshard.core.codec import TOOL
 from tokshard.dataset.concatenate import (
     TEXT_STREAMS,
     FileRange,
@@ -29,64 +29,32 @@ from tokshard.dataset.manifest import (
 )
 from tokshard.dataset.outputs import Manifests
 from tokshard.dataset.records import RejectionRecord, UnitRecord, parse_line, read_records, to_line
-from tokshard.dataset.run import Run, read_journal
-from tokshard.errors import BadRecordError, InputError, IntegrityError
+from tokshard.dataset.run import Run
+from tokshard.errors import InputError, IntegrityError
 from tokshard.storage import syscalls
 from tokshard.storage.digest import UNSEALED, sealed
 from tokshard.storage.reading import open_file
 from tokshard.text.corpus.hints import hint_for
 from tokshard.text.corpus.rejection import RejectedRecord, top_reasons
+from tokshard.text.tokenize.job import TokenizeJob, bad_record
 from tokshard.text.tokenize.limits import Limits, cut_part
-from tokshard.text.tokenize.part import OutputLayout, PartHeader, PartReader, PartWriter, UnitKey
+from tokshard.text.tokenize.part import (
+    AppendedUnit,
+    OutputLayout,
+    PartHeader,
+    PartReader,
+    PartWriter,
+    UnitKey,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tokshard.storage.syscalls import Buffer
-    from tokshard.text.tokenize.job import TokenizeJob
 
 CHECKPOINT_BYTES = 256 << 20
 CHECKPOINT_UNITS = 256
 _BLOCK_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorPolicy:
-    """Policy for rejected records.
-
-    Attributes:
-        max_errors: With ``skip``: more rejected records than this are an error; None for no limit.
-    """
-
-    skip: bool
-    max_errors: int | None
-
-    @property
-    def limit(self) -> int | None:
-        """Largest tolerable number of rejected records; None for any."""
-        return self.max_errors if self.skip else 0
-
-    def refuse(self, path: str, line: int | None, record: RejectedRecord) -> InputError:
-        """Return the error for a rejected record that is one too many; see :class:`BadRecordError`."""
-        error = _bad_record(path, line, record)
-        if not self.skip:
-            return error
-        return InputError(
-            f"--max-errors {self.max_errors} exceeded; the next rejected record is {error.message}",
-            hint="raise --max-errors, or fix the input; finished work is kept",
-        )
-
-
-def _bad_record(path: str, line: int | None, record: RejectedRecord) -> BadRecordError:
-    return BadRecordError(
-        path,
-        line=line,
-        offset=record.offset,
-        reason=record.reason,
-        detail=record.detail,
-        excerpt=record.excerpt,
-        hint=hint_for(path, line, record),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +73,6 @@ class EncodedOutputs:
     resumed: int = 0
     encoded_bytes: int = 0
     encoded_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class AppendedUnit(Record):
-    """A unit in the journal of a run.
-
-    Attributes:
-        tokens_xxh3_128: XXH3-128 of its tokens in each output.
-        is_cut: True if a limit ends the dataset inside it.
-    """
-
-    header: PartHeader
-    tokens_xxh3_128: tuple[Xxh3, ...]
-    is_cut: Literal[True] | None = None
 
 
 class Assembly:
@@ -296,7 +250,7 @@ class Assembly:
         counts = self._run.streams[0].counts
         raise InputError(
             f"every record was rejected ({top_reasons(counts.rejected)}); the first is "
-            f"{_bad_record(first.input, first.line, record).message}",
+            f"{bad_record(first.input, first.line, record).message}",
             hint=hint_for(first.input, first.line, record, skips=True),
             reason=first.reason,
         )
@@ -438,8 +392,3 @@ def _range_chunks(path: str, begin: int, size: int) -> Iterator[bytes]:
         while size and (chunk := file.read(min(size, _BLOCK_BYTES))):
             size -= len(chunk)
             yield chunk
-
-
-def appended_units(work: str) -> Iterator[AppendedUnit]:
-    """Yield the units of the journal in a work directory, as far as a checkpoint covers them."""
-    return itertools.chain.from_iterable(read_journal(work, AppendedUnit))

@@ -56,7 +56,7 @@ def first_problems(job: TokenizeJob) -> Iterator[str]:
         BadRecordError: The first record of an input is bad, and bad records are not skipped.
         InputError: An input cannot be read, or a table does not have the columns.
     """
-    from tokshard.text.tokenize.assembly import ErrorPolicy
+    from tokshard.text.tokenize.job import ErrorPolicy
 
     files = [(number, file) for number, file in enumerate(job.files) if file.size_bytes is not None]
     # A thread that reads a table must not be left to the end of the process.

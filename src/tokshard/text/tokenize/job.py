@@ -15,20 +15,61 @@ from tokshard.dataset.layout import choose_dtype
 from tokshard.dataset.outputs import Outputs
 from tokshard.dataset.parameters import Build, HubDatasetRecord, TokenizeParameters
 from tokshard.dataset.run import Run, RunJob
-from tokshard.errors import UsageError
+from tokshard.errors import BadRecordError, InputError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.text.corpus.files import CorpusFile
+from tokshard.text.corpus.hints import hint_for
+from tokshard.text.corpus.rejection import RejectedRecord
 from tokshard.text.corpus.selection import RecordSelection
-from tokshard.text.tokenize.assembly import AppendedUnit, ErrorPolicy, appended_units
 from tokshard.text.tokenize.choice import EncoderDecision, EncodingChoice, choose_encoding
 from tokshard.text.tokenize.encoder import EncodingSpec
 from tokshard.text.tokenize.options import TokenizeOptions
-from tokshard.text.tokenize.part import PartNames, part_headers
+from tokshard.text.tokenize.part import AppendedUnit, PartNames, appended_units, part_headers
 from tokshard.text.tokenizer.definition import Tokenizer
 
 # The manifest adds counts and a digest to each input's entry, and must stay readable (64 MiB).
 _RESULT_BYTES_OF_INPUT = 512
 _MAX_INPUTS_BYTES = 48 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPolicy:
+    """Policy for rejected records.
+
+    Attributes:
+        max_errors: With ``skip``: more rejected records than this are an error; None for no limit.
+    """
+
+    skip: bool
+    max_errors: int | None
+
+    @property
+    def limit(self) -> int | None:
+        """Largest tolerable number of rejected records; None for any."""
+        return self.max_errors if self.skip else 0
+
+    def refuse(self, path: str, line: int | None, record: RejectedRecord) -> InputError:
+        """Return the error for a rejected record that is one too many; see :class:`BadRecordError`."""
+        error = bad_record(path, line, record)
+        if not self.skip:
+            return error
+        return InputError(
+            f"--max-errors {self.max_errors} exceeded; the next rejected record is {error.message}",
+            hint="raise --max-errors, or fix the input; finished work is kept",
+        )
+
+
+def bad_record(path: str, line: int | None, record: RejectedRecord) -> BadRecordError:
+    """Return the error for a rejected record."""
+    return BadRecordError(
+        path,
+        line=line,
+        offset=record.offset,
+        reason=record.reason,
+        detail=record.detail,
+        excerpt=record.excerpt,
+        hint=hint_for(path, line, record),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ run uses what an earlier one has left, so a part that a power cut has damaged is
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -34,6 +35,7 @@ from typing import Literal, Self
 from tokshard.core.codec import Count, Document, Record, Xxh3
 from tokshard.dataset.counts import Counts
 from tokshard.dataset.parameters import TokenizeParameters
+from tokshard.dataset.run import read_journal
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import content_digest
 from tokshard.storage.files import AtomicFile
@@ -220,6 +222,20 @@ class PartHeader(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class AppendedUnit(Record):
+    """A unit in the journal of a run.
+
+    Attributes:
+        tokens_xxh3_128: XXH3-128 of its tokens in each output.
+        is_cut: True if a limit ends the dataset inside it.
+    """
+
+    header: PartHeader
+    tokens_xxh3_128: tuple[Xxh3, ...]
+    is_cut: Literal[True] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PartFooter(Document):
     """The JSON footer of a part."""
 
@@ -381,3 +397,8 @@ def part_headers(directory: str, *, verify: bool = False) -> Iterator[PartHeader
                 part.verify()
             if part.header.name == name:
                 yield part.header
+
+
+def appended_units(work: str) -> Iterator[AppendedUnit]:
+    """Yield the units of the journal in a work directory, as far as a checkpoint covers them."""
+    return itertools.chain.from_iterable(read_journal(work, AppendedUnit))

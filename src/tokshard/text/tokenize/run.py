@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from tokshard.dataset.manifest import Manifest
     from tokshard.dataset.outputs import OutputState
     from tokshard.dataset.run import Run
-    from tokshard.text.tokenize.assembly import AppendedUnit, Assembly, EncodedOutputs
+    from tokshard.text.tokenize.assembly import Assembly, EncodedOutputs
     from tokshard.text.tokenize.choice import EncodingChoice
     from tokshard.text.tokenize.job import TokenizeJob
-    from tokshard.text.tokenize.part import UnitKey
+    from tokshard.text.tokenize.part import AppendedUnit, UnitKey
     from tokshard.text.tokenize.report import TokenizeReport
     from tokshard.text.tokenize.workers.executor import Events, Executor
     from tokshard.text.tokenize.workers.feed import Feed
