@@ -97,7 +97,7 @@ def test_a_lock_of_others_is_respected():
         (["--finish", "--tasks", "0"], "--tasks must be at least 1, got 0"),
         (
             ["--array-task", "0/2", "-o", "s3://bucket/data/x"],
-            "the tasks require a shared directory in which s3://",
+            "must be on a file system that all tasks share, got s3://",
         ),
         (["--array-task", "0/2", "--no-resume"], "--no-resume would remove the finished units"),
         (["--finish", "--no-resume"], "--no-resume would remove the finished units"),
