@@ -235,6 +235,14 @@ def test_an_upload_survives_a_store_that_fails_now_and_then(bucket: Bucket, corp
     assert uploaded(bucket) == expected(corpus)
 
 
+@pytest.mark.parametrize("fault", [SLOW_DOWN, Fault(drop="before"), Fault(status=500, code="InternalError")])
+def test_a_part_that_fails_is_sent_again_without_the_others(bucket: Bucket, corpus: Path, fault: Fault):
+    bucket.proxy.judge = first(2, fault, lambda request: request.query.get("partNumber") == ["3"])
+    tokenize(corpus, f"{bucket.url}/out/web")
+    assert sorted(steps(bucket)) == sorted([*WRITES, *2 * ["PUT .bin partNumber"]])
+    assert uploaded(bucket) == expected(corpus)
+
+
 def test_an_upload_that_the_store_has_forgotten_is_restarted(bucket: Bucket, corpus: Path):
     forgotten = Fault(status=404, code="NoSuchUpload")
     bucket.proxy.judge = first(1, forgotten, lambda request: request.query.get("partNumber") == ["4"])
