@@ -1,9 +1,6 @@
-"""The memory that is available, and what is kept until the process exits."""
+"""The memory that is available."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import pytest
 
@@ -69,25 +66,3 @@ def pretended_system(tmp_path, monkeypatch):
 def test_the_smallest_limit_counts(system, files, expected):
     system(files)
     assert memory.available_bytes() == expected
-
-
-PROGRAM = """
-import atexit, gc, sys
-from tokshard.core import memory
-
-class Large:
-    def __del__(self):
-        print("freed")
-
-if sys.argv[1] == "keep":
-    atexit.register(gc.freeze)
-    memory.keep_until_exit()
-memory.keep(Large())
-print("end")
-"""
-
-
-@pytest.mark.parametrize(("mode", "expected"), [("keep", "end\n"), ("free", "freed\nend\n")])
-def test_what_is_kept_is_never_freed(mode, expected):
-    command = [sys.executable, "-c", PROGRAM, mode]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == expected

@@ -18,7 +18,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tokshard.cli import failures, help_page, megatron_options, terminal
-from tokshard.core import memory
 from tokshard.errors import UsageError
 from tokshard.version import __version__
 
@@ -189,7 +188,6 @@ def root(
 def main() -> None:
     """Run the command line."""
     atexit.register(gc.freeze)  # else what ends with the process anyway is searched for garbage, for 0.1 s
-    memory.keep_until_exit()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # nothing here uses numpy's BLAS and its threads
     terminal.open_closed_streams()
     app()

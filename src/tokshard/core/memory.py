@@ -21,23 +21,6 @@ def release_free_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-_kept: list[object] = []
-
-
-def keep_until_exit() -> None:
-    """Let :func:`keep` keep objects until this process exits.
-
-    The caller registers ``gc.freeze`` to run at exit: then they are never freed one by one.
-    """
-    _kept.append(_kept)  # a cycle outlives its module
-
-
-def keep(value: object) -> None:
-    """Keep what would take long to free, if the memory of this process is freed as a whole soon."""
-    if _kept:
-        _kept.append(value)
-
-
 def available_bytes() -> int | None:
     """Return the memory that programs and the page cache can use; None if the system does not tell.
 

@@ -7,8 +7,6 @@ from collections.abc import Generator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from tokshard.core import memory
-
 if TYPE_CHECKING:
     from tokshard.text.tokenize.encoder import BatchProgress, EncodingSpec, Outcome
     from tokshard.text.tokenize.workers.feed import Feed
@@ -47,7 +45,6 @@ class InlineExecutor:
                 if (task := feed.take()) is not None:
                     if encoder is None:
                         encoder = UnitEncoder(spec, parts_directory)
-                        memory.keep(encoder)
                         stack.enter_context(encoder.loading())
                     yield from encoder.encode(task)
                 elif feed.exhausted:
