@@ -17,7 +17,7 @@ import pytest
 
 from support import forked_commands
 from support.hub_server import Fault, digest_of, hub_server, parquet_of
-from support.tokenize_runs import dry_run, manifest, pair, run_array_task, run_tokenize
+from support.tokenize_runs import dry_run, manifest, pair, run_array_task, run_finish, run_tokenize
 from tokshard import ArrayTask, MergeOptions, TokenizeOptions, inspect, merge
 from tokshard.checks.inspect.facts import describe_dataset
 from tokshard.dataset.manifest import read_manifest
@@ -374,7 +374,7 @@ def interrupted(hub, output="web", **options):
     with pytest.raises(InputError):
         run_tokenize(TRAIN, output, unit_size=2000, workers=1, **options)
     hub.on_request, hub.faults = (lambda _: None), []
-    assert Path(f"{output}.tokshard/work/plan.json").exists()
+    assert Path(f"{output}.tokshard/work/run.json").exists()
 
 
 def test_other_requests_do_not_take_the_commit_of_an_unfinished_run(hub):
@@ -395,8 +395,12 @@ def test_a_commit_that_does_not_exist_any_more_is_replaced(hub):
     first = repository.refs["main"]
     repository.commit(SHARDS | {"x": "1"})
     del repository.commits[first]
+    second = repository.refs["main"]
+    interrupted(hub)
+    # The work that is left is that of the second commit now.
+    repository.commit(SHARDS | {"x": "2"})
     run_tokenize(TRAIN, "web", unit_size=2000)
-    assert manifest("web")["hub_datasets"][0]["commit"] == repository.refs["main"]
+    assert manifest("web")["hub_datasets"][0]["commit"] == second
     assert not Path("web.tokshard/work").exists()
 
 
@@ -433,7 +437,8 @@ def test_the_tasks_of_a_job_array_read_one_commit(hub):
     tasks = [partial(run_array_task, TRAIN, "web", task=ArrayTask(number, 2)) for number in range(2)]
     tasks[0](unit_size=2000)
     repository.commit(SHARDS | {"data/train-00000-of-00002.parquet": table(500, 10)})
-    assert tasks[1](unit_size=2000).state == "published"
+    tasks[1](unit_size=2000)
+    run_finish(TRAIN, "web", unit_size=2000)
     assert manifest("web")["hub_datasets"][0]["commit"] == first
 
 
@@ -497,7 +502,8 @@ def test_a_run_of_a_conversion_is_resumed_at_its_commit(hub):
     options = {"config": "en", "split": "train"}
     run_array_task(URL, "web", task=ArrayTask(0, 2), **options)
     repository.commit({**CONVERTED, "en/train/0000.parquet": table(500, 10)}, branch="refs/convert/parquet")
-    assert run_array_task(URL, "web", task=ArrayTask(1, 2), **options).state == "published"
+    run_array_task(URL, "web", task=ArrayTask(1, 2), **options)
+    run_finish(URL, "web", **options)
     assert manifest("web")["hub_datasets"][0]["commit"] == first
 
 

@@ -26,7 +26,7 @@ from support.tokenize_runs import (
     write_jsonl,
 )
 from tokshard import ArrayTask, InspectOptions, inspect
-from tokshard.errors import BadRecordError, InputError, UsageError, WorkerError
+from tokshard.errors import BadRecordError, InputError, OutputExistsError, UsageError, WorkerError
 from tokshard.text.corpus.selection import EXCLUDED
 from tokshard.text.tokenize.workers.executor import InlineExecutor
 from tokshard.text.tokenize.workers.pool import ProcessPool
@@ -190,18 +190,35 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(corpus, events, monkeypatc
 
 
 @pytest.mark.parametrize(("before", "after"), [(50, 25), (50, 12), (50, 70), (None, 31), (40, None)])
-def test_units_of_a_run_with_another_limit_are_reused(corpus, before, after, monkeypatch):
+def test_units_of_a_run_with_another_limit_are_replaced_only_by_force(corpus, before, after, monkeypatch):
     monkeypatch.setattr("tokshard.text.tokenize.assembly.CHECKPOINT_UNITS", 2)
     paths, records = corpus
     options = {"tokenizer": TOKENIZER, "on_error": "skip", "unit_size": 300}
-    # The units are finished and assembled up to the limit, but nothing is published.
+    # The units are finished and appended up to the limit, but nothing is published.
     with monkeypatch.context() as patch, pytest.raises(WorkerError):
         patch.setattr("tokshard.text.tokenize.assembly.Assembly.stage", _fail)
         run_tokenize(paths, "out", limit=before, **options)
-    report = run_tokenize(paths, "out", executor=InlineExecutor(), limit=after, **options)
+    was, now = ("not set" if limit is None else str(limit) for limit in (before, after))
+    with pytest.raises(OutputExistsError) as refused:
+        run_tokenize(paths, "out", executor=InlineExecutor(), limit=after, **options)
+    assert refused.value.message.endswith(f"of other options: --limit was {was} and is now {now}")
+    assert "--force" in refused.value.hint
+    report = run_tokenize(paths, "out", executor=InlineExecutor(), limit=after, force=True, **options)
     expected, _ = twin(records, limit=after)
     assert documents("out") == expected[0]
-    assert report.units_reused >= min(3, report.outputs[0].dataset.units - 1)
+    assert report.units_reused == 0
+
+
+def test_a_run_that_has_reached_its_limit_resumes_behind_the_cut_unit(corpus, monkeypatch):
+    paths, records = corpus
+    options = {"tokenizer": TOKENIZER, "on_error": "skip", "unit_size": 300, "limit": 50}
+    with monkeypatch.context() as patch, pytest.raises(WorkerError):
+        patch.setattr("tokshard.text.tokenize.assembly.Assembly.stage", _fail)
+        patch.setattr("tokshard.text.tokenize.assembly.CHECKPOINT_UNITS", 1)
+        run_tokenize(paths, "out", **options)
+    report = run_tokenize(paths, "out", executor=InlineExecutor(), **options)
+    assert documents("out") == twin(records, limit=50)[0][0]
+    assert report.units_reused == report.outputs[0].dataset.units
 
 
 def _fail(*_):
@@ -291,16 +308,20 @@ def test_records_outside_the_sample_are_not_parsed(tmp_path):
     assert "has no tokens" in report.warnings[0]
 
 
-@pytest.mark.parametrize("options", [{"sample": 0.5, "sample_seed": 1}, {"limit": 2}])
-def test_long_lines_outside_of_a_subset_are_counted_apart(tmp_path, options):
+def test_long_lines_outside_of_a_subset_are_counted_apart(tmp_path):
     lines = [b'{"text": "a"}', b'{"text": "b"}', b'{"text": "' + b"x" * 300 + b'"}'] * 4
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(line + b"\n" for line in lines)))
     out = str(tmp_path / "out")
-    report = run_tokenize(str(path), out, max_document_bytes=100, on_error="skip", **options)
+    options = {"max_document_bytes": 100, "on_error": "skip"}
+    report = run_tokenize(str(path), out, sample=0.5, sample_seed=1, **options)
     assert report.counts.excluded["too-long"] + report.counts.rejected.get("too-long", 0) == 4
     assert report.counts.excluded["too-long"] > 0
     assert findings(out) == set()
+    # Beyond a limit, they count as any other record.
+    report = run_tokenize(str(path), f"{out}-limit", limit=2, **options)
+    assert (report.counts.excluded, report.counts.rejected) == ({"beyond-limit": 10}, {})
+    assert findings(f"{out}-limit") == set()
 
 
 def test_every_code_of_excluded_records_is_documented():
@@ -311,16 +332,21 @@ def test_every_code_of_excluded_records_is_documented():
 # Job arrays, and what is shown
 
 
-def test_tasks_of_an_array_take_samples_and_the_finish_takes_limits(corpus):
+def test_tasks_of_an_array_take_samples_and_no_limits(corpus):
     paths, records = corpus
     options = {"tokenizer": TOKENIZER, "on_error": "skip", "unit_size": 300, "sample": 0.7, "sample_seed": 3}
     options |= {"holdout": 0.3, "holdout_seed": 3}
     for task in (ArrayTask(1, 2), ArrayTask(0, 2)):
-        run_array_task(paths, "out", task=task, finish=False, **options)
+        run_array_task(paths, "out", task=task, **options)
         with pytest.raises(UsageError, match="--limit cannot be applied by the tasks"):
             run_array_task(paths, "out", task=task, limit=3, **options)
-    run_finish(paths, "out", limit=60, **options)
-    assert [documents("out" + suffix) for suffix in SPLITS] == list(twin(records, **SUBSET)[0])
+    for limits in ({"limit": 60}, {"max_tokens": 60}):
+        with pytest.raises(UsageError, match="cannot be applied by the tasks"):
+            run_finish(paths, "out", **limits, **options)
+    run_finish(paths, "out", **options)
+    assert [documents("out" + suffix) for suffix in SPLITS] == list(
+        twin(records, **SUBSET | {"limit": None})[0]
+    )
 
 
 def test_what_was_selected_is_recorded_and_shown(tmp_path):

@@ -86,7 +86,8 @@ def test_dropped_characters_of_units_beyond_a_limit_do_not_count(tmp_path):
         ((*two, "--limit", "1"), (10, 1)),
         ((*two, "--limit", "2"), (10, 1)),
         ((*two, "--limit", "3"), (20, 3)),
-        ((*two, "--max-tokens", "12"), (20, 3)),
+        ((*two, "--max-tokens", "12"), (10, 1)),
+        ((*two, "--max-tokens", "13"), (20, 3)),
         ((*two, "--limit", "202"), (1010, 200)),
     ]:
         tokenize(tmp_path, "--no-append-eod", *limits, "--force")
@@ -94,13 +95,13 @@ def test_dropped_characters_of_units_beyond_a_limit_do_not_count(tmp_path):
 
 
 def test_each_output_names_what_its_text_lost(tmp_path):
-    """Of two fields, one a list of texts, and of documents within a limit."""
+    """Of two fields, one a list of texts."""
     write(tmp_path, definition(bpe("helo wrd")), [])
     rows = [{"a": "ö" * number, "b": ["hö", "ello"] * number} for number in range(1, 5)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = tokenize(tmp_path, "--no-append-eod", "--field", "a", "--field", "b", "--limit", "3")
-    assert "dropped characters: 6 of 6 checked (100.00%) in out_a_document\n" in done.stdout
-    assert "dropped characters: 6 of 36 checked (16.67%) in out_b_document\n" in done.stdout
+    done = tokenize(tmp_path, "--no-append-eod", "--field", "a", "--field", "b")
+    assert "dropped characters: 10 of 10 checked (100.00%) in out_a_document\n" in done.stdout
+    assert "dropped characters: 10 of 60 checked (16.67%) in out_b_document\n" in done.stdout
 
 
 def test_unknown_tokens(tmp_path):
