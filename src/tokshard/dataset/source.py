@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 Tokens = NDArray[Any]
 
-# Linux reads no more than the read-ahead of the device for one call, however long the range is. This is the
-# smallest that is common.
-_READAHEAD_BYTES = 1 << 17
-
 
 class DataFile(Protocol):
     """A file open for reading at positions, with its size at that time; safe to share between threads."""
@@ -133,11 +129,6 @@ class InputFile:
         """Advise the kernel that a range will be read soon."""
         if self._content is None and hasattr(os, "posix_fadvise"):  # not everywhere
             os.posix_fadvise(self.descriptor, offset, count, os.POSIX_FADV_WILLNEED)
-
-    def prefetch_all(self) -> None:
-        """Have the kernel read the whole file into the page cache, at the speed of the disk."""
-        for offset in range(0, self.size_bytes, _READAHEAD_BYTES):
-            self.prefetch(offset, _READAHEAD_BYTES)
 
 
 def _close(descriptor: int) -> None:

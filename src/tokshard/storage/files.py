@@ -278,11 +278,6 @@ class AppendFile:
         """Fsync the file. Another thread may write concurrently."""
         syscalls.fsync(self._descriptor, self.path)
 
-    def uncache(self, offset: int, count: int) -> None:
-        """Remove bytes that are on the disk from the page cache, so that it keeps those of other files."""
-        if hasattr(os, "posix_fadvise"):  # not everywhere
-            os.posix_fadvise(self._descriptor, offset, count, os.POSIX_FADV_DONTNEED)
-
     def close(self) -> None:
         """Close the file; safe to call twice."""
         if self._descriptor >= 0:
@@ -304,12 +299,3 @@ def remove_tree(path: str) -> None:
     for name in sorted(os.listdir(path)):
         remove_tree(os.path.join(path, name))
     syscalls.remove_directory(path)
-
-
-def tree_bytes(path: str) -> int:
-    """Return the size of all files below a directory."""
-    return sum(
-        os.lstat(os.path.join(directory, name)).st_size
-        for directory, _, names in os.walk(path)
-        for name in names
-    )
