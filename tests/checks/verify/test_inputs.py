@@ -16,7 +16,7 @@ from tokshard.checks.commands.verify import verify
 from tokshard.checks.verify.inputs import read_units
 from tokshard.checks.verify.options import VerifyOptions
 from tokshard.checks.verify.report import ProductFindings
-from tokshard.dataset.manifest import read_manifest
+from tokshard.dataset.manifest import Manifest, read_manifest
 
 RECORDS = [json.dumps({"text": f"record {number} " * (number % 4)}) for number in range(24)]
 PACKERS = {"gz": gzip.compress, "plain": bytes}
@@ -121,5 +121,7 @@ def test_of_a_file_full_of_damaged_units_ten_are_reported(tmp_path):
     (tmp_path / "x.tokshard").mkdir()
     (tmp_path / "x.tokshard/units.jsonl").write_bytes(b"\n" * 100_000)
     findings = ProductFindings("dataset", str(tmp_path / "x"))
-    assert read_units(str(tmp_path / "x"), findings) is None
+    golden = Path(__file__).parents[2] / "golden/formats/dataset-2.json"
+    manifest = Manifest.from_bytes(golden.read_bytes(), "dataset-2.json")
+    assert read_units(str(tmp_path / "x"), manifest, findings) is None
     assert [finding.code for finding in findings.findings] == ["units-damaged"] * 10

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
 import numpy as np
 
 from tokshard.checks.verify.context import VerifyContext
 from tokshard.checks.verify.index import IndexFacts
-from tokshard.checks.verify.inputs import examine_inputs
+from tokshard.checks.verify.inputs import Units, examine_inputs
 from tokshard.checks.verify.pieces import examine_order
 from tokshard.checks.verify.report import (
     ProductFindings,
@@ -29,7 +28,7 @@ from tokshard.dataset.manifest import (
 )
 from tokshard.dataset.parameters import AdoptionParameters, TokenizeParameters
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.dataset.records import RejectionRecord, UnitRecord, read_records
+from tokshard.dataset.records import RejectionRecord, read_records
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
 from tokshard.errors import IntegrityError, TokshardError, raise_exhaustion
@@ -190,7 +189,7 @@ def examine_meaning(
     prefix: str,
     facts: IndexFacts,
     manifest: Manifest | None,
-    units: list[UnitRecord] | None,
+    units: Units | None,
     findings: ProductFindings,
     context: VerifyContext,
 ) -> None:
@@ -324,17 +323,13 @@ def _decode_sample(dataset: IndexedDataset, tokenizer: Tokenizer, findings: Prod
 
 
 def _examine_provenance(
-    prefix: str,
-    manifest: Manifest,
-    units: list[UnitRecord],
-    findings: ProductFindings,
-    context: VerifyContext,
+    prefix: str, manifest: Manifest, units: Units, findings: ProductFindings, context: VerifyContext
 ) -> None:
     path = file_of(prefix, PROVENANCE_NAME)
     if manifest.files.provenance is None or not fs.isfile(path):
         return
     file = InputFile(path)
-    edges = list(accumulate((unit.counts.documents for unit in units), initial=0))
+    edges = [0, *np.cumsum(units.documents).tolist()]
     if file.size_bytes != 8 * edges[-1]:
         return
 

@@ -13,7 +13,7 @@ from tokshard.checks.verify.adoption import adopt, remove_leftovers
 from tokshard.checks.verify.content import examine_meaning
 from tokshard.checks.verify.context import VerifyContext, unreadable_found
 from tokshard.checks.verify.index import IndexFacts, examine_index
-from tokshard.checks.verify.inputs import differences, examine_units, read_units
+from tokshard.checks.verify.inputs import Units, differences, examine_units, read_units
 from tokshard.checks.verify.pieces import PieceTable, examine_pieces
 from tokshard.checks.verify.report import ProductFindings, VerifiedProduct
 from tokshard.checks.verify.tokenizers import find_allowed
@@ -33,7 +33,6 @@ from tokshard.dataset.manifest import (
     manifest_path,
 )
 from tokshard.dataset.pieces import shuffle_text
-from tokshard.dataset.records import UnitRecord
 from tokshard.dataset.source import InputFile, open_data
 from tokshard.errors import InputError, IntegrityError, OlderVersionError
 from tokshard.storage import fs
@@ -151,7 +150,7 @@ class DatasetFacts:
     prefix: str
     index: IndexFacts
     manifest: Manifest | None
-    units: list[UnitRecord] | None
+    units: Units | None
     pieces: PieceTable | None
 
 
@@ -200,7 +199,7 @@ def examine_structure(prefix: str, findings: ProductFindings, context: VerifyCon
         facts = examine_index(idx_path(prefix), bin_bytes, findings, context.runner, multimodal=multimodal)
     if manifest is not None and fs.lexists(file_of(prefix, UNITS_NAME)):
         with unreadable_found(findings, prefix):
-            units = read_units(prefix, findings)
+            units = read_units(prefix, manifest, findings)
             if units is not None:
                 examine_units(prefix, units, manifest, findings)
                 pieces = examine_pieces(prefix, manifest, findings)
@@ -303,7 +302,7 @@ def _piece_text(facts: DatasetFacts, table: PieceTable, piece: int, places: list
     inputs = facts.manifest.inputs if facts.manifest else ()
     # Only a unit has one input.
     is_unit = facts.manifest is not None and facts.manifest.files.pieces is None
-    number = facts.units[piece].input if is_unit and facts.units else len(inputs)
+    number = int(facts.units.numbers[piece, 0]) if is_unit and facts.units else len(inputs)
     source = f" from {inputs[number].path}" if number < len(inputs) else ""
     return (
         f"{bin_path(facts.prefix)}: bytes {places[piece]} to {places[piece + 1]} do not match their digest "

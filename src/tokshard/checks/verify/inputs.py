@@ -3,58 +3,91 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tokshard.checks.verify.report import ProductFindings
 from tokshard.core.codec import encode
 from tokshard.dataset.concatenate import input_records
 from tokshard.dataset.counts import Counts
-from tokshard.dataset.manifest import UNITS_NAME, Manifest, file_of
+from tokshard.dataset.manifest import UNITS_NAME, InputRecord, Manifest, file_of
 from tokshard.dataset.records import UnitRecord, parse_line
-from tokshard.dataset.source import InputFile
 from tokshard.errors import IntegrityError
 from tokshard.storage import fs
 from tokshard.storage.paths import is_remote
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # Of a file in which all lines may be damaged.
 _REPORTED_LINES = 10
 
 
-def read_units(path_prefix: str, findings: ProductFindings) -> list[UnitRecord] | None:
-    """Read the units of a dataset, in order; None, with findings, if a line is invalid.
+@dataclass(frozen=True, slots=True)
+class Units:
+    """The units of a dataset.
+
+    Attributes:
+        numbers: The input and the number of each unit, in order: int64 of shape (units, 2).
+        documents: The documents of each unit: int64 of shape (units,).
+        by_input: The inputs of the manifest, with the sums of their units.
+    """
+
+    numbers: NDArray[np.int64]
+    documents: NDArray[np.int64]
+    by_input: tuple[InputRecord, ...]
+
+
+def read_units(path_prefix: str, manifest: Manifest, findings: ProductFindings) -> Units | None:
+    """Read the units of a dataset; None, with findings, if a line is invalid.
 
     Raises:
-        StorageError: The file cannot be read.
+        StorageError, OSError: The file cannot be read.
     """
     path = file_of(path_prefix, UNITS_NAME)
-    file = InputFile(path)
-    content = bytearray(file.size_bytes)
-    file.read_into(memoryview(content), 0)
-    lines = bytes(content).splitlines(keepends=True)
-    units: list[UnitRecord] = []
+    rows = array("q")
     damaged = 0
-    for number, line in enumerate(lines, 1):
-        try:
-            units.append(parse_line(UnitRecord, line, path, number))
-        except IntegrityError as error:
-            findings.find("units-damaged", error.message, path=path)
-            damaged += 1
-            if damaged == _REPORTED_LINES:
-                break
-    return units if len(units) == len(lines) else None
+
+    def units() -> Iterator[UnitRecord]:
+        nonlocal damaged
+        for unit in _each_unit(path):
+            if isinstance(unit, IntegrityError):
+                findings.find("units-damaged", unit.message, path=path)
+                damaged += 1
+                if damaged == _REPORTED_LINES:
+                    return
+                continue
+            rows.extend((unit.input, unit.unit, unit.counts.documents))
+            if unit.input < len(manifest.inputs):
+                yield unit
+
+    by_input = input_records(manifest.inputs, units())
+    if damaged:
+        return None
+    table = np.array(rows, np.int64).reshape(-1, 3)
+    return Units(table[:, :2], table[:, 2], by_input)
 
 
-def examine_units(
-    path_prefix: str, units: list[UnitRecord], manifest: Manifest, findings: ProductFindings
-) -> None:
+def _each_unit(path: str) -> Iterator[UnitRecord | IntegrityError]:
+    """Yield the unit of each line, or the error of an invalid line."""
+    with fs.open_file(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield parse_line(UnitRecord, line, path, number)
+            except IntegrityError as error:
+                yield error
+
+
+def examine_units(path_prefix: str, units: Units, manifest: Manifest, findings: ProductFindings) -> None:
     """Compare the units with the manifest: number, order, and for each input counts and digests."""
-    path, inputs = file_of(path_prefix, UNITS_NAME), manifest.inputs
+    path = file_of(path_prefix, UNITS_NAME)
     for text in _order_problems(units, manifest):
         findings.find("units-count", f"{path}: {text}", path=path)
-    summed = input_records(inputs, (unit for unit in units if unit.input < len(inputs)))
-    for number, (found, source) in enumerate(zip(summed, inputs, strict=True)):
+    for number, (found, source) in enumerate(zip(units.by_input, manifest.inputs, strict=True)):
         for name, value, recorded in differences(found.counts, source.counts):
             text = f"{path}: its {name} of input {number} must be {recorded} by the manifest, got {value}"
             findings.find("units-count", text, path=path)
@@ -63,15 +96,15 @@ def examine_units(
             findings.find("units-digest", text, path=path)
 
 
-def _order_problems(units: list[UnitRecord], manifest: Manifest) -> Iterator[str]:
-    if len(units) != manifest.dataset.units:
-        yield f"the number of units must be {manifest.dataset.units} by the manifest, got {len(units)}"
-    numbers = [(unit.input, unit.unit) for unit in units]
-    if any(later <= earlier for earlier, later in pairwise(numbers)):
+def _order_problems(units: Units, manifest: Manifest) -> Iterator[str]:
+    inputs, numbers = units.numbers.T
+    if len(inputs) != manifest.dataset.units:
+        yield f"the number of units must be {manifest.dataset.units} by the manifest, got {len(inputs)}"
+    same = np.diff(inputs) == 0
+    if (np.diff(inputs) < 0).any() or (np.diff(numbers)[same] <= 0).any():
         yield "units are not in order"
-    largest = max(numbers, default=(0, 0))[0]
-    if numbers and largest >= len(manifest.inputs):
-        yield f"input numbers must be below {len(manifest.inputs)}, got {largest}"
+    if len(inputs) and int(inputs.max()) >= len(manifest.inputs):
+        yield f"input numbers must be below {len(manifest.inputs)}, got {inputs.max()}"
 
 
 def differences(counts: Counts, others: Counts) -> Iterator[tuple[str, Any, Any]]:

@@ -28,7 +28,7 @@ from tokshard.text.tokenize.part import AppendedUnit, PartNames, appended_units,
 from tokshard.text.tokenizer.definition import Tokenizer
 
 # The manifest adds counts and a digest to each input's entry, and must stay readable (64 MiB).
-_RESULT_BYTES_OF_INPUT = 512
+_RESULT_BYTES_OF_INPUT = 640
 _MAX_INPUTS_BYTES = 48 << 20
 
 
