@@ -8,6 +8,7 @@ whole; its first run finds the files as the machine has left them.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,17 +53,17 @@ def write_pair(prefix: Path, lengths: np.ndarray) -> int:
 def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
     """Write what tells where the documents come from."""
     from tokshard.core.codec import TOOL
+    from tokshard.dataset.concatenate import input_records
+    from tokshard.dataset.counts import NO_COUNTS
     from tokshard.dataset.manifest import (
         DatasetFiles,
         DatasetRecord,
-        EncoderRecord,
-        InputRecord,
         Manifest,
-        RecordCounts,
+        SourceFile,
         TokenFileRecord,
     )
     from tokshard.dataset.parameters import AdoptionParameters
-    from tokshard.dataset.records import UnitRecord, to_line
+    from tokshard.dataset.records import UnitRecord, read_records, to_line
     from tokshard.storage.digest import UNSEALED, FileRecord, sealed
 
     directory = Path(f"{prefix}.tokshard")
@@ -72,73 +73,50 @@ def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
             begins = np.arange(first, min(first + _CHUNK, count), dtype="<i8") * RECORD_BYTES
             file.write(begins.data)
     digest = "0" * 32
-    with open(directory / "units.jsonl", "wb") as file:
+    units = directory / "units.jsonl"
+    with open(units, "wb") as file:
         for number, first in enumerate(range(0, count, UNIT_DOCUMENTS)):
             size = min(UNIT_DOCUMENTS, count - first)
-            unit = UnitRecord(
-                input=0,
-                unit=number,
-                content_bytes=size * RECORD_BYTES,
-                content_xxh3_128=digest,
-                lines=size,
+            counts = replace(
+                NO_COUNTS,
+                records=size,
                 documents=size,
-                rejected=0,
+                lines=size,
+                content_bytes=size * RECORD_BYTES,
                 sequences=size,
-                tokens=0,
-                tokens_xxh3_128=digest,
-                encoder="unknown",
+                tokens=tokens if first == 0 else 0,
+                longest_sequence=LONGEST_DOCUMENT - 1,
+                encoders={"unknown": size},
+            )
+            unit = UnitRecord(
+                input=0, unit=number, content_xxh3_128=digest, tokens_xxh3_128=digest, counts=counts
             )
             file.write(to_line(unit))
-    content_bytes = count * RECORD_BYTES
+    source = SourceFile(
+        path="corpus.jsonl",
+        size_bytes=count * RECORD_BYTES,
+        mtime_ns=None,
+        format="jsonl",
+        compression="none",
+    )
+    inputs = input_records([source], read_records(UnitRecord, str(units)))
     manifest = sealed(
         Manifest(
             tool=TOOL,
             fingerprint="0" * 64,
             dataset=DatasetRecord(
-                dtype="uint16",
-                multimodal=False,
-                field="text",
-                units=-(-count // UNIT_DOCUMENTS),
-                documents=count,
-                sequences=count,
-                tokens=tokens,
-                empty_documents=0,
-                longest_sequence=LONGEST_DOCUMENT - 1,
-                eod_in_text=0,
+                "uint16", multimodal=False, field="text", units=-(-count // UNIT_DOCUMENTS)
             ),
+            counts=inputs[0].counts,
             files=DatasetFiles(
                 bin=TokenFileRecord(os.path.getsize(f"{prefix}.bin"), digest),
                 idx=FileRecord(os.path.getsize(f"{prefix}.idx"), digest),
-                units=FileRecord(os.path.getsize(directory / "units.jsonl"), digest),
+                units=FileRecord(os.path.getsize(units), digest),
                 provenance=FileRecord(os.path.getsize(directory / "provenance.bin"), digest),
             ),
             tokenizer=None,
             options=AdoptionParameters(multimodal=False, eod_id=None),
-            encoder=EncoderRecord({"unknown": count}, compared=0),
-            inputs=(
-                InputRecord(
-                    path="corpus.jsonl",
-                    size_bytes=content_bytes,
-                    mtime_ns=None,
-                    format="jsonl",
-                    compression="none",
-                    version=None,
-                    content_bytes=content_bytes,
-                    pieces_xxh3_128=digest,
-                    records=count,
-                    documents=count,
-                    rejected=0,
-                    blank_lines=0,
-                ),
-            ),
-            counts=RecordCounts(
-                records=count,
-                documents=count,
-                lines=count,
-                blank_lines=0,
-                content_bytes=content_bytes,
-                rejected={},
-            ),
+            inputs=inputs,
             seal=UNSEALED,
         )
     )
