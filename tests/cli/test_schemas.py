@@ -41,8 +41,8 @@ OF_RUNS = {
     "tokshard.convert/2": {"files", "state"},
     "tokshard.merge/2": {"free_bytes", "inputs", "shuffle_sizes", "state"},
     "tokshard.tokenize/2": {
-        *("bytes_of_other_options", "counts", "encoded_bytes", "encoded_tokens", "encoder", "encoder_reason"),
-        *("inputs", "local_dir", "messages", "state", "units_of_other_options", "units_reused", "workers"),
+        *("counts", "encoded_bytes", "encoded_tokens", "encoder_reason", "inputs", "local_dir", "messages"),
+        *("state", "units_reused", "workers"),
     },
 }
 """What only the report of a run, or only that of a dry run has, by schema."""
@@ -64,7 +64,6 @@ JOB = (
 # In this order, in one directory: the command, its exit code, the schema of what it prints.
 RUNS = [
     (f"tokenize {SAMPLE}/stories.jsonl - -o x --tokenizer {TOKENIZER} --dry-run", 0, "tokenize"),
-    ("tokenize -o nothing --discard-work", 0, "discarded-work"),
     (
         f"tokenize {SAMPLE}/stories.jsonl {BAD} -o web --tokenizer {TOKENIZER} --on-error skip",
         0,
@@ -73,7 +72,7 @@ RUNS = [
     (f"tokenize {SAMPLE}/manuals.jsonl.gz -o code --tokenizer {TOKENIZER}", 0, "tokenize"),
     (f"tokenize {SAMPLE}/manuals.jsonl.gz -o code --tokenizer {TOKENIZER}", 0, "tokenize"),
     (f"tokenize {SAMPLE}/stories.jsonl -o bytes --array-task 1/2 --unit-size 300kB", 0, "tokenize-array"),
-    (f"tokenize {SAMPLE}/stories.jsonl -o bytes --finish --tasks 2 --unit-size 300kB", 1, "error"),
+    (f"tokenize {SAMPLE}/stories.jsonl -o bytes --finish --unit-size 300kB", 1, "error"),
     (f"tokenize {SAMPLE}/stories.jsonl -o bytes --array-task 0/2 --unit-size 300kB", 0, "tokenize-array"),
     (f"tokenize {SAMPLE}/stories.jsonl -o bytes --finish --unit-size 300kB", 0, "tokenize"),
     (f"tokenize {BAD} -o no", 3, "error"),
