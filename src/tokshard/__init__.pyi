@@ -38,9 +38,9 @@ from tokshard.samples.index.sizes import Sizes as Sizes
 from tokshard.samples.index.sizes import TrainingOptions as TrainingOptions
 from tokshard.text.tokenize.array import finish_tokenize as finish_tokenize
 from tokshard.text.tokenize.array import tokenize_array_task as tokenize_array_task
-from tokshard.text.tokenize.cluster.options import RayOptions as RayOptions
 from tokshard.text.tokenize.options import ArrayTask as ArrayTask
 from tokshard.text.tokenize.options import TokenizeOptions as TokenizeOptions
 from tokshard.text.tokenize.report import TokenizeReport as TokenizeReport
 from tokshard.text.tokenize.run import tokenize as tokenize
+from tokshard.text.tokenize.workers.ray_cluster import RayOptions as RayOptions
 from tokshard.version import __version__ as __version__

@@ -80,7 +80,12 @@ def _cluster(
 ) -> RayOptions | None:
     """Return the options of the Ray cluster, or None to run on this machine."""
     if distribution.executor == "ray":
-        return ray.make(tasks=workers)
+        if workers is not None:
+            raise UsageError(
+                "--workers cannot be used with --executor ray",
+                hint="omit --workers: the cluster runs as many tasks as it has CPUs for",
+            )
+        return ray.make()
     for field in ray.values:
         name = ray.declared[field].name
         raise UsageError(f"{name} requires --executor ray", hint=f"add --executor ray, or leave out {name}")

@@ -1,7 +1,7 @@
 """Units as values, and the edges of reading one."""
 
-import json
 import os
+import pickle
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from tokshard.errors import InputError
 from tokshard.text.corpus.files import CorpusFile
 from tokshard.text.corpus.planning import plan_units
 from tokshard.text.corpus.records import read_documents
-from tokshard.text.corpus.units import LineUnit, RowUnit, unit_from_json
+from tokshard.text.corpus.units import LineUnit, RowUnit
 
 SIZES = st.integers(0, 2**62)
 LINE_UNITS = st.builds(
@@ -31,16 +31,16 @@ LINE_UNITS = st.builds(
 
 
 @given(unit=LINE_UNITS)
-def test_line_units_travel_as_json(unit):
-    copy = unit_from_json(json.loads(json.dumps(unit.to_json())))
+def test_line_units_survive_the_way_to_a_worker(unit):
+    copy = pickle.loads(pickle.dumps(unit))
     assert copy == unit
     assert hash(copy) == hash(unit)
 
 
 @given(numbers=st.tuples(*[SIZES] * 5), last=st.booleans(), path=st.text())
-def test_row_units_travel_as_json(numbers, last, path):
+def test_row_units_survive_the_way_to_a_worker(numbers, last, path):
     unit = RowUnit(1, 2, last, path, "parquet", *numbers)
-    assert unit_from_json(json.loads(json.dumps(unit.to_json()))) == unit
+    assert pickle.loads(pickle.dumps(unit)) == unit
 
 
 @given(whole=st.integers(0, 200), rest=st.integers(0, 10**13), unit_bytes=st.integers(1, 10**13))

@@ -5,14 +5,12 @@ contains the records that start in [n*U, (n+1)*U), where U is ``unit_bytes``. Po
 decompressed stream, so the same text has the same units plain, compressed and through a pipe. A unit can be
 empty: a line longer than U starts in one unit and covers others. An empty input has one empty unit.
 
-Units are plain values that can be sent to other processes and machines as JSON.
+Units are plain values that can be sent to other processes and machines.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 from tokshard.text.corpus.content import Format
 
@@ -45,10 +43,6 @@ class LineUnit:
     temporary: bool = False
     input_bytes: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the unit as a JSON object; :func:`unit_from_json` is its inverse."""
-        return {"kind": "lines", **_fields(self)}
-
 
 @dataclass(frozen=True, slots=True)
 class RowUnit:
@@ -71,29 +65,5 @@ class RowUnit:
     row_count: int
     input_bytes: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the unit as a JSON object; :func:`unit_from_json` is its inverse."""
-        return {"kind": "rows", **_fields(self)}
-
 
 Unit = LineUnit | RowUnit
-
-
-def _fields(unit: Unit) -> dict[str, Any]:
-    # Not dataclasses.asdict, which copies `elided` pair by pair.
-    return {field.name: getattr(unit, field.name) for field in dataclasses.fields(unit)}
-
-
-def unit_from_json(value: dict[str, Any]) -> Unit:
-    """Return the unit described by a JSON object of ``to_json``.
-
-    Example:
-        >>> unit = LineUnit(file=0, index=0, last=True, path="a.jsonl", begin=0, end=9)
-        >>> unit_from_json(unit.to_json()) == unit
-        True
-    """
-    fields = dict(value)
-    if fields.pop("kind") == "rows":
-        return RowUnit(**fields)
-    fields["elided"] = tuple((start, dropped) for start, dropped in fields["elided"])
-    return LineUnit(**fields)

@@ -9,13 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import repeat
 from operator import add
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from tokshard.core.codec import decode, encode
 from tokshard.dataset.counts import NO_COUNTS, Counts, UnrepresentedText
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage import syscalls
@@ -23,7 +22,7 @@ from tokshard.text.corpus.batch import DocumentBatch
 from tokshard.text.corpus.records import read_documents
 from tokshard.text.corpus.rejection import RejectedRecord, TextCheck, UnusableRecordError
 from tokshard.text.corpus.selection import ALL_RECORDS, RecordSelection
-from tokshard.text.corpus.units import LineUnit, Unit, unit_from_json
+from tokshard.text.corpus.units import LineUnit, Unit
 from tokshard.text.tokenize.packing import PackedDocuments, pack_documents
 from tokshard.text.tokenize.part import (
     OTHER_SPLIT,
@@ -48,7 +47,7 @@ _SEARCHED_CHARACTERS = 1 << 18  # of each text, for dropped characters
 
 @dataclass(frozen=True, slots=True)
 class EncodingSpec:
-    """Everything besides the unit itself that determines a part's bytes. It crosses processes as JSON.
+    """Everything besides the unit itself that determines a part's bytes.
 
     Attributes:
         tokenizer: Local path of a file with its definition, or None for the built-in one.
@@ -86,18 +85,6 @@ class EncodingSpec:
         splits = 1 if self.selection.holdout is None else 2
         return OutputLayout(len(self.fields), splits)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the specification as a message between processes."""
-        return {**asdict(self), "tokenizer_identity": encode(self.tokenizer_identity)}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        """Return what :meth:`to_json` described."""
-        identity = decode(TokenizerIdentity, value["tokenizer_identity"], "tokenizer_identity")
-        selection = RecordSelection(**value["selection"])
-        parts = {"fields": tuple(value["fields"]), "tokenizer_identity": identity, "selection": selection}
-        return cls(**{**value, **parts})
-
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -118,15 +105,6 @@ class Task:
         """The unit."""
         return UnitKey(self.unit.file, self.unit.index)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the task as a message between processes."""
-        return {**asdict(self), "unit": self.unit.to_json()}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        """Return what :meth:`to_json` described."""
-        return cls(**{**value, "unit": unit_from_json(value["unit"])})
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -139,16 +117,6 @@ class Outcome:
 
     key: UnitKey
     refused: RejectedRecord | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the outcome as a message between processes."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        """Return what :meth:`to_json` described."""
-        refused = RejectedRecord(**value["refused"]) if value["refused"] else None
-        return cls(UnitKey(**value["key"]), refused)
 
 
 class BatchProgress(NamedTuple):

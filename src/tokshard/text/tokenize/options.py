@@ -17,7 +17,7 @@ from tokshard.storage.lock import Lock
 from tokshard.storage.paths import check_output_prefix
 from tokshard.storage.remote import hub
 from tokshard.text.corpus.fields import FieldNames, FieldPath
-from tokshard.text.tokenize.cluster.options import CLUSTER
+from tokshard.text.tokenize.workers.ray_cluster import CLUSTER
 from tokshard.text.tokenizer.tiktoken_files import TOKENIZER, TikTokenizerSettings
 
 _ERRORS = "Bad records"

@@ -52,8 +52,6 @@ _PART_NAME = re.compile(r"([0-9a-f]{16})-([0-9]{9,})\.part")
 EncoderName = Literal["reference", "fast"]
 OTHER_SPLIT = "other-split"
 """The code of records whose documents are in the outputs of another split."""
-# Of the documents of a unit that both encoders encode; otherwise those before a position of the input.
-_NONE, _ALL = 0, -1
 # A row of text is commonly some kilobytes long.
 _COMPARED_ROWS = 256
 
@@ -70,12 +68,45 @@ class UnitKey:
         return UnitKey(self.file + 1, 0) if last else UnitKey(self.file, self.index + 1)
 
 
-class PartNames:
-    """The names of the parts of a run: the identity of the input, and the number of the unit in it.
+@dataclass(frozen=True, slots=True)
+class InputPartNames:
+    """The file names of the parts of one input: the identity of the input, and the number of the unit.
 
     The identity is a hash of the input's path, size, time and version, and of what else a part depends on:
     for ``--sample`` and for a pipe the number of the input, and for the first units of the corpus how far
     both encoders encode all documents.
+
+    Attributes:
+        unit_size: The size of a unit in bytes.
+        end: The size of a plain input of JSON lines, None for other inputs.
+        compare_below: The position up to which both encoders encode all documents; 0 for none.
+        is_table: Whether positions are numbers of rows.
+        identities: The identities of units without such documents, with such documents alone, and of
+            others: the position moves with the size of the inputs before this one.
+    """
+
+    unit_size: int
+    end: int | None
+    compare_below: int
+    is_table: bool
+    identities: tuple[str, str, str]
+
+    def of(self, index: int) -> str:
+        """Return the file name of a unit's part."""
+        without, alone, others = self.identities
+        begin, end = index * self.unit_size, (index + 1) * self.unit_size
+        end = end if self.end is None else min(end, self.end)
+        if not self.compare_below or (not self.is_table and begin >= self.compare_below):
+            identity = without
+        elif not self.is_table and end <= self.compare_below:
+            identity = alone
+        else:
+            identity = others
+        return f"{identity}-{index:09d}.part"
+
+
+class PartNames:
+    """The file names of the parts of a run.
 
     Args:
         files: The inputs.
@@ -84,22 +115,23 @@ class PartNames:
     Attributes:
         unit_size: The size of a unit in bytes.
         compare_below: By input, the position up to which both encoders encode all documents; 0 for others.
+        of_inputs: The names of each input.
     """
 
     def __init__(self, files: Sequence[CorpusFile], parameters: TokenizeParameters) -> None:
-        self._files = files
-        self._parameters = parameters
         self.unit_size = parameters.unit_size
         self.compare_below = first_bytes(files)
+        self.of_inputs = tuple(
+            self._of_input(number, file, is_numbered=parameters.sample is not None)
+            for number, file in enumerate(files)
+        )
         self._numbers = {
-            self._identity(number, below): number
-            for number in range(len(files))
-            for below in {_NONE, _ALL, self.compare_below.get(number, _NONE)}
+            identity: number for number, names in enumerate(self.of_inputs) for identity in names.identities
         }
 
     def of(self, key: UnitKey) -> str:
         """Return the file name of a unit's part."""
-        return f"{self._identity(key.file, self._compared(key))}-{key.index:09d}.part"
+        return self.of_inputs[key.file].of(key.index)
 
     def key(self, name: str) -> UnitKey | None:
         """Return the unit of a part's file name; None if it is of no unit of these inputs."""
@@ -109,25 +141,25 @@ class PartNames:
         key = UnitKey(self._numbers[found[1]], int(found[2]))
         return key if self.of(key) == name else None
 
-    def _compared(self, key: UnitKey) -> int:
-        # A position only if it lies inside the unit: it moves with the size of the inputs before this one.
-        file = self._files[key.file]
-        below = self.compare_below.get(key.file, _NONE)
-        if below == _NONE or file.format != "jsonl":
-            return below
-        begin, end = key.index * self.unit_size, (key.index + 1) * self.unit_size
-        if file.size_bytes is not None and file.compression == "none":
-            end = min(end, file.size_bytes)
-        return _NONE if begin >= below else _ALL if end <= below else below
-
-    def _identity(self, number: int, below: int) -> str:
+    def _of_input(self, number: int, file: CorpusFile, *, is_numbered: bool) -> InputPartNames:
         import xxhash
 
-        file = self._files[number]
-        facts = [file.path, file.size_bytes, file.mtime_ns, file.version, below]
-        if file.size_bytes is None or self._parameters.sample is not None:
-            facts.append(number)
-        return xxhash.xxh3_64_hexdigest(json.dumps(facts).encode("ascii"))
+        below = self.compare_below.get(number, 0)
+
+        def identity(compared: int) -> str:
+            facts = [file.path, file.size_bytes, file.mtime_ns, file.version, compared]
+            if file.size_bytes is None or is_numbered:
+                facts.append(number)
+            return xxhash.xxh3_64_hexdigest(json.dumps(facts).encode("ascii"))
+
+        is_plain = file.format == "jsonl" and not file.is_stream
+        return InputPartNames(
+            unit_size=self.unit_size,
+            end=file.size_bytes if is_plain else None,
+            compare_below=below,
+            is_table=file.format != "jsonl",
+            identities=(identity(0), identity(-1), identity(below)),
+        )
 
 
 def first_bytes(files: Sequence[CorpusFile]) -> dict[int, int]:

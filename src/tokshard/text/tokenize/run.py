@@ -26,10 +26,10 @@ from tokshard.storage.paths import idx_path
 from tokshard.storage.publication import remove_staging
 from tokshard.text.corpus.files import check_unchanged, content_bytes
 from tokshard.text.corpus.rejection import top_reasons
-from tokshard.text.tokenize.cluster.options import RayOptions
 from tokshard.text.tokenize.discovery import DiscoveredInputs, discover_inputs, first_problems
 from tokshard.text.tokenize.options import TokenizeOptions
 from tokshard.text.tokenize.workers.pool import ProcessPool
+from tokshard.text.tokenize.workers.ray_cluster import RayOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from support.tokenize_runs import TOKENIZER, job_of, write_jsonl
 from support.unit_feeds import PATIENCE_SECONDS, Fed
 from tokshard import errors
-from tokshard.core.worker_errors import WorkerCrashError
 from tokshard.text.corpus.units import LineUnit
 from tokshard.text.tokenize.encoder import BatchProgress, Outcome, Task
-from tokshard.text.tokenize.workers.channel import Channel, UnreadableMessageError, sendable
+from tokshard.text.tokenize.workers.channel import Channel, UnreadableMessageError, WorkerCrashError, sendable
 from tokshard.text.tokenize.workers.executor import InlineExecutor
 from tokshard.text.tokenize.workers.pool import Processes, ProcessPool
 

@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tokshard.core.worker_errors import WorkerCrashError
 from tokshard.errors import known_error
 
 _LENGTH = struct.Struct(">I")
@@ -24,6 +23,10 @@ _READ_BYTES = 1 << 16
 
 class UnreadableMessageError(Exception):
     """A message is damaged, or is none."""
+
+
+class WorkerCrashError(RuntimeError):
+    """A worker raised an unexpected exception (a bug); the message is the worker's traceback."""
 
 
 class Ended(NamedTuple):

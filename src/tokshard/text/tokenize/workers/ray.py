@@ -1,60 +1,42 @@
-"""Units encoded on the nodes of a Ray cluster.
+"""Units encoded by the tasks of a Ray cluster whose nodes all see the inputs and the output.
 
-A unit of a plain file or table is a task. A compressed file is read from its beginning by everybody who
-needs any of it, so it becomes some *slices*: tasks that decompress it and encode every n-th unit.
-
-The parts are committed in a directory of this run among the parts, under a name that nobody can know by
-chance. A node that sees that directory shares the file system with this process and writes there; any
-other sends the bytes of its parts, and the gateway writes them. Only this process moves parts to their
-names, so a task that outlives its run (its node was cut off, say) can do no harm to the next.
-
-:func:`encode_on_node` runs on the nodes; everything else where the run was started.
+A unit of a plain file or table is a task, and so is a compressed file, which can be read only from its
+beginning. Ray repeats a task that is lost with its node. :func:`encode_on_node` runs on the nodes.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
+import math
 import os
-import secrets
 import socket
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import asdict, replace
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from heapq import merge
+from itertools import count
+from typing import Any
 
-from tokshard.core.worker_errors import error_from_json, error_to_json
-from tokshard.errors import InputError, StorageError
-from tokshard.storage import syscalls
-from tokshard.storage.files import remove_tree, write_atomically
+from tokshard.errors import InputError, StorageError, WorkerError
+from tokshard.storage.files import write_atomically
 from tokshard.storage.fs import abspath
 from tokshard.storage.paths import is_remote
-from tokshard.storage.reading import open_file
 from tokshard.storage.scratch import scratch_directory
 from tokshard.text.corpus.files import CorpusFile
-from tokshard.text.corpus.planning import stream_units
-from tokshard.text.tokenize.cluster.connection import Calls, Connection, run_retryable
-from tokshard.text.tokenize.cluster.options import RayOptions
-from tokshard.text.tokenize.cluster.task import Answer, Message, on_node
-from tokshard.text.tokenize.encoder import (
-    BatchProgress,
-    EncodingSpec,
-    Outcome,
-    Task,
-    UnitEncoder,
-    progress_each,
-)
+from tokshard.text.tokenize.encoder import EncodingSpec, Task, UnitEncoder, progress_each
 from tokshard.text.tokenize.part import UnitKey
+from tokshard.text.tokenize.workers.channel import sendable
 from tokshard.text.tokenize.workers.executor import Events
 from tokshard.text.tokenize.workers.feed import Feed, StreamInput
+from tokshard.text.tokenize.workers.ray_cluster import RayOptions, first_sentence
+from tokshard.text.tokenizer.files import read_file
+from tokshard.version import __version__
 
-_FUNCTION = "tokshard.text.tokenize.workers.ray:encode_on_node"
-# Each slice decompresses the whole file, which is about ten times as fast as encoding it.
-_MOST_SLICES = 32
-_PROGRESS_SECONDS = 1.0
-_HINT_INPUTS = "every node reads the inputs: store them on a shared file system or in an object store"
-
-_Events = tuple[BatchProgress | Outcome, ...]
+_RETRIES = 3
+_TASKS_PER_SLOT = 2
+_LOOK_SECONDS = 5.0
+_HINT_NODES = "every node must see the inputs and the output: store them on a shared file system"
+_HINT_VERSION = "install the same version of tokshard on all nodes"
 
 
 class RayExecutor:
@@ -65,292 +47,120 @@ class RayExecutor:
 
     def run(self, spec: EncodingSpec, parts_directory: str, feed: Feed) -> Events:
         """See :class:`~tokshard.text.tokenize.workers.executor.Executor`."""
-        feed.leave_streams()
-        parts = _IncomingParts(parts_directory)
-        syscalls.make_directory(parts.incoming)
+        calls = _calls(feed, feed.leave_streams())
+        parts = os.path.abspath(parts_directory)
+        if spec.tokenizer is not None:  # it may be where only this machine finds it
+            tokenizer = os.path.join(os.path.dirname(parts), f"{spec.tokenizer_sha256}.json")
+            write_atomically(tokenizer, read_file(spec.tokenizer))
+            spec = replace(spec, tokenizer=tokenizer)
+        ray = self._options.connect()
         try:
-            with Connection(self._options, Calls(_FUNCTION, spec.tokenizer, parts.incoming)) as connection:
-                tasks = _tasks(feed, spec, parts, connection)
-                for events in run_retryable(connection, tasks, retries=self._options.ray_retries):
-                    yield from events
-        except BaseException:
-            parts.keep_all()
-            raise
+            job = ray.put((__version__, spec, parts))
+            cpus = self._options.ray_cpus_per_task
+            remote = ray.remote(num_cpus=cpus, max_retries=_RETRIES, scheduling_strategy="SPREAD")
+            encode = remote(encode_on_node)
+            running: dict[Any, str] = {}
+            looked, room = -math.inf, 0
+            while True:
+                if time.monotonic() - looked > _LOOK_SECONDS:  # after a minute, Ray would end this process
+                    self._options.reach(ray.get_runtime_context().gcs_address)
+                    looked, room = time.monotonic(), _TASKS_PER_SLOT * self._options.slots(ray)
+                while len(running) < room and (call := next(calls, None)) is not None:
+                    name, *arguments = call
+                    running[encode.options(name=name).remote(job, *arguments)] = name
+                if not running:
+                    return
+                for done in ray.wait(list(running), timeout=_LOOK_SECONDS)[0]:
+                    for event in _result(ray, done, running.pop(done)):
+                        if isinstance(event, Exception):
+                            raise event
+                        yield event
         finally:
-            with suppress(StorageError):  # what a task that was cut off still writes is swept later
-                remove_tree(parts.incoming)
+            ray.shutdown()
 
 
-class _IncomingParts:
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-        self.incoming = os.path.join(os.path.abspath(directory), f"incoming-{secrets.token_hex(16)}")
-        self.present: defaultdict[int, set[int]] = defaultdict(set)
-        for key in filter(None, map(UnitKey.of_part, os.listdir(directory))):
-            self.present[key.file].add(key.index)
-
-    def keep(self, name: str) -> None:
-        syscalls.replace(os.path.join(self.incoming, name), os.path.join(self._directory, name))
-
-    def keep_all(self) -> None:
-        # At the end of a run that was stopped.
-        for name in filter(UnitKey.of_part, os.listdir(self.incoming)):
-            self.keep(name)
-
-    def receive(self, answer: Message) -> Outcome:
-        if "error" in answer:
-            raise error_from_json(answer["error"])
-        outcome = Outcome.from_json(answer["outcome"])
-        if outcome.refused is None:
-            self.keep(outcome.key.part_name)
-        return outcome
-
-
-class _ProgressOfUnit:
-    # Counts nothing twice if the unit is lost and encoded again.
-    def __init__(self) -> None:
-        self._attempt = self._counted = (0, 0, 0, 0)
-
-    def restart(self) -> None:
-        self._attempt = (0, 0, 0, 0)
-
-    def add(self, numbers: list[int]) -> BatchProgress:
-        attempt = BatchProgress(*(map(sum, zip(self._attempt, numbers, strict=True))))
-        before, self._attempt = self._counted, attempt
-        self._counted = BatchProgress(*map(max, before, attempt))
-        return BatchProgress(*(now - then for now, then in zip(self._counted, before, strict=True)))
-
-
-class _UnitTask:
-    def __init__(self, spec: EncodingSpec, parts: _IncomingParts, task: Task, size_bytes: int) -> None:
-        self._spec = spec
-        self._parts = parts
-        self._task = task
-        self._size_bytes = size_bytes
-        self._is_answered = False
-        self._progress = _ProgressOfUnit()
-
-    @property
-    def label(self) -> str:
-        return f"unit {self._task.unit.index} of {self._task.name}"
-
-    def arguments(self) -> Message | None:
-        if self._is_answered:
-            return None
-        self._progress.restart()
-        unit = replace(self._task.unit, path=abspath(self._task.unit.path))
-        return {
-            "spec": self._spec.to_json(),
-            "parts": self._parts.incoming,
-            "task": replace(self._task, unit=unit).to_json(),
-            "size_bytes": self._size_bytes,
-        }
-
-    def receive(self, answer: Message) -> _Events:
-        if "progress" in answer:
-            return (self._progress.add(answer["progress"]),)
-        outcome = self._parts.receive(answer)
-        self._is_answered = True
-        return (outcome,)
-
-
-class _StreamSliceTask:
-    # Every n-th unit of a compressed file, from some unit on, except those that are done.
-    def __init__(
-        self, spec: EncodingSpec, parts: _IncomingParts, stream: StreamInput, first: int, step: int
-    ) -> None:
-        self._spec = spec
-        self._parts = parts
-        self._stream = stream
-        self._next = first
-        self._step = step
-        self._progress = _ProgressOfUnit()
-        present = parts.present[stream.number]
-        self._done = {index for index in present if index >= first and (index - first) % step == 0}
-        self._pass_over_done()
-
-    @property
-    def label(self) -> str:
-        return f"unit {self._next} of {self._stream.file.path}"
-
-    def arguments(self) -> Message:
-        file = replace(self._stream.file, path=abspath(self._stream.file.path))
-        self._progress.restart()
-        return {
-            "spec": self._spec.to_json(),
-            "parts": self._parts.incoming,
-            "stream": asdict(replace(self._stream, file=file)),
-            "first": self._next,
-            "step": self._step,
-            "done": sorted(self._done),
-        }
-
-    def receive(self, answer: Message) -> _Events:
-        if "progress" in answer:
-            return (self._progress.add(answer["progress"]),)
-        outcome = self._parts.receive(answer)
-        self._done.add(outcome.key.index)
-        self._progress = _ProgressOfUnit()
-        self._pass_over_done()
-        return (outcome,)
-
-    def _pass_over_done(self) -> None:
-        while self._next in self._done:
-            self._done.discard(self._next)
-            self._next += self._step
-
-
-def _tasks(
-    feed: Feed, spec: EncodingSpec, parts: _IncomingParts, cluster: Connection
-) -> Iterator[_UnitTask | _StreamSliceTask]:
-    total = sum(file.size_bytes or 0 for file in feed.files if file.is_stream)
-    while True:
-        if (task := feed.take()) is not None:
-            yield _UnitTask(spec, parts, task, feed.files[task.unit.file].size_bytes or 0)
-        elif (stream := feed.take_stream()) is not None:
-            begin = next(i for i in itertools.count() if not feed.is_done(UnitKey(stream.number, i)))
-            step = _slice_count(stream, cluster.slots, total)
-            for first in range(begin, begin + step):
-                yield _StreamSliceTask(spec, parts, stream, first, step)
+def _calls(
+    feed: Feed, streams: list[StreamInput]
+) -> Iterator[tuple[str, CorpusFile, Task | StreamInput, int]]:
+    # In the order of the inputs, with their paths as nodes find them.
+    tasks = iter(feed.take, None)
+    works: Iterator[Task | StreamInput] = merge(streams, tasks, key=_number)
+    for work in works:
+        given = feed.files[_number(work)]
+        file = replace(given, path=abspath(given.path))
+        if isinstance(work, Task):
+            first = work.unit.index
+            task = replace(work, unit=replace(work.unit, path=file.path))
+            yield f"unit {first} of {given.path}", file, task, first
         else:
-            return
+            first = next(index for index in count() if not feed.is_done(UnitKey(work.number, index)))
+            yield f"unit {first} of {given.path}", file, replace(work, file=file), first
 
 
-def _slice_count(stream: StreamInput, slots: int, total_bytes: int) -> int:
-    size = stream.file.size_bytes or 0
-    fair = -(-slots * size // total_bytes) if total_bytes else 1
-    units = -(-(stream.file.plain_bytes or 0) // stream.unit_bytes)
-    return max(1, min(fair, units, _MOST_SLICES))
+def _number(work: Task | StreamInput) -> int:
+    return work.unit.file if isinstance(work, Task) else work.number
 
 
-# On the nodes
+def _result(ray: Any, done: Any, name: str) -> list[Any]:
+    try:
+        found: list[Any] = ray.get(done)
+    except ray.exceptions.RayTaskError as error:  # it did not even begin
+        reason = str(error).strip().splitlines()[-1]
+        raise WorkerError(
+            f"a node of the Ray cluster cannot run tokshard: {reason}", hint=_HINT_VERSION
+        ) from error
+    except ray.exceptions.RayError as error:
+        raise WorkerError(
+            f"{name} was lost {1 + _RETRIES} times: {first_sentence(error)}",
+            hint="run the same command again to resume; finished work is kept",
+        ) from error
+    return found
 
 
-def encode_on_node(arguments: Message, tokenizer: bytes) -> Iterator[Answer]:
-    """Encode a unit or a slice of a compressed file; runs in a worker process of Ray.
+def encode_on_node(
+    job: tuple[str, EncodingSpec, str], file: CorpusFile, work: Task | StreamInput, first: int
+) -> list[Any]:
+    """Encode a unit, or those of a compressed file from ``first`` on; runs in a worker process of Ray.
 
-    A part is committed among those of the run if their directory is visible here, which takes a shared
-    file system; otherwise it is written to a directory of the task, and its bytes are returned.
-
-    Args:
-        arguments: ``spec``, ``parts`` (where to commit), and either ``task`` and ``size_bytes`` of its
-            input, or ``stream``, ``first``, ``step`` and ``done``: every step-th unit from the first on,
-            except those.
-        tokenizer: The content of the tokenizer's file; nothing for the built-in one.
-
-    Yields:
-        About every second and at the end of a unit its ``progress`` since the last one (see
-        :class:`~tokshard.text.tokenize.encoder.BatchProgress`); for each unit its ``outcome``, and the part
-        if this node cannot commit it; or at the end an ``error``.
+    Returns:
+        The progress and the outcome of each unit, and if there is an error, at the end the error.
     """
     host = socket.gethostname()
+    events: list[Any] = []
+    version, spec, parts = job
     try:
+        _check_node(host, version, parts, file)
         with scratch_directory() as scratch:
-            encoder = _encoder(arguments["spec"], tokenizer)
-            is_shared = os.path.isdir(arguments["parts"])
-            encoder.parts_directory = arguments["parts"] if is_shared else scratch
-            for event in progress_each(_PROGRESS_SECONDS, _encode(encoder, arguments, scratch, host)):
-                if isinstance(event, BatchProgress):
-                    yield {"progress": list(event)}, b""
-                    continue
-                answer = {"outcome": event.to_json()}
-                if is_shared or event.refused is not None:
-                    yield answer, b""
-                else:
-                    name = event.key.part_name
-                    yield {**answer, "file": name}, _take(os.path.join(scratch, name))
+            tasks = [work] if isinstance(work, Task) else work.tasks(scratch, lambda key: key.index < first)
+            for task in tasks:
+                events += progress_each(math.inf, _encoder(spec, parts).encode(task))
+                if events[-1].refused is not None:
+                    break
     except Exception as error:  # noqa: BLE001 - the job raises it
-        yield {"error": error_to_json(on_node(error, host))}, b""
+        events.append(sendable(error))
+        if isinstance(error, StorageError):
+            error.message += f" (on the node {host})"
+    return events
 
 
-_encoders: dict[str, UnitEncoder] = {}
+@lru_cache(maxsize=1)
+def _encoder(spec: EncodingSpec, parts: str) -> UnitEncoder:
+    return UnitEncoder(spec, parts)
 
 
-def _encoder(spec: Message, tokenizer: bytes) -> UnitEncoder:
-    # A worker process of Ray makes it once: it serves one run.
-    described = json.dumps(spec, sort_keys=True)
-    if described not in _encoders:
-        opened = EncodingSpec.from_json(spec)
-        with scratch_directory() as scratch:
-            if opened.tokenizer is not None:
-                path = os.path.join(scratch, os.path.basename(opened.tokenizer))
-                write_atomically(path, tokenizer)
-                opened = replace(opened, tokenizer=path)
-            _encoders[described] = UnitEncoder(opened, scratch)
-    return _encoders[described]
-
-
-def _encode(
-    encoder: UnitEncoder, arguments: Message, scratch: str, host: str
-) -> Iterator[BatchProgress | Outcome]:
-    if "task" in arguments:
-        task = Task.from_json(arguments["task"])
-        _check_input(task.unit.path, arguments["size_bytes"], host)
-        yield from encoder.encode(task)
-        return
-    described = arguments["stream"]
-    stream = StreamInput(**{**described, "file": CorpusFile(**described["file"])})
-    _check_input(stream.file.path, stream.file.size_bytes or 0, host)
-    first, step, done = arguments["first"], arguments["step"], frozenset(arguments["done"])
-    yield from encode_stream(
-        encoder,
-        stream,
-        directory=scratch,
-        wanted=lambda index: index >= first and (index - first) % step == 0 and index not in done,
-    )
-
-
-def encode_stream(
-    encoder: UnitEncoder, stream: StreamInput, *, directory: str, wanted: Callable[[int], bool]
-) -> Iterator[BatchProgress | Outcome]:
-    """Decompress a file in this process and encode the wanted units one after the other.
-
-    A cluster has no driver that could decompress for all: whoever has a slice of a compressed file
-    reads the whole of it. That is cheap beside encoding while the slice is not much below a tenth.
-
-    ``directory``: where the decompressed unit is stored meanwhile: one that no other process uses.
-    ``wanted``: tells which units to encode, by their numbers.
-
-    Yields:
-        The progress and the outcome of each wanted unit; nothing after one that was refused.
-
-    Raises:
-        InputError: The input cannot be read.
-        StorageError: A decompressed unit or a part cannot be written.
-    """
-    for unit in stream_units(
-        stream.number,
-        stream.file,
-        stream.unit_bytes,
-        stream.max_document_bytes,
-        directory,
-        skip=lambda index: not wanted(index),
-    ):
-        for event in encoder.encode(Task(unit, stream.file.path, stream.compare_below)):
-            yield event
-            if isinstance(event, Outcome) and event.refused is not None:
-                return
-
-
-def _take(path: str) -> bytes:
-    with open_file(path) as file:
-        content = file.read()
-    syscalls.unlink(path)
-    return content
-
-
-def _check_input(path: str, size_bytes: int, host: str) -> None:
-    if is_remote(path):
-        return
+def _check_node(host: str, version: str, parts: str, file: CorpusFile) -> None:
+    if version != __version__:
+        message = f"the node {host} must have tokshard {version}, got {__version__}"
+        raise WorkerError(message, hint=_HINT_VERSION)
     try:
-        found = os.stat(path).st_size
-    except FileNotFoundError:
-        raise InputError(f"input not found on the node {host}: {path}", hint=_HINT_INPUTS) from None
+        os.stat(parts)
+        size = file.size_bytes if is_remote(file.path) else os.stat(file.path).st_size
     except OSError as error:
-        raise InputError(f"cannot read {path} on the node {host}: {error.strerror}") from error
-    if found != size_bytes:
+        message = f"cannot read {error.filename} on the node {host}: {error.strerror}"
+        raise InputError(message, hint=_HINT_NODES) from error
+    if size != file.size_bytes:
         raise InputError(
-            f"the input {path} has {found} bytes on the node {host}, but {size_bytes} on the node that "
-            "started the run",
-            hint=_HINT_INPUTS,
+            f"the input {file.path} has {size} bytes on the node {host}, but {file.size_bytes} on the node "
+            "that started the run",
+            hint=_HINT_NODES,
         )

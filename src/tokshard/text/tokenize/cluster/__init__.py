@@ -1,1 +1,0 @@
-"""Remote calls of tokshard functions as tasks of an existing Ray cluster."""
