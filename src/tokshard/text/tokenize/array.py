@@ -204,9 +204,11 @@ class _TaskEncoding:
         self._finished: set[UnitKey] = set()
         self.bytes_done = self.encoded = self.documents = self.tokens = 0
         last_units: dict[int, int] = {}
-        for header in part_headers(run.parts):
+        appended = (unit.header for unit in appended_units(run.directory))
+        for header in chain(appended, part_headers(run.parts)):
             key = job.part_names.key(header.name)
-            if key is not None and key in self._units and header.encoder in job.accepted_encoders:
+            is_usable = key is not None and key in self._units and header.encoder in job.accepted_encoders
+            if key is not None and is_usable and key not in self._finished:
                 self._finished.add(key)
                 self.bytes_done += header.input_bytes
                 if header.last:
@@ -295,18 +297,20 @@ class _NoExecutor:
                 ended |= {key.file} if header.last else set()
         missing: list[dict[str, Any]] = []
         for number, file in enumerate(self._job.files):
-            indices: Iterable[int] = range(len(finished[number]))
+            known = max(finished[number], default=-1) + 1
+            # Up to the last unit, or to the one after those that are known.
+            indices: Iterable[int] = range(known if number in ended else known + 1)
             if not file.is_stream:
                 indices = (unit.index for unit in plan_units(number, file, self._job.options.unit_size))
-            elif number not in ended:  # the number of its units is unknown
-                indices = range(len(finished[number]) + 1)
             if units := [index for index in indices if index not in finished[number]]:
                 missing.append({"input": file.path, "units": units})
         count = sum(len(entry["units"]) for entry in missing)
-        places = [_place(entry["input"], entry["units"]) for entry in missing]
+        places = [_place(entry["input"], entry["units"]) for entry in missing[:_SHOWN]]
+        if len(missing) > _SHOWN:
+            places.append(f"and {counted(len(missing) - _SHOWN, 'more input')}")
         verb = "is" if count == 1 else "are"
         raise UnfinishedError(
-            f"{counted(count, 'unit')} {verb} not finished: {listed(places, _SHOWN)}",
+            f"{counted(count, 'unit')} {verb} not finished: {'; '.join(places)}",
             missing=tuple(missing),
             hint="run the array tasks again with the same options (finished units are kept), then --finish",
         )
