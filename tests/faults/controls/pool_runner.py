@@ -10,6 +10,7 @@ import os
 import sys
 import time
 
+from tokshard.dataset.parameters import TokenizeParameters
 from tokshard.text.corpus.files import discover
 from tokshard.text.corpus.planning import plan_units
 from tokshard.text.tokenize.encoder import EncodingSpec, Task, UnitEncoder
@@ -24,15 +25,12 @@ def make_encoder() -> UnitEncoder:
     spec = EncodingSpec(
         tokenizer=path,
         tokenizer_identity=load_tokenizer(path).identity,
-        special_tokens=False,
-        eod_id=0,
-        append_eod=True,
-        fields=("text",),
-        dtype="uint16",
+        parameters=TokenizeParameters(eod_id=0, dtype="uint16", max_document_bytes=64_000_000),
         encoder="reference",
         fallback=True,
-        max_document_bytes=64_000_000,
         max_rejected=0,
+        unknown_id=None,
+        drops_characters=False,
     )
     return UnitEncoder(spec, DIRECTORY)
 
@@ -49,7 +47,7 @@ def encode(task: Task) -> int:
 
 if __name__ == "__main__":
     (file,) = discover([CORPUS])
-    tasks = [Task(unit, CORPUS, 0) for unit in plan_units(0, file, UNIT_BYTES)]
+    tasks = [Task(unit, CORPUS, f"{unit.index:025d}.part", 0) for unit in plan_units(0, file, UNIT_BYTES)]
     os.makedirs(DIRECTORY, exist_ok=True)
     with multiprocessing.get_context("fork").Pool(2) as pool:
         pool.map(encode, tasks, chunksize=1)

@@ -15,13 +15,15 @@ from itertools import repeat
 from operator import add
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from tokshard.core.options import recorded
 from tokshard.dataset.counts import NO_COUNTS, Counts, UnrepresentedText
+from tokshard.dataset.parameters import TokenizeParameters
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage import syscalls
 from tokshard.text.corpus.batch import DocumentBatch
 from tokshard.text.corpus.records import read_documents
 from tokshard.text.corpus.rejection import RejectedRecord, TextCheck, UnusableRecordError
-from tokshard.text.corpus.selection import ALL_RECORDS, RecordSelection
+from tokshard.text.corpus.selection import RecordSelection
 from tokshard.text.corpus.units import LineUnit, Unit
 from tokshard.text.tokenize.packing import PackedDocuments, pack_documents
 from tokshard.text.tokenize.part import (
@@ -52,6 +54,7 @@ class EncodingSpec:
     Attributes:
         tokenizer: Local path of a file with its definition, or None for the built-in one.
         tokenizer_sha256: SHA-256 of that definition.
+        parameters: The options of the run.
         fallback: Whether the reference encoder may serve if the fast one refuses the tokenizer.
         max_rejected: A unit stops after more rejected records than this; None for no limit.
         unknown_id: The token to count as unknown; None for none.
@@ -61,29 +64,22 @@ class EncodingSpec:
     tokenizer: str | None
     tokenizer_sha256: str
     tokenizer_identity: TokenizerIdentity
-    special_tokens: bool
-    eod_id: int | None
-    append_eod: bool
-    fields: tuple[str, ...]
-    dtype: str
+    parameters: TokenizeParameters
     encoder: EncoderName
     fallback: bool
-    max_document_bytes: int
     max_rejected: int | None
-    selection: RecordSelection = ALL_RECORDS
-    unknown_id: int | None = None
-    drops_characters: bool = False
+    unknown_id: int | None
+    drops_characters: bool
 
     @property
     def template_ids(self) -> tuple[int, ...]:
         """The ids that the tokenizer adds to each text."""
-        return self.tokenizer_identity.template_ids if self.special_tokens else ()
+        return self.tokenizer_identity.template_ids if self.parameters.special_tokens else ()
 
     @property
     def layout(self) -> OutputLayout:
         """The outputs."""
-        splits = 1 if self.selection.holdout is None else 2
-        return OutputLayout(len(self.fields), splits)
+        return OutputLayout.of(self.parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +188,10 @@ class UnitEncoder:
 
         self._spec = spec
         self.parts_directory = parts_directory
-        self._dtype = np.dtype(spec.dtype)
+        self._dtype = np.dtype(spec.parameters.dtype)
         tokenizer = reopen_tokenizer(spec.tokenizer, spec.tokenizer_identity, spec.tokenizer_sha256)
         self._tokenizer = tokenizer
-        self._reference = _LateReference(tokenizer, special_tokens=spec.special_tokens)
+        self._reference = _LateReference(tokenizer, special_tokens=spec.parameters.special_tokens)
         self._compares = spec.encoder == "fast"
         self._comparisons: list[equivalence.Comparison] = []
 
@@ -206,7 +202,7 @@ class UnitEncoder:
             try:
                 # The job has checked the definition already.
                 return encoders.fast_encoder(
-                    self._tokenizer, special_tokens=self._spec.special_tokens, checked=True
+                    self._tokenizer, special_tokens=self._spec.parameters.special_tokens, checked=True
                 )
             except FastEncoderRefusedError:
                 if not self._spec.fallback:
@@ -221,7 +217,7 @@ class UnitEncoder:
         The reference begins to encode meanwhile. The process must not fork in the block.
         """
         if self._spec.encoder == "fast":
-            with libraries.loading_fast(self._tokenizer, special_tokens=self._spec.special_tokens):
+            with libraries.loading_fast(self._tokenizer, special_tokens=self._spec.parameters.special_tokens):
                 yield
         else:
             yield
@@ -260,10 +256,10 @@ class UnitEncoder:
         with PartWriter(path, layout.streams) as part:
             for batch in read_documents(
                 unit,
-                spec.fields,
-                max_document_bytes=spec.max_document_bytes,
+                spec.parameters.fields,
+                max_document_bytes=spec.parameters.max_document_bytes,
                 check=text_check(spec.tokenizer_identity),
-                selection=spec.selection,
+                selection=recorded(RecordSelection, spec.parameters),
             ):
                 tokens = 0
                 for split in range(layout.splits):
@@ -369,8 +365,8 @@ class UnitEncoder:
                 encoded.offsets,
                 counts,
                 dtype=self._dtype,
-                eod_id=spec.eod_id,
-                append_eod=spec.append_eod,
+                eod_id=spec.parameters.eod_id,
+                append_eod=spec.parameters.append_eod,
                 unknown_id=spec.unknown_id,
                 template_ids=spec.template_ids,
             )

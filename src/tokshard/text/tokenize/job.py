@@ -20,7 +20,6 @@ from tokshard.storage import fs, paths
 from tokshard.text.corpus.files import CorpusFile
 from tokshard.text.corpus.hints import hint_for
 from tokshard.text.corpus.rejection import RejectedRecord
-from tokshard.text.corpus.selection import RecordSelection
 from tokshard.text.tokenize.choice import EncoderDecision, EncodingChoice, choose_encoding
 from tokshard.text.tokenize.encoder import EncodingSpec
 from tokshard.text.tokenize.options import TokenizeOptions
@@ -150,24 +149,18 @@ class TokenizeJob:
 
         Workers may read the tokenizer's definition from the work directory, which must exist.
         """
-        options = self.options
+        tokenizer = self.tokenizer
         return EncodingSpec(
-            tokenizer=self.tokenizer.definition_path(self.outputs.work),
-            tokenizer_sha256=self.tokenizer.sha256,
-            tokenizer_identity=self.tokenizer.identity,
-            special_tokens=options.special_tokens,
-            eod_id=self.tokenizer.eod_id,
-            append_eod=options.append_eod,
-            fields=tuple(options.fields),
-            dtype=self.parameters.dtype,
+            tokenizer=tokenizer.definition_path(self.outputs.work),
+            tokenizer_sha256=tokenizer.sha256,
+            tokenizer_identity=tokenizer.identity,
+            parameters=self.parameters,
             encoder=self.encoder.name,
-            fallback=options.encoder != "fast",
-            max_document_bytes=self.parameters.max_document_bytes,
+            fallback=self.options.encoder != "fast",
             # With a limit, the assembly decides which bad records count.
-            max_rejected=None if options.has_limits else self.error_policy.limit,
-            selection=recorded(RecordSelection, self.parameters),
-            unknown_id=self.tokenizer.unknown_id,
-            drops_characters=self.tokenizer.drops_characters,
+            max_rejected=None if self.options.has_limits else self.error_policy.limit,
+            unknown_id=tokenizer.unknown_id,
+            drops_characters=tokenizer.drops_characters,
         )
 
 
