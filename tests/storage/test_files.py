@@ -155,6 +155,15 @@ def test_a_large_file_is_forced_while_it_is_written(tmp_path, monkeypatch):
     with AtomicFile(str(tmp_path / "y"), durable=False) as file:
         file.write(bytes(99))
     assert len(sizes) == 2
+    file = AppendFile(str(tmp_path / "x"), 27)
+    forced.clear()
+    file.write(bytes(9))
+    assert not forced.wait(0.01)
+    file.write(bytes(9))
+    assert forced.wait(60)
+    file.sync()
+    file.close()
+    assert sizes[2:] == [45, 45]
 
 
 @pytest.mark.parametrize("later", ["write", "exit"])

@@ -35,7 +35,7 @@ from tokshard.dataset.manifest import (
 from tokshard.dataset.records import PieceRecord, UnitRecord, read_records
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import READ_BYTES, FileRecord, piecewise_digest
-from tokshard.storage.files import AppendFile, DigestingWriter, EarlyForce
+from tokshard.storage.files import AppendFile, DigestingWriter
 from tokshard.storage.publication import stage_chunks, stage_file
 from tokshard.storage.reading import open_file
 
@@ -115,7 +115,6 @@ class Concatenation:
             self.files[name] = AppendFile(path, (sizes or {}).get(os.path.basename(path), 0))
             if name != "bin":  # the digests of its pieces are recorded
                 self.digests[name] = xxhash.xxh3_128()
-        self._early = EarlyForce(self.files["bin"].force, self.files["bin"].size_bytes)
 
     def __enter__(self) -> Self:
         return self
@@ -123,7 +122,7 @@ class Concatenation:
     def __exit__(self, *arguments: object) -> None:
         self.close()
 
-    def append(self, piece: DocumentPiece, tell: Callable[[int], None] | None = None) -> None:
+    def append(self, piece: DocumentPiece, tell: Callable[[int], None] = lambda _: None) -> None:
         """Append the documents of a piece.
 
         Args:
@@ -136,21 +135,15 @@ class Concatenation:
         """
         for name, chunk in piece.streams():
             if isinstance(chunk, FileRange):
-                for _ in _copies(chunk, self.files[name]):
-                    self._tokens_written(tell)
+                for size_bytes in _copies(chunk, self.files[name]):
+                    tell(size_bytes)
                 continue
             self.files[name].write(chunk)
             if name in self.digests:
                 self.digests[name].update(chunk)
             if name == "bin":
-                self._tokens_written(tell)
+                tell(self.files[name].size_bytes)
         self.counts += piece.counts
-
-    def _tokens_written(self, tell: Callable[[int], None] | None) -> None:
-        size = self.files["bin"].size_bytes
-        self._early.written(size)
-        if tell:
-            tell(size)
 
     def finish(self, *, dtype: str, multimodal: bool = False) -> DatasetFiles:
         """Force the streams to the disk and write the index; return the files of the dataset.
@@ -159,7 +152,6 @@ class Concatenation:
             IntegrityError: The streams do not fit together.
             StorageError: The output cannot be written.
         """
-        self._early.settle()
         for file in self.files.values():
             file.sync()
         index = stage_file(self._directory, f"{self._k}.idx", partial(self._write_index, dtype, multimodal))
@@ -184,7 +176,6 @@ class Concatenation:
 
     def close(self) -> None:
         """Close all files; safe to call twice."""
-        self._early.wait()
         for file in self.files.values():
             file.close()
 
@@ -212,8 +203,8 @@ class Concatenation:
             yield np.frombuffer(chunk, dtype)
 
 
-def _copies(source: FileRange, target: AppendFile) -> Iterator[None]:
-    # Yields after each block.
+def _copies(source: FileRange, target: AppendFile) -> Iterator[int]:
+    """Append a range of a file; yield the size of the target after each block."""
     done = 0
     while done < source.size_bytes:
         wanted = min(COPY_BYTES, source.size_bytes - done)
@@ -228,7 +219,7 @@ def _copies(source: FileRange, target: AppendFile) -> Iterator[None]:
                 offset=source.offset + done,
                 hint="copy both files of the dataset again, or rebuild it",
             )
-        yield
+        yield target.size_bytes
 
 
 def stage_manifest(directory: str, manifest: Manifest, *, k: int = 0) -> None:

@@ -18,7 +18,7 @@ from tokshard.errors import UsageError
 from tokshard.exchange.manifest import ExportParameters
 from tokshard.exchange.records import Conversion, Records
 from tokshard.exchange.shards import ExportedFile, Position, ShardRange, WrittenShard
-from tokshard.storage.files import AtomicFile, DigestingWriter
+from tokshard.storage.files import DigestingWriter
 
 _MOST_UNDER_WAY = 4
 
@@ -53,16 +53,15 @@ class Stage:
     @contextmanager
     def file(self, name: str, *, tokens: int | None = None) -> Iterator[DigestingWriter]:
         """Write a file; on exit all of it is written, but not forced to the disk yet."""
-        file = AtomicFile(os.path.join(self.directory, name))
+        file = DigestingWriter(os.path.join(self.directory, name))
         file.__enter__()
-        digested = DigestingWriter(file)
         try:
-            yield digested
+            yield file
         except BaseException:
             file.discard()
             raise
         self._under_way.append(Background(lambda: file.__exit__(None, None, None)))
-        record = digested.record()
+        record = file.record()
         self._files.append(ExportedFile(name, record.size_bytes, record.xxh3_128, tokens))
 
     def take(self) -> tuple[ExportedFile, ...]:

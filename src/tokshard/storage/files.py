@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 import secrets
-from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -81,49 +81,69 @@ def foreign_file(path: str) -> OutputExistsError:
 
 
 FORCED_BYTES = 64 << 20
-"""A large file is forced to the disk in another thread after so many bytes: little is left at its end."""
+"""A file is forced to the disk in another thread each time it has grown by so much: little is left to do."""
 
 
-class EarlyForce:
-    """Forces a file to the disk in another thread while more is written to it.
+class _GrowingFile:
+    """A file that is written in order, and forced to the disk in another thread while it grows.
 
-    Args:
-        force: Forces what has been written so far; called in another thread.
-        size_bytes: The size of the file, whose bytes are on the disk.
+    Attributes:
+        path: The path, for errors.
+        size_bytes: The number of bytes written.
     """
 
-    def __init__(self, force: Callable[[], None], size_bytes: int = 0) -> None:
-        self._force = force
-        self._forced = size_bytes
-        self._under_way: Background[None] | None = None
+    path: str
+    size_bytes = 0
+    _descriptor = -1
+    _durable = True
+    _forced_bytes = 0
+    _forcing: Background[None] | None = None
 
-    def written(self, size_bytes: int) -> None:
-        """Begin to force the file if it has grown enough and no earlier call is under way.
-
-        Raises:
-            StorageError: The last one failed.
-        """
-        if size_bytes - self._forced >= FORCED_BYTES and (self._under_way is None or self._under_way.done()):
-            self.settle()
-            self._under_way, self._forced = Background(self._force), size_bytes
-
-    def settle(self) -> None:
-        """Wait until no call is under way.
+    def write(self, buffer: syscalls.Buffer) -> None:
+        """Append ``buffer``.
 
         Raises:
-            StorageError: It failed.
+            StorageError: It cannot be written, or what was written before cannot be forced to the disk.
         """
-        if self._under_way is not None:
-            under_way, self._under_way = self._under_way, None
-            under_way.result()
+        syscalls.write(self._descriptor, buffer, self.path)
+        self._grow(memoryview(buffer).nbytes)
 
-    def wait(self) -> None:
-        """Wait until no call is under way, even if it fails."""
-        if self._under_way is not None:
-            self._under_way.exception()
+    def copy(self, source: int, offset: int, count: int) -> int:
+        """Append a range of another open file; return the number of bytes copied, up to ``count``."""
+        copied = syscalls.copy_range(source, self._descriptor, offset, count, self.path)
+        self._grow(copied)
+        return copied
+
+    def sync(self) -> None:
+        """Check that the size on disk is the number of bytes written, then fsync the file."""
+        _check_size(self._descriptor, self.size_bytes, self.path)
+        if self._durable:
+            self._settle()
+            syscalls.fsync(self._descriptor, self.path)
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        if self._forcing is not None:
+            self._forcing.exception()  # waits
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            syscalls.close(descriptor, self.path)
+
+    def _grow(self, count: int) -> None:
+        self.size_bytes += count
+        is_due = self._durable and self.size_bytes - self._forced_bytes >= FORCED_BYTES
+        if is_due and (self._forcing is None or self._forcing.done()):
+            self._settle()
+            self._forced_bytes = self.size_bytes
+            self._forcing = Background(partial(syscalls.fsync, self._descriptor, self.path))
+
+    def _settle(self) -> None:
+        forcing, self._forcing = self._forcing, None
+        if forcing is not None:
+            forcing.result()
 
 
-class AtomicFile:
+class AtomicFile(_GrowingFile):
     """A new file that appears under its name complete or not at all.
 
     Use as a context manager: a normal exit publishes the file (fsync, size check, rename, and fsync of
@@ -141,21 +161,11 @@ class AtomicFile:
         self._replace = replace
         self._temporary = temporary_path(path)
         self._durable = durable
-        self._descriptor = -1
-        self._early = EarlyForce(self._force)
-        self.size_bytes = 0
 
     def __enter__(self) -> Self:
         syscalls.unlink(self._temporary)
         self._descriptor = syscalls.create(self._temporary)
         return self
-
-    def write(self, buffer: syscalls.Buffer) -> None:
-        """Append ``buffer``."""
-        syscalls.write(self._descriptor, buffer, self.path)
-        self.size_bytes += memoryview(buffer).nbytes
-        if self._durable:
-            self._early.written(self.size_bytes)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -167,20 +177,15 @@ class AtomicFile:
 
     def discard(self) -> None:
         """Discard the file without publishing it."""
-        self._early.wait()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-        syscalls.unlink(self._temporary)
+        try:
+            self.close()
+        finally:
+            syscalls.unlink(self._temporary)
 
     def _publish(self) -> None:
         try:
-            _check_size(self._descriptor, self.size_bytes, self.path)
-            if self._durable:
-                self._early.settle()
-                self._force()
-            descriptor, self._descriptor = self._descriptor, -1
-            syscalls.close(descriptor, self.path)
+            self.sync()
+            self.close()
             (syscalls.replace if self._replace else rename_new)(self._temporary, self.path)
         except BaseException:
             self.discard()
@@ -188,40 +193,27 @@ class AtomicFile:
         if self._durable:
             syscalls.fsync_directory(os.path.dirname(self.path))
 
-    def _force(self) -> None:
-        syscalls.fsync(self._descriptor, self.path)
 
+class DigestingWriter(AtomicFile):
+    """An atomic file whose digest is computed while it is written."""
 
-def write_atomically(path: str, content: syscalls.Buffer, *, replace: bool = True) -> None:
-    """Write a small file: temporary name, fsync, rename, fsync of the directory.
-
-    Raises:
-        OutputExistsError: The file exists, and ``replace`` is False.
-    """
-    with AtomicFile(path, replace=replace) as file:
-        file.write(content)
-
-
-class DigestingWriter:
-    """A file whose digest is computed while it is written."""
-
-    def __init__(self, file: AtomicFile) -> None:
+    def __init__(self, path: str) -> None:
         import xxhash
 
-        self._file = file
-        self._state = xxhash.xxh3_128()
+        super().__init__(path)
+        self._digest = xxhash.xxh3_128()
 
     def write(self, buffer: syscalls.Buffer) -> None:
         """Append ``buffer``."""
-        self._state.update(buffer)
-        self._file.write(buffer)
+        self._digest.update(buffer)
+        super().write(buffer)
 
     def record(self) -> FileRecord:
         """Return the size and digest of the bytes written."""
-        return FileRecord(self._file.size_bytes, self._state.hexdigest())
+        return FileRecord(self.size_bytes, self._digest.hexdigest())
 
 
-class AppendFile:
+class AppendFile(_GrowingFile):
     """An append-only file that can be truncated to a known good size.
 
     Args:
@@ -234,7 +226,7 @@ class AppendFile:
 
     def __init__(self, path: str, size_bytes: int = 0) -> None:
         self.path = path
-        self.size_bytes = size_bytes
+        self.size_bytes = self._forced_bytes = size_bytes
         self._descriptor = syscalls.open_for_append(path)
         try:
             self._cut_back()
@@ -254,35 +246,15 @@ class AppendFile:
             syscalls.truncate(self._descriptor, self.size_bytes, self.path)
         os.lseek(self._descriptor, self.size_bytes, os.SEEK_SET)
 
-    def write(self, buffer: syscalls.Buffer) -> None:
-        """Append ``buffer``."""
-        syscalls.write(self._descriptor, buffer, self.path)
-        self.size_bytes += memoryview(buffer).nbytes
 
-    def copy(self, source: int, offset: int, count: int) -> int:
-        """Append a range of another open file; return the number of bytes copied, up to ``count``."""
-        copied = syscalls.copy_range(source, self._descriptor, offset, count, self.path)
-        self.size_bytes += copied
-        return copied
+def write_atomically(path: str, content: syscalls.Buffer, *, replace: bool = True) -> None:
+    """Write a small file: temporary name, fsync, rename, fsync of the directory.
 
-    def sync(self) -> None:
-        """Check the size, then fsync the file."""
-        self.check_size()
-        self.force()
-
-    def check_size(self) -> None:
-        """Check that the size on disk is the number of bytes written."""
-        _check_size(self._descriptor, self.size_bytes, self.path)
-
-    def force(self) -> None:
-        """Fsync the file. Another thread may write concurrently."""
-        syscalls.fsync(self._descriptor, self.path)
-
-    def close(self) -> None:
-        """Close the file; safe to call twice."""
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            syscalls.close(descriptor, self.path)
+    Raises:
+        OutputExistsError: The file exists, and ``replace`` is False.
+    """
+    with AtomicFile(path, replace=replace) as file:
+        file.write(content)
 
 
 def _check_size(descriptor: int, expected: int, path: str) -> None:

@@ -20,7 +20,6 @@ from tokshard.errors import IntegrityError, OutputExistsError
 from tokshard.storage import fs, syscalls
 from tokshard.storage.digest import FileRecord
 from tokshard.storage.files import (
-    AtomicFile,
     DigestingWriter,
     foreign_file,
     is_same_file,
@@ -208,10 +207,9 @@ def remove_staging(staging: str) -> None:
 
 def stage_file(directory: str, name: str, write: Callable[[DigestingWriter], object]) -> FileRecord:
     """Write a staged file with ``write``; return its size and digest."""
-    with AtomicFile(os.path.join(directory, name)) as file:
-        digested = DigestingWriter(file)
-        write(digested)
-    return digested.record()
+    with DigestingWriter(os.path.join(directory, name)) as file:
+        write(file)
+    return file.record()
 
 
 def stage_chunks(directory: str, name: str, chunks: Iterable[Buffer]) -> FileRecord:

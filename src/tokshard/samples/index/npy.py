@@ -119,12 +119,12 @@ def write_blocks(
         StorageError: The disk is full or broken. Of each file nothing appears, or all of it.
     """
     # Readers of arrays, such as the loader, do not load what writes them.
-    from tokshard.storage.files import AtomicFile, DigestingWriter
+    from tokshard.storage.files import DigestingWriter
 
     with ExitStack() as stack:
         files = {}
         for name, spec in blocks.specs.items():
-            files[name] = DigestingWriter(stack.enter_context(AtomicFile(paths[name])))
+            files[name] = stack.enter_context(DigestingWriter(paths[name]))
             files[name].write(spec.header())
             tell(HEADER_BYTES)
         for pieces in blocks.make():
