@@ -115,3 +115,24 @@ def test_the_list_finds_what_it_should(text, count, tmp_path):
     page = tmp_path / "page.md"
     page.write_text(text)
     assert len(unwanted(prose(page))) == count
+
+
+# In dataset/ and text/tokenize/, consecutive documents are a unit, a part or a piece. A plan is a shard plan.
+ONE_MEANING = re.compile(
+    r"(?<![a-z_])(?:plans?|shards?|segments?|stretch(?:es)?|bundles?|portions?|fragments?)(?![a-z_])",
+    re.IGNORECASE,
+)
+DATA_PATH = [
+    source
+    for source in SOURCES
+    if source.relative_to(ROOT / "src/tokshard").parts[0] == "dataset"
+    or source.relative_to(ROOT / "src/tokshard").parts[:2] == ("text", "tokenize")
+]
+
+
+@pytest.mark.parametrize("source", DATA_PATH, ids=lambda source: str(source.relative_to(ROOT)))
+def test_the_data_path_has_units_parts_and_pieces_and_no_plan(source):
+    if source.name == "products.py":  # it names all products, shard plans among them
+        return
+    text = source.read_text().replace('"plan.json"', "")  # of an unfinished run of an earlier version
+    assert ONE_MEANING.findall(text) == []

@@ -46,7 +46,7 @@ from tokshard.storage.reading import open_file
 from tokshard.storage.small_files import read_document
 
 JOURNAL_NAME = "journal.jsonl"
-# The plan of an unfinished run of an earlier version.
+# The file of an unfinished run of an earlier version.
 _OLD_JOB_NAME = "plan.json"
 _MAX_LINE_BYTES = 4 << 20
 

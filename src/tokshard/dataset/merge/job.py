@@ -101,7 +101,7 @@ def merge(options: MergeOptions, *, dry_run: bool = False, progress: Progress | 
 
     Args:
         options: The inputs, the output and the options.
-        dry_run: Check the inputs and plan the merge, but write nothing.
+        dry_run: Check the inputs and the sizes, but write nothing.
         progress: Receives the progress.
 
     Raises:

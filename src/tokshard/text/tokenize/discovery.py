@@ -124,5 +124,5 @@ def _manifest(options: TokenizeOptions, prefix: str) -> Manifest | None:
 
     try:
         return read_manifest(options.output_prefixes(prefix)[0])
-    except TokshardError:  # reported when the output is compared with the plan
+    except TokshardError:  # reported when the output is compared with the build
         return None

@@ -1,4 +1,4 @@
-"""The tokenize job: its inputs, tokenizer, plan, outputs and encoder, before the first unit is encoded."""
+"""The tokenize job: its inputs, tokenizer, build, outputs and encoder, before the first unit is encoded."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def prepare_job(
     *,
     choice: EncodingChoice | None = None,
 ) -> TokenizeJob:
-    """Read the tokenizer, unless ``choice`` has it, and make the plan.
+    """Read the tokenizer, unless ``choice`` has it, and make the job.
 
     Raises:
         UsageError: An option does not fit the inputs or the tokenizer.

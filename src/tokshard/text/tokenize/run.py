@@ -1,6 +1,6 @@
 """The tokenize run: from inputs to published datasets, resumable at every moment.
 
-The steps: discover the inputs, start the workers, prepare the job (tokenizer and plan), recover what an
+The steps: discover the inputs, start the workers, prepare the job (tokenizer and build), recover what an
 earlier run has left, encode (units to parts, parts to the assembly, in order), stage (index, sidecars,
 manifest), publish (final names).
 
@@ -67,7 +67,7 @@ def tokenize(
 
     Args:
         options: The options.
-        dry_run: Plan the run, but write no output. The first record of each input is read, of a table also
+        dry_run: Prepare the run, but write no output. The first record of each input is read, of a table also
             the schema; pipes are not read.
         executor: Options of a Ray cluster, or an executor; by default worker processes, or this process for
             small inputs.
