@@ -52,9 +52,6 @@ OPTIONAL_NAMES: tuple[FileName, ...] = (
 )
 """The files in the sidecar directory that a dataset may not have."""
 
-ENCODERS = "reference|fast|unknown"
-"""Pattern of the names of encoders."""
-
 INDEXED: Literal["indexed"] = "indexed"
 UNKNOWN_ENCODER: Literal["unknown"] = "unknown"
 """The encoder of documents written by another program."""

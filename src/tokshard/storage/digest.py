@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from tokshard.core.codec import Count, Document, Record, Xxh3
+from tokshard.errors import MissingFileError, StorageError
 from tokshard.storage import reading
 
 if TYPE_CHECKING:
@@ -54,6 +56,22 @@ class FileState(Record):
     size_bytes: Count | None
     mtime_ns: int | None
     version: str | None = None
+
+    @classmethod
+    def of(cls, path: str, **fields: Any) -> Self:
+        """Return the current state of a local file; ``fields`` are those of a subclass.
+
+        Raises:
+            MissingFileError: It does not exist.
+            StorageError: Its state cannot be read.
+        """
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise MissingFileError(f"file not found: {path}", path=path) from None
+        except OSError as error:
+            raise StorageError("read", path, error) from error
+        return cls(path=path, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, **fields)
 
     @property
     def state(self) -> FileState:

@@ -113,17 +113,8 @@ def remove_leftovers(prefix: str) -> None:
 
 
 def _sources(prefix: str) -> list[SourceFile]:
-    return [
-        SourceFile(
-            path=path,
-            size_bytes=status.st_size,
-            mtime_ns=status.st_mtime_ns,
-            format=INDEXED,
-            compression="none",
-        )
-        for path in (bin_path(prefix), idx_path(prefix))
-        for status in [os.stat(path)]
-    ]
+    paths = (bin_path(prefix), idx_path(prefix))
+    return [SourceFile.of(path, format=INDEXED, compression="none") for path in paths]
 
 
 def _units(prefix: str, facts: IndexFacts, context: VerifyContext) -> list[UnitRecord]:

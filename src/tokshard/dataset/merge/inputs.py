@@ -204,15 +204,11 @@ def _states(prefix: str) -> tuple[FileState, ...]:
     if fs.lexists(manifest_path(prefix)):
         files.append(manifest_path(prefix))
     try:
-        found = [(path, os.stat(path)) for path in files]
-    except FileNotFoundError as error:
-        path = str(error.filename)
+        return tuple(map(FileState.of, files))
+    except MissingFileError as error:
         raise MissingFileError(
-            f"file not found: {path} (it was removed during the merge)", path=path
+            f"{error.message} (it was removed during the merge)", path=error.filename
         ) from None
-    return tuple(
-        FileState(path=path, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns) for path, status in found
-    )
 
 
 def _refuse_other_kind(prefix: str, *, multimodal: bool) -> None:

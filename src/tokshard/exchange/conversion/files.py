@@ -7,14 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from tokshard.core.codec import Count, Record
 from tokshard.core.formatting import counted, listed
 from tokshard.dataset.manifest import SourceFile
-from tokshard.dataset.parameters import Compression, TokenFormat
+from tokshard.dataset.parameters import TokenFormat
 from tokshard.errors import InputError, MissingFileError, StorageError
 from tokshard.exchange.conversion.options import ShardSplit
 from tokshard.exchange.writers import FORMATS
@@ -31,28 +31,6 @@ class LocalFile(SourceFile):
     """A file of a conversion, which must not change until the conversion ends."""
 
     size_bytes: Count
-
-    @classmethod
-    def of(cls, path: str, form: TokenFormat, compression: Compression) -> Self:
-        """Return a file with its current state.
-
-        Raises:
-            MissingFileError: It does not exist.
-            StorageError: It cannot be read.
-        """
-        try:
-            status = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise MissingFileError(f"file not found: {path}", path=path) from None
-        except OSError as error:
-            raise StorageError("read", path, error) from error
-        return cls(
-            path=path,
-            size_bytes=status.st_size,
-            mtime_ns=status.st_mtime_ns,
-            format=form,
-            compression=compression,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def open_files(
         IntegrityError: A header is invalid or contradicts the size of the file.
         StorageError: A file cannot be read.
     """
-    sources = [LocalFile.of(path, form, "none") for path in paths]
+    sources = [LocalFile.of(path, format=form, compression="none") for path in paths]
     is_nanogpt = form == "nanogpt"
     files = tuple(map(_nanogpt, sources)) if is_nanogpt else _headerless(sources, form, source_dtype)
     for file in () if is_recorded else files:
@@ -138,7 +138,9 @@ def _headerless(
                 f'.write(numpy.load("{path}").tobytes())',
             )
         metadata[path] = _metadata(path) if form == "datatrove" else None
-        boundaries[path] = LocalFile.of(name, form, compression) if fs.isfile(name) else None
+        boundaries[path] = (
+            LocalFile.of(name, format=form, compression=compression) if fs.isfile(name) else None
+        )
     itemsize = (
         np.dtype(given).itemsize
         if given is not None
