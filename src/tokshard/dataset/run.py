@@ -168,7 +168,9 @@ class Run(Generic[EntryT]):
             self._create()
             earlier = self.earlier_job()
         if not self.is_continued(earlier):
-            raise self._other_work(earlier, count_finished())
+            # Without locks, a task cannot tell whether others are at work.
+            start_again = "remove the directory when no task is at work"
+            raise self._other_work(earlier, count_finished(), start_again)
 
     def is_continued(self, earlier: RunJob | None) -> bool:
         """Tell whether the work of a job is continued by this run."""
@@ -306,13 +308,18 @@ class Run(Generic[EntryT]):
     def _write_job(self, directory: str) -> None:
         write_atomically(os.path.join(directory, JOB_NAME), self.job.to_bytes())
 
-    def _other_work(self, earlier: RunJob | None, units: int) -> OutputExistsError:
+    def _other_work(
+        self,
+        earlier: RunJob | None,
+        units: int,
+        start_again: str = "--force to remove the finished units and start again",
+    ) -> OutputExistsError:
         found = () if earlier is None else earlier.differences(self.job)
         what = f"of other options: {'; '.join(found)}" if found else "that a run of a pipe cannot use"
         return OutputExistsError(
             f"{self.directory} has {counted(units, 'finished unit')} {what}",
             differences=found,
-            hint="pass the same options to resume, or --force to remove the finished units and start again",
+            hint=f"pass the same options to resume, or {start_again}",
         )
 
     def _write(self, value: object) -> None:
