@@ -75,11 +75,12 @@ def title(cls: Any) -> str:
 
 
 def meanings(cls: Any) -> dict[str, str]:
-    """Return the descriptions of the attributes: those in a docstring, and the help of options."""
-    section = (inspect.getdoc(cls) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
-    described = {
-        name: plain(text) for name, text in re.findall(r"(?m)^ {4}(\w+): (.*(?:\n {8}.*)*)", section)
-    }
+    """Return the descriptions of the attributes, also of base classes, and the help of options."""
+    described: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+        attributes = re.findall(r"(?m)^ {4}(\w+): (.*(?:\n {8}.*)*)", section)
+        described |= {name: plain(text) for name, text in attributes}
     options = declared_options(cls)
     return described | {name: plain(f"`{each.name}`: {each.option.help}") for name, each in options.items()}
 
