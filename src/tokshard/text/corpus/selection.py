@@ -32,6 +32,7 @@ EXCLUDED: dict[str, str] = {
     "not-sampled": "The record is not in the sample (--sample).",
     "other-split": "The record is a document of the other split (--holdout).",
     "beyond-limit": "The record comes after the limit (--limit, --max-tokens), in a unit that was read.",
+    "too-long": "The record is not in the sample, and larger than --max-document-bytes.",
 }
 """Stable codes of the reasons why a record that is not rejected is no document, with their meanings."""
 
