@@ -17,7 +17,7 @@ from itertools import accumulate, chain
 from typing import Any, Literal
 
 from tokshard.core.formatting import consecutive, counted, listed
-from tokshard.core.progress import Progress, ProgressUpdate, reporting
+from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.run import Run
 from tokshard.errors import LockedError, UnfinishedError, UsageError
 from tokshard.storage.lock import lock_mode
@@ -28,12 +28,11 @@ from tokshard.text.corpus.files import CorpusFile, check_unchanged, content_byte
 from tokshard.text.corpus.planning import plan_units
 from tokshard.text.tokenize.assembly import EncodedOutputs
 from tokshard.text.tokenize.discovery import discover_inputs
-from tokshard.text.tokenize.encoder import BatchProgress
 from tokshard.text.tokenize.job import TokenizeJob, prepare_job
 from tokshard.text.tokenize.options import ArrayTask, TokenizeOptions
 from tokshard.text.tokenize.part import AppendedUnit, UnitKey, appended_units, part_headers
 from tokshard.text.tokenize.report import ArrayTaskReport, TokenizeReport
-from tokshard.text.tokenize.run import chosen_executor, encode_and_stage, make_report
+from tokshard.text.tokenize.run import EncodingProgress, chosen_executor, encode_and_stage, make_report
 from tokshard.text.tokenize.workers.executor import Events, Executor
 from tokshard.text.tokenize.workers.feed import Feed
 
@@ -202,7 +201,8 @@ class _TaskEncoding:
         self._task = task
         self._units = TaskUnits(task, job.files, job.options.unit_size)
         self._finished: set[UnitKey] = set()
-        self.bytes_done = self.encoded = self.documents = self.tokens = 0
+        self.done = EncodingProgress()
+        self.encoded = 0
         last_units: dict[int, int] = {}
         appended = (unit.header for unit in appended_units(run.directory))
         for header in chain(appended, part_headers(run.parts)):
@@ -210,7 +210,7 @@ class _TaskEncoding:
             is_usable = key is not None and key in self._units and header.encoder in job.accepted_encoders
             if key is not None and is_usable and key not in self._finished:
                 self._finished.add(key)
-                self.bytes_done += header.input_bytes
+                self.done.add_finished(header)
                 if header.last:
                     last_units[key.file] = key.index
         self.reused = len(self._finished)
@@ -226,8 +226,9 @@ class _TaskEncoding:
         job, others = self._job, self._units.streams - self._units.own_streams
         mine = [number for number in range(len(job.files)) if number not in others | self._finished_streams]
         files = [job.files[number] for number in mine]
-        share = content_bytes(files) // self._task.count
-        total = sum(file.size_bytes or 0 for file in files) // self._task.count
+        tasks = self._task.count
+        share = sum(content_bytes([file]) // (1 if file.is_stream else tasks) for file in files)
+        total = sum((file.size_bytes or 0) // (1 if file.is_stream else tasks) for file in files)
         with (
             chosen_executor(executor, share, job.options, files=len(files)) as chosen,
             scratch_directory() if self._units.own_streams else nullcontext("") as raw,
@@ -243,22 +244,11 @@ class _TaskEncoding:
             ) as feed,
             closing(chosen.run(job.encoding(), self._run.parts, feed)) as events,
         ):
-            self._progress.start("encoding", total, self.bytes_done)
-            content = 0
-            for event in events:
-                if isinstance(event, BatchProgress):
-                    self.bytes_done += event.input_bytes
-                    self.documents += event.documents
-                    self.tokens += event.tokens
-                    content += event.content_bytes
-                elif (record := event.refused) is not None:
-                    file = job.files[event.key.file]
+            for outcome in self.done.outcomes(events, total, self._progress):
+                if (record := outcome.refused) is not None:
+                    file = job.files[outcome.key.file]
                     raise job.error_policy.refuse(file.path, _line_of(file, record.offset), record)
-                else:
-                    self.encoded += 1
-                self._progress.update(
-                    ProgressUpdate(self.bytes_done, self.documents, self.tokens, content_bytes=content)
-                )
+                self.encoded += 1
         check_unchanged(files)
 
 
@@ -274,8 +264,8 @@ def _report(
         state=state,
         units=encoding.encoded if encoding else 0,
         units_reused=encoding.reused if encoding else 0,
-        documents=encoding.documents if encoding else 0,
-        tokens=encoding.tokens if encoding else 0,
+        documents=encoding.done.encoded_documents if encoding else 0,
+        tokens=encoding.done.encoded_tokens if encoding else 0,
         seconds=time.monotonic() - started,
     )
 

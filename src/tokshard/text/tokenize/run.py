@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tokshard.core.formatting import count, counted
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from tokshard.dataset.run import Run
     from tokshard.text.tokenize.assembly import Assembly, EncodedOutputs
     from tokshard.text.tokenize.choice import EncodingChoice
+    from tokshard.text.tokenize.encoder import Outcome
     from tokshard.text.tokenize.job import TokenizeJob
-    from tokshard.text.tokenize.part import AppendedUnit, UnitKey
+    from tokshard.text.tokenize.part import AppendedUnit, PartHeader, UnitKey
     from tokshard.text.tokenize.report import TokenizeReport
     from tokshard.text.tokenize.workers.executor import Events, Executor
     from tokshard.text.tokenize.workers.feed import Feed
@@ -282,9 +283,56 @@ def encode_and_stage(
     return EncodedOutputs(
         assembly.stage(),
         resumed=encoding.resumed,
-        encoded_bytes=encoding.encoded_bytes,
-        encoded_tokens=encoding.encoded_tokens,
+        encoded_bytes=encoding.done.encoded_bytes,
+        encoded_tokens=encoding.done.encoded_tokens,
     )
+
+
+@dataclass
+class EncodingProgress:
+    """What was encoded, for a listener.
+
+    Attributes:
+        bytes_done: On-disk bytes of the units, with those that were finished before.
+        documents: Documents of the units, with those that were finished before.
+        tokens: Tokens of the units, with those that were finished before.
+        encoded_bytes: Bytes of text that this run encoded.
+        encoded_documents: Documents that this run encoded.
+        encoded_tokens: Tokens that this run encoded.
+    """
+
+    bytes_done: int = 0
+    documents: int = 0
+    tokens: int = 0
+    encoded_bytes: int = 0
+    encoded_documents: int = 0
+    encoded_tokens: int = 0
+
+    def add_finished(self, header: PartHeader) -> None:
+        """Add a unit that was finished before."""
+        self.bytes_done += header.input_bytes
+        self.documents += header.documents
+        self.tokens += header.tokens
+
+    def outcomes(self, events: Events, total: int | None, listener: Progress) -> Iterator[Outcome]:
+        """Yield the outcome of each unit, and tell the listener of the batches before it."""
+        from tokshard.text.tokenize.encoder import Outcome
+
+        is_started = False
+        for event in events:
+            if not is_started:  # until then workers load the tokenizer
+                listener.start("encoding", total, self.bytes_done)
+                is_started = True
+            if isinstance(event, Outcome):
+                yield event
+            else:
+                self.bytes_done += event.input_bytes
+                self.documents += event.documents
+                self.tokens += event.tokens
+                self.encoded_bytes += event.content_bytes
+                self.encoded_documents += event.documents
+                self.encoded_tokens += event.tokens
+            listener.update(ProgressUpdate(self.bytes_done, self.documents, self.tokens, self.encoded_bytes))
 
 
 class UnitEncoding:
@@ -301,11 +349,8 @@ class UnitEncoding:
         self._assembly = assembly
         self._progress = progress
         self.resumed = assembly.units
-        self.bytes_done = assembly.input_bytes
+        self.done = EncodingProgress(assembly.input_bytes, assembly.documents, assembly.tokens)
         self._ready: set[UnitKey] = set()
-        self.encoded_bytes = self.encoded_tokens = 0
-        self._documents = assembly.documents
-        self._tokens = assembly.tokens
         usable = set()
         for header in part_headers(run.parts, verify=True):
             key = job.part_names.key(header.name)
@@ -313,9 +358,7 @@ class UnitEncoding:
                 continue
             usable.add(header.name)
             self._ready.add(key)
-            self._documents += header.documents
-            self._tokens += header.tokens
-            self.bytes_done += header.input_bytes
+            self.done.add_finished(header)
             self.resumed += 1
         unused = set(os.listdir(run.parts)) - usable
         for name in unused:
@@ -349,13 +392,11 @@ class UnitEncoding:
         return None
 
     def _encode(self, executor: Executor, streams: int) -> None:
-        from tokshard.text.tokenize.encoder import BatchProgress
         from tokshard.text.tokenize.workers.feed import Feed
 
         job, refused = self._job, {}
         sizes = [file.size_bytes for file in job.files]
         total = None if None in sizes else sum(size or 0 for size in sizes)
-        is_started = False
         with (
             Feed(
                 job.files,
@@ -369,29 +410,17 @@ class UnitEncoding:
             ) as feed,
             closing(_events(executor, job, self._run.parts, feed)) as events,
         ):
-            for event in events:
-                if not is_started:  # until then workers load the tokenizer
-                    self._progress.start("encoding", total, self.bytes_done)
-                    is_started = True
-                if isinstance(event, BatchProgress):
-                    self.bytes_done += event.input_bytes
-                    self._documents += event.documents
-                    self._tokens += event.tokens
-                    self.encoded_bytes += event.content_bytes
-                    self.encoded_tokens += event.tokens
-                elif event.refused is not None:
-                    refused[event.key] = event.refused
-                    feed.limit_to(event.key)
+            for outcome in self.done.outcomes(events, total, self._progress):
+                if outcome.refused is not None:
+                    refused[outcome.key] = outcome.refused
+                    feed.limit_to(outcome.key)
                 else:
-                    self._ready.add(event.key)
+                    self._ready.add(outcome.key)
                     self._assemble()
                     if self._assembly.is_full:
                         return
                 if (record := refused.get(self._assembly.next)) is not None:
                     raise self._assembly.refuse(record)
-                self._progress.update(
-                    ProgressUpdate(self.bytes_done, self._documents, self._tokens, self.encoded_bytes)
-                )
 
     def _assemble(self) -> None:
         from tokshard.text.tokenize.part import PartReader
