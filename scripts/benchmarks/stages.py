@@ -25,7 +25,7 @@ from typing import Any
 from measure import Spread, parser, session, show_table
 from tokenizing import make_corpus
 
-from tokshard.text.tokenize.workers.pool import worker_malloc
+from tokshard.text.tokenize.workers.pool import WORKER_MALLOC
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = {
@@ -187,7 +187,7 @@ def main(arguments: list[str]) -> None:
         chosen = bench.options
         corpus = make_corpus(chosen.inputs, bench.directory / "corpus.jsonl", chosen.megabytes)
         command = [sys.executable, __file__, chosen.tokenizer, corpus, str(chosen.rounds)]
-        environment = {**os.environ, **worker_malloc()}
+        environment = {**os.environ, **WORKER_MALLOC}
         done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True)
         rounds = json.loads(done.stdout)
         rows = [

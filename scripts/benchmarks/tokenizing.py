@@ -35,7 +35,7 @@ from measure import (
 )
 
 from tokshard.dataset.layout import DType
-from tokshard.text.tokenize.workers.pool import worker_malloc
+from tokshard.text.tokenize.workers.pool import WORKER_MALLOC
 from tokshard.text.tokenizer.definition import load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,7 +119,7 @@ class Programs:
         command = [sys.executable, str(HERE / "encoders.py"), program, str(processes), self._tokenizer]
         command += [str(corpus), str(self._output / "x"), self._dtype]
         size = corpus.stat().st_size
-        return Contender(name, command, size, self._clean, environment=worker_malloc(), is_peer=True)
+        return Contender(name, command, size, self._clean, environment=WORKER_MALLOC, is_peer=True)
 
     def _clean(self) -> None:
         shutil.rmtree(self._output, ignore_errors=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 240.0
 
 
 class Fed:
-    """A feed, and the event that it sets when a task has become ready."""
+    """A feed of some files."""
 
     def __init__(
         self,
@@ -29,7 +29,6 @@ class Fed:
         done: frozenset[UnitKey] = frozenset(),
         done_files: frozenset[int] = frozenset(),
     ) -> None:
-        self.ready = threading.Event()
         self.raw = raw
         raw.mkdir(exist_ok=True)
         files = discover([str(path) for path in paths])
@@ -45,15 +44,19 @@ class Fed:
             is_done=done.__contains__,
             streams=streams,
         )
-        self.feed.wake = self.ready.set
 
     def next(self) -> Task | None:
         """Wait for the next task; None when none will come any more."""
-        while True:
-            self.ready.clear()
-            if (task := self.feed.take()) is not None or self.feed.exhausted:
-                return task
-            assert self.ready.wait(PATIENCE_SECONDS), "nothing came, and the feed is not exhausted"
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (task := self.feed.take()) is None and not self.feed.exhausted:
+            assert time.monotonic() < deadline, "nothing came, and the feed is not exhausted"
+            time.sleep(0.001)
+        return task
+
+    def stop(self) -> None:
+        """End the feed before it is exhausted."""
+        with self.feed:
+            pass
 
     def drain(self, use: Callable[[Task], None] = lambda task: None) -> list[Task]:
         """Take all tasks; after ``use``, remove decompressed units as a worker does."""

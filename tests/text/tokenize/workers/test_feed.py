@@ -14,7 +14,6 @@ from support.unit_feeds import PATIENCE_SECONDS, Fed
 from tokshard.errors import InputError, StorageError
 from tokshard.text.corpus.records import read_documents
 from tokshard.text.tokenize.part import UnitKey
-from tokshard.text.tokenize.workers.feed import _UNITS_AHEAD
 
 
 def lines_of(texts: list[str]) -> bytes:
@@ -89,25 +88,20 @@ def settled(directory: Path) -> int:
 
 @pytest.mark.parametrize("streams", [1, 2])
 def test_no_more_units_are_decompressed_ahead_than_stated(tmp_path, streams):
-    """Of each file that is read: as many as the queue holds, and the one that waits to enter it."""
+    """Of each file that is read: one."""
     paths = [save(tmp_path / f"{n}.jsonl.gz", ["word " * 30] * 60) for n in range(3)]
     fed = Fed(paths, tmp_path / "raw", streams=streams)
-    most = streams * (_UNITS_AHEAD + 1)
     held = [fed.next() for _ in range(4)]
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while len(os.listdir(fed.raw)) - len(held) < most - streams:
+    while len(os.listdir(fed.raw)) == len(held):
         assert time.monotonic() < deadline, "the files are not read ahead"
         time.sleep(0.01)
-    assert settled(fed.raw) - len(held) <= most
+    assert settled(fed.raw) - len(held) <= streams
     for task in held:
         os.unlink(task.unit.path)
-    assert settled(fed.raw) <= most
+    assert settled(fed.raw) <= streams
     assert len(fed.drain()) > 100
     assert not os.listdir(fed.raw)
-
-
-def readers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "decompress"]
 
 
 def test_stop_ends_the_reading_threads_and_their_files(tmp_path):
@@ -115,10 +109,9 @@ def test_stop_ends_the_reading_threads_and_their_files(tmp_path):
     fed = Fed(paths, tmp_path / "raw")
     held = [fed.next(), fed.next()]
     assert held
-    fed.feed.stop()
-    for reader in fed.feed._readers:
-        reader.join(PATIENCE_SECONDS)
-        assert not reader.is_alive()
+    fed.stop()
+    for coming in fed.feed._reading.values():
+        assert coming.done.wait(PATIENCE_SECONDS)
     count = len(os.listdir(fed.raw))
     assert settled(fed.raw) == count
 
@@ -131,7 +124,7 @@ def test_an_input_that_cannot_be_read_is_an_error_of_the_caller(tmp_path):
     fed = Fed([good, tmp_path / "bad.jsonl.gz"], tmp_path / "raw")
     with pytest.raises(InputError, match=r"bad\.jsonl\.gz"):
         fed.drain()
-    fed.feed.stop()
+    fed.stop()
 
 
 def test_an_input_that_vanished_is_an_error_of_the_caller(tmp_path):
@@ -158,7 +151,7 @@ def test_nothing_comes_from_the_limit_on(tmp_path, names, limit):
     fed.feed.limit_to(limit)
     fed.feed.limit_to(max(every))
     assert sorted(task.key for task in fed.drain()) == [key for key in every if key < limit]
-    fed.feed.stop()
+    fed.stop()
 
 
 def test_a_pipe_is_read_while_it_is_written(tmp_path):
@@ -195,13 +188,11 @@ def test_stop_does_not_wait_for_a_pipe_that_nobody_writes(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     fed = Fed([pipe], tmp_path / "raw")
-    before = readers()
     assert fed.feed.take() is None
-    stopping = threading.Thread(target=fed.feed.stop)
+    stopping = threading.Thread(target=fed.stop)
     stopping.start()
     stopping.join(PATIENCE_SECONDS)
     assert not stopping.is_alive()
-    (reader,) = set(readers()) - set(before)
+    (coming,) = fed.feed._reading.values()
     pipe.open("wb").close()
-    reader.join(PATIENCE_SECONDS)
-    assert not reader.is_alive()
+    assert coming.done.wait(PATIENCE_SECONDS)

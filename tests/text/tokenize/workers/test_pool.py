@@ -239,21 +239,29 @@ def test_tasks_survive_the_way_to_the_worker(elided, name, numbers):
     one, other = map(Channel, socket.socketpair())
     with one.connection, other.connection:
         one.send(task)
-        assert next(other.receive()) == task
+        assert other.receive() == task
 
 
 def received(*pieces: bytes) -> list:
-    """Receive what arrives in these pieces; last comes the error at the end."""
+    """Receive what is sent in these pieces, until the connection ends."""
     ours, theirs = socket.socketpair()
-    channel, found = Channel(ours), []
+
+    def send() -> None:
+        with theirs:
+            for piece in pieces:
+                theirs.sendall(piece)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    found = []
     with ours:
-        for piece in pieces:
-            theirs.sendall(piece)
-            found += channel.receive()
-        theirs.close()
-        with pytest.raises(EOFError):
-            found += channel.receive()
-    return found
+        try:
+            while True:
+                found.append(Channel(ours).receive())
+        except EOFError:
+            return found
+        finally:
+            sending.join()
 
 
 def as_sent(message) -> bytes:

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import pickle
 import socket
-import struct
 import threading
 import traceback
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tokshard.errors import known_error
 
-_LENGTH = struct.Struct(">I")
+_LENGTH_BYTES = 4
 _MOST_BYTES = 1 << 28  # of a message: a task lists the lines that are cut
-_READ_BYTES = 1 << 16
 
 
 class UnreadableMessageError(Exception):
@@ -42,43 +39,33 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self._received = bytearray()
         self._sending = threading.Lock()
 
     def send(self, message: object) -> None:
         """Send a message; raise BrokenPipeError or ConnectionResetError if the other process is gone."""
         content = pickle.dumps(message)
         with self._sending:
-            self.connection.sendall(_LENGTH.pack(len(content)) + content)
+            self.connection.sendall(len(content).to_bytes(_LENGTH_BYTES) + content)
 
-    def receive(self) -> Iterator[Any]:
-        """Wait until something arrives, and yield the messages that are complete.
-
-        Raises:
-            EOFError: The other process has closed its end.
-            UnreadableMessageError: What arrives is no message.
-        """
+    def receive(self) -> Any:
+        """Wait for a message; raise EOFError if the other process has closed its end."""
+        size = int.from_bytes(self._read(_LENGTH_BYTES))
+        if size > _MOST_BYTES:
+            raise UnreadableMessageError
+        content = self._read(size)
         try:
-            content = self.connection.recv(_READ_BYTES)
+            return pickle.loads(content)  # noqa: S301 - of a process that we started
+        except Exception as error:
+            raise UnreadableMessageError from error
+
+    def _read(self, size: int) -> bytes:
+        try:
+            content = self.connection.recv(size, socket.MSG_WAITALL)
         except ConnectionResetError:  # it ended before it had read everything
             content = b""
-        if not content:
+        if len(content) < size:
             raise EOFError
-        self._received += content
-        while len(self._received) >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(self._received)
-            end = _LENGTH.size + size
-            if size > _MOST_BYTES:
-                raise UnreadableMessageError
-            if len(self._received) < end:
-                return
-            pickled = bytes(self._received[_LENGTH.size : end])
-            del self._received[:end]
-            try:
-                message = pickle.loads(pickled)  # noqa: S301 - of a process that we started
-            except Exception as error:
-                raise UnreadableMessageError from error
-            yield message
+        return content
 
 
 def sendable(error: BaseException) -> Exception:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Generator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from tokshard.text.tokenize.encoder import BatchProgress, EncodingSpec, Outcome
     from tokshard.text.tokenize.workers.feed import Feed
 
+LOOK_SECONDS = 0.005
+"""The pause before an executor looks again whether threads have decompressed another unit."""
+
 Events: TypeAlias = "Generator[BatchProgress | Outcome, None, None]"
-"""The progress of the workers, and the outcome of each unit once it is committed."""
 
 
 class Executor(Protocol):
@@ -36,18 +38,13 @@ class InlineExecutor:
         """See :class:`Executor`."""
         from tokshard.text.tokenize.encoder import UnitEncoder
 
-        ready = threading.Event()
-        feed.wake = ready.set
         encoder = None
         with ExitStack() as stack:
-            while True:
-                ready.clear()
-                if (task := feed.take()) is not None:
-                    if encoder is None:
-                        encoder = UnitEncoder(spec, parts_directory)
-                        stack.enter_context(encoder.loading())
-                    yield from encoder.encode(task)
-                elif feed.exhausted:
-                    return
-                else:
-                    ready.wait()
+            while (task := feed.take()) is not None or not feed.exhausted:
+                if task is None:
+                    time.sleep(LOOK_SECONDS)
+                    continue
+                if encoder is None:
+                    encoder = UnitEncoder(spec, parts_directory)
+                    stack.enter_context(encoder.loading())
+                yield from encoder.encode(task)

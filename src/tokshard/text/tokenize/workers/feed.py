@@ -1,20 +1,18 @@
 """The feed: the tasks of a run in the order of the inputs, taken one by one as workers become free.
 
 Plain files and tables are cut without reading them. Compressed files and pipes are decompressed by
-threads, several files at once, each a few units ahead of the workers.
+threads, several files at once, each a unit ahead.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from concurrent.futures import wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Self
 
+from tokshard.core.background import Background
 from tokshard.errors import UsageError
 from tokshard.text.corpus.fields import FieldNames
 from tokshard.text.corpus.files import CorpusFile
@@ -22,7 +20,6 @@ from tokshard.text.corpus.planning import plan_units, stream_units
 from tokshard.text.tokenize.encoder import Task
 from tokshard.text.tokenize.part import InputPartNames, PartNames, UnitKey
 
-_UNITS_AHEAD = 2
 _STOP_SECONDS = 0.5
 
 
@@ -44,20 +41,20 @@ class StreamInput:
     compare_below: int
     names: InputPartNames
 
-    def tasks(self, raw_directory: str, skip: Callable[[UnitKey], bool]) -> Iterator[Task]:
-        """Decompress it; yield its units as files in a directory, except those to skip."""
+    def tasks(self, directory: str, skip: Callable[[UnitKey], bool]) -> Iterator[Task]:
+        """Decompress it into files in a directory, and yield its units except those to skip."""
         for unit in stream_units(
             self.number,
             self.file,
             self.unit_bytes,
             self.max_document_bytes,
-            raw_directory,
+            directory,
             skip=lambda index: skip(UnitKey(self.number, index)),
         ):
             yield Task(unit, self.file.path, self.names.of(unit.index), self.compare_below)
 
 
-class Feed:
+class Feed(AbstractContextManager["Feed"]):
     """Tasks for the workers; use as a context manager.
 
     Args:
@@ -68,9 +65,6 @@ class Feed:
         is_done: Tells whether a unit is finished, or another process encodes it.
         streams: Most inputs to read at once.
         fields: Fields that tables must have as columns.
-
-    Attributes:
-        wake: Called from another thread when a unit has become ready; set by the executor.
     """
 
     def __init__(
@@ -87,23 +81,22 @@ class Feed:
     ) -> None:
         self.files = files
         self.is_done = is_done
-        self.wake: Callable[[], object] = lambda: None
         self._fields = fields or FieldNames()
         self._max_document_bytes = max_document_bytes
         self._raw_directory = raw_directory
         self._streams = streams
         self._names = names
         self._waiting = deque(numbers)
-        self._active: list[Iterator[Task | None]] = []  # None: there is no task right now
-        self._readers: list[threading.Thread] = []
-        self._stopped = threading.Event()
+        self._active: list[Iterator[Task | None]] = []
+        self._reading: dict[int, Background[Task | None]] = {}
         self._limit: UnitKey | None = None
 
-    def __enter__(self) -> Self:
-        return self
+    def __exit__(self, *_: object) -> None:
+        """Wait half a second for the reading threads: one may be stuck in a pipe.
 
-    def __exit__(self, *arguments: object) -> None:
-        self.stop()
+        A later run in this process writes decompressed units under the same names.
+        """
+        wait(self._reading.values(), _STOP_SECONDS)
 
     def leave_streams(self) -> list[StreamInput]:
         """Return the compressed inputs, for others to read; raise UsageError if an input is a pipe."""
@@ -122,12 +115,12 @@ class Feed:
         while True:
             for source in list(self._active):
                 for task in source:
-                    if task is None:
+                    if task is None:  # it is being decompressed
                         break
-                    if self._limit is not None and task.key >= self._limit:
-                        self._active.remove(source)
-                        break
-                    return task
+                    if self._limit is None or task.key < self._limit:
+                        return task
+                    self._active.remove(source)
+                    break
                 else:
                     self._active.remove(source)
             if len(self._active) >= self._streams or not self._open_next():
@@ -142,66 +135,33 @@ class Feed:
         """Hand out no task from ``key`` on any more."""
         self._limit = key if self._limit is None else min(self._limit, key)
 
-    def stop(self) -> None:
-        """Let the reading threads end, and wait half a second for them: one may be stuck in a pipe.
-
-        A later run in this process writes decompressed units under the same names.
-        """
-        self._stopped.set()
-        deadline = time.monotonic() + _STOP_SECONDS
-        for reader in self._readers:
-            reader.join(max(0.0, deadline - time.monotonic()))
-
     def _open_next(self) -> bool:
         if not self._waiting or (self._limit is not None and self._waiting[0] > self._limit.file):
             return False
         number = self._waiting.popleft()
         is_stream = self.files[number].is_stream
-        self._active.append(self._streamed(number) if is_stream else self._planned(number))
+        self._active.append(self._decompressed(number) if is_stream else self._planned(number))
         return True
 
     def _planned(self, number: int) -> Iterator[Task]:
         file, (texts, key) = self.files[number], self._fields
+        below = self._names.compare_below.get(number, 0)
         for unit in plan_units(number, file, self._names.unit_size, texts, key_field=key):
-            part, below = (
-                self._names.of(UnitKey(number, unit.index)),
-                self._names.compare_below.get(number, 0),
-            )
-            task = Task(unit, file.path, part, below)
-            if not self.is_done(task.key):
-                yield task
+            key_of_unit = UnitKey(number, unit.index)
+            if not self.is_done(key_of_unit):
+                yield Task(unit, file.path, self._names.of(key_of_unit), below)
 
-    def _streamed(self, number: int) -> Iterator[Task | None]:
+    def _decompressed(self, number: int) -> Iterator[Task | None]:
         tasks = self._stream(number).tasks(self._raw_directory, self.is_done)
-        ready: queue.Queue[Task | BaseException | None] = queue.Queue(_UNITS_AHEAD)
-        reader = threading.Thread(target=self._read, args=(tasks, ready), name="decompress", daemon=True)
-        self._readers.append(reader)
-        reader.start()
+        task: Task | None = None
         while True:
-            try:
-                item = ready.get_nowait()
-            except queue.Empty:
+            coming = self._reading[number] = Background(lambda: next(tasks, None))
+            if task is not None:
+                yield task
+            while not coming.done():
                 yield None
-                continue
-            if item is None:
-                return
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-
-    def _read(self, tasks: Iterator[Task], ready: queue.Queue[Task | BaseException | None]) -> None:
-        item: Task | BaseException | None = None
-        while not self._stopped.is_set():
-            try:
-                item = next(tasks, None)
-            except BaseException as error:  # noqa: BLE001 - the thread that takes tasks raises it
-                item = error
-            while not self._stopped.is_set():
-                with suppress(queue.Full):
-                    ready.put(item, timeout=0.1)
-                    break
-            self.wake()
-            if not isinstance(item, Task):
+            if (task := coming.result()) is None:
+                del self._reading[number]
                 return
 
     def _stream(self, number: int) -> StreamInput:

@@ -3,9 +3,7 @@
 Its arguments are the numbers of sockets: one to the job, and one for each worker that the job may use. It
 loads libraries, tokenizer and encoders once, and forks the worker of a socket when its first task arrives;
 the workers share what it has loaded. It has no thread when it forks. When the job goes away, the sockets
-end, each worker ends itself, and the forkserver ends those that cannot.
-
-A worker keeps no state that matters: it may be killed at any moment.
+end, each worker ends itself, and the forkserver ends those that cannot. All may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -14,19 +12,17 @@ import contextlib
 import gc
 import importlib
 import os
-import queue
 import select
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NoReturn
 
 from tokshard.core.memory import release_free_memory
 from tokshard.errors import reason_of
-from tokshard.text.tokenize.encoder import Task, UnitEncoder, progress_each
+from tokshard.text.tokenize.encoder import UnitEncoder, progress_each
 from tokshard.text.tokenize.workers.channel import Channel, Ended, sendable
 from tokshard.text.tokenize.workers.pool import cannot_start
 from tokshard.text.tokenizer import libraries
@@ -48,7 +44,7 @@ def main() -> None:
     os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     job = Channel(connection)
-    with _reporting_to(job):
+    with _ending(job):
         encoder = _load(job)
         release_free_memory()  # definitions were parsed: workers would begin with that much more
         gc.freeze()
@@ -63,14 +59,14 @@ def _load(job: Channel) -> UnitEncoder:
         for name in _LIBRARIES:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-        while True:
-            for what, *arguments in job.receive():
-                if what == "encode":
-                    encoder = UnitEncoder(*arguments)
-                    encoder.load()
-                    return encoder
-                tokenizer, settings = arguments
-                libraries.load_ahead(tokenizer, **settings)
+        what, *arguments = job.receive()
+        if what == "expect":
+            tokenizer, settings = arguments
+            libraries.load_ahead(tokenizer, **settings)
+            what, *arguments = job.receive()
+        encoder = UnitEncoder(*arguments)
+        encoder.load()
+        return encoder
     finally:
         is_loaded.set()
         beating.join()
@@ -78,7 +74,7 @@ def _load(job: Channel) -> UnitEncoder:
 
 def _fork_and_watch(encoder: UnitEncoder, job: Channel, ends: list[socket.socket]) -> None:
     numbers = {end.fileno(): number for number, end in enumerate(ends)}
-    workers: dict[int, int] = {}  # the job's number of each living worker, by its process id
+    workers: dict[int, int] = {}  # the number of each living worker, by its process id
     poll = select.poll()
     for descriptor in (job.connection.fileno(), *numbers):
         poll.register(descriptor, select.POLLIN)
@@ -107,22 +103,12 @@ def _fork_and_watch(encoder: UnitEncoder, job: Channel, ends: list[socket.socket
 
 
 def _work(encoder: UnitEncoder, job: Channel) -> NoReturn:
-    tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
-    with _reporting_to(job):
+    with _ending(job):
         _tell(job, os.getpid())
         threading.Thread(target=_beat, args=(job, threading.Event()), daemon=True).start()
-        threading.Thread(target=_take, args=(job, tasks), daemon=True).start()
         while True:
-            for event in progress_each(_PROGRESS_SECONDS, encoder.encode(tasks.get())):
+            for event in progress_each(_PROGRESS_SECONDS, encoder.encode(job.receive())):
                 _tell(job, event)
-
-
-def _take(job: Channel, tasks: queue.SimpleQueue[Task]) -> None:
-    # In a thread, so that the job never waits for a worker that encodes, and a worker ends with the job.
-    with _reporting_to(job):
-        while True:
-            for task in job.receive():
-                tasks.put(task)
 
 
 def _beat(job: Channel, is_enough: threading.Event) -> None:
@@ -130,17 +116,17 @@ def _beat(job: Channel, is_enough: threading.Event) -> None:
         _tell(job, os.getpid())
 
 
-@contextmanager
-def _reporting_to(job: Channel) -> Iterator[None]:
-    """End this process after the block, or when the job goes away; the job raises an error of the block."""
+@contextlib.contextmanager
+def _ending(job: Channel) -> Iterator[None]:
+    """End this process with the block, or when the job goes away; the job raises an error of the block."""
     try:
         yield
-        os._exit(0)  # there is much memory, and no use in freeing it piece by piece
     except EOFError:
         os._exit(0)
     except BaseException as error:  # noqa: BLE001 - the job raises it
         _tell(job, sendable(error))
         os._exit(1)
+    os._exit(0)  # there is much memory, and no use in freeing it piece by piece
 
 
 def _tell(job: Channel, message: object) -> None:

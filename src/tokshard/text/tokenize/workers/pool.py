@@ -3,7 +3,6 @@
 The workers are forked, as they are needed, from one process that has loaded what they need: the
 *forkserver* (:mod:`tokshard.text.tokenize.workers.forkserver`), which is started by a command of its own,
 not by fork or by importing the main module again, so any program may use the pool.
-docs/explanation/worker-pool.md compares it with the pools of the standard library.
 
 This module imports nothing that takes time: the forkserver loads libraries while this process does.
 """
@@ -15,18 +14,19 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tokshard.errors import WorkerError, reason_of
 from tokshard.text.tokenize.workers.channel import Channel, Ended, UnreadableMessageError
+from tokshard.text.tokenize.workers.executor import LOOK_SECONDS
 
 if TYPE_CHECKING:
-    from tokshard.text.tokenize.encoder import BatchProgress, EncodingSpec, Outcome, Task
+    from tokshard.text.tokenize.encoder import EncodingSpec, Task
     from tokshard.text.tokenize.options import TokenizeOptions
     from tokshard.text.tokenize.workers.executor import Events
     from tokshard.text.tokenize.workers.feed import Feed
@@ -35,7 +35,6 @@ SILENCE_SECONDS = 60.0
 # A worker has its next unit at hand, whatever the job is doing when it has finished one.
 _UNITS_OF_A_WORKER = 2
 _LISTEN_SECONDS = 1.0
-_LOOK_SECONDS = 0.02
 # An orderly end takes milliseconds. A process that has not ended by then is stopped or stuck.
 _END_SECONDS = 1.0
 
@@ -61,38 +60,31 @@ class ProcessPool(contextlib.AbstractContextManager["ProcessPool"]):
             self._processes = Processes(self._limit)
         return self._processes
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the forkserver and all workers, if there are any."""
         processes, self._processes = self._processes, None
         if processes is not None:
             processes.end()
 
-    def __exit__(self, *arguments: object) -> None:
-        self.end()
-
     def run(self, spec: EncodingSpec, parts_directory: str, feed: Feed) -> Events:
         """See :class:`~tokshard.text.tokenize.workers.executor.Executor`."""
         from tokshard.text.tokenize.encoder import Outcome
 
-        processes = self.start()
-        ahead: deque[Task] = deque()
-        try:
-            processes.prepare(spec, parts_directory)
+        with self:
+            processes = self.start()
+            processes.forkserver.send(("encode", spec, parts_directory))
+            ahead: deque[Task] = deque()
             while True:
                 _hand_out(feed, ahead, processes)
                 idle = [worker for worker in processes.workers if not worker.tasks]
                 if feed.exhausted and not ahead and len(idle) == len(processes.workers):
                     return
-                # Nobody tells when a thread has decompressed another unit.
-                seconds = _LOOK_SECONDS if idle and not feed.exhausted else _LISTEN_SECONDS
-                for event in processes.listen(seconds):
+                seconds = LOOK_SECONDS if idle and not feed.exhausted else _LISTEN_SECONDS
+                for event in processes.listen(seconds, self._silence_seconds):
                     if isinstance(event, Outcome) and event.refused is None:
                         # Before the job appends the part, which may take long.
                         _hand_out(feed, ahead, processes)
                     yield event
-                processes.check_silence(self._silence_seconds)
-        finally:
-            self.end()
 
 
 def _hand_out(feed: Feed, ahead: deque[Task], processes: Processes) -> None:
@@ -109,46 +101,10 @@ def _hand_out(feed: Feed, ahead: deque[Task], processes: Processes) -> None:
         processes.give(worker, ahead.popleft())
 
 
-class Worker:
-    """A worker process as the job sees it, or the forkserver, which gets no tasks.
-
-    Attributes:
-        pid: Its process id, as soon as it is known.
-        tasks: The one that it encodes, and the next.
-        heard: When it last sent something, in seconds of listening.
-        is_gone: Whether its connection has ended.
-    """
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.channel = Channel(connection)
-        self.pid: int | None = None
-        self.tasks: deque[Task] = deque()
-        self.heard = 0.0
-        self.is_gone = False
-
-    def send(self, message: object) -> None:
-        """Send a message; if the process is gone, those who listen to it notice that."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.channel.send(message)
-
-    def error(self, what: str) -> WorkerError:
-        """Return the error for a worker that something is wrong with."""
-        who = "a worker process that was ordered" if self.pid is None else f"worker process {self.pid}"
-        at_work = "while it waited for work"
-        if self.tasks:
-            at_work = f"at unit {self.tasks[0].unit.index} of {self.tasks[0].name}"
-        return _error(f"{who} {what} {at_work}")
-
-
 class Processes:
     """The forkserver and its workers, each with a connection to this process.
 
     They are a process group of their own, so that Ctrl-C reaches only this process, which then ends them.
-
-    Attributes:
-        pid: The process id of the forkserver, which is that of the group.
-        workers: As many as may be forked.
 
     Raises:
         WorkerError: The system allows no more processes or files.
@@ -173,9 +129,9 @@ class Processes:
         finally:
             for _, end in pairs:
                 end.close()
-        self.pid = self._process.pid
-        self._forkserver, *self.workers = (Worker(ours) for ours, _ in pairs)
-        self._peers = {peer.connection.fileno(): peer for peer in (self._forkserver, *self.workers)}
+        self.pid = self._process.pid  # and that of the group
+        self.forkserver, *self.workers = (_Peer(ours) for ours, _ in pairs)
+        self._peers = {peer.connection.fileno(): peer for peer in (self.forkserver, *self.workers)}
         self._poll = select.poll()
         for descriptor in self._peers:
             self._poll.register(descriptor, select.POLLIN)
@@ -185,42 +141,35 @@ class Processes:
         """Load what is likely to be needed: both encoders, for a ``tokenizer.json`` at hand."""
         if options.tokenizer_json is not None:
             settings = {**options.tokenizer_settings, "special_tokens": options.special_tokens}
-            self._forkserver.send(("expect", options.tokenizer, settings))
+            self.forkserver.send(("expect", options.tokenizer, settings))
 
-    def prepare(self, spec: EncodingSpec, parts_directory: str) -> None:
-        """Load what workers need for a specification."""
-        self._forkserver.send(("encode", spec, parts_directory))
-
-    def give(self, worker: Worker, task: Task) -> None:
+    def give(self, worker: _Peer, task: Task) -> None:
         """Send a task; with its first one, a worker is forked."""
         if not worker.tasks:
             worker.heard = self._listened_seconds
         worker.tasks.append(task)
         worker.send(task)
 
-    def listen(self, seconds: float) -> Iterator[BatchProgress | Outcome]:
-        """Wait at most so long for messages, and yield what workers report.
+    def listen(self, seconds: float, silence_seconds: float) -> Events:
+        """Wait for messages, and yield what workers report.
 
         Raises:
-            TokshardError: The error of a worker; WorkerError if one has ended or cannot be understood.
+            TokshardError: The error of a worker, or one has ended, is silent, or cannot be understood.
         """
         began = time.monotonic()
         ready = self._poll.poll(1000 * seconds)
         self._listened_seconds += min(time.monotonic() - began, seconds)
         for descriptor, _ in ready:
             yield from self._hear(self._peers[descriptor])
-
-    def check_silence(self, seconds: float) -> None:
-        """Raise WorkerError if a worker at work has sent nothing for so long."""
         for worker in self.workers:
             # While the forkserver is loading, it speaks for those that it has not forked yet.
-            heard = worker.heard if worker.pid else max(worker.heard, self._forkserver.heard)
-            if worker.tasks and self._listened_seconds - heard > seconds:
-                raise worker.error(f"has not answered for {seconds:g} s")
+            heard = worker.heard if worker.pid else max(worker.heard, self.forkserver.heard)
+            if worker.tasks and self._listened_seconds - heard > silence_seconds:
+                raise self._error(worker, f"has not answered for {silence_seconds:g} s")
 
     def end(self) -> None:
         """End all at once: whatever they are writing is temporary."""
-        connection = self._forkserver.connection
+        connection = self.forkserver.connection
         if any(worker.pid for worker in self.workers):  # else it loads still, and does not listen
             connection.settimeout(_END_SECONDS)
             with contextlib.suppress(OSError):
@@ -237,37 +186,60 @@ class Processes:
                 os.killpg(self.pid, signal.SIGKILL)
         return self._process.wait()
 
-    def _hear(self, peer: Worker) -> Iterator[BatchProgress | Outcome]:
+    def _hear(self, peer: _Peer) -> Events:
         from tokshard.text.tokenize.encoder import Outcome
 
-        error = self._forkserver_error if peer is self._forkserver else peer.error
         try:
-            for message in peer.channel.receive():
-                peer.heard = self._listened_seconds
-                if isinstance(message, Exception):
-                    raise message
-                if isinstance(message, Ended):
-                    worker = self.workers[message.number]
-                    worker.pid = message.pid
-                    while not worker.is_gone:  # it may have said why
-                        yield from self._hear(worker)
-                    raise worker.error(_how(message.status))
-                if isinstance(message, int):
-                    peer.pid = message
-                else:
-                    if isinstance(message, Outcome):
-                        peer.tasks.popleft()
-                    yield message
+            message = peer.receive()
         except UnreadableMessageError:
-            raise error("sent an unreadable message") from None
+            raise self._error(peer, "sent an unreadable message") from None
         except EOFError:
             peer.is_gone = True
             self._poll.unregister(peer.connection)
-            if peer is self._forkserver:
-                raise error(_how(self._kill())) from None
+            if peer is self.forkserver:
+                raise self._error(peer, _how(self._kill())) from None
+            return
+        peer.heard = self._listened_seconds
+        if isinstance(message, Exception):
+            raise message
+        if isinstance(message, Ended):
+            worker = self.workers[message.number]
+            worker.pid = message.pid
+            while not worker.is_gone:  # it may have said why
+                yield from self._hear(worker)
+            raise self._error(worker, _how(message.status))
+        if isinstance(message, int):
+            peer.pid = message
+            return
+        if isinstance(message, Outcome):
+            peer.tasks.popleft()
+        yield message
 
-    def _forkserver_error(self, what: str) -> WorkerError:
-        return _error(f"the parent process {self.pid} of the workers {what}")
+    def _error(self, peer: _Peer, what: str) -> WorkerError:
+        if peer is self.forkserver:
+            message = f"the parent process {self.pid} of the workers {what}"
+        else:
+            who = f"worker process {peer.pid}" if peer.pid else "a worker process that was ordered"
+            task = peer.tasks[0] if peer.tasks else None
+            where = f"at unit {task.unit.index} of {task.name}" if task else "while it waited for work"
+            message = f"{who} {what} {where}"
+        return WorkerError(message, hint="run the same command again to resume; finished units are kept")
+
+
+class _Peer(Channel):
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection)
+        # It may be stopped in the middle of a message.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 5, 0))
+        self.pid: int | None = None  # as soon as it is known
+        self.tasks: deque[Task] = deque()  # the one that it encodes, and the next
+        self.heard = 0.0  # when it last sent something, in seconds of listening
+        self.is_gone = False
+
+    def send(self, message: object) -> None:
+        # If it is gone, those who listen to it notice that.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            super().send(message)
 
 
 def cannot_start(reason: str) -> WorkerError:
@@ -278,10 +250,6 @@ def cannot_start(reason: str) -> WorkerError:
     )
 
 
-def _error(message: str) -> WorkerError:
-    return WorkerError(message, hint="run the same command again to resume; finished units are kept")
-
-
 def _how(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
@@ -289,17 +257,15 @@ def _how(status: int) -> str:
     return f"was killed by {signal.Signals(-status).name}{cause}"
 
 
-def worker_malloc() -> dict[str, str]:
-    """Return the variables that set the memory allocator of workers."""
-    # Batches are freed and asked for again: the heap keeps them, or each costs new page faults.
-    return {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 28)}
+# Batches are freed and asked for again: the heap keeps them, or each costs new page faults.
+WORKER_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 28)}
 
 
 def _environment() -> dict[str, str]:
     return {
         # Nothing here uses BLAS, but numpy's starts threads that spin for a while.
         "OPENBLAS_NUM_THREADS": "1",
-        **worker_malloc(),
+        **WORKER_MALLOC,
         **os.environ,
         # An empty entry is the current directory, in which the forkserver runs, too.
         "PYTHONPATH": os.pathsep.join(path or os.curdir for path in sys.path),
