@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -109,16 +110,11 @@ def test_what_cannot_be_loaded_is_no_error_yet(tmp_path, capfd, content):
     [
         (
             {"tokenizer": TOKENIZER, "transformers": "python"},
-            [{"expect": TOKENIZER, "settings": SETTINGS | {"transformers": "python"}}],
+            [("expect", TOKENIZER, SETTINGS | {"transformers": "python"})],
         ),
         (
             {"tokenizer": str(SAMPLE), "special_tokens": True, "eod": "7", "append_eod": False},
-            [
-                {
-                    "expect": str(SAMPLE),
-                    "settings": SETTINGS | {"special_tokens": True, "eod": "7", "need_eod": False},
-                }
-            ],
+            [("expect", str(SAMPLE), SETTINGS | {"special_tokens": True, "eod": "7", "need_eod": False})],
         ),
         ({"tokenizer": TOKENIZER, "encoder": "reference"}, []),
         ({"tokenizer": None}, []),
@@ -128,10 +124,11 @@ def test_what_cannot_be_loaded_is_no_error_yet(tmp_path, capfd, content):
         ({"tokenizer": __file__}, []),
     ],
 )
-def test_the_forkserver_is_told_of_files_at_hand(options, expected, monkeypatch):
+def test_the_forkserver_is_told_of_files_at_hand(options, expected):
     messages = []
-    monkeypatch.setattr(pool.ForkServer, "_send", lambda _, message: messages.append(message))
-    object.__new__(pool.ForkServer).expect(TokenizeOptions(inputs="a.jsonl", **options))
+    processes = object.__new__(pool.Processes)
+    processes.forkserver = SimpleNamespace(send=messages.append)
+    processes.expect(TokenizeOptions(inputs="a.jsonl", **options))
     assert messages == expected
 
 
@@ -157,7 +154,7 @@ def test_a_tokenizer_that_changes_between_is_not_confused(tmp_path, monkeypatch)
     )
     monkeypatch.setattr(run, "INLINE_BYTES", 1 << 16)
     assert corpus.stat().st_size > 4 * run.INLINE_BYTES
-    expect = pool.ForkServer.expect
+    expect = pool.Processes.expect
 
     def expecting(process, options):
         expect(process, options)
@@ -165,7 +162,7 @@ def test_a_tokenizer_that_changes_between_is_not_confused(tmp_path, monkeypatch)
         path.write_text(json.dumps(other))
 
     libraries_of_job = {"tokenizer": str(path), "encoder": "fast", "eod": "<|endoftext|>", "workers": 1}
-    monkeypatch.setattr(pool.ForkServer, "expect", expecting)
+    monkeypatch.setattr(pool.Processes, "expect", expecting)
     run_tokenize(str(corpus), str(tmp_path / "early"), **libraries_of_job)
     monkeypatch.undo()
     run_tokenize(str(corpus), str(tmp_path / "plain"), **{**libraries_of_job, "encoder": "reference"})

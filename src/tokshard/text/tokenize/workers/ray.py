@@ -54,12 +54,12 @@ class RayExecutor:
             write_atomically(tokenizer, read_file(spec.tokenizer))
             spec = replace(spec, tokenizer=tokenizer)
         ray = self._options.connect()
+        running: dict[Any, str] = {}
         try:
             job = ray.put((__version__, spec, parts))
             cpus = self._options.ray_cpus_per_task
             remote = ray.remote(num_cpus=cpus, max_retries=_RETRIES, scheduling_strategy="SPREAD")
             encode = remote(encode_on_node)
-            running: dict[Any, str] = {}
             looked, room = -math.inf, 0
             while True:
                 if time.monotonic() - looked > _LOOK_SECONDS:  # after a minute, Ray would end this process
@@ -76,6 +76,10 @@ class RayExecutor:
                             raise event
                         yield event
         finally:
+            for task in running:  # nothing may write any more when the work directory is removed
+                ray.cancel(task, force=True)
+            if running:
+                ray.wait([*running], num_returns=len(running), timeout=_LOOK_SECONDS)
             ray.shutdown()
 
 
@@ -101,9 +105,9 @@ def _number(work: Task | StreamInput) -> int:
     return work.unit.file if isinstance(work, Task) else work.number
 
 
-def _result(ray: Any, done: Any, name: str) -> list[Any]:
+def _result(ray: Any, done: Any, name: str) -> Any:
     try:
-        found: list[Any] = ray.get(done)
+        return ray.get(done)
     except ray.exceptions.RayTaskError as error:  # it did not even begin
         reason = str(error).strip().splitlines()[-1]
         raise WorkerError(
@@ -114,16 +118,17 @@ def _result(ray: Any, done: Any, name: str) -> list[Any]:
             f"{name} was lost {1 + _RETRIES} times: {first_sentence(error)}",
             hint="run the same command again to resume; finished work is kept",
         ) from error
-    return found
+
+
+_encoder = lru_cache(maxsize=1)(UnitEncoder)
 
 
 def encode_on_node(
     job: tuple[str, EncodingSpec, str], file: CorpusFile, work: Task | StreamInput, first: int
 ) -> list[Any]:
-    """Encode a unit, or those of a compressed file from ``first`` on; runs in a worker process of Ray.
+    """Return the progress and the outcome of each unit, and at the end the error if there is one.
 
-    Returns:
-        The progress and the outcome of each unit, and if there is an error, at the end the error.
+    ``first``: of a compressed file, the first unit to encode.
     """
     host = socket.gethostname()
     events: list[Any] = []
@@ -138,26 +143,21 @@ def encode_on_node(
                     break
     except Exception as error:  # noqa: BLE001 - the job raises it
         events.append(sendable(error))
-        if isinstance(error, StorageError):
-            error.message += f" (on the node {host})"
+        if isinstance(events[-1], StorageError):
+            events[-1].message += f" (on the node {host})"
     return events
-
-
-@lru_cache(maxsize=1)
-def _encoder(spec: EncodingSpec, parts: str) -> UnitEncoder:
-    return UnitEncoder(spec, parts)
 
 
 def _check_node(host: str, version: str, parts: str, file: CorpusFile) -> None:
     if version != __version__:
-        message = f"the node {host} must have tokshard {version}, got {__version__}"
-        raise WorkerError(message, hint=_HINT_VERSION)
+        needed = f"the node {host} must have tokshard {version}, got {__version__}"
+        raise WorkerError(needed, hint=_HINT_VERSION)
     try:
         os.stat(parts)
         size = file.size_bytes if is_remote(file.path) else os.stat(file.path).st_size
     except OSError as error:
-        message = f"cannot read {error.filename} on the node {host}: {error.strerror}"
-        raise InputError(message, hint=_HINT_NODES) from error
+        failed = f"cannot read {error.filename} on the node {host}: {error.strerror}"
+        raise InputError(failed, hint=_HINT_NODES) from error
     if size != file.size_bytes:
         raise InputError(
             f"the input {file.path} has {size} bytes on the node {host}, but {file.size_bytes} on the node "
