@@ -143,6 +143,7 @@ class Run(Generic[EntryT]):
             OutputExistsError: The finished units are of another tokenizer or other options, and the outputs
                 may not be replaced; or of an earlier version of tokshard.
         """
+        self._remove_what_is_no_file()
         earlier = self.earlier_job() if resume else None
         if not self.is_continued(earlier):
             if earlier is not None and not self.outputs.force and (units := count_finished()):
@@ -157,6 +158,21 @@ class Run(Generic[EntryT]):
                 self._write_job(self.directory)
         remove_tree(self.raw)
         syscalls.make_directory(self.raw)
+
+    def _remove_what_is_no_file(self) -> None:
+        """Remove links, pipes and directories in the place of files and directories of this run.
+
+        A link to a directory of the user would be emptied like one of ours.
+        """
+        if not os.path.isdir(self.directory):
+            return
+        with os.scandir(self.directory) as entries:
+            for entry in list(entries):
+                is_directory = entry.path in (self.parts, self.raw)
+                kind = entry.is_dir if is_directory else entry.is_file
+                if not kind(follow_symlinks=False):
+                    remove_tree(entry.path)
+        syscalls.make_directory(self.parts)
 
     def begin_shared(self, count_finished: Callable[[], int]) -> None:
         """Create the work directory unless it exists, while other processes may do the same.
