@@ -1,352 +1,397 @@
-"""A crash campaign: one command killed, or failed, at each of its storage calls in turn.
+"""The crash campaign: each command of the table fails in each way at its storage calls, and is run again.
 
-This is a program as well as a module, because it forks: it must be a process without threads.
-
-    python campaign.py '{"workdir": ..., "arguments": [...], ...}'
-
-It runs the command once to count its storage calls and to learn the right bytes. Then, for each k, it
-runs the command in a fresh directory with the k-th call failing in the chosen way, judges what is left
-on disk, runs the same command again, and compares. It prints one JSON object: how many points were
-tried and what went wrong at which.
+A row is run once undisturbed, which gives its storage calls and the right files. Then, for each kind of
+fault and each call that is drawn, the row is run in a fresh directory with this call disturbed. What is
+left must be absent, old or complete, also for ``verify``; files of others are untouched; and the same
+command ends with the files of a clean run, and none besides. :mod:`faults.__main__` runs it as a program.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import importlib
 import json
 import os
+import random
+import re
+import resource
 import shutil
 import signal
-import sys
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-WRITING_CALLS = (
-    "create",
-    "open_for_append",
-    "write",
-    "copy_range",
-    "truncate",
-    "fsync",
-    "fsync_directory",
-    "close",
-    "link",
-    "replace",
-    "make_directory",
-    "make_private_directory",
-    "unlink",
-    "remove_directory",
-)
+from faults import children, damage, seam, small_disks
+from faults.children import Command, Ended
+from faults.scenarios import PENDING, SCENARIOS, Attempt, Scenario, Step, strangers
+from faults.seam import Fault
+from faults.verdicts import CACHED, SEALS, Tree, is_whole, judge
+
+# How many points of each kind are drawn for a row. Kinds of seam.py, and of the whole run.
+POINTS = {
+    "kill": 4,
+    "cut": 2,
+    "power": 3,
+    "ENOSPC": 2,
+    "EIO": 3,
+    "foreign": 2,
+    "short": 1,
+    "limit": 1,
+    "disk": 1,
+    "damage": 6,
+}
+ALL_SIZES = 24
+_VARIABLE = re.compile(r"\b\d+(\.\d+)? m?s\b|[\d.,]+\w* \w*/s|\"seconds\": .*")
+STORAGE_ERROR = 7
+REFUSED = {4, 6}  # 6: a file that is no manifest, blend or plan
 
 
-SIDECARS = (
-    "manifest.json",
-    "units.jsonl",
-    "provenance.bin",
-    "rejected.jsonl",
-    "order.bin",
-    "pieces.jsonl",
-)
+@dataclass(frozen=True)
+class Point:
+    """What is tried: a fault in one of the commands of a row."""
+
+    command: int
+    fault: Fault
+
+    def __str__(self) -> str:
+        return f"command {self.command}, {self.fault.kind}: {self.fault.k or ''} {self.fault.path}".rstrip()
 
 
 @dataclass
-class Job:
-    """What to try.
+class Cell:
+    """The points of a row and a kind of fault that were tried, and what was wrong at which.
 
-    Attributes:
-        workdir: Where to make the fresh directories.
-        arguments: The command line after ``tokshard``; ``{in}`` stands for the input directory.
-        inputs: The directory with the inputs.
-        prefixes: The output prefixes, relative to a fresh directory.
-        mode: ``"kill"``, ``"half"`` (kill in the middle of a write), ``"enospc"`` or ``"eio"``.
-        prepare: Arguments of a command that makes an older output first, or None.
-        control: ``module:function`` that breaks the implementation before it runs, or None.
-        only: Calls that count; all by default.
-        step: Try every step-th call.
-        stop_at_failure: Whether one failure is enough.
+    ``pending`` are those that are known.
     """
 
-    workdir: str
-    arguments: list[str]
-    inputs: str
-    prefixes: list[str]
-    mode: str = "kill"
-    prepare: list[str] | None = None
-    control: str | None = None
-    only: list[str] = field(default_factory=lambda: list(WRITING_CALLS))
-    step: int = 1
-    stop_at_failure: bool = False
+    points: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+    pending: dict[str, str] = field(default_factory=dict)
+    skipped: str = ""
 
 
-def in_child(action: Callable[[], int | None]) -> int:
-    """Run an action in a forked process; return its exit status, negative for a signal."""
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid == 0:
-        code = 99
-        try:
-            null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, 0)
-            os.dup2(null, 1)
-            os.dup2(os.open("stderr.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), 2)
-            code = action() or 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        except BaseException:  # a traceback is what the report needs
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    status = os.waitpid(pid, 0)[1]
-    return os.waitstatus_to_exitcode(status)
-
-
-def run_command(arguments: list[str], inputs: str, *, hook: Callable[[], None] | None = None) -> int:
-    """Run tokshard with these arguments in a forked process, in the current directory."""
-    return in_child(lambda: command(arguments, inputs, hook))
-
-
-def command(arguments: list[str], inputs: str, hook: Callable[[], None] | None) -> None:
-    """Run tokshard in this process, which is good for nothing else afterwards."""
-    from tokshard.cli import main
-    from tokshard.dataset.merge import documents, options, shuffle, shuffled_output, staging
-    from tokshard.text.tokenize import assembly, encoder
-
-    assembly.CHECKPOINT_UNITS = 3  # several checkpoints in a small run
-    staging.CHECKPOINT_BYTES = 700
-    options.MIN_MEMORY_BYTES, documents.CHUNK_BYTES = 1, 200
-    shuffle.CHECKPOINT_BYTES, shuffled_output.PIECE_BYTES = 700, 500
-    original = encoder.UnitEncoder.encode
-
-    def traced(self: Any, task: Any) -> Any:
-        with open("encoded.txt", "a") as log:
-            log.write(f"{task.key.part_name}\n")
-        return original(self, task)
-
-    encoder.UnitEncoder.encode = traced
-    if hook:
-        hook()
-    sys.argv = ["tokshard", *(word.replace("{in}", inputs) for word in arguments)]
-    main.main()
-
-
-def failing_hook(job: Job, k: int) -> Callable[[], None]:
-    """Return what makes the k-th counted storage call fail; k = 0 only counts."""
-
-    def hook() -> None:
-        from tokshard.errors import StorageError
-        from tokshard.storage import syscalls
-
-        count, turn = 0, threading.Lock()
-
-        def wrap(name: str) -> None:
-            original = getattr(syscalls, name)
-
-            def wrapped(*arguments: Any) -> Any:
-                nonlocal count
-                if name in job.only:
-                    with turn:  # checkpoints are made in another thread
-                        count += 1
-                        mine = count
-                        if k == 0:
-                            Path("count.txt").write_text(str(count))
-                    if mine == k:
-                        if job.mode != "kill" and name == "write":
-                            data = bytes(memoryview(arguments[1]).cast("B"))
-                            os.write(arguments[0], data[: len(data) // 2])
-                        if job.mode != "kill" and name == "copy_range":
-                            source, target, offset, size, path = arguments
-                            original(source, target, offset, size // 2, path)
-                        if job.mode in {"kill", "half"}:
-                            os.kill(os.getpid(), signal.SIGKILL)
-                        number = errno.ENOSPC if job.mode == "enospc" else errno.EIO
-                        cause = OSError(number, os.strerror(number))
-                        raise StorageError(name, str(arguments[-1]), cause) from cause
-                return original(*arguments)
-
-            setattr(syscalls, name, wrapped)
-
-        for name in WRITING_CALLS:
-            wrap(name)
-        apply_control(job.control)
-
-    return hook
-
-
-def apply_control(control: str | None) -> None:
-    """Break the implementation on purpose."""
-    if control:
-        sys.path.insert(0, str(Path(__file__).parent))
-        module, _, function = control.partition(":")
-        getattr(importlib.import_module(module), function)()
-
-
-def digest(path: str) -> str | None:
-    """Return a file's digest, or None if it is absent."""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except FileNotFoundError:
-        return None
-
-
-Output = dict[str, str | None]
-
-
-def outputs(prefixes: list[str]) -> list[Output]:
-    """Return the digests of everything that is published, per prefix."""
-    found = []
-    for prefix in prefixes:
-        sidecars = f"{prefix}.tokshard"
-        files = {"bin": digest(f"{prefix}.bin"), "idx": digest(f"{prefix}.idx")}
-        for name in SIDECARS:
-            files[name] = digest(os.path.join(sidecars, name))
-        found.append(files)
-    return found
-
-
-def judge(found: list[Output], new: list[Output], old: list[Output] | None) -> str | None:
-    """Say what is wrong with what a crash left; None if it is absent, old and whole, or new and whole."""
-    for k, files in enumerate(found):
-        whole = [new[k]] + ([old[k]] if old else [])
-        if files["manifest.json"] is not None:
-            if files not in whole:
-                return f"output {k} has a manifest but is neither the old nor the new dataset"
-        elif files["bin"] is not None and files["idx"] is not None:
-            pairs = [(dataset["bin"], dataset["idx"]) for dataset in whole]
-            if (files["bin"], files["idx"]) not in pairs:
-                return f"output {k}: .bin and .idx stand side by side and do not belong together"
-    return None
-
-
-def finished_units(prefix: str) -> set[str]:
-    """Return the names of the parts that a killed run has committed (in parts/ or at a checkpoint)."""
-    work = Path(f"{prefix}.tokshard/work")
-    finished = {path.name for path in (work / "parts").glob("*.part")}
-    covered: list[str] = []
-    journal = work / "units.jsonl"
-    if journal.exists():
-        for line in journal.read_bytes().splitlines(keepends=True):
-            if not line.endswith(b"\n"):
-                break
-            found = json.loads(line)
-            if "checkpoint" in found:
-                finished |= set(covered)
-            else:
-                header = found["entry"]["header"]
-                covered.append(f"{header['file']:06d}-{header['unit']:09d}.part")
-    return finished
-
-
-def encoded_units() -> list[str]:
-    """Return the names of the units that were encoded since the log was removed."""
-    log = Path("encoded.txt")
-    return log.read_text().split() if log.exists() else []
-
-
-def fresh(job: Job) -> None:
-    """Begin in an empty directory, with the older output if one is wanted."""
-    shutil.rmtree(job.workdir, ignore_errors=True)
-    os.makedirs(job.workdir)
-    os.chdir(job.workdir)
-    if job.prepare and run_command(job.prepare, job.inputs) != 0:
-        raise RuntimeError(Path("stderr.txt").read_text())
-
-
-def leftovers() -> list[str]:
-    """Return temporary files and work directories that should not be there after success."""
-    return [
-        str(path)
-        for path in Path().rglob("*")
-        if path.name.endswith(".tokshard-tmp") or path.name in {"work", "kept", "lock"}
-    ]
-
-
-def try_point(job: Job, k: int, new: list[Output], old: list[Output] | None) -> str | None:
-    """Fail the k-th call, judge, run again, compare; return what is wrong, or None."""
-    fresh(job)
-    status = run_command(job.arguments, job.inputs, hook=failing_hook(job, k))
-    expected = {"kill": -signal.SIGKILL, "half": -signal.SIGKILL}.get(job.mode, 7)
-    if status != expected:
-        return f"exit status {status}: {Path('stderr.txt').read_text()[-800:]}"
-    if (wrong := judge(outputs(job.prefixes), new, old)) is not None:
-        return wrong
-    before = finished_units(job.prefixes[0])
-    Path("encoded.txt").unlink(missing_ok=True)
-    status = run_command(job.arguments, job.inputs, hook=lambda: apply_control(job.control))
-    if status != 0:
-        return f"the second run ended with {status}: {Path('stderr.txt').read_text()[-800:]}"
-    if outputs(job.prefixes) != new:
-        return "the second run left other bytes than an undisturbed one"
-    if redone := before & set(encoded_units()):
-        return f"the second run redid finished units: {sorted(redone)}"
-    if left := leftovers():
-        return f"the second run left {left}"
-    return None
-
-
-def load_for(action: Callable[[], int | None]) -> int:
-    """Load what an action loads once, before the forks: it would be most of the time of each.
-
-    The action is done in a forked process, in the current directory.
-
-    Returns:
-        Its exit status.
-    """
-
-    def listing() -> int | None:
-        try:
-            return action()
-        finally:
-            Path("modules.txt").write_text("\n".join(sys.modules))
-
-    status = in_child(listing)
-    for module in Path("modules.txt").read_text().split():
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
-    if threading.active_count() > 1:
-        raise RuntimeError("there are threads, which do not survive a fork")
-    return status
-
-
-def run(job: Job) -> dict[str, Any]:
-    """Run the campaign; return how many points were tried and the failures."""
-    fresh(job)
-    old = outputs(job.prefixes) if job.prepare else None
-    if load_for(lambda: command(job.arguments, job.inputs, failing_hook(job, 0))) != 0:
-        raise RuntimeError(Path("stderr.txt").read_text())
-    new = outputs(job.prefixes)
-    return try_points(job, lambda k: try_point(job, k, new, old))
-
-
-def try_points(job: Any, attempt: Callable[[int], str | None]) -> dict[str, Any]:
-    """Fail at each of the calls that were counted; return how many were tried and the failures.
+class Row:
+    """A row of the table, run in a world.
 
     Args:
-        job: The job of any campaign: it has ``step``, ``stop_at_failure`` and ``workdir``, which is removed.
-        attempt: Fails at one call, and says what is wrong then, or None.
+        name: In :data:`~faults.scenarios.SCENARIOS`.
+        world: A directory of :func:`~faults.scenarios.make_world`.
+        control: ``module:function`` that breaks tokshard first, or None.
     """
-    total = int(Path("count.txt").read_text())
-    failures = {}
-    points = range(1, total + 1, job.step)
-    # One failure is found soonest from the end: that is where things are published.
-    for k in reversed(points) if job.stop_at_failure else points:
-        if (wrong := attempt(k)) is not None:
-            failures[k] = wrong
-            if job.stop_at_failure:
+
+    def __init__(self, name: str, world: Path, control: str | None = None) -> None:
+        self.scenario: Scenario = SCENARIOS[name]
+        self.name, self.world, self.round = name, world, world / "round"
+        self._log = world / "calls.txt"
+        self._control: str | None = None
+        self._start = world / "start"
+        self._said: dict[int, str] = {}
+        self._prepare(control)
+
+    def _prepare(self, control: str | None) -> None:
+        """Find out what is there at the start, what a clean run makes, and the calls of each command."""
+        steps, commands = self.scenario.start, self.scenario.commands
+        users = [step for step in steps if not isinstance(step, Attempt)]
+        self._walk(users)
+        if not control and self.scenario.share > 0.5:  # the others start processes and threads
+            verify = [("verify", product, "--quiet") for product in self.scenario.products]
+            children.warm_up([*commands, *verify], self.round)
+            self._walk(users)
+        self.calls = self._undisturbed()
+        self.new = self.tree()
+        self.new_files = self.published(self.new)
+        self.finals = [path for path, content in self.new_files.items() if content != "a directory"]
+        for product in self.scenario.products:
+            ended = self._run(("verify", product, "--level", "deep", "--quiet"))
+            if ended.code not in {0, 1} or ended.defect:
+                raise RuntimeError(f"{self.name}: verify {product}: {ended}")
+        self._control = control
+        if control or len(users) < len(steps):
+            self._walk(steps)
+            self.calls = self._undisturbed()
+            if wrong := self.wrong_files("undisturbed"):
+                raise RuntimeError(f"{self.name}: {wrong}")
+        self.fresh()
+        self.old = self.published(self.tree())
+        self._unfinished: list[str] = []
+        # Without a marker, or an index, there is no old output but unfinished work.
+        if not any(path in self.old for path in self.finals if path.endswith((*SEALS, ".idx"))):
+            self._unfinished = [path for path in self.old if os.path.isfile(path)]
+            self.old = {}
+
+    def _undisturbed(self) -> list[list[str]]:
+        """Run the commands; return the calls of each."""
+        shutil.rmtree(self._start, ignore_errors=True)
+        shutil.copytree(self.round, self._start, symlinks=True)
+        calls = []
+        self.fresh()
+        for number, command in enumerate(self.scenario.commands):
+            ended = self._child(command, seam.COUNT)
+            if ended.code != 0 or ended.defect:
+                raise RuntimeError(f"{self.name}: command {number} without a fault: {ended}")
+            calls.append(self._log.read_text().split())
+            self._said[number] = said(ended)
+        return calls
+
+    def _walk(self, steps: list[Step] | tuple[Step, ...]) -> None:
+        """Take the steps to the start."""
+        shutil.rmtree(self.round, ignore_errors=True)
+        self.round.mkdir()
+        os.chdir(self.round)
+        for step in steps:
+            if not isinstance(step, Attempt):
+                step()
+            elif step.killed_after:
+                copy = self.world / "copy"
+                shutil.copytree(self.round, copy, symlinks=True)
+                children.run(step.command, copy, lambda: seam.install(seam.COUNT, self._log))
+                shutil.rmtree(copy)
+                k = int(step.killed_after * len(self._log.read_text().split()))
+                fault = Fault("kill", k)
+                children.run(step.command, self.round, lambda fault=fault: seam.install(fault, self._log))
+            elif (ended := children.run(step.command, self.round)).code != step.code:
+                raise RuntimeError(f"{self.name}: {step}: {ended}")
+
+    def fresh(self) -> None:
+        """Begin a round."""
+        os.chdir(self.world)
+        shutil.rmtree(self.round, ignore_errors=True)
+        self.round.mkdir()
+        self._fill()
+
+    def _fill(self) -> None:
+        shutil.copytree(self._start, self.round, symlinks=True, dirs_exist_ok=True)
+        os.chdir(self.round)
+        for path, content in self._strangers.items():
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            if content is None:
+                os.mkfifo(path)
+            elif isinstance(content, str):
+                os.symlink(content, path)
+            else:
+                Path(path).write_bytes(content)
+                os.utime(path, (1, 1))
+
+    @property
+    def _strangers(self) -> dict[str, bytes | str | None]:
+        return strangers(self.scenario.products[0]) if self.scenario.products else {}
+
+    def tree(self) -> Tree:
+        """Return the files below ``out``, and its directories."""
+        found = {}
+        for path in sorted((self.round / "out").rglob("*")):
+            name = str(path.relative_to(self.round))
+            if path.name == "lock" and name not in self._strangers:
+                continue  # of a dead process: it locks nobody out
+            if path.is_symlink():
+                found[name] = f"link to {os.readlink(path)}"
+            elif path.is_file():
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                found[name] = f"{digest} {path.stat().st_mtime}" if name in self._strangers else digest
+            elif not path.is_dir():
+                found[name] = "a pipe"
+            elif path.suffix != ".tokshard":  # which may have held nothing but a lock
+                found[name] = "a directory"
+        return found
+
+    def published(self, tree: Tree) -> Tree:
+        """Return the files of a tree that are not of others."""
+        return {name: content for name, content in tree.items() if name not in self._strangers}
+
+    # Points.
+
+    def draw(self, kind: str, count: int | None, seed: int = 1) -> list[Point]:
+        """Draw points of a kind; all if there is no count. Rare calls are drawn as often as others."""
+        chance = random.Random(f"{seed} {self.name} {kind}")
+        if kind in {"short", "limit", "disk"}:
+            return [Point(0, fault) for fault in self._whole_runs(kind, chance, count)]
+        if kind == "damage":
+            points = [
+                Point(0, Fault(kind, 0, f"{way}:{path}")) for way in damage.WAYS for path in self._unfinished
+            ]
+            return chance.sample(points, min(len(points), count or len(points)))
+        if kind == "foreign" and (not self.finals or self.old.keys() & {*self.finals}):
+            return []  # it would be replaced
+        # The sidecars of a dataset are ours, as its directory is, and the entries of a cache.
+        ours = [path for path in self.finals if ".tokshard/" in path or CACHED.search(path)]
+        exclusive = [path for path in self.finals if path not in ours or path.endswith("/manifest.json")]
+        by_name: dict[str, list[Point]] = {}
+        for number, calls in enumerate(self.calls):
+            for k, name in enumerate(calls, 1):
+                if seam.concerns(kind, name):
+                    path = chance.choice(exclusive) if kind == "foreign" else ""
+                    by_name.setdefault(name, []).append(Point(number, Fault(kind, k, path)))
+        for points in by_name.values():
+            chance.shuffle(points)
+        names = chance.sample(list(by_name), len(by_name))
+        rounds = range(max(map(len, by_name.values())))
+        points = [by_name[name][turn] for turn in rounds for name in names if turn < len(by_name[name])]
+        return points[:count]
+
+    def _whole_runs(self, kind: str, chance: random.Random, count: int | None) -> Iterator[Fault]:
+        if kind == "short":
+            ways = ["half", "one", "random"]
+            yield from (Fault(kind, number, way) for number, way in enumerate(ways[:count]))
+            return
+        size = sum(path.stat().st_size for path in self._start.rglob("*") if path.is_file())
+        largest = max(size, 16 << 10) + (64 << 10 if kind == "disk" else 0)
+        for _ in range(count or ALL_SIZES):
+            yield Fault(kind, chance.randrange(0 if kind == "limit" else 4096, largest))
+
+    def cell(self, kind: str, count: int | None, seed: int = 1, *, first: bool = False) -> Cell:
+        """Try the points of a kind; only until one fails, if ``first``."""
+        cell = Cell()
+        if kind in self.scenario.without or (kind == "disk" and (reason := small_disks.reason_not_to())):
+            cell.skipped = "not for this row" if kind in self.scenario.without else reason
+            return cell
+        encoded: dict[tuple[int, int], int] = {}
+        for point in self.draw(kind, count, seed):
+            cell.points += 1
+            wrong, encoded_bytes = self.attempt(point)
+            if encoded_bytes is not None:
+                encoded[point.command, point.fault.k] = encoded_bytes
+            if wrong and any(text in str(point) for text in PENDING):
+                cell.pending[str(point)] = wrong
+            elif wrong:
+                cell.failures[str(point)] = wrong
+                if first:
+                    return cell
+        if kind == "kill" and (wrong := self._lost_units(encoded)):
+            cell.failures["units"] = wrong
+        return cell
+
+    # One point.
+
+    def attempt(self, point: Point) -> tuple[str | None, int | None]:
+        """Run the row with a fault; return what is wrong, and how much text was encoded afterwards."""
+        fault = point.fault
+        self.fresh()
+        if fault.kind == "disk":
+            os.chdir(self.world)
+            small_disks.mount(self.round)
+            self._fill()
+            small_disks.limit(self.round, fault.k)
+        try:
+            return (self._damaged(fault), None) if fault.kind == "damage" else self._attempt(point)
+        finally:
+            os.chdir(self.world)
+            if fault.kind == "disk":
+                small_disks.unmount(self.round)
+
+    def _attempt(self, point: Point) -> tuple[str | None, int | None]:
+        fault, commands = point.fault, self.scenario.commands
+        for number, command in enumerate(commands):
+            is_here = number == point.command or fault.kind in {"short", "disk", "limit"}
+            ended = self._child(command, fault if is_here else None)
+            if fault.kind == "short" and ended.code == 0 and said(ended) != self._said[number]:
+                return f"command {number} printed {said(ended)}, and undisturbed {self._said[number]}", None
+            if is_here and ended.code != 0:
                 break
-    os.chdir("/")
-    shutil.rmtree(job.workdir, ignore_errors=True)
-    return {"calls": total, "points": len(points), "failures": failures}
+            if not is_here and ended.code != 0:
+                return f"command {number}, undisturbed: {ended}", None
+        wrong = self._wrong_end(fault, ended) or self._wrong_state(fault)
+        if wrong or ended.code == 0:
+            return wrong, None
+        if fault.kind == "disk":
+            small_disks.limit(self.round)
+        for command in commands[number:]:
+            ended = self._child(command, None)
+            if ended.code != 0 or ended.defect:
+                return f"again: {ended}", None
+        return self.wrong_files("again"), self._encoded(ended)
+
+    def _damaged(self, fault: Fault) -> str | None:
+        """P69: damage a file of unfinished work; the commands do this work again."""
+        way, path = fault.path.split(":")
+        damage.WAYS[way](Path(path))
+        for command in self.scenario.commands:
+            ended = self._child(command, None)
+            if ended.code != 0 or ended.defect:
+                return str(ended)
+        if (wrong := self.wrong_files("success")) and path.endswith(".bin") and way in {"flip", "swap"}:
+            # Tokens that were appended are trusted until the manifest is written, which has their digests.
+            found = [self._run(("verify", product, "--quiet")) for product in self.scenario.products]
+            return None if any(ended.code == 1 for ended in found) else wrong
+        return wrong
+
+    def _wrong_end(self, fault: Fault, ended: Ended) -> str | None:
+        if ended.defect:
+            return ended.defect
+        if fault.kills and ended.code == -signal.SIGKILL:
+            return None
+        if ended.code == 0:
+            is_lost = fault.kind in {"EIO", "ENOSPC"} and "happened" in self._log.read_text()
+            return f"the error is lost: {ended}" if is_lost else self.wrong_files("success")
+        expected = {"foreign": REFUSED, "short": {0}}.get(fault.kind, {STORAGE_ERROR})
+        if ended.code not in expected or "error: " not in ended.stderr:
+            return f"unexpected {ended}"
+        return None
+
+    def _wrong_state(self, fault: Fault) -> str | None:
+        """Say what is wrong with what is left after a fault."""
+        if fault.kind == "foreign" and "happened" in self._log.read_text():
+            if not os.path.isfile(fault.path) or Path(fault.path).read_bytes() != seam.THEIRS:
+                return f"{fault.path}, which another program created, was replaced"
+            os.unlink(fault.path)
+        found = self.tree()
+        files = self.published(found)
+        if wrong := judge(files, self.new_files, self.old, torn=fault.kind == "power"):
+            return wrong
+        for name in self._strangers:
+            if found.get(name) != self.new[name]:
+                return f"{name} is of others, and was touched"
+        for product in self.scenario.products:
+            ended = self._run(("verify", product, "--quiet"))
+            if ended.defect:
+                return f"verify {product}: {ended}"
+            if ended.code == 0 and not is_whole(product, files, self.new_files, self.old):
+                return f"verify takes {product} for whole: {sorted(files)}"
+        return None
+
+    def wrong_files(self, what: str) -> str | None:
+        other = set(self.tree().items()) ^ set(self.new.items())
+        if not self.scenario.sweeps:
+            other = {(name, content) for name, content in other if not name.endswith("-tmp")}
+        return f"{what}: other files: {sorted(other)[:6]}" if other else None
+
+    def _encoded(self, ended: Ended) -> int | None:
+        return int(json.loads(ended.stdout)["encoded_bytes"]) if self.scenario.resumes else None
+
+    def _lost_units(self, encoded: dict[tuple[int, int], int]) -> str | None:
+        """P3: the later a run was killed, the less is left to encode."""
+        counts = [encoded[at] for at in sorted(encoded)]
+        is_lost = len(counts) > 1 and counts[0] == counts[-1] > 0
+        if counts != sorted(counts, reverse=True) or is_lost:
+            return f"bytes of finished units were encoded again: {dict(sorted(encoded.items()))}"
+        return None
+
+    def _child(self, command: Command, fault: Fault | None) -> Ended:
+        def before() -> None:
+            if fault and fault.kind == "short":
+                os.environ["TOKSHARD_SHORT"] = ""
+                short = importlib.import_module("faults.short_counts.sitecustomize")
+                short._install(short.LENGTHS[fault.path])
+            elif fault and fault.kind == "limit":
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (fault.k, fault.k))
+            elif fault and fault.kind != "disk":
+                seam.install(fault, self._log)
+            self._break()
+
+        return children.run(command, self.round, before)
+
+    def _run(self, command: Command) -> Ended:
+        return children.run(command, self.round)
+
+    def _break(self) -> None:
+        if self._control:
+            module, _, function = self._control.partition(":")
+            control: Callable[[list[str]], None] = getattr(
+                importlib.import_module(f"faults.{module}"), function
+            )
+            control(self.finals)
 
 
-if __name__ == "__main__":
-    print(json.dumps(run(Job(**json.loads(sys.argv[1])))))
+def said(ended: Ended) -> str:
+    """Return what a command printed, without times and rates."""
+    return _VARIABLE.sub("...", ended.stdout)

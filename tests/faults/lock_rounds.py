@@ -30,7 +30,7 @@ class Contest:
     """What to try.
 
     Attributes:
-        directory: An empty directory; the output prefix is ``x`` in it.
+        directory: An empty directory; the lock is in ``x.tokshard`` in it.
         lock: The class of the lock, as ``module:class``.
         rounds: How often all start together.
         kill_every: Each so-manieth process kills itself while it holds the lock; 0 for none.
@@ -48,17 +48,15 @@ class Contest:
 
 def contend(contest: Contest, number: int) -> int:
     """Hold the lock once; return the exit status."""
-    from tokshard.dataset import workdir
     from tokshard.errors import LockedError
-    from tokshard.text.tokenize.job import Workspace
 
     module, _, name = contest.lock.partition(":")
-    workdir.WriterLock = getattr(importlib.import_module(module), name)
-    workspace = Workspace(os.path.join(contest.directory, "x"))
+    lock = getattr(importlib.import_module(module), name)
+    path = os.path.join(contest.directory, "x.tokshard/lock")
     deadline = time.monotonic() + contest.patience_seconds
     while time.monotonic() < deadline:
         try:
-            with workspace.locked():
+            with lock(path):
                 if not is_alone(contest.directory):
                     return 4
                 if contest.kill_every and number % contest.kill_every == 0:
@@ -107,7 +105,7 @@ def play(contest: Contest) -> Counter[str]:
 def main() -> None:
     contest = Contest(**json.loads(sys.argv[1]))
     sys.path.insert(0, str(Path(__file__).parent))
-    import tokshard.text.tokenize.job  # noqa: F401 - once, before the forks
+    import tokshard.storage.lock  # noqa: F401 - once, before the forks
 
     verdicts: Counter[str] = Counter()
     for _ in range(contest.rounds):

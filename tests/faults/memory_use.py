@@ -7,13 +7,12 @@ Prints ``[kilobytes of this process, kilobytes of its largest worker]``.
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import resource
 import sys
 from pathlib import Path
-
-import campaign
 
 
 def main() -> None:
@@ -21,7 +20,9 @@ def main() -> None:
     from tokshard.text.tokenize.workers import pool
 
     wanted = json.loads(sys.argv[1])
-    campaign.apply_control(wanted["control"])
+    if wanted["control"]:
+        module, _, function = wanted["control"].partition(":")
+        getattr(importlib.import_module(module), function)()
     pool._END_SECONDS = 600.0  # the forkserver must see its workers end, or they are not counted
     sys.argv = ["tokshard", *wanted["arguments"]]
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -52,6 +54,38 @@ def scratch_directory(otherwise: Path) -> Iterator[Path]:
         yield Path(directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def digest(path: str | Path) -> str | None:
+    """Return a file's digest, or None if it is absent."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def output(prefix: str | Path) -> dict[str, str | None]:
+    """Return the digests of everything that is published under a prefix."""
+    sidecars = ("manifest.json", "units.jsonl", "provenance.bin", "rejected.jsonl", "order.bin")
+    files = {name: digest(f"{prefix}.{name}") for name in ("bin", "idx")}
+    return files | {name: digest(f"{prefix}.tokshard/{name}") for name in sidecars}
+
+
+def finished_units(prefix: str | Path) -> set[str]:
+    """Return the names of the parts that an unfinished run has: in parts/, or appended at a checkpoint."""
+    work = Path(f"{prefix}.tokshard/work")
+    finished = {path.name for path in (work / "parts").glob("*.part")}
+    covered: list[str] = []
+    journal = work / "journal.jsonl"
+    for line in journal.read_bytes().splitlines(keepends=True) if journal.exists() else []:
+        if not line.endswith(b"\n"):
+            break
+        entry = json.loads(line)
+        if "header" in entry:
+            covered.append(entry["header"]["name"])
+        else:
+            finished |= set(covered)
+    return finished
 
 
 @dataclass

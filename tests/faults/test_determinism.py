@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from faults.campaign import digest, outputs
-from faults.processes import HERE, SAMPLE_DATA, TOKENIZER, scratch_directory
+from faults import processes
+from faults.processes import HERE, SAMPLE_DATA, TOKENIZER, digest, scratch_directory
 from support.tokenize_runs import run_tokenize
 from tokshard.text.tokenize.workers.executor import InlineExecutor
 
@@ -92,7 +92,7 @@ def here(inputs: list[str], output: str, **changes) -> dict[str, str | None]:
     """Run in this process; return the digests of what is published."""
     shutil.rmtree(Path(output).parent, ignore_errors=True)
     run_tokenize(inputs, output, executor=InlineExecutor(), **{**OPTIONS, **changes})
-    return outputs([output])[0]
+    return processes.output(output)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def elsewhere(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return outputs([output])[0]
+    return processes.output(output)
 
 
 # Workers and hash seeds; the number chooses locale, time zone, umask and directory.

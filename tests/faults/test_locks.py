@@ -11,8 +11,7 @@ import time
 
 import pytest
 
-from faults.campaign import outputs
-from faults.processes import HERE, START_SECONDS, Run
+from faults.processes import HERE, START_SECONDS, Run, output
 from support.command_line import tokshard
 
 ROUNDS = int(os.environ.get("TOKSHARD_LOCK_ROUNDS", "25"))
@@ -58,12 +57,19 @@ def directory(tmp_path):
     return tmp_path
 
 
+@pytest.fixture
+def pipe(directory):
+    """The pipe, open to write: one that nobody has opened is an error after 5 s."""
+    with open(os.open(directory / "pipe", os.O_RDWR), "wb", buffering=0) as file:
+        yield file
+
+
 def waiting_run(directory):
     """Start a run that waits for its input and holds the lock."""
     run = Run(["tokenize", "pipe", "-o", "out/x"], directory).start()
     run.wait_for_path("out/x.tokshard/lock")
     deadline = time.monotonic() + START_SECONDS
-    while not (directory / "out/x.tokshard/lock").read_bytes().endswith(b"}"):
+    while not (directory / "out/x.tokshard/lock").read_bytes().endswith(b")"):
         assert time.monotonic() < deadline
         time.sleep(0.005)
     return run
@@ -75,6 +81,7 @@ def tokenize(directory, *more):
 
 
 @pytest.mark.parametrize("more", [(), ("--force",), ("--no-resume",)])
+@pytest.mark.usefixtures("pipe")
 def test_the_second_command_names_the_first(directory, more):
     first = waiting_run(directory)
     try:
@@ -89,10 +96,11 @@ def test_the_second_command_names_the_first(directory, more):
         first.clean_up()
 
 
-def test_the_first_continues_undisturbed(directory):
+def test_the_first_continues_undisturbed(directory, pipe):
     first = waiting_run(directory)
     assert tokenize(directory)[0] == 5
-    (directory / "pipe").write_bytes((directory / "corpus.jsonl").read_bytes())
+    pipe.write((directory / "corpus.jsonl").read_bytes())
+    pipe.close()
     assert first.end()[0] == 0
     assert (directory / "out/x.bin").stat().st_size == 16
     assert sorted(os.listdir(directory / "out/x.tokshard")) == [
@@ -102,6 +110,7 @@ def test_the_first_continues_undisturbed(directory):
     ]
 
 
+@pytest.mark.usefixtures("pipe")
 def test_a_killed_command_blocks_nobody(directory):
     first = waiting_run(directory)
     first.clean_up()
@@ -118,11 +127,11 @@ def test_a_killed_command_blocks_nobody(directory):
 def test_commands_started_together_make_one_dataset(directory, monkeypatch):
     assert tokenize(directory)[0] == 0
     monkeypatch.chdir(directory)
-    expected = outputs(["out/x"])
+    expected = output("out/x")
     for arguments in (["--force"], ["--force", "--no-resume"]):
         runs = [
             Run(["tokenize", "corpus.jsonl", "-o", "out/x", *arguments], directory).start() for _ in range(4)
         ]
         statuses = {run.end()[0] for run in runs}
         assert 0 in statuses <= {0, 5}
-        assert outputs(["out/x"]) == expected
+        assert output("out/x") == expected

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from faults.campaign import finished_units, outputs
 from faults.processes import (
     ANSWER_SECONDS,
     HERE,
@@ -22,7 +21,9 @@ from faults.processes import (
     Run,
     answer_to_a_killed_worker,
     clear,
+    finished_units,
     make_corpus,
+    output,
     scratch_directory,
 )
 from support.file_faults import open_descriptors
@@ -68,8 +69,8 @@ def never_finishing(directory: Path, kind: str = "workers") -> dict[str, str]:
     return logging(directory, TOKSHARD_SHIM="hold", TOKSHARD_SHIM_UNIT="40")
 
 
-def output_of(directory: Path) -> list:
-    return outputs([str(directory / "out/x")])
+def output_of(directory: Path) -> dict:
+    return output(directory / "out/x")
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def parts_of(directory: Path) -> dict[str, tuple[int, int]]:
 class Chain:
     """A run that is killed and resumed again and again, and what must hold all the while."""
 
-    def __init__(self, directory: Path, right: list) -> None:
+    def __init__(self, directory: Path, right: dict) -> None:
         self.directory = directory
         self.right = right
         self.begin()
@@ -118,8 +119,9 @@ class Chain:
 
     def check_killed(self) -> None:
         """Nothing is there under the final names, and what was finished has been left alone."""
-        (found,) = output_of(self.directory)
-        if found["manifest.json"] is not None:  # it was killed when it had published everything
+        if (
+            output_of(self.directory)["manifest.json"] is not None
+        ):  # it was killed when it had published everything
             self.check_finished()
             return
         self._check_not_redone()
@@ -127,7 +129,7 @@ class Chain:
         assert {name: parts[name] for name in parts.keys() & self.parts.keys()} == {
             name: self.parts[name] for name in parts.keys() & self.parts.keys()
         }
-        finished = finished_units(str(self.directory / "out/x"))
+        finished = finished_units(self.directory / "out/x")
         assert finished >= self.finished
         self.finished, self.parts = finished, parts
 
@@ -200,8 +202,8 @@ def test_workers_killed_or_out_of_space_at_each_of_their_calls_lose_nothing_fini
         status, words = ANSWERS[what]
         assert (found, words in stderr) == (status, True), f"{call} {what}: {stderr}"
         assert not finished & set(log.read_text().split()[::2])
-        assert finished <= finished_units(str(directory / "out/x"))
-        finished = finished_units(str(directory / "out/x"))
+        assert finished <= finished_units(directory / "out/x")
+        finished = finished_units(directory / "out/x")
     assert finished
     log.unlink()
     assert Run(TOKENIZE, directory, logging(directory)).start().end()[0] == 0

@@ -61,7 +61,7 @@ def _install():
     def encode(self, task):
         if log := os.environ.get("TOKSHARD_SHIM_LOG"):
             with open(log, "a") as file:
-                file.write(f"{task.key.part_name} {os.getpid()}\n")
+                file.write(f"{task.part} {os.getpid()}\n")
         if wanted is None or int(wanted) == task.key.index:
             _misbehave()
         return original(self, task)

@@ -1,0 +1,100 @@
+"""The table of the crash campaign as a program: ``PYTHONPATH=tests .venv/bin/python -m faults``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from faults import arrays, children
+from faults.campaign import POINTS, Cell, Row
+from faults.processes import scratch_directory
+from faults.scenarios import SCENARIOS, make_world
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
+    add = parser.add_argument
+    add("rows", nargs="*", metavar="ROW", help="run these rows [default: all]")
+    add("--kinds", default=",".join(POINTS), help="kinds of faults")
+    add("--factor", type=float, default=1.0, help="draw so many times the points; 0 for all")
+    add("--seed", type=int, default=1)
+    add("--world", type=Path, help="the inputs and products; made if the directory is empty")
+    add("--control", help="module:function that breaks tokshard first; stop at the first failure")
+    add("--json", action="store_true")
+    add("--arrays", type=int, metavar="N", help="play so many rounds of job arrays instead")
+    options = parser.parse_args()
+    children.set_environment()
+    children.load()
+    with tempfile.TemporaryDirectory() as otherwise, scratch_directory(Path(otherwise)) as scratch:
+        world = options.world or scratch
+        if not (world / "in").exists():
+            make_world(world)
+        if options.arrays:
+            print(json.dumps(play_arrays(world, options)))
+            return 0
+        if options.world and not options.rows:
+            return 0
+        table = {}
+        for name in options.rows or SCENARIOS:
+            row = Row(name, world, options.control)
+            table[name] = {}
+            for kind in options.kinds.split(","):
+                count = (
+                    max(1, round(POINTS[kind] * row.scenario.share * options.factor))
+                    if options.factor
+                    else None
+                )
+                table[name][kind] = cell = row.cell(kind, count, options.seed, first=bool(options.control))
+                if not options.json:
+                    for point, wrong in cell.failures.items():
+                        print(f"{name}: {point}: {wrong}", file=sys.stderr, flush=True)
+                if options.control and cell.failures:
+                    break
+            if not options.json:
+                print(line(name, table[name]), seconds(), flush=True)
+    if options.json:
+        print(
+            json.dumps(
+                {name: {kind: asdict(cell) for kind, cell in cells.items()} for name, cells in table.items()}
+            )
+        )
+    return int(any(cell.failures for cells in table.values() for cell in cells.values()))
+
+
+def play_arrays(world: Path, options: argparse.Namespace) -> Counter[str]:
+    row = Row("tokenize --array-task", world)
+    ends: Counter[str] = Counter()
+    for number in range(options.arrays):
+        these, wrong = arrays.play(row, random.Random(f"{options.seed} {number}"))
+        if wrong:
+            raise RuntimeError(f"round {number}: {wrong}")
+        ends += these
+    return ends
+
+
+def seconds() -> str:
+    """Return the processor time until now."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return f"{sum(each.ru_utime + each.ru_stime for each in used):.1f} s"
+
+
+def line(name, cells) -> str:
+    shown = [_cell(cell) for cell in cells.values()]
+    return f"| {name} | {' | '.join(shown)} |"
+
+
+def _cell(cell: Cell) -> str:
+    if cell.failures:
+        return f"{len(cell.failures)} of {cell.points} FAILED"
+    return f"{cell.points or '-'}{f' ({len(cell.pending)} pending)' if cell.pending else ''}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
