@@ -10,24 +10,16 @@ from support.array_corpora import content
 from support.command_line import SAMPLE, failure
 from support.mixture_data import run
 from tokshard.storage.lock import WriterLock
+from tokshard.text.tokenize import array
 
 STORIES = str(SAMPLE / "stories.jsonl")
 TOKENIZER = str(SAMPLE / "tokenizer.json")
 COMMON = ["tokenize", STORIES, "-o", "x", "--unit-size", "200kB", "--tokenizer", TOKENIZER]
-SCHEDULERS = (
-    "SLURM_ARRAY_TASK_ID",
-    "SLURM_PROCID",
-    "JOB_COMPLETION_INDEX",
-    "OMPI_COMM_WORLD_RANK",
-    "PMI_RANK",
-)
 
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in SCHEDULERS:
-        monkeypatch.delenv(name, raising=False)
 
 
 def test_a_job_array_from_the_first_task_to_the_output():
@@ -36,23 +28,26 @@ def test_a_job_array_from_the_first_task_to_the_output():
     task, time, following = done.stdout.splitlines()
     assert task.startswith("task 1 of 2: 2 units encoded, ")
     assert time.startswith("time: ")
-    assert following == "next: the last task to end assembles the output; or run this command with --finish"
-    done = run(*COMMON, "--finish", "--tasks", "2")
-    assert done.returncode == 1
-    assert f"error: 2 units are not finished: 0, 2 of {STORIES}" in done.stderr
-    assert "hint: run task 0 of 2 again, then --finish" in done.stderr
+    assert (
+        following == "next: when all tasks have ended, run this command with --finish instead of --array-task"
+    )
+    code, error, hint = failure(run(*COMMON, "--finish"))
+    assert (code, error) == (1, f"2 units are not finished: 0, 2 of {STORIES}")
+    assert hint == "run the array tasks again with the same options (finished units are kept), then --finish"
     done = run(*COMMON, "--finish", "--json")
     assert done.returncode == 1
-    assert done.json["missing"] == [{"input": STORIES, "units": [0, 2], "open_from": None}]
-    assert "tasks" not in done.json
+    assert done.json["missing"] == [{"input": STORIES, "units": [0, 2]}]
     again = run(*COMMON, "--array-task", "1/2").stdout
     assert again.startswith("task 1 of 2: 0 units encoded, 0 documents, 0 tokens\nreused: 2 units\n")
-    done = run(*COMMON, "--array-task", "0/2")
-    assert done.stdout.startswith("task 0 of 2: 2 units encoded, ")
+    done = run(*COMMON, "--array-task", "0/2", "--json")
+    assert (done.json["schema"], done.json["state"]) == ("tokshard.tokenize-array/2", "encoded")
+    assert (done.json["task"], done.json["tasks"], done.json["units"]) == (0, 2, 2)
+    done = run(*COMMON, "--finish")
     assert "x.bin, .idx: 430 documents" in done.stdout
     assert "next: tokshard inspect x" in done.stdout
     assert run(*COMMON, "--finish").stdout.startswith("up to date: x.bin")
-    assert run(*COMMON, "--array-task", "0/2").stdout.startswith("up to date: x.bin")
+    late = run(*COMMON, "--array-task", "0/2").stdout
+    assert late == "task 0 of 2: nothing to do, the output is up to date\n"
     assert run("tokenize", STORIES, "-o", "y", *COMMON[4:]).returncode == 0
     assert content("x") == content("y")
 
@@ -64,46 +59,56 @@ def test_an_allocation_that_nobody_asks_for_changes_nothing(monkeypatch):
     assert "x.bin, .idx: 430 documents" in run(*COMMON).stdout
 
 
-def test_the_scheduler_is_asked(monkeypatch):
-    monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
-    done = run(*COMMON, "--array-task", "auto/2", "--json")
-    assert (done.json["task"], done.json["tasks"], done.json["state"]) == (1, 2, "encoded")
-    code, error, hint = failure(run(*COMMON, "--array-task", "auto"))
-    assert (code, error) == (2, "--array-task auto: Kubernetes does not set the number of tasks")
-    assert hint == "pass --array-task auto/N, where N is the number of completions of the job"
-
-
-def test_a_lock_of_others_is_respected():
+def test_a_lock_of_others_is_respected(monkeypatch):
+    monkeypatch.setattr(array, "_TRIES", 2)
     run(*COMMON, "--array-task", "1/2")
-    with WriterLock("x.tokshard/lock", shared=True, purpose="task 0/2"):
+    with WriterLock("x.tokshard/lock", shared=True):
         done = run(*COMMON, "--finish")
         assert done.returncode == 5
-        assert "(shared, possibly with others) holds x.tokshard/lock" in done.stderr
+        assert "a task of a job array holds x.tokshard/lock" in done.stderr
     with WriterLock("x.tokshard/lock"):
-        done = run(*COMMON, "--array-task", "0/2")
-        assert done.returncode == 0
-        assert done.stdout.startswith(f"task 0 of 2: nothing to do, process {os.getpid()} on ")
-        assert done.stdout.endswith("completes the output\n")
-        assert run(*COMMON, "--array-task", "0/2", "--dtype", "int32").returncode == 5
+        for more in (["--array-task", "0/2"], ["--array-task", "0/2", "--dtype", "int32"], ["--finish"]):
+            done = run(*COMMON, *more)
+            assert done.returncode == 5
+            assert f"process {os.getpid()} on " in done.stderr
+
+
+def test_tasks_of_other_options_are_refused():
+    run(*COMMON, "--array-task", "1/2")
+    code, error, hint = failure(run(*COMMON, "--array-task", "0/2", "--dtype", "int32"))
+    assert code == 4
+    assert (
+        "x.tokshard/work has 2 finished units of other options: --dtype was 'uint16' and is now 'int32'"
+        in error
+    )
+    assert "--force" in hint
+    code, error, _ = failure(run(*COMMON, "--finish", "--dtype", "int32"))
+    assert code == 1
+    assert "no task has begun to make x with these options: --dtype was 'uint16' and is now 'int32'" in error
+
+
+def test_without_locks():
+    for more in (["--array-task", "0/2"], ["--array-task", "1/2"], ["--finish"]):
+        assert run(*COMMON, *more, "--lock", "none").returncode == 0
+    assert run("tokenize", STORIES, "-o", "y", *COMMON[4:]).returncode == 0
+    assert content("x") == content("y")
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--array-task", "0/2", "--finish"], "--array-task cannot be used with --finish"),
-        (["--no-finish"], "--no-finish requires --array-task"),
-        (["--tasks", "3"], "--tasks requires --finish"),
-        (["--array-task", "0/3", "--tasks", "3"], "--tasks requires --finish"),
-        (["--finish", "--tasks", "0"], "--tasks must be at least 1, got 0"),
+        (["--array-task", "0/2", "--finish"], "--finish cannot be used with --array-task"),
         (
             ["--array-task", "0/2", "-o", "s3://bucket/data/x"],
-            "must be on a file system that all tasks share, got s3://",
+            "require an --output on a shared file system, got s3://",
         ),
         (["--array-task", "0/2", "--no-resume"], "--no-resume would remove the finished units"),
         (["--finish", "--no-resume"], "--no-resume would remove the finished units"),
         (["--array-task", "8/8"], "tasks are numbered from 0, the last is 7/8"),
-        (["--array-task", "auto"], "cannot determine the task number"),
-        (["--array-task", "one"], "must be I/N, auto or auto/N"),
+        (["--array-task", "auto"], "--array-task must be I/N, got 'auto'"),
+        (["--array-task", "one"], "--array-task must be I/N, got 'one'"),
+        (["--finish", "--limit", "3"], "--limit cannot be applied by the tasks of a job array"),
+        (["--finish", "--executor", "ray"], "--finish"),
         (["--array-task", "0/2", "--executor", "ray"], "--executor"),
     ],
 )

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from support.array_corpora import content
 from support.command_line import SAMPLE, installed, tokshard
 
 COMMAND = ("tokenize", "corpus.jsonl", "--tokenizer", str(SAMPLE / "tokenizer.json"), "--workers", "1")
 RUN = (*COMMAND, "-o", "out", "--unit-size", "512", "--on-error", "skip")
 WORK = Path("out.tokshard/work")
-STREAMS = ("0.lengths", "0.sequences", "0.offsets", "rejected.jsonl")
+JOURNAL = "journal.jsonl"
+STREAMS = ("0.lengths", "0.sequences", "0.provenance.bin", "0.rejected.jsonl", "0.units.jsonl")
 
 
 def flipped(content):
@@ -41,7 +43,7 @@ def unfinished(tmp_path_factory):
     clean = (*COMMAND, "-o", "clean", "--unit-size", "512", "--on-error", "skip")
     assert tokshard(*clean, cwd=directory).returncode == 0
     assert tokshard(*RUN, "--max-errors", "1", cwd=directory).returncode == 3
-    assert (directory / WORK / "units.jsonl").read_bytes().count(b'"checkpoint"') >= 1
+    assert (directory / WORK / JOURNAL).read_bytes().count(b'"sizes"') >= 1
     return directory
 
 
@@ -53,13 +55,12 @@ def place(unfinished, tmp_path, monkeypatch):
 
 
 def check_output():
-    for suffix in (".bin", ".idx", ".tokshard/provenance.bin", ".tokshard/rejected.jsonl"):
-        assert Path(f"out{suffix}").read_bytes() == Path(f"clean{suffix}").read_bytes(), suffix
+    assert content("out") == content("clean")
     assert tokshard("verify", "out", "--level", "deep").returncode == 0
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", [*STREAMS, "units.jsonl"])
+@pytest.mark.parametrize("name", [*STREAMS, JOURNAL])
 def test_damaged_stream_is_written_again(place, name, damage):
     path = WORK / name
     before = path.read_bytes()
@@ -68,11 +69,11 @@ def test_damaged_stream_is_written_again(place, name, damage):
     done = tokshard(*RUN)
     assert done.returncode == 0, done.stderr
     if name in STREAMS:
-        assert "unfinished work is damaged or of an older version: its units are encoded again" in done.stderr
+        assert "unfinished work is damaged: its units are encoded again" in done.stderr
     check_output()
 
 
-@pytest.mark.parametrize("name", ["0.bin", *STREAMS, "units.jsonl"])
+@pytest.mark.parametrize("name", ["0.bin", *STREAMS, JOURNAL, "run.json"])
 def test_missing_stream_is_written_again(place, name):
     (WORK / name).unlink()
     done = tokshard(*RUN)
@@ -80,14 +81,14 @@ def test_missing_stream_is_written_again(place, name):
     check_output()
 
 
-@pytest.mark.parametrize("name", ["0.sequences", "0.offsets", "0.bin"])
+@pytest.mark.parametrize("name", ["0.sequences", "0.provenance.bin", "0.bin"])
 def test_installed_command_does_damaged_work_again(place, name):
     path = WORK / name
-    damage = "truncated" if name == "0.bin" else "swapped" if name == "0.offsets" else "flipped"
+    damage = "truncated" if name == "0.bin" else "swapped" if name == "0.provenance.bin" else "flipped"
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     done = installed(*RUN)
     assert done.returncode == 0, done.stderr
-    assert "unfinished work is damaged or of an older version: its units are encoded again" in done.stderr
+    assert "unfinished work is damaged: its units are encoded again" in done.stderr
     check_output()
 
 

@@ -39,7 +39,7 @@ from tokshard.errors import (
 from tokshard.storage.lock import WriterLock
 from tokshard.text.corpus.files import CorpusFile
 from tokshard.text.tokenize import run
-from tokshard.text.tokenize.job import make_plan
+from tokshard.text.tokenize.job import make_build
 from tokshard.text.tokenize.workers.executor import InlineExecutor
 from tokshard.text.tokenize.workers.pool import ProcessPool
 from tokshard.text.tokenizer.definition import load_tokenizer
@@ -68,8 +68,10 @@ def test_the_bare_run(tmp_path, corpus, monkeypatch):
     ]
     assert sorted(os.listdir("corpus.tokshard")) == ["manifest.json", "provenance.bin", "units.jsonl"]
     data = report.outputs[0].dataset
-    assert (data.documents, data.sequences, data.tokens, data.dtype) == (3, 2, 6, "uint16")
-    assert report.counts.records == report.counts.documents == 3
+    assert (data.units, data.dtype) == (1, "uint16")
+    counts = report.counts
+    assert report.outputs[0].counts == counts
+    assert (counts.documents, counts.sequences, counts.tokens, counts.records) == (3, 2, 6, 3)
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -144,7 +146,7 @@ def test_several_inputs_are_one_corpus_in_order(tmp_path):
     run_tokenize([str(path) for path in both], str(tmp_path / "a"), tokenizer=TOKENIZER)
     run_tokenize(str(joined), str(tmp_path / "b"), tokenizer=TOKENIZER)
     assert pair(tmp_path / "a") == pair(tmp_path / "b")
-    assert [entry["documents"] for entry in manifest(tmp_path / "a")["inputs"]] == [430, 360]
+    assert [entry["counts"]["documents"] for entry in manifest(tmp_path / "a")["inputs"]] == [430, 360]
 
 
 def test_processes_and_this_process_write_the_same(tmp_path):
@@ -190,9 +192,9 @@ def test_the_units_file_adds_up(tmp_path):
     units = [json.loads(line) for line in (tmp_path / "a.tokshard" / "units.jsonl").read_text().splitlines()]
     found = manifest(tmp_path / "a")
     assert len(units) == found["dataset"]["units"] > 30
-    for name in ("documents", "sequences", "tokens"):
-        assert sum(unit[name] for unit in units) == found["dataset"][name]
-    assert sum(unit["content_bytes"] for unit in units) == (SAMPLE / "manuals.jsonl").stat().st_size
+    for name in ("documents", "sequences", "tokens", "records", "lines", "content_bytes"):
+        assert sum(unit["counts"][name] for unit in units) == found["counts"][name]
+    assert found["counts"]["content_bytes"] == (SAMPLE / "manuals.jsonl").stat().st_size
 
 
 # Bad records
@@ -307,14 +309,21 @@ OTHER_OPTIONS = {
 
 
 @pytest.mark.parametrize("name", OTHER_OPTIONS)
-def test_an_unfinished_run_refuses_no_other_options(unfinished, tmp_path, name):
+def test_units_of_other_options_are_removed_only_by_force_and_the_options_are_named(
+    unfinished, tmp_path, name
+):
     path, output = unfinished
-    report = run_tokenize(path, output, on_error="skip", **OTHER_OPTIONS[name])
-    assert (report.units_reused, report.units_of_other_options > 0) == (0, True)
-    assert report.bytes_of_other_options > 0
+    with pytest.raises(OutputExistsError, match=name) as caught:
+        run_tokenize(path, output, on_error="skip", **OTHER_OPTIONS[name])
+    assert caught.value.exit_code == 4
+    assert caught.value.differences
+    assert "--force" in caught.value.hint
+    assert "finished units of other options: " in caught.value.message
+    report = run_tokenize(path, output, on_error="skip", **OTHER_OPTIONS[name], force=True)
+    assert report.units_reused == 0
     run_tokenize(path, str(tmp_path / "clean"), on_error="skip", **OTHER_OPTIONS[name])
     assert pair(output) == pair(tmp_path / "clean")
-    assert not (tmp_path / "out.tokshard/kept").exists()
+    assert not (tmp_path / "out.tokshard/work").exists()
 
 
 @pytest.mark.parametrize("name", OTHER_OPTIONS)
@@ -364,9 +373,9 @@ def test_more_inputs_than_a_manifest_can_list_are_refused_at_once(tmp_path, corp
         CorpusFile(path=f"{n:06d}.jsonl", size_bytes=1, mtime_ns=1, format="jsonl", compression="none")
         for n in range(50_000)
     ]
-    assert len(make_plan(few, tokenizer, parameters).inputs) == 50_000
+    assert len(make_build(few, tokenizer, parameters).inputs) == 50_000
     with pytest.raises(UsageError, match="too many for the manifest"):
-        make_plan(few * 4, tokenizer, parameters)
+        make_build(few * 4, tokenizer, parameters)
 
 
 @pytest.mark.parametrize("name", ["out.bin", "out.idx", "out.tokshard/x.jsonl"])
@@ -474,7 +483,7 @@ def test_eod_inside_the_text_is_told(tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": "a<|endoftext|>b"}])
     report = run_tokenize(path, str(tmp_path / "out"), tokenizer=TOKENIZER)
     assert any("EOD" in warning for warning in report.warnings)
-    assert manifest(tmp_path / "out")["dataset"]["eod_in_text"] == 1
+    assert manifest(tmp_path / "out")["counts"]["eod_in_text"] == 1
 
 
 def test_a_corpus_without_tokens_is_told(tmp_path):
