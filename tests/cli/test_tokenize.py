@@ -355,11 +355,3 @@ def test_the_second_attempt_with_the_suggested_field_works(tmp_path):
         "y_content_document",
     ]
     assert [output["dataset"]["field"] for output in report["outputs"]] == ["meta.title", "content"]
-
-
-def test_units_beyond_a_limit_are_not_reused(tmp_path):
-    (tmp_path / "c.jsonl").write_text('{"text": "abc"}\n' * 100 + "{\n")
-    command = ("tokenize", "c.jsonl", "-o", "x", "--unit-size", "100", "--json")
-    assert tokshard(*command, cwd=tmp_path).returncode == 3
-    report = json_of(tokshard(*command, "--limit", "8", cwd=tmp_path))
-    assert (report["units_reused"], report["outputs"][0]["dataset"]["units"]) == (2, 2)

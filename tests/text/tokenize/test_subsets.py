@@ -221,6 +221,26 @@ def test_a_run_that_has_reached_its_limit_resumes_behind_the_cut_unit(corpus, mo
     assert report.units_reused == report.outputs[0].dataset.units
 
 
+def test_finished_units_beyond_the_limit_do_not_count_as_reused(tmp_path):
+    class Ahead(InlineExecutor):
+        """An executor that is killed when it has encoded all units, before the run hears of it."""
+
+        def run(self, *arguments):
+            encoded.extend(super().run(*arguments))
+            raise WorkerError("the worker was killed")
+            yield
+
+    encoded: list = []
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "abc"}] * 100)
+    options = {"unit_size": 100, "limit": 8}
+    with pytest.raises(WorkerError):
+        run_tokenize(path, str(tmp_path / "out"), executor=Ahead(), **options)
+    assert len(os.listdir(tmp_path / "out.tokshard/work/parts")) == 16
+    report = run_tokenize(path, str(tmp_path / "out"), **options)
+    assert (report.units_reused, report.outputs[0].dataset.units) == (2, 2)
+    assert report.counts.documents == 8
+
+
 def _fail(*_):
     raise WorkerError("stopped before the index was written")
 
