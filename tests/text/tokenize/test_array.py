@@ -442,8 +442,10 @@ def test_a_task_that_fails_before_its_first_unit_does_not_stand_in_the_way(corpu
 def test_an_output_of_other_inputs_is_replaced_only_by_force(corpus):
     run_tokenize(corpus[:1], "x", **OPTIONS)
     before = content("x")
-    with pytest.raises(OutputExistsError):
-        run_task(corpus, 0, 2)
+    for lock in ("flock", "none"):
+        with pytest.raises(OutputExistsError):
+            run_task(corpus, 0, 2, lock=lock)
+        assert not Path("x.tokshard/work").exists()
     assert content("x") == before
     for index in range(2):
         assert run_task(corpus, index, 2, force=True).state == "encoded"

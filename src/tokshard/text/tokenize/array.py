@@ -119,6 +119,7 @@ def tokenize_array_task(
 
 def _begin(job: TokenizeJob, run: Run[AppendedUnit]) -> None:
     if job.options.lock == "none":  # another task may do the same
+        job.outputs.refuse_existing()
         run.begin_shared(job.count_finished)
         return
     with job.outputs.locked():
