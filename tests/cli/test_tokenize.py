@@ -355,3 +355,14 @@ def test_the_second_attempt_with_the_suggested_field_works(tmp_path):
         "y_content_document",
     ]
     assert [output["dataset"]["field"] for output in report["outputs"]] == ["meta.title", "content"]
+
+
+def test_finished_units_of_other_options_are_kept_without_force(tmp_path):
+    (tmp_path / "c.jsonl").write_text('{"text": "abc"}\n' * 100 + "{\n")
+    command = ("tokenize", "c.jsonl", "-o", "x", "--unit-size", "100", "--json")
+    assert tokshard(*command, cwd=tmp_path).returncode == 3
+    refused = tokshard(*command, "--limit", "8", cwd=tmp_path)
+    assert (refused.returncode, json_of(refused)["differences"]) == (4, ["--limit was not set and is now 8"])
+    assert "x.tokshard/work has 16 finished units of other options: --limit was" in refused.stderr
+    report = json_of(tokshard(*command, "--limit", "8", "--force", cwd=tmp_path))
+    assert (report["units_reused"], report["outputs"][0]["dataset"]["units"]) == (0, 2)
