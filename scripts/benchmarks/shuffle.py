@@ -3,8 +3,7 @@
 Four datasets with documents of log-normal lengths are made in a temporary directory; their .bin files get
 second names as .ds files of datatrove. The time ends when the output is on the disk (fsync), and does not
 include imports. The bytes read and written are those that Linux counts for each process, divided by those of
-the tokens. In one pass, tokshard copies the tokens from the page cache: these bytes are not counted as read,
-and the pages count as memory.
+the tokens.
 
 DocumentTokenizerMerger(shuffle=True) of datatrove draws the file of each document at random, and takes the
 documents of each file in their order: they must have been shuffled within the files before. tokshard writes
@@ -43,8 +42,8 @@ import tokshard.dataset.merge.job
 from tokshard import MergeOptions, merge
 """
 TOKSHARD = """
-options = {"memory_bytes": int(sys.argv[3]) or None, "workers": int(sys.argv[4])}
-merge(MergeOptions(sys.argv[5:], sys.argv[1], shuffle=int(sys.argv[2]), **options))
+seed, memory = int(sys.argv[2]), int(sys.argv[3]) or None
+merge(MergeOptions(inputs=sys.argv[4:], output=sys.argv[1], shuffle=seed, memory=memory))
 """
 
 DATATROVE_IMPORTS = """
@@ -149,7 +148,6 @@ def main(arguments: list[str]) -> None:
     parsed.add_argument("--size", default="500MB", help="bytes of tokens, such as 500MB or 5GB")
     parsed.add_argument("--mean", type=float, default=1000, help="mean tokens of a document")
     parsed.add_argument("--memory", type=int, default=0, help="MiB for --memory of tokshard, for two passes")
-    parsed.add_argument("--workers", type=int, default=2)
     parsed.add_argument("--datatrove-python", help="an interpreter that has datatrove")
     with session(parsed, arguments, "tokshard", "numpy", peers=["datatrove", "numpy"]) as bench:
         options, directory = bench.options, bench.directory
@@ -177,7 +175,7 @@ def main(arguments: list[str]) -> None:
             ]
         else:
             sides = [copying(directory / "out", prefixes)]
-        ours = [options.memory << 20, options.workers, *prefixes]
+        ours = [options.memory << 20, *prefixes]
         sides.append(side("tokshard merge --shuffle", TOKSHARD_IMPORTS, TOKSHARD, *ours))
         bench.compare(
             sides,

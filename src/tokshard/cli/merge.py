@@ -11,8 +11,8 @@ def merge(options: MergeOptions, planned: DryRun, run: CommandRun) -> None:
     """Concatenate indexed datasets, byte-identical to Megatron's merge, or shuffle their documents.
 
     Datasets are concatenated in the order of the arguments; the matches of a glob are in natural order
-    (part-2 before part-10). If --shuffle takes two passes, it also needs disk space for scratch files;
-    --dry-run shows how much. The same command resumes an interrupted merge.
+    (part-2 before part-10). --dry-run shows the memory and the disk space of a --shuffle. A merge that was
+    interrupted starts again.
 
     Examples:
         tokshard merge out/web out/books -o out/all

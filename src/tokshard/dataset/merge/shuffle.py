@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -65,6 +65,8 @@ document, which is copied from its input to the output, it is ``-1 - position`` 
 _LOADS = 3
 # The memory has room for so many documents that are almost large.
 _LARGE = 64
+# Bytes of a file that a thread reads.
+_READ_BYTES = 32 << 20
 # Below this mean size, copying tokens by their numbers is faster than slicing the buffer.
 _SHORT_BYTES = 100
 
@@ -175,10 +177,10 @@ class ShuffledDocuments:
         )
         piece = _OutputPiece(self._itemsize)
         for documents in in_order(loads, 2):
-            rows, first = documents.rows, 0
-            while first < len(rows):
-                stop = documents.reach(first, min(CHUNK_BYTES, PIECE_BYTES - piece.size_bytes))
-                for chunk in self._tokens(documents, first, stop):
+            rows, blocks_of = documents.rows, list(documents.blocks(piece.size_bytes))
+            tokens = in_order((partial(self._tokens, documents, *block) for block in blocks_of), 2)
+            for (first, stop), chunks in zip(blocks_of, tokens, strict=True):
+                for chunk in chunks:
                     piece.append(chunk)
                     yield "bin", chunk
                 piece.documents += stop - first
@@ -186,25 +188,23 @@ class ShuffledDocuments:
                 if piece.size_bytes >= PIECE_BYTES:
                     yield PIECES_NAME, piece.line()
                     piece = _OutputPiece(self._itemsize)
-                first = stop
             yield "lengths", documents.lengths.data.cast("B")
             yield "sequences", rows["sequences"].tobytes()
             yield ORDER_NAME, rows["origin"].tobytes()
             if self._multimodal:
                 yield "modes", documents.modes.data.cast("B")
-            del documents, rows  # the next ones are being read
+            del documents, rows, tokens  # the next ones are being read
         if piece.documents:
             yield PIECES_NAME, piece.line()
 
-    def _tokens(self, documents: SortedDocuments, first: int, stop: int) -> Iterator[Buffer]:
+    def _tokens(self, documents: SortedDocuments, first: int, stop: int) -> Iterable[Buffer]:
         row = documents.rows[first]
         if row["begin"] >= 0:
-            yield documents.gather(first, stop)
-            return
+            return [documents.gather(first, stop)]
         position = -1 - int(row["begin"])
         number = bisect_right(self._bytes, position) - 1
         file = InputFile(bin_path(self._inputs[number].prefix))
-        yield from blocks(file, position - self._bytes[number], int(row["bytes"]))
+        return blocks(file, position - self._bytes[number], int(row["bytes"]))
 
     def _path(self, bucket: int) -> str:
         return os.path.join(self._directory, f"shuffle-{bucket:05}.bin")
@@ -260,8 +260,7 @@ class ShuffledDocuments:
             ranges, size_bytes = [], 0
         tokens, done = np.empty(size_bytes, np.uint8), 0
         for number, position, size_of_range in ranges:
-            file = InputFile(bin_path(self._inputs[number].prefix))
-            file.read_into(tokens.data[done : done + size_of_range], position)
+            _read_range(self._inputs[number], tokens.data[done : done + size_of_range], position)
             done += size_of_range
         return SortedDocuments.sort(columns, tokens, self._key, self._itemsize)
 
@@ -335,6 +334,17 @@ class SortedDocuments:
             itemsize,
         )
 
+    def blocks(self, piece_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges of documents that are copied together, given the size of the piece before them."""
+        first = 0
+        while first < len(self.rows):
+            stop = self.reach(first, min(CHUNK_BYTES, PIECE_BYTES - piece_bytes))
+            piece_bytes += int(self.rows["bytes"][first:stop].sum())
+            if piece_bytes >= PIECE_BYTES:
+                piece_bytes = 0
+            yield first, stop
+            first = stop
+
     def reach(self, first: int, size_bytes: int) -> int:
         """Return the document after the first one at whose end a size is reached; a large one is alone."""
         before = int(self.ends[first] - self.rows["bytes"][first])
@@ -348,8 +358,9 @@ class SortedDocuments:
         if int(sizes.sum()) < _SHORT_BYTES * len(sizes):
             items = self.tokens[: len(self.tokens) // self.itemsize * self.itemsize].view(f"u{self.itemsize}")
             return _ragged(items, begins // self.itemsize, sizes // self.itemsize).tobytes()
+        tokens = self.tokens.data
         edges = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
-        views = [self.tokens.data[begin:end] for begin, end in edges]
+        views = [tokens[begin:end] for begin, end in edges]
         return views[0] if len(views) == 1 else b"".join(views)
 
     def write(self, file: AppendFile, first: int, stop: int) -> None:
@@ -389,6 +400,16 @@ class _OutputPiece:
         """Return its record."""
         tokens = self.size_bytes // self._itemsize
         return to_line(PieceRecord(self.documents, self.sequences, tokens, self._digest.hexdigest()))
+
+
+def _read_range(dataset: MergeInput, target: memoryview, position: int) -> None:
+    file = InputFile(bin_path(dataset.prefix))
+    begins = range(0, len(target), _READ_BYTES)
+    reads = (
+        partial(file.read_into, target[begin : begin + _READ_BYTES], position + begin) for begin in begins
+    )
+    for _ in in_order(reads, 2):
+        pass
 
 
 def _document_sizes(bounds: Integers, lengths: NDArray[np.int32]) -> Integers:
