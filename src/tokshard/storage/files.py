@@ -219,13 +219,15 @@ class AppendFile(_GrowingFile):
     Args:
         path: The file; created if absent.
         size_bytes: The size to continue from. Bytes after it are removed.
+        durable: Whether to force the file to the disk while it grows. Use False for scratch files.
 
     Raises:
         IntegrityError: The file is shorter than ``size_bytes``.
     """
 
-    def __init__(self, path: str, size_bytes: int = 0) -> None:
+    def __init__(self, path: str, size_bytes: int = 0, *, durable: bool = True) -> None:
         self.path = path
+        self._durable = durable
         self.size_bytes = self._forced_bytes = size_bytes
         self._descriptor = syscalls.open_for_append(path)
         try:

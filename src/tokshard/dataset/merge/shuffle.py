@@ -159,7 +159,7 @@ class ShuffledDocuments:
             inner = np.searchsorted(hashes(self._key, documents.rows["number"]), begins).tolist()
             edges = [0, *inner, len(documents.rows)]
             for bucket in range(self._buckets):
-                file = AppendFile(self._path(bucket), sizes[bucket])
+                file = AppendFile(self._path(bucket), sizes[bucket], durable=False)
                 try:
                     documents.write(file, *edges[bucket : bucket + 2])
                 finally:
