@@ -95,7 +95,7 @@ def make_datasets(api):
     assert api.tokenize(options("stories"), dry_run=True).action == "planned"
     stories = api.tokenize(options("stories"))
     assert stories.to_json()["schema"] == "tokshard.tokenize/2"
-    api.tokenize_array_task(options("manuals"), api.ArrayTask(0, 1), finish=False)
+    api.tokenize_array_task(options("manuals"), api.ArrayTask(0, 1))
     manuals = api.finish_tokenize(options("manuals"))
     merge = api.MergeOptions(inputs=("stories", "manuals"), output="all")
     assert api.merge(merge, dry_run=True).action == "planned"

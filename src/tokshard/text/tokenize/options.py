@@ -17,13 +17,13 @@ from tokshard.storage.lock import Lock
 from tokshard.storage.paths import check_output_prefix
 from tokshard.storage.remote import hub
 from tokshard.text.corpus.fields import FieldNames, FieldPath
-from tokshard.text.tokenize.workers.ray_cluster import CLUSTER
 from tokshard.text.tokenizer.tiktoken_files import TOKENIZER, TikTokenizerSettings
 
 _ERRORS = "Bad records"
 _rare_text = partial(Option, group=TEXT, is_rare=True)
 _rare_tokenizer = partial(Option, group=TOKENIZER, is_rare=True)
 _rare_run = partial(Option, group=RUN, is_rare=True)
+CLUSTER = "Ray cluster"
 _rare_array = partial(Option, group="Job arrays", is_rare=True)
 _EXAMPLE = "pass for example --array-task 0/8"
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from tokshard.core.background import Background
 from tokshard.core.options import Option, Options
 from tokshard.errors import MissingExtraError, UsageError, WorkerError, reason_of
+from tokshard.text.tokenize.options import CLUSTER
 
-CLUSTER = "Ray cluster"
 _CONNECT_SECONDS = 60.0
 _REACH_SECONDS = 10.0
 _rare = partial(Option, group=CLUSTER, is_rare=True)
