@@ -12,10 +12,13 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
-from faults import arrays, children
+from faults import children
 from faults.campaign import POINTS, Cell, Row
 from faults.processes import scratch_directory
+from faults.rounds import arrays, attempts
 from faults.scenarios import SCENARIOS, make_world
+
+ROUNDS = {"arrays": arrays, "attempts": attempts}
 
 
 def main() -> int:
@@ -28,7 +31,11 @@ def main() -> int:
     add("--world", type=Path, help="the inputs and products; made if the directory is empty")
     add("--control", help="module:function that breaks tokshard first; stop at the first failure")
     add("--json", action="store_true")
-    add("--arrays", type=int, metavar="N", help="play so many rounds of job arrays instead")
+    add(
+        "--rounds",
+        choices=ROUNDS,
+        help="play random rounds of several attempts instead: --factor is how many",
+    )
     options = parser.parse_args()
     children.set_environment()
     children.load()
@@ -36,8 +43,8 @@ def main() -> int:
         world = options.world or scratch
         if not (world / "in").exists():
             make_world(world)
-        if options.arrays:
-            print(json.dumps(play_arrays(world, options)))
+        if options.rounds:
+            print(json.dumps(play(world, options)))
             return 0
         if options.world and not options.rows:
             return 0
@@ -68,11 +75,12 @@ def main() -> int:
     return int(any(cell.failures for cells in table.values() for cell in cells.values()))
 
 
-def play_arrays(world: Path, options: argparse.Namespace) -> Counter[str]:
+def play(world: Path, options: argparse.Namespace) -> Counter[str]:
+    """Play random rounds; return how often which end there was."""
     row = Row("tokenize --array-task", world)
     ends: Counter[str] = Counter()
-    for number in range(options.arrays):
-        these, wrong = arrays.play(row, random.Random(f"{options.seed} {number}"))
+    for number in range(int(options.factor)):
+        these, wrong = ROUNDS[options.rounds](row, random.Random(f"{options.seed} {number}"))
         if wrong:
             raise RuntimeError(f"round {number}: {wrong}")
         ends += these

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import hashlib
 import json
 import os
 import shutil
@@ -86,6 +87,7 @@ def make_world(directory: Path) -> None:
     write_lines(directory / "in" / "many.jsonl", records("m", 300))
     write_lines(directory / "in" / "large.jsonl", [*records("large", 100), *records("l", 1)] * 800)
     shutil.copy(SAMPLE_DATA / "tokenizer.json", directory / "in")
+    (directory / "in" / "launch.sh").write_text(_LAUNCH)
     (directory / "round").mkdir()
     bpe = "--tokenizer ../in/tokenizer.json --quiet"
     commands = [
@@ -93,6 +95,7 @@ def make_world(directory: Path) -> None:
         words(f"tokenize ../in/c.jsonl -o ../made/code {bpe}"),
         words(f"{BLEND} -o ../made/mix"),
         words("shard-plan ../made/mix --world-size 4 --global-batch-size 8 -o ../made/plan --quiet"),
+        words("shard-plan ../made/mix --world-size 2 --global-batch-size 8 -o ../made/plan2 --quiet"),
         words(f"export ../made/web {EXPORTS['nanogpt']} -o ../made/nanogpt"),
         words(f"export ../made/web {EXPORTS['olmo']} -o ../made/olmo"),
         words(f"export ../made/web {EXPORTS['datatrove']} -o ../made/datatrove"),
@@ -102,6 +105,11 @@ def make_world(directory: Path) -> None:
         shutil.copy2(directory / f"made/code.{suffix}", directory / f"made/bare.{suffix}")
 
 
+_LAUNCH = (
+    "torchrun pretrain_gpt.py --data-path 0.7 ../made/web 0.3 ../made/code --split 90,10,0 --seq-length 32 "
+    "--train-iters 6 --global-batch-size 10 --eval-iters 0 --data-cache-path ../made/mix/cache "
+    "--tokenizer-type NullTokenizer --vocab-size 5000\n"
+)
 SAMPLES = "--seq-length 32 --num-samples 60,8,0 --split 90,10,0 --quiet"
 BLEND = f"blend 0.7 ../made/web 0.3 ../made/code {SAMPLES}"
 EXPORTS = {
@@ -176,6 +184,45 @@ MERGE = "merge ../made/web ../made/bare ../made/code -o out/x --allow-tokenizer-
 PLAN = "shard-plan ../made/mix --world-size 4 --global-batch-size 8 -o out/plan --quiet"
 REPLAN = "replan ../made/plan --consumed-samples 16 -o out/plan --quiet"
 CONVERT = "-o out/x --quiet"
+
+
+def read_plan() -> None:
+    """Print what all ranks of a plan read."""
+    from tokshard.loader import RankLoader
+
+    for rank in range(4):
+        digest = hashlib.sha256()
+        loader = RankLoader.open("../made/plan", rank=rank)
+        for step in range(3):
+            batch = loader.batch(step)
+            digest.update(batch["tokens"].tobytes() + batch["labels"].tobytes())
+        print(rank, digest.hexdigest())
+
+
+def read_dataset(*, mmap: bool) -> None:
+    """Print the digest of the tokens of a dataset."""
+    import tokshard
+
+    dataset = tokshard.IndexedDataset("../made/web", mmap=mmap)
+    tokens = [dataset.document_tokens(number).tobytes() for number in range(dataset.document_count)]
+    print(hashlib.sha256(b"".join(tokens)).hexdigest())
+
+
+READERS: dict[str, Command] = {
+    "verify a dataset": words("verify ../made/web --level deep"),
+    "verify a plan": words("verify ../made/plan --recursive"),
+    "inspect a dataset": words("inspect ../made/web"),
+    "inspect a document": words("inspect ../made/web --document 7"),
+    "inspect a blend": words("inspect ../made/mix"),
+    "inspect a plan": words("inspect ../made/plan"),
+    "trace a step": words("trace --plan ../made/plan --step 2"),
+    "trace a line": words("trace --plan ../made/plan --source ../in/b.jsonl:3"),
+    "diff plans": words("diff ../made/plan ../made/plan2"),
+    "doctor": words("doctor ../in/launch.sh"),
+    "RankLoader": read_plan,
+    "IndexedDataset": functools.partial(read_dataset, mmap=True),
+    "IndexedDataset without mmap": functools.partial(read_dataset, mmap=False),
+}
 
 
 def fields(*names: str) -> tuple[str, ...]:
@@ -288,6 +335,7 @@ SCENARIOS = {
         without=("foreign",),  # a page is replaced
         sweeps=False,
     ),
+    "readers": Scenario(tuple(READERS.values()), (), without=("limit", "disk")),
     "IndexedDatasetBuilder": Scenario((build_dataset,), sweeps=False),
 }
 

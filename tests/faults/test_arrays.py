@@ -13,7 +13,7 @@ ROUNDS = int(os.environ.get("TOKSHARD_ARRAY_ROUNDS", "4"))
 
 
 def test_killed_disturbed_and_changed_arrays_end_with_the_same_bytes(world):
-    ends = campaign("--world", world, "--json", "--arrays", ROUNDS)
+    ends = campaign("--world", world, "--json", "--rounds", "arrays", "--factor", ROUNDS)
     assert ends["killed"] > 0
     assert ends["0"] > 0
 

@@ -1,4 +1,4 @@
-"""P1, P2, P3, P6, P7, P8, P43: the table of commands and faults at their storage calls, and controls."""
+"""P1, P2, P3, P6, P7, P8, P39, P43, P69: the table of commands and faults at storage calls, and controls."""
 
 from __future__ import annotations
 
@@ -34,6 +34,14 @@ def test_a_disturbed_command_leaves_nothing_or_all_and_succeeds_when_repeated(wo
     cells = campaign("--world", world, "--json", "--factor", FACTOR, name)[name]
     assert {kind: cell["failures"] for kind, cell in cells.items() if cell["failures"]} == {}
     assert cells["kill"]["points"] > 0
+
+
+def test_random_attempts_end_as_a_clean_run_of_the_last(world):
+    """P39: other options, edited inputs and kills in any order."""
+    ends = campaign(
+        "--world", world, "--json", "--rounds", "attempts", "--factor", 400 if FACTOR == "0" else 8
+    )
+    assert ends["killed"] > 3
 
 
 # What each control is caught by: the row, the kind of fault, and a part of the reason.
