@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -159,11 +160,8 @@ class ShuffledDocuments:
             inner = np.searchsorted(hashes(self._key, documents.rows["number"]), begins).tolist()
             edges = [0, *inner, len(documents.rows)]
             for bucket in range(self._buckets):
-                file = AppendFile(self._path(bucket), sizes[bucket], durable=False)
-                try:
+                with closing(AppendFile(self._path(bucket), sizes[bucket], durable=False)) as file:
                     documents.write(file, *edges[bucket : bucket + 2])
-                finally:
-                    file.close()
                 sizes[bucket] = file.size_bytes
             tell(sum(sizes))
             del documents  # the next ones are being read
@@ -177,9 +175,10 @@ class ShuffledDocuments:
         )
         piece = _OutputPiece(self._itemsize)
         for documents in in_order(loads, 2):
-            rows, blocks_of = documents.rows, list(documents.blocks(piece.size_bytes))
-            tokens = in_order((partial(self._tokens, documents, *block) for block in blocks_of), 2)
-            for (first, stop), chunks in zip(blocks_of, tokens, strict=True):
+            rows = documents.rows
+            ranges = list(documents.blocks(0, len(rows), piece.size_bytes))
+            tokens = in_order((partial(self._tokens, documents, *block) for block in ranges), 2)
+            for (first, stop), chunks in zip(ranges, tokens, strict=True):
                 for chunk in chunks:
                     piece.append(chunk)
                     yield "bin", chunk
@@ -334,23 +333,23 @@ class SortedDocuments:
             itemsize,
         )
 
-    def blocks(self, piece_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges of documents that are copied together, given the size of the piece before them."""
-        first = 0
-        while first < len(self.rows):
-            stop = self.reach(first, min(CHUNK_BYTES, PIECE_BYTES - piece_bytes))
-            piece_bytes += int(self.rows["bytes"][first:stop].sum())
+    def blocks(self, first: int, stop: int, piece_bytes: int = 0) -> Iterator[tuple[int, int]]:
+        """Yield ranges of documents that are copied together; a large one is alone.
+
+        A range ends where a piece of the output does, of which ``piece_bytes`` precede the first one.
+        """
+        while first < stop:
+            before = int(self.ends[first] - self.rows["bytes"][first])
+            wanted = before + min(CHUNK_BYTES, PIECE_BYTES - piece_bytes)
+            end = min(int(np.searchsorted(self.ends, wanted)) + 1, stop)
+            large = np.flatnonzero(self.rows["begin"][first:end] < 0)
+            if large.size:
+                end = first + max(1, int(large[0]))
+            yield first, end
+            piece_bytes += int(self.ends[end - 1]) - before
             if piece_bytes >= PIECE_BYTES:
                 piece_bytes = 0
-            yield first, stop
-            first = stop
-
-    def reach(self, first: int, size_bytes: int) -> int:
-        """Return the document after the first one at whose end a size is reached; a large one is alone."""
-        before = int(self.ends[first] - self.rows["bytes"][first])
-        stop = min(int(np.searchsorted(self.ends, before + size_bytes)) + 1, len(self.rows))
-        large = np.flatnonzero(self.rows["begin"][first:stop] < 0)
-        return max(first + 1, first + int(large[0])) if large.size else stop
+            first = end
 
     def gather(self, first: int, stop: int) -> Buffer:
         """Return the tokens of consecutive documents, none of which is large."""
@@ -374,11 +373,9 @@ class SortedDocuments:
         lengths, modes = self.lengths[sequences], self.modes[sequences]
         header = np.array([len(rows), len(lengths), sizes.sum()], np.int64)
         file.write(b"".join(part.tobytes() for part in (header, rows, lengths, modes)))
-        while first < stop:
-            end = min(stop, self.reach(first, CHUNK_BYTES))
-            if self.rows["begin"][first] >= 0:
-                file.write(self.gather(first, end))
-            first = end
+        for begin, end in self.blocks(first, stop):
+            if self.rows["begin"][begin] >= 0:
+                file.write(self.gather(begin, end))
 
 
 class _OutputPiece:
