@@ -164,7 +164,8 @@ class Outputs:
             if (done := self.finished()) is not None:
                 return done
         if not self.force and (done := self.finished()) is not None:
-            remove_staging(work)
+            if not self._has_run():  # which may have finished units of other options
+                remove_staging(work)
             return done
         self.refuse_existing()
         if not self.force:
@@ -211,11 +212,14 @@ class Outputs:
         return (manifest,), "written"
 
     def _refuse_unfinished_run(self) -> None:
-        if not self.force and fs.lexists(os.path.join(self.work, JOB_NAME)):
+        if not self.force and self._has_run():
             raise OutputExistsError(
                 f"{self.work} contains unfinished work of tokenize",
                 hint="finish it with `tokshard tokenize`, choose another --output, or pass --force",
             )
+
+    def _has_run(self) -> bool:
+        return fs.lexists(os.path.join(self.work, JOB_NAME))
 
     @property
     def _directory(self) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -127,10 +128,17 @@ class Run(Generic[EntryT]):
     def recover(self) -> Manifests | None:
         """Complete what an earlier run has staged; return the manifests if the outputs exist now.
 
+        Then work of the same options is removed. That of others stays: ``--force`` may have begun it.
+
         Raises:
             OutputExistsError: An output exists, and was not made by an equal build.
         """
-        return self.outputs.recover()
+        done = self.outputs.recover()
+        if done is not None:
+            with suppress(OutputExistsError):  # of an earlier version
+                if self.is_continued(self.earlier_job()):
+                    remove_staging(self.directory)
+        return done
 
     def begin(self, count_finished: Callable[[], int], *, resume: bool = True) -> None:
         """Continue the work of an equal job, or start again.

@@ -456,6 +456,15 @@ def test_an_output_of_other_inputs_is_replaced_only_by_force(corpus):
     assert content("x") == expected(corpus)
 
 
+def test_units_of_other_options_do_not_stand_in_the_way_of_a_finished_output(corpus):
+    run_tokenize(corpus, "x", **OPTIONS)
+    run_task(corpus, 0, 2, append_eod=False, force=True)
+    parts = sorted(os.listdir(PARTS))
+    assert run_task(corpus, 0, 2).state == "up-to-date"
+    assert finish(corpus).action == "found"
+    assert sorted(os.listdir(PARTS)) == parts
+
+
 @pytest.mark.parametrize(
     ("inputs", "options", "message"),
     [

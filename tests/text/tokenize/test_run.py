@@ -9,6 +9,7 @@ import lzma
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from support.tokenize_runs import (
     texts_of,
     write_jsonl,
 )
+from tokshard import MergeOptions, merge
 from tokshard.errors import (
     BadRecordError,
     InputError,
@@ -336,6 +338,33 @@ def test_a_finished_output_is_replaced_only_by_force_and_the_options_are_named(u
     assert caught.value.differences
     assert "--force" in caught.value.hint
     run_tokenize(path, output, on_error="skip", **OTHER_OPTIONS[name], force=True)
+
+
+@pytest.mark.parametrize("dataset", ["tokenize", "merge"])
+def test_a_finished_output_leaves_units_of_other_options(unfinished, tmp_path, dataset):
+    path, output = unfinished
+    work = tmp_path / "out.tokshard/work"
+    work.rename(tmp_path / "work")
+    if dataset == "tokenize":
+        again = partial(run_tokenize, path, output, unit_size=300, on_error="skip")
+    else:
+        run_tokenize(path, str(tmp_path / "a"), on_error="skip")
+        again = partial(merge, MergeOptions(inputs=str(tmp_path / "a"), output=output))
+    again()
+    (tmp_path / "work").rename(work)
+    assert again().action == "found"
+    assert run_tokenize(path, output, unit_size=200, on_error="skip", force=True).units_reused
+    assert not work.exists()
+
+
+def test_a_finished_output_removes_units_of_the_same_options(unfinished, tmp_path):
+    path, output = unfinished
+    run_tokenize(path, str(tmp_path / "other"), unit_size=200, on_error="skip")
+    for name in ("bin", "idx", "tokshard/manifest.json", "tokshard/units.jsonl", "tokshard/provenance.bin"):
+        (tmp_path / f"other.{name}").rename(tmp_path / f"out.{name}")
+    (tmp_path / "other.tokshard/rejected.jsonl").rename(tmp_path / "out.tokshard/rejected.jsonl")
+    assert run_tokenize(path, output, unit_size=200, on_error="skip").action == "found"
+    assert not (tmp_path / "out.tokshard/work").exists()
 
 
 def test_the_same_command_again_does_nothing(tmp_path, corpus):

@@ -109,7 +109,8 @@ def tokenize_array_task(
                         encoding = _TaskEncoding(job, run, task, listener)
                         encoding.encode(executor)
                         return _report(task, "encoded", started, encoding)
-                _begin(job, run)
+                if _begin(job, run):
+                    return _report(task, "up-to-date", started)
             except LockedError:
                 tries_left -= 1
                 if not tries_left:
@@ -117,14 +118,17 @@ def tokenize_array_task(
                 time.sleep(_PAUSE_SECONDS)
 
 
-def _begin(job: TokenizeJob, run: Run[AppendedUnit]) -> None:
+def _begin(job: TokenizeJob, run: Run[AppendedUnit]) -> bool:
+    """Make the work directory, unless the outputs exist already: then return True."""
     if job.options.lock == "none":  # another task may do the same
         job.outputs.refuse_existing()
         run.begin_shared(job.count_finished)
-        return
+        return False
     with job.outputs.locked():
-        if run.recover() is None:
-            run.begin(job.count_finished)
+        if run.recover() is not None:
+            return True
+        run.begin(job.count_finished)
+        return False
 
 
 def finish_tokenize(options: TokenizeOptions, *, progress: Progress | None = None) -> TokenizeReport:
