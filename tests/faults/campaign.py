@@ -3,13 +3,14 @@
 A row is run once undisturbed, which gives its storage calls and the right files. Then, for each kind of
 fault and each call that is drawn, the row is run in a fresh directory with this call disturbed. What is
 left must be absent, old or complete, also for ``verify``; files of others are untouched; and the same
-command ends with the files of a clean run, and none besides. :mod:`faults.__main__` runs it as a program.
+command ends with the files of a clean run, and none besides. ``tests/crash_table.py`` prints the table.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import itertools
 import json
 import os
 import random
@@ -73,6 +74,9 @@ class Cell:
 class Row:
     """A row of the table, run in a world.
 
+    Attributes:
+        only: The storage calls that are disturbed; all, if there are none.
+
     Args:
         name: In :data:`~faults.scenarios.SCENARIOS`.
         world: A directory of :func:`~faults.scenarios.make_world`.
@@ -81,6 +85,7 @@ class Row:
 
     def __init__(self, name: str, world: Path, control: str | None = None) -> None:
         self.scenario: Scenario = SCENARIOS[name]
+        self.only: list[str] = []
         self.name, self.world, self.round = name, world, world / "round"
         self._log = world / "calls.txt"
         self._control: str | None = None
@@ -218,13 +223,18 @@ class Row:
         by_name: dict[str, list[Point]] = {}
         for number, calls in enumerate(self.calls):
             for k, name in enumerate(calls, 1):
-                if seam.concerns(kind, name):
+                if seam.concerns(kind, name) and name in (self.only or calls):
                     path = chance.choice(exclusive) if kind == "foreign" else ""
                     by_name.setdefault(name, []).append(Point(number, Fault(kind, k, path)))
         for points in by_name.values():
             chance.shuffle(points)
         names = chance.sample(list(by_name), len(by_name))
         rounds = range(max(map(len, by_name.values()), default=0))
+        if kind == "power" and not self.only:  # after the end
+            by_name["end"] = [
+                Point(number, Fault(kind, len(calls) + 1)) for number, calls in enumerate(self.calls)
+            ]
+            names.insert(0, "end")
         points = [by_name[name][turn] for turn in rounds for name in names if turn < len(by_name[name])]
         return points[:count]
 
@@ -238,8 +248,8 @@ class Row:
         for _ in range(count or ALL_SIZES):
             yield Fault(kind, chance.randrange(0 if kind == "limit" else 4096, largest))
 
-    def cell(self, kind: str, count: int | None, seed: int = 1, *, first: bool = False) -> Cell:
-        """Try the points of a kind; only until one fails, if ``first``."""
+    def cell(self, kind: str, count: int | None, seed: int = 1, until: str | None = None) -> Cell:
+        """Try the points of a kind; until one fails for a reason with this text, if there is one."""
         cell = Cell()
         if kind in self.scenario.without or (kind == "disk" and (reason := small_disks.reason_not_to())):
             cell.skipped = "not for this row" if kind in self.scenario.without else reason
@@ -254,7 +264,7 @@ class Row:
                 cell.pending[str(point)] = wrong
             elif wrong:
                 cell.failures[str(point)] = wrong
-                if first:
+                if until is not None and until in wrong:
                     return cell
         if kind == "kill" and (wrong := self._lost_units(encoded)):
             cell.failures["units"] = wrong
@@ -325,6 +335,10 @@ class Row:
         if fault.kills and ended.code == -signal.SIGKILL:
             return None
         if self._is_success(ended):
+            if fault.kind == "power":  # of work that was removed, something may be there again
+                files = self.published(self.tree())
+                lost = [path for path in self.finals if files.get(path) != self.new[path]]
+                return f"success, but after a power failure other files: {lost}" if lost else None
             is_lost = fault.kind in {"EIO", "ENOSPC"} and "happened" in self._log.read_text()
             return f"the error is lost: {ended}" if is_lost else self.wrong_files("success")
         expected = {"foreign": REFUSED, "short": {0}}.get(fault.kind, {STORAGE_ERROR})
@@ -364,9 +378,11 @@ class Row:
 
     def _lost_units(self, encoded: dict[tuple[int, int], int]) -> str | None:
         """P3: the later a run was killed, the less is left to encode."""
-        counts = [encoded[at] for at in sorted(encoded)]
-        is_lost = len(counts) > 1 and counts[0] == counts[-1] > 0
-        if counts != sorted(counts, reverse=True) or is_lost:
+        points = sorted(encoded.items())
+        for ((command, k), before), ((later_command, later_k), after) in itertools.combinations(points, 2):
+            is_much_later = command == later_command and later_k - k > len(self.calls[command]) / 3
+            if after <= before and (after < before or after == 0 or not is_much_later):
+                continue
             return f"bytes of finished units were encoded again: {dict(sorted(encoded.items()))}"
         return None
 

@@ -1,13 +1,14 @@
 """Faults at the storage calls of a command: the functions of :mod:`tokshard.storage.syscalls`, and no others.
 
 ``kill``: the process dies before the call. ``cut``: it dies in the middle of a write, or right after
-another call. ``power``: it dies, and what was not synced is lost: data, and the last names. ``ENOSPC``,
-``EIO``: the call fails, a write after half of its bytes. ``foreign``: another program creates a file before
-the call.
+another call. ``power``: it dies or has just ended, and what was not synced is lost: data, last names.
+``ENOSPC``, ``EIO``: the call fails, a write after half of its bytes. ``foreign``: another program creates a
+file before the call.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import inspect
@@ -107,6 +108,8 @@ def install(fault: Fault, log: Path, root: str = ".") -> None:
 
     for name in call_names():
         wrap(name)
+    if disk:  # the power may also fail right after a success
+        atexit.register(disk.lose, everything=True)
 
 
 def _happen(
@@ -194,9 +197,9 @@ class Disk:
             self._forget_on_loss(target, lambda: os.mkdir(target))
         return result
 
-    def lose(self) -> None:
+    def lose(self, *, everything: bool = False) -> None:
         """Lose what was not synced."""
-        kept = self._chance.choice([0, 0, self._chance.randint(0, len(self._names))])
+        kept = 0 if everything else self._chance.choice([0, 0, self._chance.randint(0, len(self._names))])
         for _, undo in reversed(self._names[kept:]):
             with contextlib.suppress(OSError):
                 undo()

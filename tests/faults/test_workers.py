@@ -364,9 +364,7 @@ def test_a_main_process_that_was_suspended_does_not_blame_the_workers(directory,
     time.sleep(11)
     run.process.send_signal(signal.SIGCONT)
     assert run.end() == (0, "")
-    assert [{**files, "manifest.json": ""} for files in output_of(directory)] == [
-        {**files, "manifest.json": ""} for files in undisturbed
-    ]
+    assert {**output_of(directory), "manifest.json": ""} == {**undisturbed, "manifest.json": ""}
 
 
 def stderr_of_cancelled(run: Run, status: int) -> str:

@@ -104,11 +104,19 @@ def copy_instead_of_rename(finals: Finals) -> None:
 
 def keep_what_was_appended(finals: Finals) -> None:
     """Go on at the end of a file, whatever a killed run has left there."""
+
+    def wrong(original: Any, descriptor: int, buffer: Any, path: str) -> None:
+        os.lseek(descriptor, 0, os.SEEK_END)
+        original(descriptor, buffer, path)
+
     _patch("truncate", lambda original, *arguments: None)
+    _patch("write", wrong)
 
 
 def forget_finished_work(finals: Finals) -> None:
     """Begin anew, whatever is finished."""
+    if Path("out/x.bin").exists():
+        return
     for path in Path("out").glob("x.tokshard/*"):
         if path.name not in {"manifest.json", "units.jsonl", "provenance.bin", "work.bak", "parts"}:
             shutil.rmtree(path, ignore_errors=True)
@@ -138,7 +146,9 @@ def _without_checks() -> None:
 
 
 def sweep_by_name(finals: Finals) -> None:
-    """Remove whatever looks temporary, whoever made it."""
+    """Remove whatever looks temporary, whoever made it, after a run that was killed."""
+    if not Path("out/x.tokshard/work").exists():
+        return
     for pattern in ("*.part", "*-tmp", ".*-tmp", "x.tokshard/*.part"):
         for path in Path("out").glob(pattern):
             if path.is_file() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""The table of the crash campaign as a program: ``PYTHONPATH=tests .venv/bin/python -m faults``."""
+"""The table of the crash campaign: ``.venv/bin/python tests/crash_table.py``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ ROUNDS = {"arrays": arrays, "attempts": attempts}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="crash_table.py", description=__doc__)
     add = parser.add_argument
     add("rows", nargs="*", metavar="ROW", help="run these rows [default: all]")
     add("--kinds", default=",".join(POINTS), help="kinds of faults")
+    add("--calls", help="disturb only these storage calls")
     add("--factor", type=float, default=1.0, help="draw so many times the points; 0 for all")
     add("--seed", type=int, default=1)
     add("--world", type=Path, help="the inputs and products; made if the directory is empty")
-    add("--control", help="module:function that breaks tokshard first; stop at the first failure")
+    add("--control", help="module:function that breaks tokshard first")
+    add("--until", metavar="TEXT", help="stop at the first failure whose reason has this text")
     add("--json", action="store_true")
     add(
         "--rounds",
@@ -51,6 +53,7 @@ def main() -> int:
         table = {}
         for name in options.rows or SCENARIOS:
             row = Row(name, world, options.control)
+            row.only = options.calls.split(",") if options.calls else []
             table[name] = {}
             for kind in options.kinds.split(","):
                 count = (
@@ -58,12 +61,10 @@ def main() -> int:
                     if options.factor
                     else None
                 )
-                table[name][kind] = cell = row.cell(kind, count, options.seed, first=bool(options.control))
+                table[name][kind] = cell = row.cell(kind, count, options.seed, options.until)
                 if not options.json:
                     for point, wrong in cell.failures.items():
                         print(f"{name}: {point}: {wrong}", file=sys.stderr, flush=True)
-                if options.control and cell.failures:
-                    break
             if not options.json:
                 print(line(name, table[name]), seconds(), flush=True)
     if options.json:
