@@ -11,8 +11,7 @@ import typer
 from tokshard.cli.command_run import CommandRun, DryRun
 from tokshard.cli.generate import Given, command
 from tokshard.core.codec import Positive
-from tokshard.core.option_values import parse_bytes, parse_pair
-from tokshard.core.options import Option, Options, StrPath, StrPaths
+from tokshard.core.options import Option, Options, StrPath, StrPaths, parse_bytes, parse_pair
 
 made = {}
 

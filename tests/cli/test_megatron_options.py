@@ -6,7 +6,7 @@ import pytest
 
 from support.command_line import failure, installed, tokshard
 from tokshard.cli.megatron_options import translate
-from tokshard.core.megatron_versions import MEGATRON_VERSIONS
+from tokshard.core.megatron_rules import MEGATRON_VERSIONS
 from tokshard.errors import UsageError
 
 HUGGING_FACE = ("--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", "m")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokshard.core.option_values import parse_bytes, parse_count
+from tokshard.core.options import parse_bytes, parse_count
 from tokshard.samples.index.sizes import Sizes
 
 

@@ -9,8 +9,16 @@ from typing import Annotated, Literal
 import pytest
 
 from tokshard.core.codec import Positive
-from tokshard.core.option_values import parse_bytes, parse_pair
-from tokshard.core.options import Option, Options, StrPath, StrPaths, declared_options, recorded
+from tokshard.core.options import (
+    Option,
+    Options,
+    StrPath,
+    StrPaths,
+    declared_options,
+    parse_bytes,
+    parse_pair,
+    recorded,
+)
 from tokshard.errors import UsageError
 
 

@@ -30,8 +30,3 @@ def test_the_inverse_leads_back():
     mapping = PathMapping((("out", "/data/v1"), ("/cache", "/data/v1/cache")))
     for path in ("out/web", "/cache/web", "elsewhere"):
         assert mapping.inverse().map(mapping.map(path)) == path
-
-
-def test_a_mapping_without_pairs_is_false():
-    assert PathMapping.of({"out": "/data"}.items())
-    assert not PathMapping()

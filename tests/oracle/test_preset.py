@@ -29,7 +29,7 @@ from support.preset_inputs import (
     gpt2,
     make_inputs,
 )
-from tokshard.core.megatron_versions import is_at_least, known_version
+from tokshard.core.megatron_rules import is_at_least, known_version
 
 pytestmark = pytest.mark.oracle
 

@@ -22,8 +22,7 @@ from typer.core import TyperArgument, TyperOption
 
 from tokshard.cli.command_run import CommandRun
 from tokshard.cli.help_page import Command, OptionParameter
-from tokshard.core.option_values import parse_count, parse_number
-from tokshard.core.options import Declared, Options, all_options, nested_options
+from tokshard.core.options import Declared, Options, all_options, nested_options, parse_count, parse_number
 from tokshard.errors import UsageError
 
 OptionsT = TypeVar("OptionsT", bound=Options)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from tokshard.core.megatron_versions import MEGATRON_VERSIONS, is_at_least, known_version
+from tokshard.core.megatron_rules import MEGATRON_VERSIONS, is_at_least, known_version
 from tokshard.core.options import all_options
 from tokshard.errors import UsageError
 

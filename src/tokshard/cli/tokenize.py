@@ -11,7 +11,7 @@ from tokshard.cli import terminal
 from tokshard.cli.command_run import CommandRun, DryRun
 from tokshard.cli.generate import Given
 from tokshard.cli.megatron_options import rules_of_preset
-from tokshard.core.megatron_versions import MEGATRON_VERSIONS
+from tokshard.core.megatron_rules import MEGATRON_VERSIONS
 from tokshard.core.options import RUN, Option, Options
 from tokshard.errors import UsageError
 from tokshard.text.tokenize.options import DistributionOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence, Sized
-from typing import Any, Protocol
+from typing import Any
 
 
 def count(number: int) -> str:
@@ -197,33 +197,6 @@ def duration(seconds: float) -> str:
     if seconds < 3600:
         return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
     return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
-
-
-class NamedTokenizer(Protocol):
-    """The identity of a tokenizer, see :class:`tokshard.dataset.tokenizer_identity.TokenizerIdentity`."""
-
-    @property
-    def kind(self) -> str:
-        """The library that runs it."""
-
-    @property
-    def name(self) -> str | None:
-        """The name of the encoding, if the file alone does not define it."""
-
-    @property
-    def digest(self) -> str:
-        """The digest of its definition."""
-
-
-def tokenizer_name(identity: NamedTokenizer | None) -> str:
-    """Return a short name: the kind, the name if there is one, and the beginning of the digest.
-
-    The identity is None for datasets whose tokenizer is unknown or that were merged from several.
-    """
-    if identity is None:
-        return "unknown or mixed"
-    parts = (identity.kind, identity.name, identity.digest[:12])
-    return visible(" ".join(str(part) for part in parts if part))
 
 
 def visible(text: object) -> str:

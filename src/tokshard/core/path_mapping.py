@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +23,6 @@ class PathMapping:
     """
 
     pairs: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def of(cls, pairs: Iterable[tuple[str, str]]) -> Self:
-        """Create a mapping from pairs (old, new)."""
-        return cls(tuple((old, new) for old, new in pairs))
-
-    def __bool__(self) -> bool:
-        return bool(self.pairs)
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter(self.pairs)
 
     def map(self, path: str) -> str:
         """Return the new path, or the path itself if no pair applies."""

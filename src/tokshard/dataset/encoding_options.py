@@ -7,9 +7,8 @@ from functools import partial
 from typing import Annotated
 
 from tokshard.core.codec import Count, Positive
-from tokshard.core.megatron_defaults import SEED
-from tokshard.core.option_values import parse_bytes, parse_share
-from tokshard.core.options import RUN, Option, Options
+from tokshard.core.megatron_rules import SEED
+from tokshard.core.options import RUN, Option, Options, parse_bytes, parse_share
 from tokshard.errors import UsageError
 
 TEXT = "Text"

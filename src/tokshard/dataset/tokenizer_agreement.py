@@ -14,8 +14,8 @@ from itertools import combinations, takewhile
 from typing import Any, Literal
 
 from tokshard.core.codec import Count, Record
-from tokshard.core.formatting import counted, listed, percent, tokenizer_name
-from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
+from tokshard.core.formatting import counted, listed, percent
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions, tokenizer_name
 from tokshard.errors import TokenizerMismatchError
 
 ALLOW_HINT = (

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from tokshard.core.codec import Bounds, Count, Record, Sha256
+from tokshard.core.formatting import visible
 
 TokenizerKind = Literal["bytes", "huggingface", "tiktoken", "sentencepiece", "null"]
 
@@ -56,6 +57,17 @@ class TokenizerIdentity(Record):
     def digest(self) -> str:
         """The digest that names it in reports."""
         return self.definition_sha256 or self.sha256 or ""
+
+
+def tokenizer_name(identity: TokenizerIdentity | None) -> str:
+    """Return a short name: the kind, the name if there is one, and the beginning of the digest.
+
+    The identity is None for datasets whose tokenizer is unknown or that were merged from several.
+    """
+    if identity is None:
+        return "unknown or mixed"
+    parts = (identity.kind, identity.name, identity.digest[:12])
+    return visible(" ".join(str(part) for part in parts if part))
 
 
 Verdict = Literal["same", "different", "not-checked"]

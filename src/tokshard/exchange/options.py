@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from tokshard.core.codec import Bounds, Count, Positive
-from tokshard.core.option_values import parse_bytes
-from tokshard.core.options import Force, Option, Options, StrPath
+from tokshard.core.options import Force, Option, Options, StrPath, parse_bytes
 from tokshard.errors import UsageError
 from tokshard.storage.lock import Lock
 from tokshard.storage.paths import is_remote

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tokshard.core.formatting import tokenizer_name
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex, unchanged
 from tokshard.dataset.layout import HEADER_BYTES, check_size, read_header
@@ -17,7 +16,7 @@ from tokshard.dataset.products import DESCRIPTION_SUFFIX, dataset_hint, kind_of
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.token_ids import check_token_ids
-from tokshard.dataset.tokenizer_identity import compare
+from tokshard.dataset.tokenizer_identity import compare, tokenizer_name
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.ranks.sources import (
     CachedArrays,

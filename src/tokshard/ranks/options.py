@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from tokshard.core import megatron_defaults
+from tokshard.core import megatron_rules
 from tokshard.core.codec import Count, Positive
-from tokshard.core.option_values import parse_pair
-from tokshard.core.options import Force, Option, Options, StrPath, StrPaths
+from tokshard.core.options import Force, Option, Options, StrPath, StrPaths, parse_pair
 from tokshard.errors import UsageError
 from tokshard.ranks.choices import Mode, ShuffleKind, SortKey, Tail, TrainingMode
 from tokshard.ranks.schedule import BatchSchedule
@@ -228,9 +227,7 @@ class ShardPlanOptions(Options):
         bool, Option("Use a new shuffle in each epoch.", group=_ORDER, is_rare=True)
     ] = False
     tail: Annotated[Tail, _TAIL] = "drop"
-    seed: Annotated[Count, Option("Seed shuffles and bucketing with N.", group=_ORDER)] = (
-        megatron_defaults.SEED
-    )
+    seed: Annotated[Count, Option("Seed shuffles and bucketing with N.", group=_ORDER)] = megatron_rules.SEED
     bucket_buffer: Annotated[
         Positive | None,
         Option("Group samples of similar length within windows of N samples.", group=_ORDER, is_rare=True),
@@ -395,7 +392,7 @@ class ReplanOptions(Options):
         Option(
             "With --blend: seed the order of each new source epoch with N.", group=_ORDER, requires="blend"
         ),
-    ] = megatron_defaults.SEED
+    ] = megatron_rules.SEED
     eval_global_batch_size: Annotated[
         Positive | None, replace(_EVAL_GLOBAL_BATCH_SIZE, default="as in training, if that is passed")
     ] = None

@@ -272,4 +272,4 @@ def read_plan(path: str | os.PathLike[str], *, roots: Mapping[str, str] | None =
         raise MissingFileError(
             f"plan not found: {file}", path=file, hint="build it with tokshard shard-plan"
         ) from None
-    return plan.opened_from(file, PathMapping.of((roots or {}).items()))
+    return plan.opened_from(file, PathMapping(tuple((roots or {}).items())))

@@ -26,7 +26,7 @@ from tokshard.checks.commands.verify import verify
 from tokshard.checks.inspect.options import InspectOptions
 from tokshard.checks.verify.context import CountingRunner, attempt, spread_evenly
 from tokshard.checks.verify.options import VerifyOptions
-from tokshard.core.option_values import parse_share
+from tokshard.core.options import parse_share
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.errors import InputError, StorageError, UsageError
 from tokshard.ranks.discovery import RequestedSamples, open_sources

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokshard.core.megatron_versions import MEGATRON_VERSIONS
+from tokshard.core.megatron_rules import MEGATRON_VERSIONS
 from tokshard.errors import InputError, MissingFileError, UsageError
 from tokshard.samples.index.description import GPTDatasetDescription
 from tokshard.samples.index.identifiers import (

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokshard.core import megatron_defaults
+from tokshard.core import megatron_rules
 from tokshard.errors import UsageError
 from tokshard.samples.index.splits import SPLITS, parse_split, whole_split
 
 
 def test_the_default_is_the_string_that_megatron_hashes():
-    split = parse_split(megatron_defaults.SPLIT)
+    split = parse_split(megatron_rules.SPLIT)
     assert split.text == "969, 30, 1"
     assert repr(split.matrix_json()) == "[[0, 0.969], [0.969, 0.999], [0.999, 1.0]]"
 

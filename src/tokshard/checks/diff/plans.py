@@ -22,7 +22,7 @@ from tokshard.checks.diff.report import (
     report_of,
 )
 from tokshard.core.codec import encode
-from tokshard.core.formatting import tokenizer_name
+from tokshard.dataset.tokenizer_identity import tokenizer_name
 from tokshard.errors import IntegrityError
 from tokshard.ranks.assignment import Assignment
 from tokshard.ranks.history import reweighting_of, stops_of

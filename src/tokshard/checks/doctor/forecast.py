@@ -15,7 +15,7 @@ from tokshard.checks.doctor.launch.rules import (
     reason_sizes_unknown,
     skipped,
 )
-from tokshard.core import megatron_defaults
+from tokshard.core import megatron_rules
 from tokshard.core.findings import Finding
 from tokshard.core.formatting import listed
 from tokshard.core.path_mapping import PathMapping
@@ -161,9 +161,9 @@ def config_of_launch(
         sequence_length=launch.sequence_length,
         sizes=sizes,
         tokenizer={},
-        split=launch.split or megatron_defaults.SPLIT,
-        seed=megatron_defaults.SEED if launch.seed is None else launch.seed,
-        surplus=megatron_defaults.SURPLUS if surplus is None else surplus,
+        split=launch.split or megatron_rules.SPLIT,
+        seed=megatron_rules.SEED if launch.seed is None else launch.seed,
+        surplus=megatron_rules.SURPLUS if surplus is None else surplus,
         extra_token=True,
         drop_last_partial=True,
         path_as=path_as,

@@ -38,7 +38,7 @@ from tokshard.checks.doctor.lookups import (
 )
 from tokshard.checks.doctor.options import DoctorOptions
 from tokshard.core.findings import Finding
-from tokshard.core.megatron_versions import MEGATRON_VERSIONS
+from tokshard.core.megatron_rules import MEGATRON_VERSIONS
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import MissingFileError, TokshardError, UsageError
 from tokshard.samples.blend.options import BlendOptions, BuilderConfig

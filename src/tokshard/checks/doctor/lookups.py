@@ -13,7 +13,7 @@ from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.checks.doctor.options import DoctorOptions
 from tokshard.core.codec import Md5, Record
 from tokshard.core.formatting import shortened
-from tokshard.core.megatron_versions import MEGATRON_VERSIONS
+from tokshard.core.megatron_rules import MEGATRON_VERSIONS
 from tokshard.core.path_mapping import PathMapping
 from tokshard.core.presentation import first_lines
 from tokshard.dataset.products import DESCRIPTION_SUFFIX

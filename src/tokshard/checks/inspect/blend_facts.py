@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tokshard.checks.inspect.axes import SHARES, linear_axis
 from tokshard.checks.inspect.facts import Facts, mismatch_facts
 from tokshard.checks.inspect.packing_facts import describe_cached, describe_job_options
-from tokshard.core.formatting import count, counted, percent, tokenizer_name
+from tokshard.core.formatting import count, counted, percent
 from tokshard.core.presentation import (
     Aside,
     Bar,
@@ -17,6 +17,7 @@ from tokshard.core.presentation import (
     Section,
     Table,
 )
+from tokshard.dataset.tokenizer_identity import tokenizer_name
 from tokshard.samples.blend.certificate import SourceCertificate
 from tokshard.samples.blend.document import BlendDocument, BlendSplit
 from tokshard.samples.blend.plan import KIND_NAMES

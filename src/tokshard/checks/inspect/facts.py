@@ -6,15 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tokshard.checks.inspect.axes import log_axis, log_position
-from tokshard.core.formatting import (
-    SPACE,
-    count,
-    counted,
-    percent,
-    shown_token,
-    size,
-    tokenizer_name,
-)
+from tokshard.core.formatting import SPACE, count, counted, percent, shown_token, size
 from tokshard.core.presentation import (
     Aside,
     Bar,
@@ -27,6 +19,7 @@ from tokshard.core.presentation import (
 from tokshard.dataset.parameters import TokenizeParameters
 from tokshard.dataset.pieces import shuffle_text
 from tokshard.dataset.tokenizer_agreement import TokenizerMismatch, allowed_warnings
+from tokshard.dataset.tokenizer_identity import tokenizer_name
 
 if TYPE_CHECKING:
     from tokshard.checks.inspect.datasets import DatasetSummary, DocumentSummary, TokenizerSummary

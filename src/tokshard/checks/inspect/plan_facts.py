@@ -8,15 +8,7 @@ from tokshard.checks.inspect.axes import SHARES, linear_axis
 from tokshard.checks.inspect.facts import Facts
 from tokshard.checks.inspect.planned import PlannedSamples, count_planned
 from tokshard.checks.inspect.plans import RankSummary, ReadGrid, SamplePlace, parents_of, read_grid
-from tokshard.core.formatting import (
-    count,
-    counted,
-    listed,
-    number_ranges,
-    percent,
-    shown_path,
-    tokenizer_name,
-)
+from tokshard.core.formatting import count, counted, listed, number_ranges, percent, shown_path
 from tokshard.core.presentation import (
     Aside,
     Axis,
@@ -32,6 +24,7 @@ from tokshard.core.presentation import (
     Table,
     Tick,
 )
+from tokshard.dataset.tokenizer_identity import tokenizer_name
 from tokshard.errors import StorageError, TokshardError, raise_exhaustion
 from tokshard.ranks.layouts import Striped
 from tokshard.ranks.plan import Plan, Stream

@@ -7,8 +7,7 @@ from fractions import Fraction
 from typing import Annotated, Literal, get_args
 
 from tokshard.core.codec import Positive
-from tokshard.core.option_values import parse_share
-from tokshard.core.options import Option, Options, StrPath
+from tokshard.core.options import Option, Options, StrPath, parse_share
 from tokshard.errors import UsageError
 from tokshard.storage.lock import Lock
 

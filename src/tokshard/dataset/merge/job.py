@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from tokshard.core.codec import TOOL, Count, Record, encode
-from tokshard.core.formatting import counted, listed, size, throughput, tokenizer_name
+from tokshard.core.formatting import counted, listed, size, throughput
 from tokshard.core.json_text import MAX_JSON_BYTES, dump_json
 from tokshard.core.presentation import Section, outcome, planned
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
@@ -35,6 +35,7 @@ from tokshard.dataset.parameters import Build, DocumentShuffle, MergeParameters
 from tokshard.dataset.report import BuildReport, DatasetProduct
 from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerAgreement, agree
+from tokshard.dataset.tokenizer_identity import tokenizer_name
 from tokshard.errors import InputError, StorageError
 from tokshard.storage.digest import UNSEALED, sealed
 from tokshard.storage.fs import free_bytes, refuse_remote

@@ -8,8 +8,7 @@ from typing import Annotated
 
 from tokshard.core.codec import Count
 from tokshard.core.memory import available_bytes
-from tokshard.core.option_values import parse_bytes
-from tokshard.core.options import RUN, Force, Option, Options, StrPath, StrPaths, several
+from tokshard.core.options import RUN, Force, Option, Options, StrPath, StrPaths, parse_bytes, several
 from tokshard.errors import UsageError
 from tokshard.storage.lock import Lock
 from tokshard.storage.paths import check_output_prefix, is_remote

@@ -12,7 +12,7 @@ from typing import Literal, cast
 import numpy as np
 
 from tokshard.core.codec import TOOL, Positive
-from tokshard.core.formatting import counted, listed, size, throughput, tokenizer_name
+from tokshard.core.formatting import counted, listed, size, throughput
 from tokshard.core.presentation import Section, outcome, planned
 from tokshard.core.progress import Progress, reporting
 from tokshard.dataset.concatenate import Concatenation, input_records, stage_manifest
@@ -21,7 +21,7 @@ from tokshard.dataset.manifest import DatasetRecord, Manifest
 from tokshard.dataset.outputs import BuildAction, Outputs
 from tokshard.dataset.parameters import Build, ConvertParameters, SourceDtype
 from tokshard.dataset.report import BuildReport, DatasetProduct
-from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare, tokenizer_name
 from tokshard.errors import TokenizerMismatchError, UsageError
 from tokshard.exchange.conversion.documents import STREAMS, ConvertedDocuments
 from tokshard.exchange.conversion.files import LocalFile, TokenFile, find_files

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tokshard.core import megatron_defaults
+from tokshard.core import megatron_rules
 from tokshard.core.formatting import shown_path
 from tokshard.core.presentation import launch_with
 from tokshard.errors import UsageError
@@ -82,7 +82,7 @@ def emit_megatron_args(
         words += size_arguments
     elif config.sizes.train is not None:
         words += ["--train-samples", str(config.sizes.train)]
-    if config.surplus != megatron_defaults.SURPLUS:
+    if config.surplus != megatron_rules.SURPLUS:
         words += ["--mid-level-dataset-surplus", repr(config.surplus)]
     return words if cache_directory is None else [*words, "--data-cache-path", cache_directory]
 

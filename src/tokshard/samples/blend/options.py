@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from tokshard.core import megatron_defaults
+from tokshard.core import megatron_rules
 from tokshard.core.codec import Count, Positive, Record
 from tokshard.core.options import Force, Option, StrPath
 from tokshard.core.path_mapping import PathMapping
@@ -261,9 +261,9 @@ class BlendOptions(IndexingOptions):
             sequence_length=sequence_length,
             sizes=_first(options.num_samples, self.job_sizes, Sizes(None, 0, 0)),
             tokenizer=neutral_identifiers(named[0]) if identifiers is None else identifiers,
-            split=_first(options.split, like and like.split, megatron_defaults.SPLIT),
-            seed=_first(options.seed, like and like.random_seed, megatron_defaults.SEED),
-            surplus=_first(options.surplus, megatron_defaults.SURPLUS),
+            split=_first(options.split, like and like.split, megatron_rules.SPLIT),
+            seed=_first(options.seed, like and like.random_seed, megatron_rules.SEED),
+            surplus=_first(options.surplus, megatron_rules.SURPLUS),
             path_as=self.path_as,
             extra_token=self.add_extra_token,
             drop_last_partial=self.drop_last_partial_validation,

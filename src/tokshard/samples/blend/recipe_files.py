@@ -14,8 +14,7 @@ from typing import Any
 
 from tokshard.core.codec import shown
 from tokshard.core.formatting import count
-from tokshard.core.option_values import parse_count, parse_number
-from tokshard.core.options import declared_options
+from tokshard.core.options import declared_options, parse_count, parse_number
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source, reads_as_number
 from tokshard.samples.index.options import SAMPLES, SIZES, IndexingOptions

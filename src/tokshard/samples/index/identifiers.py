@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokshard.core.codec import decode
-from tokshard.core.megatron_versions import MEGATRON_VERSIONS, known_version
+from tokshard.core.megatron_rules import MEGATRON_VERSIONS, known_version
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.storage.small_files import read_json_object
 
@@ -77,7 +77,7 @@ def megatron_identifiers(
     """Return the identifiers that a version of Megatron gives a tokenizer.
 
     Args:
-        version: One of :data:`tokshard.core.megatron_versions.MEGATRON_VERSIONS`, or a patch release of one,
+        version: One of :data:`tokshard.core.megatron_rules.MEGATRON_VERSIONS`, or a patch release of one,
             as in ``"0.16.1"``.
         tokenizer_type: ``"HuggingFaceTokenizer"`` or ``"NullTokenizer"``.
         tokenizer_model: The string that the training job gives as ``--tokenizer-model``, unchanged: a

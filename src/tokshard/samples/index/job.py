@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokshard.core import megatron_defaults
+from tokshard.core import megatron_rules
 from tokshard.core.codec import Amount, Count, Document, Md5, Positive, Record
 from tokshard.core.formatting import count, counted, duration, listed, shown_path, size
 from tokshard.core.path_mapping import PathMapping
@@ -266,7 +266,7 @@ def _requests(
     size: Mapping[str, int | None],
     tokenizer: Any,
 ) -> Iterator[IndexRequest]:
-    default_seed = like.random_seed if like else megatron_defaults.SEED
+    default_seed = like.random_seed if like else megatron_rules.SEED
     for name, samples in size.items():
         split = _split(options, like, name)
         if split is not None:
@@ -289,7 +289,7 @@ def _split(options: BuildIndicesOptions, like: JobSettings | None, name: str) ->
     # None if the job has no such split of this data.
     if options.split is None and like is not None and like.split is None:
         return whole_split(name) if name in like.num_samples else None
-    return parse_split(options.split or (like and like.split) or megatron_defaults.SPLIT)
+    return parse_split(options.split or (like and like.split) or megatron_rules.SPLIT)
 
 
 def _epoch_samples(

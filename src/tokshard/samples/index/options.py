@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tokshard.core import megatron_defaults
+from tokshard.core import megatron_rules
 from tokshard.core.codec import Bounds, Count, Positive
-from tokshard.core.option_values import parse_pair
-from tokshard.core.options import RUN, Option, Options, StrPath
+from tokshard.core.options import RUN, Option, Options, StrPath, parse_pair
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.index.packing import Packing, PackMethod, packing_of
 from tokshard.samples.index.seed import Seed, check_seed
@@ -35,7 +34,7 @@ MISSING_SIZE_HINT = (
     "--train-iters, --global-batch-size, --eval-interval, --eval-iters"
 )
 DEFAULT_SPLIT_WARNING = (
-    f"the split is Megatron's {megatron_defaults.SPLIT!r}, "
+    f"the split is Megatron's {megatron_rules.SPLIT!r}, "
     "which reserves 3.1% of the data for validation and test"
 )
 
@@ -229,7 +228,7 @@ _SURPLUS = Option(
     "Build this fraction more samples of each dataset, as Megatron's --mid-level-dataset-surplus does for a "
     "blend.",
     metavar="FRACTION",
-    default=str(megatron_defaults.SURPLUS),
+    default=str(megatron_rules.SURPLUS),
     group=SIZES,
     is_rare=True,
 )
@@ -253,13 +252,13 @@ class IndexingOptions(Options):
         Option(
             "Divide the documents by these weights.",
             metavar="TRAIN,VALID,TEST",
-            default=megatron_defaults.SPLIT,
+            default=megatron_rules.SPLIT,
             group=SAMPLES,
         ),
     ] = None
     seed: Annotated[
         Seed | None,
-        Option("Seed all shuffles with N.", default=str(megatron_defaults.SEED), group=SAMPLES),
+        Option("Seed all shuffles with N.", default=str(megatron_rules.SEED), group=SAMPLES),
     ] = None
     add_extra_token: Annotated[
         bool, Option("Give each sample one more token for the last label.", group=SAMPLES, is_rare=True)
@@ -456,7 +455,7 @@ class IndexRequest:
     split: Split
     num_samples: int | None
     sequence_length: int
-    seed: int = megatron_defaults.SEED
+    seed: int = megatron_rules.SEED
     tokenizer: Any
     extra_token: bool = True
     drop_last_partial: bool = True

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from tokshard.core import megatron_defaults
+from tokshard.core import megatron_rules
 from tokshard.core.codec import Bounds, Count, Positive, Record
-from tokshard.core.megatron_versions import is_at_least, known_version
-from tokshard.core.option_values import parse_count
-from tokshard.core.options import Option, Options, declared_options
+from tokshard.core.megatron_rules import is_at_least, known_version
+from tokshard.core.options import Option, Options, declared_options, parse_count
 from tokshard.errors import UsageError
 
 MAX_SURPLUS = 1_000_000
@@ -104,7 +103,7 @@ class TrainingOptions(Options):
         Count | None,
         Option(
             "Validate every N steps.",
-            default=f"{megatron_defaults.EVAL_INTERVAL} with --megatron 0.15, else required",
+            default=f"{megatron_rules.EVAL_INTERVAL} with --megatron 0.15, else required",
             group=_TRAINING,
             requires=_LENGTHS,
         ),
@@ -113,7 +112,7 @@ class TrainingOptions(Options):
         Count | None,
         Option(
             "Read N steps in each validation.",
-            default=str(megatron_defaults.EVAL_ITERS),
+            default=str(megatron_rules.EVAL_ITERS),
             group=_TRAINING,
             requires=_LENGTHS,
         ),
@@ -165,7 +164,7 @@ class TrainingOptions(Options):
             UsageError: A required argument is missing or out of range.
         """
         batch = self.global_batch_size or 1
-        eval_iters = megatron_defaults.EVAL_ITERS if self.eval_iters is None else self.eval_iters
+        eval_iters = megatron_rules.EVAL_ITERS if self.eval_iters is None else self.eval_iters
         if not self.train_iters and not self.train_samples:
             raise UsageError(
                 "the number of training steps or samples is required",
@@ -184,7 +183,7 @@ class TrainingOptions(Options):
         interval, skips_training = self.eval_interval, self.skip_train
         if megatron is not None and not is_at_least(known_version(megatron), "0.16"):
             # 0.15 also counts the validations of training with --skip-train.
-            interval = megatron_defaults.EVAL_INTERVAL if interval is None else interval
+            interval = megatron_rules.EVAL_INTERVAL if interval is None else interval
             skips_training = False
         if skips_training:
             return 1
@@ -192,7 +191,7 @@ class TrainingOptions(Options):
             raise UsageError(
                 "the validation interval is required",
                 hint="pass the job's --eval-interval "
-                f"({megatron_defaults.EVAL_INTERVAL} is the default of Megatron 0.15)",
+                f"({megatron_rules.EVAL_INTERVAL} is the default of Megatron 0.15)",
             )
         if interval < 1:
             raise UsageError(f"--eval-interval must be at least 1, got {interval}")

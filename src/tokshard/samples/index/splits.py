@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tokshard.core import megatron_defaults
+from tokshard.core import megatron_rules
 from tokshard.core.codec import Record
 from tokshard.errors import UsageError
 
@@ -89,7 +89,7 @@ def parse_split(text: str) -> Split:
         hint: pass one to three weights, for example '969, 30, 1'
     """
     words: list[str] = _MEGATRON_NUMBER.findall(text)
-    hint = f"pass one to three weights, for example {megatron_defaults.SPLIT!r}"
+    hint = f"pass one to three weights, for example {megatron_rules.SPLIT!r}"
     if not words:
         raise UsageError(f"invalid split {text!r}: no number found", hint=hint)
     if len(words) > len(SPLITS):

@@ -51,7 +51,7 @@ def job_tokenizer(
         size = str(identifiers.get("vocab_size"))
         # Megatron appends the EOD token to the vocabulary of a NullTokenizer.
         return JobTokenizer(f"NullTokenizer of {size} ids", None, int(size) + 1) if size.isdigit() else None
-    for path in (str(named), PathMapping.of(path_as).inverse().map(str(named))):
+    for path in (str(named), PathMapping(tuple(path_as)).inverse().map(str(named))):
         if not is_remote(path) and os.path.exists(path):
             try:
                 return JobTokenizer(str(named), load_tokenizer(path, need_eod=False).identity)

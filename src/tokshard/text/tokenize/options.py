@@ -9,8 +9,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from tokshard.core.codec import Count, Positive
-from tokshard.core.option_values import parse_bytes
-from tokshard.core.options import RUN, Force, Option, Options, StrPaths, several
+from tokshard.core.options import RUN, Force, Option, Options, StrPaths, parse_bytes, several
 from tokshard.dataset.encoding_options import TEXT, EncodingOptions
 from tokshard.errors import UsageError
 from tokshard.storage.lock import Lock

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tokshard.core.codec import Amount, Count, Document, Positive
-from tokshard.core.formatting import count, counted, duration, size, throughput, tokenizer_name
+from tokshard.core.formatting import count, counted, duration, size, throughput
 from tokshard.core.presentation import Section, labeled, outcome, planned
 from tokshard.dataset.counts import Counts
 from tokshard.dataset.manifest import SourceFile
 from tokshard.dataset.parameters import TokenizeParameters
 from tokshard.dataset.report import BuildReport, DatasetProduct
-from tokshard.dataset.tokenizer_identity import TokenizerIdentity
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity, tokenizer_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 
-from tokshard.core import megatron_defaults
+from tokshard.core import megatron_rules
 from tokshard.core.findings import Finding
 from tokshard.errors import UsageError
 from tokshard.samples.index.sizes import Sizes, TrainingOptions
@@ -180,7 +180,7 @@ class LaunchArguments:
         given = {field.name: getattr(self, field.name) for field in fields(TrainingOptions)}
         given["train_iters"] = self.train_iters or self._steps_of_schedule() or 0
         if self.eval_interval is None:  # a finding says which versions do not start without it
-            given["eval_interval"] = megatron_defaults.EVAL_INTERVAL
+            given["eval_interval"] = megatron_rules.EVAL_INTERVAL
         return TrainingOptions(**given | {"global_batch_size": batch})
 
     def sizes(self, megatron: str | None = None) -> Sizes:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments, option_of, parse_step_schedule
-from tokshard.core import megatron_defaults
+from tokshard.core import megatron_rules
 from tokshard.core.codec import Record
 from tokshard.core.findings import Finding
-from tokshard.core.megatron_versions import is_at_least, known_version
+from tokshard.core.megatron_rules import is_at_least, known_version
 from tokshard.errors import UsageError
 from tokshard.samples.index.splits import parse_split
 
@@ -307,7 +307,7 @@ def _validation(launch: LaunchArguments, megatron: str | None) -> Iterator[Resul
     if reason is not None:
         yield skipped("eval-interval", reason)
         return
-    default = megatron_defaults.EVAL_INTERVAL
+    default = megatron_rules.EVAL_INTERVAL
     hint = f"add --eval-interval; the default up to 0.15 was {default}"
     if megatron is None:
         message = f"--eval-interval is missing: Megatron up to 0.15 uses {default}, later versions fail"
@@ -364,13 +364,13 @@ def _split_string(launch: LaunchArguments) -> Iterator[Result]:
                 "default-split",
                 "error",
                 "--split is missing: Megatron has a default only for --data-path, and will not start",
-                f"add --split; the default would be {megatron_defaults.SPLIT!r}",
+                f"add --split; the default would be {megatron_rules.SPLIT!r}",
             )
         else:
             yield Finding(
                 "default-split",
                 "warning",
-                f"--split is missing, and the default {megatron_defaults.SPLIT!r} reserves 3.1% of the data "
+                f"--split is missing, and the default {megatron_rules.SPLIT!r} reserves 3.1% of the data "
                 "for validation and test",
                 "add --split 1,0,0 to train on all data, or other shares",
             )

@@ -1,4 +1,4 @@
-"""The versions of Megatron Core whose rules are known."""
+"""Versions of Megatron Core whose rules are known, and defaults of Megatron's arguments."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from tokshard.errors import UsageError
 
 MEGATRON_VERSIONS = ("0.15", "0.16", "0.17", "0.18", "0.19", "main-20260822")
 """From the oldest to the newest; ``main-20260822`` is the main branch on that day."""
+
+SEED = 1234
+
+SPLIT = "969, 30, 1"
+"""It reserves 3.1% of the data for validation and test."""
+
+SURPLUS = 0.005
+"""``--mid-level-dataset-surplus``."""
+
+EVAL_INTERVAL = 1000
+"""Of Megatron 0.15; later versions have no default, and fail without ``--eval-interval``."""
+
+EVAL_ITERS = 100
 
 _RELEASE = re.compile(r"(?:core_)?v?([0-9]+\.[0-9]+)(?:\.[0-9]+)?")
 
