@@ -13,11 +13,11 @@ import pytest
 
 from support import forked_commands
 from support.benchmarks import BENCHMARKS, benchmark_modules
+from tokshard.core import json_text
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.blend.order import check_source_count
 from tokshard.samples.index.entry import gpt_specs
 from tokshard.samples.index.epochs import plan_epochs
-from tokshard.storage import small_files
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/explanation/scale.md"
@@ -235,8 +235,8 @@ def test_more_sources_than_int16_numbers_are_refused():
 
 
 def test_a_file_that_could_not_be_read_back_is_not_made(monkeypatch):
-    monkeypatch.setattr(small_files, "MAX_JSON_BYTES", 100)
-    assert small_files.dump_readable_json({"a": "x" * 50}, "plan.json", hint="merge")
+    monkeypatch.setattr(json_text, "MAX_JSON_BYTES", 100)
+    assert json_text.dump_readable_json({"a": "x" * 50}, "plan.json", hint="merge")
     with pytest.raises(UsageError, match=r"plan\.json must have at most 100 bytes, got 114") as raised:
-        small_files.dump_readable_json({"a": "x" * 100}, "plan.json", hint="merge")
+        json_text.dump_readable_json({"a": "x" * 100}, "plan.json", hint="merge")
     assert raised.value.hint == "merge"

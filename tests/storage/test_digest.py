@@ -10,7 +10,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokshard.storage import digest
+from tokshard.storage import digest, reading
 
 VECTORS = {
     b"": "99aa06d3014798d86001c324468d497f",
@@ -37,7 +37,7 @@ def test_a_file_is_digested_across_read_boundaries(tmp_path, monkeypatch):
     content = bytes(range(256)) * 100
     (tmp_path / "x").write_bytes(content)
     for size in (1000, len(content) - 1, len(content), len(content) + 1):
-        monkeypatch.setattr(digest, "READ_BYTES", size)
+        monkeypatch.setattr(reading, "READ_BYTES", size)
         assert digest.file_digest(str(tmp_path / "x")) == xxhash.xxh3_128(content).hexdigest()
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from traceback import clear_frames
 from typing import Any, NoReturn
 
-from tokshard.errors import IntegrityError
+from tokshard.errors import IntegrityError, UsageError
 
 MAX_JSON_BYTES = 64 << 20
 """Of a file. A parser needs up to 50 bytes of memory for each byte of nested arrays: 3.2 GB for this size."""
@@ -57,6 +57,20 @@ def dump_json(value: Any) -> bytes:
     """
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     return (text + "\n").encode("utf-8", "backslashreplace")
+
+
+def dump_readable_json(value: Any, path: str, *, hint: str) -> bytes:
+    """Return ``value`` as :func:`dump_json` does, if it is small enough for :func:`parse_json_object`.
+
+    Raises:
+        UsageError: The result is larger than 64 MiB.
+    """
+    content = dump_json(value)
+    if len(content) > MAX_JSON_BYTES:
+        raise UsageError(
+            f"{path} must have at most {MAX_JSON_BYTES:,} bytes, got {len(content):,}", hint=hint
+        )
+    return content
 
 
 @contextmanager

@@ -34,10 +34,10 @@ from tokshard.dataset.manifest import (
 )
 from tokshard.dataset.records import PieceRecord, UnitRecord, read_records
 from tokshard.errors import IntegrityError
-from tokshard.storage.digest import READ_BYTES, FileRecord, piecewise_digest
+from tokshard.storage.digest import FileRecord, piecewise_digest
 from tokshard.storage.files import AppendFile, DigestingWriter
 from tokshard.storage.publication import stage_chunks, stage_file
-from tokshard.storage.reading import open_file
+from tokshard.storage.reading import iter_blocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -199,8 +199,8 @@ class Concatenation:
         )
 
     def _column(self, name: StreamName, dtype: str) -> Iterator[NDArray[Any]]:
-        for chunk in file_chunks(self._path(name)):
-            yield np.frombuffer(chunk, dtype)
+        for block in iter_blocks(self._path(name)):
+            yield np.frombuffer(block, dtype)
 
 
 def _copies(source: FileRange, target: AppendFile) -> Iterator[int]:
@@ -255,10 +255,3 @@ def input_records(
         )
         for number, (state, of_input, pieces) in enumerate(zip(states, counts, digests, strict=True))
     )
-
-
-def file_chunks(path: str) -> Iterator[bytes]:
-    """Yield the content of a file in chunks of at most 4 MiB."""
-    with open_file(path) as file:
-        while chunk := file.read(READ_BYTES):
-            yield chunk

@@ -27,7 +27,7 @@ from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError, OlderVersionError, ignore_older
 from tokshard.storage import fs, paths
 from tokshard.storage.digest import FileRecord, FileState
-from tokshard.storage.small_files import read_document
+from tokshard.storage.reading import read_document
 
 FileName = Literal[
     "bin",

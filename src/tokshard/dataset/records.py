@@ -12,7 +12,7 @@ from tokshard.core.formatting import count
 from tokshard.core.json_text import parse_json_object
 from tokshard.dataset.counts import Counts
 from tokshard.errors import IntegrityError, StorageError
-from tokshard.storage import fs
+from tokshard.storage.reading import open_file
 
 # A rejected record quotes 60 characters and names a file; 100 times more than it ever needs.
 _MAX_LINE_BYTES = 1 << 20
@@ -83,7 +83,7 @@ def read_records(cls: type[T], path: str) -> Iterator[T]:
         StorageError: The file cannot be read.
     """
     try:
-        with fs.open_file(path) as file:
+        with open_file(path) as file:
             number = 0
             while line := file.readline(_MAX_LINE_BYTES + 1):
                 number += 1

@@ -43,8 +43,7 @@ from tokshard.storage.files import (
     write_atomically,
 )
 from tokshard.storage.publication import is_begun, remove_staging, remove_temporary_files
-from tokshard.storage.reading import open_file
-from tokshard.storage.small_files import read_document
+from tokshard.storage.reading import iter_blocks, open_file, read_document
 
 JOURNAL_NAME = "journal.jsonl"
 # The file of an unfinished run of an earlier version.
@@ -431,8 +430,10 @@ class _Digests:
             if not fs.isfile(path) or not start <= stop <= os.path.getsize(path):
                 return None
             if name in following.of:
-                _update(following.of[name], path, start, stop)
-        *lines, last = _range(os.path.join(self._directory, JOURNAL_NAME), begin, end).splitlines(True)
+                for block in iter_blocks(path, start, stop):
+                    following.of[name].update(block)
+        journal = iter_blocks(os.path.join(self._directory, JOURNAL_NAME), begin, end)
+        *lines, last = b"".join(journal).splitlines(True)
         following.journal.update(b"".join(lines))
         if _combined(checkpoint.sizes, following.of, following.journal) != checkpoint.digest:
             return None
@@ -446,20 +447,6 @@ def _combined(
     parts = [f"{name} {size}" for name, size in sorted(sizes.items())]
     parts += [f"{name} {digest.hexdigest()}" for name, digest in sorted(digests.items())]
     return xxhash.xxh3_128_hexdigest("\n".join([*parts, journal.hexdigest()]).encode())
-
-
-def _update(digest: xxhash.xxh3_128, path: str, start: int, stop: int) -> None:
-    with open_file(path) as file:
-        file.seek(start)
-        while start < stop and (block := file.read(min(1 << 20, stop - start))):
-            digest.update(block)
-            start += len(block)
-
-
-def _range(path: str, begin: int, end: int) -> bytes:
-    with open_file(path) as file:
-        file.seek(begin)
-        return file.read(end - begin)
 
 
 def _lines(path: str) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tokshard.dataset.layout import Buffer
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
 from tokshard.storage.paths import BIN_SUFFIX, SIDECAR_SUFFIX, is_remote
-from tokshard.storage.reading import open_descriptor, read_into
+from tokshard.storage.reading import open_regular, read_into
 
 if TYPE_CHECKING:
     from tokshard.storage.remote.objects import RemoteStatus
@@ -58,7 +58,7 @@ class InputFile:
             self.size_bytes = len(self._content)
             return
         try:
-            self.descriptor = open_descriptor(path)
+            self.descriptor = open_regular(path)
         except TokshardError:
             raise
         except IsADirectoryError:

@@ -18,7 +18,7 @@ from tokshard.exchange.shards import ExportedFile
 from tokshard.ranks.sources import FileFingerprint
 from tokshard.storage import fs
 from tokshard.storage.paths import check_plain_name
-from tokshard.storage.small_files import read_document
+from tokshard.storage.reading import read_document
 
 SourceKind = Literal["dataset", "index", "blend", "plan"]
 

@@ -26,7 +26,7 @@ from tokshard.ranks.sources import PathResolver, SampleSource
 from tokshard.ranks.topology import Topology, context_slices
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import refuse_remote
-from tokshard.storage.small_files import read_document
+from tokshard.storage.reading import read_document
 
 if TYPE_CHECKING:
     from tokshard.ranks.order import KeyOf

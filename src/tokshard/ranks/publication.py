@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+from tokshard.core.json_text import dump_readable_json
 from tokshard.dataset.products import PLAN_NAME, RANK_NAME, rank_name
 from tokshard.dataset.source import InputFile
 from tokshard.errors import OlderVersionError, OutputExistsError, TokshardError, ignore_older
@@ -15,7 +16,6 @@ from tokshard.storage.files import AtomicFile
 from tokshard.storage.lock import WriterLock
 from tokshard.storage.publication import publish, staging_directory
 from tokshard.storage.reading import open_file
-from tokshard.storage.small_files import dump_readable_json
 
 LOCK_NAME = ".plan.lock"
 _WORK_NAME = ".plan.work"

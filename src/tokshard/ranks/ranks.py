@@ -20,7 +20,7 @@ from tokshard.ranks.plan import Plan, read_plan
 from tokshard.ranks.shuffles import ShardShuffle
 from tokshard.ranks.sources import SampleSource
 from tokshard.ranks.topology import Coordinates
-from tokshard.storage.small_files import read_document
+from tokshard.storage.reading import read_document
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from tokshard.core.codec import Count, Document, Record, Xxh3
 from tokshard.errors import MissingFileError, StorageError
-from tokshard.storage import reading
+from tokshard.storage.reading import iter_blocks
 
 if TYPE_CHECKING:
     from tokshard.storage.syscalls import Buffer
 
-READ_BYTES = 1 << 22
 DocumentT = TypeVar("DocumentT", bound=Document)
 
 
@@ -101,9 +100,8 @@ def file_digest(path: str) -> str:
     import xxhash
 
     state = xxhash.xxh3_128()
-    with reading.open_file(path) as file:
-        while chunk := file.read(READ_BYTES):
-            state.update(chunk)
+    for block in iter_blocks(path):
+        state.update(block)
     return state.hexdigest()
 
 

@@ -10,10 +10,8 @@ import os
 import stat
 from glob import glob as local_glob
 from types import ModuleType
-from typing import BinaryIO
 
 from tokshard.errors import StorageError, UsageError
-from tokshard.storage import reading
 from tokshard.storage.paths import is_remote
 
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
@@ -26,13 +24,25 @@ def exists(path: str) -> bool:
     Raises:
         StorageError: It is unknown: a file system cannot tell, or an object store does not respond.
     """
-    return _is_object(path) if is_remote(path) else _status(path) is not None
+    return _mode(path) is not None
 
 
-def _status(path: str, *, follow_links: bool = True) -> os.stat_result | None:
+def lexists(path: str) -> bool:
+    """Return whether a name exists, even as a broken link; see :func:`exists`."""
+    return _mode(path, follow_links=False) is not None
+
+
+def isfile(path: str) -> bool:
+    """Return whether a regular file exists; see :func:`exists`."""
+    return stat.S_ISREG(_mode(path) or 0)
+
+
+def _mode(path: str, *, follow_links: bool = True) -> int | None:
     # The functions of os.path take every error for the absence of the file.
+    if is_remote(path):
+        return stat.S_IFREG if _objects().exists(path) else None
     try:
-        return os.stat(path, follow_symlinks=follow_links)
+        return os.stat(path, follow_symlinks=follow_links).st_mode
     except ValueError:  # a name with a NUL character
         return None
     except OSError as error:
@@ -46,23 +56,6 @@ def _objects() -> ModuleType:
     from tokshard.storage.remote import objects
 
     return objects
-
-
-def lexists(path: str) -> bool:
-    """Return whether a name exists, even as a broken link; see :func:`exists`."""
-    return _is_object(path) if is_remote(path) else _status(path, follow_links=False) is not None
-
-
-def isfile(path: str) -> bool:
-    """Return whether a regular file exists; see :func:`exists`."""
-    if is_remote(path):
-        return _is_object(path)
-    status = _status(path)
-    return status is not None and stat.S_ISREG(status.st_mode)
-
-
-def _is_object(url: str) -> bool:
-    return bool(_objects().exists(url))
 
 
 def getsize(path: str) -> int:
@@ -113,12 +106,6 @@ def glob(pattern: str) -> list[str]:
     """Return the names of the files that match a pattern (``**`` for any depth), unordered."""
     found: list[str] = _objects().glob(pattern) if is_remote(pattern) else local_glob(pattern, recursive=True)
     return found
-
-
-def open_file(path: str) -> BinaryIO:
-    """Open a local file or a remote object for reading in order."""
-    opened: BinaryIO = _objects().open_binary(path) if is_remote(path) else reading.open_file(path)
-    return opened
 
 
 def refuse_remote(path: str, what: str) -> None:

@@ -28,7 +28,7 @@ from tokshard.storage.files import (
     rename_new,
     write_atomically,
 )
-from tokshard.storage.small_files import read_document
+from tokshard.storage.reading import read_document
 from tokshard.storage.syscalls import Buffer
 
 PUBLICATION_NAME = "publish.json"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from support.object_store import DROPPED, SLOW_DOWN, STALLED, UNHEARD, Bucket, Fault, always, first
 from tokshard.errors import InputError, MissingFileError, StorageError, UsageError
 from tokshard.storage import fs
+from tokshard.storage.reading import read_json_object
 from tokshard.storage.remote import objects
 from tokshard.storage.remote.objects import RemoteFile
-from tokshard.storage.small_files import read_json_object
 
 CONTENT = random.Random(7).randbytes(300_000)
 PASSING = {

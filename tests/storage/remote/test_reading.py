@@ -35,8 +35,8 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError
 from tokshard.loader import RankLoader
 from tokshard.storage import fs
+from tokshard.storage.reading import read_json_object
 from tokshard.storage.remote.objects import RemoteFile
-from tokshard.storage.small_files import read_json_object
 
 FINGERPRINT_BLOCK_BYTES = 4096
 SIZES = ("--seq-length", "16", "--num-samples", "300,24,12", "--split", "80,15,5")

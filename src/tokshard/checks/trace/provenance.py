@@ -34,7 +34,7 @@ from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError
 from tokshard.storage.fs import isfile, realpath
 from tokshard.storage.paths import bin_path
-from tokshard.storage.remote.objects import open_binary
+from tokshard.storage.reading import open_file
 from tokshard.text.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
 
 if TYPE_CHECKING:
@@ -468,7 +468,7 @@ def _line_starts(
     # before ``first_byte + size_bytes``. Everything before ``first_byte`` of a compressed input must be
     # decompressed. Memory: the part and 8 bytes for each of its lines.
     try:
-        with open_binary(path) as file:
+        with open_file(path) as file:
             if compression == "none":
                 file.seek(first_byte)
                 content = file.read(size_bytes)

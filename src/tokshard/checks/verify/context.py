@@ -15,7 +15,7 @@ from tokshard.core.progress import Progress, ProgressUpdate, SilentProgress
 from tokshard.dataset.fingerprint import DatasetFingerprint, dataset_fingerprint
 from tokshard.dataset.source import DataFile
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
-from tokshard.storage.digest import READ_BYTES
+from tokshard.storage.reading import READ_BYTES
 from tokshard.text.tokenizer.definition import Tokenizer
 
 Item = TypeVar("Item")

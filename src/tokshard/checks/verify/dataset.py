@@ -38,7 +38,7 @@ from tokshard.errors import InputError, IntegrityError, OlderVersionError
 from tokshard.storage import fs
 from tokshard.storage.digest import seal_of
 from tokshard.storage.paths import bin_path, idx_path, sidecar_directory
-from tokshard.storage.small_files import read_json_bytes
+from tokshard.storage.reading import read_json_bytes
 
 
 def read_claims(path_prefix: str, findings: ProductFindings) -> Manifest | None:

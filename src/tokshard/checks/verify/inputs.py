@@ -19,6 +19,7 @@ from tokshard.dataset.records import UnitRecord, parse_line
 from tokshard.errors import IntegrityError
 from tokshard.storage import fs
 from tokshard.storage.paths import is_remote
+from tokshard.storage.reading import open_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,7 +75,7 @@ def read_units(path_prefix: str, manifest: Manifest, findings: ProductFindings) 
 
 def _each_unit(path: str) -> Iterator[UnitRecord | IntegrityError]:
     """Yield the unit of each line, or the error of an invalid line."""
-    with fs.open_file(path) as file:
+    with open_file(path) as file:
         for number, line in enumerate(file, 1):
             try:
                 yield parse_line(UnitRecord, line, path, number)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import xxhash
 
-from tokshard.dataset.concatenate import FileRange, StreamName, file_chunks
+from tokshard.dataset.concatenate import FileRange, StreamName
 from tokshard.dataset.index_file import FileColumn
 from tokshard.dataset.layout import CHUNK_ENTRIES
 from tokshard.dataset.manifest import (
@@ -28,8 +28,9 @@ from tokshard.dataset.pieces import pieces_path, read_pieces
 from tokshard.dataset.records import PieceRecord, UnitRecord, read_records, to_line
 from tokshard.dataset.source import InputFile
 from tokshard.errors import IntegrityError
-from tokshard.storage.digest import READ_BYTES, file_digest, piecewise_digest
+from tokshard.storage.digest import file_digest, piecewise_digest
 from tokshard.storage.paths import bin_path
+from tokshard.storage.reading import READ_BYTES, iter_blocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -121,7 +122,7 @@ class DatasetPiece:
         if record is None:
             return
         state = xxhash.xxh3_128()
-        for chunk in file_chunks(file_of(self._dataset.prefix, name)):
+        for chunk in iter_blocks(file_of(self._dataset.prefix, name)):
             state.update(chunk)
             yield chunk
         if state.hexdigest() != record.xxh3_128:

@@ -16,6 +16,7 @@ from tokshard.exchange import datatrove, nanogpt, olmo
 from tokshard.exchange.conversion.boundaries import last_end
 from tokshard.exchange.conversion.files import LocalFile, TokenFile
 from tokshard.storage import fs
+from tokshard.storage.reading import open_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -226,7 +227,7 @@ def _metadata(path: str) -> tuple[int, int] | None:
     name = path.removesuffix(datatrove.TOKENS_SUFFIX) + datatrove.METADATA_SUFFIX
     if not fs.isfile(name):
         return None
-    with fs.open_file(name) as file:
+    with open_file(name) as file:
         lines = file.read(1 << 20).decode("utf-8", "replace").split("\n")
     size = lines[0].rpartition("|")[2]
     if (

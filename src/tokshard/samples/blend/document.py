@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from tokshard.core.codec import TOOL, Bounds, Count, Document, Record, Sha256, Tool, encode
 from tokshard.core.formatting import counted
+from tokshard.core.json_text import dump_readable_json
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.products import BLEND_NAME, DESCRIPTION_SUFFIX
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer, TokenizerMismatch, agree
@@ -28,7 +29,7 @@ from tokshard.storage.files import write_atomically
 from tokshard.storage.fs import refuse_remote, relative_inside
 from tokshard.storage.paths import check_plain_name, is_remote
 from tokshard.storage.publication import remove_temporary_files
-from tokshard.storage.small_files import dump_readable_json, read_document
+from tokshard.storage.reading import read_document
 
 _LOCK_NAME = ".blend.lock"
 

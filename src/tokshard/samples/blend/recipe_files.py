@@ -20,7 +20,7 @@ from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source, reads_as
 from tokshard.samples.index.options import SAMPLES, SIZES, IndexingOptions
 from tokshard.samples.index.sizes import Sizes
 from tokshard.samples.index.splits import SPLITS
-from tokshard.storage.small_files import read_text
+from tokshard.storage.reading import read_text
 
 # 300 bytes for each of 25,000 sources, all that a blend.json can hold; the parser of TOML is slow.
 _MAX_RECIPE_BYTES = 8 << 20

@@ -18,7 +18,7 @@ from tokshard.core.json_text import parse_json_object, paused_garbage_collection
 from tokshard.dataset.products import DESCRIPTION_SUFFIX
 from tokshard.errors import InputError, IntegrityError, StorageError, UsageError
 from tokshard.samples.index.splits import SPLITS
-from tokshard.storage.small_files import read_small_file
+from tokshard.storage.reading import read_small_file
 
 _HINT = "pass a description.txt that Megatron Core 0.10 or later wrote for a GPTDataset or a blend"
 _MISSING = object()

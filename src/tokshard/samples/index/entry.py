@@ -22,7 +22,7 @@ from tokshard.samples.index.packing import PackedEpoch, pack_words
 from tokshard.samples.index.packing_report import PackingReport
 from tokshard.storage.digest import FileRecord
 from tokshard.storage.files import write_atomically
-from tokshard.storage.small_files import read_document
+from tokshard.storage.reading import read_document
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,7 +15,7 @@ from typing import Any
 from tokshard.core.codec import decode
 from tokshard.core.megatron_rules import MEGATRON_VERSIONS, known_version
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
-from tokshard.storage.small_files import read_json_object
+from tokshard.storage.reading import read_json_object
 
 HUGGING_FACE = "HuggingFaceTokenizer"
 NULL = "NullTokenizer"

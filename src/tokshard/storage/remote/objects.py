@@ -18,8 +18,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from tokshard.core.background import Background, call_interruptibly
 from tokshard.errors import InputError, IntegrityError, MissingFileError
-from tokshard.storage.paths import is_remote, scheme_of
-from tokshard.storage.reading import open_file
+from tokshard.storage.paths import scheme_of
 from tokshard.storage.remote import hub
 from tokshard.storage.remote.client import ShortAnswerError, allowed_retries, answer_of, locate, retried
 
@@ -224,16 +223,14 @@ def read_whole(url: str, known: RemoteStatus) -> bytes:
     return b"".join(file.read(start, PART_BYTES) for start in range(0, file.size_bytes, PART_BYTES))
 
 
-def open_binary(path: str) -> BinaryIO:
-    """Open a local file or a remote object for reading in order."""
-    if not is_remote(path):
-        return open_file(path)
+def open_binary(url: str) -> BinaryIO:
+    """Open an object for reading in order."""
     from fsspec.spec import AbstractBufferedFile
 
     class ObjectStream(AbstractBufferedFile):  # type: ignore[misc]
         def _fetch_range(self, start: int, end: int) -> bytes:
             return file.read(start, end - start)
 
-    file = RemoteFile(path)
-    stream = ObjectStream(None, path, block_size=BLOCK_BYTES, cache_type="readahead", size=file.size_bytes)
+    file = RemoteFile(url)
+    stream = ObjectStream(None, url, block_size=BLOCK_BYTES, cache_type="readahead", size=file.size_bytes)
     return io.BufferedReader(stream, buffer_size=1 << 16)  # readline of fsspec has no limit

@@ -21,7 +21,6 @@ from tokshard.errors import InputError, StorageError, TokshardError, UsageError
 from tokshard.storage.paths import GLOB_CHARACTERS, SIDECAR_SUFFIX, is_glob, is_remote, natural_key
 from tokshard.storage.reading import irregular_kind, open_file, open_passed
 from tokshard.storage.remote import objects
-from tokshard.storage.remote.objects import open_binary
 from tokshard.text.corpus.content import HEAD_BYTES, Content, Format, identify, refuse_utf16
 from tokshard.text.corpus.hub_datasets import HubDatasets
 from tokshard.text.corpus.saved_dataset import SavedDatasets, is_intermediate
@@ -157,8 +156,7 @@ def _expand_path(argument: str, search: _Search) -> Iterator[str]:
 
 def _list_entries(path: str) -> list[str]:
     try:
-        opened = open_binary(path) if is_remote(path) else open_passed(path)
-        with io.TextIOWrapper(opened, encoding="utf-8-sig", errors="surrogateescape") as file:
+        with io.TextIOWrapper(open_passed(path), encoding="utf-8-sig", errors="surrogateescape") as file:
             lines = [line.strip() for line in file]
     except TokshardError:
         raise

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tokshard.errors import InputError, TokshardError
 from tokshard.storage.paths import is_remote
-from tokshard.storage.reading import open_descriptor, read_at
+from tokshard.storage.reading import open_regular, read_at
 from tokshard.storage.remote.objects import BLOCK_BYTES, RemoteFile
 from tokshard.text.corpus.units import LineUnit
 
@@ -41,7 +41,7 @@ def open_ranges(path: str, end: int) -> Iterator[Ranges]:
     if is_remote(path):
         yield _RemoteRanges(path, end)
         return
-    descriptor = open_descriptor(path)
+    descriptor = open_regular(path)
     try:
         yield _LocalRanges(descriptor)
     finally:

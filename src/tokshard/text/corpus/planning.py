@@ -15,8 +15,7 @@ from contextlib import contextmanager, suppress
 from tokshard.errors import InputError
 from tokshard.storage import syscalls
 from tokshard.storage.paths import is_remote
-from tokshard.storage.reading import open_passed
-from tokshard.storage.remote.objects import open_binary
+from tokshard.storage.reading import open_file, open_passed
 from tokshard.text.corpus.compressed import CHUNK_BYTES, ByteSource, CorruptStreamError, decompressed_chunks
 from tokshard.text.corpus.content import HEAD_BYTES, identify, refuse_inside
 from tokshard.text.corpus.fields import FieldNames
@@ -172,7 +171,7 @@ def first_line(file: CorpusFile, max_bytes: int) -> bytes:
 @contextmanager
 def _opened(path: str) -> Iterator[ByteSource]:
     if is_remote(path):
-        with open_binary(path) as file:
+        with open_file(path) as file:
             yield ByteSource(file, path)
         return
     try:

@@ -15,7 +15,7 @@ from tokshard.core.formatting import counted
 from tokshard.core.json_text import parse_json_object
 from tokshard.errors import InputError, IntegrityError, TokshardError, UsageError
 from tokshard.storage.paths import check_plain_name
-from tokshard.storage.small_files import read_small_file
+from tokshard.storage.reading import read_small_file
 
 _STATE = "state.json"
 _SPLITS = "dataset_dict.json"

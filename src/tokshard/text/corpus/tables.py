@@ -16,7 +16,7 @@ import numpy as np
 from tokshard.core.formatting import count, counted, listed, visible
 from tokshard.errors import InputError, MissingExtraError, TokshardError
 from tokshard.storage.paths import is_remote
-from tokshard.storage.remote.objects import open_binary
+from tokshard.storage.reading import open_file
 from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch
 from tokshard.text.corpus.content import Format
 from tokshard.text.corpus.fields import (
@@ -189,7 +189,7 @@ def _open_arrow(path: str, first_batch: int, stack: ExitStack) -> tuple[Any, Ite
 
 
 def _place(path: str, stack: ExitStack) -> Any:
-    return stack.enter_context(open_binary(path)) if is_remote(path) else path
+    return stack.enter_context(open_file(path)) if is_remote(path) else path
 
 
 def _batch_rows(row_count: int, size_bytes: int, batch_bytes: int) -> int:

@@ -22,7 +22,7 @@ from tokshard.dataset.run import Run
 from tokshard.errors import LockedError, UnfinishedError, UsageError
 from tokshard.storage.lock import lock_mode
 from tokshard.storage.paths import is_remote
-from tokshard.storage.reading import open_file
+from tokshard.storage.reading import iter_blocks
 from tokshard.storage.scratch import scratch_directory
 from tokshard.text.corpus.files import CorpusFile, check_unchanged, content_bytes
 from tokshard.text.corpus.planning import plan_units
@@ -36,7 +36,6 @@ from tokshard.text.tokenize.run import EncodingProgress, chosen_executor, encode
 from tokshard.text.tokenize.workers.executor import Events, Executor
 from tokshard.text.tokenize.workers.feed import Feed
 
-_COUNT_BYTES = 1 << 22
 _TRIES = 100
 _PAUSE_SECONDS = 0.1
 _SHOWN = 20
@@ -322,9 +321,4 @@ def _line_of(file: CorpusFile, offset: int) -> int | None:
         return offset + 1
     if file.is_stream or is_remote(file.path):
         return None
-    lines = 1
-    with open_file(file.path) as text:
-        while offset and (chunk := text.read(min(offset, _COUNT_BYTES))):
-            lines += chunk.count(b"\n")
-            offset -= len(chunk)
-    return lines
+    return 1 + sum(block.count(b"\n") for block in iter_blocks(file.path, 0, offset))

@@ -33,7 +33,7 @@ from tokshard.dataset.run import Run
 from tokshard.errors import InputError, IntegrityError
 from tokshard.storage import syscalls
 from tokshard.storage.digest import UNSEALED, sealed
-from tokshard.storage.reading import open_file
+from tokshard.storage.reading import iter_blocks, open_file
 from tokshard.text.corpus.hints import hint_for
 from tokshard.text.corpus.rejection import RejectedRecord, top_reasons
 from tokshard.text.tokenize.job import TokenizeJob, bad_record
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 CHECKPOINT_BYTES = 256 << 20
 CHECKPOINT_UNITS = 256
-_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,10 +308,9 @@ class Assembly:
                 if header.name not in self.others and not unit.is_cut:
                     with PartWriter(os.path.join(self._run.parts, header.name), self._layout.streams) as part:
                         for stream, name, size in ranges:
-                            for chunk in _range_chunks(
-                                os.path.join(directory, name), begins.get(name, 0), size
-                            ):
-                                part.write(stream, chunk)
+                            begin = begins.get(name, 0)
+                            for block in iter_blocks(os.path.join(directory, name), begin, begin + size):
+                                part.write(stream, block)
                         part.write_rejected(
                             replace(record, line=record.line - lines_of_input)
                             for record in map(_rejected_record, lines)
@@ -384,11 +382,3 @@ class _PartPiece:
 def _rejected_record(line: bytes) -> RejectedRecord:
     found = parse_line(RejectionRecord, line, REJECTED_NAME, 1)
     return RejectedRecord(found.offset, found.line, found.reason, found.detail, found.excerpt)
-
-
-def _range_chunks(path: str, begin: int, size: int) -> Iterator[bytes]:
-    with open_file(path) as file:
-        file.seek(begin)
-        while size and (chunk := file.read(min(size, _BLOCK_BYTES))):
-            size -= len(chunk)
-            yield chunk

@@ -39,7 +39,7 @@ from tokshard.dataset.run import read_journal
 from tokshard.errors import IntegrityError
 from tokshard.storage.digest import content_digest
 from tokshard.storage.files import AtomicFile
-from tokshard.storage.reading import open_descriptor, read_at, read_into
+from tokshard.storage.reading import open_regular, read_at, read_into
 from tokshard.storage.syscalls import Buffer
 from tokshard.text.corpus.files import CorpusFile
 from tokshard.text.corpus.rejection import RejectedRecord
@@ -335,7 +335,7 @@ class PartReader:
     def __init__(self, path: str) -> None:
         self.path = path
         self._buffer = bytearray(_COPY_BYTES)
-        self._descriptor = open_descriptor(path)
+        self._descriptor = open_regular(path)
         try:
             footer = self._read_footer()
         except (ValueError, IntegrityError) as error:

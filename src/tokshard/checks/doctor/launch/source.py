@@ -10,7 +10,7 @@ from tokshard.checks.doctor.launch.launch import Launch
 from tokshard.checks.doctor.launch.text import read_launch_words, read_launches
 from tokshard.checks.doctor.options import DoctorOptions
 from tokshard.errors import MissingFileError
-from tokshard.storage.small_files import read_small_file
+from tokshard.storage.reading import read_small_file
 
 _SHELLS = frozenset({"bash", "sh", "sbatch"})
 _OPERATORS = frozenset(";&|<>$`(){}\n")

@@ -27,7 +27,7 @@ from tokshard.checks.doctor.shell.state import ShellCommand, ShellReading
 from tokshard.core.findings import Finding
 from tokshard.core.json_text import parse_json_object
 from tokshard.errors import UsageError
-from tokshard.storage.small_files import read_small_file
+from tokshard.storage.reading import read_small_file
 
 _ALL_WORDS = re.compile(r'("?)(?:\$[@*]|\$\{[@*]\}|\$\{[A-Za-z_][A-Za-z0-9_]*\[[@*]\]\})\1')
 _LOG_LINE = re.compile(r"(?:^|[\s\]:|])([a-z][a-z0-9_]*) \.{2,} (.*)$")

@@ -20,7 +20,7 @@ from tokshard.checks.doctor.shell.values import (
     unknown_variable,
 )
 from tokshard.errors import UsageError
-from tokshard.storage.small_files import read_small_file
+from tokshard.storage.reading import read_small_file
 
 _LAUNCHER = re.compile(r"WORLD_SIZE|PET_\w+")
 
