@@ -298,6 +298,17 @@ def test_a_long_list_of_missing_units_is_cut_in_the_message_and_complete_in_the_
     assert ", 41" not in caught.value.message
 
 
+def test_finish_that_fails_keeps_the_units_of_inputs_that_it_was_not_given(corpus):
+    run_tasks(corpus, 2)
+    parts = sorted(os.listdir(PARTS))
+    Path("other.jsonl").write_bytes(lines(8, 100))
+    with pytest.raises(UnfinishedError, match="1 unit is not finished: 0 of other.jsonl"):
+        finish(["other.jsonl"])
+    assert sorted(os.listdir(PARTS)) == parts
+    finish(corpus)
+    assert content("x") == expected(corpus)
+
+
 def test_nothing_can_be_finished_before_it_has_begun(corpus):
     with pytest.raises(UnfinishedError, match="no task has begun to make x with these options") as caught:
         finish(corpus)

@@ -158,6 +158,8 @@ def finish_tokenize(options: TokenizeOptions, *, progress: Progress | None = Non
                     f"no task has begun to make {job.prefixes[0]} with these options{reason}",
                     hint="run the tasks first, with the same inputs and options and --array-task I/N",
                 )
+            # Before anything is removed: inputs can be missing by mistake, with the units of all tasks.
+            _check_finished(job, run)
             run.begin(job.count_finished)
             try:
                 result = encode_and_stage(job, run, _NoExecutor(job, run), listener)
@@ -274,40 +276,49 @@ def _report(
     )
 
 
+def _check_finished(job: TokenizeJob, run: Run[AppendedUnit]) -> None:
+    """Raise UnfinishedError if a unit has no part. Damage is found later, when parts are read."""
+    finished: dict[int, set[int]] = defaultdict(set)
+    ended: set[int] = set()
+    appended = (unit.header for unit in appended_units(run.directory))
+    for header in chain(appended, part_headers(run.parts)):
+        key = job.part_names.key(header.name)
+        if key is not None and header.encoder in job.accepted_encoders:
+            finished[key.file].add(key.index)
+            ended |= {key.file} if header.last else set()
+    missing: list[dict[str, Any]] = []
+    for number, file in enumerate(job.files):
+        known = max(finished[number], default=-1) + 1
+        # Up to the last unit, or to the one after those that are known.
+        indices: Iterable[int] = range(known if number in ended else known + 1)
+        if number not in ended and not file.is_stream:
+            indices = (unit.index for unit in plan_units(number, file, job.options.unit_size))
+        if units := [index for index in indices if index not in finished[number]]:
+            missing.append({"input": file.path, "units": units})
+    if not missing:
+        return
+    count = sum(len(entry["units"]) for entry in missing)
+    places = [_place(entry["input"], entry["units"]) for entry in missing[:_SHOWN]]
+    if len(missing) > _SHOWN:
+        places.append(f"and {counted(len(missing) - _SHOWN, 'more input')}")
+    verb = "is" if count == 1 else "are"
+    raise UnfinishedError(
+        f"{counted(count, 'unit')} {verb} not finished: {'; '.join(places)}",
+        missing=tuple(missing),
+        hint="run the array tasks again with the same options (finished units are kept), then --finish",
+    )
+
+
 class _NoExecutor:
-    # Encodes nothing: units that are not finished are an error.
+    # Encodes nothing: units whose parts are damaged are an error.
     def __init__(self, job: TokenizeJob, run: Run[AppendedUnit]) -> None:
         self._job = job
         self._run = run
 
     def run(self, *_: object) -> Events:
-        """Raise UnfinishedError: there are units that are not finished."""
-        finished: dict[int, set[int]] = defaultdict(set)
-        ended: set[int] = set()
-        appended = (unit.header for unit in appended_units(self._run.directory))
-        for header in chain(appended, part_headers(self._run.parts)):
-            if (key := self._job.part_names.key(header.name)) is not None:
-                finished[key.file].add(key.index)
-                ended |= {key.file} if header.last else set()
-        missing: list[dict[str, Any]] = []
-        for number, file in enumerate(self._job.files):
-            known = max(finished[number], default=-1) + 1
-            # Up to the last unit, or to the one after those that are known.
-            indices: Iterable[int] = range(known if number in ended else known + 1)
-            if not file.is_stream:
-                indices = (unit.index for unit in plan_units(number, file, self._job.options.unit_size))
-            if units := [index for index in indices if index not in finished[number]]:
-                missing.append({"input": file.path, "units": units})
-        count = sum(len(entry["units"]) for entry in missing)
-        places = [_place(entry["input"], entry["units"]) for entry in missing[:_SHOWN]]
-        if len(missing) > _SHOWN:
-            places.append(f"and {counted(len(missing) - _SHOWN, 'more input')}")
-        verb = "is" if count == 1 else "are"
-        raise UnfinishedError(
-            f"{counted(count, 'unit')} {verb} not finished: {'; '.join(places)}",
-            missing=tuple(missing),
-            hint="run the array tasks again with the same options (finished units are kept), then --finish",
-        )
+        """Raise UnfinishedError: damaged parts were removed."""
+        _check_finished(self._job, self._run)
+        yield from ()
 
 
 def _place(path: str, units: list[int]) -> str:
