@@ -302,7 +302,7 @@ def test_finish_that_fails_keeps_the_units_of_inputs_that_it_was_not_given(corpu
     run_tasks(corpus, 2)
     parts = sorted(os.listdir(PARTS))
     Path("other.jsonl").write_bytes(lines(8, 100))
-    with pytest.raises(UnfinishedError, match="1 unit is not finished: 0 of other.jsonl"):
+    with pytest.raises(UnfinishedError, match=r"1 unit is not finished: 0 of other\.jsonl"):
         finish(["other.jsonl"])
     assert sorted(os.listdir(PARTS)) == parts
     finish(corpus)
