@@ -20,9 +20,7 @@ KINDS = (
     *("open", "read", "write", "fsync", "close", "rename", "link", "unlink", "mkdir", "rmdir"),
     *("truncate", "copy", "mmap", "stat", "lock", "list"),
 )
-ANY = len(KINDS)
-SHORT, ZERO, KILL, HALF, KILL_AFTER = -1, -2, -3, -4, -5
-ACTIONS = {"short": SHORT, "zero": ZERO, "kill": KILL, "half": HALF, "kill-after": KILL_AFTER}
+ACTIONS = {"short": -1, "zero": -2}
 _FOREVER = 1 << 60
 
 # What each kind of call can do without being asked: fail in these ways, or do less.
@@ -108,7 +106,7 @@ class Calls:
 
         Args:
             below: The directory, absolute.
-            kind: The position in :data:`KINDS`, or :data:`ANY`; -1 only counts.
+            kind: The position in :data:`KINDS`; -1 only counts.
             k: Which of these calls is the first to fail, from 1.
             action: An ``errno``, or one of :data:`ACTIONS`.
             times: How many fail; None for all from there on.

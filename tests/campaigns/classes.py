@@ -38,7 +38,7 @@ CLASSES = {
         Class("mutants", "indexes", 450_000, 1),
         Class("plans", "chains of plans", 900, 2),
         Class("damage", "damaged files", 3_000, 5),
-        Class("kills", "kills", 3_300, 9, needs_library=True),
+        Class("crashes", "points", 9_000, 9),
         Class("faults", "faults", 8_100, 19, needs_library=True),
         Class("concurrency", "rounds", 1_650, 12),
         Class("encoding", "strings", 16_500_000, 12),

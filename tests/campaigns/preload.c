@@ -1,7 +1,7 @@
 /* System calls that fail on purpose.
 
    A library to be preloaded. It counts the calls of a process, and of the processes that it starts, on paths below
-   one directory, and lets the k-th of a kind fail, return less than was asked for, or be the last of its process.
+   one directory, and lets the k-th of a kind fail or return less than was asked for.
    What to do is in a file that is shared by all processes, named by TOKSHARD_CALLS; see calls.py for the layout. */
 
 #define _GNU_SOURCE
@@ -26,12 +26,11 @@
 #include <unistd.h>
 
 enum { OPEN, READ, WRITE, FSYNC, CLOSE, RENAME, LINK, UNLINK, MKDIR, RMDIR, TRUNCATE, COPY, MMAP, STAT, LOCK, LIST, KINDS };
-enum { SHORT = -1, ZERO = -2, KILL = -3, HALF = -4, KILL_AFTER = -5 };
-#define ANY KINDS
+enum { SHORT = -1, ZERO = -2 };
 
 struct state {
     int32_t armed;   /* 0: pass everything on */
-    int32_t kind;    /* of the calls that count; ANY; -1: only count */
+    int32_t kind;    /* of the calls that count; -1: only count */
     int64_t k;       /* the first call that fails, from 1 */
     int64_t until;   /* the first call after it that does not */
     int32_t action;  /* an errno, or one of the actions above */
@@ -88,12 +87,11 @@ static int place_of_path(int directory, const char *path, char *place, size_t si
 
 /* Count a call; return 0 to do it, or the action. */
 static int turn(int kind, const char *place) {
-    int64_t mine = ++shared->counts[kind], all = ++shared->total;
-    if (shared->kind == ANY) mine = all;
-    else if (shared->kind != kind) return 0;
+    int64_t mine = ++shared->counts[kind];
+    ++shared->total;
+    if (shared->kind != kind) return 0;
     if (mine < shared->k || mine >= shared->until) return 0;
     if (shared->fired++ == 0) snprintf(shared->where, sizeof shared->where, "%s", place);
-    if (shared->action == KILL) syscall(SYS_kill, getpid(), SIGKILL);
     return shared->action;
 }
 
@@ -113,10 +111,6 @@ static int on_path(int kind, int directory, const char *path) {
     return action;
 }
 
-static void end(int action) {
-    if (action == HALF || action == KILL_AFTER) syscall(SYS_kill, getpid(), SIGKILL);
-}
-
 #define REAL(name) \
     static __typeof__(name) *real; \
     if (!real) real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
@@ -132,7 +126,6 @@ static void end(int action) {
         int action = decide; \
         FAIL(action, wrong) \
         type result = real arguments; \
-        end(action); \
         return result; \
     }
 /* A call that may do less than it was asked for. */
@@ -142,13 +135,11 @@ static void end(int action) {
         int action = decide; \
         FAIL(action, -1) \
         if (action == ZERO) return 0; \
-        if ((action == SHORT || action == HALF) && (count) > 1) { \
+        if (action == SHORT && (count) > 1) { \
             ssize_t result = real fewer; \
-            end(action); \
             return result; \
         } \
         ssize_t result = real arguments; \
-        end(action); \
         return result; \
     }
 #define HALF_OF(count) ((count) / 2)
@@ -163,7 +154,6 @@ static void end(int action) {
         int action = on_path(OPEN, AT_FDCWD, path); \
         FAIL(action, -1) \
         int result = real(path, flags, mode); \
-        end(action); \
         return result; \
     }
 #define OPENING_AT(name) \
@@ -176,7 +166,6 @@ static void end(int action) {
         int action = on_path(OPEN, directory, path); \
         FAIL(action, -1) \
         int result = real(directory, path, flags, mode); \
-        end(action); \
         return result; \
     }
 OPENING(open)
@@ -263,6 +252,5 @@ int close(int fd) {
     int action = on_fd(CLOSE, fd);
     int result = real(fd);
     FAIL(action, -1)
-    end(action);
     return result;
 }

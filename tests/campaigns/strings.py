@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
 import sys
@@ -142,12 +143,18 @@ def texts_of(path: str | None) -> list[str]:
             line for name in ("stories", "manuals") for line in (SAMPLE_DATA / f"{name}.jsonl").open("rb")
         ]
     elif path.endswith(".zst"):
-        from campaigns.commands import zstd
-
-        lines = zstd().decompress(Path(path).read_bytes()).splitlines()
+        lines = _zstd().decompress(Path(path).read_bytes()).splitlines()
     else:
         lines = Path(path).read_bytes().splitlines()
     return [text for line in lines[:20_000] if (text := json.loads(line)["text"])]
+
+
+def _zstd() -> Any:
+    """Return the module of the standard library, or the package that brings it to earlier versions."""
+    try:
+        return importlib.import_module("compression.zstd")
+    except ImportError:
+        return importlib.import_module("backports.zstd")
 
 
 class Strings:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaigns import calls, forks
+from campaigns import calls
 from campaigns.classes import CLASSES
 from campaigns.tally import Campaign, Place, Tally
+from faults import children
 
 _MOST_FAILURES = 50
 _FEWEST_CASES = 3  # of each process, however short its time
@@ -52,14 +53,14 @@ class Job:
 def environment(name: str, directory: Path) -> dict[str, str]:
     """Return the environment in which a process of a class must start."""
     tests = Path(__file__).parents[1]
-    path = [str(tests), str(tests / "faults"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(tests), *filter(None, [os.environ.get("PYTHONPATH")])]
     library = calls.environment_with_library(directory) if CLASSES[name].needs_library else {}
     return {**os.environ, **library, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def main() -> None:
     job = Job(**json.loads(sys.argv[1]))
-    forks.set_environment()
+    children.set_environment()
     directory = Path(tempfile.mkdtemp(prefix=f"{job.name}-", dir=job.directory))
     for name in ("files", "logs"):
         (directory / name).mkdir()

@@ -75,22 +75,27 @@ class Row:
     """A row of the table, run in a world.
 
     Attributes:
+        ends: How the commands end undisturbed.
+        new, old: What is there at the end, and the files of the output that was there before.
         only: The storage calls that are disturbed; all, if there are none.
 
     Args:
         name: In :data:`~faults.scenarios.SCENARIOS`.
         world: A directory of :func:`~faults.scenarios.make_world`.
         control: ``module:function`` that breaks tokshard first, or None.
+        scenario: The scenario, if it is not one of the table.
     """
 
-    def __init__(self, name: str, world: Path, control: str | None = None) -> None:
-        self.scenario: Scenario = SCENARIOS[name]
+    def __init__(
+        self, name: str, world: Path, control: str | None = None, scenario: Scenario | None = None
+    ) -> None:
+        self.scenario = scenario or SCENARIOS[name]
         self.only: list[str] = []
         self.name, self.world, self.round = name, world, world / "round"
         self._log = world / "calls.txt"
         self._control: str | None = None
-        self._start = world / "start"
-        self._said: dict[int, str] = {}
+        self._start = world / f"start-{''.join(filter(str.isalnum, name))}"
+        self.ends: dict[int, Ended] = {}
         self._prepare(control)
 
     def _prepare(self, control: str | None) -> None:
@@ -131,11 +136,11 @@ class Row:
         calls = []
         self.fresh()
         for number, command in enumerate(self.scenario.commands):
-            ended = self._child(command, seam.COUNT)
-            if not self._is_success(ended):
+            ended = self.child(command, seam.COUNT)
+            if not self.is_success(ended):
                 raise RuntimeError(f"{self.name}: command {number} without a fault: {ended}")
             calls.append(self._log.read_text().split())
-            self._said[number] = said(ended)
+            self.ends[number] = ended
         return calls
 
     def _walk(self, steps: list[Step] | tuple[Step, ...]) -> None:
@@ -211,9 +216,8 @@ class Row:
         if kind in {"short", "limit", "disk"}:
             return [Point(0, fault) for fault in self._whole_runs(kind, chance, count)]
         if kind == "damage":
-            points = [
-                Point(0, Fault(kind, 0, f"{way}:{path}")) for way in damage.WAYS for path in self._unfinished
-            ]
+            ways = [(way, path) for way in damage.WAYS for path in self._unfinished]
+            points = [Point(0, Fault(kind, seed, f"{way}:{path}")) for way, path in ways]
             return chance.sample(points, min(len(points), count or len(points)))
         if kind == "foreign" and (not self.finals or self.old.keys() & {*self.finals}):
             return []  # it would be replaced
@@ -292,38 +296,43 @@ class Row:
         fault, commands = point.fault, self.scenario.commands
         for number, command in enumerate(commands):
             is_here = number == point.command or fault.kind in {"short", "disk", "limit"}
-            ended = self._child(command, fault if is_here else None)
-            if fault.kind == "short" and self._is_success(ended) and said(ended) != self._said[number]:
-                return f"command {number} printed {said(ended)}, and undisturbed {self._said[number]}", None
-            if self._is_success(ended):
+            ended = self.child(command, fault if is_here else None)
+            if fault.kind == "short" and self.is_success(ended) and said(ended) != said(self.ends[number]):
+                return (
+                    f"command {number} printed {said(ended)}, and undisturbed {said(self.ends[number])}",
+                    None,
+                )
+            if self.is_success(ended):
                 continue
             if is_here:
                 break
             return f"command {number}, undisturbed: {ended}", None
-        wrong = self._wrong_end(fault, ended) or self._wrong_state(fault)
-        if wrong or self._is_success(ended):
+        wrong = self._wrong_end(fault, ended) or self.wrong_state(fault)
+        if wrong or self.is_success(ended):
             return wrong, None
         if fault.kind == "disk":
             small_disks.limit(self.round)
         for command in commands[number:]:
-            ended = self._child(command, None)
+            ended = self.child(command, None)
             if ended.code != 0 or ended.defect:
                 return f"again: {ended}", None
         return self.wrong_files("again"), self._encoded(ended)
 
-    def _is_success(self, ended: Ended) -> bool:
+    def is_success(self, ended: Ended) -> bool:
         # A reader may report problems.
         return not ended.defect and ended.code in ({0} if self.scenario.products else {0, 1})
 
     def _damaged(self, fault: Fault) -> str | None:
         """P69: damage a file of unfinished work; the commands do this work again."""
         way, path = fault.path.split(":")
-        damage.WAYS[way](Path(path))
+        damage.damage(Path(path), way, fault.k)
         for command in self.scenario.commands:
-            ended = self._child(command, None)
+            ended = self.child(command, None)
+            if ended.code == 4 and path.endswith(".json") and not callable(command):
+                ended = self.child((*command, "--force"), None)  # it may be the job of other options now
             if ended.code != 0 or ended.defect:
                 return str(ended)
-        if (wrong := self.wrong_files("success")) and path.endswith(".bin") and way in {"flip", "swap"}:
+        if (wrong := self.wrong_files("success")) and path.endswith(".bin") and way in damage.CONTENTS:
             # Tokens that were appended are trusted until the manifest is written, which has their digests.
             found = [self._run(("verify", product, "--quiet")) for product in self.scenario.products]
             return None if any(ended.code == 1 for ended in found) else wrong
@@ -334,7 +343,7 @@ class Row:
             return ended.defect
         if fault.kills and ended.code == -signal.SIGKILL:
             return None
-        if self._is_success(ended):
+        if self.is_success(ended):
             if fault.kind == "power":  # of work that was removed, something may be there again
                 files = self.published(self.tree())
                 lost = [path for path in self.finals if files.get(path) != self.new[path]]
@@ -346,7 +355,7 @@ class Row:
             return f"unexpected {ended}"
         return None
 
-    def _wrong_state(self, fault: Fault) -> str | None:
+    def wrong_state(self, fault: Fault) -> str | None:
         """Say what is wrong with what is left after a fault."""
         if fault.kind == "foreign" and "happened" in self._log.read_text():
             if not os.path.isfile(fault.path) or Path(fault.path).read_bytes() != seam.THEIRS:
@@ -386,7 +395,7 @@ class Row:
             return f"bytes of finished units were encoded again: {dict(sorted(encoded.items()))}"
         return None
 
-    def _child(self, command: Command, fault: Fault | None) -> Ended:
+    def child(self, command: Command, fault: Fault | None) -> Ended:
         def before() -> None:
             if fault and fault.kind == "short":
                 os.environ["TOKSHARD_SHORT"] = ""

@@ -149,7 +149,7 @@ class Child:
 
 
 def _act(command: Command, before: Action | None) -> None:
-    from tokshard.errors import TokshardError
+    from tokshard.errors import known_error
 
     if before:
         before()
@@ -159,9 +159,11 @@ def _act(command: Command, before: Action | None) -> None:
         return
     try:
         command()
-    except TokshardError as error:
-        print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    except Exception as error:
+        if (known := known_error(error)) is None:
+            raise
+        print(f"error: {known}\nhint: {known.hint}", file=sys.stderr)
+        sys.exit(known.exit_code)
 
 
 def run(command: Command, directory: str | Path, before: Action | None = None) -> Ended:
