@@ -32,7 +32,7 @@ _SHOWN_CHARACTERS = 2000
 def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/soak",
-        description="Run random campaigns against tokshard: strings, failing system calls, kills, changed "
+        description="Run random campaigns against tokshard: strings, failing system calls, crashes, changed "
         "bytes, damaged files, concurrent processes and chains of plans. Exit with 1 if anything failed, or "
         "if a control experiment was not caught.",
     )

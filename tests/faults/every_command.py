@@ -1,17 +1,9 @@
-"""Runs every command once, in one process, in a new directory: what it makes, and what it says.
-
-    python every_command.py DIRECTORY [NAIVE]
-
-Prints a JSON object: the exit code and the output of each command, and the digest of what the ranks read.
-With a second argument, only the first command is run, with a naive reader, which takes the first bytes that
-a read returns for all of them.
-"""
+"""Commands of all kinds on small inputs in one directory, for tests of limits and of deleted directories."""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -100,48 +92,3 @@ def invoke(arguments):
         except SystemExit as stop:
             code = stop.code or 0
     return code, out.getvalue() + err.getvalue()
-
-
-def run(arguments):
-    from tokshard.text.tokenize import run as tokenization
-
-    tokenization.INLINE_BYTES = 0 if "pooled" in arguments else 4 << 20  # in worker processes
-    code, shown = invoke(arguments)
-    for path in (*Path().glob("*.bin"), *Path().glob("*.idx")):
-        os.utime(path, (1, 1))  # the manifest of a merge depends on it
-    return [" ".join(arguments), code, VARIABLE.sub("...", shown.replace(os.getcwd(), "DIRECTORY"))]
-
-
-def batches():
-    """Return the digest of what the ranks read, or the error."""
-    from tokshard.errors import TokshardError
-    from tokshard.loader import RankLoader
-
-    state = hashlib.sha256()
-    try:
-        for mmap in (True, False):
-            for rank in range(2):
-                loader = RankLoader.open("plan", rank=rank, mmap=mmap)
-                for step in range(loader.steps):
-                    state.update(loader.batch(step)["tokens"].tobytes())
-    except TokshardError as error:
-        return str(error)
-    return state.hexdigest()
-
-
-def read_naively():
-    """Replace the reader before any module imports it."""
-    from tokshard.storage import reading
-
-    reading.read_at = os.pread
-    reading.read_into = lambda file, target, offset: os.preadv(file, [target], offset)
-
-
-if __name__ == "__main__":
-    if len(sys.argv) > 2:
-        read_naively()
-    os.mkdir(sys.argv[1])
-    os.chdir(sys.argv[1])
-    make_inputs()
-    results = [run(arguments) for arguments in (COMMANDS if len(sys.argv) == 2 else COMMANDS[:1])]
-    print(json.dumps({"commands": results, "batches": batches()}))
