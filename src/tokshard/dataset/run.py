@@ -173,13 +173,14 @@ class Run(Generic[EntryT]):
         """
         if not os.path.isdir(self.directory):
             return
-        with os.scandir(self.directory) as entries:
-            for entry in list(entries):
-                is_directory = entry.path in (self.parts, self.raw)
-                kind = entry.is_dir if is_directory else entry.is_file
-                if not kind(follow_symlinks=False):
-                    remove_tree(entry.path)
-        syscalls.make_directory(self.parts)
+        for directory in (self.directory, self.parts):
+            syscalls.make_directory(directory)
+            with os.scandir(directory) as entries:
+                for entry in list(entries):
+                    is_directory = entry.path in (self.parts, self.raw)
+                    kind = entry.is_dir if is_directory else entry.is_file
+                    if not kind(follow_symlinks=False):
+                        remove_tree(entry.path)
 
     def begin_shared(self, count_finished: Callable[[], int]) -> None:
         """Create the work directory unless it exists, while other processes may do the same.

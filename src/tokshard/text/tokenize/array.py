@@ -158,9 +158,9 @@ def finish_tokenize(options: TokenizeOptions, *, progress: Progress | None = Non
                     f"no task has begun to make {job.prefixes[0]} with these options{reason}",
                     hint="run the tasks first, with the same inputs and options and --array-task I/N",
                 )
-            # Before anything is removed: inputs can be missing by mistake, with the units of all tasks.
-            _check_finished(job, run)
             run.begin(job.count_finished)
+            # Before units are removed: inputs can be missing by mistake.
+            _check_finished(job, run)
             try:
                 result = encode_and_stage(job, run, _NoExecutor(job, run), listener)
                 run.publish(result.manifests)
