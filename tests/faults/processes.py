@@ -17,6 +17,9 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from support import forked_commands
 
 HERE = Path(__file__).parent
 SAMPLE_DATA = HERE.parent.parent / "sample_data"
@@ -54,6 +57,13 @@ def scratch_directory(otherwise: Path) -> Iterator[Path]:
         yield Path(directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def campaign(*words: object) -> Any:
+    """Run the program of the crash table; return what it prints with --json."""
+    done = forked_commands.run([*map(str, words)], program=HERE.parent / "crash_table.py")
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    return json.loads(done.stdout) if "--json" in words else None
 
 
 def digest(path: str | Path) -> str | None:

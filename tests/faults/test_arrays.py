@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from faults.processes import TOKENIZER, Run, make_corpus, output, scratch_directory
-from faults.test_crashes import campaign
+from faults.processes import TOKENIZER, Run, campaign, make_corpus, output, scratch_directory
 
 ROUNDS = int(os.environ.get("TOKSHARD_ARRAY_ROUNDS", "4"))
 

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
 
-from faults.processes import HERE, scratch_directory
+from faults.processes import campaign
 from faults.scenarios import SCENARIOS
-from support import forked_commands
 
 # Tests draw the same points each time; TOKSHARD_CAMPAIGN_STEP=1 tries all.
 FACTOR = "0" if os.environ.get("TOKSHARD_CAMPAIGN_STEP") == "1" else "1"
-
-
-@pytest.fixture(scope="session")
-def world(tmp_path_factory):
-    """Inputs and products of all rows, on a memory file system."""
-    with scratch_directory(tmp_path_factory.mktemp("world")) as scratch:
-        campaign("--world", scratch)
-        yield scratch
-
-
-def campaign(*words):
-    done = forked_commands.run([*map(str, words)], program=HERE.parent / "crash_table.py")
-    assert b"Traceback" not in done.stderr, done.stderr.decode()
-    return json.loads(done.stdout) if "--json" in words else None
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -79,15 +63,7 @@ CONTROLS = {
     [(name, *case, "")[:5] for name, cases in CONTROLS.items() for case in cases],
 )
 def test_broken_storage_calls_are_noticed(world, control, row, kind, reason, calls):
-    broken = (
-        "--control",
-        f"controls.broken_calls:{control}",
-        "--kinds",
-        kind,
-        "--factor",
-        "8",
-        "--until",
-        reason,
-    )
+    words = ("--kinds", kind, "--factor", 8, "--until", reason, "--calls", calls)
+    broken = ("--control", f"controls.broken_calls:{control}", *words)
     failures = campaign("--world", world, "--json", *broken, row)[row][kind]["failures"]
     assert any(reason in text for text in failures.values()), failures
