@@ -245,7 +245,8 @@ class Outputs:
         made = Build(inputs=inputs, tokenizer=manifest.tokenizer, options=options)
         yield from made.differences(self.build)
         made_by = sorted(manifest.counts.encoders)
-        if self.encoders is not None and not self.encoders.issuperset(made_by):
+        is_encoded = options.TAG == self.build.options.TAG
+        if self.encoders is not None and is_encoded and not self.encoders.issuperset(made_by):
             yield BuildDifference("option", "--encoder", ", ".join(made_by), ", ".join(sorted(self.encoders)))
 
     def _accepts(self, manifest: Manifest) -> bool:

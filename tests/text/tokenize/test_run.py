@@ -29,7 +29,7 @@ from support.tokenize_runs import (
     texts_of,
     write_jsonl,
 )
-from tokshard import MergeOptions, merge
+from tokshard import MergeOptions, VerifyOptions, merge, verify
 from tokshard.errors import (
     BadRecordError,
     InputError,
@@ -373,6 +373,16 @@ def test_the_same_command_again_does_nothing(tmp_path, corpus):
     report = run_tokenize(corpus, str(tmp_path / "out"))
     assert report.action == "found"
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_output_of_another_command_is_not_compared_by_encoder(tmp_path, corpus):
+    out = str(tmp_path / "out")
+    run_tokenize(corpus, out)
+    (tmp_path / "out.tokshard/manifest.json").unlink()
+    verify(VerifyOptions(path=out, adopt=True))
+    with pytest.raises(OutputExistsError) as caught:
+        run_tokenize(corpus, out)
+    assert caught.value.differences == ("the command was 'adopt' and is now 'tokenize'",)
 
 
 def test_an_existing_output_is_refused_unless_forced(tmp_path, corpus):
