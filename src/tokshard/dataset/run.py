@@ -100,7 +100,7 @@ class Run(Generic[EntryT]):
         with outputs.locked():
             run = Run(outputs, job, AppendedUnit)
             if (done := run.recover()) is None:
-                run.begin(has_finished_units)
+                run.begin(count_finished)
                 ...
                 run.publish(manifests)
     """
@@ -296,6 +296,7 @@ class Run(Generic[EntryT]):
         Raises:
             OutputExistsError: Another program has created a file of an output. All finished units are kept.
         """
+        self.close()  # NFS keeps an open file that is removed in its directory, under another name
         self.outputs.publish(manifests)
         remove_staging(self.directory)
 
@@ -306,10 +307,15 @@ class Run(Generic[EntryT]):
         if self._journal is not None:
             self._journal.close()
 
-    def remove_unless_finished(self, count_finished: Callable[[], int]) -> None:
+    def remove(self) -> None:
+        """Close all files, and remove the work directory."""
+        self.close()
+        remove_staging(self.directory)
+
+    def remove_unless_finished(self, has_finished: Callable[[], bool]) -> None:
         """Remove the work directory if a later run could use nothing of it."""
-        if not is_begun(self.directory) and not (self.outputs.build.is_repeatable and count_finished()):
-            remove_staging(self.directory)
+        if not is_begun(self.directory) and not (self.outputs.build.is_repeatable and has_finished()):
+            self.remove()
 
     @property
     def _journal_path(self) -> str:

@@ -39,6 +39,7 @@ from tokshard.errors import (
     UsageError,
 )
 from tokshard.storage.lock import WriterLock
+from tokshard.storage.publication import remove_staging
 from tokshard.text.corpus.files import CorpusFile
 from tokshard.text.tokenize import run
 from tokshard.text.tokenize.job import make_build
@@ -365,6 +366,36 @@ def test_a_finished_output_removes_units_of_the_same_options(unfinished, tmp_pat
     (tmp_path / "other.tokshard/rejected.jsonl").rename(tmp_path / "out.tokshard/rejected.jsonl")
     assert run_tokenize(path, output, unit_size=200, on_error="skip").action == "found"
     assert not (tmp_path / "out.tokshard/work").exists()
+
+
+def open_files(directory: Path) -> list[str]:
+    names = [os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
+    return [
+        os.readlink(name) for name in names if os.path.exists(name) and str(directory) in os.readlink(name)
+    ]
+
+
+@pytest.mark.parametrize("ending", ["published", "useless", "refused"])
+def test_no_file_is_open_when_the_work_directory_is_removed(tmp_path, corpus, monkeypatch, ending):
+    """NFS keeps a file that is open in its directory, which cannot be removed then."""
+    removed = []
+
+    def remove(directory):
+        removed.append(open_files(tmp_path / "out.tokshard/work"))
+        remove_staging(directory)
+
+    monkeypatch.setattr("tokshard.dataset.run.remove_staging", remove)
+    if ending == "published":
+        run_tokenize(corpus, str(tmp_path / "out"))
+    elif ending == "useless":
+        with pytest.raises(UsageError, match="--max-tokens must be at least"):
+            run_tokenize(corpus, str(tmp_path / "out"), max_tokens=1)
+    else:
+        path = write_jsonl(tmp_path / "bad.jsonl", [b"broken"])
+        with pytest.raises(BadRecordError):
+            run_tokenize(path, str(tmp_path / "out"))
+    assert removed[-1] == []
+    assert not (tmp_path / "out.tokshard").exists() or ending == "published"
 
 
 def test_the_same_command_again_does_nothing(tmp_path, corpus):

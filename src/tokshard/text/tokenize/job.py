@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -142,7 +142,11 @@ class TokenizeJob:
 
     def count_finished(self) -> int:
         """Return the number of finished units in the work directory, with any inputs and options."""
-        return count_finished(self.outputs.work, self.accepted_encoders)
+        return len({*finished_units(self.outputs.work, self.accepted_encoders)})
+
+    def has_finished(self) -> bool:
+        """Return whether the work directory has a finished unit; fast with any number of them."""
+        return any(finished_units(self.outputs.work, self.accepted_encoders))
 
     def encoding(self) -> EncodingSpec:
         """Return the specification by which units become parts.
@@ -217,14 +221,14 @@ def make_build(files: Sequence[CorpusFile], tokenizer: Tokenizer, parameters: To
     return Build(inputs=states, tokenizer=tokenizer.identity, options=parameters)
 
 
-def count_finished(work: str, encoders: Collection[str]) -> int:
-    """Return the number of finished units in a work directory that accepted encoders made.
+def finished_units(work: str, encoders: Collection[str]) -> Iterator[str]:
+    """Yield the names of the finished units in a work directory that accepted encoders made.
 
     Those are the appended units of the journal, and the parts. Their content is not checked. Units of
     rejected records need no encoding, and do not count.
     """
     headers = chain((unit.header for unit in appended_units(work)), part_headers(os.path.join(work, "parts")))
-    return len({header.name for header in headers if header.documents and header.encoder in encoders})
+    return (header.name for header in headers if header.documents and header.encoder in encoders)
 
 
 def _refuse_inputs_among_outputs(files: Sequence[CorpusFile], prefixes: Sequence[str]) -> None:

@@ -23,7 +23,6 @@ from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.errors import InputError, IntegrityError, StorageError, UsageError
 from tokshard.storage.lock import lock_mode
 from tokshard.storage.paths import idx_path
-from tokshard.storage.publication import remove_staging
 from tokshard.text.corpus.files import check_unchanged, content_bytes
 from tokshard.text.corpus.rejection import top_reasons
 from tokshard.text.tokenize.discovery import DiscoveredInputs, discover_inputs, first_problems
@@ -157,11 +156,11 @@ def _build_locally(job: TokenizeJob, executor: Executor, progress: Progress) -> 
         run.publish(result.manifests)
     except _UselessUnits as stop:
         with suppress(StorageError):
-            remove_staging(run.directory)
+            run.remove()
         raise stop.error from None
     except BaseException:
         with suppress(StorageError):
-            run.remove_unless_finished(job.count_finished)
+            run.remove_unless_finished(job.has_finished)
         raise
     finally:
         run.close()
