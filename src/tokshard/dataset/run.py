@@ -186,14 +186,19 @@ class Run(Generic[EntryT]):
         """Create the work directory unless it exists, while other processes may do the same.
 
         Raises:
-            OutputExistsError: It is of another tokenizer or other options.
+            OutputExistsError: It is of another tokenizer or other options, or of no run.
         """
         if (earlier := self.earlier_job()) is None and not os.path.isdir(self.directory):
             self._create()
             earlier = self.earlier_job()
+        # Without locks, a task cannot tell whether others are at work.
+        start_again = "remove the directory when no task is at work"
+        if earlier is None:
+            raise OutputExistsError(
+                f"{self.directory} has no readable {JOB_NAME}: it is damaged, or not of a run of tokenize",
+                hint=f"{start_again}, and run the task again",
+            )
         if not self.is_continued(earlier):
-            # Without locks, a task cannot tell whether others are at work.
-            start_again = "remove the directory when no task is at work"
             raise self._other_work(earlier, count_finished(), start_again)
 
     def is_continued(self, earlier: RunJob | None) -> bool:

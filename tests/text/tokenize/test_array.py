@@ -442,6 +442,15 @@ def test_tasks_of_other_options_are_refused_until_they_are_forced(corpus):
         run_task(corpus, 1, 2)
 
 
+def test_without_locks_a_work_directory_of_no_run_is_refused(corpus):
+    Path("x.tokshard/work").mkdir(parents=True)
+    with pytest.raises(OutputExistsError, match=r"has no readable run\.json") as refused:
+        run_task(corpus, 0, 2, lock="none")
+    assert refused.value.hint.startswith("remove the directory when no task is at work")
+    assert os.listdir("x.tokshard/work") == []
+    run_task(corpus, 0, 2)
+
+
 def test_a_task_that_fails_before_its_first_unit_does_not_stand_in_the_way(corpus):
     with pytest.raises(BadRecordError):
         run_task(corpus, 0, 2, fields=("nothing",))
