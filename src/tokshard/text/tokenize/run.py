@@ -350,7 +350,8 @@ class UnitEncoding:
         self.resumed = assembly.units
         self.done = EncodingProgress(assembly.input_bytes, assembly.documents, assembly.tokens)
         self._ready: set[UnitKey] = set()
-        usable = set()
+        # Parts that a task adds later, which runs without locks, stay.
+        names, usable = set(os.listdir(run.parts)), set()
         for header in part_headers(run.parts, verify=True):
             key = job.part_names.key(header.name)
             if key is None or key < assembly.next or header.encoder not in job.accepted_encoders:
@@ -359,7 +360,7 @@ class UnitEncoding:
             self._ready.add(key)
             self.done.add_finished(header)
             self.resumed += 1
-        unused = set(os.listdir(run.parts)) - usable
+        unused = names - usable
         for name in unused:
             remove_tree(os.path.join(run.parts, name))
         others = {name for name in unused if is_part_name(name) and job.part_names.key(name) is None}
