@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.dataset.manifest import OPTIONAL_NAMES, Manifest, file_of, manifest_path, read_manifest
+from tokshard.dataset.outputs import JOB_NAME, LOCK_NAME, WORK_NAME
 from tokshard.errors import StorageError, UsageError
 from tokshard.storage import paths, syscalls
 from tokshard.storage.files import AtomicFile, remove_tree
@@ -75,12 +76,14 @@ class Delivery:
             raise StorageError(error.action, error.path, cause, hint=hint) from error
 
     def clear(self, prefixes: Sequence[str]) -> None:
-        """Remove the staged files, the manifests first, but not the lock."""
+        """Remove the staged files, the manifests first, but neither the lock nor an unfinished run."""
         for prefix in prefixes:
             sidecars = paths.sidecar_directory(prefix)
             others = sorted(os.listdir(sidecars)) if os.path.isdir(sidecars) else []
             files = [manifest_path(prefix), paths.bin_path(prefix), paths.idx_path(prefix)]
-            files += [os.path.join(sidecars, name) for name in others if name != "lock"]
+            is_unfinished = os.path.lexists(os.path.join(sidecars, WORK_NAME, JOB_NAME))
+            kept = {LOCK_NAME, WORK_NAME} if is_unfinished else {LOCK_NAME}
+            files += [os.path.join(sidecars, name) for name in others if name not in kept]
             for path in (*files, os.path.join(self.directory, _BEGUN_NAME)):
                 if os.path.lexists(path):
                     remove_tree(path)

@@ -134,10 +134,14 @@ class Run(Generic[EntryT]):
         """
         done = self.outputs.recover()
         if done is not None:
-            with suppress(OutputExistsError):  # of an earlier version
-                if self.is_continued(self.earlier_job()):
-                    remove_staging(self.directory)
+            self.remove_same()
         return done
+
+    def remove_same(self) -> None:
+        """Remove the work directory if its work is of these options; the outputs exist."""
+        with suppress(OutputExistsError):  # of an earlier version
+            if self.is_continued(self.earlier_job()):
+                remove_staging(self.directory)
 
     def begin(self, count_finished: Callable[[], int], *, resume: bool = True) -> None:
         """Continue the work of an equal job, or start again.

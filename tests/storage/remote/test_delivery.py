@@ -27,6 +27,7 @@ from support.tokenize_runs import dry_run, run_tokenize
 from tokshard.core.progress import ProgressUpdate, SilentProgress
 from tokshard.dataset.merge.job import MergeOptions, merge
 from tokshard.errors import InputError, OutputExistsError, StorageError, UsageError
+from tokshard.storage.lock import WriterLock
 from tokshard.storage.remote import objects
 from tokshard.text.tokenize.report import TokenizeReport
 from tokshard.text.tokenize.workers.executor import InlineExecutor
@@ -284,6 +285,28 @@ def test_a_dataset_that_waits_for_its_upload_is_not_replaced_silently(
         tokenize(corpus, url, append_eod=False)
     tokenize(corpus, url, append_eod=False, force=True)
     assert uploaded(bucket)["web.bin"] != expected(corpus)["web.bin"]
+
+
+def test_an_output_that_is_up_to_date_leaves_the_work_of_others(bucket: Bucket, corpus: Path):
+    class Stopping(SilentProgress):
+        def update(self, state: ProgressUpdate) -> None:
+            if state.documents > 60:  # the first of two units is finished
+                raise KeyboardInterrupt
+
+    url = f"{bucket.url}/out/web"
+    tokenize(corpus, url)
+    with pytest.raises(KeyboardInterrupt):
+        tokenize(corpus, url, append_eod=False, force=True, progress=Stopping())
+    unfinished = staged(corpus)
+    assert any(name.endswith(".part") for name in unfinished)
+    (directory,) = (corpus.parent / "cache" / "staging").iterdir()
+    with WriterLock(str(directory / "web.tokshard" / "lock")):  # another process works there
+        assert tokenize(corpus, url).action == "found"
+    assert staged(corpus) == unfinished
+    assert tokenize(corpus, url).action == "found"
+    assert staged(corpus) == unfinished
+    assert tokenize(corpus, url, append_eod=False, force=True).units_reused
+    assert staged(corpus) == []
 
 
 def test_an_interrupted_run_is_resumed_where_it_was_made(bucket: Bucket, corpus: Path):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from tokshard.core.formatting import count, counted
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
-from tokshard.errors import InputError, IntegrityError, StorageError, UsageError
+from tokshard.errors import InputError, IntegrityError, LockedError, StorageError, UsageError
 from tokshard.storage.lock import lock_mode
 from tokshard.storage.paths import idx_path
 from tokshard.text.corpus.files import check_unchanged, content_bytes
@@ -116,7 +116,7 @@ def _build(job: TokenizeJob, executor: Executor, progress: Progress) -> EncodedO
         with outputs.locked():
             return _build_locally(job, executor, progress)
     if not job.options.force and (done := job.destinations.finished()) is not None:
-        delivery.clear(job.prefixes)
+        _clear_unless_used(job, delivery)
         return EncodedOutputs(done, is_found=True)
     with ExitStack() as stack:
         stack.callback(delivery.remove_empty)
@@ -132,6 +132,15 @@ def _build(job: TokenizeJob, executor: Executor, progress: Progress) -> EncodedO
         delivery.upload(job.prefixes, progress)
         delivery.clear(job.prefixes)
         return result
+
+
+def _clear_unless_used(job: TokenizeJob, delivery: Delivery) -> None:
+    """Remove what an upload that was killed at its end has left, unless a process works there."""
+    if os.path.isdir(delivery.directory):
+        with suppress(LockedError), job.outputs.locked():
+            job.run().remove_same()
+            delivery.clear(job.prefixes)
+        delivery.remove_empty()
 
 
 def _refuse_objects(job: TokenizeJob, delivery: Delivery) -> None:
