@@ -2,6 +2,7 @@
 
 import io
 import random
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +12,7 @@ from support.object_store import DROPPED, SLOW_DOWN, STALLED, UNHEARD, Bucket, F
 from tokshard.errors import InputError, MissingFileError, StorageError, UsageError
 from tokshard.storage import fs
 from tokshard.storage.reading import read_json_object
-from tokshard.storage.remote import objects
+from tokshard.storage.remote import client, objects
 from tokshard.storage.remote.objects import RemoteFile
 
 CONTENT = random.Random(7).randbytes(300_000)
@@ -72,6 +73,22 @@ def test_failures_that_pass_cost_nothing_but_requests(bucket: Bucket, fault: Fau
     bucket.proxy.judge = first(3, fault)
     assert file.read(1000, 200_000) == CONTENT[1000:201_000]
     assert len(bucket.proxy.reads()) == 4
+
+
+def test_a_call_that_takes_long_is_repeated_when_it_fails(monkeypatch: pytest.MonkeyPatch):
+    """An upload of hours fails once: the time for retries begins then."""
+    monkeypatch.setattr(client, "_PATIENCE_SECONDS", 0.2)
+    calls = []
+
+    def upload() -> str:
+        calls.append(time.monotonic())
+        if len(calls) == 1:
+            time.sleep(0.3)
+            raise ConnectionError("reset by peer")
+        return "done"
+
+    assert client.retried("write", "s3://bucket/key", upload) == "done"
+    assert len(calls) == 2
 
 
 def test_a_store_that_stalls_is_asked_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):

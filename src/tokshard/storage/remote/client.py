@@ -7,6 +7,7 @@ reads are disabled: none of them covers the body of a response, which is read af
 from __future__ import annotations
 
 import errno
+import math
 import os
 import random
 import time
@@ -115,12 +116,13 @@ def retried(action: str, url: str, call: Callable[[], Result]) -> Result:
     Raises:
         MissingFileError: The object does not exist.
         InputError: The bucket does not exist.
-        StorageError: The store refuses, or failed too often, or for five minutes.
+        StorageError: The store refuses, or failed too often, or five minutes after the first failure.
     """
-    retries, deadline = allowed_retries(), time.monotonic() + _PATIENCE_SECONDS
+    retries = allowed_retries()
 
     def repeated() -> Result:
         failures, pause = 0, _FIRST_PAUSE_SECONDS
+        deadline = math.inf  # set by the first failure: an upload may take hours
         while True:
             try:
                 return call()
@@ -128,6 +130,7 @@ def retried(action: str, url: str, call: Callable[[], Result]) -> Result:
                 raise
             except Exception as error:
                 failures += 1
+                deadline = min(deadline, time.monotonic() + _PATIENCE_SECONDS)
                 if (lasting := _lasting(action, url, error)) is not None:
                     raise lasting from error
                 if failures > retries or time.monotonic() > deadline:
