@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
@@ -236,22 +237,25 @@ def input_records(
 
     Args:
         sources: The inputs.
-        units: The units of the dataset.
+        units: The units of the dataset, in the order of the inputs.
         end: The input at which a limit ended the dataset: it and those after it are partial. None if all
             inputs were read.
     """
     states = list(sources)
     counts = [NO_COUNTS] * len(states)
-    digests: list[list[str]] = [[] for _ in states]
-    for unit in units:
-        counts[unit.input] += unit.counts
-        digests[unit.input].append(unit.content_xxh3_128)
+    digests = [piecewise_digest([])] * len(states)
+    for number, of_input in groupby(units, lambda unit: unit.input):
+        contents = []
+        for unit in of_input:
+            counts[number] += unit.counts
+            contents.append(unit.content_xxh3_128)
+        digests[number] = piecewise_digest(contents)
     return tuple(
         InputRecord(
             **{field.name: getattr(state, field.name) for field in fields(SourceFile)},
-            pieces_xxh3_128=piecewise_digest(pieces),
+            pieces_xxh3_128=digest,
             counts=of_input,
             partial=True if end is not None and number >= end else None,
         )
-        for number, (state, of_input, pieces) in enumerate(zip(states, counts, digests, strict=True))
+        for number, (state, of_input, digest) in enumerate(zip(states, counts, digests, strict=True))
     )

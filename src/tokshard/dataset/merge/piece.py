@@ -62,7 +62,6 @@ class DatasetPiece:
         self._first_input = first_input
         self._first_document = first_document
         self._digest = ""  # of the .bin file of a dataset without a manifest
-        self._pieces: list[str] = []
 
     def streams(self) -> Iterator[tuple[StreamName, Buffer | FileRange]]:
         """Yield what is appended to each stream, and check the sidecar files.
@@ -129,15 +128,16 @@ class DatasetPiece:
             raise self._damaged(name)
 
     def _units(self) -> Iterator[Buffer]:
+        pieces = []
         for unit in self._unit_records():
-            self._pieces.append(unit.tokens_xxh3_128)
+            pieces.append(unit.tokens_xxh3_128)
             yield to_line(replace(unit, input=self._first_input + unit.input))
         manifest, prefix = self._dataset.manifest, self._dataset.prefix
         if manifest is None:
             return
         if manifest.files.pieces is not None:
-            self._pieces = [piece.tokens_xxh3_128 for piece in read_pieces(prefix, manifest)]
-        if piecewise_digest(self._pieces) != manifest.files.bin.pieces_xxh3_128:
+            pieces = [piece.tokens_xxh3_128 for piece in read_pieces(prefix, manifest)]
+        if piecewise_digest(pieces) != manifest.files.bin.pieces_xxh3_128:
             name = os.path.basename(pieces_path(prefix, manifest))
             raise IntegrityError(f"{prefix}: the digests in {name} contradict the manifest", path=prefix)
 
