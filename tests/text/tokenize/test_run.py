@@ -322,6 +322,8 @@ def test_units_of_other_options_are_removed_only_by_force_and_the_options_are_na
     assert caught.value.differences
     assert "--force" in caught.value.hint
     assert "finished units of other options: " in caught.value.message
+    state = partial(dry_run, path, output, on_error="skip", **OTHER_OPTIONS[name])
+    assert (state().state, state(force=True).state) == ("exists", "new")
     report = run_tokenize(path, output, on_error="skip", **OTHER_OPTIONS[name], force=True)
     assert report.units_reused == 0
     run_tokenize(path, str(tmp_path / "clean"), on_error="skip", **OTHER_OPTIONS[name])

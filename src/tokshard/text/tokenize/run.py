@@ -207,8 +207,11 @@ def _state(job: TokenizeJob) -> OutputState:
     if state == "up-to-date":
         return state
     run = job.run()
-    if job.options.resume and run.is_continued(run.earlier_job()):
-        return "resume"
+    if job.options.resume and (earlier := run.earlier_job()) is not None:
+        if run.is_continued(earlier):
+            return "resume"
+        if not job.options.force and job.count_finished():
+            return "exists"
     is_staged = job.delivery is not None and job.outputs.finished() is not None
     return "resume" if is_staged else state
 
