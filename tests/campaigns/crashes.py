@@ -49,7 +49,7 @@ class CrashCampaign:
             return Result("", failure=wrong, counts=ends)
         cell = self._row(name).cell(kind, 1, int(seed))
         failure = "; ".join(f"{point}: {wrong}" for point, wrong in cell.failures.items())
-        return Result(kind if cell.points else "nothing to try", cell.points, failure or None)
+        return Result(kind if cell.points else "nothing to try", max(cell.points, 1), failure or None)
 
     def controls(self) -> Iterator[tuple[str, str | None]]:
         for control, (name, kind, call) in _CONTROLS.items():

@@ -76,7 +76,14 @@ def digest(path: str | Path) -> str | None:
 
 def output(prefix: str | Path) -> dict[str, str | None]:
     """Return the digests of everything that is published under a prefix."""
-    sidecars = ("manifest.json", "units.jsonl", "provenance.bin", "rejected.jsonl", "order.bin")
+    sidecars = (
+        "manifest.json",
+        "units.jsonl",
+        "provenance.bin",
+        "rejected.jsonl",
+        "order.bin",
+        "pieces.jsonl",
+    )
     files = {name: digest(f"{prefix}.{name}") for name in ("bin", "idx")}
     return files | {name: digest(f"{prefix}.tokshard/{name}") for name in sidecars}
 

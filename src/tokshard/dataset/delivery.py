@@ -17,8 +17,8 @@ from tokshard.core.progress import Progress, ProgressUpdate
 from tokshard.dataset.manifest import OPTIONAL_NAMES, Manifest, file_of, manifest_path, read_manifest
 from tokshard.dataset.outputs import JOB_NAME, LOCK_NAME, WORK_NAME
 from tokshard.errors import StorageError, UsageError
-from tokshard.storage import paths, syscalls
-from tokshard.storage.files import AtomicFile, remove_tree
+from tokshard.storage import paths
+from tokshard.storage.files import AtomicFile, remove_if_empty, remove_tree
 from tokshard.storage.remote import objects
 
 _STAGING_NAME = "staging"
@@ -90,11 +90,7 @@ class Delivery:
 
     def remove_empty(self) -> None:
         """Remove the staging directory if it is empty."""
-        try:
-            syscalls.remove_directory(self.directory)
-        except StorageError as error:
-            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
-                raise
+        remove_if_empty(self.directory)
 
 
 def _replaced(prefix: str, manifest: Manifest) -> Iterator[str]:

@@ -6,7 +6,6 @@ Only tokenize resumes a run (:mod:`tokshard.dataset.run`). Other commands stage 
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,8 +24,9 @@ from tokshard.dataset.manifest import (
     read_manifest,
 )
 from tokshard.dataset.parameters import Build, BuildDifference, ConvertParameters, MergeParameters
-from tokshard.errors import IntegrityError, OutputExistsError, StorageError
+from tokshard.errors import IntegrityError, OutputExistsError
 from tokshard.storage import fs, paths, syscalls
+from tokshard.storage.files import remove_if_empty
 from tokshard.storage.lock import WriterLock
 from tokshard.storage.publication import (
     complete_publication,
@@ -265,8 +265,4 @@ def locked_output(prefix: str, *, shared: bool = False) -> Iterator[None]:
             yield
     finally:
         if not os.path.islink(sidecars):
-            try:
-                syscalls.remove_directory(sidecars)
-            except StorageError as error:
-                if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
-                    raise
+            remove_if_empty(sidecars)

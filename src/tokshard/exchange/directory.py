@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Literal
 
 from tokshard.dataset.products import EXPORT_DIRECTORY, EXPORT_NAME
@@ -23,7 +23,7 @@ from tokshard.exchange.manifest import (
 from tokshard.exchange.options import FormatName
 from tokshard.exchange.writers import FORMATS
 from tokshard.storage import syscalls
-from tokshard.storage.files import is_same_file, is_temporary, write_atomically
+from tokshard.storage.files import is_same_file, is_temporary, remove_if_empty, write_atomically
 from tokshard.storage.lock import WriterLock
 from tokshard.storage.paths import bin_path, idx_path, is_remote
 from tokshard.storage.publication import publish, refuse_link, staging_directory
@@ -89,8 +89,7 @@ class ExportDirectory:
             ):
                 yield
         finally:
-            with suppress(OSError):
-                syscalls.remove_directory(self._own)
+            remove_if_empty(self._own)
 
     def finished(self) -> ExportManifest | None:
         """Return the manifest if the directory holds this export, complete by its sizes.

@@ -265,6 +265,15 @@ def _check_size(descriptor: int, expected: int, path: str) -> None:
         raise IntegrityError(f"{path} must have {expected} bytes after the write, got {actual}", path=path)
 
 
+def remove_if_empty(path: str) -> None:
+    """Remove a directory if it is empty."""
+    try:
+        syscalls.remove_directory(path)
+    except StorageError as error:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+            raise
+
+
 def remove_tree(path: str) -> None:
     """Remove ``path``: a directory with its contents, a file, or a link (not its target)."""
     if os.path.islink(path) or not os.path.isdir(path):

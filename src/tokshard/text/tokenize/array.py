@@ -211,9 +211,9 @@ class _TaskEncoding:
         self.encoded = 0
         last_units: dict[int, int] = {}
         appended = (unit.header for unit in appended_units(run.directory))
-        for header in chain(appended, part_headers(run.parts)):
+        for header in chain(appended, part_headers(run.parts, verify=self._is_own)):
             key = job.part_names.key(header.name)
-            is_usable = key is not None and key in self._units and header.encoder in job.accepted_encoders
+            is_usable = self._is_own(header.name) and header.encoder in job.accepted_encoders
             if key is not None and is_usable and key not in self._finished:
                 self._finished.add(key)
                 self.done.add_finished(header)
@@ -226,6 +226,10 @@ class _TaskEncoding:
             for number in self._units.own_streams & last_units.keys()
             if all(UnitKey(number, index) in self._finished for index in range(last_units[number]))
         }
+
+    def _is_own(self, name: str) -> bool:
+        key = self._job.part_names.key(name)
+        return key is not None and key in self._units
 
     def encode(self, executor: Executor | None) -> None:
         """Encode the units of the task that are not finished."""

@@ -26,7 +26,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -414,10 +414,10 @@ def is_part_name(name: str) -> bool:
     return _PART_NAME.fullmatch(name) is not None
 
 
-def part_headers(directory: str, *, verify: bool = False) -> Iterator[PartHeader]:
+def part_headers(directory: str, *, verify: Callable[[str], bool] = lambda _: False) -> Iterator[PartHeader]:
     """Yield the headers of the parts in a directory, in no order.
 
-    ``verify``: whether to check the content of each part; if not, only its footer.
+    ``verify``: tells by its file name whether to check the content of a part; if not, only its footer.
     """
     for name in os.listdir(directory) if os.path.isdir(directory) else ():
         path = os.path.join(directory, name)
@@ -425,7 +425,7 @@ def part_headers(directory: str, *, verify: bool = False) -> Iterator[PartHeader
         if not is_part_name(name) or os.path.islink(path) or not os.path.isfile(path):
             continue
         with suppress(IntegrityError, FileNotFoundError), PartReader(path) as part:
-            if verify:
+            if verify(name):
                 part.verify()
             if part.header.name == name:
                 yield part.header
