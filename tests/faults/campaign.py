@@ -304,15 +304,17 @@ class Row:
                 )
             if self.is_success(ended):
                 continue
-            if is_here:
-                break
-            return f"command {number}, undisturbed: {ended}", None
+            later = {"power": {1}, "foreign": REFUSED}.get(fault.kind, set())  # a later command finds it
+            if not is_here and ended.code not in later:
+                return f"command {number}, undisturbed: {ended}", None
+            break
         wrong = self._wrong_end(fault, ended) or self.wrong_state(fault)
         if wrong or self.is_success(ended):
             return wrong, None
         if fault.kind == "disk":
             small_disks.limit(self.round)
-        for command in commands[number:]:
+        # A task whose parts were lost without power has succeeded: --finish names them.
+        for command in commands[0 if fault.kind == "power" else number :]:
             ended = self.child(command, None)
             if ended.code != 0 or ended.defect:
                 return f"again: {ended}", None
@@ -343,12 +345,15 @@ class Row:
             return ended.defect
         if fault.kills and ended.code == -signal.SIGKILL:
             return None
+        if fault.kind == "power" and ended.code == 1 and len(self.scenario.commands) > 1:
+            return None
         if self.is_success(ended):
             if fault.kind == "power":  # of work that was removed, something may be there again
                 files = self.published(self.tree())
                 lost = [path for path in self.finals if files.get(path) != self.new[path]]
                 return f"success, but after a power failure other files: {lost}" if lost else None
-            is_lost = fault.kind in {"EIO", "ENOSPC"} and "happened" in self._log.read_text()
+            happened = self._log.read_text() if fault.kind in {"EIO", "ENOSPC"} else ""
+            is_lost = "happened" in happened and happened.split()[-1] not in self.scenario.tidies
             return f"the error is lost: {ended}" if is_lost else self.wrong_files("success")
         expected = {"foreign": REFUSED, "short": {0}}.get(fault.kind, {STORAGE_ERROR})
         if ended.code not in expected or "error: " not in ended.stderr:

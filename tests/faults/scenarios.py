@@ -46,6 +46,7 @@ class Scenario:
         resumes: Whether the last command uses finished units, and prints as JSON how much it encoded (P3).
         without: The kinds of faults that the row leaves out, with the reason in a comment.
         share: Points per kind of fault, relative to other rows: fewer for slow commands.
+        tidies: Calls that may fail without an error: they remove directories that may be empty.
         sweeps: Whether the command removes what a killed one has left.
     """
 
@@ -56,6 +57,7 @@ class Scenario:
     without: tuple[str, ...] = ()
     share: float = 1.0
     sweeps: bool = True
+    tidies: tuple[str, ...] = ()
 
 
 def words(text: str, *more: str) -> tuple[str, ...]:
@@ -231,6 +233,7 @@ def fields(*names: str) -> tuple[str, ...]:
 
 # An entry of a cache is made anew if its description is not there, whatever else is.
 CACHE = {"products": ("out/cache",), "without": ("foreign",)}
+TIDIES = ("remove_directory",)
 SCENARIOS = {
     "tokenize": Scenario((words(PLAIN),)),
     "tokenize gz": Scenario((words(f"tokenize ../in/a.jsonl.gz ../in/b.jsonl -o out/x {UNITS} --quiet"),)),
@@ -282,13 +285,16 @@ SCENARIOS = {
     "merge --shuffle": Scenario((words(f"{MERGE} --shuffle 7"),)),
     "merge killed": Scenario((words(MERGE),), start=(Attempt(words(MERGE), killed_after=0.5),)),
     **{
-        f"export --to {to}": Scenario((words(f"export ../made/web {options} -o out/x"),))
+        f"export --to {to}": Scenario((words(f"export ../made/web {options} -o out/x"),), tidies=TIDIES)
         for to, options in EXPORTS.items()
         if to != "parquet"
     },
-    "export --samples": Scenario((words(f"export ../made/mix {EXPORTS['parquet']} -o out/x"),)),
+    "export --samples": Scenario(
+        (words(f"export ../made/mix {EXPORTS['parquet']} -o out/x"),), tidies=TIDIES
+    ),
     "export --force": Scenario(
         (words(f"export ../made/web {EXPORTS['olmo']} -o out/x --force"),),
+        tidies=TIDIES,
         start=(Attempt(words("export ../made/web --to olmo --shard-tokens 90 --quiet -o out/x")),),
     ),
     "convert nanogpt": Scenario((words(f"convert ../made/nanogpt --from nanogpt --split all {CONVERT}"),)),

@@ -79,7 +79,7 @@ def install(fault: Fault, log: Path, root: str = ".") -> None:
 
     Args:
         fault: What happens.
-        log: The file; or a line when the fault happens.
+        log: The file; or a line with the call at which the fault happens.
         root: The directory below which data is lost in a power failure.
     """
     from tokshard.storage import syscalls
@@ -100,7 +100,7 @@ def install(fault: Fault, log: Path, root: str = ".") -> None:
                 if fault.k == 0:
                     print(name, file=file)
             if mine == fault.k and not os.path.lexists(fault.path):
-                print("happened", file=file)
+                print("happened", name, file=file)
                 _happen(fault, name, original, arguments, disk)
             return disk.note(name, original, arguments) if disk else original(*arguments)
 
