@@ -154,8 +154,9 @@ def encode_units(tokenizer: str, corpus: str, rounds: int) -> None:
             clock.switch()
             clock.seconds.clear()
             for unit in units:
-                *_, event = worker.encode(encoder.Task(unit, corpus, 0))
-                os.unlink(job.workspace.part_path(event.key).replace(job.workspace.parts, directory))
+                name = job.part_names.of(part.UnitKey(unit.file, unit.index))
+                list(worker.encode(encoder.Task(unit, corpus, name, 0)))
+                os.unlink(os.path.join(directory, name))
             clock.switch()
             seconds = dict(clock.seconds)
             seconds["rest"] += seconds.pop("part", 0)

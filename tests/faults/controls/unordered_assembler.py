@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 
@@ -11,8 +12,8 @@ def append_in_order_of_completion() -> None:
 
     def wrong(self: Any) -> None:
         for key in list(self._ready):
-            with PartReader(self._job.workspace.part_path(key)) as part:
-                self._assembly.next = part.unit
+            with PartReader(os.path.join(self._run.parts, self._job.part_names.of(key))) as part:
+                self._assembly.next = key
                 self._assembly.append(part)
             self._ready.discard(key)
 
