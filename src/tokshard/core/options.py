@@ -82,7 +82,7 @@ class Option:
     with_launch: bool = False
 
 
-Force = Annotated[bool, Option("Replace an existing output.", group=RUN, with_launch=True)]
+Force = Annotated[bool, Option("Replace an existing or unfinished output.", group=RUN, with_launch=True)]
 """The type of the option ``--force`` of all commands that write."""
 
 
