@@ -108,10 +108,15 @@ class Outputs:
         return None if self.force or has_leftovers else self.finished()
 
     def state(self) -> OutputState:
-        """Return the state that a run would start from, for a dry run."""
+        """Return the state that a run of tokenize would start from, for a dry run."""
         if not self.force and self.finished() is not None:
             return "up-to-date"
         return "exists" if self._existing() else "new"
+
+    def state_of_new(self) -> OutputState:
+        """Return the state that :meth:`stage_and_publish` would start from, for a dry run."""
+        state = self.state()
+        return "exists" if state == "new" and not self.force and self._has_run() else state
 
     def refuse_existing(self, state: str = "exists already and ") -> None:
         """Raise OutputExistsError if files of an output exist and may not be replaced."""
@@ -194,7 +199,7 @@ class Outputs:
                 removes.append(self._final_name(prefix, "idx"))
         publish(self._directory, self.work, files, last=markers, removes=removes, replaces=self.force)
 
-    def build_anew(self, stage: Callable[[str], Manifest]) -> tuple[Manifests, BuildAction]:
+    def stage_and_publish(self, stage: Callable[[str], Manifest]) -> tuple[Manifests, BuildAction]:
         """Stage the only output with ``stage``, given the staging directory, and publish it.
 
         Returns:

@@ -334,6 +334,20 @@ def test_work_that_is_under_way_is_not_removed(corpus):
     assert attempt(corpus, *UNIT, "--on-error", "skip")["units_reused"] == 11
 
 
+def test_merge_does_not_remove_unfinished_work_of_tokenize(corpus):
+    attempt(corpus, "-o", "all", *UNIT, code=3)
+    attempt(corpus, "-o", "part", "--on-error", "skip")
+    merge = ("merge", "part", "part", "-o", "all")
+    assert json_of(tokshard(*merge, "--dry-run", "--json"))["state"] == "exists"
+    code, error, hint = failure(tokshard(*merge))
+    assert (code, error) == (4, "all.tokshard/work contains unfinished work of tokenize")
+    assert hint == "finish it with `tokshard tokenize`, choose another --output, or pass --force"
+    assert attempt(corpus, "-o", "all", *UNIT, "--on-error", "skip", "--dry-run")["state"] == "resume"
+    forced = (*merge, "--force", "--json")
+    assert json_of(tokshard(*forced, "--dry-run"))["state"] == "new"
+    assert json_of(tokshard(*forced))["action"] == "written"
+
+
 def test_a_pipe_starts_over_and_leaves_nothing(corpus):
     text = Path(corpus).read_bytes()
     attempt("-", "-o", "x", *UNIT, code=3, stdin=text)

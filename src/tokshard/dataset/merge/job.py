@@ -126,7 +126,7 @@ def merge(options: MergeOptions, *, dry_run: bool = False, progress: Progress | 
         job = _prepare(options)
         if dry_run:
             return _report(job, _planned(job), "planned", started)
-        manifests, action = job.outputs.build_anew(partial(_stage, job, listener))
+        manifests, action = job.outputs.stage_and_publish(partial(_stage, job, listener))
         return _report(job, DatasetProduct.of(options.output_prefix, manifests[0]), action, started)
 
 
@@ -316,7 +316,7 @@ def _report(job: _Job, output: DatasetProduct, action: BuildAction, started: flo
     inputs = tuple(MergedDataset(dataset.prefix, dataset.counts) for dataset in job.inputs)
     return MergeReport(
         action=action,
-        state=job.outputs.state() if is_planned else None,
+        state=job.outputs.state_of_new() if is_planned else None,
         output=output,
         options=job.parameters,
         inputs=inputs if is_planned else None,

@@ -126,7 +126,9 @@ def convert(
         job = _prepare(options)
         if dry_run:
             return _report(job, None, "planned", started)
-        (manifest,), action = job.outputs.build_anew(lambda directory: _stage(job, directory, listener))
+        (manifest,), action = job.outputs.stage_and_publish(
+            lambda directory: _stage(job, directory, listener)
+        )
         return _report(job, manifest, action, started)
 
 
@@ -344,7 +346,7 @@ def _report(
             )
     return ConvertReport(
         action=action,
-        state=job.outputs.state() if manifest is None else None,
+        state=job.outputs.state_of_new() if manifest is None else None,
         output=output,
         options=parameters,
         file_count=len(job.files),
