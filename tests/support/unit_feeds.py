@@ -35,10 +35,11 @@ class Fed:
         parameters = TokenizeParameters(
             eod_id=0, dtype="uint16", max_document_bytes=64_000_000, unit_size=unit_bytes
         )
+        self.names = PartNames(files, parameters)
         self.feed = Feed(
             files,
             [number for number in range(len(paths)) if number not in done_files],
-            names=PartNames(files, parameters),
+            names=self.names,
             max_document_bytes=parameters.max_document_bytes,
             raw_directory=str(raw),
             is_done=done.__contains__,

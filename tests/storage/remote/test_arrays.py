@@ -39,7 +39,7 @@ def test_a_url_as_the_output_of_an_array_is_refused(inputs: list[str], bucket: B
         lambda url: run_finish(inputs, url),
     ):
         with pytest.raises(
-            UsageError, match="must be on a file system that all tasks share, got s3://"
+            UsageError, match="require an --output on a shared file system, got s3://"
         ) as caught:
             run(f"{bucket.url}/out/x")
-        assert "upload the finished dataset with the store's own tool" in str(caught.value.hint)
+        assert "upload the finished files with the tool of the store" in str(caught.value.hint)

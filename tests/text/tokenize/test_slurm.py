@@ -18,7 +18,7 @@ from faults.processes import TOKENIZER, make_corpus
 from support.array_corpora import content
 from support.command_line import json_of, tokshard
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 CLUSTER = ROOT / "scripts/slurm_cluster"
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "squeue")
 PATIENCE_SECONDS = 200.0

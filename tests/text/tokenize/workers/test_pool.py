@@ -60,8 +60,10 @@ class Work:
         self.parts.mkdir(exist_ok=True)
 
         notes = notes or Notes()
+        fed = Fed(self.paths, self.folder / "raw", **options)
+        self.names = fed.names
         with (
-            Fed(self.paths, self.folder / "raw", **options).feed as feed,
+            fed.feed as feed,
             closing(executor.run(spec or self.spec, str(self.parts), feed)) as events,
         ):
             for event in events:
@@ -87,7 +89,7 @@ def test_every_unit_becomes_the_same_part_once(work, name):
     expected = work.run(InlineExecutor(), unit_bytes=500)
     notes = Notes()
     assert work.run(EXECUTORS[name](), notes, unit_bytes=500) == expected
-    assert sorted(outcome.key.part_name for outcome in notes.outcomes) == sorted(expected)
+    assert sorted(work.names.of(outcome.key) for outcome in notes.outcomes) == sorted(expected)
     assert notes.progress[:2] == [sum(path.stat().st_size for path in work.paths), 120]
     assert not os.listdir(work.folder / "raw")
 
@@ -230,12 +232,13 @@ def test_what_is_no_error_on_purpose_arrives_as_a_crash_with_its_traceback(error
 @given(
     elided=st.lists(st.tuples(st.integers(0, 2**60), st.integers(1, 2**60)), max_size=3),
     name=st.text(st.characters(codec="utf-8") | st.characters(min_codepoint=0xDC80, max_codepoint=0xDCFF)),
+    part=st.text("0123456789abcdef-.part"),
     numbers=st.tuples(*[st.integers(0, 2**62)] * 5),
 )
-def test_tasks_survive_the_way_to_the_worker(elided, name, numbers):
+def test_tasks_survive_the_way_to_the_worker(elided, name, part, numbers):
     file, index, begin, end, below = numbers
     unit = LineUnit(file, index, True, name, begin, end, elided=tuple(elided), stream_error=name)
-    task = Task(unit, name, below)
+    task = Task(unit, name, part, below)
     one, other = map(Channel, socket.socketpair())
     with one.connection, other.connection:
         one.send(task)
