@@ -98,24 +98,29 @@ HEADER = """#!/bin/bash
 #SBATCH --open-mode=append
 
 """
+TASK = '--workers 1 --array-task "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"'
 OPTIONS = ["--unit-size", "100kB", "--encoder", "reference", "--tokenizer", TOKENIZER]
 
 
-def test_an_array_with_killed_tasks_and_another_one_make_the_bytes_of_a_local_run(cluster):
+def words_of(*command):
+    return shlex.join(str(word) for word in ("tokshard", *command))
+
+
+def test_the_scripts_of_the_docs_survive_killed_tasks_and_make_the_bytes_of_a_local_run(cluster):
     command = ["tokenize", "corpus.jsonl", "corpus.jsonl.gz", "-o", "out/x", *OPTIONS]
-    words = shlex.join(str(word) for word in command)
-    script = cluster.directory / "job.sh"
-    script.write_text(f"{HEADER}exec tokshard {words} --workers 1 --array-task auto\n")
+    script = cluster.directory / "encode.sh"
+    script.write_text(f"{HEADER}exec {words_of(*command)} {TASK}\n")
     job = cluster.submit(script, "--hold")
     cluster.run("scancel", f"{job}_[6-7]")
     cluster.run("scontrol", "release", job)
     cluster.wait(lambda: list(cluster.directory.glob("out/x.tokshard/work/parts/*.part")))
     cluster.run("scancel", "--signal=KILL", f"{job}_[2-3]")
     cluster.wait_for_jobs()
-    done = tokshard(*command, "--finish", "--tasks", 8, "--json", cwd=cluster.directory)
-    assert done.returncode == 1, cluster.logs()
-    assert set(json_of(done)["tasks"]) >= {6, 7}
-    cluster.submit(script, "--array=0-2")
+    refused = tokshard(*command, "--finish", cwd=cluster.directory)
+    assert refused.returncode == 1, cluster.logs()
+    assert "not finished" in refused.stderr
+    again = cluster.submit(script, "--array=0-2")
+    cluster.run("sbatch", f"--dependency=afterok:{again}", "--wrap", words_of(*command, "--finish"))
     cluster.wait_for_jobs()
     local = tokshard(*command[:4], "local/x", *OPTIONS, cwd=cluster.directory)
     assert local.returncode == 0, local.stderr
@@ -124,22 +129,23 @@ def test_an_array_with_killed_tasks_and_another_one_make_the_bytes_of_a_local_ru
 
 
 def test_the_tasks_of_one_job_step_share_the_work(cluster):
-    command = ["tokenize", "corpus.jsonl", "-o", "step/x", *OPTIONS, "--workers", 1, "--array-task", "auto"]
-    cluster.run(
-        "srun", "--ntasks=4", "--output=step-%t.json", "--error=step-%t.txt", "tokshard", *command, "--json"
-    )
+    command = ["tokenize", "corpus.jsonl", "-o", "step/x", *OPTIONS]
+    task = f'{words_of(*command)} --workers 1 --json --array-task "$SLURM_PROCID/$SLURM_NTASKS"'
+    cluster.run("srun", "--ntasks=4", "--output=step-%t.json", "--error=step-%t.txt", "sh", "-c", task)
     reports = [json.loads(path.read_text()) for path in cluster.directory.glob("step-*.json")]
     assert sorted(report["task"] for report in reports) == [0, 1, 2, 3]
-    assert {report["tasks"] for report in reports} == {4}
-    assert "published" in {report["state"] for report in reports}
+    assert {(report["tasks"], report["state"]) for report in reports} == {(4, "encoded")}
+    assert sum(report["units"] for report in reports) > 4
+    done = json_of(tokshard(*command, "--finish", "--json", cwd=cluster.directory))
+    assert done["action"] == "written"
 
 
-def test_ids_of_an_array_that_are_no_range_are_refused(cluster):
-    """The variables of a task do not tell which one it is: somebody would do twice what nobody does."""
+def test_an_array_that_is_not_numbered_from_0_is_refused(cluster):
     script = cluster.directory / "uneven.sh"
-    script.write_text("#!/bin/sh\nexec tokshard tokenize corpus.jsonl -o uneven/x --array-task auto\n")
-    cluster.submit(script, "--array=1,5,7", "--output=uneven-%a.txt")
+    script.write_text(f"#!/bin/sh\nexec tokshard tokenize corpus.jsonl -o uneven/x {TASK}\n")
+    cluster.submit(script, "--array=5,7", "--output=uneven-%a.txt")
     cluster.wait_for_jobs()
-    said = [path.read_text() for path in cluster.directory.glob("uneven-*.txt")]
-    assert len(said) == 3
-    assert all("not evenly spaced (3 of them from 1 to 7)" in text for text in said)
+    for number in (5, 7):
+        said = (cluster.directory / f"uneven-{number}.txt").read_text()
+        assert f"--array-task {number}/2: tasks are numbered from 0, the last is 1/2" in said
+        assert "--array=0-7" in said
