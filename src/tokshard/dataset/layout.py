@@ -48,9 +48,9 @@ DOCUMENT_COUNT_OFFSET = 26
 MAX_LENGTH = 2**31 - 1
 MAX_POINTER_BYTES = 2**63 - 1
 
-# Entries checked at once. The working arrays of one chunk (about 8 MB) then stay in the cache, and a
+# Entries checked at once. The working arrays of one chunk (about 4 MB) then stay in the cache, and a
 # chunk's sum of byte sizes stays far below 2**63 whatever the lengths claim.
-CHUNK_ENTRIES = 1 << 18
+CHUNK_ENTRIES = 1 << 17
 
 UINT16_VOCABULARY_LIMIT = 65500
 
