@@ -4,7 +4,7 @@
 
 - ``run.json``: the tokenizer and the options of the run. Everything else fits them.
 - ``parts/NAME``: the finished units, each a file that is complete or absent. The name has the identity of the
-  input (path, size, time and version) and the number of the unit, so that another run uses the parts of
+  input (path, size, and version or time) and the number of the unit, so that another run uses the parts of
   inputs that have not changed, whatever was added, removed or corrected.
 - ``K.STREAM``: the streams of output K, to which parts are appended in order (:mod:`.concatenate`).
 - ``journal.jsonl``: a line for each unit that was appended, and *checkpoints*. A checkpoint has the sizes of

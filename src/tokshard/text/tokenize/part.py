@@ -72,9 +72,9 @@ class UnitKey:
 class InputPartNames:
     """The file names of the parts of one input: the identity of the input, and the number of the unit.
 
-    The identity is a hash of the input's path, size, time and version, and of what else a part depends on:
-    for ``--sample`` and for a pipe the number of the input, and for the first units of the corpus how far
-    both encoders encode all documents.
+    The identity is a hash of the input's path, size and version (of a local file: the time), and of what else
+    a part depends on: for ``--sample`` and for a pipe the number of the input, and for the first units of the
+    corpus how far both encoders encode all documents.
 
     Attributes:
         unit_size: The size of a unit in bytes.
@@ -147,7 +147,7 @@ class PartNames:
         below = self.compare_below.get(number, 0)
 
         def identity(compared: int) -> str:
-            facts = [file.path, file.size_bytes, file.mtime_ns, file.version, compared]
+            facts = [file.path, file.size_bytes, file.version or file.mtime_ns, compared]
             if file.size_bytes is None or is_numbered:
                 facts.append(number)
             return xxhash.xxh3_64_hexdigest(json.dumps(facts).encode("ascii"))
