@@ -98,7 +98,7 @@ class ThreadRunner:
     """Pool of threads that can be stopped, while the calling thread reports their progress.
 
     Args:
-        workers: The maximum number of threads; None for one per core available to this process.
+        workers: The maximum number of threads; if None, one per core available to this process.
 
     Raises:
         UsageError: ``workers`` is less than 1.
@@ -142,7 +142,8 @@ class ThreadRunner:
 
         if not items:
             return []
-        self._totals, heard = (0, 0, 0), len(self._notices)
+        self._totals = (0, 0, 0)
+        heard = len(self._notices)
         context = copy_context()
         context.run(_stopped.set, self._stopped)
         threads = ThreadPoolExecutor(min(self._workers, len(items)), "tokshard")

@@ -213,7 +213,8 @@ class IndexedDatasetBuilder:
         except BaseException:
             self.discard()
             raise
-        index, sequences = source.index, len(self.sequence_lengths)
+        index = source.index
+        sequences = len(self.sequence_lengths)
         self.sequence_lengths.frombytes(index.sequence_lengths.tobytes())
         self.document_indices.frombytes((index.document_indices[1:] + sequences).tobytes())
         if self.sequence_modes is not None and index.sequence_modes is not None:

@@ -102,7 +102,7 @@ def _replaced(prefix: str, manifest: Manifest) -> Iterator[str]:
 
 
 def delivery_to(output: str) -> Delivery | None:
-    """Return the delivery of an output; None for a path, which is built in place.
+    """Return the delivery of an output, or None for a local path, which is built in place.
 
     Raises:
         UsageError: The URL is a bucket.

@@ -1,6 +1,6 @@
 """Outputs of the commands that write datasets: what may be used, replaced or refused, and publication.
 
-Only tokenize resumes a run (:mod:`tokshard.dataset.run`). Other commands stage their output anew in
+Only tokenize resumes a run (:mod:`tokshard.dataset.run`). Other commands start again, stage their output in
 ``PREFIX.tokshard/work`` and publish it; what a killed process has left there is removed.
 """
 
@@ -61,8 +61,8 @@ class Outputs:
         prefixes: The path prefix of each output; local, except for :meth:`finished` and
             :meth:`refuse_existing`.
         force: Whether existing files are replaced.
-        encoders: The encoders whose documents an existing output may have; None for any.
-        work_prefix: The prefix whose work directory they are staged in; None for the first output.
+        encoders: The encoders whose documents an existing output may have. If None, any.
+        work_prefix: The prefix whose work directory they are staged in. If None, the first output.
     """
 
     build: Build
@@ -92,7 +92,7 @@ class Outputs:
             try:
                 check_sizes(prefix, manifest)
             except IntegrityError:
-                if read_manifest(prefix) != manifest:  # another process removes it meanwhile
+                if read_manifest(prefix) != manifest:  # another process is removing it
                     return None
                 raise
             manifests.append(manifest)

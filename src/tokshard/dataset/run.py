@@ -127,7 +127,7 @@ class Run(Generic[EntryT]):
     def recover(self) -> Manifests | None:
         """Complete what an earlier run has staged; return the manifests if the outputs exist now.
 
-        Then work of the same options is removed. That of others stays: ``--force`` may have begun it.
+        Then work of the same options is removed. Work of other options stays: ``--force`` may have begun it.
 
         Raises:
             OutputExistsError: An output exists, and was not made by an equal build.
@@ -375,7 +375,7 @@ def read_journal(directory: str, entry: type[EntryT]) -> Iterator[list[EntryT]]:
 
 
 def _checkpoints(path: str, entry: type[EntryT]) -> Iterator[tuple[list[EntryT], Checkpoint, int]]:
-    # The entries before each checkpoint, and where its line ends.
+    """Yield the entries before each checkpoint, the checkpoint, and the offset of the end of its line."""
     entries: list[EntryT] = []
     position = 0
     for line in _lines(path):
@@ -466,7 +466,7 @@ def _combined(
 
 
 def _lines(path: str) -> Iterator[bytes]:
-    # A line that is cut or too long has no line break, and counts as damaged.
+    """Yield the lines of the journal up to the first that is cut or too long, and so has no line break."""
     try:
         with open_file(path) as file:
             while (line := file.readline(_MAX_LINE_BYTES)).endswith(b"\n"):

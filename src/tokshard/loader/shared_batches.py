@@ -97,7 +97,7 @@ def _is_unused(descriptor: int) -> bool:
 
 
 def _read(path: str, content: bytes, buffers: list[memoryview]) -> None:
-    """Fill buffers of the sizes that were written; from here on the file may be used again."""
+    """Fill buffers of the sizes that were written. Then the file may be used again."""
     found = bytearray(_NAME_BYTES)
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:

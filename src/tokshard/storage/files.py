@@ -126,7 +126,8 @@ class _GrowingFile:
         if self._forcing is not None:
             self._forcing.exception()  # waits
         if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
+            descriptor = self._descriptor
+            self._descriptor = -1
             syscalls.close(descriptor, self.path)
 
     def _grow(self, count: int) -> None:
@@ -138,7 +139,8 @@ class _GrowingFile:
             self._forcing = Background(partial(syscalls.fsync, self._descriptor, self.path))
 
     def _settle(self) -> None:
-        forcing, self._forcing = self._forcing, None
+        forcing = self._forcing
+        self._forcing = None
         if forcing is not None:
             forcing.result()
 

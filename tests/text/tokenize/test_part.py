@@ -113,6 +113,12 @@ def named(files, **options):
     return PartNames(files, replace(PARAMETERS, **options))
 
 
+def test_parts_of_an_object_written_again_with_the_same_content_have_the_same_names():
+    etag = replace(SOURCE, version='"etag"')
+    later = replace(etag, mtime_ns=8)
+    assert named([later]).of(UnitKey(0, 3)) == named([etag]).of(UnitKey(0, 3))
+
+
 @pytest.mark.parametrize(
     "change",
     [{"path": "b.jsonl"}, {"size_bytes": 1001}, {"mtime_ns": 8}, {"version": '"etag"'}],

@@ -179,7 +179,8 @@ def read_input(prefix: str, *, multimodal: bool) -> MergeInput:
         if manifest is not None:
             check_sizes(prefix, manifest)
             _check_manifest(prefix, manifest, record, counts)
-            record, counts = manifest.dataset, manifest.counts
+            record = manifest.dataset
+            counts = manifest.counts
         return MergeInput(prefix, header, bin_bytes, states, record, counts, manifest)
 
 

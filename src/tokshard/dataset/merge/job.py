@@ -54,7 +54,8 @@ class MergedDataset(Record):
     counts: Counts
 
     def __str__(self) -> str:
-        documents, tokens = self.counts.documents, self.counts.tokens
+        documents = self.counts.documents
+        tokens = self.counts.tokens
         return f"{self.path} ({counted(documents, 'document')}, {counted(tokens, 'token')})"
 
 
@@ -75,7 +76,8 @@ class MergeReport(BuildReport):
         output, shuffle = self.output, self.options.shuffle
         order = f"shuffled with seed {shuffle.seed}" if shuffle else ""
         if self.action == "planned" and output.dataset is not None:
-            inputs, dtype = self.inputs or (), output.dataset.dtype
+            inputs = self.inputs or ()
+            dtype = output.dataset.dtype
             size_bytes = output.tokens * np.dtype(dtype).itemsize
             facts = [
                 ("inputs", f"{len(inputs)}, {size(size_bytes)} of {dtype} tokens"),
@@ -207,7 +209,8 @@ def _check_manifest_size(inputs: Sequence[MergeInput]) -> None:
 
 
 def _stage(job: _Job, progress: Progress, directory: str) -> Manifest:
-    total, itemsize = sum(data.bin_bytes for data in job.inputs), job.inputs[0].header.dtype.itemsize
+    total = sum(data.bin_bytes for data in job.inputs)
+    itemsize = job.inputs[0].header.dtype.itemsize
     shuffled = _scattered(job, progress, directory)
     streams = _streams(job)
     with Concatenation(directory, streams) as output:
@@ -225,9 +228,10 @@ def _stage(job: _Job, progress: Progress, directory: str) -> Manifest:
             output.append(piece, tell)
         progress.start("writing the index")
         files = output.finish(dtype=job.record.dtype, multimodal=job.options.multimodal)
-    build, manifests = job.outputs.build, [data.manifest for data in job.inputs if data.manifest]
+    build = job.outputs.build
+    manifests = [data.manifest for data in job.inputs if data.manifest]
     tokenizers = tuple(dict.fromkeys(part for data in job.inputs for part in data.tokenizer.parts))
-    # They have one tokenizer, wherever each found it.
+    # All inputs have the same tokenizer, but may have found it under different paths.
     tokenizer_paths = (made.tokenizer_path for made in manifests if made.tokenizer_path)
     hub_datasets = tuple(dict.fromkeys(hub for made in manifests for hub in made.hub_datasets or ()))
     manifest = sealed(
@@ -265,8 +269,9 @@ def _streams(job: _Job) -> tuple[StreamName, ...]:
 
 
 def _scattered(job: _Job, progress: Progress, directory: str) -> ShuffledDocuments | None:
-    # The documents of a shuffle; in two passes, after the first one.
-    sizes, shuffle = job.sizes, job.parameters.shuffle
+    """Return the documents of a shuffle, of two passes after the first one, or None without a shuffle."""
+    sizes = job.sizes
+    shuffle = job.parameters.shuffle
     if sizes is None or shuffle is None:
         return None
     free = free_bytes(directory)

@@ -92,7 +92,8 @@ class DatasetPiece:
         return original_inputs(self._dataset, self._digest)
 
     def _tokens(self) -> Iterator[Buffer | FileRange]:
-        file, size = InputFile(bin_path(self._dataset.prefix)), self._dataset.bin_bytes
+        file = InputFile(bin_path(self._dataset.prefix))
+        size = self._dataset.bin_bytes
         if self._dataset.manifest is not None:
             yield FileRange(file, 0, size)
             return
@@ -132,7 +133,8 @@ class DatasetPiece:
         for unit in self._unit_records():
             pieces.append(unit.tokens_xxh3_128)
             yield to_line(replace(unit, input=self._first_input + unit.input))
-        manifest, prefix = self._dataset.manifest, self._dataset.prefix
+        manifest = self._dataset.manifest
+        prefix = self._dataset.prefix
         if manifest is None:
             return
         if manifest.files.pieces is not None:
@@ -142,7 +144,8 @@ class DatasetPiece:
             raise IntegrityError(f"{prefix}: the digests in {name} contradict the manifest", path=prefix)
 
     def _unit_records(self) -> Iterator[UnitRecord]:
-        manifest, prefix = self._dataset.manifest, self._dataset.prefix
+        manifest = self._dataset.manifest
+        prefix = self._dataset.prefix
         if manifest is None:
             self._digest = self._digest or file_digest(bin_path(prefix))
             yield UnitRecord(0, 0, self._digest, self._digest, self.counts)
@@ -159,7 +162,8 @@ class DatasetPiece:
             yield numbers.astype("<i8").data.cast("B")
 
     def _piece_lines(self) -> Iterator[Buffer]:
-        manifest, counts = self._dataset.manifest, self.counts
+        manifest = self._dataset.manifest
+        counts = self.counts
         if manifest is None:
             yield to_line(PieceRecord(counts.documents, counts.sequences, counts.tokens, self._digest))
             return

@@ -104,7 +104,7 @@ def shuffle_sizes(inputs: Sequence[MergeInput], memory_bytes: int) -> ShuffleSiz
         passes=1 if is_single else 2,
         memory_bytes=min(needed, memory_bytes),
         scratch_bytes=0 if is_single else tokens + ROW.itemsize * documents + 5 * sequences,
-        # The output with the streams of its index. The output replaces the buckets one by one.
+        # The output with the streams of its index. The output repositions the buckets one by one.
         disk_bytes=tokens + 40 * documents + 20 * sequences,
     )
 
@@ -116,7 +116,7 @@ class ShuffledDocuments:
         directory: The staging directory, for the buckets.
         inputs: The datasets.
         shuffle: The order.
-        memory_bytes: The memory for tokens and their index in two passes; None for one pass.
+        memory_bytes: The memory for tokens and their index in two passes. If None, one pass.
         multimodal: Whether sequences have modes.
     """
 
@@ -144,7 +144,8 @@ class ShuffledDocuments:
         self._chunk_bytes = self._large_bytes = needed
         self._buckets = 0
         if memory_bytes is not None:
-            self._chunk_bytes, self._large_bytes = max(1, memory_bytes // _LOADS), memory_bytes // _LARGE
+            self._chunk_bytes = max(1, memory_bytes // _LOADS)
+            self._large_bytes = memory_bytes // _LARGE
             self._buckets = min(self._documents[-1], -(-needed // self._chunk_bytes))
 
     def scatter(self, tell: Callable[[int], None]) -> None:
@@ -209,8 +210,9 @@ class ShuffledDocuments:
         return os.path.join(self._directory, f"shuffle-{bucket:05}.bin")
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
-        # Ranges of documents whose tokens and index fit the memory, or of a single document.
-        first, count = 0, self._documents[-1]
+        """Yield ranges of documents whose tokens and index fit the memory, or of a single document."""
+        first = 0
+        count = self._documents[-1]
         while first < count:
             limit = self._needed_before(first) + self._chunk_bytes
             stop = bisect_right(range(count + 1), limit, lo=first, key=self._needed_before) - 1
@@ -219,9 +221,10 @@ class ShuffledDocuments:
             first = stop
 
     def _needed_before(self, document: int) -> int:
-        # The memory that all documents before one need.
+        """Return the bytes of memory that all documents before one need."""
         number = bisect_right(self._documents, document) - 1
-        sequences, tokens = self._sequences[number], self._bytes[number]
+        sequences = self._sequences[number]
+        tokens = self._bytes[number]
         if number < len(self._inputs):
             inner = document - self._documents[number]
             sequence = int(self._columns(number).document_indices[inner : inner + 1][0])
@@ -230,16 +233,20 @@ class ShuffledDocuments:
         return DOCUMENT_BYTES * document + SEQUENCE_BYTES * sequences + tokens
 
     def _position(self, number: int, sequence: int) -> int:
-        # Where a sequence begins in the .bin file of an input.
+        """Return the byte offset of a sequence in the .bin file of an input."""
         pointers = self._columns(number).sequence_pointers[sequence : sequence + 1]
         return int(pointers[0]) if pointers.size else self._inputs[number].bin_bytes
 
     def _load(self, first: int, stop: int) -> SortedDocuments:
         """Read consecutive documents of the inputs and sort them."""
-        columns, ranges, size_bytes = [], [], 0
+        columns = []
+        ranges = []
+        size_bytes = 0
         for number in range(bisect_right(self._documents, first) - 1, bisect_left(self._documents, stop)):
-            base, index = self._documents[number], self._columns(number)
-            begin, end = max(first, base), min(stop, self._documents[number + 1])
+            base = self._documents[number]
+            index = self._columns(number)
+            begin = max(first, base)
+            end = min(stop, self._documents[number + 1])
             bounds = index.document_indices[begin - base : end - base + 1]
             sequences = slice(int(bounds[0]), int(bounds[-1]))
             lengths = index.sequence_lengths[sequences]
@@ -256,8 +263,10 @@ class ShuffledDocuments:
             ranges.append((number, position, int(sizes.sum())))
             size_bytes += int(sizes.sum())
         if stop == first + 1 and size_bytes > self._large_bytes:
-            ranges, size_bytes = [], 0
-        tokens, done = np.empty(size_bytes, np.uint8), 0
+            ranges = []
+            size_bytes = 0
+        tokens = np.empty(size_bytes, np.uint8)
+        done = 0
         for number, position, size_of_range in ranges:
             _read_range(self._inputs[number], tokens.data[done : done + size_of_range], position)
             done += size_of_range
@@ -268,12 +277,15 @@ class ShuffledDocuments:
         path = self._path(bucket)
         file = InputFile(path)
         tokens = np.empty(file.size_bytes, np.uint8)
-        columns, position, done = [], 0, 0
+        columns = []
+        position = 0
+        done = 0
         while position < file.size_bytes:
             header = np.empty(3, np.int64)
             file.read_into(header.data.cast("B"), position)
             documents, sequences, token_bytes = header.tolist()
-            rows, lengths = np.empty(documents, ROW), np.empty(sequences, "<i4")
+            rows = np.empty(documents, ROW)
+            lengths = np.empty(sequences, "<i4")
             modes = np.empty(sequences if self._multimodal else 0, "i1")
             position += header.nbytes
             for column in (rows, lengths, modes):
@@ -321,7 +333,8 @@ class SortedDocuments:
         rows, lengths, modes = (np.concatenate(parts) for parts in zip(*columns, strict=True))
         order = np.argsort(hashes(key, rows["number"]))
         counts = rows["sequences"].astype(np.int64)
-        first, counts = (np.cumsum(counts) - counts)[order], counts[order]
+        first = (np.cumsum(counts) - counts)[order]
+        counts = counts[order]
         rows = rows[order]
         return cls(
             rows,
@@ -353,7 +366,8 @@ class SortedDocuments:
 
     def gather(self, first: int, stop: int) -> Buffer:
         """Return the tokens of consecutive documents, none of which is large."""
-        begins, sizes = self.rows["begin"][first:stop], self.rows["bytes"][first:stop]
+        begins = self.rows["begin"][first:stop]
+        sizes = self.rows["bytes"][first:stop]
         if int(sizes.sum()) < _SHORT_BYTES * len(sizes):
             items = self.tokens[: len(self.tokens) // self.itemsize * self.itemsize].view(f"u{self.itemsize}")
             return _ragged(items, begins // self.itemsize, sizes // self.itemsize).tobytes()
@@ -370,7 +384,8 @@ class SortedDocuments:
         rows["begin"] = np.where(is_loaded, np.cumsum(sizes) - sizes, rows["begin"])
         end = int(self.sequence_ends[stop - 1]) if stop else 0
         sequences = slice(end - int(rows["sequences"].sum()), end)
-        lengths, modes = self.lengths[sequences], self.modes[sequences]
+        lengths = self.lengths[sequences]
+        modes = self.modes[sequences]
         header = np.array([len(rows), len(lengths), sizes.sum()], np.int64)
         file.write(b"".join(part.tobytes() for part in (header, rows, lengths, modes)))
         for begin, end in self.blocks(first, stop):
@@ -410,15 +425,15 @@ def _read_range(dataset: MergeInput, target: memoryview, position: int) -> None:
 
 
 def _document_sizes(bounds: Integers, lengths: NDArray[np.int32]) -> Integers:
-    # The tokens of documents whose sequences begin at bounds of the lengths.
+    """Return the tokens of documents whose sequences begin at bounds of the lengths."""
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)))
     return np.diff(before[bounds])
 
 
 def _ragged(values: NDArray[Any], first: Integers, counts: Integers) -> NDArray[Any]:
-    # The concatenation of values[first[i] : first[i] + counts[i]] for all i.
+    """Return the concatenation of ``values[first[i] : first[i] + counts[i]]`` for all i."""
     ends = np.cumsum(counts)
-    places = np.repeat(first - (ends - counts), counts)
-    places += np.arange(places.size)
-    gathered: NDArray[Any] = values[places]
+    positions = np.repeat(first - (ends - counts), counts)
+    positions += np.arange(positions.size)
+    gathered: NDArray[Any] = values[positions]
     return gathered

@@ -81,12 +81,15 @@ class DocumentEnds:
 
     def _check(self, rows: NDArray[np.int64]) -> None:
         # An end is never before the end of the previous document, and a start, if there is one, is it.
-        ends, limit = rows[:, -1], self._file.tokens
+        ends = rows[:, -1]
+        limit = self._file.tokens
         begins = np.concatenate(([self._last], ends[:-1]))
         wrong = (ends < begins) | (ends > limit) | (rows[:, 0] != begins if rows.shape[1] > 1 else False)
         if wrong.any():
             at = int(wrong.argmax())
-            start, begin, row = int(rows[at, 0]), int(begins[at]), self._row_count + at
+            start = int(rows[at, 0])
+            begin = int(begins[at])
+            row = self._row_count + at
             if rows.shape[1] > 1 and start != begin:
                 text = f"the document must start at token {begin}, where the last one ended, got {start}"
             else:

@@ -180,23 +180,24 @@ class ConvertedDocuments:
             for begins in ends.take(first + len(tokens)):
                 size = int(begins[-1]) - first
                 yield _DividedTokens(tokens[:size], begins - first, begins)
-                tokens, first = tokens[size:], first + size
+                tokens = tokens[size:]
+                first = first + size
             yield _DividedTokens(tokens, _NONE, _NONE)
 
     def _split_at_bos(self, first: int, tokens: NDArray[Any]) -> _DividedTokens:
         """Replace the BOS tokens by EOD tokens of the documents before them, or keep or drop them."""
-        places = np.flatnonzero(tokens == self._parameters.bos_id)
+        positions = np.flatnonzero(tokens == self._parameters.bos_id)
         # The BOS token of the very first document ends none.
-        leads = int(not self._has_document and len(places) > 0 and int(places[0]) == 0)
+        leads = int(not self._has_document and len(positions) > 0 and int(positions[0]) == 0)
         self._has_document |= len(tokens) > 0
-        ending = places[leads:]
+        ending = positions[leads:]
         begins = ending + first
         if self._parameters.bos == "keep":
             return _DividedTokens(tokens, ending, begins)
         if self._parameters.bos == "drop":
-            removed = np.arange(leads, len(places))
-            return _DividedTokens(np.delete(tokens, places), ending - removed, begins)
-        tokens[places] = self._parameters.eod_id
+            removed = np.arange(leads, len(positions))
+            return _DividedTokens(np.delete(tokens, positions), ending - removed, begins)
+        tokens[positions] = self._parameters.eod_id
         return _DividedTokens(tokens[leads:], ending + (1 - leads), begins)
 
     def _end_of(self, file: TokenFile) -> _DividedTokens:
@@ -210,18 +211,25 @@ class ConvertedDocuments:
         units = block.begins * file.token_dtype.itemsize // UNIT_BYTES
         units = np.minimum(units, self._units_of[number] - 1)
         unit = self._place[1] if self._place[0] == number else -1
-        tokens, ends, done = block.tokens, block.ends, 0
+        tokens = block.tokens
+        ends = block.ends
+        done = 0
         # The last documents of units: the next one begins in a later unit.
         for last in np.flatnonzero(np.diff(units, prepend=unit)).tolist():
-            size, count = int(ends[last - done]), last + 1 - done
+            size = int(ends[last - done])
+            count = last + 1 - done
             yield from self._add(tokens[:size], ends[:count])
             yield from self._finish_units((number, int(units[last])))
-            tokens, ends, done = tokens[size:], ends[count:] - size, last + 1
+            tokens = tokens[size:]
+            ends = ends[count:] - size
+            done = last + 1
         yield from self._add(tokens, ends)
 
     def _add(self, tokens: NDArray[Any], ends: Integers) -> Chunks:
         """Yield the streams of tokens of a unit."""
-        eod_id, ended, lengths = self._parameters.eod_id, 0, _NONE
+        eod_id = self._parameters.eod_id
+        ended = 0
+        lengths = _NONE
         if len(ends):
             lengths = np.diff(ends, prepend=-self._open_tokens)
             self._check_lengths(lengths)
@@ -266,7 +274,8 @@ class ConvertedDocuments:
         while self._place < following:
             number, index = self._place
             content_bytes, content_digest = self._contents.pop(self._place)
-            unit, documents = self._unit, self._unit["documents"]
+            unit = self._unit
+            documents = self._unit["documents"]
             counts = replace(
                 NO_COUNTS,
                 records=documents,
@@ -288,7 +297,9 @@ class ConvertedDocuments:
                 tokens_xxh3_128=self._unit_digest.hexdigest(),
                 counts=counts,
             )
-            self._unit, self._longest, self._unit_digest = Counter(), 0, xxhash.xxh3_128()
+            self._unit = Counter()
+            self._longest = 0
+            self._unit_digest = xxhash.xxh3_128()
             yield UNITS_NAME, to_line(record)
             is_last = index + 1 == self._units_of[number]
             self._place = (number + 1, 0) if is_last else (number, index + 1)

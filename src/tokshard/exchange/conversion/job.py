@@ -160,7 +160,8 @@ class _Conversion:
 
 
 def _prepare(options: ConvertOptions) -> _Conversion:
-    prefix, is_nanogpt = options.output_prefix, options.format == "nanogpt"
+    prefix = options.output_prefix
+    is_nanogpt = options.format == "nanogpt"
     exported = _export_of(options)
     vocabulary = _vocabulary(options, exported)
     split = options.split or ("train" if exported is None else "all")
@@ -213,7 +214,8 @@ def _export_of(options: ConvertOptions) -> ExportManifest | None:
 
 
 def _vocabulary(options: ConvertOptions, exported: ExportManifest | None) -> _Vocabulary:
-    identity, path = None, None
+    identity = None
+    path = None
     if options.tokenizer is not None:
         tokenizer = load_tokenizer(options.tokenizer, need_eod=False)
         identity, path = tokenizer.identity, tokenizer.path
@@ -227,9 +229,11 @@ def _vocabulary(options: ConvertOptions, exported: ExportManifest | None) -> _Vo
         identity = exported.tokenizer
     size = identity.vocab_size if identity is not None else options.vocab_size
     highest = size - 1 if size is not None else None
-    eod_id, bos_id = None, None
+    eod_id = None
+    bos_id = None
     if identity is not None:
-        highest, eod_id = identity.max_token_id, identity.eod_id
+        highest = identity.max_token_id
+        eod_id = identity.eod_id
     if exported is not None:
         bos_id = exported.parameters.bos_id
         eod_id = eod_id if exported.parameters.eod_id is None else exported.parameters.eod_id
@@ -299,7 +303,8 @@ def _warnings(files: Sequence[TokenFile], parameters: ConvertParameters) -> list
 
 def _stage(job: _Conversion, directory: str, progress: Progress) -> Manifest:
     """Write the files of the dataset into the staging directory; return its manifest."""
-    parameters, build = job.parameters, job.outputs.build
+    parameters = job.parameters
+    build = job.outputs.build
     documents = ConvertedDocuments(job.files, parameters, job.highest, progress)
     with Concatenation(directory, STREAMS) as output:
         progress.start("converting", sum(file.token_bytes for file in job.files))
@@ -335,7 +340,9 @@ def _report(
     job: _Conversion, manifest: Manifest | None, action: BuildAction, started: float
 ) -> ConvertReport:
     """Return the report of a conversion; without a manifest, of a dry run."""
-    (prefix,), parameters, warnings = job.outputs.prefixes, job.parameters, job.warnings
+    (prefix,) = job.outputs.prefixes
+    parameters = job.parameters
+    warnings = job.warnings
     output = DatasetProduct(prefix, job.vocabulary.identity)
     if manifest is not None:
         output = DatasetProduct.of(prefix, manifest)

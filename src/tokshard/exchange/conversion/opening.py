@@ -29,7 +29,7 @@ _LEAST_TOKENS = 4
 _LEAST_LARGE_TOKENS = 128
 _WIDTH_BLOCK_TOKENS = 1 << 15
 _WIDTH_TOKENS = 1 << 19
-# The file beside the tokens with their boundaries: its path, its compression, and the bytes of a token.
+# The file next to the tokens with their boundaries: its path, its compression, and the bytes of a token.
 _BOUNDARIES: dict[TokenFormat, tuple[Callable[[str], str], Compression, tuple[int, ...]]] = {
     "olmo": (olmo.boundary_path, "gzip", (1, 2, 4, 8)),
     "datatrove": (datatrove.boundary_path, "none", (2, 4)),
@@ -120,7 +120,7 @@ def _check_width(file: TokenFile) -> None:
 def _headerless(
     sources: Sequence[LocalFile], form: TokenFormat, given: SourceDtype | None
 ) -> tuple[TokenFile, ...]:
-    """Return files without a header, whose dtype is given or told by the files beside them."""
+    """Return files without a header, whose dtype is given, or recorded in the files next to them."""
     boundary_path, compression, itemsizes = _BOUNDARIES[form]
     dtypes = datatrove.DatatroveFormat.DTYPES
     if form == "datatrove" and given not in {None, *dtypes}:

@@ -62,7 +62,8 @@ def locate(url: str, *, attempts: int = 1) -> tuple[Any, str]:
         UsageError: The scheme is unknown, or a package is not installed.
     """
     scheme = (scheme_of(url) or "").rpartition("::")[2]
-    seconds, retries = timeout_seconds(), {"mode": "standard", "total_max_attempts": attempts}
+    seconds = timeout_seconds()
+    retries = {"mode": "standard", "total_max_attempts": attempts}
     client = {
         "connect_timeout": seconds,
         "read_timeout": seconds,
@@ -146,7 +147,9 @@ def retried(action: str, url: str, call: Callable[[], Result]) -> Result:
 
 def _lasting(action: str, url: str, error: Exception) -> TokshardError | None:
     """Return the error of a failure that lasts, or None."""
-    (status, code), name, text = answer_of(error), type(error).__name__, _text(error)
+    (status, code) = answer_of(error)
+    name = type(error).__name__
+    text = _text(error)
     if name == "OfflineModeIsEnabled":  # of huggingface_hub
         return InputError(f"cannot {action} {url}: HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
     if code == "NoSuchBucket":

@@ -95,7 +95,8 @@ def walk(url: str) -> list[str]:
 
 
 def _files(url: str, method: str) -> list[str]:
-    found, scheme = _ask("list", url, method, detail=True), scheme_of(url)
+    found = _ask("list", url, method, detail=True)
+    scheme = scheme_of(url)
     names = [name for name, info in found.items() if info.get("type") == "file" and not name.endswith("/")]
     return sorted(name if "://" in name else f"{scheme}://{name}" for name in names)
 

@@ -98,12 +98,6 @@ class DocumentBatch:
         )
 
     @property
-    def first_offset(self) -> int | None:
-        """Offset of the first record, rejected or not; None if there is none."""
-        found = [int(offset) for offset in self.offsets[:1]] + [record.offset for record in self.rejected[:1]]
-        return min(found, default=None)
-
-    @property
     def input_bytes(self) -> int:
         """Number of decompressed bytes consumed."""
         return len(self.raw)

@@ -89,7 +89,7 @@ def tokenize_array_task(
             all tasks see.
         task: The task.
         executor: The executor; by default worker processes, or this process for a small share.
-        progress: Gets the progress.
+        progress: Receives the progress.
 
     Raises:
         TokshardError: See :func:`tokshard.tokenize`. What tasks have finished is kept.
@@ -135,7 +135,7 @@ def finish_tokenize(options: TokenizeOptions, *, progress: Progress | None = Non
 
     Args:
         options: The options of the tasks.
-        progress: Gets the progress.
+        progress: Receives the progress.
 
     Raises:
         UnfinishedError: A unit has no finished part; the error names it.
@@ -199,7 +199,8 @@ def _shareable_job(options: TokenizeOptions, progress: Progress) -> TokenizeJob:
 
 
 class _TaskEncoding:
-    # Nothing is ever removed: what looks half-done may be under way elsewhere.
+    """The encoding of the units of one task; it removes nothing, which another task may be writing."""
+
     def __init__(self, job: TokenizeJob, run: Run[AppendedUnit], task: ArrayTask, progress: Progress) -> None:
         self._job = job
         self._run = run
@@ -292,9 +293,9 @@ def _check_finished(job: TokenizeJob, run: Run[AppendedUnit]) -> None:
             ended |= {key.file} if header.last else set()
     missing: list[dict[str, Any]] = []
     for number, file in enumerate(job.files):
-        known = max(finished[number], default=-1) + 1
+        count_of_known = max(finished[number], default=-1) + 1
         # Up to the last unit, or to the one after those that are known.
-        indices: Iterable[int] = range(known if number in ended else known + 1)
+        indices: Iterable[int] = range(count_of_known if number in ended else count_of_known + 1)
         if number not in ended and not file.is_stream:
             indices = (unit.index for unit in plan_units(number, file, job.options.unit_size))
         if units := [index for index in indices if index not in finished[number]]:
@@ -302,19 +303,20 @@ def _check_finished(job: TokenizeJob, run: Run[AppendedUnit]) -> None:
     if not missing:
         return
     count = sum(len(entry["units"]) for entry in missing)
-    places = [_place(entry["input"], entry["units"]) for entry in missing[:_SHOWN]]
+    units_of_inputs = [_units_of_input(entry["input"], entry["units"]) for entry in missing[:_SHOWN]]
     if len(missing) > _SHOWN:
-        places.append(f"and {counted(len(missing) - _SHOWN, 'more input')}")
+        units_of_inputs.append(f"and {counted(len(missing) - _SHOWN, 'more input')}")
     verb = "is" if count == 1 else "are"
     raise UnfinishedError(
-        f"{counted(count, 'unit')} {verb} not finished: {'; '.join(places)}",
+        f"{counted(count, 'unit')} {verb} not finished: {'; '.join(units_of_inputs)}",
         missing=tuple(missing),
         hint="run the array tasks again with the same options (finished units are kept), then --finish",
     )
 
 
 class _NoExecutor:
-    # Encodes nothing: units whose parts are damaged are an error.
+    """Executor of ``--finish``: units whose parts are damaged are an error."""
+
     def __init__(self, job: TokenizeJob, run: Run[AppendedUnit]) -> None:
         self._job = job
         self._run = run
@@ -325,7 +327,7 @@ class _NoExecutor:
         yield from ()
 
 
-def _place(path: str, units: list[int]) -> str:
+def _units_of_input(path: str, units: list[int]) -> str:
     runs = [str(first) if first == last else f"{first} to {last}" for first, last in consecutive(units)]
     return f"{listed(runs, _SHOWN)} of {path}"
 

@@ -36,7 +36,7 @@ class ErrorPolicy:
     """Policy for rejected records.
 
     Attributes:
-        max_errors: With ``skip``: more rejected records than this are an error; None for no limit.
+        max_errors: With ``skip``: more rejected records than this are an error. If None, no limit.
     """
 
     skip: bool
@@ -44,7 +44,7 @@ class ErrorPolicy:
 
     @property
     def limit(self) -> int | None:
-        """Largest tolerable number of rejected records; None for any."""
+        """Largest tolerable number of rejected records, or None without a limit."""
         return self.max_errors if self.skip else 0
 
     def refuse(self, path: str, line: int | None, record: RejectedRecord) -> InputError:

@@ -78,7 +78,7 @@ class InputPartNames:
 
     Attributes:
         unit_size: The size of a unit in bytes.
-        end: The size of a plain input of JSON lines, None for other inputs.
+        end: The size of a plain input of JSON lines, or None for other inputs.
         compare_below: The position up to which both encoders encode all documents; 0 for none.
         is_table: Whether positions are numbers of rows.
         identities: The identities of units without such documents, with such documents alone, and of
@@ -94,7 +94,8 @@ class InputPartNames:
     def of(self, index: int) -> str:
         """Return the file name of a unit's part."""
         without, alone, others = self.identities
-        begin, end = index * self.unit_size, (index + 1) * self.unit_size
+        begin = index * self.unit_size
+        end = (index + 1) * self.unit_size
         end = end if self.end is None else min(end, self.end)
         if not self.compare_below or (not self.is_table and begin >= self.compare_below):
             identity = without

@@ -363,7 +363,8 @@ class UnitEncoding:
         self.done = EncodingProgress(assembly.input_bytes, assembly.documents, assembly.tokens)
         self._ready: set[UnitKey] = set()
         # Parts that a task adds later, which runs without locks, stay.
-        names, usable = set(os.listdir(run.parts)), set()
+        names = set(os.listdir(run.parts))
+        usable = set()
         for header in part_headers(run.parts, verify=lambda _: True):
             key = job.part_names.key(header.name)
             if key is None or key < assembly.next or header.encoder not in job.accepted_encoders:

@@ -144,7 +144,8 @@ class Feed(AbstractContextManager["Feed"]):
         return True
 
     def _planned(self, number: int) -> Iterator[Task]:
-        file, (texts, key) = self.files[number], self._fields
+        file = self.files[number]
+        (texts, key) = self._fields
         below = self._names.compare_below.get(number, 0)
         for unit in plan_units(number, file, self._names.unit_size, texts, key_field=key):
             key_of_unit = UnitKey(number, unit.index)

@@ -60,11 +60,13 @@ class RayExecutor:
             cpus = self._options.ray_cpus_per_task
             remote = ray.remote(num_cpus=cpus, max_retries=_RETRIES, scheduling_strategy="SPREAD")
             encode = remote(encode_on_node)
-            looked, room = -math.inf, 0
+            last_look = -math.inf
+            room = 0
             while True:
-                if time.monotonic() - looked > _LOOK_SECONDS:  # after a minute, Ray would end this process
+                if time.monotonic() - last_look > _LOOK_SECONDS:  # after a minute, Ray would end this process
                     self._options.reach(ray.get_runtime_context().gcs_address)
-                    looked, room = time.monotonic(), _TASKS_PER_SLOT * self._options.slots(ray)
+                    last_look = time.monotonic()
+                    room = _TASKS_PER_SLOT * self._options.slots(ray)
                 while len(running) < room and (call := next(calls, None)) is not None:
                     name, *arguments = call
                     running[encode.options(name=name).remote(job, *arguments)] = name
@@ -86,7 +88,7 @@ class RayExecutor:
 def _calls(
     feed: Feed, streams: list[StreamInput]
 ) -> Iterator[tuple[str, CorpusFile, Task | StreamInput, int]]:
-    # In the order of the inputs, with their paths as nodes find them.
+    """Yield the name and the arguments of each call, in the order of the inputs, with absolute paths."""
     tasks = iter(feed.take, None)
     works: Iterator[Task | StreamInput] = merge(streams, tasks, key=_number)
     for work in works:

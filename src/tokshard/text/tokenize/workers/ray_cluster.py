@@ -43,7 +43,8 @@ class RayOptions(Options):
     ray_cpus_per_task: Annotated[float, _rare("Reserve N CPUs for each task.", default="1")] = 1.0
 
     def _validate(self) -> None:
-        cpus, address = self.ray_cpus_per_task, self.resolved
+        cpus = self.ray_cpus_per_task
+        address = self.resolved
         if not 0 < cpus <= 1 << 20:
             raise UsageError(f"--ray-cpus-per-task must be a positive number, got {cpus:g}")
         if cpus > 1 and cpus != int(cpus):
@@ -100,7 +101,8 @@ class RayOptions(Options):
     def slots(self, ray: Any) -> int:
         """Return how many tasks the cluster has CPUs for; raise UsageError if no node has enough for one."""
         nodes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
-        each, most = self.ray_cpus_per_task, max(nodes, default=0.0)
+        each = self.ray_cpus_per_task
+        most = max(nodes, default=0.0)
         if each > most:
             raise UsageError(
                 f"--ray-cpus-per-task must be at most {most:g}, the CPUs of the largest node of the Ray "
