@@ -55,10 +55,9 @@ def _answer(files: dict[str, str]) -> dict[str, Any]:
     add_for_megatron(tokenizer)
     if mismatched := _mismatched(definition, tokenizer):
         raise ValueError(f"Megatron finds {_listed(mismatched)} in other texts than AutoTokenizer")
-    if tokenizer.backend_tokenizer.encode_special_tokens:  # a setting that tokenizer.json does not have
-        definition = {"encode_special_tokens": True, **definition}
     return {
         "definition": definition,
+        "splits_special_tokens": tokenizer.backend_tokenizer.encode_special_tokens,
         "size": len(tokenizer),
         "eos_token": None if tokenizer.eos_token is None else str(tokenizer.eos_token),
         "transformers": transformers.__version__,

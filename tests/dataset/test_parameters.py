@@ -54,6 +54,10 @@ OPTIONS = {
     "append_eod": (False, "--append-eod was on and is now off"),
     "eod_id": (7, "--eod was 0 and is now 7"),
     "special_tokens": (True, "--special-tokens was off and is now on"),
+    "special_tokens_in_text": (
+        "split",
+        "--special-tokens-in-text was 'encode' and is now 'split'",
+    ),
     "dtype": ("int32", "--dtype was 'uint16' and is now 'int32'"),
     "max_document_bytes": (9, "--max-document-bytes was 64000000 and is now 9"),
     "unit_size": (300, "--unit-size was 16777216 and is now 300"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tokshard.core.codec import Count, Positive
 from tokshard.core.megatron_rules import SEED
@@ -78,6 +78,15 @@ class EncodingOptions(SelectionOptions):
             is_rare=True,
         ),
     ] = False
+    special_tokens_in_text: Annotated[
+        Literal["encode", "split"],
+        Option(
+            "Encode text that spells a special token, such as <|endoftext|>, as the tokenizer's library does "
+            "(encode), or as ordinary text (split).",
+            group=TEXT,
+            is_rare=True,
+        ),
+    ] = "encode"
     limit: Annotated[
         Positive | None, Option("Stop after the first N documents, for example 10k.", group=_SUBSET)
     ] = None

@@ -131,6 +131,11 @@ class DatasetTokenizer(Record):
             return self.special_tokens
         return (self.identity.prefix_ids, self.identity.suffix_ids) != ((), ())
 
+    @property
+    def splits_special_tokens(self) -> bool | None:
+        """Whether text that spells a special token was encoded as ordinary text; None if unknown."""
+        return None if self.identity is None else self.identity.special_tokens_in_text == "split"
+
 
 _UNKNOWN = DatasetTokenizer()
 
@@ -307,6 +312,12 @@ def agree(
                 lambda tokenizer: tokenizer.adds_special_tokens,
                 "that were encoded with --special-tokens, unlike the others",
             ),
+            *_policy(
+                datasets,
+                shares,
+                lambda tokenizer: tokenizer.splits_special_tokens,
+                "that were encoded with --special-tokens-in-text split, unlike the others",
+            ),
         ),
         tuple(unchecked),
     )
@@ -396,7 +407,15 @@ def common_tokenizer(tokenizers: Sequence[DatasetTokenizer]) -> DatasetTokenizer
     append_eod, special_tokens, eod_id = (
         values.pop() if len(values := set(found)) == 1 else None for found in zip(*policies, strict=True)
     )
-    return DatasetTokenizer(first.identity, append_eod, special_tokens, eod_id)
+    return DatasetTokenizer(shared_identity(tokenizers), append_eod, special_tokens, eod_id)
+
+
+def shared_identity(tokenizers: Sequence[DatasetTokenizer]) -> TokenizerIdentity | None:
+    """Return the identity of the only tokenizer of datasets; special tokens are split only if all do so."""
+    first = tokenizers[0].identity
+    if first is None or all(tokenizer.splits_special_tokens for tokenizer in tokenizers):
+        return first
+    return replace(first, special_tokens_in_text=None)
 
 
 def _pair(mismatch: TokenizerMismatch) -> tuple[Any, ...]:

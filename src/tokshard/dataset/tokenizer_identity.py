@@ -34,6 +34,8 @@ class TokenizerIdentity(Record):
         suffix_ids: Ids that ``--special-tokens`` adds after each text. Absent if they are unknown.
         transformers: Version of transformers that read the tokenizer's directory. Absent if it was not
             needed.
+        special_tokens_in_text: Treatment of text that spells a special token: ``split`` into ordinary
+            tokens. Absent if the tokenizer's library decides.
     """
 
     kind: TokenizerKind
@@ -47,6 +49,7 @@ class TokenizerIdentity(Record):
     prefix_ids: tuple[int, ...] | None = None
     suffix_ids: tuple[int, ...] | None = None
     transformers: str | None = None
+    special_tokens_in_text: Literal["split"] | None = None
 
     @property
     def template_ids(self) -> tuple[int, ...]:

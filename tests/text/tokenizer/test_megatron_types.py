@@ -72,6 +72,8 @@ def test_the_special_tokens_of_a_tiktokenizer(ranks):
         encoded = reference_encoder(each, special_tokens=False).encode(["aba-[b]<SPECIAL_9>b"])
         assert encoded.ids.tolist() == [266, 1, 9, 10 + ord("b")]
     assert TikTokenizerSettings.of_encoding(tokenizer.name) == settings(*own)
+    splitting = reference_encoder(tokenizer.splitting_special_tokens(), special_tokens=False)
+    assert splitting.encode(["</s>ab"]).ids.tolist() == [*(10 + byte for byte in b"</s>"), 266]
 
 
 @pytest.mark.parametrize("missing", DEFAULT)

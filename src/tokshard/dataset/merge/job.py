@@ -34,7 +34,7 @@ from tokshard.dataset.outputs import BuildAction, Outputs
 from tokshard.dataset.parameters import Build, DocumentShuffle, MergeParameters
 from tokshard.dataset.report import BuildReport, DatasetProduct
 from tokshard.dataset.token_ids import check_token_ids
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerAgreement, agree
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerAgreement, agree, shared_identity
 from tokshard.dataset.tokenizer_identity import tokenizer_name
 from tokshard.errors import InputError, StorageError
 from tokshard.storage.digest import UNSEALED, sealed
@@ -170,7 +170,7 @@ def _prepare(options: MergeOptions) -> _Job:
     parameters = _parameters(inputs, options)
     build = Build(
         inputs=tuple(state for dataset in inputs for state in dataset.states),
-        tokenizer=inputs[0].tokenizer.identity if is_one else None,
+        tokenizer=shared_identity([dataset.tokenizer for dataset in inputs]) if is_one else None,
         options=parameters,
     )
     return _Job(

@@ -95,6 +95,8 @@ def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
         )
     if options.preset is not None and not options.special_tokens and tokenizer.kind == "huggingface":
         _refuse_renamed(tokenizer)
+    if options.special_tokens_in_text == "split":
+        return tokenizer.splitting_special_tokens()
     return tokenizer
 
 

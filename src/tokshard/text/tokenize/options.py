@@ -178,7 +178,7 @@ class TokenizeOptions(EncodingOptions):
         Option(
             "Accept the options of Megatron's preprocess_data.py, with its defaults and output names.",
             group=RUN,
-            excludes=("sample", "limit", "max_tokens", "holdout"),
+            excludes=("sample", "limit", "max_tokens", "holdout", "special_tokens_in_text=split"),
             reason="preprocess_data.py has no such option",
         ),
     ] = None

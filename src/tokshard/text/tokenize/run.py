@@ -533,7 +533,7 @@ def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...
         if in_text and job.options.append_eod:
             found.append(
                 f"{prefix}: the text of the corpus itself contains the EOD token "
-                f"{counted(in_text, 'time')}; Megatron will see document ends there"
+                f"{counted(in_text, 'time')}; Megatron will see document ends there{_split_remedy(job)}"
             )
         unrepresented = data.unrepresented
         if unrepresented is not None and unrepresented.share > _WARNED_SHARE:
@@ -543,6 +543,12 @@ def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...
                 "trained on such text"
             )
     return tuple(found)
+
+
+def _split_remedy(job: TokenizeJob) -> str:
+    if job.tokenizer.finds_special_tokens and job.options.preset is None:
+        return "; to encode it as ordinary text, run again with --special-tokens-in-text split and --force"
+    return ""
 
 
 def _template_eods(job: TokenizeJob) -> int:

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from tokshard.text.tokenizer.huggingface import (
     COMPONENT_DEFAULTS,
-    SPLITS_SPECIAL_TOKENS,
     added_ids_of_model,
     byte_alphabet,
     model_type,
@@ -54,30 +53,29 @@ def behavior(parsed: dict[str, Any]) -> dict[str, Any]:
             options.pop(name, None)
         if _splits_into_bytes(parts["pre_tokenizer"]):
             options.pop("byte_fallback", None)
-    parts["added_tokens"] = _without_unused_flags(parts, splits=bool(parsed.get(SPLITS_SPECIAL_TOKENS)))
+    parts["added_tokens"] = _without_unused_flags(parts)
     return {"model": options, **parts}
 
 
-def _without_unused_flags(parts: Mapping[str, Any], *, splits: bool) -> list[list[Any]]:
+def _without_unused_flags(parts: Mapping[str, Any]) -> list[list[Any]]:
     # Tokens are matched in two passes, before and after normalization. Without a normalizer, both see the
     # same text.
     tokens: list[list[Any]] = parts["added_tokens"]
     ways = {token[_NORMALIZED] for token in tokens}
     if parts["normalizer"] is None and len(ways) == 1:
         tokens = [[*token[:_NORMALIZED], *token[_NORMALIZED + 1 :]] for token in tokens]
-    return tokens if splits else [token[:-1] for token in tokens]
+    return [token[:-1] for token in tokens]
 
 
 def _parts_of(parsed: dict[str, Any]) -> dict[str, Any]:
     template = template_ids(parsed.get("post_processor"))
     processor = parsed.get("post_processor") if template is None else [list(ids) for ids in template]
-    parts = {
+    return {
         "added_tokens": _added_tokens(parsed),
         "normalizer": _component(parsed.get("normalizer")),
         "pre_tokenizer": _component(parsed.get("pre_tokenizer")),
         "post_processor": processor,
     }
-    return parts | ({SPLITS_SPECIAL_TOKENS: True} if parsed.get(SPLITS_SPECIAL_TOKENS) else {})
 
 
 def _has_all_bytes(parsed: dict[str, Any], options: dict[str, Any]) -> bool:

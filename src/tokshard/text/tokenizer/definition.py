@@ -96,6 +96,26 @@ class Tokenizer:
         return self.identity.eod_token
 
     @property
+    def splits_special_tokens(self) -> bool:
+        """Whether text that spells a special token is ordinary text, against the rule of the library."""
+        return self.identity.special_tokens_in_text == "split"
+
+    @property
+    def finds_special_tokens(self) -> bool:
+        """Whether text that spells a special token becomes that token."""
+        is_rule = self.kind == "huggingface" or TikTokenizerSettings.of_encoding(self.name) is not None
+        return is_rule and not self.splits_special_tokens
+
+    def splitting_special_tokens(self) -> Tokenizer:
+        """Return the tokenizer that encodes text that spells a special token as ordinary text.
+
+        It is the same where no text becomes a special token.
+        """
+        if not self.finds_special_tokens:
+            return self
+        return replace(self, identity=replace(self.identity, special_tokens_in_text="split"))
+
+    @property
     def defines_special_tokens(self) -> bool:
         """Whether it is known which ids ``--special-tokens`` adds to a text (perhaps none)."""
         return self.kind == "huggingface" or self.identity.prefix_ids is not None
@@ -192,6 +212,7 @@ def load_tokenizer(
         prefix_ids=vocabulary.prefix_ids,
         suffix_ids=vocabulary.suffix_ids,
         transformers=read.transformers,
+        special_tokens_in_text="split" if read.splits_special_tokens else None,
     )
     sha256 = hashlib.sha256(read.definition).hexdigest()
     return Tokenizer(
@@ -272,6 +293,7 @@ class _Read:
     definition: bytes
     setting: str | None = None
     transformers: str | None = None  # the version that read it
+    splits_special_tokens: bool = False
 
 
 def _built_in() -> _Read:
@@ -334,4 +356,10 @@ def _read_with_transformers(source: Location, python: str | None, error: IdsChan
     content = json.dumps(reading.definition, ensure_ascii=False, separators=(",", ":")).encode()
     read = _huggingface(reading.definition, content, place, {})
     vocabulary = replace(read.vocabulary, size=reading.size, declared_eod=reading.eos_token)
-    return replace(read, vocabulary=vocabulary, setting=setting, transformers=reading.version)
+    return replace(
+        read,
+        vocabulary=vocabulary,
+        setting=setting,
+        transformers=reading.version,
+        splits_special_tokens=reading.splits_special_tokens,
+    )

@@ -56,7 +56,8 @@ def reference_encoder(tokenizer: Tokenizer, *, special_tokens: bool) -> Encoder:
     Megatron. With tiktoken it depends on the encoding, see :attr:`TiktokenEncoding.special_text`: it stays
     ordinary text with OpenAI's encodings (``encode_ordinary``) and Llama 3, as in the code of their authors.
     SentencePiece decides by its model (control symbols are never found in text), and the built-in tokenizer
-    knows no special text.
+    knows no special text. With ``special_tokens_in_text="split"`` in the identity, it is ordinary text in all
+    of them.
 
     ``special_tokens``: whether the post-processor of a tokenizer.json applies (BOS and so on), or the ids
     that the identity of another tokenizer names are added to each text.
@@ -242,6 +243,8 @@ class _HuggingFaceEncoder:
 
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
         self._library = libraries.huggingface(tokenizer)
+        if tokenizer.splits_special_tokens:
+            self._library.split_special_tokens()
         self._path = tokenizer.path
         self._special_tokens = special_tokens
 
@@ -282,7 +285,8 @@ class _TiktokenEncoder:
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
         encoding = _encoding(tokenizer)
         self._library = libraries.tiktoken(encoding, str(tokenizer.path))
-        self._allowed: Any = "all" if encoding.special_text else set()
+        is_found = encoding.special_text and not tokenizer.splits_special_tokens
+        self._allowed: Any = "all" if is_found else set()
         self._template = _Template(tokenizer, special_tokens=special_tokens)
 
     def encode(self, texts: list[str]) -> EncodedBatch:
@@ -324,6 +328,10 @@ class _FastEncoder:
             added = _table(loaded.added_ids, tokenizer.max_token_id)
             template = int(added[self._encode_fast([""]).ids].sum())
             self._domain = metaspace.Domain(added, template, prepends=loaded.prepends)
+        self._special: NDArray[np.bool_] | None = None
+        if tokenizer.splits_special_tokens:
+            self._special = _table(loaded.special_ids, tokenizer.max_token_id)
+            self._special_of_template = int(self._special[self._encode_fast([""]).ids].sum())
 
     def encode(self, texts: list[str]) -> EncodedBatch:
         encoded = self._encode_fast(texts)
@@ -350,6 +358,10 @@ class _FastEncoder:
         if self._disputed is not None:
             found = np.flatnonzero(np.fromiter(map(self._disputed, texts), np.bool_, len(texts)))
             outside = np.union1d(outside, found) if len(found) else outside
+        if self._special is not None:
+            before = np.concatenate(([0], np.cumsum(self._special[encoded.ids], dtype=np.int64)))
+            special_tokens = np.diff(before[encoded.offsets])
+            outside = np.union1d(outside, np.flatnonzero(special_tokens != self._special_of_template))
         return outside
 
 

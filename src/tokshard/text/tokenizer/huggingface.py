@@ -9,9 +9,6 @@ from typing import Any, Final
 from tokshard.errors import TokenizerError
 from tokshard.text.tokenizer.vocabulary import Vocabulary
 
-SPLITS_SPECIAL_TOKENS: Final = "encode_special_tokens"
-"""First key of definitions, written by tokshard, that encode special tokens in texts as ordinary text."""
-
 EMPTY_MODEL: Final[Mapping[str, Any]] = {"type": "BPE", "vocab": {}, "merges": []}
 """A model that drops all text: what is left are added tokens."""
 

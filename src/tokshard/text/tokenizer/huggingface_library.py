@@ -7,14 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from tokshard.text.tokenizer.huggingface import SPLITS_SPECIAL_TOKENS
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-
-_SPLITS = f'{{"{SPLITS_SPECIAL_TOKENS}":true,'.encode()
 
 
 class LoadedTokenizer:
@@ -22,6 +17,10 @@ class LoadedTokenizer:
 
     def __init__(self, library: Any) -> None:
         self._library = library
+
+    def split_special_tokens(self) -> None:
+        """Encode text that spells a special token as ordinary text from now on."""
+        self._library.encode_special_tokens = True
 
     def encode(
         self, texts: list[str], *, special_tokens: bool
@@ -70,8 +69,6 @@ class LoadedTokenizer:
 def load(content: bytes) -> LoadedTokenizer:
     """Load a ``tokenizer.json``. Raises whatever the library raises for one that it refuses.
 
-    It may begin with the key :data:`SPLITS_SPECIAL_TOKENS`, which the library itself does not know.
-
     Example:
         >>> definition = b'{"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "b"}}'
         >>> ids, lengths = load(definition).encode(["a", "b"], special_tokens=False)
@@ -82,11 +79,7 @@ def load(content: bytes) -> LoadedTokenizer:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import tokenizers
 
-    splits = content.startswith(_SPLITS)
-    if splits:
-        content = b"{" + content[len(_SPLITS) :]
     library = tokenizers.Tokenizer.from_buffer(content)
     library.no_truncation()
     library.no_padding()
-    library.encode_special_tokens = splits
     return LoadedTokenizer(library)

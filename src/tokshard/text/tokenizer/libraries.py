@@ -38,6 +38,7 @@ class FastLibrary:
     library: Any
     disputed: Callable[[str], bool] | None
     added_ids: tuple[int, ...]
+    special_ids: tuple[int, ...]
     prepends: bool | None
 
 
@@ -182,6 +183,7 @@ class _Prepared:
     text: bytes  # the definition as fastokens reads it, JSON
     disputed: Callable[[str], bool] | None
     added_ids: tuple[int, ...]
+    special_ids: tuple[int, ...]
     prepends: bool | None
 
     @classmethod
@@ -189,11 +191,13 @@ class _Prepared:
         import orjson
 
         simplified = structure.simplified(definition, special_tokens=special_tokens)
+        added_tokens = definition.get("added_tokens") or []
         return cls(
             # fastokens keeps the vocabulary in a tree: it is built faster in order.
             text=orjson.dumps(simplified, option=orjson.OPT_SORT_KEYS),
             disputed=disputed(simplified),
-            added_ids=tuple(token["id"] for token in definition.get("added_tokens") or []),
+            added_ids=tuple(token["id"] for token in added_tokens),
+            special_ids=tuple(token["id"] for token in added_tokens if token["special"]),
             prepends=metaspace.prepends(definition) if metaspace.is_metaspace(definition) else None,
         )
 
@@ -212,7 +216,7 @@ class _Prepared:
             ) from error
         except (ValueError, TokenizerError) as error:
             raise FastEncoderRefusedError(f"fastokens cannot load {path}: {error}") from error
-        return FastLibrary(library, self.disputed, self.added_ids, self.prepends)
+        return FastLibrary(library, self.disputed, self.added_ids, self.special_ids, self.prepends)
 
 
 def load_huggingface(content: bytes, path: str) -> LoadedTokenizer:

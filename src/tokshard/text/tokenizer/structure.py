@@ -14,7 +14,6 @@ from tokshard.errors import TokenizerError
 from tokshard.text.tokenizer import metaspace
 from tokshard.text.tokenizer.disputed import DISPUTED_CHARACTER
 from tokshard.text.tokenizer.huggingface import (
-    SPLITS_SPECIAL_TOKENS,
     added_token_ids,
     byte_alphabet,
     components,
@@ -90,8 +89,6 @@ def refusal(definition: dict[str, Any], *, special_tokens: bool) -> str | None:
         >>> refusal({"version": "1.0", "model": {"type": "WordPiece"}}, special_tokens=False)
         'the model WordPiece'
     """
-    if definition.get(SPLITS_SPECIAL_TOKENS):
-        return "split_special_tokens"
     if unknown := set(definition) - _TOP_KEYS:
         return f"the field {min(unknown)}"
     if definition.get("version", "1.0") != "1.0":

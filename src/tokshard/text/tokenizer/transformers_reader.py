@@ -44,12 +44,14 @@ class TransformersReading:
         size: Number of tokens, added ones included.
         eos_token: The token that ends documents, EOS or else SEP; None if there is neither.
         version: The version of transformers.
+        splits_special_tokens: Whether text that spells a special token is encoded as ordinary text.
     """
 
     definition: dict[str, Any]
     size: int
     eos_token: str | None
     version: str
+    splits_special_tokens: bool
 
 
 # The last reading, by the command and the files: a command may load a tokenizer several times.
@@ -168,7 +170,9 @@ def _reading(answer: dict[str, Any], place: str) -> TransformersReading:
             )
         case {"definition": dict(definition), "size": int(size), "transformers": str(version)}:
             eos = answer.get("eos_token")
-            return TransformersReading(definition, size, eos if isinstance(eos, str) else None, version)
+            eos_token = eos if isinstance(eos, str) else None
+            splits = answer.get("splits_special_tokens") is True
+            return TransformersReading(definition, size, eos_token, version, splits)
     raise TokenizerError(f"cannot read the tokenizer directory {place}: the answer is incomplete", hint=_HINT)
 
 
