@@ -225,7 +225,7 @@ def test_a_hint_names_a_file_with_the_words_of_its_template(place):
     assert hint.endswith(": unzip 'my PLAIN FILE.zip'")
     (place / "PLAIN.jsonl.gz").write_bytes(gzip.compress(gzip.compress(b"{}")))
     _, _, hint = failure(installed("tokenize", "PLAIN.jsonl.gz", *TOKENIZE))
-    assert hint.endswith(": gunzip -c PLAIN.jsonl.gz > PLAIN.jsonl")
+    assert hint.endswith(": gzip -dc PLAIN.jsonl.gz > PLAIN.jsonl")
 
 
 def test_a_writer_fills_one_pipe_after_the_other(place):

@@ -314,22 +314,22 @@ PACKED = {
     "c.jsonl.gz.gz": (
         lambda: gzip.compress(gzip.compress(ROWS)),
         "gzip inside gzip",
-        "decompress the file once: gunzip -c c.jsonl.gz.gz > c.jsonl.gz",
+        "decompress the file once: gzip -dc c.jsonl.gz.gz > c.jsonl.gz",
     ),
     "c.jsonl.gz.zst": (
         lambda: zstd.compress(gzip.compress(ROWS)),
         "gzip inside zstd",
-        "decompress the file once: unzstd -c c.jsonl.gz.zst > c.jsonl.gz",
+        "decompress the file once: zstd -dc c.jsonl.gz.zst > c.jsonl.gz",
     ),
     "c.parquet.xz": (
         lambda: lzma.compress(parquet()),
         "Parquet inside xz",
-        "decompress the file: unxz -c c.parquet.xz > c.parquet",
+        "decompress the file: xz -dc c.parquet.xz > c.parquet",
     ),
     "c.parquet.bz2": (
         lambda: bz2.compress(parquet()),
         "Parquet inside bzip2",
-        "decompress the file: bunzip2 -c c.parquet.bz2 > c.parquet",
+        "decompress the file: bzip2 -dc c.parquet.bz2 > c.parquet",
     ),
 }
 
@@ -357,13 +357,13 @@ def test_tokenize_packed_files_names_the_command_that_unpacks_them(name, here):
             "c.pdf.gz",
             gzip.compress(b"%PDF-1.7\n"),
             "cannot read c.pdf.gz: it contains a PDF document inside gzip",
-            f"decompress the file: gunzip -c c.pdf.gz > c.pdf, then {PDF}",
+            f"decompress the file: gzip -dc c.pdf.gz > c.pdf, then {PDF}",
         ),
         (
             "c",
             zstd.compress(b"\x93NUMPY\x01\0"),
             "cannot read c: it contains a numpy array inside zstd",
-            "decompress the file: unzstd -c c > c.out, then convert the file to JSON lines or Parquet",
+            "decompress the file: zstd -dc c > c.out, then convert the file to JSON lines or Parquet",
         ),
     ],
 )
@@ -388,7 +388,7 @@ def test_tokenize_other_contents_in_compressed_files_are_named(name, content, er
         (
             gzip.compress(gzip.compress(ROWS)),
             "cannot read standard input: it contains gzip inside gzip",
-            "decompress the file once: gunzip -c FILE > PLAIN",
+            "decompress the file once: gzip -dc FILE > PLAIN",
         ),
     ],
 )

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import re
 import sys
 from collections.abc import Callable, Generator, Iterator
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, NamedTuple, Protocol, cast
 
 from tokshard.dataset.parameters import Compression
 from tokshard.errors import InputError, TokshardError
-from tokshard.text.corpus.content import sniff
 
 CHUNK_BYTES = 1 << 20
 # Compressed bytes per call. The end of each member copies the rest of them (`unused_data`), so a larger
@@ -27,6 +27,90 @@ _XZ_MEMORY_BYTES = 160 << 20
 
 # No magic number is longer.
 _MAGIC_BYTES = 8
+
+
+class _Decompressor(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /, max_length: int = -1) -> bytes: ...
+
+
+class CompressionFormat(NamedTuple):
+    """Descriptor of a compression.
+
+    Attributes:
+        name: Its name in manifests, and of the program that packs and unpacks it.
+        suffix: The ending of its files.
+        magic: Pattern of the first bytes.
+        tar_option: The options with which ``tar`` extracts an archive in it.
+        decompressor: Returns the function that makes a decompressor, and the exception of damaged data.
+    """
+
+    name: Compression
+    suffix: str
+    magic: re.Pattern[bytes]
+    tar_option: str
+    decompressor: Callable[[], tuple[Callable[[], _Decompressor], type[Exception]]]
+
+    @property
+    def unpack(self) -> str:
+        """The command that writes the content of the file named after it to standard output."""
+        return f"{self.name} -dc"
+
+
+def _gzip() -> tuple[Callable[[], _Decompressor], type[Exception]]:
+    from isal import igzip_lib
+
+    failure = cast("type[Exception]", igzip_lib.IsalError)
+    return lambda: igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_GZIP), failure
+
+
+def _bzip2() -> tuple[Callable[[], _Decompressor], type[Exception]]:
+    return bz2.BZ2Decompressor, OSError
+
+
+def _xz() -> tuple[Callable[[], _Decompressor], type[Exception]]:
+    return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES), lzma.LZMAError
+
+
+def _zstd() -> tuple[Callable[[], _Decompressor], type[Exception]]:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd.ZstdDecompressor, zstd.ZstdError
+
+
+COMPRESSIONS = (
+    CompressionFormat("gzip", ".gz", re.compile(rb"\x1f\x8b"), "-xzf", _gzip),
+    CompressionFormat("bzip2", ".bz2", re.compile(rb"BZh[1-9]"), "-xjf", _bzip2),
+    CompressionFormat("xz", ".xz", re.compile(rb"\xfd7zXZ\0"), "-xJf", _xz),
+    CompressionFormat(
+        "zstd",
+        ".zst",
+        # pzstd begins a file with a skippable frame, whose magic number has sixteen forms.
+        re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
+        "--zstd -xf",
+        _zstd,
+    ),
+)
+"""The compressions of inputs. Another one is added here, and to the names in manifests."""
+
+COMPRESSION_SUFFIXES = tuple(compression.suffix for compression in COMPRESSIONS)
+
+
+def sniff(head: bytes) -> CompressionFormat | None:
+    """Return the compression of a stream with these first bytes; None for plain text.
+
+    Example:
+        >>> sniff(b"BZh91AY&SY").name, sniff(b'{"text": "a"}')
+        ('bzip2', None)
+    """
+    return next((compression for compression in COMPRESSIONS if compression.magic.match(head)), None)
 
 
 class CorruptStreamError(Exception):
@@ -78,16 +162,6 @@ class ByteSource:
             raise InputError(f"cannot read {self.path}: {error.strerror or error}") from error
 
 
-class _Decompressor(Protocol):
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /, max_length: int = -1) -> bytes: ...
-
-
 def decompressed_chunks(
     source: ByteSource, compression: Compression, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[bytes]:
@@ -101,16 +175,17 @@ def decompressed_chunks(
         while chunk := source.read(chunk_bytes):
             yield chunk
         return
-    make, failures = _decompressor_class(compression)
+    codec = next(codec for codec in COMPRESSIONS if codec.name == compression)
+    make, failure = codec.decompressor()
     pending = source.read(FEED_BYTES)
     while pending:
-        pending = yield from _member_chunks(make(), failures, pending, source, chunk_bytes)
-        pending = _next_member(pending, source, compression)
+        pending = yield from _member_chunks(make(), failure, pending, source, chunk_bytes)
+        pending = _next_member(pending, source, codec)
 
 
 def _member_chunks(
     decompressor: _Decompressor,
-    failures: tuple[type[Exception], ...],
+    failure: type[Exception],
     data: bytes,
     source: ByteSource,
     chunk_bytes: int,
@@ -119,7 +194,7 @@ def _member_chunks(
     while True:
         try:
             chunk = decompressor.decompress(data, chunk_bytes)
-        except failures as error:
+        except failure as error:
             # In later members the same message more likely comes from bytes that are not compressed data.
             if member_start == 0:
                 _refuse_large_window(error, source.path)
@@ -140,7 +215,7 @@ def _member_chunks(
                 )
 
 
-def _next_member(pending: bytes, source: ByteSource, compression: Compression) -> bytes:
+def _next_member(pending: bytes, source: ByteSource, compression: CompressionFormat) -> bytes:
     while True:
         pending = pending.lstrip(b"\0")
         if pending:
@@ -150,7 +225,7 @@ def _next_member(pending: bytes, source: ByteSource, compression: Compression) -
             return b""
     if len(pending) < _MAGIC_BYTES:
         pending += source.read(_MAGIC_BYTES)
-    if sniff(pending) != compression:
+    if sniff(pending) is not compression:
         offset = source.position - len(pending)
         raise CorruptStreamError(
             offset, f"unexpected data after the end of the compressed stream, at compressed byte {offset}"
@@ -165,22 +240,3 @@ def _refuse_large_window(error: Exception, path: str) -> None:
             f"cannot read {path}: its compression window is larger than 128 MiB",
             hint="decompress it into a pipe: zstd -dc --long=31 FILE (or xz -dc FILE) | tokshard tokenize -",
         ) from error
-
-
-def _decompressor_class(
-    compression: Compression,
-) -> tuple[Callable[[], _Decompressor], tuple[type[Exception], ...]]:
-    if compression == "gzip":
-        from isal import igzip_lib
-
-        failure = cast("type[Exception]", igzip_lib.IsalError)
-        return lambda: igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_GZIP), (failure,)
-    if compression == "bzip2":
-        return bz2.BZ2Decompressor, (OSError,)
-    if compression == "xz":
-        return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES), (lzma.LZMAError,)
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-    else:
-        from backports import zstd
-    return zstd.ZstdDecompressor, (zstd.ZstdError,)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tokshard.dataset.parameters import Compression, TextFormat
 from tokshard.errors import InputError
+from tokshard.text.corpus.compressed import COMPRESSIONS, sniff
 from tokshard.text.corpus.hints import conversion, with_names
 
 Format = TextFormat
@@ -15,17 +16,6 @@ HEAD_BYTES = 512
 
 UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
-
-# pzstd begins a file with a skippable frame, whose magic number has sixteen forms.
-_COMPRESSIONS: tuple[tuple[Compression, re.Pattern[bytes]], ...] = (
-    ("gzip", re.compile(rb"\x1f\x8b")),
-    ("bzip2", re.compile(rb"BZh[1-9]")),
-    ("xz", re.compile(rb"\xfd7zXZ\0")),
-    ("zstd", re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")),
-)
-
-_PROGRAMS = {"gzip": "gunzip", "bzip2": "bunzip2", "xz": "unxz", "zstd": "unzstd"}
-_TAR_OPTIONS = {"gzip": "-xzf", "bzip2": "-xjf", "xz": "-xJf", "zstd": "--zstd -xf"}
 
 # The Arrow stream has no magic number: a continuation marker and the length of the first message.
 _TABLES: tuple[tuple[Format, re.Pattern[bytes]], ...] = (
@@ -79,16 +69,6 @@ class Content(NamedTuple):
     compression: Compression
 
 
-def sniff(head: bytes) -> Compression:
-    """Return the compression of a stream with these first bytes.
-
-    Example:
-        >>> sniff(b"BZh91AY&SY"), sniff(b'{"text": "a"}')
-        ('bzip2', 'none')
-    """
-    return next((name for name, magic in _COMPRESSIONS if magic.match(head)), "none")
-
-
 def identify(head: bytes, path: str) -> Content:
     """Return the format and compression of a file that begins with ``head``, its first :data:`HEAD_BYTES`.
 
@@ -101,7 +81,8 @@ def identify(head: bytes, path: str) -> Content:
                 f"{path} is {what}, not JSON lines, Parquet or Arrow", hint=with_names(hint, path)
             )
     table = next((name for name, magic in _TABLES if magic.match(head)), None)
-    return Content(table or "jsonl", "none" if table else sniff(head))
+    compression = None if table else sniff(head)
+    return Content(table or "jsonl", "none" if compression is None else compression.name)
 
 
 def refuse_inside(head: bytes, path: str, compression: Compression) -> None:
@@ -109,13 +90,15 @@ def refuse_inside(head: bytes, path: str, compression: Compression) -> None:
     what, hint = next(((what, hint) for magic, what, hint in _FOREIGN if magic.match(head)), ("", ""))
     table = next((name for name, magic in _TABLES if magic.match(head)), None)
     inner = sniff(head)
-    if not what and table is None and inner == "none":
+    if not what and table is None and inner is None:
         return
-    unpack = f"{_PROGRAMS[compression]} -c FILE > PLAIN"
+    outer = next(outer for outer in COMPRESSIONS if outer.name == compression)
+    unpack = f"{outer.unpack} FILE > PLAIN"
     if what == "a tar archive":
-        hint = _UNPACK.format(f"tar {_TAR_OPTIONS[compression]} FILE")
-    elif not what and table is None:
-        what, hint = inner, f"decompress the file once: {unpack}"
+        hint = _UNPACK.format(f"tar {outer.tar_option} FILE")
+    elif inner is not None:
+        what = inner.name
+        hint = f"decompress the file once: {unpack}"
     else:
         then = hint.replace("FILE", "PLAIN")
         hint = f"decompress the file: {unpack}{', then ' if then else ''}{then}"

@@ -7,14 +7,16 @@ import re
 import shlex
 
 from tokshard.storage.paths import is_remote
+from tokshard.text.corpus.compressed import COMPRESSION_SUFFIXES, COMPRESSIONS
 from tokshard.text.corpus.fields import CHAT_HINT, PRETOKENIZED_HINT
 from tokshard.text.corpus.rejection import RejectedRecord
 from tokshard.text.corpus.repairs import REPAIR_OF_LINE_ENDS
 
 _SKIP = "pass --on-error skip to skip bad records and list them in rejected.jsonl"
-_DECOMPRESSORS = {".gz": "gzip -dc", ".bz2": "bzip2 -dc", ".xz": "xz -dc", ".zst": "zstd -dc"}
-_TEXT_NAME = re.compile(r"\.(jsonl?|ndjson|txt|text|csv|tsv)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
-_TABLE_NAME = re.compile(r"\.(csv|tsv)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
+_DECOMPRESSORS = {compression.suffix: compression.unpack for compression in COMPRESSIONS}
+_COMPRESSED = f"({'|'.join(map(re.escape, COMPRESSION_SUFFIXES))})?$"
+_TEXT_NAME = re.compile(rf"\.(jsonl?|ndjson|txt|text|csv|tsv){_COMPRESSED}", re.IGNORECASE)
+_TABLE_NAME = re.compile(rf"\.(csv|tsv){_COMPRESSED}", re.IGNORECASE)
 _REMOVE_MARKS = r"sed 's/^\xEF\xBB\xBF//'"
 _ITEMS = "jq -c '.[]'"
 _ONE = "jq -Rsc '{text: .}'"
