@@ -10,8 +10,7 @@ import sys
 from dataclasses import dataclass, field
 
 from tokshard.text.corpus.files import CorpusFile
-from tokshard.text.corpus.planning import plan_units, stream_units
-from tokshard.text.corpus.records import read_documents
+from tokshard.text.corpus.planning import plan_units, read_documents, stream_units
 from tokshard.text.corpus.rejection import REASONS
 
 if sys.version_info >= (3, 14):

@@ -11,8 +11,7 @@ from support.tokenize_runs import run_tokenize
 from tokshard.errors import BadRecordError, InputError, UsageError
 from tokshard.text.corpus.fields import CHAT_HINT, FieldPath, name_of
 from tokshard.text.corpus.files import discover
-from tokshard.text.corpus.planning import plan_units
-from tokshard.text.corpus.records import read_documents
+from tokshard.text.corpus.planning import plan_units, read_documents
 
 KEYS = ["a", "b", "0", "1", "a.b", "x\\y", ""]
 PATHS = [

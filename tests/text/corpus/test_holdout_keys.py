@@ -10,8 +10,7 @@ from support.corpus_units import COMPRESS, units_of
 from tokshard.errors import InputError
 from tokshard.text.corpus.files import discover
 from tokshard.text.corpus.holdout_keys import encoded_key
-from tokshard.text.corpus.planning import plan_units
-from tokshard.text.corpus.records import read_documents
+from tokshard.text.corpus.planning import plan_units, read_documents
 from tokshard.text.corpus.rejection import UnusableRecordError
 from tokshard.text.corpus.selection import RecordSelection
 from tokshard.text.corpus.units import LineUnit

@@ -297,7 +297,7 @@ STDIN_PROGRAM = """
 import sys
 from tokshard.text.corpus.files import discover
 from tokshard.text.corpus.planning import stream_units
-from tokshard.text.corpus.records import read_documents
+from tokshard.text.corpus.planning import read_documents
 print("ready", flush=True)
 (file,) = discover(["-"])
 for unit in stream_units(0, file, 1 << 20, 10**6, sys.argv[1], skip=lambda index: False):
@@ -327,7 +327,7 @@ import os, re, sys
 from tokshard.text.corpus.files import discover
 from tokshard.text.corpus.planning import stream_units
 from tokshard.text.corpus.planning import plan_units
-from tokshard.text.corpus.records import read_documents
+from tokshard.text.corpus.planning import read_documents
 (file,) = discover([sys.argv[1]])
 if file.is_stream:
     units = stream_units(0, file, 64 << 20, 64_000_000, sys.argv[2], skip=lambda index: False)

@@ -9,8 +9,7 @@ import pytest
 from support.corpus_units import read_units
 from tokshard.errors import InputError, MissingExtraError
 from tokshard.text.corpus.files import discover
-from tokshard.text.corpus.planning import plan_units
-from tokshard.text.corpus.records import read_documents
+from tokshard.text.corpus.planning import plan_units, read_documents
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -194,7 +193,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
     path = tmp_path / "table"
     pq.write_table(pa.table({"text": ["a"]}), path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match="Parquet and Arrow input requires pyarrow"):
+    with pytest.raises(MissingExtraError, match="Parquet input requires pyarrow"):
         read_table(path)
 
 

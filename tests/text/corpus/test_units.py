@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tokshard.errors import InputError
 from tokshard.text.corpus.files import CorpusFile
-from tokshard.text.corpus.planning import plan_units
-from tokshard.text.corpus.records import read_documents
+from tokshard.text.corpus.planning import plan_units, read_documents
 from tokshard.text.corpus.units import LineUnit, RowUnit
 
 SIZES = st.integers(0, 2**62)

@@ -16,7 +16,7 @@ import pytest
 from support.tokenize_runs import TOKENIZER, job_of, pair, run_tokenize, write_jsonl
 from support.tokenizer_definitions import random_texts
 from tokshard.errors import EncoderMismatchError
-from tokshard.text.corpus.records import read_documents
+from tokshard.text.corpus.planning import read_documents
 from tokshard.text.corpus.units import LineUnit
 from tokshard.text.tokenize import encoder as encoder_module
 from tokshard.text.tokenize.encoder import BatchProgress, Outcome, Task, UnitEncoder, progress_each

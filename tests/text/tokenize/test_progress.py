@@ -8,7 +8,7 @@ import pytest
 from support.tokenize_runs import TOKENIZER, run_array_task, run_tokenize, write_jsonl
 from tokshard import ArrayTask
 from tokshard.core.progress import SilentProgress
-from tokshard.text.corpus.records import read_documents
+from tokshard.text.corpus.planning import read_documents
 from tokshard.text.tokenize import encoder
 from tokshard.text.tokenize.workers.pool import ProcessPool
 

@@ -36,6 +36,7 @@ from tokshard.storage.fs import isfile, realpath
 from tokshard.storage.paths import bin_path
 from tokshard.storage.reading import open_file
 from tokshard.text.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
+from tokshard.text.corpus.formats import has_lines
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 NO_MANIFEST = "the dataset has no manifest, so its inputs are unknown"
 _FOREIGN = "the document comes from an indexed dataset without a manifest, so its inputs are unknown"
 _NO_PROVENANCE = "the dataset was built without provenance"
-_JSONL = "jsonl"
 _NEWLINE = 10
 
 
@@ -165,7 +165,7 @@ class Provenance:
         line += int(np.searchsorted(rejected - np.arange(rejected.size), place, side="right"))
         if units.blank_lines[unit] == 0:
             row = line if begin is None else begin
-            is_line = kind == _JSONL
+            is_line = has_lines(kind)
             return DocumentOrigin(
                 path,
                 kind,
@@ -175,7 +175,7 @@ class Provenance:
             )
         if begin is None:
             return DocumentOrigin(path, kind, detail=_NO_PROVENANCE)
-        if kind != _JSONL:
+        if not has_lines(kind):
             return DocumentOrigin(path, kind, row=begin)
         starts = self._line_starts(unit, path)
         if starts is None:
@@ -191,7 +191,7 @@ class Provenance:
         entry = self._manifest.inputs[number]
         if item.kind == "document":
             return self._numbered(table, item, entry)
-        if item.kind == "line" or entry.format != _JSONL:
+        if item.kind == "line" or not has_lines(entry.format):
             line, lines = item.number - (item.kind == "line"), self._units.lines_of_input(table)
             if line >= lines:
                 return ItemMatch(None, _beyond(entry) or f"{item.path} has {counted(lines, 'line')}")
@@ -221,7 +221,7 @@ class Provenance:
             return ItemMatch(
                 None, f"{_NO_PROVENANCE}, and the input has {gaps}, so its line numbers are unknown"
             )
-        if self._manifest.inputs[int(self._units.inputs[unit])].format != _JSONL:
+        if not has_lines(self._manifest.inputs[int(self._units.inputs[unit])].format):
             document = self._beginning_at(unit, int(self._units.first_line[unit]) + line)
             return self._at_record(document, f"row {item.number}", unit)
         starts = self._line_starts(unit, path)

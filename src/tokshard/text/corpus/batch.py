@@ -15,6 +15,27 @@ from tokshard.text.corpus.rejection import RejectedRecord, UnusableRecordError
 
 
 @dataclass(frozen=True, slots=True)
+class LineBatch:
+    """Consecutive lines.
+
+    Attributes:
+        raw: The bytes read, including newlines. A line over the length limit is split over several batches
+            without lines; the last of them has its beginning as its only line.
+        lines: The lines without their newlines. Long ones refer to ``raw``, short ones are copies.
+        offsets: Offset of each line in the input's stream; int64 [lines].
+        lengths: Length of each line in the input's stream, even if ``lines`` has only its beginning;
+            int64 [lines].
+        complete: Whether the last line ends in a newline; if not, it is the end of the input.
+    """
+
+    raw: bytes | memoryview
+    lines: list[bytes | memoryview]
+    offsets: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DocumentBatch:
     """Consecutive documents of a unit, and the rejected records between them.
 

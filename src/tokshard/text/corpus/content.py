@@ -1,4 +1,4 @@
-"""Format and compression of a file, detected from its first bytes, never from its name."""
+"""Format and compression of a file, detected from its first bytes; formats of text by the name."""
 
 from __future__ import annotations
 
@@ -8,25 +8,16 @@ from typing import NamedTuple
 from tokshard.dataset.parameters import Compression, TextFormat
 from tokshard.errors import InputError
 from tokshard.text.corpus.compressed import COMPRESSIONS, sniff
+from tokshard.text.corpus.formats import FORMATS, KINDS, TITLES, format_of
 from tokshard.text.corpus.hints import conversion, with_names
-
-Format = TextFormat
+from tokshard.text.corpus.lines import UTF16_BYTE_ORDER_MARKS
 
 HEAD_BYTES = 512
 
-UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_UTF16_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
-
-# The Arrow stream has no magic number: a continuation marker and the length of the first message.
-_TABLES: tuple[tuple[Format, re.Pattern[bytes]], ...] = (
-    ("parquet", re.compile(rb"PAR1")),
-    ("arrow", re.compile(rb"ARROW1\0\0|\xff{4}[^\xff]{2}..", re.DOTALL)),
-)
-
 _UNPACK = "extract the archive and pass the files inside: {}"
 _RECOMPRESS = "decompress the file: {}"
-_CONVERT = "convert the file to JSON lines or Parquet"
-_TEXT = "pass a file of JSON lines (also compressed), Parquet or Arrow"
+_CONVERT = f"convert the file to {FORMATS[0].title} or {FORMATS[1].title}"
+_TEXT = f"pass a file of {KINDS}"
 _FOREIGN: tuple[tuple[re.Pattern[bytes], str, str], ...] = (
     (re.compile(rb"PK(\x03\x04|\x05\x06)"), "a zip archive", _UNPACK.format("unzip FILE")),
     (re.compile(rb".{257}ustar", re.DOTALL), "a tar archive", _UNPACK.format("tar -xf FILE")),
@@ -59,13 +50,9 @@ _FOREIGN: tuple[tuple[re.Pattern[bytes], str, str], ...] = (
 
 
 class Content(NamedTuple):
-    """Format and compression of a file.
+    """Format and compression of a file."""
 
-    Attributes:
-        format: The kind of records; ``"jsonl"`` for every compressed file.
-    """
-
-    format: Format
+    format: TextFormat
     compression: Compression
 
 
@@ -77,59 +64,39 @@ def identify(head: bytes, path: str) -> Content:
     """
     for magic, what, hint in _FOREIGN:
         if magic.match(head):
-            raise InputError(
-                f"{path} is {what}, not JSON lines, Parquet or Arrow", hint=with_names(hint, path)
-            )
-    table = next((name for name, magic in _TABLES if magic.match(head)), None)
-    compression = None if table else sniff(head)
-    return Content(table or "jsonl", "none" if compression is None else compression.name)
+            raise InputError(f"{path} is {what}, not {TITLES}", hint=with_names(hint, path))
+    record_format = format_of(head, path)
+    compression = sniff(head) if record_format.has_lines else None
+    return Content(record_format.name, "none" if compression is None else compression.name)
 
 
 def refuse_inside(head: bytes, path: str, compression: Compression) -> None:
     """Raise InputError if ``head``, the first bytes in a compressed file, does not begin lines of text."""
     what, hint = next(((what, hint) for magic, what, hint in _FOREIGN if magic.match(head)), ("", ""))
-    table = next((name for name, magic in _TABLES if magic.match(head)), None)
+    record_format = format_of(head)
     inner = sniff(head)
-    if not what and table is None and inner is None:
+    if not what and record_format.has_lines and inner is None:
         return
     outer = next(outer for outer in COMPRESSIONS if outer.name == compression)
     unpack = f"{outer.unpack} FILE > PLAIN"
     if what == "a tar archive":
         hint = _UNPACK.format(f"tar {outer.tar_option} FILE")
-    elif inner is not None:
+    elif not what and inner is not None:
         what = inner.name
         hint = f"decompress the file once: {unpack}"
     else:
         then = hint.replace("FILE", "PLAIN")
         hint = f"decompress the file: {unpack}{', then ' if then else ''}{then}"
     raise InputError(
-        f"cannot read {path}: it contains {what or (table or '').capitalize()} inside {compression}",
+        f"cannot read {path}: it contains {what or record_format.title} inside {compression}",
         hint=with_names(hint, path),
     )
 
 
 def refuse_utf16(head: bytes, path: str) -> None:
     """Raise InputError for a file that begins with a UTF-16 byte order mark."""
-    if head.startswith(_UTF16_BYTE_ORDER_MARKS):
+    if head.startswith(UTF16_BYTE_ORDER_MARKS):
         raise InputError(
-            f"{path} is encoded as UTF-16, but JSON lines are UTF-8",
+            f"{path} is encoded as UTF-16, but {FORMATS[0].title} are UTF-8",
             hint=f"convert the file to UTF-8: {conversion(path, 'iconv -f UTF-16 -t UTF-8')}",
         )
-
-
-def looks_like_utf16(line: bytes) -> bool:
-    """Return whether a line that is not UTF-8 JSON begins like JSON in UTF-16.
-
-    The first characters of a JSON record are ASCII, so in UTF-16 every other byte is NUL, beginning with
-    the first or the second byte (a line of little-endian text begins with the second half of a newline).
-
-    Example:
-        >>> looks_like_utf16('{"text"'.encode("utf-16-le")), looks_like_utf16(b"{}")
-        (True, False)
-    """
-    if line.startswith(_UTF16_BYTE_ORDER_MARKS):
-        return True
-    even, odd = line[0:8:2], line[1:8:2]
-    return len(line) >= 4 and (
-        (not any(even) and all(odd)) or (not any(odd) and all(even))  # NULs on one side only
-    )

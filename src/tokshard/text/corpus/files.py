@@ -17,29 +17,25 @@ from typing import NamedTuple
 from tokshard.core.background import in_order
 from tokshard.core.formatting import counted, listed
 from tokshard.dataset.manifest import SourceFile
+from tokshard.dataset.parameters import TextFormat
 from tokshard.errors import InputError, StorageError, TokshardError, UsageError
 from tokshard.storage.paths import GLOB_CHARACTERS, SIDECAR_SUFFIX, is_glob, is_remote, natural_key
 from tokshard.storage.reading import irregular_kind, open_file, open_passed
 from tokshard.storage.remote import objects
-from tokshard.text.corpus.content import HEAD_BYTES, Content, Format, identify, refuse_utf16
+from tokshard.text.corpus.content import HEAD_BYTES, Content, identify, refuse_utf16
+from tokshard.text.corpus.formats import DATA_NAME, HINT_NAMES, NAME_WITH_HEADER, PACKED, format_named
 from tokshard.text.corpus.hub_datasets import HubDatasets
 from tokshard.text.corpus.saved_dataset import SavedDatasets, is_intermediate
 
 STDIN = "-"
-_DATA_NAME = re.compile(r"\.(jsonl|json|ndjson|parquet|arrow)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
-_NAME_WITH_HEADER = re.compile(r"\.(gz|bz2|xz|zst|parquet|arrows?)$", re.IGNORECASE)
 # Files that Hugging Face's datasets library writes next to its data.
 _METADATA_NAMES = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json"}
-_SUFFIX = re.compile(r"(?<=.)\.[^.]+(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
+_SUFFIX = re.compile(rf"(?<=.)\.[^.]+{PACKED}", re.IGNORECASE)
 _SHOWN_KINDS = 6
 LOOKS_AT_ONCE = 16
 """Inputs that are opened at the same time, to look at their beginnings."""
 _COMPRESSED_TO_PLAIN = 8
 _LARGE_BYTES = 1 << 62
-_HINT_NAMES = (
-    "name the files .jsonl, .json, .ndjson, .parquet or .arrow (also with .gz, .bz2, .xz or .zst), "
-    "or pass them one by one or as a glob"
-)
 _HINT_SPELLING = "check the path; relative paths start at the current directory"
 
 
@@ -55,7 +51,7 @@ class CorpusFile(SourceFile):
         compression: Compression. A stream has format ``"jsonl"`` and compression ``"none"`` until it is read.
     """
 
-    format: Format
+    format: TextFormat
 
     @property
     def source(self) -> SourceFile:
@@ -68,6 +64,11 @@ class CorpusFile(SourceFile):
             format=self.format,
             compression=self.compression,
         )
+
+    @property
+    def has_lines(self) -> bool:
+        """True if its records are lines, with byte offsets; False for a table, whose rows are numbered."""
+        return format_named(self.format).has_lines
 
     @property
     def is_stream(self) -> bool:
@@ -185,7 +186,7 @@ def _expand_glob(pattern: str, search: _Search) -> list[str]:
 
 def _is_marker(path: str) -> bool:
     name = os.path.basename(path)
-    return name.startswith("_") and not _DATA_NAME.search(name)
+    return name.startswith("_") and not DATA_NAME.search(name)
 
 
 def _without_results(paths: list[str], pattern: str, search: _Search) -> list[str]:
@@ -227,7 +228,7 @@ def _expand_directory(directory: str, search: _Search) -> list[str]:
     found = _without_metadata(found, left_out)
     _tell_left_out(directory, left_out, search)
     if not found:
-        raise InputError(f"the directory {directory} contains no inputs", hint=_HINT_NAMES)
+        raise InputError(f"the directory {directory} contains no inputs", hint=HINT_NAMES)
     _refuse_special(found)
     return found
 
@@ -282,7 +283,7 @@ def _left_out_kind(name: str) -> str | None:
     if name.startswith("_"):
         return name
     suffix = _SUFFIX.search(name)
-    return None if _DATA_NAME.search(name) else suffix[0] if suffix else name
+    return None if DATA_NAME.search(name) else suffix[0] if suffix else name
 
 
 def _flattened(runs: list[list[str]]) -> list[str]:
@@ -298,7 +299,7 @@ def _expand_url(url: str, search: _Search) -> list[str]:
             raise InputError(
                 f"no objects match {url}", hint="check the URL, and that the credentials allow listing"
             )
-    elif url.endswith("/") or (not _DATA_NAME.search(url) and objects.is_directory(url)):
+    elif url.endswith("/") or (not DATA_NAME.search(url) and objects.is_directory(url)):
         base = url.rstrip("/") + "/"
         urls = objects.walk(base)
         found = [found_url for found_url in urls if _is_data(found_url.removeprefix(base))]
@@ -307,7 +308,7 @@ def _expand_url(url: str, search: _Search) -> list[str]:
         found = _without_metadata(found if runs is None else _flattened(runs), left_out)
         _tell_left_out(url, left_out, search)
         if not found:
-            raise InputError(f"no inputs found below {url}", hint=_HINT_NAMES)
+            raise InputError(f"no inputs found below {url}", hint=HINT_NAMES)
         if runs is not None:
             return found
     else:
@@ -319,7 +320,7 @@ def _is_data(path: str) -> bool:
     *directories, name = path.split("/")
     hidden = any(part.startswith((".", "_")) for part in path.split("/"))
     is_output = any(part.endswith(SIDECAR_SUFFIX) for part in directories)
-    return not hidden and not is_output and _DATA_NAME.search(name) is not None
+    return not hidden and not is_output and DATA_NAME.search(name) is not None
 
 
 def _walk(directory: str, above: frozenset[str], left_out: Counter[str]) -> Iterator[str]:
@@ -400,7 +401,7 @@ def _describe_object(url: str) -> CorpusFile:
 
 
 def _content(head: bytes, path: str) -> Content:
-    if not head and (suffix := _NAME_WITH_HEADER.search(path)):
+    if not head and (suffix := NAME_WITH_HEADER.search(path)):
         raise InputError(
             f"{path} is empty, but a {suffix[0]} file has at least a header",
             hint=f"fetch {path} again, or remove it from the inputs",

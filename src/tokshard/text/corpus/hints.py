@@ -7,16 +7,17 @@ import re
 import shlex
 
 from tokshard.storage.paths import is_remote
-from tokshard.text.corpus.compressed import COMPRESSION_SUFFIXES, COMPRESSIONS
+from tokshard.text.corpus.compressed import COMPRESSIONS
 from tokshard.text.corpus.fields import CHAT_HINT, PRETOKENIZED_HINT
+from tokshard.text.corpus.formats import KINDS, LINE_SUFFIXES, PACKED
 from tokshard.text.corpus.rejection import RejectedRecord
 from tokshard.text.corpus.repairs import REPAIR_OF_LINE_ENDS
 
 _SKIP = "pass --on-error skip to skip bad records and list them in rejected.jsonl"
 _DECOMPRESSORS = {compression.suffix: compression.unpack for compression in COMPRESSIONS}
-_COMPRESSED = f"({'|'.join(map(re.escape, COMPRESSION_SUFFIXES))})?$"
-_TEXT_NAME = re.compile(rf"\.(jsonl?|ndjson|txt|text|csv|tsv){_COMPRESSED}", re.IGNORECASE)
-_TABLE_NAME = re.compile(rf"\.(csv|tsv){_COMPRESSED}", re.IGNORECASE)
+_TEXT_SUFFIXES = (*LINE_SUFFIXES, ".txt", ".text", ".csv", ".tsv")
+_TEXT_NAME = re.compile(rf"({'|'.join(map(re.escape, _TEXT_SUFFIXES))}){PACKED}", re.IGNORECASE)
+_TABLE_NAME = re.compile(rf"\.(csv|tsv){PACKED}", re.IGNORECASE)
 _REMOVE_MARKS = r"sed 's/^\xEF\xBB\xBF//'"
 _ITEMS = "jq -c '.[]'"
 _ONE = "jq -Rsc '{text: .}'"
@@ -63,7 +64,7 @@ def _hint_for_file(path: str, record: RejectedRecord) -> str | None:
     if record.hint and record.reason not in {*_REPAIRED, "invalid-utf8"}:
         return record.hint
     if record.reason in {"invalid-utf8", "nul-byte"} and _BINARY.search(start[:8]):
-        return "name a file of JSON lines (also compressed), Parquet or Arrow"
+        return f"name a file of {KINDS}"
     if start.startswith("[") and (is_unparsable or record.reason == "too-long"):
         return f"convert the JSON array to JSON lines: {conversion(path, _ITEMS)}"
     if "\r{" in start and record.reason == "too-long":

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from itertools import compress
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from tokshard.dataset.manifest import SourceFile
+from tokshard.dataset.parameters import TextFormat
 from tokshard.errors import InputError, TokshardError
 from tokshard.storage.paths import is_remote
 from tokshard.storage.reading import open_regular, read_at
 from tokshard.storage.remote.objects import BLOCK_BYTES, RemoteFile
+from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch, LineBatch
+from tokshard.text.corpus.fields import FieldPaths
+from tokshard.text.corpus.record_format import Reading, RecordFormat
+from tokshard.text.corpus.rejection import UnusableRecordError
+from tokshard.text.corpus.selection import sampled_lines
 from tokshard.text.corpus.units import LineUnit
 
 
@@ -83,27 +91,82 @@ _HEAD_BYTES = 256
 _LONG_LINE_BYTES = 1024
 _SAMPLED_BYTES = 1 << 14
 _NEWLINE = ord("\n")
+UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+UTF16_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
-@dataclass(frozen=True, slots=True)
-class LineBatch:
-    """Consecutive lines.
+def line_format(
+    name: TextFormat,
+    title: str,
+    suffixes: tuple[str, ...],
+    documents_of_lines: Callable[[LineBatch, Sequence[int], Reading], DocumentBatch],
+) -> RecordFormat:
+    """Return the descriptor of a format whose records are lines; see :class:`RecordFormat`."""
+    return RecordFormat(
+        name=name,
+        title=title,
+        suffixes=suffixes,
+        units=_line_units,
+        documents=partial(_documents, documents_of_lines),
+        documents_of_lines=documents_of_lines,
+    )
 
-    Attributes:
-        raw: The bytes read, including newlines. A line over the length limit is split over several batches
-            without lines; the last of them has its beginning as its only line.
-        lines: The lines without their newlines. Long ones refer to ``raw``, short ones are copies.
-        offsets: Offset of each line in the input's stream; int64 [lines].
-        lengths: Length of each line in the input's stream, even if ``lines`` has only its beginning;
-            int64 [lines].
-        complete: Whether the last line ends in a newline; if not, it is the end of the input.
-    """
 
-    raw: bytes | memoryview
-    lines: list[bytes | memoryview]
-    offsets: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
-    complete: bool
+def _line_units(
+    file_number: int, file: SourceFile, unit_bytes: int, _paths: FieldPaths
+) -> Iterator[LineUnit]:
+    size_bytes = file.size_bytes or 0
+    count = max(1, -(-size_bytes // unit_bytes))
+    for index in range(count):
+        begin = index * unit_bytes
+        end = min(begin + unit_bytes, size_bytes)
+        yield LineUnit(
+            file=file_number,
+            index=index,
+            last=index == count - 1,
+            path=file.path,
+            begin=begin,
+            end=end,
+            input_bytes=end - begin,
+            format=cast("TextFormat", file.format),
+        )
+
+
+def _documents(
+    documents_of_lines: Callable[[LineBatch, Sequence[int], Reading], DocumentBatch],
+    unit: LineUnit,
+    reading: Reading,
+) -> Iterator[DocumentBatch]:
+    selection = reading.selection
+    first_line = 1
+    position = unit.stream_offset + unit.begin
+    for batch in line_batches(unit, reading.batch_bytes, reading.max_document_bytes):
+        lines = batch.lines
+        if lines and position == 0 and bytes(lines[0][:3]) == UTF8_BYTE_ORDER_MARK:
+            lines[0] = lines[0][len(UTF8_BYTE_ORDER_MARK) :]
+        position += len(batch.raw)
+        numbers: Sequence[int] = range(first_line, first_line + len(lines))
+        first_line += len(lines)
+        sampled = selection.sampled(unit.file, batch.offsets)
+        chosen, left_out = batch, None
+        if sampled is not None:
+            numbers = [*compress(numbers, sampled)]
+            chosen, left_out = sampled_lines(batch, sampled, reading.max_document_bytes)
+        documents = documents_of_lines(chosen, numbers, reading)
+        lines.clear()  # they can be long
+        chosen.lines.clear()
+        documents = selection.divided(documents)
+        yield documents if left_out is None else left_out.added_to(documents)
+    if unit.stream_error is not None:
+        yield selection.divided(_end_of_corrupt_stream(unit, reading.paths, first_line))
+
+
+def _end_of_corrupt_stream(unit: LineUnit, paths: FieldPaths, line: int) -> DocumentBatch:
+    # One rejected record represents the rest of the input.
+    builder = BatchBuilder.of(paths)
+    offset = unit.stream_offset + unit.end + sum(dropped for _, dropped in unit.elided)
+    builder.reject(offset, line, UnusableRecordError("corrupt-stream", str(unit.stream_error)), "")
+    return builder.batch(b"", lines=1)
 
 
 def line_batches(unit: LineUnit, batch_bytes: int, max_line_bytes: int) -> Iterator[LineBatch]:

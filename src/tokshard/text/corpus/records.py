@@ -1,4 +1,4 @@
-"""Documents from units: JSON lines here, tables in :mod:`tokshard.text.corpus.tables`.
+"""Documents from JSON lines.
 
 Each line is parsed by ``orjson``. A line that it refuses is parsed again by the standard library, which
 accepts NaN, huge numbers and lone surrogates: a record is rejected only if a requested field is unusable.
@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import accumulate, compress
+from itertools import accumulate
 from typing import Any
 
-import numpy as np
-
 from tokshard.core.formatting import counted
-from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch
-from tokshard.text.corpus.content import UTF8_BYTE_ORDER_MARK, looks_like_utf16
-from tokshard.text.corpus.fields import FieldNames, FieldPaths, json_type, quoted, values_of
+from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch, LineBatch
+from tokshard.text.corpus.fields import FieldPaths, json_type, quoted, values_of
 from tokshard.text.corpus.holdout_keys import MAX_INTEGER, MIN_INTEGER, key_in, plain_keys
-from tokshard.text.corpus.lines import LineBatch, line_batches
+from tokshard.text.corpus.lines import (
+    UTF8_BYTE_ORDER_MARK,
+    UTF16_BYTE_ORDER_MARKS,
+    line_format,
+)
+from tokshard.text.corpus.record_format import Reading
 from tokshard.text.corpus.rejection import (
-    RejectedRecord,
     TextCheck,
     UnusableRecordError,
     check_length,
@@ -30,12 +31,7 @@ from tokshard.text.corpus.rejection import (
     excerpt_of,
 )
 from tokshard.text.corpus.repairs import repair_of_encoding, repair_of_line, repair_of_row
-from tokshard.text.corpus.selection import ALL_RECORDS, RecordSelection, sampled_lines
-from tokshard.text.corpus.units import LineUnit, RowUnit
 
-# Large enough to hide the cost per batch, small enough for a core's cache: 4 MiB is 10% slower.
-BATCH_BYTES = 1 << 20
-MAX_DOCUMENT_BYTES = 16_000_000
 # The parser of the standard library is recursive; the limit makes its result independent of the caller's
 # stack and of Python's version. (orjson accepts 1,024 levels.)
 _MOST_LEVELS = 400
@@ -58,87 +54,15 @@ _TOLERANT = json.JSONDecoder(
 )
 
 
-def read_documents(
-    unit: LineUnit | RowUnit,
-    fields: Sequence[str],
-    *,
-    batch_bytes: int = BATCH_BYTES,
-    max_document_bytes: int = MAX_DOCUMENT_BYTES,
-    check: TextCheck | None = None,
-    selection: RecordSelection = ALL_RECORDS,
-) -> Iterator[DocumentBatch]:
-    """Yield a unit's documents in batches, in order.
-
-    The documents and rejected records do not depend on ``batch_bytes``.
-
-    ``fields``: distinct names of the text fields (:class:`tokshard.text.corpus.fields.FieldPath`), at least
-    one. A value is a string, or a list of strings: a document of several sequences, or of none.
-    ``max_document_bytes``: larger lines (in a table: larger texts) are rejected.
-    ``check``: raises UnusableRecordError for texts that the tokenizer cannot encode.
-    ``selection``: the records to read; others are not parsed.
-
-    Raises:
-        InputError: The input cannot be read, or a table has no such column.
-        MissingExtraError: The input is a table and pyarrow is not installed.
-    """
-    if isinstance(unit, RowUnit):
-        from tokshard.text.corpus.tables import read_rows
-
-        return read_rows(
-            unit,
-            fields,
-            batch_bytes=batch_bytes,
-            max_document_bytes=max_document_bytes,
-            check=check,
-            selection=selection,
+def _documents_of_lines(batch: LineBatch, numbers: Sequence[int], reading: Reading) -> DocumentBatch:
+    documents = None
+    if reading.check is None:
+        documents = _plain_documents(batch, reading.paths, reading.max_document_bytes)
+    if documents is None:
+        documents = _checked_documents(
+            batch, reading.paths, reading.max_document_bytes, numbers, reading.check
         )
-    paths = FieldPaths.parse(FieldNames(fields, selection.holdout_key))
-    return _read_lines(unit, paths, batch_bytes, max_document_bytes, check, selection)
-
-
-def rejected_line(
-    line: bytes, fields: FieldNames, max_document_bytes: int, check: TextCheck | None
-) -> list[RejectedRecord]:
-    """Return the first line of an input as a rejected record; none if it is a document or blank."""
-    line = line.removeprefix(UTF8_BYTE_ORDER_MARK)
-    batch = LineBatch(line, [line], np.zeros(1, np.int64), np.array([len(line)]), complete=True)
-    documents = _checked_documents(batch, FieldPaths.parse(fields), max_document_bytes, [1], check)
-    return documents.rejected
-
-
-def _read_lines(
-    unit: LineUnit,
-    paths: FieldPaths,
-    batch_bytes: int,
-    max_document_bytes: int,
-    check: TextCheck | None,
-    selection: RecordSelection,
-) -> Iterator[DocumentBatch]:
-    first_line = 1
-    position = unit.stream_offset + unit.begin
-    for batch in line_batches(unit, batch_bytes, max_document_bytes):
-        lines = batch.lines
-        if lines and position == 0 and bytes(lines[0][:3]) == UTF8_BYTE_ORDER_MARK:
-            lines[0] = lines[0][len(UTF8_BYTE_ORDER_MARK) :]
-        position += len(batch.raw)
-        numbers: Sequence[int] = range(first_line, first_line + len(lines))
-        first_line += len(lines)
-        sampled = selection.sampled(unit.file, batch.offsets)
-        chosen, left_out = batch, None
-        if sampled is not None:
-            numbers = [*compress(numbers, sampled)]
-            chosen, left_out = sampled_lines(batch, sampled, max_document_bytes)
-        documents = None
-        if check is None:
-            documents = _plain_documents(chosen, paths, max_document_bytes)
-        if documents is None:
-            documents = _checked_documents(chosen, paths, max_document_bytes, numbers, check)
-        lines.clear()  # they can be long
-        chosen.lines.clear()
-        documents = selection.divided(documents)
-        yield documents if left_out is None else left_out.added_to(documents)
-    if unit.stream_error is not None:
-        yield selection.divided(_end_of_corrupt_stream(unit, paths, first_line))
+    return documents
 
 
 def _plain_documents(batch: LineBatch, paths: FieldPaths, max_document_bytes: int) -> DocumentBatch | None:
@@ -184,14 +108,6 @@ def _checked_documents(
         except UnusableRecordError as error:
             builder.reject(offset, number, error, excerpt_of(line))
     return builder.batch(batch.raw, lines=len(batch.lines), blank_lines=blank_lines)
-
-
-def _end_of_corrupt_stream(unit: LineUnit, paths: FieldPaths, line: int) -> DocumentBatch:
-    # One rejected record represents the rest of the input.
-    builder = BatchBuilder.of(paths)
-    offset = unit.stream_offset + unit.end + sum(dropped for _, dropped in unit.elided)
-    builder.reject(offset, line, UnusableRecordError("corrupt-stream", str(unit.stream_error)), "")
-    return builder.batch(b"", lines=1)
 
 
 def _field_values(
@@ -268,3 +184,24 @@ def _decoded(line: bytes, *, is_cut: bool) -> str:
             raise UnusableRecordError("truncated-record", f"the last line is incomplete: {detail}") from None
         repair = partial(repair_of_encoding, line, error.start)
         raise UnusableRecordError("invalid-utf8", detail, repair) from None
+
+
+def looks_like_utf16(line: bytes) -> bool:
+    """Return whether a line that is not UTF-8 JSON begins like JSON in UTF-16.
+
+    The first characters of a JSON record are ASCII, so in UTF-16 every other byte is NUL, beginning with
+    the first or the second byte (a line of little-endian text begins with the second half of a newline).
+
+    Example:
+        >>> looks_like_utf16('{"text"'.encode("utf-16-le")), looks_like_utf16(b"{}")
+        (True, False)
+    """
+    if line.startswith(UTF16_BYTE_ORDER_MARKS):
+        return True
+    even = line[0:8:2]
+    odd = line[1:8:2]
+    # NULs on one side only
+    return len(line) >= 4 and ((not any(even) and all(odd)) or (not any(odd) and all(even)))
+
+
+JSON_LINES = line_format("jsonl", "JSON lines", (".jsonl", ".json", ".ndjson"), _documents_of_lines)

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tokshard.text.corpus.batch import DocumentBatch
-    from tokshard.text.corpus.lines import LineBatch
+    from tokshard.text.corpus.batch import DocumentBatch, LineBatch
 
 EXCLUDED: dict[str, str] = {
     "not-sampled": "The record is not in the sample (--sample).",

@@ -6,23 +6,25 @@ strings one batch at a time. The offsets in an Arrow file are validated before u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import compress, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from tokshard.core.formatting import count, counted, listed, visible
-from tokshard.errors import InputError, MissingExtraError, TokshardError
+from tokshard.dataset.manifest import SourceFile
+from tokshard.dataset.parameters import TextFormat
+from tokshard.errors import InputError, TokshardError
 from tokshard.storage.paths import is_remote
 from tokshard.storage.reading import open_file
 from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch
-from tokshard.text.corpus.content import Format
 from tokshard.text.corpus.fields import (
     CHAT_HINT,
     PRETOKENIZED_HINT,
-    FieldNames,
     FieldPath,
     FieldPaths,
     index_of,
@@ -34,6 +36,7 @@ from tokshard.text.corpus.fields import (
     usable_value,
 )
 from tokshard.text.corpus.holdout_keys import encoded_key, plain_keys
+from tokshard.text.corpus.record_format import Reading, RecordFormat
 from tokshard.text.corpus.rejection import (
     TextCheck,
     UnusableRecordError,
@@ -41,7 +44,7 @@ from tokshard.text.corpus.rejection import (
     check_texts,
     excerpt_of,
 )
-from tokshard.text.corpus.selection import ALL_RECORDS, LeftOut, RecordSelection
+from tokshard.text.corpus.selection import LeftOut
 from tokshard.text.corpus.units import RowUnit
 
 if TYPE_CHECKING:
@@ -62,60 +65,81 @@ class TableGroup(NamedTuple):
     size_bytes: int
 
 
-def table_groups(path: str, table_format: Format, fields: FieldNames) -> list[TableGroup]:
-    """Return the row groups (Parquet) or record batches (Arrow) of a table, in order.
+class _Layout(NamedTuple):
+    """The parts of a table that differ between Parquet and Arrow.
 
-    Raises:
-        InputError: The table cannot be read, one of the ``fields`` is no text column, or the column of keys
-            does not contain strings or integers.
-        MissingExtraError: pyarrow is not installed.
+    Attributes:
+        groups: Returns the row groups (Parquet) or record batches (Arrow) of a file, after a check of its
+            columns.
+        batches: Yields the rows of a unit in batches of about some bytes.
     """
-    paths = FieldPaths.parse(fields)
-    with _reading(path), ExitStack() as stack:
-        if table_format == "arrow":
-            schema, batches = _open_arrow(path, 0, stack)
-            _check_columns(schema, paths, path)
-            return [TableGroup(batch.num_rows, batch.nbytes) for batch in batches]
-        from pyarrow import parquet
 
-        with parquet.ParquetFile(_place(path, stack)) as table:
-            _check_columns(table.schema_arrow, paths, path)
-            groups = (table.metadata.row_group(number) for number in range(table.metadata.num_row_groups))
-            return [TableGroup(group.num_rows, group.total_byte_size) for group in groups]
+    groups: Callable[[str, FieldPaths, ExitStack], list[TableGroup]]
+    batches: Callable[[RowUnit, FieldPaths, int, ExitStack], Iterator[Any]]
 
 
-def read_rows(
-    unit: RowUnit,
-    fields: Sequence[str],
-    *,
-    batch_bytes: int,
-    max_document_bytes: int,
-    check: TextCheck | None = None,
-    selection: RecordSelection = ALL_RECORDS,
-) -> Iterator[DocumentBatch]:
-    """Yield the documents of a unit of a table; see :func:`tokshard.text.corpus.records.read_documents`.
+def _units(
+    layout: _Layout, file_number: int, file: SourceFile, unit_bytes: int, paths: FieldPaths
+) -> Iterator[RowUnit]:
+    with _reading(file.path), ExitStack() as stack:
+        groups = layout.groups(file.path, paths, stack)
+    return _row_units(file_number, file, unit_bytes, groups)
 
-    Raises:
-        InputError: The table cannot be read or has no such column.
-        MissingExtraError: pyarrow is not installed.
-    """
-    paths = FieldPaths.parse(FieldNames(fields, selection.holdout_key))
-    read = _parquet_batches if unit.format == "parquet" else _arrow_batches
+
+def _row_units(
+    file_number: int, file: SourceFile, unit_bytes: int, groups: list[TableGroup]
+) -> Iterator[RowUnit]:
+    runs = list(_group_runs([group.size_bytes for group in groups], unit_bytes))
+    total = sum(group.size_bytes for group in groups)
+    file_bytes = file.size_bytes or 0
+    first_row = done = 0
+    for index, (first, stop) in enumerate(runs):
+        rows = sum(group.row_count for group in groups[first:stop])
+        size = sum(group.size_bytes for group in groups[first:stop])
+        share = file_bytes * (done + size) // total - file_bytes * done // total if total else file_bytes
+        yield RowUnit(
+            file=file_number,
+            index=index,
+            last=index == len(runs) - 1,
+            path=file.path,
+            format=cast("TextFormat", file.format),
+            first_group=first,
+            group_count=stop - first,
+            first_row=first_row,
+            row_count=rows,
+            input_bytes=share,
+        )
+        first_row += rows
+        done += size
+
+
+def _group_runs(sizes: list[int], unit_bytes: int) -> Iterator[tuple[int, int]]:
+    # [first, stop) of consecutive groups that reach unit_bytes together; at least one run.
+    first = gathered = 0
+    for number, size in enumerate(sizes):
+        gathered += size
+        if gathered >= unit_bytes:
+            yield first, number + 1
+            first, gathered = number + 1, 0
+    if first < len(sizes) or not sizes:
+        yield first, len(sizes)
+
+
+def _rows(layout: _Layout, unit: RowUnit, reading: Reading) -> Iterator[DocumentBatch]:
+    paths, selection = reading.paths, reading.selection
     done = 0
     with _reading(unit.path), ExitStack() as stack:
-        for rows in read(unit, paths, batch_bytes, stack):
+        for rows in layout.batches(unit, paths, reading.batch_bytes, stack):
             numbers = np.arange(unit.first_row + done, unit.first_row + done + rows.num_rows, dtype=np.int64)
             done += rows.num_rows
             sampled = selection.sampled(unit.file, numbers)
             columns = [
                 _checked_column(rows.column(path.keys[0]), path, unit.path, sampled) for path in paths.all
             ]
-            if sampled is None:
-                documents = _documents(columns, paths, numbers, unit.first_row, max_document_bytes, check)
-                yield selection.divided(documents)
-                continue
-            kept = numbers[sampled]
-            documents = _documents(columns, paths, kept, unit.first_row, max_document_bytes, check)
+            kept = numbers if sampled is None else numbers[sampled]
+            documents = _documents(
+                columns, paths, kept, unit.first_row, reading.max_document_bytes, reading.check
+            )
             left_out = rows.num_rows - len(kept)
             others = LeftOut({"not-sampled": left_out} if left_out else {})
             yield others.added_to(selection.divided(documents))
@@ -123,10 +147,8 @@ def read_rows(
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    try:
-        import pyarrow as pa
-    except ImportError as error:
-        raise MissingExtraError("Parquet and Arrow input", "parquet") from error
+    import pyarrow as pa
+
     try:
         yield
     except TokshardError:
@@ -136,6 +158,15 @@ def _reading(path: str) -> Iterator[None]:
         raise InputError(
             f"cannot read {path}: {text}", hint="fetch the file again: it is incomplete or damaged"
         ) from error
+
+
+def _parquet_groups(path: str, paths: FieldPaths, stack: ExitStack) -> list[TableGroup]:
+    from pyarrow import parquet
+
+    table = stack.enter_context(parquet.ParquetFile(_place(path, stack)))
+    _check_columns(table.schema_arrow, paths, path)
+    groups = (table.metadata.row_group(number) for number in range(table.metadata.num_row_groups))
+    return [TableGroup(group.num_rows, group.total_byte_size) for group in groups]
 
 
 def _parquet_batches(unit: RowUnit, paths: FieldPaths, batch_bytes: int, stack: ExitStack) -> Iterator[Any]:
@@ -163,6 +194,12 @@ def _parquet_name(schema: Any, path: FieldPath) -> str:
     while pa.types.is_struct(kind) and depth < len(path.keys):
         kind, depth = kind.field(path.keys[depth]).type, depth + 1
     return ".".join(path.keys[:depth])
+
+
+def _arrow_groups(path: str, paths: FieldPaths, stack: ExitStack) -> list[TableGroup]:
+    schema, batches = _open_arrow(path, 0, stack)
+    _check_columns(schema, paths, path)
+    return [TableGroup(batch.num_rows, batch.nbytes) for batch in batches]
 
 
 def _arrow_batches(unit: RowUnit, paths: FieldPaths, batch_bytes: int, stack: ExitStack) -> Iterator[Any]:
@@ -474,3 +511,28 @@ def _excerpt(values: Sequence[Any]) -> str:
         if isinstance(text, str | bytes):
             return excerpt_of(text if isinstance(text, bytes) else text[:60].encode("utf-8"))
     return ""
+
+
+def _table_format(name: TextFormat, title: str, suffix: str, magic: bytes, layout: _Layout) -> RecordFormat:
+    return RecordFormat(
+        name=name,
+        title=title,
+        suffixes=(suffix,),
+        magic=re.compile(magic, re.DOTALL),
+        extra="parquet",
+        units=partial(_units, layout),
+        documents=partial(_rows, layout),
+    )
+
+
+PARQUET = _table_format(
+    "parquet", "Parquet", ".parquet", rb"PAR1", _Layout(_parquet_groups, _parquet_batches)
+)
+ARROW = _table_format(
+    "arrow",
+    "Arrow",
+    ".arrow",
+    # The Arrow stream has no magic number: a continuation marker and the length of the first message.
+    rb"ARROW1\0\0|\xff{4}[^\xff]{2}..",
+    _Layout(_arrow_groups, _arrow_batches),
+)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokshard.text.corpus.content import Format
+from tokshard.dataset.parameters import TextFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class LineUnit:
     stream_error: str | None = None
     temporary: bool = False
     input_bytes: int = 0
+    format: TextFormat = "jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class RowUnit:
     index: int
     last: bool
     path: str
-    format: Format
+    format: TextFormat
     first_group: int
     group_count: int
     first_row: int

@@ -334,7 +334,7 @@ def _units_of_input(path: str, units: list[int]) -> str:
 
 def _line_of(file: CorpusFile, offset: int) -> int | None:
     # None for a compressed or remote input: nobody has counted the lines before the unit.
-    if file.format != "jsonl":
+    if not file.has_lines:
         return offset + 1
     if file.is_stream or is_remote(file.path):
         return None

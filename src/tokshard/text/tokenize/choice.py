@@ -13,7 +13,7 @@ from tokshard.core.formatting import listed, size
 from tokshard.core.options import declared_options
 from tokshard.errors import TokenizerError, UsageError
 from tokshard.text.corpus.files import CorpusFile, content_bytes
-from tokshard.text.corpus.records import MAX_DOCUMENT_BYTES
+from tokshard.text.corpus.planning import MAX_DOCUMENT_BYTES
 from tokshard.text.tokenize.options import TokenizeOptions
 from tokshard.text.tokenize.part import EncoderName
 from tokshard.text.tokenizer.definition import Tokenizer, load_tokenizer

@@ -60,7 +60,7 @@ def first_problems(job: TokenizeJob) -> Iterator[str]:
 
     files = [(number, file) for number, file in enumerate(job.files) if file.size_bytes is not None]
     # A thread that reads a table must not be left to the end of the process.
-    at_once = LOOKS_AT_ONCE if all(file.format == "jsonl" for _, file in files) else 1
+    at_once = LOOKS_AT_ONCE if all(file.has_lines for _, file in files) else 1
     records_of_files = in_order(
         (partial(_first_rejected, job, number, file) for number, file in files), at_once
     )
@@ -73,30 +73,18 @@ def first_problems(job: TokenizeJob) -> Iterator[str]:
 
 
 def _first_rejected(job: TokenizeJob, number: int, file: CorpusFile) -> list[RejectedRecord]:
-    import numpy as np
-
-    from tokshard.text.corpus.planning import first_line, plan_units
-    from tokshard.text.corpus.records import read_documents, rejected_line
+    from tokshard.text.corpus.planning import first_rejected
     from tokshard.text.corpus.selection import RecordSelection
     from tokshard.text.tokenize.encoder import text_check
 
-    limit, names = job.parameters.max_document_bytes, job.options.field_names
-    selection, check = recorded(RecordSelection, job.parameters), text_check(job.tokenizer.identity)
-    sampled = selection.sampled(number, np.zeros(1, np.int64))
-    if sampled is not None and not sampled[0]:
-        return []
-    if file.format == "jsonl":
-        return rejected_line(first_line(file, limit), names, limit, check)
-    unit = next(plan_units(number, file, 1, names.texts, key_field=names.key))
-    batches = read_documents(
-        unit,
-        names.texts,
-        batch_bytes=1,
-        max_document_bytes=limit,
-        check=check,
-        selection=selection,
+    return first_rejected(
+        number,
+        file,
+        job.options.field_names,
+        job.parameters.max_document_bytes,
+        text_check(job.tokenizer.identity),
+        recorded(RecordSelection, job.parameters),
     )
-    return next((batch.rejected for batch in batches), [])
 
 
 def _unfinished_datasets(options: TokenizeOptions) -> list[HubDatasetRecord]:

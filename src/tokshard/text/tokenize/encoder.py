@@ -21,7 +21,7 @@ from tokshard.dataset.parameters import TokenizeParameters
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage import syscalls
 from tokshard.text.corpus.batch import DocumentBatch
-from tokshard.text.corpus.records import read_documents
+from tokshard.text.corpus.planning import read_documents
 from tokshard.text.corpus.rejection import RejectedRecord, TextCheck, UnusableRecordError
 from tokshard.text.corpus.selection import RecordSelection
 from tokshard.text.corpus.units import LineUnit, Unit

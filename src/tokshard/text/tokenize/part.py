@@ -153,12 +153,12 @@ class PartNames:
                 facts.append(number)
             return xxhash.xxh3_64_hexdigest(json.dumps(facts).encode("ascii"))
 
-        is_plain = file.format == "jsonl" and not file.is_stream
+        is_plain = file.has_lines and not file.is_stream
         return InputPartNames(
             unit_size=self.unit_size,
             end=file.size_bytes if is_plain else None,
             compare_below=below,
-            is_table=file.format != "jsonl",
+            is_table=not file.has_lines,
             identities=(identity(0), identity(-1), identity(below)),
         )
 
@@ -174,7 +174,7 @@ def first_bytes(files: Sequence[CorpusFile]) -> dict[int, int]:
     for number, file in enumerate(files):
         if remaining <= 0:
             break
-        below[number] = remaining if file.format == "jsonl" else _COMPARED_ROWS
+        below[number] = remaining if file.has_lines else _COMPARED_ROWS
         remaining -= file.size_bytes if file.size_bytes is not None else FIRST_BYTES
     return below
 

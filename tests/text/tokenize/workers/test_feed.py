@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from support.unit_feeds import PATIENCE_SECONDS, Fed
 from tokshard.errors import InputError, StorageError
-from tokshard.text.corpus.records import read_documents
+from tokshard.text.corpus.planning import read_documents
 from tokshard.text.tokenize.part import UnitKey
 
 

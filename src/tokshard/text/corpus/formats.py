@@ -1,0 +1,71 @@
+"""The formats of inputs, and the names that follow from the list."""
+
+from __future__ import annotations
+
+import re
+
+from tokshard.text.corpus.compressed import COMPRESSION_SUFFIXES
+from tokshard.text.corpus.record_format import RecordFormat
+from tokshard.text.corpus.records import JSON_LINES
+from tokshard.text.corpus.tables import ARROW, PARQUET
+
+FORMATS: tuple[RecordFormat, ...] = (JSON_LINES, PARQUET, ARROW)
+"""The formats of inputs; the first is that of text without another one's suffix.
+
+Another one is added here, and to the names in manifests (:data:`tokshard.dataset.parameters.TextFormat`).
+"""
+
+_TITLES = [record_format.title for record_format in FORMATS]
+TITLES = f"{', '.join(_TITLES[:-1])} or {_TITLES[-1]}"
+"""The formats, for messages: ``JSON lines, Parquet or Arrow``."""
+
+_KINDS = [f"{known.title} (also compressed)" if known.has_lines else known.title for known in FORMATS]
+KINDS = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
+"""The formats, for hints: ``JSON lines (also compressed), Parquet or Arrow``."""
+
+PACKED = f"({'|'.join(map(re.escape, COMPRESSION_SUFFIXES))})?$"
+"""Pattern of the end of a name with or without the suffix of a compression."""
+
+LINE_SUFFIXES = [suffix for known in FORMATS if known.has_lines for suffix in known.suffixes]
+_SUFFIXES = [suffix for known in FORMATS for suffix in known.suffixes]
+DATA_NAME = re.compile(rf"({'|'.join(map(re.escape, _SUFFIXES))}){PACKED}", re.IGNORECASE)
+"""Pattern of the names of inputs in directories."""
+
+NAME_WITH_HEADER = re.compile(
+    "|".join(
+        re.escape(suffix)
+        for suffix in (
+            *COMPRESSION_SUFFIXES,
+            *(suffix for known in FORMATS if known.magic is not None for suffix in known.suffixes),
+        )
+    )
+    + "$",
+    re.IGNORECASE,
+)
+"""Pattern of the names of files that begin with a header, so that they cannot be empty."""
+
+HINT_NAMES = (
+    f"name the files {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]} "
+    f"(also with {', '.join(COMPRESSION_SUFFIXES[:-1])} or {COMPRESSION_SUFFIXES[-1]}), "
+    "or pass them one by one or as a glob"
+)
+
+
+def format_named(name: str) -> RecordFormat:
+    """Return a format of inputs by its name in manifests."""
+    return next(known for known in FORMATS if known.name == name)
+
+
+def has_lines(name: str) -> bool:
+    """Return whether the records of a format are lines; False for the formats of tokens."""
+    return any(known.has_lines for known in FORMATS if known.name == name)
+
+
+def format_of(head: bytes, path: str = "") -> RecordFormat:
+    """Return the format of a file by its first bytes, or of text by its name."""
+    for known in FORMATS:
+        if known.magic is not None and known.magic.match(head):
+            return known
+    name = re.sub(PACKED, "", path.lower())
+    texts = (known for known in FORMATS if known.magic is None)
+    return next((known for known in texts if name.endswith(known.suffixes)), FORMATS[0])

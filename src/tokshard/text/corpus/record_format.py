@@ -1,0 +1,69 @@
+"""Descriptor of a format of inputs: recognition, file names, the extra it needs, and its readers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from tokshard.dataset.manifest import SourceFile
+from tokshard.dataset.parameters import TextFormat
+from tokshard.errors import EXTRA_PACKAGES, MissingExtraError
+from tokshard.text.corpus.batch import DocumentBatch, LineBatch
+from tokshard.text.corpus.fields import FieldPaths
+from tokshard.text.corpus.rejection import TextCheck
+from tokshard.text.corpus.selection import RecordSelection
+from tokshard.text.corpus.units import Unit
+
+
+class Reading(NamedTuple):
+    """The part of the records that is read; see :func:`tokshard.text.corpus.planning.read_documents`."""
+
+    paths: FieldPaths
+    batch_bytes: int
+    max_document_bytes: int
+    check: TextCheck | None
+    selection: RecordSelection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordFormat:
+    """Format of inputs.
+
+    Attributes:
+        name: Its name in manifests.
+        title: Its name in messages.
+        suffixes: Endings of names, by which the files of a directory are found.
+        magic: Pattern of the first bytes; None for text, which is recognized by the suffix.
+        extra: The extra that must be installed, or None.
+        units: Yields the units of an uncompressed file: of its number among the inputs, the file, the nominal
+            size of a unit and the fields.
+        documents: Yields the documents of a unit in batches.
+        documents_of_lines: Returns the documents of lines with these numbers, if each record is a line:
+            records have byte offsets then, and files can be compressed. None for tables, whose records have
+            row numbers.
+    """
+
+    name: TextFormat
+    title: str
+    suffixes: tuple[str, ...]
+    magic: re.Pattern[bytes] | None = None
+    extra: str | None = None
+    units: Callable[[int, SourceFile, int, FieldPaths], Iterator[Unit]]
+    documents: Callable[[Any, Reading], Iterator[DocumentBatch]]
+    documents_of_lines: Callable[[LineBatch, Sequence[int], Reading], DocumentBatch] | None = None
+
+    @property
+    def has_lines(self) -> bool:
+        """True if each record is a line; False for a table."""
+        return self.documents_of_lines is not None
+
+    def require_extra(self) -> None:
+        """Raise MissingExtraError if a package that the format needs is not installed."""
+        try:
+            for package in EXTRA_PACKAGES[self.extra] if self.extra else ():
+                import_module(package)
+        except ImportError as error:
+            raise MissingExtraError(f"{self.title} input", str(self.extra)) from error
