@@ -155,7 +155,7 @@ def test_globs_prefixes_and_lists_name_objects_in_natural_order(bucket: Bucket, 
     ("argument", "words"),
     [
         ("/nothing.jsonl", "object not found"),
-        ("/nothing/", "no inputs found below"),
+        ("/nothing/", "contains no inputs"),
         ("/nothing/*.jsonl", "no objects match"),
         ("-of-nobody/web.jsonl", "bucket not found"),
     ],

@@ -248,7 +248,7 @@ def test_files_that_are_not_there(hub):
     assert error.hint == f"look at the files of the repository: {hub.url}/datasets/acme/web/tree/{commit}"
     refused(MissingFileError, f"{URL}/data/x.jsonl", match=f"file not found: {URL}@{commit}/data/x.jsonl")
     refused(InputError, f"{URL}/data/*.csv", match=f"no objects match {URL}@{commit}/data/*.csv")
-    refused(InputError, f"{URL}/other/", match=f"no inputs found below {URL}@{commit}/other/")
+    refused(InputError, f"{URL}/other/", match=f"the directory {URL}@{commit}/other/ contains no inputs")
 
 
 def test_access_is_explained(hub, monkeypatch):

@@ -8,9 +8,9 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -56,14 +56,7 @@ class CorpusFile(SourceFile):
     @property
     def source(self) -> SourceFile:
         """The input as it is recorded."""
-        return SourceFile(
-            path=self.path,
-            size_bytes=self.size_bytes,
-            mtime_ns=self.mtime_ns,
-            version=self.version,
-            format=self.format,
-            compression=self.compression,
-        )
+        return SourceFile(**{field.name: getattr(self, field.name) for field in fields(SourceFile)})
 
     @property
     def has_lines(self) -> bool:
@@ -221,12 +214,22 @@ def _expand_directory(directory: str, search: _Search) -> list[str]:
             hint="pass the raw text instead; `tokshard inspect` shows datasets",
         )
     left_out: Counter[str] = Counter()
-    found = sorted(_walk(directory, frozenset(), left_out), key=natural_key)
+    if is_remote(directory):
+        paths = _listed_objects(directory.rstrip("/") + "/", left_out)
+    else:
+        paths = _walk(directory, frozenset(), left_out)
+    found = sorted(paths, key=natural_key)
     runs = search.saved.select(found)
     if runs is not None:
-        found = _flattened(runs)
-    found = _without_metadata(found, left_out)
-    _tell_left_out(directory, left_out, search)
+        runs.sort(key=lambda run: natural_key(run[0]))
+        found = [path for run in runs for path in run]
+    left_out.update(name for path in found if (name := os.path.basename(path)) in _METADATA_NAMES)
+    found = [path for path in found if os.path.basename(path) not in _METADATA_NAMES]
+    if left_out:
+        kinds = [f"{number} {kind}" for kind, number in sorted(left_out.items())]
+        search.tell(
+            f"left out of {directory}: {listed(kinds, _SHOWN_KINDS)}; to read a file, pass its path or a glob"
+        )
     if not found:
         raise InputError(f"the directory {directory} contains no inputs", hint=HINT_NAMES)
     _refuse_special(found)
@@ -236,6 +239,8 @@ def _expand_directory(directory: str, search: _Search) -> list[str]:
 def _refuse_special(paths: Sequence[str]) -> None:
     # A pipe that nobody passed may have no writer, and reading it would wait for ever.
     for path in paths:
+        if is_remote(path):
+            continue
         with suppress(OSError):  # reported when the file is described
             mode = os.stat(path).st_mode
             if not stat.S_ISREG(mode):
@@ -245,82 +250,17 @@ def _refuse_special(paths: Sequence[str]) -> None:
                 )
 
 
-def _without_metadata(paths: list[str], left_out: Counter[str]) -> list[str]:
-    left_out.update(name for path in paths if (name := os.path.basename(path)) in _METADATA_NAMES)
-    return [path for path in paths if os.path.basename(path) not in _METADATA_NAMES]
-
-
-def _tell_left_out(directory: str, left_out: Counter[str], search: _Search) -> None:
-    if left_out:
-        kinds = [f"{number} {kind}" for kind, number in sorted(left_out.items())]
-        search.tell(
-            f"left out of {directory}: {listed(kinds, _SHOWN_KINDS)}; to read a file, pass its path or a glob"
-        )
-
-
-def _left_out_of(paths: Iterable[str]) -> Counter[str]:
-    """Count the objects of a listing that are left out, as :func:`_walk` counts files."""
-    files: Counter[str] = Counter()
+def _listed_objects(base: str, left_out: Counter[str]) -> Iterator[str]:
+    """Yield the URLs of the objects below a URL that are read, as :func:`_walk` yields files."""
     directories: set[tuple[str, ...]] = set()
-    for path in paths:
-        *parents, name = path.split("/")
-        skipped = [number for number, part in enumerate(parents) if part[0] == "." or _is_skipped(part)]
-        if skipped:
-            directories.add(tuple(parents[: skipped[0] + 1]))
-        elif kind := _left_out_kind(name):
-            files[kind] += 1
-    return files + Counter(f"{name}/" for *_, name in directories if not name.startswith("."))
-
-
-def _is_skipped(directory_name: str) -> bool:
-    return directory_name.startswith("_") or directory_name.endswith(SIDECAR_SUFFIX)
-
-
-def _left_out_kind(name: str) -> str | None:
-    """Return the kind of a file that is left out of its directory; None if it is read, or hidden."""
-    if name.startswith(".") or _is_marker(name):
-        return None
-    if name.startswith("_"):
-        return name
-    suffix = _SUFFIX.search(name)
-    return None if DATA_NAME.search(name) else suffix[0] if suffix else name
-
-
-def _flattened(runs: list[list[str]]) -> list[str]:
-    return [path for run in sorted(runs, key=lambda run: natural_key(run[0])) for path in run]
-
-
-def _expand_url(url: str, search: _Search) -> list[str]:
-    pattern = GLOB_CHARACTERS.search(url) is not None and not url.startswith(("http://", "https://"))
-    if pattern and not objects.exists(url):
-        found = [found_url for found_url in objects.glob(url) if not _is_marker(found_url)]
-        found = _without_results(found, url, search)
-        if not found:
-            raise InputError(
-                f"no objects match {url}", hint="check the URL, and that the credentials allow listing"
-            )
-    elif url.endswith("/") or (not DATA_NAME.search(url) and objects.is_directory(url)):
-        base = url.rstrip("/") + "/"
-        urls = objects.walk(base)
-        found = [found_url for found_url in urls if _is_data(found_url.removeprefix(base))]
-        left_out = _left_out_of(found_url.removeprefix(base) for found_url in urls)
-        runs = search.saved.select(sorted(found, key=natural_key))
-        found = _without_metadata(found if runs is None else _flattened(runs), left_out)
-        _tell_left_out(url, left_out, search)
-        if not found:
-            raise InputError(f"no inputs found below {url}", hint=HINT_NAMES)
-        if runs is not None:
-            return found
-    else:
-        found = [url]
-    return sorted(found, key=natural_key)
-
-
-def _is_data(path: str) -> bool:
-    *directories, name = path.split("/")
-    hidden = any(part.startswith((".", "_")) for part in path.split("/"))
-    is_output = any(part.endswith(SIDECAR_SUFFIX) for part in directories)
-    return not hidden and not is_output and DATA_NAME.search(name) is not None
+    for url in objects.walk(base):
+        *parents, name = url.removeprefix(base).split("/")
+        skipped = next((depth for depth, parent in enumerate(parents) if _is_skipped(parent)), None)
+        if skipped is not None:
+            directories.add(tuple(parents[: skipped + 1]))
+        elif _is_read(name, left_out):
+            yield url
+    left_out.update(f"{name}/" for *_, name in directories if not name.startswith("."))
 
 
 def _walk(directory: str, above: frozenset[str], left_out: Counter[str]) -> Iterator[str]:
@@ -334,17 +274,47 @@ def _walk(directory: str, above: frozenset[str], left_out: Counter[str]) -> Iter
         raise InputError(f"cannot list the directory {directory}: {error.strerror}") from error
     for name in names:
         path = os.path.join(directory, name)
-        if name.startswith("."):
-            continue
-        if os.path.isdir(path):
-            if _is_skipped(name):
-                left_out[f"{name}/"] += 1
-            else:
-                yield from _walk(path, above | {real}, left_out)
-        elif kind := _left_out_kind(name):
-            left_out[kind] += 1
-        elif not _is_marker(name):
-            yield path
+        if not os.path.isdir(path):
+            if _is_read(name, left_out):
+                yield path
+        elif not _is_skipped(name):
+            yield from _walk(path, above | {real}, left_out)
+        elif not name.startswith("."):
+            left_out[f"{name}/"] += 1
+
+
+def _is_skipped(directory_name: str) -> bool:
+    return directory_name.startswith((".", "_")) or directory_name.endswith(SIDECAR_SUFFIX)
+
+
+def _is_read(name: str, left_out: Counter[str]) -> bool:
+    """Return whether a file of a directory is read; count its kind otherwise, unless it is hidden."""
+    if name.startswith(".") or _is_marker(name):
+        return False
+    if name.startswith("_"):
+        left_out[name] += 1
+        return False
+    if not DATA_NAME.search(name):
+        suffix = _SUFFIX.search(name)
+        left_out[suffix[0] if suffix else name] += 1
+        return False
+    return True
+
+
+def _expand_url(url: str, search: _Search) -> list[str]:
+    pattern = GLOB_CHARACTERS.search(url) is not None and not url.startswith(("http://", "https://"))
+    if pattern and not objects.exists(url):
+        found = [found_url for found_url in objects.glob(url) if not _is_marker(found_url)]
+        found = _without_results(found, url, search)
+        if not found:
+            raise InputError(
+                f"no objects match {url}", hint="check the URL, and that the credentials allow listing"
+            )
+    elif url.endswith("/") or (not DATA_NAME.search(url) and objects.is_directory(url)):
+        return _expand_directory(url, search)
+    else:
+        found = [url]
+    return sorted(found, key=natural_key)
 
 
 def _refuse_twice(paths: Sequence[str]) -> None:
@@ -359,12 +329,13 @@ def _refuse_twice(paths: Sequence[str]) -> None:
 
 
 def _describe(path: str) -> CorpusFile:
+    stream = CorpusFile(path=path, size_bytes=None, mtime_ns=None, format="jsonl", compression="none")
     if path == STDIN:
-        return CorpusFile(path=path, size_bytes=None, mtime_ns=None, format="jsonl", compression="none")
+        return stream
     try:
         status = os.stat(path)
         if stat.S_ISFIFO(status.st_mode):
-            return CorpusFile(path=path, size_bytes=None, mtime_ns=None, format="jsonl", compression="none")
+            return stream
         if not stat.S_ISREG(status.st_mode):
             raise InputError(
                 f"{path} must be a file or a pipe",
@@ -378,13 +349,7 @@ def _describe(path: str) -> CorpusFile:
         raise InputError(
             f"cannot read {path}: {error.strerror}", hint="check the permissions of the file"
         ) from error
-    return CorpusFile(
-        path=path,
-        size_bytes=status.st_size,
-        mtime_ns=status.st_mtime_ns,
-        format=content.format,
-        compression=content.compression,
-    )
+    return replace(stream, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, **content._asdict())
 
 
 def _describe_object(url: str) -> CorpusFile:
@@ -395,8 +360,7 @@ def _describe_object(url: str) -> CorpusFile:
         size_bytes=status.size_bytes,
         mtime_ns=status.mtime_ns,
         version=status.version,
-        format=content.format,
-        compression=content.compression,
+        **content._asdict(),
     )
 
 
