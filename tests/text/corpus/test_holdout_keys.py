@@ -114,7 +114,7 @@ def test_the_hint_for_the_first_record_names_a_field(tmp_path):
         line_unit(path), ["text"], selection=RecordSelection(holdout=0.5, holdout_key="uid")
     )
     (record,) = batch.rejected
-    assert record.hint == "pass --holdout-key meta.id"
+    assert record.hint == "choose a field with --holdout-key: text, meta.id, n"
     assert record.detail == 'field "uid" not found (fields: text, meta.id, n)'
 
 
@@ -176,7 +176,7 @@ def test_a_column_that_holds_no_keys_is_an_error(kind, tmp_path):
         read_table(path, key_field="uid")
     with pytest.raises(InputError, match='column "Number" not found') as caught:
         read_table(path, key_field="Number")
-    assert caught.value.hint == "pass --holdout-key number"
+    assert caught.value.hint == "choose a field with --holdout-key: text, number"
 
 
 def test_a_key_column_that_is_not_utf8_rejects_the_row(tmp_path):

@@ -27,7 +27,6 @@ _SHOWN_CHARACTERS = 60
 _DEEPEST = 4
 # A record with more fields than this gets its suggestion from the first ones.
 _CONSIDERED_FIELDS = 1000
-_COMMON_KEYS = ("id", "uuid", "doc_id", "document_id", "_id", "url")
 _COMMON_NAMES = ("text", "content", "body", "raw_content", "page_content", "document", "article", "passage")
 _CHAT_KEYS = (frozenset({"role", "content"}), frozenset({"from", "value"}))
 
@@ -188,6 +187,28 @@ def usable_value(value: Any, field: str) -> str | list[str]:
     return value
 
 
+def refuse_surrogates(text: str, field: str) -> None:
+    """Raise UnusableRecordError if a text cannot be encoded as UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UnusableRecordError(
+            "lone-surrogate",
+            f"field {quoted(field)} contains the lone surrogate U+{ord(text[error.start]):04X} "
+            f"at character {error.start}",
+        ) from None
+
+
+def decoded(value: bytes, field: str) -> str:
+    """Return a text of a table; raise UnusableRecordError if it is not UTF-8."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UnusableRecordError(
+            "invalid-utf8", f"field {quoted(field)}: invalid UTF-8 at byte {error.start}: {error.reason}"
+        ) from None
+
+
 def index_of(key: str) -> int | None:
     """Return the index of a list that a key can be, or None."""
     return int(key) if _INDEX.fullmatch(key) else None
@@ -285,24 +306,29 @@ class TextField(NamedTuple):
     size: int
 
 
-def missing_column(
-    path: FieldPath, names: Sequence[str], usable: Sequence[str], *, is_key: bool = False
-) -> tuple[str, str]:
-    """Return the sentence and the hint for a column that is missing from a table.
+def missing_column(path: FieldPath, names: Sequence[str]) -> str:
+    """Return the sentence about a column that is not among those of a table."""
+    columns = f"columns: {_listed(iter(names))}" if names else "the table has no columns"
+    return f"column {quoted(path.name)} not found ({columns})"
 
-    ``names``: all columns. ``usable``: those that hold text; for a key, strings or integers.
-    """
-    found = f"columns: {_listed(iter(names))}" if names else "the table has no columns"
-    candidates = [name for name in usable if _can_be_typed(name)]
-    best = _best(path, candidates, _COMMON_KEYS if is_key else _COMMON_NAMES)
+
+def hint_for_column(path: FieldPath, texts: Sequence[str]) -> str:
+    """Return the hint for a missing column of text, with the names of columns of text."""
+    candidates = [name for name in texts if _can_be_typed(name)]
+    best = _best(path, candidates)
     if best is not None:
-        hint = _pass(best, is_key=is_key)
-    elif candidates:
-        option = "column with --holdout-key" if is_key else "text column with --field"
-        hint = f"choose a {option}: {_listed(iter(candidates))}"
-    else:
-        hint = f"add a column of {'keys' if is_key else 'strings'} to the table"
-    return f"column {quoted(path.name)} not found ({found})", hint
+        return f"pass --field {shlex.quote(best)}"
+    if candidates:
+        return f"choose a text column with --field: {_listed(iter(candidates))}"
+    return "add a column of strings to the table"
+
+
+def hint_for_key(names: Sequence[str]) -> str:
+    """Return the hint for a missing key, with the names of fields of strings or integers."""
+    candidates = [name for name in names[:_CONSIDERED_FIELDS] if _can_be_typed(name)]
+    if candidates:
+        return f"choose a field with --holdout-key: {_listed(iter(candidates))}"
+    return "add a field of keys to the input"
 
 
 def _hint_for_record(path: FieldPath, record: dict[str, Any]) -> str:
@@ -312,27 +338,21 @@ def _hint_for_record(path: FieldPath, record: dict[str, Any]) -> str:
         for name, value in fields
         if _text_size(value) >= 0 and _can_be_typed(name)
     ]
-    if (best := _best(path, [field.name for field in texts], _COMMON_NAMES)) is not None:
-        return _pass(best)
+    if (best := _best(path, [field.name for field in texts])) is not None:
+        return f"pass --field {shlex.quote(best)}"
     if any(_is_chat(value) for _, value in fields):
         return CHAT_HINT
     if texts:
-        return _pass(max(texts, key=lambda field: field.size).name)
+        return f"pass --field {shlex.quote(max(texts, key=lambda field: field.size).name)}"
     return PRETOKENIZED_HINT if any(_is_token_ids(value) for _, value in fields) else ""
 
 
-def hint_for_key(path: FieldPath, record: dict[str, Any]) -> str:
-    """Return the hint for a record that does not have the field of its key; empty if there is none."""
-    names = [
-        name
-        for name, value in islice(_fields_of(record), _CONSIDERED_FIELDS)
-        if type(value) in {str, int} and _can_be_typed(name)
-    ]
-    best = _best(path, names, _COMMON_KEYS)
-    return "" if best is None else _pass(best, is_key=True)
+def key_candidates(record: dict[str, Any]) -> list[str]:
+    """Return the names of the fields of a record that can be keys."""
+    return [name for name, value in _fields_of(record) if type(value) in {str, int}]
 
 
-def _best(path: FieldPath, names: Sequence[str], common: Sequence[str]) -> str | None:
+def _best(path: FieldPath, names: Sequence[str]) -> str | None:
     # A dot that should have been escaped, a near miss, a usual name.
     if (literal := name_of([path.file_name])) in names:
         return literal
@@ -340,7 +360,7 @@ def _best(path: FieldPath, names: Sequence[str], common: Sequence[str]) -> str |
     if near := difflib.get_close_matches(path.name.lower(), list(lower), 1, 0.75):
         return lower[near[0]]
     by_last_key = {FieldPath.parse(name).keys[-1].lower(): name for name in reversed(names)}
-    return next((by_last_key[name] for name in common if name in by_last_key), None)
+    return next((by_last_key[name] for name in _COMMON_NAMES if name in by_last_key), None)
 
 
 def _text_size(value: Any) -> int:
@@ -353,7 +373,3 @@ def _text_size(value: Any) -> int:
 
 def _can_be_typed(name: str) -> bool:
     return 0 < len(name) <= 200 and visible(name) == name and all(FieldPath.parse(name).keys)
-
-
-def _pass(name: str, *, is_key: bool = False) -> str:
-    return f"pass {'--holdout-key' if is_key else '--field'} {shlex.quote(name)}"

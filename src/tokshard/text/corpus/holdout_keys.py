@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tokshard.text.corpus.fields import FieldPath, hint_for_key, json_type, quoted
+from tokshard.text.corpus.fields import (
+    FieldPath,
+    decoded,
+    hint_for_key,
+    json_type,
+    key_candidates,
+    quoted,
+    refuse_surrogates,
+)
 from tokshard.text.corpus.rejection import UnusableRecordError
 
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
@@ -17,7 +25,9 @@ def key_in(record: dict[str, Any], path: FieldPath) -> bytes:
     try:
         value = path.find(record)
     except UnusableRecordError as error:
-        raise UnusableRecordError("key-missing", error.detail, lambda: hint_for_key(path, record)) from None
+        raise UnusableRecordError(
+            "key-missing", error.detail, lambda: hint_for_key(key_candidates(record))
+        ) from None
     return encoded_key(value, path.name)
 
 
@@ -36,12 +46,7 @@ def encoded_key(value: Any, field: str) -> bytes:
     if value is None:
         raise UnusableRecordError("key-missing", f"field {quoted(field)} is null")
     if isinstance(value, bytes):  # of a table with invalid UTF-8
-        try:
-            value = value.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UnusableRecordError(
-                "invalid-utf8", f"field {quoted(field)}: invalid UTF-8 at byte {error.start}: {error.reason}"
-            ) from None
+        value = decoded(value, field)
     if type(value) is int and MIN_INTEGER <= value <= MAX_INTEGER:
         return b"%d" % value
     if not isinstance(value, str):
@@ -49,14 +54,8 @@ def encoded_key(value: Any, field: str) -> bytes:
             "key-type",
             f"field {quoted(field)} must be a string or an integer of 64 bits, got {json_type(value)}",
         )
-    try:
-        return value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UnusableRecordError(
-            "lone-surrogate",
-            f"field {quoted(field)} contains the lone surrogate U+{ord(value[error.start]):04X} "
-            f"at character {error.start}",
-        ) from None
+    refuse_surrogates(value, field)
+    return value.encode("utf-8")
 
 
 def plain_keys(values: Sequence[Any]) -> list[bytes] | None:

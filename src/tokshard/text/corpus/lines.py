@@ -22,7 +22,7 @@ from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch, LineBatch
 from tokshard.text.corpus.fields import FieldPaths
 from tokshard.text.corpus.record_format import Reading, RecordFormat
 from tokshard.text.corpus.rejection import UnusableRecordError
-from tokshard.text.corpus.selection import sampled_lines
+from tokshard.text.corpus.selection import sampled_lines, with_excluded
 from tokshard.text.corpus.units import LineUnit
 
 
@@ -148,15 +148,15 @@ def _documents(
         numbers: Sequence[int] = range(first_line, first_line + len(lines))
         first_line += len(lines)
         sampled = selection.sampled(unit.file, batch.offsets)
-        chosen, left_out = batch, None
-        if sampled is not None:
-            numbers = [*compress(numbers, sampled)]
-            chosen, left_out = sampled_lines(batch, sampled, reading.max_document_bytes)
-        documents = documents_of_lines(chosen, numbers, reading)
-        lines.clear()  # they can be long
-        chosen.lines.clear()
-        documents = selection.divided(documents)
-        yield documents if left_out is None else left_out.added_to(documents)
+        if sampled is None:
+            documents = documents_of_lines(batch, numbers, reading)
+            lines.clear()  # they can be long
+            yield selection.divided(documents)
+            continue
+        chosen, excluded, blank_lines = sampled_lines(batch, sampled, reading.max_document_bytes)
+        lines.clear()
+        documents = documents_of_lines(chosen, [*compress(numbers, sampled)], reading)
+        yield with_excluded(selection.divided(documents), excluded, blank_lines)
     if unit.stream_error is not None:
         yield selection.divided(_end_of_corrupt_stream(unit, reading.paths, first_line))
 

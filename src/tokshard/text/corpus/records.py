@@ -15,7 +15,7 @@ from typing import Any
 
 from tokshard.core.formatting import counted
 from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch, LineBatch
-from tokshard.text.corpus.fields import FieldPaths, json_type, quoted, values_of
+from tokshard.text.corpus.fields import FieldPaths, json_type, refuse_surrogates, values_of
 from tokshard.text.corpus.holdout_keys import MAX_INTEGER, MIN_INTEGER, key_in, plain_keys
 from tokshard.text.corpus.lines import (
     UTF8_BYTE_ORDER_MARK,
@@ -128,20 +128,9 @@ def _field_values(
     values = [path.value(record) for path in paths.texts]
     if not is_strict:
         for path, value in zip(paths.texts, values, strict=True):
-            _refuse_surrogates(value, path.name)
+            for text in [value] if isinstance(value, str) else value:
+                refuse_surrogates(text, path.name)
     return values, None if paths.key is None else key_in(record, paths.key)
-
-
-def _refuse_surrogates(value: str | list[str], field: str) -> None:
-    for text in [value] if isinstance(value, str) else value:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UnusableRecordError(
-                "lone-surrogate",
-                f"field {quoted(field)} contains the lone surrogate U+{ord(text[error.start]):04X} "
-                f"at character {error.start}",
-            ) from None
 
 
 def _second_opinion(line: bytes, *, is_cut: bool) -> Any:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import compress, islice
 from typing import TYPE_CHECKING
 
 from tokshard.dataset.encoding_options import SelectionOptions
@@ -115,34 +115,28 @@ def threshold(share: float) -> int:
     return int(share * _HASHES)  # exact: a float times a power of two
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """The lines or rows of a batch that are not in the sample.
+def with_excluded(batch: DocumentBatch, excluded: Counter[str], blank_lines: int = 0) -> DocumentBatch:
+    """Return a batch of the sampled lines or rows as the batch of all.
 
-    Attributes:
-        excluded: Numbers of records by code, see :data:`EXCLUDED`.
-        blank_lines: Lines that are no records.
+    Args:
+        batch: The batch.
+        excluded: Numbers of the other records by code, see :data:`EXCLUDED`.
+        blank_lines: Number of the other lines that are no records.
     """
-
-    excluded: dict[str, int]
-    blank_lines: int = 0
-
-    def added_to(self, batch: DocumentBatch) -> DocumentBatch:
-        """Return a batch of the others as the batch of all."""
-        records = sum(self.excluded.values())
-        return replace(
-            batch,
-            records=batch.records + records,
-            lines=batch.lines + records + self.blank_lines,
-            blank_lines=batch.blank_lines + self.blank_lines,
-            excluded=self.excluded,
-        )
+    records = excluded.total()
+    return replace(
+        batch,
+        records=batch.records + records,
+        lines=batch.lines + records + blank_lines,
+        blank_lines=batch.blank_lines + blank_lines,
+        excluded=dict(+excluded),
+    )
 
 
 def sampled_lines(
     batch: LineBatch, sampled: NDArray[np.bool_], max_line_bytes: int
-) -> tuple[LineBatch, LeftOut]:
-    """Return the lines of a batch that are in the sample, and a summary of the others."""
+) -> tuple[LineBatch, Counter[str], int]:
+    """Return the sampled lines of a batch; numbers of the others: records by code, and blank lines."""
     chosen = sampled.tolist()
     excluded: Counter[str] = Counter()
     blank_lines = 0
@@ -157,9 +151,9 @@ def sampled_lines(
             excluded["not-sampled"] += 1
     kept = replace(
         batch,
-        lines=[line for line, is_chosen in zip(batch.lines, chosen, strict=True) if is_chosen],
+        lines=[*compress(batch.lines, chosen)],
         offsets=batch.offsets[sampled],
         lengths=batch.lengths[sampled],
         complete=batch.complete or not (chosen and chosen[-1]),
     )
-    return kept, LeftOut(dict(excluded), blank_lines)
+    return kept, excluded, blank_lines

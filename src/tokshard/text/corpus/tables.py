@@ -7,6 +7,7 @@ strings one batch at a time. The offsets in an Arrow file are validated before u
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -27,6 +28,9 @@ from tokshard.text.corpus.fields import (
     PRETOKENIZED_HINT,
     FieldPath,
     FieldPaths,
+    decoded,
+    hint_for_column,
+    hint_for_key,
     index_of,
     is_chat_message,
     missing_column,
@@ -44,7 +48,7 @@ from tokshard.text.corpus.rejection import (
     check_texts,
     excerpt_of,
 )
-from tokshard.text.corpus.selection import LeftOut
+from tokshard.text.corpus.selection import with_excluded
 from tokshard.text.corpus.units import RowUnit
 
 if TYPE_CHECKING:
@@ -140,9 +144,8 @@ def _rows(layout: _Layout, unit: RowUnit, reading: Reading) -> Iterator[Document
             documents = _documents(
                 columns, paths, kept, unit.first_row, reading.max_document_bytes, reading.check
             )
-            left_out = rows.num_rows - len(kept)
-            others = LeftOut({"not-sampled": left_out} if left_out else {})
-            yield others.added_to(selection.divided(documents))
+            excluded = Counter({"not-sampled": rows.num_rows - len(kept)})
+            yield with_excluded(selection.divided(documents), excluded)
 
 
 @contextmanager
@@ -299,18 +302,16 @@ def _type_at(schema: Any, path: FieldPath, table: str, *, is_key: bool = False) 
             raise InputError(f"{table}: several columns are named {quoted(path.name)}")
         else:
             columns = list(_columns_of(schema))
-            names = [name for name, _ in columns]
-            if is_key:
-                usable = [name for name, column in columns if _is_scalar(column)]
-                detail, hint = missing_column(path, names, usable, is_key=True)
-                raise InputError(f"{table}: {detail}", hint=hint)
             texts = [name for name, column in columns if _binary_twin(column) is not None]
-            detail, hint = missing_column(path, names, texts)
-            if not texts and any(_is_chat(column) for _, column in columns):
+            if is_key:
+                hint = hint_for_key([name for name, column in columns if _is_scalar(column)])
+            elif not texts and any(_is_chat(column) for _, column in columns):
                 hint = CHAT_HINT
             elif not texts and any(_is_token_ids(column) for _, column in columns):
                 hint = PRETOKENIZED_HINT
-            raise InputError(f"{table}: {detail}", hint=hint)
+            else:
+                hint = hint_for_column(path, texts)
+            raise InputError(f"{table}: {missing_column(path, [name for name, _ in columns])}", hint=hint)
     return kind
 
 
@@ -493,15 +494,10 @@ def _documents(
 def _usable(value: Any, field: str) -> str | list[str]:
     if isinstance(value, UnusableRecordError):
         raise value
-    try:
-        if isinstance(value, bytes):
-            return value.decode("utf-8")
-        if isinstance(value, list):
-            value = [item.decode("utf-8") if isinstance(item, bytes) else item for item in value]
-    except UnicodeDecodeError as error:
-        raise UnusableRecordError(
-            "invalid-utf8", f"field {quoted(field)}: invalid UTF-8 at byte {error.start}: {error.reason}"
-        ) from None
+    if isinstance(value, bytes):
+        return decoded(value, field)
+    if isinstance(value, list):
+        value = [decoded(item, field) if isinstance(item, bytes) else item for item in value]
     return usable_value(value, field)
 
 
