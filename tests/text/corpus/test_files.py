@@ -5,17 +5,13 @@ import gzip
 import lzma
 import os
 import socket
-from typing import get_args
 
 import pytest
 
 from support.corpus_units import zstd
-from tokshard.dataset.parameters import Compression, TextFormat
-from tokshard.errors import EXTRA_PACKAGES, InputError, UsageError
+from tokshard.errors import InputError, UsageError
 from tokshard.storage.paths import natural_key
-from tokshard.text.corpus.compressed import COMPRESSIONS
 from tokshard.text.corpus.files import CorpusFile, discover
-from tokshard.text.corpus.formats import FORMATS
 
 LINE = b'{"text": "a"}\n'
 
@@ -44,12 +40,6 @@ def test_files_come_in_the_order_named():
         "part-10.jsonl",
         "./part-1.jsonl",
     ]
-
-
-def test_names_in_manifests_are_those_of_the_descriptors():
-    assert get_args(TextFormat) == tuple(known.name for known in FORMATS)
-    assert get_args(Compression) == ("none", *(known.name for known in COMPRESSIONS))
-    assert {known.extra for known in FORMATS} - {None} <= EXTRA_PACKAGES.keys()
 
 
 def test_globs_come_in_natural_order():
