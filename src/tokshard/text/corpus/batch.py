@@ -91,7 +91,7 @@ class DocumentBatch:
             records=document_count,
             lines=document_count,
             blank_lines=0,
-            raw=raw_of_texts(columns) if raw is None else raw,
+            raw=_raw_of_texts(columns) if raw is None else raw,
             keys=keys,
         )
 
@@ -127,17 +127,12 @@ class DocumentBatch:
 class BatchBuilder:
     """Builder of a batch from single documents and rejected records."""
 
-    def __init__(self, field_count: int, *, with_keys: bool = False) -> None:
-        self._texts: tuple[list[str], ...] = tuple([] for _ in range(field_count))
-        self._counts: tuple[list[int], ...] = tuple([] for _ in range(field_count))
+    def __init__(self, paths: FieldPaths) -> None:
+        self._texts: tuple[list[str], ...] = tuple([] for _ in paths.texts)
+        self._counts: tuple[list[int], ...] = tuple([] for _ in paths.texts)
         self._offsets: list[int] = []
-        self._keys: list[bytes] | None = [] if with_keys else None
+        self._keys: list[bytes] | None = None if paths.key is None else []
         self._rejected: list[RejectedRecord] = []
-
-    @classmethod
-    def of(cls, paths: FieldPaths) -> Self:
-        """Return the builder of batches of documents with these fields."""
-        return cls(len(paths.texts), with_keys=paths.key is not None)
 
     def add(self, values: Sequence[str | list[str]], offset: int, key: bytes | None = None) -> None:
         """Add a document: for each field, its sequence or list of sequences; and its key, if it has one."""
@@ -170,7 +165,7 @@ class BatchBuilder:
             records=lines - blank_lines,
             lines=lines,
             blank_lines=blank_lines,
-            raw=raw_of_texts(self._texts) if raw is None else raw,
+            raw=_raw_of_texts(self._texts) if raw is None else raw,
             keys=self._keys,
         )
 
@@ -181,7 +176,7 @@ def _chosen_texts(
     return [*compress(texts, chosen if counts is None else np.repeat(chosen, counts))]
 
 
-def raw_of_texts(columns: Sequence[Sequence[str]]) -> bytes:
+def _raw_of_texts(columns: Sequence[Sequence[str]]) -> bytes:
     """Return the bytes that represent the texts of a table in digests: UTF-8 and a newline each."""
     encoded = [text.encode("utf-8") for column in columns for text in column]
     return b"\n".join([*encoded, b""])

@@ -299,13 +299,6 @@ def _fields_of(record: dict[str, Any], above: str = "", depth: int = 1) -> Itera
 # Advice
 
 
-class TextField(NamedTuple):
-    """A field that holds text; ``size`` is its length if it is known."""
-
-    name: str
-    size: int
-
-
 def missing_column(path: FieldPath, names: Sequence[str]) -> str:
     """Return the sentence about a column that is not among those of a table."""
     columns = f"columns: {_listed(iter(names))}" if names else "the table has no columns"
@@ -333,17 +326,13 @@ def hint_for_key(names: Sequence[str]) -> str:
 
 def _hint_for_record(path: FieldPath, record: dict[str, Any]) -> str:
     fields = list(islice(_fields_of(record), _CONSIDERED_FIELDS))
-    texts = [
-        TextField(name, _text_size(value))
-        for name, value in fields
-        if _text_size(value) >= 0 and _can_be_typed(name)
-    ]
-    if (best := _best(path, [field.name for field in texts])) is not None:
-        return f"pass --field {shlex.quote(best)}"
-    if any(_is_chat(value) for _, value in fields):
+    sizes = {name: _text_size(value) for name, value in fields if _can_be_typed(name)}
+    texts = [name for name, size in sizes.items() if size >= 0]
+    best = _best(path, texts)
+    if best is None and any(_is_chat(value) for _, value in fields):
         return CHAT_HINT
     if texts:
-        return f"pass --field {shlex.quote(max(texts, key=lambda field: field.size).name)}"
+        return f"pass --field {shlex.quote(best or max(texts, key=lambda name: sizes[name]))}"
     return PRETOKENIZED_HINT if any(_is_token_ids(value) for _, value in fields) else ""
 
 

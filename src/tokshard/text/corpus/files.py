@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import mul
 from typing import NamedTuple
 
 from tokshard.core.background import in_order
@@ -67,13 +68,6 @@ class CorpusFile(SourceFile):
     def is_stream(self) -> bool:
         """True if it can only be read sequentially, by one process."""
         return self.size_bytes is None or self.compression != "none"
-
-    @property
-    def plain_bytes(self) -> int | None:
-        """Estimated size after decompression; None for a stream of unknown size."""
-        if self.size_bytes is None:
-            return None
-        return self.size_bytes * (1 if self.compression == "none" else _COMPRESSED_TO_PLAIN)
 
 
 class _Search(NamedTuple):
@@ -412,4 +406,6 @@ def _check_state(file: SourceFile) -> None:
 
 def content_bytes(files: Sequence[CorpusFile]) -> int:
     """Return the estimated size of inputs after decompression; streams of unknown size count as large."""
-    return sum(_LARGE_BYTES if file.plain_bytes is None else file.plain_bytes for file in files)
+    sizes = (_LARGE_BYTES if file.size_bytes is None else file.size_bytes for file in files)
+    factors = (1 if file.compression == "none" else _COMPRESSED_TO_PLAIN for file in files)
+    return sum(map(mul, sizes, factors))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import compress
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,26 +26,9 @@ from tokshard.text.corpus.selection import sampled_lines, with_excluded
 from tokshard.text.corpus.units import LineUnit
 
 
-class Ranges(Protocol):
-    """An open input."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Its size when it was opened."""
-
-    def read(self, offset: int, count: int) -> bytes:
-        """Return ``count`` bytes from ``offset``; fewer only at its end."""
-
-
 @contextmanager
-def open_ranges(path: str, end: int) -> Iterator[Ranges]:
-    """Open an input to read it up to about ``end``, or further.
-
-    Raises:
-        OSError: A local file cannot be read.
-        InputError: A remote object is missing, or changes while it is read.
-        StorageError: A store does not answer.
-    """
+def _open_ranges(path: str, end: int) -> Iterator[_LocalRanges | _RemoteRanges]:
+    """Open an input to read it up to about ``end``, or further."""
     if is_remote(path):
         yield _RemoteRanges(path, end)
         return
@@ -163,7 +146,7 @@ def _documents(
 
 def _end_of_corrupt_stream(unit: LineUnit, paths: FieldPaths, line: int) -> DocumentBatch:
     # One rejected record represents the rest of the input.
-    builder = BatchBuilder.of(paths)
+    builder = BatchBuilder(paths)
     offset = unit.stream_offset + unit.end + sum(dropped for _, dropped in unit.elided)
     builder.reject(offset, line, UnusableRecordError("corrupt-stream", str(unit.stream_error)), "")
     return builder.batch(b"", lines=1)
@@ -182,7 +165,7 @@ def line_batches(unit: LineUnit, batch_bytes: int, max_line_bytes: int) -> Itera
         InputError: The file cannot be read or ends before the end of the unit.
     """
     try:
-        with open_ranges(unit.path, unit.end) as ranges:
+        with _open_ranges(unit.path, unit.end) as ranges:
             reader = _LineUnitReader(ranges, unit)
             reader.check_size()
             yield from reader.batches(batch_bytes, max_line_bytes)
@@ -194,7 +177,7 @@ def line_batches(unit: LineUnit, batch_bytes: int, max_line_bytes: int) -> Itera
 
 class _LineUnitReader:
     # Positions are offsets in the file until _batch turns them into offsets in the stream.
-    def __init__(self, ranges: Ranges, unit: LineUnit) -> None:
+    def __init__(self, ranges: _LocalRanges | _RemoteRanges, unit: LineUnit) -> None:
         self._read = ranges.read
         self._size = ranges.size_bytes
         self._unit = unit

@@ -91,7 +91,7 @@ def _checked_documents(
     numbers: Sequence[int],
     check: TextCheck | None,
 ) -> DocumentBatch:
-    builder = BatchBuilder.of(paths)
+    builder = BatchBuilder(paths)
     blank_lines = 0
     places = zip(numbers, batch.lines, batch.offsets.tolist(), batch.lengths.tolist(), strict=True)
     for number, content, offset, length in places:

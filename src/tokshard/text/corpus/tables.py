@@ -475,7 +475,7 @@ def _documents(
     keys = plain_keys(key_column) if is_plain and key_column is not None else None
     if is_plain and (key_column is None or keys is not None):
         return DocumentBatch.plain(tuple(text_columns), numbers, keys=keys)
-    builder = BatchBuilder.of(paths)
+    builder = BatchBuilder(paths)
     for place, values in enumerate(zip(*text_columns, strict=True)):
         row = int(numbers[place])
         try:
