@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib import import_module
 from itertools import compress, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -56,6 +57,21 @@ if TYPE_CHECKING:
 
 _MAX_BATCH_ROWS = 1 << 16
 _MAX_ITEMS = 2_000_000
+
+
+class _Library:
+    """A library that is imported when it is used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
+
+
+pa: Any = _Library("pyarrow")
+pc: Any = _Library("pyarrow.compute")
+parquet: Any = _Library("pyarrow.parquet")
 
 
 class TableGroup(NamedTuple):
@@ -150,8 +166,6 @@ def _rows(layout: _Layout, unit: RowUnit, reading: Reading) -> Iterator[Document
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    import pyarrow as pa
-
     try:
         yield
     except TokshardError:
@@ -164,8 +178,6 @@ def _reading(path: str) -> Iterator[None]:
 
 
 def _parquet_groups(path: str, paths: FieldPaths, stack: ExitStack) -> list[TableGroup]:
-    from pyarrow import parquet
-
     table = stack.enter_context(parquet.ParquetFile(_place(path, stack)))
     _check_columns(table.schema_arrow, paths, path)
     groups = (table.metadata.row_group(number) for number in range(table.metadata.num_row_groups))
@@ -173,8 +185,6 @@ def _parquet_groups(path: str, paths: FieldPaths, stack: ExitStack) -> list[Tabl
 
 
 def _parquet_batches(unit: RowUnit, paths: FieldPaths, batch_bytes: int, stack: ExitStack) -> Iterator[Any]:
-    from pyarrow import parquet
-
     table = stack.enter_context(parquet.ParquetFile(_place(unit.path, stack)))
     schema = table.schema_arrow
     _check_columns(schema, paths, unit.path)
@@ -191,8 +201,6 @@ def _parquet_batches(unit: RowUnit, paths: FieldPaths, batch_bytes: int, stack: 
 
 def _parquet_name(schema: Any, path: FieldPath) -> str:
     # pyarrow reads only the columns below a name; the parts of a list have names that depend on the writer.
-    import pyarrow as pa
-
     kind, depth = schema.field(path.keys[0]).type, 1
     while pa.types.is_struct(kind) and depth < len(path.keys):
         kind, depth = kind.field(path.keys[depth]).type, depth + 1
@@ -215,8 +223,6 @@ def _arrow_batches(unit: RowUnit, paths: FieldPaths, batch_bytes: int, stack: Ex
 
 
 def _open_arrow(path: str, first_batch: int, stack: ExitStack) -> tuple[Any, Iterator[Any]]:
-    import pyarrow as pa
-
     place = _place(path, stack)
     opened = pa.memory_map(place, "r") if isinstance(place, str) else pa.PythonFile(place, mode="r")
     file = stack.enter_context(opened)
@@ -260,8 +266,6 @@ def _check_columns(schema: Any, paths: FieldPaths, table: str) -> None:
 
 
 def _hint_for_type(kind: Any, schema: Any) -> str:
-    import pyarrow as pa
-
     texts = [name for name, column in _columns_of(schema) if _binary_twin(column) is not None]
     if texts:
         return f"choose a text column with --field: {listed([visible(name) for name in texts], 12)}"
@@ -273,14 +277,10 @@ def _hint_for_type(kind: Any, schema: Any) -> str:
 
 
 def _is_token_ids(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return _is_list(kind) and pa.types.is_integer(kind.value_type)
+    return bool(_is_list(kind) and pa.types.is_integer(kind.value_type))
 
 
 def _is_scalar(kind: Any) -> bool:
-    import pyarrow as pa
-
     if pa.types.is_integer(kind):
         return True
     if pa.types.is_dictionary(kind):
@@ -290,8 +290,6 @@ def _is_scalar(kind: Any) -> bool:
 
 def _type_at(schema: Any, path: FieldPath, table: str, *, is_key: bool = False) -> Any:
     # A schema and a struct type both have `field` and `get_field_index`, which is -1 also for two of a name.
-    import pyarrow as pa
-
     kind: Any = pa.struct(list(schema))
     for key in path.keys:
         if pa.types.is_struct(kind) and kind.get_field_index(key) >= 0:
@@ -316,8 +314,6 @@ def _type_at(schema: Any, path: FieldPath, table: str, *, is_key: bool = False) 
 
 
 def _columns_of(fields: Iterable[Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    import pyarrow as pa
-
     for field in fields:
         keys = (*above, field.name)
         if pa.types.is_struct(field.type) and field.type.num_fields:
@@ -327,14 +323,10 @@ def _columns_of(fields: Iterable[Any], above: tuple[str, ...] = ()) -> Iterator[
 
 
 def _is_list(kind: Any) -> Any:
-    import pyarrow as pa
-
     return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
 def _is_chat(kind: Any) -> bool:
-    import pyarrow as pa
-
     return (
         _is_list(kind)
         and pa.types.is_struct(kind.value_type)
@@ -343,27 +335,25 @@ def _is_chat(kind: Any) -> bool:
 
 
 def _binary_twin(kind: Any) -> Any:
-    import pyarrow as pa
-
-    twins = ((pa.string(), pa.binary()), (pa.large_string(), pa.large_binary()))
-    for text, binary in (*twins, (pa.string_view(), pa.binary_view())):
-        if kind == text:
-            return binary
+    """Return the type of the same values as bytes, for text and lists of text; None for other types."""
     if pa.types.is_dictionary(kind):
         value = _binary_twin(kind.value_type)
         return None if value is None else pa.dictionary(kind.index_type, value)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if _is_list(kind):
         value = _binary_twin(kind.value_type)
         make = pa.list_ if pa.types.is_list(kind) else pa.large_list
         return None if value is None else make(value)
-    return None
+    twins = {
+        pa.string(): pa.binary(),
+        pa.large_string(): pa.large_binary(),
+        pa.string_view(): pa.binary_view(),
+    }
+    return twins.get(kind)
 
 
 def _checked_column(column: Any, path: FieldPath, table: str, sampled: NDArray[np.bool_] | None) -> list[Any]:
     # The values of the sampled rows. They are bytes if the column is not valid UTF-8, and errors where a list
     # is too short.
-    import pyarrow as pa
-
     try:
         _validate(column, path.keys[1:])
         errors: dict[int, UnusableRecordError] = {}
@@ -403,8 +393,6 @@ def _values(column: Any) -> list[Any]:
 
 def _validate(column: Any, keys: Sequence[str]) -> None:
     # Only what is read: the lists on the way, and the text without its encoding.
-    import pyarrow as pa
-
     column.validate()
     for key in keys:
         if pa.types.is_struct(column.type):
@@ -422,11 +410,6 @@ def _validate(column: Any, keys: Sequence[str]) -> None:
 
 
 def _inside(column: Any, key: str, name: str, errors: dict[int, UnusableRecordError]) -> Any:
-    import pyarrow as pa
-    from pyarrow import compute
-
-    pc: Any = compute  # its functions are declared for other arguments
-
     if pa.types.is_struct(column.type):
         return pc.struct_field(column, [column.type.get_field_index(key)])
     index = int(key)
@@ -439,11 +422,6 @@ def _inside(column: Any, key: str, name: str, errors: dict[int, UnusableRecordEr
 
 def _without_long_lists(column: Any, name: str, errors: dict[int, UnusableRecordError]) -> Any:
     # Before they are converted: empty strings take no space in a table.
-    import pyarrow as pa
-    from pyarrow import compute
-
-    pc: Any = compute
-
     lengths = pc.list_value_length(column)
     too_long = pc.fill_null(pc.greater(lengths, _MAX_ITEMS), fill_value=False)
     rows = np.flatnonzero(np.asarray(too_long)).tolist()
