@@ -297,7 +297,9 @@ def _type_at(schema: Any, path: FieldPath, table: str, *, is_key: bool = False) 
         elif _is_list(kind) and index_of(key) is not None:
             kind = kind.value_type
         elif pa.types.is_struct(kind) and key in [field.name for field in kind]:
-            raise InputError(f"{table}: several columns are named {quoted(path.name)}")
+            raise InputError(
+                f"{table}: several columns are named {quoted(path.name)}", hint="rename all of them but one"
+            )
         else:
             columns = list(_columns_of(schema))
             texts = [name for name, column in columns if _binary_twin(column) is not None]
