@@ -66,7 +66,15 @@ def test_a_file_named_like_a_glob_is_that_file():
 
 
 def test_directories_are_searched_for_data_names():
-    wanted = ["d/1.json", "d/2.NDJSON", "d/3.jsonl.gz", "d/10.jsonl.zst", "d/x/a.parquet", "d/x/b.arrow.xz"]
+    wanted = [
+        "d/1.json",
+        "d/2.NDJSON",
+        "d/3.jsonl.gz",
+        "d/10.jsonl.zst",
+        "d/x/a.parquet",
+        "d/x/b.arrow.xz",
+        "d/x/c.arrows",
+    ]
     for name in wanted:
         make(name)
     for name in ("d/README.md", "d/.a.jsonl", "d/_SUCCESS", "d/_b.jsonl", "d/.git/c.jsonl", "d/_tmp/d.jsonl"):

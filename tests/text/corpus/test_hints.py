@@ -211,7 +211,9 @@ def test_a_truncated_compressed_file_is_to_be_fetched_again(suffix, here):
     assert caught.value.hint == f"fetch {name} again: it is incomplete or damaged"
 
 
-@pytest.mark.parametrize("name", ["c.jsonl.gz", "c.bz2", "c.jsonl.XZ", "c.zst", "c.parquet", "c.arrow"])
+@pytest.mark.parametrize(
+    "name", ["c.jsonl.gz", "c.bz2", "c.jsonl.XZ", "c.zst", "c.parquet", "c.arrow", "c.arrows"]
+)
 def test_an_empty_file_with_the_name_of_one_with_a_header_is_an_error(name, here):
     (here / name).write_bytes(b"")
     for options in ({}, {"on_error": "skip"}):

@@ -24,7 +24,14 @@ from tokshard.storage.paths import GLOB_CHARACTERS, SIDECAR_SUFFIX, is_glob, is_
 from tokshard.storage.reading import irregular_kind, open_file, open_passed
 from tokshard.storage.remote import objects
 from tokshard.text.corpus.content import HEAD_BYTES, Content, identify, refuse_utf16
-from tokshard.text.corpus.formats import DATA_NAME, HINT_NAMES, NAME_WITH_HEADER, PACKED, format_named
+from tokshard.text.corpus.formats import (
+    DATA_NAME,
+    FORMATS,
+    HINT_NAMES,
+    NAME_WITH_HEADER,
+    PACKED,
+    format_named,
+)
 from tokshard.text.corpus.hub_datasets import HubDatasets
 from tokshard.text.corpus.saved_dataset import SavedDatasets, is_intermediate
 
@@ -49,7 +56,7 @@ class CorpusFile(SourceFile):
         size_bytes: Size in bytes, or None for a stream (standard input, a named pipe).
         mtime_ns: Modification time, or None for a stream.
         version: Version of an object in a store (its ETag, for example); None otherwise.
-        compression: Compression. A stream has format ``"jsonl"`` and compression ``"none"`` until it is read.
+        compression: Compression. A stream has the first format and compression ``"none"`` until it is read.
     """
 
     format: TextFormat
@@ -323,7 +330,7 @@ def _refuse_twice(paths: Sequence[str]) -> None:
 
 
 def _describe(path: str) -> CorpusFile:
-    stream = CorpusFile(path=path, size_bytes=None, mtime_ns=None, format="jsonl", compression="none")
+    stream = CorpusFile(path=path, size_bytes=None, mtime_ns=None, format=FORMATS[0].name, compression="none")
     if path == STDIN:
         return stream
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from tokshard.text.corpus.compressed import COMPRESSION_SUFFIXES
 from tokshard.text.corpus.record_format import RecordFormat
@@ -15,38 +16,35 @@ FORMATS: tuple[RecordFormat, ...] = (JSON_LINES, PARQUET, ARROW)
 Another one is added here, and to the names in manifests (:data:`tokshard.dataset.parameters.TextFormat`).
 """
 
-_TITLES = [record_format.title for record_format in FORMATS]
-TITLES = f"{', '.join(_TITLES[:-1])} or {_TITLES[-1]}"
+
+def _either(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+TITLES = _either([known.title for known in FORMATS])
 """The formats, for messages: ``JSON lines, Parquet or Arrow``."""
 
-_KINDS = [f"{known.title} (also compressed)" if known.has_lines else known.title for known in FORMATS]
-KINDS = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
+KINDS = _either([f"{known.title} (also compressed)" if known.has_lines else known.title for known in FORMATS])
 """The formats, for hints: ``JSON lines (also compressed), Parquet or Arrow``."""
+
+LINE_SUFFIXES = [suffix for known in FORMATS if known.has_lines for suffix in known.suffixes]
+_TABLE_SUFFIXES = [suffix for known in FORMATS if not known.has_lines for suffix in known.suffixes]
 
 PACKED = f"({'|'.join(map(re.escape, COMPRESSION_SUFFIXES))})?$"
 """Pattern of the end of a name with or without the suffix of a compression."""
 
-LINE_SUFFIXES = [suffix for known in FORMATS if known.has_lines for suffix in known.suffixes]
-_SUFFIXES = [suffix for known in FORMATS for suffix in known.suffixes]
-DATA_NAME = re.compile(rf"({'|'.join(map(re.escape, _SUFFIXES))}){PACKED}", re.IGNORECASE)
+DATA_NAME = re.compile(
+    f"({'|'.join(map(re.escape, LINE_SUFFIXES + _TABLE_SUFFIXES))}){PACKED}", re.IGNORECASE
+)
 """Pattern of the names of inputs in directories."""
 
 NAME_WITH_HEADER = re.compile(
-    "|".join(
-        re.escape(suffix)
-        for suffix in (
-            *COMPRESSION_SUFFIXES,
-            *(suffix for known in FORMATS if known.magic is not None for suffix in known.suffixes),
-        )
-    )
-    + "$",
-    re.IGNORECASE,
+    f"({'|'.join(map(re.escape, [*COMPRESSION_SUFFIXES, *_TABLE_SUFFIXES]))})$", re.IGNORECASE
 )
 """Pattern of the names of files that begin with a header, so that they cannot be empty."""
 
 HINT_NAMES = (
-    f"name the files {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]} "
-    f"(also with {', '.join(COMPRESSION_SUFFIXES[:-1])} or {COMPRESSION_SUFFIXES[-1]}), "
+    f"name the files {_either(LINE_SUFFIXES + _TABLE_SUFFIXES)} (also with {_either(COMPRESSION_SUFFIXES)}), "
     "or pass them one by one or as a glob"
 )
 

@@ -489,11 +489,13 @@ def _excerpt(values: Sequence[Any]) -> str:
     return ""
 
 
-def _table_format(name: TextFormat, title: str, suffix: str, magic: bytes, layout: _Layout) -> RecordFormat:
+def _table_format(
+    name: TextFormat, title: str, suffixes: tuple[str, ...], magic: bytes, layout: _Layout
+) -> RecordFormat:
     return RecordFormat(
         name=name,
         title=title,
-        suffixes=(suffix,),
+        suffixes=suffixes,
         magic=re.compile(magic, re.DOTALL),
         extra="parquet",
         units=partial(_units, layout),
@@ -502,12 +504,12 @@ def _table_format(name: TextFormat, title: str, suffix: str, magic: bytes, layou
 
 
 PARQUET = _table_format(
-    "parquet", "Parquet", ".parquet", rb"PAR1", _Layout(_parquet_groups, _parquet_batches)
+    "parquet", "Parquet", (".parquet",), rb"PAR1", _Layout(_parquet_groups, _parquet_batches)
 )
 ARROW = _table_format(
     "arrow",
     "Arrow",
-    ".arrow",
+    (".arrow", ".arrows"),
     # The Arrow stream has no magic number: a continuation marker and the length of the first message.
     rb"ARROW1\0\0|\xff{4}[^\xff]{2}..",
     _Layout(_arrow_groups, _arrow_batches),
