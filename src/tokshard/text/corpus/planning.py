@@ -108,22 +108,15 @@ def first_rejected(
     sampled = selection.sampled(file_number, np.zeros(1, np.int64))
     if sampled is not None and not sampled[0]:
         return []
-    documents_of_lines = format_named(file.format).documents_of_lines
-    if documents_of_lines is not None:
+    record_format = format_named(file.format)
+    record_format.require_extra()
+    reading = Reading(FieldPaths.parse(fields), 1, max_document_bytes, check, selection)
+    if record_format.documents_of_lines is not None:
         line = _first_line(file, max_document_bytes).removeprefix(UTF8_BYTE_ORDER_MARK)
         batch = LineBatch(line, [line], np.zeros(1, np.int64), np.array([len(line)]), complete=True)
-        reading = Reading(FieldPaths.parse(fields), 1, max_document_bytes, check, selection)
-        return documents_of_lines(batch, [1], reading).rejected
-    unit = next(plan_units(file_number, file, 1, fields.texts, key_field=fields.key))
-    batches = read_documents(
-        unit,
-        fields.texts,
-        batch_bytes=1,
-        max_document_bytes=max_document_bytes,
-        check=check,
-        selection=selection,
-    )
-    return next((batch.rejected for batch in batches), [])
+        return record_format.documents_of_lines(batch, [1], reading).rejected
+    unit = next(record_format.units(file_number, file, 1, reading.paths))
+    return next((documents.rejected for documents in record_format.documents(unit, reading)), [])
 
 
 def stream_units(
