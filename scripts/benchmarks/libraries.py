@@ -31,10 +31,11 @@ def encode(name: str, tokenizer: str, corpus: str) -> float:
         def run(texts: list[str]) -> object:
             return [part.ids for part in library.encode_batch_fast(texts, add_special_tokens=False)]
     else:
-        from tokshard.text.tokenizer import encoders
         from tokshard.text.tokenizer.definition import load_tokenizer
+        from tokshard.text.tokenizer.encoders import reference_encoder
+        from tokshard.text.tokenizer.fast import fast_encoder
 
-        make = encoders.fast_encoder if name == "fast" else encoders.reference_encoder
+        make = fast_encoder if name == "fast" else reference_encoder
         run = make(load_tokenizer(tokenizer, need_eod=False), special_tokens=False).encode
     run(batches[0][:1])
     started = time.process_time()  # one thread: other load of the machine does not count

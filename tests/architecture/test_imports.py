@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import tokshard
+from tokshard.text.tokenizer import fast
 
 ROOT = Path(tokshard.__file__).parent
 
@@ -45,6 +46,7 @@ LAYERS = [
 ]
 FOLDERS_OF_LAYERS = {"text", "samples", "checks"}
 
+FAST = "tokshard.text.tokenizer.fast"
 HEAVY = {"tokenizers", "fastokens", "pyarrow", "numba", "torch", "fsspec", "ray", "tiktoken", "sentencepiece"}
 
 
@@ -224,6 +226,19 @@ def heavy_imports(source: str) -> set[str]:
 
 def test_heavy_libraries_are_imported_where_they_are_used():
     assert found_in_modules(lambda _, source: heavy_imports(source)) == {}
+
+
+def uses_inside_of_fast(path: str, source: str) -> set[str]:
+    names = {name for name in imports_of(source) if name == "fastokens" or name.startswith(f"{FAST}.")}
+    exported = {f"{FAST}.{name}" for name in fast.__all__}
+    return set() if path.startswith("text/tokenizer/fast/") else names - exported
+
+
+def test_the_fast_encoder_is_used_by_its_interface_only():
+    assert found_in_modules(uses_inside_of_fast) == {}
+    assert uses_inside_of_fast("text/a.py", f"from {FAST} import metaspace, fast_encoder\n") == {
+        f"{FAST}.metaspace"
+    }
 
 
 def test_a_heavy_import_is_found():

@@ -24,11 +24,10 @@ from tokshard.text.tokenizer.definition import load_tokenizer
 from tokshard.text.tokenizer.encoders import (
     EncodedBatch,
     Encoder,
-    fast_encoder,
-    fast_encoder_refusal,
     reference_encoder,
 )
-from tokshard.text.tokenizer.structure import KNOWN_PATTERNS
+from tokshard.text.tokenizer.fast import fast_encoder, fast_encoder_refusal
+from tokshard.text.tokenizer.fast.structure import KNOWN_PATTERNS
 
 _STRINGS = 2000
 _CONTROL_BATCHES = 20

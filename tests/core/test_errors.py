@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokshard import errors
 from tokshard.errors import EXTRA_PACKAGES, MissingExtraError, TokshardError
 from tokshard.storage.remote.hub import MissingRevisionError
-from tokshard.text.tokenizer.structure import FastEncoderRefusedError
+from tokshard.text.tokenizer.fast import FastEncoderRefusedError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -22,8 +22,8 @@ from tokshard.text.tokenize import encoder as encoder_module
 from tokshard.text.tokenize.encoder import BatchProgress, Outcome, Task, UnitEncoder, progress_each
 from tokshard.text.tokenize.part import PartReader, UnitKey
 from tokshard.text.tokenize.workers.executor import InlineExecutor
-from tokshard.text.tokenizer import encoders
-from tokshard.text.tokenizer.structure import FastEncoderRefusedError
+from tokshard.text.tokenizer import encoders, fast
+from tokshard.text.tokenizer.fast import FastEncoderRefusedError
 
 FIELDS = ("text", "title")
 PART = "0123456789abcdef-000000000.part"
@@ -175,9 +175,9 @@ def test_a_slow_reference_is_waited_for_before_a_unit_is_committed(tmp_path, enc
 
 @pytest.mark.parametrize("allowed", [0, 3])
 def test_a_difference_found_last_commits_nothing(tmp_path, encode, monkeypatch, allowed):
-    make = encoders.fast_encoder
+    make = fast.fast_encoder
     monkeypatch.setattr(
-        encoders, "fast_encoder", lambda *arguments, **options: _Wrong(make(*arguments, **options))
+        fast, "fast_encoder", lambda *arguments, **options: _Wrong(make(*arguments, **options))
     )
     with pytest.raises(EncoderMismatchError, match="the fast encoder and the reference disagree"):
         list(encode(300, on_error="skip", max_errors=allowed, encoder="fast", compared=1 << 20))
@@ -188,7 +188,7 @@ def test_a_tokenizer_that_the_fast_library_refuses_is_compared_with_nothing(tmp_
     def refuse(*_, **__):
         raise FastEncoderRefusedError("no")
 
-    monkeypatch.setattr(encoders, "fast_encoder", refuse)
+    monkeypatch.setattr(fast, "fast_encoder", refuse)
     *_, outcome = encode(300, on_error="skip", encoder="auto", compared=1 << 20)
     assert outcome == Outcome(UnitKey(0, 0))
     header, streams = part_of(tmp_path)

@@ -10,8 +10,9 @@ from tokshard import IndexedDataset, InspectOptions, TokenizeOptions, inspect, t
 from tokshard.dataset.manifest import read_manifest
 from tokshard.errors import OutputExistsError, UsageError
 from tokshard.text.tokenize.workers.pool import ProcessPool
-from tokshard.text.tokenizer import libraries
+from tokshard.text.tokenizer import fast, libraries
 from tokshard.text.tokenizer.definition import load_tokenizer
+from tokshard.text.tokenizer.fast import encoder
 
 TEXT = "the<|new|>hall in the hall"
 NEW_TOKEN = "tokenizer.backend_tokenizer.add_special_tokens(['<|new|>'])"
@@ -93,7 +94,7 @@ def test_a_python_makes_no_difference_for_a_plain_directory(tmp_path, python):
 @pytest.mark.parametrize(("name", "is_loaded"), [("plain", True), ("pad_token", False)])
 def test_only_plain_directories_are_loaded_ahead(name, is_loaded, tmp_path, python):
     path = write(tmp_path / "tokenizer", name)
-    libraries.load_ahead(f"{path}/tokenizer.json", special_tokens=False, transformers=python)
-    assert list(libraries._reference_ahead) == ([load_tokenizer(path).sha256] if is_loaded else [])
-    libraries._reference_ahead.clear()
-    libraries._fast_ahead.clear()
+    fast.load_ahead(f"{path}/tokenizer.json", special_tokens=False, transformers=python)
+    assert list(libraries._loaded_ahead) == ([load_tokenizer(path).sha256] if is_loaded else [])
+    libraries._loaded_ahead.clear()
+    encoder._loaded_ahead.clear()

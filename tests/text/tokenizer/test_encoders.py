@@ -28,14 +28,12 @@ from tokshard.errors import MissingExtraError, TokenizerError
 from tokshard.text.tokenizer.definition import load_tokenizer
 from tokshard.text.tokenizer.encoders import (
     EncodedBatch,
-    _spliced,
     decode,
-    fast_encoder,
-    fast_encoder_refusal,
     reference_encoder,
     token_text,
 )
-from tokshard.text.tokenizer.structure import FastEncoderRefusedError
+from tokshard.text.tokenizer.fast import FastEncoderRefusedError, fast_encoder, fast_encoder_refusal
+from tokshard.text.tokenizer.fast.encoder import _spliced
 from tokshard.text.tokenizer.tiktoken_files import GPT2_PATTERN, TIKTOKEN_ENCODINGS, tiktoken_ranks
 
 ragged = st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=4), max_size=8)
@@ -218,7 +216,7 @@ def test_without_fastokens_the_fast_engine_is_refused(tmp_path, monkeypatch):
 
 
 def test_what_fastokens_refuses_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("tokshard.text.tokenizer.structure.refusal", lambda *_, **__: None)
+    monkeypatch.setattr("tokshard.text.tokenizer.fast.structure.refusal", lambda *_, **__: None)
     tokenizer = written(tmp_path, probe(normalizer={"type": "NFKD"}))
     with pytest.raises(FastEncoderRefusedError, match=r"fastokens cannot load .*NFKD"):
         fast_encoder(tokenizer, special_tokens=False)
@@ -228,10 +226,10 @@ def test_what_fastokens_refuses_is_refused(tmp_path, monkeypatch):
 def test_fastokens_gets_one_thread_unless_told_otherwise(tmp_path, given_threads, expected):
     written(tmp_path, probe())
     program = (
-        "import sys, os; from tokshard.text.tokenizer import definition, encoders;"
+        "import sys, os; from tokshard.text.tokenizer import definition, fast;"
         "t = definition.load_tokenizer(sys.argv[1], need_eod=False);"
         "assert 'fastokens' not in sys.modules and 'tokenizers' not in sys.modules;"
-        "encoders.fast_encoder(t, special_tokens=False);"
+        "fast.fast_encoder(t, special_tokens=False);"
         "print(os.environ['FASTOKENS_BPE_THREADS'], 'tokenizers' in sys.modules)"
     )
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FASTOKENS")}

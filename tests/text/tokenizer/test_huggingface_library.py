@@ -25,8 +25,9 @@ from support.tokenizer_definitions import (
     written,
 )
 from tokshard.text.tokenizer import huggingface_library
-from tokshard.text.tokenizer.disputed import DISPUTED_CHARACTER, disputed
-from tokshard.text.tokenizer.encoders import fast_encoder, reference_encoder
+from tokshard.text.tokenizer.encoders import reference_encoder
+from tokshard.text.tokenizer.fast import fast_encoder
+from tokshard.text.tokenizer.fast.disputed import DISPUTED_CHARACTER, disputed
 
 ROOT = Path(tokshard.__file__).parent
 SIZE = len(probe()["model"]["vocab"])

@@ -16,9 +16,10 @@ from tokshard.text.tokenize import run
 from tokshard.text.tokenize.choice import choose_encoding
 from tokshard.text.tokenize.options import TokenizeOptions
 from tokshard.text.tokenize.workers import pool
-from tokshard.text.tokenizer import files, libraries
+from tokshard.text.tokenizer import fast, files, libraries
 from tokshard.text.tokenizer.definition import load_tokenizer
-from tokshard.text.tokenizer.encoders import fast_encoder, reference_encoder
+from tokshard.text.tokenizer.encoders import reference_encoder
+from tokshard.text.tokenizer.fast import encoder, fast_encoder
 
 TEXTS = texts_of(SAMPLE / "stories.jsonl")[:20]
 SETTINGS = {
@@ -32,41 +33,42 @@ SETTINGS = {
 
 @pytest.fixture(autouse=True)
 def nothing_ahead(monkeypatch):
-    monkeypatch.setattr(libraries, "_fast_ahead", {})
-    monkeypatch.setattr(libraries, "_reference_ahead", {})
+    monkeypatch.setattr(encoder, "_loaded_ahead", {})
+    monkeypatch.setattr(libraries, "_loaded_ahead", {})
 
 
 def ahead():
-    return [*libraries._fast_ahead.values()], [*libraries._reference_ahead.values()]
+    fast_ones = [loaded.result()[0] for loaded in encoder._loaded_ahead.values()]
+    return fast_ones, [*libraries._loaded_ahead.values()]
 
 
 def test_what_was_loaded_ahead_is_taken_once():
     expected = lists_of(reference_encoder(load_tokenizer(TOKENIZER), special_tokens=False).encode(TEXTS))
-    libraries.load_ahead(TOKENIZER, special_tokens=False)
-    (fast,), (reference,) = ahead()
+    fast.load_ahead(TOKENIZER, special_tokens=False)
+    (library,), (reference,) = ahead()
     tokenizer = load_tokenizer(TOKENIZER)
-    encoder = fast_encoder(tokenizer, special_tokens=False)
-    assert encoder._library is fast.library
-    assert lists_of(encoder.encode(TEXTS)) == expected
-    encoder = reference_encoder(tokenizer, special_tokens=False)
-    assert encoder._library is reference
-    assert lists_of(encoder.encode(TEXTS)) == expected
+    quick = fast_encoder(tokenizer, special_tokens=False)
+    assert quick._library is library
+    assert lists_of(quick.encode(TEXTS)) == expected
+    slow = reference_encoder(tokenizer, special_tokens=False)
+    assert slow._library is reference
+    assert lists_of(slow.encode(TEXTS)) == expected
     assert ahead() == ([], [])
-    assert fast_encoder(tokenizer, special_tokens=False)._library is not fast.library
+    assert fast_encoder(tokenizer, special_tokens=False)._library is not library
 
 
 def test_another_file_or_other_special_tokens_get_their_own(tmp_path):
-    libraries.load_ahead(TOKENIZER, special_tokens=False)
-    (fast,), (reference,) = ahead()
+    fast.load_ahead(TOKENIZER, special_tokens=False)
+    (library,), (reference,) = ahead()
     definition = json.loads(Path(TOKENIZER).read_bytes())
     changed = load_tokenizer(
         written(tmp_path, definition).path, need_eod=False
     )  # the same, written otherwise
-    assert fast_encoder(changed, special_tokens=False)._library is not fast.library
+    assert fast_encoder(changed, special_tokens=False)._library is not library
     assert reference_encoder(changed, special_tokens=False)._library is not reference
     tokenizer = load_tokenizer(TOKENIZER)
-    assert fast_encoder(tokenizer, special_tokens=True)._library is not fast.library
-    assert ahead() == ([fast], [reference])
+    assert fast_encoder(tokenizer, special_tokens=True)._library is not library
+    assert ahead() == ([library], [reference])
 
 
 def test_a_definition_is_parsed_once_to_choose_the_encoder_and_to_load_it_ahead(monkeypatch):
@@ -75,12 +77,12 @@ def test_a_definition_is_parsed_once_to_choose_the_encoder_and_to_load_it_ahead(
     monkeypatch.setattr(
         files, "_parse_json", lambda content, path: parsed.append(path) or parse(content, path)
     )
-    monkeypatch.setattr(libraries, "_examined", {})
+    encoder._examined.cache_clear()
     options = TokenizeOptions(inputs="a.jsonl", tokenizer=TOKENIZER, encoder="fast")
     assert choose_encoding(options, []).encoder.name == "fast"
     assert parsed == [TOKENIZER]
-    monkeypatch.setattr(libraries, "_examined", {})
-    libraries.load_ahead(TOKENIZER, special_tokens=False)
+    encoder._examined.cache_clear()
+    fast.load_ahead(TOKENIZER, special_tokens=False)
     assert parsed == [TOKENIZER] * 2
     load_tokenizer(TOKENIZER)
     assert parsed == [TOKENIZER] * 3
@@ -89,7 +91,7 @@ def test_a_definition_is_parsed_once_to_choose_the_encoder_and_to_load_it_ahead(
 def test_what_the_gate_keeps_out_is_not_tried(tmp_path):
     definition = json.loads(Path(TOKENIZER).read_bytes())
     definition["model"]["dropout"] = 0.5
-    libraries.load_ahead(written(tmp_path, definition).path, special_tokens=False)
+    fast.load_ahead(written(tmp_path, definition).path, special_tokens=False)
     assert ahead() == ([], [])
 
 
@@ -98,7 +100,7 @@ def test_what_cannot_be_loaded_is_no_error_yet(tmp_path, capfd, content):
     path = tmp_path / "tokenizer.json"
     if content is not None:
         path.write_bytes(content)
-    libraries.load_ahead(str(path), special_tokens=False)
+    fast.load_ahead(str(path), special_tokens=False)
     assert ahead() == ([], [])
     assert capfd.readouterr() == ("", "")
     with pytest.raises(TokenizerError):

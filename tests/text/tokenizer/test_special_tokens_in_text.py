@@ -22,7 +22,8 @@ from support.tokenizer_definitions import (
 )
 from tokshard import IndexedDataset
 from tokshard.text.tokenizer.definition import load_tokenizer, reopen_tokenizer
-from tokshard.text.tokenizer.encoders import fast_encoder, fast_encoder_refusal, reference_encoder
+from tokshard.text.tokenizer.encoders import reference_encoder
+from tokshard.text.tokenizer.fast import fast_encoder, fast_encoder_refusal
 
 SPLIT = ("--special-tokens-in-text", "split")
 TEXTS = ["a<|x|>b", "<|x|>", "<|x|><s></s>", "<s>a </s>", "a<x>b<|x|>", "<|x|", "plain", "", " <s> ", "<S>"]

@@ -35,7 +35,8 @@ from tokshard.checks.inspect.datasets import inspect_tokenizer, tokenizer_of
 from tokshard.dataset.products import recognize
 from tokshard.errors import InputError, MissingExtraError, TokenizerError, UsageError
 from tokshard.text.tokenizer.definition import load_tokenizer, reopen_tokenizer
-from tokshard.text.tokenizer.encoders import decode, fast_encoder, reference_encoder, token_text
+from tokshard.text.tokenizer.encoders import decode, reference_encoder, token_text
+from tokshard.text.tokenizer.fast import fast_encoder
 
 BATCH = [*random_texts(51, 1500), *SPELLED, "", " "]
 TOKENS = byte_tokens(2000)

@@ -17,7 +17,8 @@ from tokshard.errors import TokenizerMismatchError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import is_remote
 from tokshard.text.tokenizer.definition import Tokenizer, load_tokenizer
-from tokshard.text.tokenizer.encoders import decode, fast_encoder_refusal
+from tokshard.text.tokenizer.encoders import decode
+from tokshard.text.tokenizer.fast import fast_encoder_refusal
 from tokshard.text.tokenizer.recorded import recorded_tokenizer
 from tokshard.text.tokenizer.tiktoken_files import TikTokenizerSettings
 

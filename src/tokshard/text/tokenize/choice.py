@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 from tokshard.core.formatting import listed, size
 from tokshard.core.options import declared_options
@@ -16,9 +15,9 @@ from tokshard.text.corpus.files import CorpusFile, content_bytes
 from tokshard.text.corpus.planning import MAX_DOCUMENT_BYTES
 from tokshard.text.tokenize.options import TokenizeOptions
 from tokshard.text.tokenize.part import EncoderName
+from tokshard.text.tokenizer.checked_documents import FIRST_BYTES
 from tokshard.text.tokenizer.definition import Tokenizer, load_tokenizer
-from tokshard.text.tokenizer.encoders import fast_encoder_refusal
-from tokshard.text.tokenizer.equivalence import FIRST_BYTES
+from tokshard.text.tokenizer.fast import fast_encoder_refusal, has_fast_library
 from tokshard.text.tokenizer.files import parsing_once
 from tokshard.text.tokenizer.special_tokens import renamed_tokens
 from tokshard.text.tokenizer.tiktoken_files import TikTokenizerSettings
@@ -58,7 +57,7 @@ def choose_encoding(options: TokenizeOptions, files: Sequence[CorpusFile]) -> En
         tokenizer = _load_tokenizer(options)
         reason = _refusal(tokenizer, options)
     # A small corpus has no large documents: the limit does not change when it grows.
-    is_fast = reason is None and find_spec("fastokens") is not None
+    is_fast = reason is None and has_fast_library()
     limit = options.max_document_bytes or DOCUMENT_BYTES["fast" if is_fast else "reference"]
     if reason is None and options.encoder == "auto" and content_bytes(files) <= FIRST_BYTES:
         reason = f"used for inputs smaller than {size(FIRST_BYTES)}"

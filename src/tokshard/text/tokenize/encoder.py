@@ -34,10 +34,10 @@ from tokshard.text.tokenize.part import (
     PartWriter,
     UnitKey,
 )
-from tokshard.text.tokenizer import encoders, equivalence, libraries
+from tokshard.text.tokenizer import encoders, fast
+from tokshard.text.tokenizer.checked_documents import sample, texts_of
 from tokshard.text.tokenizer.definition import Tokenizer, reopen_tokenizer
 from tokshard.text.tokenizer.dropped_characters import DroppedCharacters
-from tokshard.text.tokenizer.structure import FastEncoderRefusedError
 from tokshard.text.tokenizer.token_ids import check_token_ids
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class UnitEncoder:
         self._tokenizer = tokenizer
         self._reference = _LateReference(tokenizer, special_tokens=spec.parameters.special_tokens)
         self._compares = spec.encoder == "fast"
-        self._comparisons: list[equivalence.Comparison] = []
+        self._comparisons: list[fast.Comparison] = []
 
     @cached_property
     def _encoder(self) -> encoders.Encoder:
@@ -201,10 +201,10 @@ class UnitEncoder:
         if self._spec.encoder == "fast":
             try:
                 # The job has checked the definition already.
-                return encoders.fast_encoder(
+                return fast.fast_encoder(
                     self._tokenizer, special_tokens=self._spec.parameters.special_tokens, checked=True
                 )
-            except FastEncoderRefusedError:
+            except fast.FastEncoderRefusedError:
                 if not self._spec.fallback:
                     raise
                 self._compares = False
@@ -217,7 +217,7 @@ class UnitEncoder:
         The reference begins to encode meanwhile. The process must not fork in the block.
         """
         if self._spec.encoder == "fast":
-            with libraries.loading_fast(self._tokenizer, special_tokens=self._spec.parameters.special_tokens):
+            with fast.loading_fast(self._tokenizer, special_tokens=self._spec.parameters.special_tokens):
                 yield
         else:
             yield
@@ -323,11 +323,11 @@ class UnitEncoder:
 
     def _dropped(self, batch: DocumentBatch, task: Task) -> Iterator[UnrepresentedText]:
         # Of the beginning of each text that an equivalence check would compare.
-        chosen = equivalence.sample(batch.offsets, task.name, task.compare_below)
+        chosen = sample(batch.offsets, task.name, task.compare_below)
         for texts, counts in zip(batch.texts, batch.sequences_per_document, strict=True):
             found = [
                 self._characters.count(texts[index][:_SEARCHED_CHARACTERS])
-                for index in _texts_of(chosen, counts)
+                for index in texts_of(chosen, counts)
             ]
             checked, dropped = (sum(column) for column in zip(*found, strict=True)) if found else (0, 0)
             yield UnrepresentedText("characters", checked, dropped)
@@ -344,9 +344,7 @@ class UnitEncoder:
 
         if not self._compares:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        too_large = _larger_documents(batch, equivalence.MOST_BYTES)
-        chosen = equivalence.sample(batch.offsets, task.name, task.compare_below)
-        return np.setdiff1d(chosen, too_large), too_large
+        return fast.documents_to_compare(batch, task.name, task.compare_below)
 
     def _packed_fields(
         self, batch: DocumentBatch, chosen: NDArray[np.int64], where: str
@@ -354,8 +352,8 @@ class UnitEncoder:
         # Of each field all documents at once.
         spec = self._spec
         for texts, counts in zip(batch.texts, batch.sequences_per_document, strict=True):
-            compared = _texts_of(chosen, counts)
-            comparison = equivalence.Comparison([texts[index] for index in compared], self._reference, where)
+            compared = texts_of(chosen, counts)
+            comparison = fast.Comparison([texts[index] for index in compared], self._reference, where)
             encoded = self._encoder.encode(texts)
             if len(compared) and self._compares:
                 comparison.add(encoded, compared)
@@ -419,43 +417,3 @@ class _LateReference:
 
     def encode(self, texts: list[str]) -> encoders.EncodedBatch:
         return self.load().encode(texts)
-
-
-def _texts_of(
-    documents: NDArray[np.int64], texts_per_document: NDArray[np.uint32] | None
-) -> NDArray[np.int64]:
-    import numpy as np
-
-    if texts_per_document is None:
-        return documents
-    ends = np.cumsum(texts_per_document, dtype=np.int64)
-    pieces = [np.arange(ends[index] - texts_per_document[index], ends[index]) for index in documents]
-    return np.concatenate(pieces) if pieces else documents
-
-
-def _larger_documents(batch: DocumentBatch, size_bytes: int) -> NDArray[np.int64]:
-    """Return the documents of a batch with more bytes of text, as indices."""
-    import numpy as np
-
-    columns = list(zip(batch.texts, batch.sequences_per_document, strict=True))
-    characters = sum(_characters_per_document(texts, counts) for texts, counts in columns)
-    larger = []
-    for document in np.flatnonzero(4 * characters > size_bytes):  # a character has at most 4 bytes
-        found = (
-            texts[index] for texts, counts in columns for index in _texts_of(np.array([document]), counts)
-        )
-        if sum(len(text.encode()) for text in found) > size_bytes:
-            larger.append(document)
-    return np.array(larger, np.int64)
-
-
-def _characters_per_document(
-    texts: list[str], texts_per_document: NDArray[np.uint32] | None
-) -> NDArray[np.int64]:
-    import numpy as np
-
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    if texts_per_document is None:
-        return lengths
-    before = np.concatenate(([0], np.cumsum(lengths)))
-    return np.diff(before[np.cumsum(texts_per_document, dtype=np.int64)], prepend=0)

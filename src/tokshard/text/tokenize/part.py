@@ -43,7 +43,7 @@ from tokshard.storage.reading import open_regular, read_at, read_into
 from tokshard.storage.syscalls import Buffer
 from tokshard.text.corpus.files import CorpusFile
 from tokshard.text.corpus.rejection import RejectedRecord
-from tokshard.text.tokenizer.equivalence import FIRST_BYTES
+from tokshard.text.tokenizer.checked_documents import FIRST_BYTES
 
 _MAGIC = b"TOKPART6"
 _TAIL = struct.Struct("<Q16s8s")

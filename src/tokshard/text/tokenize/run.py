@@ -259,7 +259,7 @@ def _chosen_encoding(
 
     choice = choose_encoding(options, inputs.files)
     if is_inline and choice.encoder.name == "fast":
-        from tokshard.text.tokenizer.libraries import loading_fast
+        from tokshard.text.tokenizer.fast import loading_fast
 
         with loading_fast(choice.tokenizer, special_tokens=options.special_tokens):
             yield choice

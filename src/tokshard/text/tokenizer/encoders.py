@@ -1,4 +1,4 @@
-"""Encoders: text in, token ids out. The reference encoder defines the tokens; the fast encoder must agree.
+"""The reference encoder, which defines the tokens: text in, token ids out. The fast encoder must agree.
 
 Lone surrogates cannot be encoded by any encoder (``UnicodeEncodeError`` or ``TypeError`` for the whole
 batch); readers of a corpus reject them before.
@@ -12,10 +12,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tokshard.errors import TokenizerError
-from tokshard.text.tokenizer import libraries, metaspace
+from tokshard.text.tokenizer import libraries
 from tokshard.text.tokenizer.definition import BYTES_EOD, BYTES_EOD_ID, Tokenizer
 from tokshard.text.tokenizer.sentencepiece_files import sentencepiece_processor
-from tokshard.text.tokenizer.structure import FastEncoderRefusedError
 from tokshard.text.tokenizer.tiktoken_files import TiktokenEncoding, encoding_of_name
 from tokshard.text.tokenizer.token_ids import parse_token_ids
 
@@ -77,33 +76,6 @@ def reference_encoder(tokenizer: Tokenizer, *, special_tokens: bool) -> Encoder:
             return _TiktokenEncoder(tokenizer, special_tokens=special_tokens)
         case "sentencepiece":
             return _SentencePieceEncoder(tokenizer, special_tokens=special_tokens)
-
-
-def fast_encoder(tokenizer: Tokenizer, *, special_tokens: bool, checked: bool = False) -> Encoder:
-    """Return the fast encoder for a tokenizer, on one thread.
-
-    ``checked``: whether :func:`fast_encoder_refusal` has let this very file pass already (it takes as
-    long as a large file takes to parse).
-
-    Raises:
-        FastEncoderRefusedError: The tokenizer has parts that are not known to be equal, fastokens refuses
-            it, or fastokens is not installed.
-    """
-    if not checked and (reason := fast_encoder_refusal(tokenizer, special_tokens=special_tokens)):
-        place = tokenizer.path or "the built-in tokenizer"
-        raise FastEncoderRefusedError(f"cannot encode with {place}: {reason}")
-    return _FastEncoder(tokenizer, special_tokens=special_tokens)
-
-
-def fast_encoder_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str | None:
-    """Return why the fast encoder does not support a tokenizer, or None if it does.
-
-    The tokenizer's file is parsed, no library is loaded; see :func:`fast_encoder` for the arguments.
-    """
-    if tokenizer.kind != "huggingface":
-        return f"the fast encoder does not support {tokenizer.kind} tokenizers"
-    reason = libraries.fast_refusal(tokenizer, special_tokens=special_tokens)
-    return reason and f"the fast encoder does not support {reason}"
 
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
@@ -197,10 +169,11 @@ def _batch(ids: list[NDArray[np.uint32]]) -> EncodedBatch:
 
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     flat = np.concatenate(ids) if ids else np.empty(0, np.uint32)
-    return EncodedBatch(flat, _offsets(lengths))
+    return EncodedBatch(flat, offsets_of(lengths))
 
 
-def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the offsets of texts with some numbers of tokens, int64, shape ``[texts + 1]``."""
     import numpy as np
 
     offsets = np.zeros(len(lengths) + 1, np.int64)
@@ -220,7 +193,7 @@ class _BytesEncoder:
         encoded = [text.encode() for text in texts]
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         ids = np.frombuffer(b"".join(encoded), np.uint8).astype(np.uint32)
-        return EncodedBatch(ids, _offsets(lengths))
+        return EncodedBatch(ids, offsets_of(lengths))
 
 
 class _NullEncoder:
@@ -259,7 +232,7 @@ class _HuggingFaceEncoder:
                     f"tokenizers cannot encode a text with {self._path}: {error}",
                     hint="add its unknown token to the vocabulary, or fetch the file again if it is damaged",
                 ) from error
-        return EncodedBatch(ids, _offsets(lengths))
+        return EncodedBatch(ids, offsets_of(lengths))
 
 
 class _Template:
@@ -308,81 +281,3 @@ class _SentencePieceEncoder:
 
         ids = [np.array(each, np.uint32) for each in self._library.encode(texts, num_threads=1)]
         return _batch(self._template.applied(ids))
-
-
-# The fast encoder
-
-
-class _FastEncoder:
-    name = "fast"
-
-    def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
-        self._tokenizer = tokenizer
-        self._special_tokens = special_tokens
-        self._reference: Encoder | None = None
-        loaded = libraries.fast(tokenizer, special_tokens=special_tokens)
-        self._library = loaded.library
-        self._disputed = loaded.disputed
-        self._domain = None
-        if loaded.prepends is not None:
-            added = _table(loaded.added_ids, tokenizer.max_token_id)
-            template = int(added[self._encode_fast([""]).ids].sum())
-            self._domain = metaspace.Domain(added, template, prepends=loaded.prepends)
-        self._special: NDArray[np.bool_] | None = None
-        if tokenizer.splits_special_tokens:
-            self._special = _table(loaded.special_ids, tokenizer.max_token_id)
-            self._special_of_template = int(self._special[self._encode_fast([""]).ids].sum())
-
-    def encode(self, texts: list[str]) -> EncodedBatch:
-        encoded = self._encode_fast(texts)
-        outside = self._outside_domain(texts, encoded)
-        if not len(outside):
-            return encoded
-        if self._reference is None:
-            self._reference = reference_encoder(self._tokenizer, special_tokens=self._special_tokens)
-        return _spliced(encoded, outside, self._reference.encode([texts[index] for index in outside]))
-
-    def _encode_fast(self, texts: list[str]) -> EncodedBatch:
-        import numpy as np
-
-        with libraries.panics_as_errors("encode a text"):
-            ids, offsets = self._library.encode_batch_flat(texts, add_special_tokens=self._special_tokens)
-        return EncodedBatch(np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).astype(np.int64))
-
-    def _outside_domain(self, texts: list[str], encoded: EncodedBatch) -> NDArray[np.int64]:
-        import numpy as np
-
-        outside = np.empty(0, np.int64)
-        if self._domain is not None:
-            outside = self._domain.outside(texts, encoded.ids, encoded.offsets)
-        if self._disputed is not None:
-            found = np.flatnonzero(np.fromiter(map(self._disputed, texts), np.bool_, len(texts)))
-            outside = np.union1d(outside, found) if len(found) else outside
-        if self._special is not None:
-            before = np.concatenate(([0], np.cumsum(self._special[encoded.ids], dtype=np.int64)))
-            special_tokens = np.diff(before[encoded.offsets])
-            outside = np.union1d(outside, np.flatnonzero(special_tokens != self._special_of_template))
-        return outside
-
-
-def _table(ids: Sequence[int], largest: int) -> NDArray[np.bool_]:
-    import numpy as np
-
-    table = np.zeros(largest + 1, np.bool_)
-    table[list(ids)] = True
-    return table
-
-
-def _spliced(encoded: EncodedBatch, indices: NDArray[np.int64], replacement: EncodedBatch) -> EncodedBatch:
-    import numpy as np
-
-    lengths = np.diff(encoded.offsets)
-    lengths[indices] = np.diff(replacement.offsets)
-    pieces = []
-    begin = 0
-    for position, index in enumerate(indices):
-        pieces.append(encoded.ids[begin : encoded.offsets[index]])
-        pieces.append(replacement.ids[replacement.offsets[position] : replacement.offsets[position + 1]])
-        begin = encoded.offsets[index + 1]
-    pieces.append(encoded.ids[begin:])
-    return EncodedBatch(np.concatenate(pieces), _offsets(lengths))

@@ -25,13 +25,13 @@ from tokshard.errors import reason_of
 from tokshard.text.tokenize.encoder import UnitEncoder, progress_each
 from tokshard.text.tokenize.workers.channel import Channel, Ended, sendable
 from tokshard.text.tokenize.workers.pool import cannot_start
-from tokshard.text.tokenizer import libraries
+from tokshard.text.tokenizer import fast
 
 _HEARTBEAT_SECONDS = 1.0
 _PROGRESS_SECONDS = 0.2
 _LOOK_MILLISECONDS = 100
 # What workers are going to need, with or without the fast encoder.
-_LIBRARIES = ("numpy", "orjson", "xxhash", "tokenizers", "fastokens")
+_LIBRARIES = ("numpy", "orjson", "xxhash", "tokenizers")
 
 
 def main() -> None:
@@ -41,7 +41,6 @@ def main() -> None:
     connection, *ends = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
     os.dup2(2, 1)  # whatever a library prints must not mix with the results on stdout
     gc.disable()  # nothing here is garbage, and what is collected would be copied in each worker
-    os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     job = Channel(connection)
     with _ending(job):
@@ -59,10 +58,12 @@ def _load(job: Channel) -> UnitEncoder:
         for name in _LIBRARIES:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+        with contextlib.suppress(ImportError):
+            fast.import_library()
         what, *arguments = job.receive()
         if what == "expect":
             tokenizer, settings = arguments
-            libraries.load_ahead(tokenizer, **settings)
+            fast.load_ahead(tokenizer, **settings)
             what, *arguments = job.receive()
         encoder = UnitEncoder(*arguments)
         encoder.load()

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from tokshard.text.tokenizer.fast.metaspace import REPLACEMENT
 from tokshard.text.tokenizer.huggingface import components
-from tokshard.text.tokenizer.metaspace import REPLACEMENT
 
 # fastokens' regular expressions treat this character as white space; Unicode and the reference do not,
 # since 2013.

@@ -24,16 +24,11 @@ from support.tokenizer_definitions import (
     without_model_type,
     written,
 )
-from tokshard.text.tokenizer import structure
-from tokshard.text.tokenizer.disputed import DISPUTED_CHARACTER
-from tokshard.text.tokenizer.encoders import fast_encoder, reference_encoder
-from tokshard.text.tokenizer.structure import (
-    KNOWN_PATTERNS,
-    FastEncoderRefusedError,
-    byte_alphabet,
-    refusal,
-    simplified,
-)
+from tokshard.text.tokenizer.encoders import reference_encoder
+from tokshard.text.tokenizer.fast import FastEncoderRefusedError, fast_encoder, structure
+from tokshard.text.tokenizer.fast.disputed import DISPUTED_CHARACTER
+from tokshard.text.tokenizer.fast.structure import KNOWN_PATTERNS, refusal, simplified
+from tokshard.text.tokenizer.huggingface import byte_alphabet
 from tokshard.text.tokenizer.tiktoken_files import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
 
 PROBE_SIZE = len(probe()["model"]["vocab"])

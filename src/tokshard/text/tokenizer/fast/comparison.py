@@ -1,7 +1,6 @@
 """The equivalence check: in every run the fast encoder is compared with the reference on some documents.
 
-These are the documents of the corpus' first megabyte, and about one in a thousand of the others, by a hash of
-its position, so the choice depends on nothing but the input. Documents above 1 MB are not compared: the
+These are the sample of :mod:`tokshard.text.tokenizer.checked_documents`, without documents above 1 MB: the
 reference can need 200 bytes of memory for each byte of a text.
 
 The reference encodes many of them in threads, while the fast encoder is loaded and encodes: its library
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from tokshard.core.background import Background
 from tokshard.errors import EncoderMismatchError
+from tokshard.text.tokenizer.checked_documents import sample, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from tokshard.text.corpus.batch import DocumentBatch
     from tokshard.text.tokenizer.encoders import EncodedBatch, Encoder
 
-FIRST_BYTES = 1 << 20
-ONE_IN = 1000
 MOST_BYTES = 1_000_000
 """The most bytes of text of a document that is compared."""
 
@@ -38,29 +37,18 @@ _FEW_CHARACTERS = 1 << 15
 _THREAD_CHARACTERS = 1 << 17  # the reference needs about 0.1 s for so many
 
 
-def sample(offsets: NDArray[np.int64], name: str, compare_below: int) -> NDArray[np.int64]:
-    """Return the documents of a batch to compare: those before ``compare_below``, and a fixed sample.
+def documents_to_compare(
+    batch: DocumentBatch, name: str, compare_below: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the documents of a batch to compare, and all that are too large, as indices, int64.
 
-    Args:
-        offsets: Position of each document in its input, int64, shape ``[documents]``.
-        name: Path of the input, so that inputs with equal positions have different samples, whatever their
-            order is.
-        compare_below: All documents before this position are in the sample.
-
-    Returns:
-        Indices into ``offsets``, int64. About one in :data:`ONE_IN` beyond ``compare_below``: those whose
-        position, mixed by the finalizer of SplitMix64 (Steele, Lea and Flood, 2014), is small.
+    See :func:`~tokshard.text.tokenizer.checked_documents.sample` for the arguments.
     """
     import numpy as np
-    import xxhash
 
-    seed = xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogateescape"))
-    mixed = offsets.astype(np.uint64) + np.uint64(seed)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    chosen = (mixed < np.uint64(2**64 // ONE_IN)) | (offsets < compare_below)
-    return np.flatnonzero(chosen)
+    too_large = _larger_documents(batch, MOST_BYTES)
+    chosen = sample(batch.offsets, name, compare_below)
+    return np.setdiff1d(chosen, too_large), too_large
 
 
 class Comparison:
@@ -119,24 +107,46 @@ def _split(encoded: EncodedBatch) -> Iterator[NDArray[np.uint32]]:
         yield encoded.ids[begin:end]
 
 
-def first_difference(text: str, ids: NDArray[np.integer], expected: NDArray[np.integer]) -> str:
-    """Describe the first difference between two encodings of a text, for an error."""
-    import numpy as np
-
-    shared = min(len(ids), len(expected))
-    differing = np.flatnonzero(ids[:shared] != expected[:shared])
-    first = int(differing[0]) if len(differing) else shared
-    return (
-        f"at token {first} of the text {text[:_SHOWN_CHARACTERS]!r}: {ids[first : first + 4].tolist()} "
-        f"instead of {expected[first : first + 4].tolist()}"
-    )
-
-
 def _mismatch(
     text: str, fast: NDArray[np.uint32], slow: NDArray[np.uint32], where: str
 ) -> EncoderMismatchError:
+    import numpy as np
+
+    shared = min(len(fast), len(slow))
+    differing = np.flatnonzero(fast[:shared] != slow[:shared])
+    first = int(differing[0]) if len(differing) else shared
     return EncoderMismatchError(
-        f"the fast encoder and the reference disagree in {where}, {first_difference(text, fast, slow)}",
+        f"the fast encoder and the reference disagree in {where}, at token {first} of the text "
+        f"{text[:_SHOWN_CHARACTERS]!r}: {fast[first : first + 4].tolist()} instead of "
+        f"{slow[first : first + 4].tolist()}",
         hint="run the same command with --encoder reference, which replaces the work of the fast encoder; "
         "please report this text",
     )
+
+
+def _larger_documents(batch: DocumentBatch, size_bytes: int) -> NDArray[np.int64]:
+    """Return the documents of a batch with more bytes of text, as indices."""
+    import numpy as np
+
+    columns = list(zip(batch.texts, batch.sequences_per_document, strict=True))
+    characters = sum(_characters_per_document(texts, counts) for texts, counts in columns)
+    larger = []
+    for document in np.flatnonzero(4 * characters > size_bytes):  # a character has at most 4 bytes
+        found = (
+            texts[index] for texts, counts in columns for index in texts_of(np.array([document]), counts)
+        )
+        if sum(len(text.encode()) for text in found) > size_bytes:
+            larger.append(document)
+    return np.array(larger, np.int64)
+
+
+def _characters_per_document(
+    texts: list[str], texts_per_document: NDArray[np.uint32] | None
+) -> NDArray[np.int64]:
+    import numpy as np
+
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    if texts_per_document is None:
+        return lengths
+    before = np.concatenate(([0], np.cumsum(lengths)))
+    return np.diff(before[np.cumsum(texts_per_document, dtype=np.int64)], prepend=0)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import unicodedata
 from typing import Any, Final
 
-from tokshard.errors import TokenizerError
-from tokshard.text.tokenizer import metaspace
-from tokshard.text.tokenizer.disputed import DISPUTED_CHARACTER
+from tokshard.text.tokenizer.fast import metaspace
+from tokshard.text.tokenizer.fast.disputed import DISPUTED_CHARACTER
 from tokshard.text.tokenizer.huggingface import (
     added_token_ids,
     byte_alphabet,
@@ -76,10 +75,6 @@ KNOWN_PATTERNS: Final = frozenset(
         r"|\s*[" + "\r\n" + r"]+|\s+(?!\S)|\s+",
     }
 )
-
-
-class FastEncoderRefusedError(TokenizerError):
-    """The fast encoder must not, or cannot, encode with this tokenizer; the reference can."""
 
 
 def refusal(definition: dict[str, Any], *, special_tokens: bool) -> str | None:

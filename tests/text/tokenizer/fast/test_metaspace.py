@@ -21,9 +21,10 @@ from support.tokenizer_definitions import (
     template,
     written,
 )
-from tokshard.text.tokenizer.encoders import fast_encoder, reference_encoder
-from tokshard.text.tokenizer.metaspace import Domain, is_metaspace, prepends, rewritten
-from tokshard.text.tokenizer.structure import FastEncoderRefusedError, refusal
+from tokshard.text.tokenizer.encoders import reference_encoder
+from tokshard.text.tokenizer.fast import FastEncoderRefusedError, fast_encoder
+from tokshard.text.tokenizer.fast.metaspace import Domain, is_metaspace, prepends, rewritten
+from tokshard.text.tokenizer.fast.structure import refusal
 
 BOS = template("<s>", "A", ids={"<s>": [1]})
 OVERLAP = "camelCase <|endoftext|>HTTPRequest <|endoftext|> HTTPRequest"

@@ -14,32 +14,32 @@ from support.command_line import tokshard
 from support.tokenize_runs import TOKENIZER, manifest, pair, run_tokenize, write_jsonl
 from tokshard import MergeOptions, merge
 from tokshard.errors import BadRecordError, EncoderMismatchError
-from tokshard.text.tokenize.encoder import _texts_of
 from tokshard.text.tokenize.workers.executor import InlineExecutor
-from tokshard.text.tokenizer import encoders, equivalence
+from tokshard.text.tokenizer import checked_documents, fast
+from tokshard.text.tokenizer.checked_documents import texts_of
 from tokshard.text.tokenizer.encoders import EncodedBatch
 
 
 def test_the_first_bytes_and_then_one_in_a_thousand():
     offsets = np.arange(0, 40_000_000, 40)
-    chosen = equivalence.sample(offsets, "web/3.jsonl", compare_below=1 << 20)
+    chosen = checked_documents.sample(offsets, "web/3.jsonl", compare_below=1 << 20)
     first = int(np.searchsorted(offsets, 1 << 20))
     assert chosen[:first].tolist() == list(range(first))
     rest = len(chosen) - first
-    assert 0.8 < rest / ((len(offsets) - first) / equivalence.ONE_IN) < 1.25
+    assert 0.8 < rest / ((len(offsets) - first) / checked_documents.ONE_IN) < 1.25
     gaps = np.diff(chosen[first:])
-    assert gaps.max() < 20 * equivalence.ONE_IN
+    assert gaps.max() < 20 * checked_documents.ONE_IN
 
 
 def test_the_choice_depends_on_nothing_but_the_input_and_the_position():
     offsets = np.arange(5_000_000, 9_000_000, 333)
-    whole = offsets[equivalence.sample(offsets, "a", 0)]
+    whole = offsets[checked_documents.sample(offsets, "a", 0)]
     pieces = np.array_split(offsets, 97)
     assert (
-        np.concatenate([piece[equivalence.sample(piece, "a", 0)] for piece in pieces]).tolist()
+        np.concatenate([piece[checked_documents.sample(piece, "a", 0)] for piece in pieces]).tolist()
         == whole.tolist()
     )
-    assert whole.tolist() != offsets[equivalence.sample(offsets, "b", 0)].tolist()
+    assert whole.tolist() != offsets[checked_documents.sample(offsets, "b", 0)].tolist()
 
 
 def splitmix64(value: int) -> int:
@@ -54,14 +54,14 @@ def test_the_choice_equals_its_definition_in_plain_integers():
     for name in ("a.jsonl", "s3://bucket/ü.jsonl.gz", os.fsdecode(b"\xff.jsonl")):
         start = xxhash.xxh3_64_intdigest(os.fsencode(name))
         slow = [k for k, o in enumerate(offsets.tolist()) if splitmix64((o + start) % 2**64) < 2**64 // 1000]
-        assert equivalence.sample(offsets, name, 0).tolist() == slow
+        assert checked_documents.sample(offsets, name, 0).tolist() == slow
 
 
 def test_the_texts_of_documents_with_several_sequences():
     counts = np.array([2, 0, 3, 1], np.uint32)
-    assert _texts_of(np.array([0, 2]), counts).tolist() == [0, 1, 2, 3, 4]
-    assert _texts_of(np.array([1]), counts).tolist() == []
-    assert _texts_of(np.array([1, 3]), None).tolist() == [1, 3]
+    assert texts_of(np.array([0, 2]), counts).tolist() == [0, 1, 2, 3, 4]
+    assert texts_of(np.array([1]), counts).tolist() == []
+    assert texts_of(np.array([1, 3]), None).tolist() == [1, 3]
 
 
 class LyingEncoder:
@@ -85,12 +85,12 @@ class LyingEncoder:
 @pytest.fixture
 def lie(monkeypatch):
     def install(word):
-        honest = encoders.fast_encoder
+        honest = fast.fast_encoder
 
         def lying(tokenizer, *, special_tokens, checked):
             return LyingEncoder(honest(tokenizer, special_tokens=special_tokens), word)
 
-        monkeypatch.setattr(encoders, "fast_encoder", lying)
+        monkeypatch.setattr(fast, "fast_encoder", lying)
 
     return install
 
@@ -99,18 +99,18 @@ def chosen_beyond_the_first_bytes(path, compare_below):
     """Numbers of the documents that are compared although they lie far behind."""
     lines = open(path, "rb").read().splitlines(keepends=True)  # noqa: SIM115
     offsets = np.cumsum([0, *map(len, lines[:-1])])
-    return [k for k in equivalence.sample(offsets, path, 0).tolist() if offsets[k] >= compare_below]
+    return [k for k in checked_documents.sample(offsets, path, 0).tolist() if offsets[k] >= compare_below]
 
 
 @pytest.mark.parametrize("field_is_list", [False, True])
 def test_an_encoder_that_lies_in_the_middle_is_caught(tmp_path, lie, monkeypatch, field_is_list):
     monkeypatch.setattr("tokshard.text.tokenize.part.FIRST_BYTES", 2000)
-    texts = [f"document number {n} of the corpus" for n in range(6000)]
+    texts = [f"document number {n} of the corpus" for n in range(12_000)]
     value = (lambda text: ["before", text]) if field_is_list else (lambda text: text)
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": value(text)} for text in texts])
     target = chosen_beyond_the_first_bytes(path, 2000)[2]
     lie(texts[target])
-    options = {"tokenizer": TOKENIZER, "unit_size": 20_000, "executor": InlineExecutor()}
+    options = {"tokenizer": TOKENIZER, "unit_size": 40_000, "executor": InlineExecutor()}
     out = str(tmp_path / "out")
     with pytest.raises(EncoderMismatchError) as caught:
         run_tokenize(path, out, encoder="fast", **options)
@@ -119,7 +119,7 @@ def test_an_encoder_that_lies_in_the_middle_is_caught(tmp_path, lie, monkeypatch
     assert "--encoder reference" in caught.value.hint
     assert not (tmp_path / "out.bin").exists()
     run_tokenize(path, out, encoder="reference", **options)
-    assert encoders_of(out) == {"encoders": {"reference": 6000}, "compared": 0}
+    assert encoders_of(out) == {"encoders": {"reference": 12_000}, "compared": 0}
     run_tokenize(path, str(tmp_path / "right"), encoder="reference", **options)
     assert pair(out) == pair(tmp_path / "right")
 
@@ -132,7 +132,7 @@ TOO_LARGE = ["x" * 101, "é" * 51, ["x" * 60, "y" * 60]]
 @pytest.fixture
 def mixed(tmp_path, monkeypatch):
     """Documents of which some are too large to be compared, in no order; and how many of them are."""
-    monkeypatch.setattr(equivalence, "MOST_BYTES", 100)
+    monkeypatch.setattr(fast.comparison, "MOST_BYTES", 100)
     kinds = [*COMPARED, *TOO_LARGE] * 6
     random.Random(2).shuffle(kinds)
     path = write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in kinds])
@@ -166,7 +166,7 @@ def test_an_encoder_that_lies_about_the_largest_compared_document_is_caught(tmp_
 
 
 def test_the_texts_of_all_fields_count_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(equivalence, "MOST_BYTES", 100)
+    monkeypatch.setattr(fast.comparison, "MOST_BYTES", 100)
     records = [{"text": "a" * n, "title": "b" * 60} for n in (0, 40, 41)]
     path = write_jsonl(tmp_path / "in.jsonl", records)
     options = {"tokenizer": TOKENIZER, "encoder": "fast", "executor": InlineExecutor()}

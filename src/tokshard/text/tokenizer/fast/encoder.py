@@ -1,0 +1,265 @@
+"""The fast encoder: a tokenizer.json loaded by the library `fastokens`, which only this module imports.
+
+Loading can take more than a second. :func:`load_ahead` lets a process load the objects of both libraries
+before it gets its first unit; its helper thread has ended when it returns. :func:`loading_fast` loads that of
+fastokens while the process loads that of tokenizers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tokshard.core.background import Background
+from tokshard.errors import TokenizerError
+from tokshard.text.tokenizer import libraries
+from tokshard.text.tokenizer.definition import Tokenizer, load_tokenizer
+from tokshard.text.tokenizer.encoders import EncodedBatch, Encoder, offsets_of, reference_encoder
+from tokshard.text.tokenizer.fast import metaspace, structure
+from tokshard.text.tokenizer.fast.disputed import disputed
+from tokshard.text.tokenizer.files import parse_object, parsing_once
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class FastEncoderRefusedError(TokenizerError):
+    """The fast encoder must not, or cannot, encode with this tokenizer; the reference can."""
+
+
+def fast_encoder_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str | None:
+    """Return why the fast encoder does not support a tokenizer, or None if it does.
+
+    The tokenizer's file is parsed, no library is loaded; see :func:`fast_encoder` for the arguments.
+    """
+    if tokenizer.kind != "huggingface":
+        return f"the fast encoder does not support {tokenizer.kind} tokenizers"
+    examined = _examined(tokenizer.definition, str(tokenizer.path), special_tokens=special_tokens)
+    return f"the fast encoder does not support {examined}" if isinstance(examined, str) else None
+
+
+def fast_encoder(tokenizer: Tokenizer, *, special_tokens: bool, checked: bool = False) -> Encoder:
+    """Return the fast encoder for a tokenizer, on one thread.
+
+    ``checked``: whether :func:`fast_encoder_refusal` has let this very file pass already (it takes as
+    long as a large file takes to parse).
+
+    Raises:
+        FastEncoderRefusedError: The tokenizer has parts that are not known to be equal, fastokens refuses
+            it, or fastokens is not installed.
+    """
+    if not checked and (reason := fast_encoder_refusal(tokenizer, special_tokens=special_tokens)):
+        place = tokenizer.path or "the built-in tokenizer"
+        raise FastEncoderRefusedError(f"cannot encode with {place}: {reason}")
+    return _FastEncoder(tokenizer, special_tokens=special_tokens)
+
+
+def has_fast_library() -> bool:
+    """Return whether fastokens is installed."""
+    return find_spec("fastokens") is not None
+
+
+def import_library() -> ModuleType:
+    """Import fastokens, for one thread in each process: worker processes run in parallel."""
+    os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")  # read once, by the import
+    import fastokens
+
+    module: ModuleType = fastokens
+    return module
+
+
+def load_ahead(argument: str, *, special_tokens: bool = False, **settings: Any) -> None:
+    """Load the objects of both libraries for a ``tokenizer.json`` before they are needed.
+
+    Nothing is loaded for a tokenizer that the fast encoder does not support, or that only transformers reads:
+    only the parent process starts transformers, once. Errors are ignored here; :func:`fast_encoder` and
+    :func:`~tokshard.text.tokenizer.encoders.reference_encoder` raise them later.
+
+    Args:
+        argument: The file or its directory.
+        special_tokens: Whether the post-processor applies.
+        settings: Further arguments of :func:`~tokshard.text.tokenizer.definition.load_tokenizer`.
+    """
+    with suppress(Exception):
+        with parsing_once():
+            tokenizer = load_tokenizer(argument, plain=True, **settings)
+            if tokenizer.kind != "huggingface":
+                return
+            # fastokens may panic on unsupported definitions, and print that to stderr.
+            load = _loading(tokenizer, special_tokens=special_tokens)
+        # fastokens releases the GIL, tokenizers does not.
+        with ThreadPoolExecutor(1) as thread:
+            _loaded_ahead[tokenizer.sha256, special_tokens] = thread.submit(load)
+            libraries.load_ahead(tokenizer)
+
+
+@contextmanager
+def loading_fast(tokenizer: Tokenizer, *, special_tokens: bool) -> Iterator[None]:
+    """Load the fastokens object of a supported definition in a thread, for :func:`fast_encoder` in the block.
+
+    The process must not fork in the block. A block within the block loads nothing.
+    """
+    key = tokenizer.sha256, special_tokens
+    if key in _loaded_ahead:
+        yield
+        return
+    # Not in the thread: the reference, whose library keeps the GIL while it loads, may be loading there.
+    load = _loading(tokenizer, special_tokens=special_tokens)
+    _loaded_ahead[key] = Background(load, daemon=False)
+    try:
+        yield
+    finally:
+        _loaded_ahead.pop(key, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exceptions:
+    """Texts that the reference encodes, because fastokens may encode them differently.
+
+    Attributes:
+        disputed: Whether a text is one of them by its characters; None if no text is.
+        added_ids: The ids of the added tokens.
+        special_ids: The ids of those that are special.
+        prepends: Whether the Metaspace of the file prepends its mark to texts; None without Metaspace.
+    """
+
+    disputed: Callable[[str], bool] | None
+    added_ids: tuple[int, ...]
+    special_ids: tuple[int, ...]
+    prepends: bool | None
+
+
+_Loaded = tuple[Any, _Exceptions]  # the tokenizer of fastokens
+# Objects loaded ahead and not used yet, by the SHA-256 of the definition and `special_tokens`.
+_loaded_ahead: dict[tuple[str, bool], Future[_Loaded]] = {}
+
+
+@lru_cache(maxsize=1)  # the choice of the encoder and its loading need the same
+def _examined(definition: bytes, path: str, *, special_tokens: bool) -> str | tuple[bytes, _Exceptions]:
+    """Return why the fast encoder does not support a definition, or the JSON that fastokens reads for it."""
+    import orjson
+
+    parsed = parse_object(definition, path)
+    if refusal := structure.refusal(parsed, special_tokens=special_tokens):
+        return refusal
+    simplified = structure.simplified(parsed, special_tokens=special_tokens)
+    added_tokens = parsed.get("added_tokens") or []
+    exceptions = _Exceptions(
+        disputed=disputed(simplified),
+        added_ids=tuple(token["id"] for token in added_tokens),
+        special_ids=tuple(token["id"] for token in added_tokens if token["special"]),
+        prepends=metaspace.prepends(parsed) if metaspace.is_metaspace(parsed) else None,
+    )
+    # fastokens keeps the vocabulary in a tree: it is built faster in order.
+    return orjson.dumps(simplified, option=orjson.OPT_SORT_KEYS), exceptions
+
+
+def _loading(tokenizer: Tokenizer, *, special_tokens: bool) -> Callable[[], _Loaded]:
+    """Return the call that loads a tokenizer, whose definition has been examined."""
+    path = str(tokenizer.path)
+    examined = _examined(tokenizer.definition, path, special_tokens=special_tokens)
+    _examined.cache_clear()  # as large as the definition
+    if isinstance(examined, str):
+        raise FastEncoderRefusedError(f"cannot encode with {path}: {examined}")
+    return partial(_load, *examined, path)
+
+
+def _load(text: bytes, exceptions: _Exceptions, path: str) -> _Loaded:
+    try:
+        with libraries.panics_as_errors(f"load {path}"):
+            library = import_library().Tokenizer.from_json_str(text.decode())
+            library.encode_batch_flat([" "])  # its tables are built on first use
+    except ImportError as error:
+        raise FastEncoderRefusedError(
+            "fastokens, the library of the fast encoder, is not installed"
+        ) from error
+    except (ValueError, TokenizerError) as error:
+        raise FastEncoderRefusedError(f"fastokens cannot load {path}: {error}") from error
+    return library, exceptions
+
+
+class _FastEncoder:
+    name = "fast"
+
+    def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._special_tokens = special_tokens
+        self._reference: Encoder | None = None
+        loaded = _loaded_ahead.pop((tokenizer.sha256, special_tokens), None)
+        if loaded is None:
+            self._library, exceptions = _loading(tokenizer, special_tokens=special_tokens)()
+        else:
+            self._library, exceptions = loaded.result()
+        self._disputed = exceptions.disputed
+        self._domain = None
+        if exceptions.prepends is not None:
+            added = _table(exceptions.added_ids, tokenizer.max_token_id)
+            template = int(added[self._encode_fast([""]).ids].sum())
+            self._domain = metaspace.Domain(added, template, prepends=exceptions.prepends)
+        self._special: NDArray[np.bool_] | None = None
+        if tokenizer.splits_special_tokens:
+            self._special = _table(exceptions.special_ids, tokenizer.max_token_id)
+            self._special_of_template = int(self._special[self._encode_fast([""]).ids].sum())
+
+    def encode(self, texts: list[str]) -> EncodedBatch:
+        encoded = self._encode_fast(texts)
+        outside = self._outside_domain(texts, encoded)
+        if not len(outside):
+            return encoded
+        if self._reference is None:
+            self._reference = reference_encoder(self._tokenizer, special_tokens=self._special_tokens)
+        return _spliced(encoded, outside, self._reference.encode([texts[index] for index in outside]))
+
+    def _encode_fast(self, texts: list[str]) -> EncodedBatch:
+        import numpy as np
+
+        with libraries.panics_as_errors("encode a text"):
+            ids, offsets = self._library.encode_batch_flat(texts, add_special_tokens=self._special_tokens)
+        return EncodedBatch(np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).astype(np.int64))
+
+    def _outside_domain(self, texts: list[str], encoded: EncodedBatch) -> NDArray[np.int64]:
+        import numpy as np
+
+        outside = np.empty(0, np.int64)
+        if self._domain is not None:
+            outside = self._domain.outside(texts, encoded.ids, encoded.offsets)
+        if self._disputed is not None:
+            found = np.flatnonzero(np.fromiter(map(self._disputed, texts), np.bool_, len(texts)))
+            outside = np.union1d(outside, found) if len(found) else outside
+        if self._special is not None:
+            # Without a special token from the text, splitting them changes nothing.
+            before = np.concatenate(([0], np.cumsum(self._special[encoded.ids], dtype=np.int64)))
+            special_tokens = np.diff(before[encoded.offsets])
+            outside = np.union1d(outside, np.flatnonzero(special_tokens != self._special_of_template))
+        return outside
+
+
+def _table(ids: Sequence[int], largest: int) -> NDArray[np.bool_]:
+    import numpy as np
+
+    table = np.zeros(largest + 1, np.bool_)
+    table[list(ids)] = True
+    return table
+
+
+def _spliced(encoded: EncodedBatch, indices: NDArray[np.int64], replacement: EncodedBatch) -> EncodedBatch:
+    import numpy as np
+
+    lengths = np.diff(encoded.offsets)
+    lengths[indices] = np.diff(replacement.offsets)
+    pieces = []
+    begin = 0
+    for position, index in enumerate(indices):
+        pieces.append(encoded.ids[begin : encoded.offsets[index]])
+        pieces.append(replacement.ids[replacement.offsets[position] : replacement.offsets[position + 1]])
+        begin = encoded.offsets[index + 1]
+    pieces.append(encoded.ids[begin:])
+    return EncodedBatch(np.concatenate(pieces), offsets_of(lengths))
