@@ -16,7 +16,7 @@ from support.command_line import SAMPLE
 from support.plain_datasets import Plain
 from tokshard import ConvertOptions, ExportOptions, VerifyOptions, convert, verify
 from tokshard.errors import StorageError
-from tokshard.exchange.conversion import documents as converted_documents
+from tokshard.exchange import documents as converted_documents
 from tokshard.storage.digest import content_digest
 from tokshard.text.tokenizer.definition import tokenizer_identity
 
@@ -29,7 +29,8 @@ def small_units(monkeypatch):
     """Let a few tokens have several blocks and units."""
     monkeypatch.setattr(converted_documents, "UNIT_BYTES", 32)
     monkeypatch.setattr(converted_documents, "BLOCK_BYTES", 8)
-    monkeypatch.setattr("tokshard.exchange.conversion.boundaries._CHUNK_ENTRIES", 3)
+    monkeypatch.setattr("tokshard.exchange.datatrove._CHUNK_ENTRIES", 3)
+    monkeypatch.setattr("tokshard.exchange.olmo._CHUNK_BYTES", 7)
 
 
 @pytest.fixture(scope="module")

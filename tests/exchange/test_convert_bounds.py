@@ -8,9 +8,8 @@ import pytest
 from support.command_line import failure, installed
 from tokshard import ConvertOptions, convert
 from tokshard.errors import IntegrityError
-from tokshard.exchange.conversion import boundaries
-from tokshard.exchange.conversion.boundaries import DocumentEnds
-from tokshard.exchange.conversion.opening import open_files
+from tokshard.exchange import olmo
+from tokshard.exchange.reading import DocumentEnds
 
 TOKENS = 1000
 
@@ -44,7 +43,7 @@ def test_convert_refuses_more_empty_documents_than_the_tokens_allow(tmp_path):
 
 @pytest.mark.parametrize("rows", [b"0,0\r\n", b"0,1000\r\n" + b"1000,1000\r\n"])
 def test_rows_are_read_up_to_the_bound_only(tmp_path, monkeypatch, rows):
-    monkeypatch.setattr(boundaries, "_MOST_EMPTY", 100)
+    monkeypatch.setattr(olmo, "_MOST_EMPTY", 100)
     source = tokens_in(tmp_path)
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress(rows * 100_000))
     for options in ({}, {"source_dtype": "uint16"}):
@@ -53,12 +52,13 @@ def test_rows_are_read_up_to_the_bound_only(tmp_path, monkeypatch, rows):
 
 
 def test_empty_documents_are_taken_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(boundaries, "_CHUNK_ENTRIES", 1000)
+    monkeypatch.setattr(olmo, "_CHUNK_BYTES", 5000)
     source = tokens_in(tmp_path)
     rows = rows_of_no_tokens(20_000) + gzip.compress(b"0,1000\r\n")
     (tmp_path / "x.csv.gz").write_bytes(rows)
-    (file,) = open_files([str(source)], "olmo", None, is_recorded=False)
-    pieces = [*DocumentEnds(file).take(1000)]
+    reader = olmo.OlmoReader()
+    (file,) = reader.open([str(source)], None, is_recorded=False)
+    pieces = [*DocumentEnds(reader, file, file.boundaries).take(1000)]
     assert [*map(len, pieces)] == [1000] * 20 + [1]
     report = convert(ConvertOptions(sources=source, format="olmo", output=tmp_path / "out"))
     data = report.output.counts

@@ -185,6 +185,13 @@ BAD = {
         code=2,
         source_dtype="uint8",
     ),
+    "dtype of nanogpt": bad(
+        {"x.bin": nano()},
+        "nanogpt",
+        "--source-dtype does not apply to nanogpt files: their header tells the dtype",
+        code=2,
+        source_dtype="uint16",
+    ),
     "no file": bad({"x.txt": b""}, "olmo", "no olmo file .* in", code=3),
 }
 
@@ -206,7 +213,6 @@ def test_bad_sources_are_named_with_the_place(tmp_path, files, form, options, co
         ("--bos-id requires --from nanogpt", {"bos_id": 3}),
         ("--split requires --from nanogpt", {"split": "train"}),
         ("--bos requires --from nanogpt", {"bos": "keep"}),
-        ("--source-dtype does not apply to nanogpt", {"format": "nanogpt", "source_dtype": "uint16"}),
         ("--source-dtype must be one of uint8, uint16, uint32, uint64, got 'x'", {"source_dtype": "x"}),
         ("--vocab-size must be at least 1, got 0", {"vocab_size": 0}),
         ("--vocab-size cannot be used with --tokenizer", {"vocab_size": 5, "tokenizer": "null:5"}),

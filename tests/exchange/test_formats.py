@@ -52,7 +52,6 @@ def small_pieces(monkeypatch):
     """Let blocks and chunks be so small that a few documents have several."""
     monkeypatch.setattr("tokshard.exchange.records.BLOCK_BYTES", 20)
     monkeypatch.setattr("tokshard.exchange.nanogpt._BLOCK_TOKENS", 8)
-    monkeypatch.setattr("tokshard.exchange.nanogpt._SLICED_TOKENS", 3)
     for module in ("records", "nanogpt", "parquet"):
         monkeypatch.setattr(f"tokshard.exchange.{module}.CHUNK_RECORDS", 32)
     monkeypatch.setattr("tokshard.exchange.records._NEAR_RECORDS", 2)

@@ -5,35 +5,106 @@
 ``000_NAME.ds.metadata`` has three lines without a final line break: the tokenizer and the bytes of a token,
 the number of tokens, and this number for people. ``NAME.ds.metadata`` has the same about all shards. The
 names and the sizes of shards are those of datatrove's merger without shuffling.
-
-Offered to readers of the format: :func:`boundary_path`, :data:`TOKENS_SUFFIX`, :data:`METADATA_SUFFIX`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from tokshard.exchange.formats import Format, Stage
-from tokshard.exchange.manifest import ExportParameters
+import numpy as np
+
+from tokshard.dataset.source import InputFile
+from tokshard.errors import IntegrityError
+from tokshard.exchange.export_options import ExportOptions
+from tokshard.exchange.format import (
+    ExportParameters,
+    Format,
+    KnownSource,
+    ShardRange,
+    Stage,
+)
+from tokshard.exchange.reading import HeaderlessReader, LocalFile, Rows, TokenFile
 from tokshard.exchange.records import Records, boundaries
-from tokshard.exchange.shards import Position, ShardRange, WrittenShard, next_shard
+from tokshard.storage import fs
+from tokshard.storage.reading import open_file
 
-TOKENS_SUFFIX = ".ds"
-INDEX_SUFFIX = ".ds.index"
-METADATA_SUFFIX = ".ds.metadata"
+_DTYPES = ("uint16", "uint32")
+_TOKENS_SUFFIX = ".ds"
+_INDEX_SUFFIX = ".ds.index"
+_METADATA_SUFFIX = ".ds.metadata"
+_MASKS_SUFFIX = ".loss"
 
 _UNKNOWN_TOKENIZER = "Unknown Tokenizer"
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+_METADATA_BYTES = 1 << 16
+_MOST_DIGITS = 18  # fewer than 2**63 tokens
+_SHOWN_CHARACTERS = 60
+_CHUNK_ENTRIES = 1 << 16
+_HIGHEST = 2**63 - 1
 
 
-def boundary_path(tokens: str) -> str:
-    """Return the name of the index of a file of tokens.
+class DatatroveReader(HeaderlessReader):
+    """Reader of datatrove's files."""
 
-    Example:
-        >>> boundary_path("data/000_web.ds")
-        'data/000_web.ds.index'
-    """
-    return tokens.removesuffix(TOKENS_SUFFIX) + INDEX_SUFFIX
+    NAME = "datatrove"
+    SUFFIX = _TOKENS_SUFFIX
+    BOUNDARIES_SUFFIX = _INDEX_SUFFIX
+    MISSING = "no {} and no metadata"
+    DTYPES = _DTYPES
+
+    def not_converted(self, files: Sequence[TokenFile]) -> list[str]:
+        """Return the files with the loss masks of tokens."""
+        return [file.path for file in files if fs.lexists(file.path + _MASKS_SUFFIX)]
+
+    def _recorded(self, path: str) -> tuple[int, int] | None:
+        name = path.removesuffix(_TOKENS_SUFFIX) + _METADATA_SUFFIX
+        if not fs.isfile(name):
+            return None
+        with open_file(name) as file:
+            lines = file.read(_METADATA_BYTES).decode("utf-8", "replace").split("\n")
+        size = lines[0].rpartition("|")[2]
+        tokens = lines[1] if len(lines) > 1 else ""
+        is_number = tokens.isascii() and tokens.isdigit() and len(tokens) <= _MOST_DIGITS
+        if size not in {"2", "4"} or not is_number:
+            shown = [line[:_SHOWN_CHARACTERS] for line in lines[:2]]
+            raise IntegrityError(
+                f"{name} must have the lines NAME|2 or NAME|4, and the number of tokens, got {shown}",
+                path=name,
+                hint="copy the file again, or remove it: the conversion does not need it",
+            )
+        return int(size), int(tokens)
+
+    def rows(self, file: LocalFile, tokens: int, read: Callable[[Any], None]) -> Rows:  # noqa: ARG002
+        """Yield the ends of documents in an index.
+
+        Raises:
+            IntegrityError: Its size is not a multiple of 8 bytes.
+        """
+        path = file.path
+        index = InputFile(path)
+        if index.size_bytes % 8:
+            raise IntegrityError(
+                f"{path} must have 8 bytes for each document, got {index.size_bytes} bytes",
+                path=path,
+                offset=index.size_bytes // 8 * 8,
+                hint="copy the file again: it is truncated or not an index of datatrove",
+            )
+        for offset in range(0, index.size_bytes, 8 * _CHUNK_ENTRIES):
+            yield self._entries(index, offset, _CHUNK_ENTRIES, read)
+
+    def _last_end(self, file: LocalFile, tokens: int) -> int | None:  # noqa: ARG002
+        index = InputFile(file.path)
+        if index.size_bytes < 8 or index.size_bytes % 8:
+            return None  # reported when the documents are read
+        return int(self._entries(index, index.size_bytes - 8, 1, lambda _: None)[0, 0])
+
+    def _entries(self, index: InputFile, offset: int, count: int, read: Callable[[Any], None]) -> Any:
+        entries = np.empty((min(count, (index.size_bytes - offset) // 8), 1), "<u8")
+        content = entries.data.cast("B")
+        index.read_into(content, offset)
+        read(content)
+        return np.minimum(entries, np.uint64(_HIGHEST)).astype(np.int64)
 
 
 class DatatroveFormat(Format):
@@ -42,42 +113,47 @@ class DatatroveFormat(Format):
     The limit is the merger's default.
     """
 
-    DTYPES = ("uint16", "uint32")
-    SUFFIXES = (TOKENS_SUFFIX, INDEX_SUFFIX, METADATA_SUFFIX)
+    DTYPES = _DTYPES
+    SUFFIXES = (_TOKENS_SUFFIX, _INDEX_SUFFIX, _METADATA_SUFFIX)
     SHARD_TOKENS = 100_000_000_000
+    RULE = "reaches"
+    READER = DatatroveReader()
 
     def __init__(self, records: Records, parameters: ExportParameters) -> None:
         super().__init__(records, parameters)
         self._tokenizer = parameters.tokenizer_name
 
-    def next_shard(self, number: int, position: Position) -> ShardRange | None:
-        """Return the shard that begins at a position; without any document there is one empty shard."""
-        if not self._records.count:
-            return ShardRange(0, 0, 0, 0, 0) if number == 0 else None
-        return next_shard(self._records, number, position.record, self._limit, "reaches")
+    @staticmethod
+    def parameters(options: ExportOptions, known: KnownSource) -> dict[str, Any]:
+        """Return the name of the tokenizer: that of the option, or its path if that can be a name."""
+        name = options.tokenizer_name
+        path = known.tokenizer_path
+        # The metadata has one line per field, and readers cut the first at the bar.
+        if name is None and path and path.isprintable() and "|" not in path:
+            name = path
+        return {"tokenizer_name": name}
 
     def count_files(self) -> int:
         """Return the number of files."""
-        return 3 * self.count_shards() + 1
+        return super().count_files() + 1
 
-    def write(self, shard: ShardRange, position: Position, stage: Stage) -> WrittenShard:  # noqa: ARG002
+    def export(self, stage: Stage) -> int:
+        """Write all files, last the metadata of all shards together."""
+        super().export(stage)
+        self._write_metadata(self._name, self._records.tokens, stage)
+        return 0
+
+    def write(self, shard: ShardRange, stage: Stage) -> None:
         """Write the tokens, the index and the metadata of a shard."""
         name = f"{shard.number:03d}_{self._name}"
-        with stage.file(name + TOKENS_SUFFIX, tokens=shard.tokens) as file:
-            for block in self._conversion.blocks(shard.begin, shard.end):
-                file.write(block.data)
-        with stage.file(name + INDEX_SUFFIX) as file:
+        self._write_tokens(name + _TOKENS_SUFFIX, shard, stage)
+        with stage.file(name + _INDEX_SUFFIX) as file:
             for _, edges in boundaries(self._records, shard.first, shard.stop):
                 file.write((edges[1:] - shard.begin).astype("<u8").data)
         self._write_metadata(name, shard.tokens, stage)
-        return WrittenShard(stage.take(), Position(shard.stop, 0), 0)
-
-    def finish(self, written: Sequence[WrittenShard], stage: Stage) -> None:
-        """Write the metadata of all shards together."""
-        self._write_metadata(self._name, sum(shard.tokens for shard in written), stage)
 
     def _write_metadata(self, name: str, tokens: int, stage: Stage) -> None:
-        with stage.file(name + METADATA_SUFFIX) as file:
+        with stage.file(name + _METADATA_SUFFIX) as file:
             file.write(metadata_text(self._tokenizer, self._dtype.itemsize, tokens).encode())
 
 
@@ -104,3 +180,6 @@ def _short(tokens: int) -> str:
         magnitude += 1
         scaled = tokens / 10 ** (magnitude // 3 * 3)
     return f"{scaled:.{2 - magnitude % 3}f} {_PREFIXES[magnitude // 3]}"
+
+
+FORMAT = DatatroveFormat

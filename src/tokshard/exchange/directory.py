@@ -13,15 +13,9 @@ from typing import Literal
 
 from tokshard.dataset.products import EXPORT_DIRECTORY, EXPORT_NAME
 from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError, StorageError, UsageError
-from tokshard.exchange.manifest import (
-    ExportManifest,
-    ExportParameters,
-    ExportSource,
-    check_sizes,
-    read_export,
-)
-from tokshard.exchange.options import FormatName
-from tokshard.exchange.writers import FORMATS
+from tokshard.exchange.export_options import FormatName
+from tokshard.exchange.format import ExportParameters, format_of
+from tokshard.exchange.manifest import ExportManifest, ExportSource, check_sizes, read_export
 from tokshard.storage import syscalls
 from tokshard.storage.files import is_same_file, is_temporary, remove_if_empty, write_atomically
 from tokshard.storage.lock import WriterLock
@@ -43,14 +37,14 @@ def other_files(directory: str, manifest: ExportManifest) -> list[str]:
 
 
 def _files_of_format(directory: str, to: FormatName) -> list[str]:
-    # Of an export and of others.
+    """Return the names of the files that readers of a format read."""
     try:
         names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise StorageError("read", directory, error) from error
-    return sorted(name for name in names if name.endswith(FORMATS[to].SUFFIXES) and not is_temporary(name))
+    return sorted(name for name in names if name.endswith(format_of(to).SUFFIXES) and not is_temporary(name))
 
 
 class ExportDirectory:

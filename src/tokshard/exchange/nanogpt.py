@@ -12,24 +12,32 @@ name           magic      version  tokens  item bytes  dtypes
 The stream of tokens has a BOS token before each document, and no EOD token after it: an EOD token that ends a
 document is left out. The stream is cut into shards of equal size, in the middle of documents; the first one
 is named ``val``.
-
-Offered to readers of the format: :class:`Header` and its ``parse``, :data:`HEADER_BYTES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tokshard.errors import IntegrityError, UsageError
-from tokshard.exchange.formats import Format, Stage
-from tokshard.exchange.manifest import ExportParameters
-from tokshard.exchange.options import HeaderName
+from tokshard.core.formatting import counted
+from tokshard.dataset.parameters import SourceDtype
+from tokshard.errors import InputError, IntegrityError, UsageError
+from tokshard.exchange.export_options import ExportOptions, HeaderName
+from tokshard.exchange.format import (
+    ExportParameters,
+    Format,
+    KnownSource,
+    ShardRange,
+    Stage,
+)
+from tokshard.exchange.reading import LocalFile, TokenFile, TokenReader, damaged
 from tokshard.exchange.records import CHUNK_RECORDS, Records, begin_of, first_end_above
-from tokshard.exchange.shards import Position, ShardRange, WrittenShard
+from tokshard.storage import fs, paths
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,8 +45,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 HEADER_BYTES = 1024
-MOST_SHARD_TOKENS = 2**31 - 1
-"""The count in the header is an int32."""
+_MOST_SHARD_TOKENS = 2**31 - 1  # the count in the header is an int32
 
 _MAGICS: dict[HeaderName, int] = {"fineweb": 20240520, "automodel": 278895051}
 _VERSION = 1
@@ -46,9 +53,9 @@ _HEADERLESS_HINT = (
     "copy the file again, or if it has no header, as train.bin of nanoGPT, pass --from olmo --source-dtype "
     "uint16 --eod-id ID (50256 for GPT-2)"
 )
+# The number is that of a series which validation and training files share.
+_SPLIT_WORD = re.compile(r"(?:^|(?<=_))(train|val)_(?=\d+\.bin$)")
 _BLOCK_TOKENS = 1 << 19
-# From this mean length on, copying documents one by one is faster than by masks.
-_SLICED_TOKENS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +124,80 @@ class Header:
         return cls(kind, tokens, np.dtype("<u4" if kind == "automodel" and item_bytes == 4 else "<u2"))
 
 
+class NanogptReader(TokenReader):
+    """Reader of nanogpt's files."""
+
+    NAME = "nanogpt"
+    SUFFIX = ".bin"
+    HAS_HEADER = True
+    BEGINS_WITH_BOS = True
+
+    def chosen(self, directory: str, files: list[str], split: str) -> list[str]:
+        """Return the files of a split; all files if no name has the word ``train`` or ``val``.
+
+        Raises:
+            InputError: Only other splits have files.
+        """
+        words = [_SPLIT_WORD.search(os.path.basename(path)) for path in files]
+        if split == "all" or not any(words):
+            return files
+        found = [path for path, word in zip(files, words, strict=True) if word and word[1] == split]
+        if not found:
+            raise InputError(
+                f"no {split} file of nanogpt in {directory}",
+                hint="pass --split train, --split val or --split all, or the files themselves",
+            )
+        return found
+
+    def _is_token_file(self, path: str) -> bool:
+        # The .bin of an indexed dataset, such as an earlier output, is none.
+        return not fs.lexists(paths.idx_path(path.removesuffix(self.SUFFIX)))
+
+    def _order(self, path: str) -> Any:
+        directory, name = os.path.split(path)
+        return paths.natural_key(os.path.join(directory, _SPLIT_WORD.sub("", name)))
+
+    def _opened(
+        self,
+        sources: Sequence[LocalFile],
+        source_dtype: SourceDtype | None,  # noqa: ARG002
+    ) -> tuple[TokenFile, ...]:
+        return tuple(map(_with_header, sources))
+
+
+def _with_header(source: LocalFile) -> TokenFile:
+    header = Header.parse(source.head(HEADER_BYTES), source.path)
+    wanted = HEADER_BYTES + header.tokens * header.dtype.itemsize
+    if wanted != source.size_bytes:
+        raise damaged(
+            source.path,
+            f"must have {wanted} bytes by its header ({counted(header.tokens, 'token')} of "
+            f"{header.dtype.name}), got {source.size_bytes}",
+            offset=min(wanted, source.size_bytes),
+        )
+    return TokenFile(source, header.dtype.name, HEADER_BYTES, header.tokens)
+
+
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    # A part of the stream: tokens, the places where documents begin in it, and the document and the place in
-    # it where the part begins.
+class _StreamBlock:
+    """A part of the stream of tokens.
+
+    Attributes:
+        tokens: The tokens.
+        starts: The places in them where documents begin.
+        record: A document that begins in it or before it.
+        before: The tokens of the stream from there to the block.
+    """
+
     tokens: NDArray[Any]
     starts: Integers
-    first: Position
+    record: int
+    before: int = 0
 
-    def position(self, place: int) -> Position:
-        """Return the position in the records of a place in the tokens."""
-        before = int(np.searchsorted(self.starts, place, side="right"))
-        if not before:
-            return Position(self.first.record, self.first.offset + place)
-        record = self.first.record + before - (self.first.offset == 0)
-        return Position(record, place - int(self.starts[before - 1]))
+    def rest(self, taken: int) -> _StreamBlock:
+        """Return the part after some tokens."""
+        starts = self.starts[np.searchsorted(self.starts, taken) :] - taken
+        return _StreamBlock(self.tokens[taken:], starts, self.record, self.before + taken)
 
 
 class NanogptFormat(Format):
@@ -146,15 +212,17 @@ class NanogptFormat(Format):
     DTYPES = ("uint16", "uint32")
     SUFFIXES = (".bin",)
     SHARD_TOKENS = 100_000_000
+    NO_SAMPLES = "its readers cut the tokens at BOS tokens or at their own positions"
+    READER = NanogptReader()
 
     def __init__(self, records: Records, parameters: ExportParameters) -> None:
         super().__init__(records, parameters)
-        self._eod_id, self._bos_id = parameters.eod_id, parameters.bos_id or 0
+        self._eod_id = parameters.eod_id
+        self._bos_id = parameters.bos_id or 0
         self._val_shards = parameters.val_shards or 0
         self._header = parameters.header or "fineweb"
-        self._room = np.empty(0, self._dtype)
-        if self._limit > MOST_SHARD_TOKENS:
-            raise UsageError(f"--shard-tokens must be at most {MOST_SHARD_TOKENS:,}, got {self._limit:,}")
+        if self._limit > _MOST_SHARD_TOKENS:
+            raise UsageError(f"--shard-tokens must be at most {_MOST_SHARD_TOKENS:,}, got {self._limit:,}")
         if self._bos_id > int(np.iinfo(self._dtype).max):
             raise UsageError(f"--bos-id must fit {self._dtype.name}, got {self._bos_id}")
         if self._header == "fineweb" and self._dtype.itemsize != 2:
@@ -163,92 +231,114 @@ class NanogptFormat(Format):
                 hint="pass --header automodel",
             )
 
-    def next_shard(self, number: int, position: Position) -> ShardRange | None:
-        """Return the shard that begins at a position; its tokens are those that it will have.
+    @staticmethod
+    def parameters(options: ExportOptions, known: KnownSource) -> dict[str, Any]:
+        """Return the tokens at the begin and the end of documents, the header and the validation shards.
 
-        The tokens are read twice for the last shard, whose size only the ends of its documents decide.
+        Raises:
+            UsageError: No option and no tokenizer tells the BOS token.
         """
-        records, limit = self._records, self._limit
-        if position.record >= records.count:
+        tokenizer = known.tokenizer
+        recorded = tokenizer.eod_id
+        if recorded is None and tokenizer.identity is not None:
+            recorded = tokenizer.identity.eod_id
+        given = (options.bos_id, options.eod_id, recorded)
+        bos_id = next((value for value in given if value is not None), None)
+        if bos_id is None:
+            raise UsageError(
+                f"--bos-id is required: the EOD token of {known.name} is unknown",
+                hint="pass the id of the token that ends documents with --eod-id, or --bos-id",
+            )
+        eod_id = options.eod_id
+        if eod_id is None and tokenizer.append_eod is not False:
+            eod_id = bos_id if recorded is None else recorded
+        return {
+            "eod_id": eod_id,
+            "bos_id": bos_id,
+            "val_shards": 1 if options.val_shards is None else options.val_shards,
+            "header": options.header or ("fineweb" if known.dtype.itemsize == 2 else "automodel"),
+        }
+
+    @staticmethod
+    def warning(parameters: ExportParameters, shards: int, tokens: int) -> str | None:
+        """Return a warning if there is no shard for training."""
+        if not 0 < shards <= (parameters.val_shards or 0):
             return None
-        begin = begin_of(records, position.record)
-        # Leaving out one EOD token for each BOS token, no document becomes shorter.
-        tokens = records.tokens - begin - position.offset
-        if tokens < limit:
-            tokens = 0
-            for piece in self._pieces(position):
-                tokens += len(piece.tokens)
-                if tokens >= limit:
-                    break
-        return ShardRange(number, position.record, records.count, begin, begin + min(tokens, limit))
+        return (
+            f"all {counted(tokens, 'token')} are in validation shards: lower --shard-tokens, or pass "
+            "--val-shards 0"
+        )
 
     def count_files(self) -> int:
         """Return the number of files if all documents end with the EOD token."""
         return -(-self._records.tokens // self._limit)
 
-    def write(self, shard: ShardRange, position: Position, stage: Stage) -> WrittenShard:
-        """Write a shard."""
-        wanted, written = shard.tokens, 0
-        split = "val" if shard.number < self._val_shards else "train"
-        name = f"{self._name}_{split}_{shard.number:06d}.bin"
-        following = Position(self._records.count, 0)
+    def export(self, stage: Stage) -> int:
+        """Write all files; return the number of BOS tokens."""
         documents = 0
-        with stage.file(name, tokens=wanted) as file:
-            file.write(Header(self._header, wanted, self._dtype).to_bytes())
-            for piece in self._pieces(position):
-                count = min(len(piece.tokens), wanted - written)
-                file.write(piece.tokens[:count].data)
-                documents += int(np.searchsorted(piece.starts, count))
-                written += count
-                if count < len(piece.tokens):
-                    following = piece.position(count)
-                    break
-        return WrittenShard(stage.take(), following, documents)
+        number = 0
+        blocks = self._blocks(0)
+        block = next(blocks, None)
+        while block is not None:
+            left = self._shard_tokens(block)
+            split = "val" if number < self._val_shards else "train"
+            with stage.file(f"{self._name}_{split}_{number:06d}.bin", tokens=left) as file:
+                file.write(Header(self._header, left, self._dtype).to_bytes())
+                while left and block is not None:
+                    count = min(len(block.tokens), left)
+                    file.write(block.tokens[:count].data)
+                    documents += int(np.searchsorted(block.starts, count))
+                    left -= count
+                    block = next(blocks, None) if count == len(block.tokens) else block.rest(count)
+            number += 1
+        return documents
 
-    def _pieces(self, position: Position) -> Iterator[_Piece]:
-        """Yield the stream from a position on, without empty pieces; each is valid until the next."""
-        record, skipped = position.record, position.offset
+    def write(self, shard: ShardRange, stage: Stage) -> None:
+        """Not used: shards are cut in the middle of documents."""
+        raise NotImplementedError
+
+    def _shard_tokens(self, block: _StreamBlock) -> int:
+        """Return the tokens of the shard that begins with a block.
+
+        What is left for the last shard is read twice: only the ends of the documents decide its size.
+        """
+        # With one EOD token left out for each BOS token, no document becomes shorter.
+        least = self._records.tokens - begin_of(self._records, block.record) - block.before
+        if least >= self._limit:
+            return self._limit
+        left = sum(len(found.tokens) for found in self._blocks(block.record)) - block.before
+        return min(self._limit, left)
+
+    def _blocks(self, record: int) -> Iterator[_StreamBlock]:
+        """Yield the stream from a document on, without empty blocks; each is valid until the next."""
         records = self._records
+        room = np.empty(_BLOCK_TOKENS + 1, self._dtype)
         while record < records.count:
             begin = begin_of(records, record)
             stop = first_end_above(records, begin + _BLOCK_TOKENS, first=record)
             stop = min(stop, record + CHUNK_RECORDS)
-            found = self._long(record, begin) if stop == record else self._short(record, stop, begin)
-            for piece in found:
-                size = len(piece.tokens)
-                if skipped < size:
-                    yield self._cut(piece, skipped)
-                skipped = max(0, skipped - size)
+            if stop == record:
+                yield from self._long(record, begin)
+            else:
+                yield self._short(record, stop, begin, room)
             record = max(stop, record + 1)
 
-    def _cut(self, piece: _Piece, skipped: int) -> _Piece:
-        if not skipped:
-            return piece
-        starts = piece.starts[np.searchsorted(piece.starts, skipped) :] - skipped
-        return _Piece(piece.tokens[skipped:], starts, piece.position(skipped))
-
-    def _long(self, record: int, begin: int) -> Iterator[_Piece]:
-        # A document that is larger than a block.
+    def _long(self, record: int, begin: int) -> Iterator[_StreamBlock]:
+        """Yield a document that is larger than a block."""
         end = begin_of(self._records, record + 1)
         last = next(iter(self._conversion.blocks(end - 1, end)))
         end -= int(last[0]) == self._eod_id
-        offset = 0
-        for block in self._conversion.blocks(begin, end):
-            if not offset:
-                first = np.array([self._bos_id], self._dtype)
-                yield _Piece(np.concatenate([first, block]), np.zeros(1, np.int64), Position(record, 0))
-                offset = 1
-            else:
-                yield _Piece(block, np.empty(0, np.int64), Position(record, offset))
-            offset += len(block)
+        yield _StreamBlock(np.array([self._bos_id], self._dtype), np.zeros(1, np.int64), record)
+        before = 1
+        for tokens in self._conversion.blocks(begin, end):
+            # A copy: the size of the last shard is counted, from the same records, while a block is held.
+            yield _StreamBlock(tokens.copy(), np.empty(0, np.int64), record, before)
+            before += len(tokens)
 
-    def _short(self, first: int, stop: int, begin: int) -> Iterator[_Piece]:
-        # Documents that together are at most a block.
+    def _short(self, first: int, stop: int, begin: int, room: NDArray[Any]) -> _StreamBlock:
+        """Return documents that together are at most a block."""
         edges = np.concatenate(([0], self._records.ends(first, stop) - begin))
-        if len(self._room) <= int(edges[-1]):
-            self._room = np.empty(max(_BLOCK_TOKENS, int(edges[-1])) + 1, self._dtype)
-        room = self._room[: int(edges[-1]) + 1]
-        tokens = room[1:]
+        tokens = room[1:][: int(edges[-1])]
         self._conversion.fill(tokens, begin)
         is_filled = edges[1:] > edges[:-1]
         lasts = edges[1:][is_filled] - 1
@@ -257,23 +347,20 @@ class NanogptFormat(Format):
             has_eod = tokens[lasts] == self._eod_id
         if np.count_nonzero(has_eod) == stop - first:
             # The common case: each BOS token takes the place of the EOD token before it.
-            stream, starts = room[:-1], edges[:-1]
+            stream = room[: len(tokens)]
+            starts = edges[:-1]
         else:
             lengths = np.diff(edges) + 1
             lengths[is_filled] -= has_eod
-            ends = np.cumsum(lengths)
-            starts = ends - lengths
-            if ends[-1] < _SLICED_TOKENS * len(lengths):
-                kept = np.ones(len(tokens), bool)
-                kept[lasts[has_eod]] = False
-                of_documents = np.ones(int(ends[-1]), bool)
-                of_documents[starts] = False
-                stream = np.empty(len(of_documents), self._dtype)
-                stream[of_documents] = tokens[kept]
-            else:
-                # The room for a BOS token gets a copy of what is before the document.
-                view, stops = room.data, edges[:-1] + lengths
-                slices = zip(edges[:-1].tolist(), stops.tolist(), strict=True)
-                stream = np.frombuffer(bytearray().join([view[i:j] for i, j in slices]), self._dtype)
+            starts = np.cumsum(lengths) - lengths
+            kept = np.ones(len(tokens), bool)
+            kept[lasts[has_eod]] = False
+            of_documents = np.ones(int(lengths.sum()), bool)
+            of_documents[starts] = False
+            stream = np.empty(len(of_documents), self._dtype)
+            stream[of_documents] = tokens[kept]
         stream[starts] = self._bos_id
-        yield _Piece(stream, starts, Position(first, 0))
+        return _StreamBlock(stream, starts, first)
+
+
+FORMAT = NanogptFormat

@@ -5,8 +5,6 @@ the smallest unsigned dtype that holds the vocabulary, which OLMo-core derives f
 configuration. ``NAME-00000.csv.gz`` has one line per document with tokens: ``start,end,id,src,loc`` with
 CRLF, as dolma writes it; OLMo-core reads the first two columns, and dolma's reshard command all five.
 Positions count tokens of the file, and the end is exclusive.
-
-Offered to readers of the format: :func:`boundary_path`.
 """
 
 from __future__ import annotations
@@ -15,36 +13,154 @@ import csv
 import io
 import os
 import zlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokshard.core.background import Background
-from tokshard.exchange.formats import Format, Stage
-from tokshard.exchange.records import Records, begin_of, boundaries, first_end_above
-from tokshard.exchange.shards import Position, ShardRange, WrittenShard, next_shard
+from tokshard.errors import InputError, IntegrityError
+from tokshard.exchange.format import Format, ShardRange, Stage
+from tokshard.exchange.reading import HeaderlessReader, LocalFile, Rows
+from tokshard.exchange.records import Records, boundaries
+from tokshard.storage.reading import open_file
+from tokshard.text.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
 
-_TOKENS_SUFFIX, _BOUNDARIES_SUFFIX = ".npy", ".csv.gz"
+_DTYPES = ("uint8", "uint16", "uint32", "uint64")
+_TOKENS_SUFFIX = ".npy"
+_BOUNDARIES_SUFFIX = ".csv.gz"
 _GZIP = zlib.MAX_WBITS | 16
 # Digits compress to a third at any level, and the lowest one is several times as fast as the default.
 _LEVEL = 1
 _LINE_BREAKS = str.maketrans("\r\n", "  ")
+_LABEL_MASKS = "labels_mask"
+_NUMPY_MAGIC = b"\x93NUMPY"
+# A compressed file of a few kB can list any number of empty documents.
+_MOST_EMPTY = 1 << 20
+_MAX_LINE_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 18
+_SHOWN_CHARACTERS = 60
 
 
-def boundary_path(tokens: str) -> str:
-    """Return the name of the file with the boundaries of the documents in a file of tokens.
+class OlmoReader(HeaderlessReader):
+    """Reader of OLMo-core's files."""
 
-    Example:
-        >>> boundary_path("data/part-0-00000.npy")
-        'data/part-0-00000.csv.gz'
+    NAME = "olmo"
+    SUFFIX = _TOKENS_SUFFIX
+    DTYPES = _DTYPES
+    BOUNDARIES_SUFFIX = _BOUNDARIES_SUFFIX
+    COMPRESSION = "gzip"
+    MISSING = "no header, and {} is missing or empty"
+
+    def _is_token_file(self, path: str) -> bool:
+        return not os.path.basename(path).startswith(_LABEL_MASKS)
+
+    def _check(self, source: LocalFile) -> None:
+        if source.head(len(_NUMPY_MAGIC)) == _NUMPY_MAGIC:
+            path = source.path
+            raise InputError(
+                f"{path} has the header of numpy.save; files of OLMo-core are raw tokens without a header",
+                hint='write its tokens again with open("raw.npy", "wb")'
+                f'.write(numpy.load("{path}").tobytes())',
+            )
+
+    def rows(self, file: LocalFile, tokens: int, read: Callable[[Any], None]) -> Rows:
+        """Yield the starts and ends of documents in a file of comma-separated values.
+
+        Raises:
+            IntegrityError: A row is invalid, or the file lists more documents than the tokens allow.
+        """
+        number = 0
+        for text in _whole_rows(file.path, read):
+            edges = _edges(file.path, text, number)
+            numbers = np.arange(number + 1, number + 1 + len(edges))
+            most = np.minimum(edges[:, 1], tokens) + _MOST_EMPTY
+            if (numbers > most).any():
+                at = int((numbers > most).argmax())
+                raise IntegrityError(
+                    f"{file.path}: row {numbers[at]}: at most {_MOST_EMPTY} documents must be empty, got "
+                    f"{numbers[at]} documents in {most[at] - _MOST_EMPTY} tokens",
+                    path=file.path,
+                    hint="remove the rows of empty documents, or remove the file to divide the documents at "
+                    "the token --eod-id",
+                )
+            number += len(edges)
+            yield edges
+
+
+def _edges(path: str, text: bytes, before: int) -> Integers:
+    """Return the starts and ends in a text that follows some rows.
+
+    Further columns are the id, the source and the line of the document.
+
+    Raises:
+        IntegrityError: A row has no start and end, or the text is no CSV.
     """
-    return tokens.removesuffix(_TOKENS_SUFFIX) + _BOUNDARIES_SUFFIX
+    number = before
+    words: list[str] = []
+    try:
+        if len(text) >= _MAX_LINE_BYTES:
+            raise csv.Error(f"a line has {_MAX_LINE_BYTES} or more bytes")  # noqa: TRY301
+        for line in csv.reader(io.StringIO(text.decode(), newline="")):
+            words += line[:2]
+            number += 1
+            if len(words) < 2 * (number - before):
+                break
+        if len(words) == 2 * (number - before) and _are_numbers(words):
+            return np.array(list(map(int, words)), np.int64).reshape(-1, 2)
+        pairs = zip(words[::2], [*words[1::2], ""], strict=False)
+        wrong = next(
+            (at for at, pair in enumerate(pairs) if not _are_numbers(list(pair))), number - before - 1
+        )
+        number = before + wrong + 1
+        shown = ",".join(words[2 * wrong :][:2])[:_SHOWN_CHARACTERS]
+        reason = f"it must begin with START,END in tokens, got {shown!r}"
+    except (csv.Error, UnicodeDecodeError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            number = before + text.count(b"\n", 0, error.start)
+        number += 1
+        reason = f"it is not valid CSV ({error})"
+    raise IntegrityError(
+        f"{path}: row {number}: {reason}",
+        path=path,
+        hint="copy the file again, or remove it to divide the documents at the token --eod-id",
+    )
+
+
+def _are_numbers(words: list[str]) -> bool:
+    digits = "".join(words)
+    return all(words) and digits.isascii() and digits.isdigit() and max(map(len, words)) < 19
+
+
+def _whole_rows(path: str, read: Callable[[Any], None]) -> Iterator[bytes]:
+    """Yield the content of a compressed file in pieces that end with a row."""
+    held = b""
+    with open_file(path) as file:
+        try:
+            for chunk in decompressed_chunks(ByteSource(file, path), "gzip", chunk_bytes=_CHUNK_BYTES):
+                read(chunk)
+                held += chunk
+                stop = held.rfind(b"\n") + 1
+                # A quoted source may have a line break.
+                if stop and held.count(b'"', 0, stop) % 2 == 0:
+                    yield held[:stop]
+                    held = held[stop:]
+                if len(held) >= _MAX_LINE_BYTES:
+                    break
+        except CorruptStreamError as error:
+            raise IntegrityError(
+                f"{path} at byte {error.offset}: {error.detail}",
+                path=path,
+                offset=error.offset,
+                hint="copy the file again: it is damaged or truncated",
+            ) from error
+    if held:
+        yield held
 
 
 class OlmoFormat(Format):
@@ -54,38 +170,28 @@ class OlmoFormat(Format):
     is dolma's ``max_size``, which counts tokens, and the name that of the files of its first process.
     """
 
-    DTYPES = ("uint8", "uint16", "uint32", "uint64")
+    DTYPES = _DTYPES
     SUFFIXES = (_TOKENS_SUFFIX, _BOUNDARIES_SUFFIX)
     SHARD_TOKENS = 1 << 30
     DEFAULT_NAME = "part-0"
     HAS_LAST_LABEL = False
+    HAS_EMPTY_SHARDS = False
+    RULE = "below"
+    READER = OlmoReader()
 
-    def next_shard(self, number: int, position: Position) -> ShardRange | None:
-        """Return the shard that begins at a position; no shard consists of empty documents."""
-        begin = begin_of(self._records, position.record)
-        filled = first_end_above(self._records, begin, first=position.record)
-        return next_shard(self._records, number, filled, self._limit, "below")
-
-    def count_files(self) -> int:
-        """Return the number of files."""
-        return 2 * self.count_shards()
-
-    def write(self, shard: ShardRange, position: Position, stage: Stage) -> WrittenShard:  # noqa: ARG002
+    def write(self, shard: ShardRange, stage: Stage) -> None:
         """Write the tokens and the boundaries of a shard."""
-        name = f"{self._name}-{shard.number:05d}{_TOKENS_SUFFIX}"
+        name = f"{self._name}-{shard.number:05d}"
         # Formatting and compressing the boundaries takes about as long as copying the tokens.
-        boundary_file = Background(lambda: self._write_boundaries(name, shard, stage))
+        boundary_file = Background(lambda: self._write_boundaries(name + _BOUNDARIES_SUFFIX, shard, stage))
         try:
-            with stage.file(name, tokens=shard.tokens) as file:
-                for block in self._conversion.blocks(shard.begin, shard.end):
-                    file.write(block.data)
+            self._write_tokens(name + _TOKENS_SUFFIX, shard, stage)
         finally:
             boundary_file.exception()  # waits
         boundary_file.result()
-        return WrittenShard(stage.take(), Position(shard.stop, 0), 0)
 
-    def _write_boundaries(self, tokens: str, shard: ShardRange, stage: Stage) -> None:
-        with stage.file(boundary_path(tokens)) as file:
+    def _write_boundaries(self, name: str, shard: ShardRange, stage: Stage) -> None:
+        with stage.file(name) as file:
             packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
             for lines in boundary_lines(self._records, shard):
                 file.write(packer.compress(lines))
@@ -143,3 +249,6 @@ def _decimal(values: Integers) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
 def _constant(text: bytes, rows: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     characters = np.broadcast_to(np.frombuffer(text, np.uint8), (rows, len(text)))
     return characters, np.broadcast_to(np.True_, characters.shape)
+
+
+FORMAT = OlmoFormat

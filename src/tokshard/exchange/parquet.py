@@ -3,8 +3,6 @@
 ``NAME-00000-of-00003.parquet`` has two columns: ``input_ids``, a list of the token ids, and ``document_id``
 (its number in the dataset) or, for samples, ``sample`` (its place in the training order). Documents are not
 cut. A row group has at most 65,536 rows and, unless a row alone has more, 4,194,304 tokens.
-
-Offered to readers of the format: the names of the columns.
 """
 
 from __future__ import annotations
@@ -16,10 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tokshard.errors import MissingExtraError
-from tokshard.exchange.formats import Format, Stage
-from tokshard.exchange.manifest import ExportParameters
+from tokshard.exchange.format import ExportParameters, Format, ShardRange, Stage
 from tokshard.exchange.records import CHUNK_RECORDS, Records, begin_of, first_end_above
-from tokshard.exchange.shards import Position, ShardRange, WrittenShard, next_shard
 
 if TYPE_CHECKING:
     from tokshard.storage.files import DigestingWriter
@@ -42,6 +38,8 @@ class ParquetFormat(Format):
     SUFFIXES = (".parquet",)
     SHARD_TOKENS = 1 << 27
     DEFAULT_NAME = "train"
+    IS_NAMED_AS_SPLIT = True
+    RULE = "within"
 
     def __init__(self, records: Records, parameters: ExportParameters) -> None:
         try:
@@ -49,24 +47,15 @@ class ParquetFormat(Format):
             import pyarrow.parquet as pq
         except ImportError as error:
             raise MissingExtraError("Parquet output", "parquet") from error
-        self._pa, self._pq = pa, pq
+        self._pa = pa
+        self._pq = pq
         super().__init__(records, parameters)
-        self._shards = self.count_shards()
+        self._shards = sum(1 for _ in self.shards())
         tokens = (TOKENS_COLUMN, pa.list_(pa.from_numpy_dtype(self._dtype.newbyteorder("="))))
         number_column = SAMPLE_COLUMN if records.noun == "sample" else DOCUMENT_COLUMN
         self._schema = pa.schema([tokens, (number_column, pa.int64())])
 
-    def next_shard(self, number: int, position: Position) -> ShardRange | None:
-        """Return the shard that begins at a position; without any record there is one empty shard."""
-        if not self._records.count:
-            return ShardRange(0, 0, 0, 0, 0) if number == 0 else None
-        return next_shard(self._records, number, position.record, self._limit, "within")
-
-    def count_files(self) -> int:
-        """Return the number of files."""
-        return self._shards
-
-    def write(self, shard: ShardRange, position: Position, stage: Stage) -> WrittenShard:  # noqa: ARG002
+    def write(self, shard: ShardRange, stage: Stage) -> None:
         """Write a file."""
         name = f"{self._name}-{shard.number:05d}-of-{self._shards:05d}.parquet"
         with (
@@ -81,7 +70,6 @@ class ParquetFormat(Format):
         ):
             for first, stop in self._row_groups(shard):
                 writer.write_table(self._table(first, stop), row_group_size=max(1, stop - first))
-        return WrittenShard(stage.take(), Position(shard.stop, 0), 0)
 
     def _row_groups(self, shard: ShardRange) -> Iterator[tuple[int, int]]:
         first = shard.first
@@ -93,7 +81,8 @@ class ParquetFormat(Format):
             first = stop
 
     def _table(self, first: int, stop: int) -> Any:
-        pa, begin = self._pa, begin_of(self._records, first)
+        pa = self._pa
+        begin = begin_of(self._records, first)
         edges = np.concatenate(([0], self._records.ends(first, stop) - begin))
         tokens = np.empty(int(edges[-1]), self._dtype)
         self._conversion.fill(tokens, begin)
@@ -102,7 +91,7 @@ class ParquetFormat(Format):
 
 
 class _Sink(io.RawIOBase):
-    # A file as pyarrow writes to it.
+    """A file as pyarrow writes to it."""
 
     def __init__(self, file: DigestingWriter) -> None:
         super().__init__()
@@ -120,3 +109,6 @@ class _Sink(io.RawIOBase):
 
     def tell(self) -> int:
         return self._size
+
+
+FORMAT = ParquetFormat

@@ -88,7 +88,8 @@ class DatasetRecords:
     def ends(self, first: int, stop: int) -> Integers:
         """Return the tokens before the end of each document: int64 of shape (stop - first,)."""
         sequences = self._table.document_indices[first + 1 : stop + 1]
-        pointers, result = self._table.sequence_pointers, np.full(len(sequences), self.tokens, np.int64)
+        pointers = self._table.sequence_pointers
+        result = np.full(len(sequences), self.tokens, np.int64)
         inside = sequences < len(pointers)
         result[inside] = pointers[sequences[inside]] // self.dtype.itemsize
         return result
@@ -123,7 +124,8 @@ def fill_from_blocks(target: NDArray[Any], blocks: Iterator[NDArray[Any]]) -> No
 def first_end_at(records: Records, value: int, *, first: int = 0) -> int:
     """Return the first record, from ``first`` on, that ends at token ``value`` or later; else the count."""
     # Most are near: one request for many ends costs hardly more than one for a single end.
-    low, high = min(first + _NEAR_RECORDS, records.count), records.count
+    low = min(first + _NEAR_RECORDS, records.count)
+    high = records.count
     if low > first:
         near = int(np.searchsorted(records.ends(first, low), value))
         if first + near < low:
@@ -168,7 +170,8 @@ def converter(records: Records, dtype: np.dtype[Any]) -> Callable[[NDArray[Any],
     """
     source = records.dtype
     require_integers(source, records.name)
-    limit, largest = int(np.iinfo(dtype).max), int(np.iinfo(source).max)
+    limit = int(np.iinfo(dtype).max)
+    largest = int(np.iinfo(source).max)
     unsigned = np.dtype(f"<u{source.itemsize}")
     is_checked = source.kind == "i" or largest > limit
     bound = min(limit, largest)  # a negative id is a large unsigned one

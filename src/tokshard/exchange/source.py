@@ -10,11 +10,11 @@ from tokshard.dataset.products import kind_of, sampled_kind
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
 from tokshard.errors import MissingFileError, UsageError
+from tokshard.exchange.export_options import ExportOptions
+from tokshard.exchange.format import format_of
 from tokshard.exchange.manifest import ExportSource, SourceDataset, SourceKind
-from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.records import DatasetRecords, Records
 from tokshard.exchange.samples import SampleRecords, consecutive_ids, open_stream, planned_ids
-from tokshard.exchange.writers import FORMATS
 from tokshard.ranks.discovery import DatasetSnapshots, RequestedSamples, open_sources
 from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.storage.digest import identity_digest
@@ -83,19 +83,24 @@ def _dataset(options: ExportOptions) -> OpenSource:
 
 
 def _samples(options: ExportOptions) -> OpenSource:
-    path, split = str(options.source), options.split or _DEFAULT_SPLIT
+    path = str(options.source)
+    split = options.split or _DEFAULT_SPLIT
     kind: SourceKind
     if kind_of(path) == "plan":
         plan, stream = open_stream(path, split)
-        source, kind, order = stream.source, "plan", identity_digest([plan.plan_id, split])
+        source = stream.source
+        kind = "plan"
+        order = identity_digest([plan.plan_id, split])
         count, ids_of = planned_ids(stream)
     else:
         source = _open_split(path, split)
-        kind, order = ("blend" if source.kind == "blend" else "index"), source.id
-        count, ids_of = source.total, consecutive_ids
+        kind = "blend" if source.kind == "blend" else "index"
+        order = source.id
+        count = source.total
+        ids_of = consecutive_ids
     last_label = options.last_label
     if last_label is None:
-        last_label = FORMATS[options.to].HAS_LAST_LABEL and source.extra_token
+        last_label = format_of(options.to).HAS_LAST_LABEL and source.extra_token
     records = SampleRecords(path, source, count, ids_of, last_label=last_label, pad_id=options.pad_id)
     prefixes = tuple(dict.fromkeys(dataset.path_prefix for dataset in source.datasets))
     _refuse_modes(prefixes)

@@ -6,7 +6,8 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from tokshard.core.codec import TOOL, Amount, Count, Document
 from tokshard.core.formatting import counted, listed, size, throughput
@@ -16,15 +17,26 @@ from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.outputs import BuildAction
 from tokshard.errors import UsageError
 from tokshard.exchange.directory import ExportDirectory, OutputState, other_files
-from tokshard.exchange.formats import ChosenDtype, Format, Stage, choose_dtype
-from tokshard.exchange.manifest import ExportManifest, ExportParameters, SourceKind
-from tokshard.exchange.options import ExportOptions
-from tokshard.exchange.shards import ExportedFile, Position, WrittenShard
+from tokshard.exchange.export_options import ExportOptions
+from tokshard.exchange.format import (
+    ChosenDtype,
+    ExportedFile,
+    ExportParameters,
+    Format,
+    KnownSource,
+    Stage,
+    all_formats,
+    choose_dtype,
+    format_of,
+)
+from tokshard.exchange.manifest import ExportManifest, SourceKind
 from tokshard.exchange.source import OpenSource, open_source
-from tokshard.exchange.writers import FORMATS
 from tokshard.storage.digest import UNSEALED, sealed
 from tokshard.storage.lock import lock_mode
 from tokshard.storage.paths import strip_data_suffix
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _SHOWN_FILES = 3
 
@@ -53,7 +65,8 @@ class ExportReport(Document):
 
     def sections(self) -> list[Section]:
         """Return what was done, or would be done, for people."""
-        manifest, parameters = self.manifest, self.parameters
+        manifest = self.manifest
+        parameters = self.parameters
         records = counted(self.records, "document" if self.kind == "dataset" else "sample")
         files = counted(self.files, "file")
         documents = ""
@@ -71,7 +84,8 @@ class ExportReport(Document):
                 ("output", f"{self.output} ({self.state})"),
             ]
             return [planned(facts)]
-        dtype, tokens = manifest.parameters.dtype, counted(manifest.tokens, "token")
+        dtype = manifest.parameters.dtype
+        tokens = counted(manifest.tokens, "token")
         written = f"{self.output} ({files}, {size(manifest.size_bytes)}: {records}, {tokens} of {dtype})"
         if manifest.tokens_added or manifest.tokens_left_out:
             left_out = counted(manifest.tokens_left_out, "EOD token")
@@ -141,78 +155,42 @@ class _ExportJob:
 
 
 def _prepare(options: ExportOptions) -> _ExportJob:
+    kind = format_of(options.to)
+    if options.samples and kind.NO_SAMPLES is not None:
+        others = [name for name, form in all_formats().items() if form.NO_SAMPLES is None]
+        raise UsageError(
+            f"samples cannot be exported to {options.to}: {kind.NO_SAMPLES}",
+            hint=f"export the documents, or the samples --to {', '.join(others[:-1])} or {others[-1]}",
+        )
     source = open_source(options)
     dtype = choose_dtype(
         source.records,
-        FORMATS[options.to].DTYPES,
+        kind.DTYPES,
         requested=options.dtype,
         vocab_size=options.vocab_size or source.vocab_size,
     )
-    parameters = _parameters(options, source, dtype)
-    form = FORMATS[options.to](source.records, parameters)
+    parameters = _parameters(options, source, dtype.dtype)
+    form = kind(source.records, parameters)
     output = ExportDirectory(options.directory, parameters, source.description, force=options.force)
     return _ExportJob(options, source, dtype, parameters, form, output)
 
 
-def _parameters(options: ExportOptions, source: OpenSource, dtype: ChosenDtype) -> ExportParameters:
-    limit = options.shard_tokens or FORMATS[options.to].SHARD_TOKENS
+def _parameters(options: ExportOptions, source: OpenSource, dtype: np.dtype[Any]) -> ExportParameters:
+    form = format_of(options.to)
+    limit = options.shard_tokens or form.SHARD_TOKENS
     if options.shard_size is not None:
-        limit = max(1, options.shard_size // dtype.dtype.itemsize)
-    name = options.name or _default_name(options)
-    common = ExportParameters(
+        limit = max(1, options.shard_size // dtype.itemsize)
+    name = options.name or (options.split if form.IS_NAMED_AS_SPLIT else None) or form.DEFAULT_NAME
+    path = os.fspath(options.source)
+    return ExportParameters(
         format=options.to,
-        dtype=dtype.dtype.name,
-        name=name,
+        dtype=dtype.name,
+        name=name or os.path.basename(strip_data_suffix(path).rstrip("/")) or "tokens",
         shard_tokens=limit,
         last_label=source.last_label,
         pad_id=options.pad_id,
+        **form.parameters(options, KnownSource(path, dtype, source.tokenizer, source.tokenizer_path)),
     )
-    if options.to == "datatrove":
-        return replace(common, tokenizer_name=_tokenizer_name(options, source))
-    if options.to != "nanogpt":
-        return common
-    eod_id, bos_id = _boundary_tokens(options, source)
-    header = options.header or ("fineweb" if dtype.dtype.itemsize == 2 else "automodel")
-    return replace(
-        common,
-        eod_id=eod_id,
-        bos_id=bos_id,
-        val_shards=1 if options.val_shards is None else options.val_shards,
-        header=header,
-    )
-
-
-def _default_name(options: ExportOptions) -> str:
-    if options.to == "parquet" and options.split is not None:
-        return options.split
-    if (name := FORMATS[options.to].DEFAULT_NAME) is not None:
-        return name
-    return os.path.basename(strip_data_suffix(os.fspath(options.source)).rstrip("/")) or "tokens"
-
-
-def _tokenizer_name(options: ExportOptions, source: OpenSource) -> str | None:
-    if options.tokenizer_name is not None:
-        return options.tokenizer_name
-    # The metadata has one line per field, and readers cut the first at the bar.
-    path = source.tokenizer_path
-    return path if path and path.isprintable() and "|" not in path else None
-
-
-def _boundary_tokens(options: ExportOptions, source: OpenSource) -> tuple[int | None, int]:
-    tokenizer = source.tokenizer
-    of_tokenizer = tokenizer.identity.eod_id if tokenizer.identity is not None else None
-    known = tokenizer.eod_id if tokenizer.eod_id is not None else of_tokenizer
-    bos_id = next((value for value in (options.bos_id, options.eod_id, known) if value is not None), None)
-    if bos_id is None:
-        raise UsageError(
-            f"--bos-id is required: the EOD token of {os.fspath(options.source)} is unknown",
-            hint="pass the id of the token that ends documents with --eod-id, or --bos-id",
-        )
-    if options.eod_id is not None:
-        return options.eod_id, bos_id
-    if tokenizer.append_eod is False:
-        return None, bos_id
-    return (bos_id if known is None else known), bos_id
 
 
 def _written(job: _ExportJob, progress: Progress, check_source: Callable[[], None]) -> ExportManifest:
@@ -220,40 +198,33 @@ def _written(job: _ExportJob, progress: Progress, check_source: Callable[[], Non
     output = job.output
     output.refuse_existing()
     with Stage(output.work) as stage:
-        shards = _write_shards(job, stage, progress)
-        job.form.finish(shards, stage)
-        files = tuple(file for shard in shards for file in shard.files) + stage.take()
-    manifest = _manifest(job, shards, files)
+        added = _write_files(job, stage, progress)
+    manifest = _manifest(job, added, tuple(sorted(stage.files, key=lambda file: file.name)))
     check_source()
     output.refuse_sources(manifest, job.source.prefixes)
     output.publish(manifest)
     return manifest
 
 
-def _write_shards(job: _ExportJob, stage: Stage, progress: Progress) -> list[WrittenShard]:
-    records, itemsize = job.source.records, job.dtype.dtype.itemsize
+def _write_files(job: _ExportJob, stage: Stage, progress: Progress) -> int:
+    records = job.source.records
+    itemsize = job.dtype.dtype.itemsize
     done = 0
     progress.start("exporting", records.tokens * itemsize)
 
     def advance(tokens: int) -> None:
         nonlocal done
-        # The end of the last shard is read twice by some formats.
+        # Some formats read the end twice.
         done = min(done + tokens, records.tokens)
         progress.update(ProgressUpdate(done * itemsize, tokens=done))
 
     records.listener = advance
-    shards: list[WrittenShard] = []
-    position = Position(0, 0)
-    while (shard := job.form.next_shard(len(shards), position)) is not None:
-        shards.append(job.form.write(shard, position, stage))
-        position = shards[-1].next
-    return shards
+    return job.form.export(stage)
 
 
-def _manifest(job: _ExportJob, shards: list[WrittenShard], files: tuple[ExportedFile, ...]) -> ExportManifest:
+def _manifest(job: _ExportJob, added: int, files: tuple[ExportedFile, ...]) -> ExportManifest:
     records = job.source.records
-    tokens = sum(shard.tokens for shard in shards)
-    added = sum(shard.added for shard in shards)
+    tokens = sum(file.tokens or 0 for file in files)
     return sealed(
         ExportManifest(
             tool=TOOL,
@@ -296,11 +267,9 @@ def _report(
 
 def _warnings(job: _ExportJob, manifest: ExportManifest) -> Iterator[str]:
     parameters = manifest.parameters
-    if parameters.format == "nanogpt" and 0 < manifest.shards <= (parameters.val_shards or 0):
-        yield (
-            f"all {counted(manifest.tokens, 'token')} are in validation shards: lower --shard-tokens, or "
-            "pass --val-shards 0"
-        )
+    warning = format_of(parameters.format).warning(parameters, manifest.shards, manifest.tokens)
+    if warning is not None:
+        yield warning
     if others := other_files(job.options.directory, manifest):
         yield (
             f"{job.options.directory} has {counted(len(others), 'file')} that readers of the format read, "

@@ -14,12 +14,13 @@ from tokshard.storage.lock import Lock
 from tokshard.storage.paths import is_remote
 
 FormatName = Literal["olmo", "nanogpt", "datatrove", "parquet"]
-"""The formats of other trainers."""
+"""The formats of other trainers: each is a module of this package."""
 HeaderName = Literal["fineweb", "automodel"]
 
 _SAMPLES = "Samples"
 _FILES = "Files"
 _NANOGPT = "nanogpt"
+_FOR_NANOGPT = f"to={_NANOGPT}"
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
@@ -128,7 +129,7 @@ class ExportOptions(Options):
             "Begin each document with this token.",
             group=_NANOGPT,
             default="the EOD token",
-            requires="to=nanogpt",
+            requires=_FOR_NANOGPT,
         ),
     ] = None
     eod_id: Annotated[
@@ -138,13 +139,13 @@ class ExportOptions(Options):
             group=_NANOGPT,
             default="the recorded one",
             is_rare=True,
-            requires="to=nanogpt",
+            requires=_FOR_NANOGPT,
         ),
     ] = None
     val_shards: Annotated[
         Count | None,
         Option(
-            "Name the first N shards val.", group=_NANOGPT, default="1", is_rare=True, requires="to=nanogpt"
+            "Name the first N shards val.", group=_NANOGPT, default="1", is_rare=True, requires=_FOR_NANOGPT
         ),
     ] = None
     header: Annotated[
@@ -154,7 +155,7 @@ class ExportOptions(Options):
             group=_NANOGPT,
             default="fineweb for uint16, else automodel",
             is_rare=True,
-            requires="to=nanogpt",
+            requires=_FOR_NANOGPT,
         ),
     ] = None
     force: Force = False
@@ -177,12 +178,6 @@ class ExportOptions(Options):
         named = self.tokenizer_name
         if named is not None and (not named.isprintable() or not named or "|" in named):
             raise UsageError(f"--tokenizer-name must be printable text without |, got {named!r}")
-        if self.samples and self.to == "nanogpt":
-            raise UsageError(
-                "samples cannot be exported to nanogpt: its readers cut the tokens at BOS tokens or at their "
-                "own positions",
-                hint="export the documents, or the samples --to olmo, datatrove or parquet",
-            )
 
     @property
     def directory(self) -> str:

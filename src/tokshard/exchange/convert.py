@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
@@ -21,14 +22,15 @@ from tokshard.dataset.manifest import DatasetRecord, Manifest
 from tokshard.dataset.outputs import BuildAction, Outputs
 from tokshard.dataset.parameters import Build, ConvertParameters, SourceDtype
 from tokshard.dataset.report import BuildReport, DatasetProduct
+from tokshard.dataset.source import InputFile
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare, tokenizer_name
-from tokshard.errors import TokenizerMismatchError, UsageError
-from tokshard.exchange.conversion.documents import STREAMS, ConvertedDocuments
-from tokshard.exchange.conversion.files import LocalFile, TokenFile, find_files
-from tokshard.exchange.conversion.opening import first_token, open_files
-from tokshard.exchange.conversion.options import ConvertOptions
+from tokshard.errors import InputError, MissingFileError, StorageError, TokenizerMismatchError, UsageError
+from tokshard.exchange.convert_options import ConvertOptions
+from tokshard.exchange.documents import STREAMS, ConvertedDocuments
+from tokshard.exchange.format import format_of
 from tokshard.exchange.manifest import ExportManifest, check_sizes, read_export
-from tokshard.storage import fs
+from tokshard.exchange.reading import LocalFile, TokenFile, TokenReader
+from tokshard.storage import fs, paths
 from tokshard.storage.digest import UNSEALED, sealed
 from tokshard.storage.lock import lock_mode
 from tokshard.text.corpus.files import check_unchanged
@@ -151,6 +153,7 @@ class _Conversion:
     highest: int
     vocabulary: _Vocabulary
     outputs: Outputs
+    reader: TokenReader
     warnings: tuple[str, ...]
 
     @property
@@ -161,25 +164,32 @@ class _Conversion:
 
 def _prepare(options: ConvertOptions) -> _Conversion:
     prefix = options.output_prefix
-    is_nanogpt = options.format == "nanogpt"
+    reader = format_of(options.format).READER
+    assert reader is not None  # noqa: S101 - a test compares TokenFormat with the formats that have a reader
+    if options.source_dtype is not None and reader.HAS_HEADER:
+        raise UsageError(
+            f"--source-dtype does not apply to {options.format} files: their header tells the dtype",
+            hint="omit --source-dtype",
+        )
+    has_bos = reader.BEGINS_WITH_BOS
     exported = _export_of(options)
     vocabulary = _vocabulary(options, exported)
     split = options.split or ("train" if exported is None else "all")
-    paths, warnings = find_files(options.source_names, options.format, split)
+    names, warnings = _find_files(options.source_names, reader, split)
     source_dtype = options.source_dtype
-    if source_dtype is None and exported is not None and not is_nanogpt:
+    if source_dtype is None and exported is not None and not reader.HAS_HEADER:
         source_dtype = cast("SourceDtype", exported.parameters.dtype)
     is_recorded = exported is not None and source_dtype in {None, exported.parameters.dtype}
-    files = open_files(paths, options.format, source_dtype, is_recorded=is_recorded)
+    files = reader.open(names, source_dtype, is_recorded=is_recorded)
     _refuse_output(files, prefix)
     dtype = _dtype(options, vocabulary, files)
-    bos_id = _bos_id(options, vocabulary) if is_nanogpt else None
+    bos_id = _bos_id(options, vocabulary) if has_bos else None
     eod_id = vocabulary.eod_id if options.eod_id is None else options.eod_id
     parameters = ConvertParameters(
         format=options.format,
         dtype=dtype,
         source_dtype=source_dtype,
-        bos=options.bos if is_nanogpt else None,
+        bos=options.bos if has_bos else None,
         bos_id=bos_id,
         eod_id=bos_id if eod_id is None else eod_id,
     )
@@ -197,8 +207,65 @@ def _prepare(options: ConvertOptions) -> _Conversion:
         highest=highest,
         vocabulary=vocabulary,
         outputs=Outputs(build, (prefix,), options.force),
-        warnings=(*warnings, *_warnings(files, parameters)),
+        reader=reader,
+        warnings=(*warnings, *_warnings(files, parameters, reader)),
     )
+
+
+def _find_files(names: Sequence[str], reader: TokenReader, split: str) -> tuple[list[str], list[str]]:
+    """Return the token files that the arguments name (files, directories and globs), and warnings.
+
+    Raises:
+        InputError: A glob or directory has no token file, or a path is remote.
+        MissingFileError: A file does not exist.
+    """
+    found: list[str] = []
+    warnings: list[str] = []
+    for name in names:
+        fs.refuse_remote(name, "convert requires local files")
+        if "\0" in name:
+            raise InputError(f"invalid path {name!r}: it contains a NUL character")
+        if os.path.isdir(name):
+            inside = _token_files([os.path.join(name, each) for each in _list(name)], reader, f"in {name}")
+            chosen = reader.chosen(name, inside, split)
+            found += chosen
+            if len(chosen) < len(inside):
+                warnings.append(
+                    f"{name}: {len(inside) - len(chosen)} of {len(inside)} files are not {split} files and "
+                    "were skipped"
+                )
+        elif paths.is_glob(name):
+            found += _token_files(fs.glob(name), reader, f"matches {name}")
+        elif not fs.lexists(name):
+            is_dataset = fs.lexists(paths.idx_path(name))
+            hint = "pass token files of another trainer: this is an indexed dataset" if is_dataset else None
+            raise MissingFileError(f"file not found: {name}", path=name, hint=hint)
+        else:
+            found.append(name)
+    times = Counter(map(os.path.realpath, found))
+    repeated = [path for path in dict.fromkeys(found) if times[os.path.realpath(path)] > 1]
+    if repeated:
+        warnings.append(
+            f"{listed(repeated, _SHOWN_FILES)}: passed twice, so their documents are in the output twice"
+        )
+    return found, warnings
+
+
+def _list(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError as error:
+        raise StorageError("list", directory, error) from error
+
+
+def _token_files(files: Sequence[str], reader: TokenReader, where: str) -> list[str]:
+    found = reader.token_files([path for path in files if fs.isfile(path)])
+    if not found:
+        raise InputError(
+            f"no {reader.NAME} file ({reader.SUFFIX}) {where}",
+            hint="pass the directory with the token files, or a quoted glob of these",
+        )
+    return found
 
 
 def _export_of(options: ConvertOptions) -> ExportManifest | None:
@@ -218,7 +285,8 @@ def _vocabulary(options: ConvertOptions, exported: ExportManifest | None) -> _Vo
     path = None
     if options.tokenizer is not None:
         tokenizer = load_tokenizer(options.tokenizer, need_eod=False)
-        identity, path = tokenizer.identity, tokenizer.path
+        identity = tokenizer.identity
+        path = tokenizer.path
         if exported is not None and (found := compare(exported.tokenizer, identity)).verdict == "different":
             raise TokenizerMismatchError(
                 f"--tokenizer {options.tokenizer} is not the tokenizer of {options.source_names[0]}: "
@@ -268,7 +336,7 @@ def _check_ids(parameters: ConvertParameters, highest: int, files: Sequence[Toke
                 hint="pass an id of the vocabulary of these tokens",
             )
     without = [file.path for file in files if file.boundaries is None]
-    if parameters.format != "nanogpt" and parameters.eod_id is None and without:
+    if parameters.bos is None and parameters.eod_id is None and without:
         raise UsageError(
             f"--eod-id is required: {listed(without, _SHOWN_FILES)} "
             f"{'has' if len(without) == 1 else 'have'} no boundaries of documents",
@@ -285,18 +353,20 @@ def _refuse_output(files: Sequence[TokenFile], prefix: str) -> None:
             )
 
 
-def _warnings(files: Sequence[TokenFile], parameters: ConvertParameters) -> list[str]:
+def _warnings(files: Sequence[TokenFile], parameters: ConvertParameters, reader: TokenReader) -> list[str]:
     found = []
-    if not any(file.tokens for file in files):
+    file = next((file for file in files if file.tokens), None)
+    if file is None:
         found.append("the source has no tokens: Megatron cannot train on the output")
-    first = first_token(files) if parameters.format == "nanogpt" else None
-    if first is not None and first != parameters.bos_id:
-        found.append(
-            f"{files[0].path} begins inside a document: its first token is {first}, not the BOS token "
-            f"{parameters.bos_id}; what precedes the first BOS token becomes a document"
-        )
-    masks = [file.path for file in files if fs.lexists(f"{file.path}.loss")]
-    if parameters.format == "datatrove" and masks:
+    elif parameters.bos is not None:
+        first = int(file.read(InputFile(file.path), 0, 1)[0])
+        if first != parameters.bos_id:
+            found.append(
+                f"{files[0].path} begins inside a document: its first token is {first}, not the BOS token "
+                f"{parameters.bos_id}; what precedes the first BOS token becomes a document"
+            )
+    masks = reader.not_converted(files)
+    if masks:
         found.append(f"{counted(len(masks), 'loss mask')} not converted: {listed(masks, _SHOWN_FILES)}")
     return found
 
@@ -305,7 +375,7 @@ def _stage(job: _Conversion, directory: str, progress: Progress) -> Manifest:
     """Write the files of the dataset into the staging directory; return its manifest."""
     parameters = job.parameters
     build = job.outputs.build
-    documents = ConvertedDocuments(job.files, parameters, job.highest, progress)
+    documents = ConvertedDocuments(job.reader, job.files, parameters, job.highest, progress)
     with Concatenation(directory, STREAMS) as output:
         progress.start("converting", sum(file.token_bytes for file in job.files))
         output.append(documents)

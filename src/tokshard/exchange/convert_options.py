@@ -122,11 +122,6 @@ class ConvertOptions(Options):
                 "at least one source is required",
                 hint="pass token files, directories of these, or quoted globs",
             )
-        if self.source_dtype is not None and self.format == "nanogpt":
-            raise UsageError(
-                "--source-dtype does not apply to nanogpt files: their header tells the dtype",
-                hint="omit --source-dtype",
-            )
 
     @property
     def source_names(self) -> tuple[str, ...]:

@@ -24,8 +24,7 @@ from tokshard.dataset.parameters import ConvertParameters
 from tokshard.dataset.records import UnitRecord, to_line
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError
-from tokshard.exchange.conversion.boundaries import DocumentEnds
-from tokshard.exchange.conversion.files import TokenFile
+from tokshard.exchange.reading import DocumentEnds, TokenFile, TokenReader
 from tokshard.storage.syscalls import Buffer
 
 if TYPE_CHECKING:
@@ -62,6 +61,7 @@ class ConvertedDocuments:
     """The documents of all token files, in order: a piece of a dataset, which is read once.
 
     Args:
+        reader: The reader of their format.
         files: The token files.
         parameters: The dtype of the output, and the tokens that divide documents.
         highest: The largest id that the output may have.
@@ -74,8 +74,14 @@ class ConvertedDocuments:
     """
 
     def __init__(
-        self, files: Sequence[TokenFile], parameters: ConvertParameters, highest: int, progress: Progress
+        self,
+        reader: TokenReader,
+        files: Sequence[TokenFile],
+        parameters: ConvertParameters,
+        highest: int,
+        progress: Progress,
     ) -> None:
+        self._reader = reader
         self._files = files
         self._parameters = parameters
         self._dtype = np.dtype(parameters.dtype).newbyteorder("<")
@@ -112,7 +118,7 @@ class ConvertedDocuments:
         """
         numbers = [0, *accumulate(len(file.inputs) for file in self._files)]
         for file, (number, following) in zip(self._files, pairwise(numbers), strict=True):
-            ends = DocumentEnds(file) if file.boundaries else None
+            ends = DocumentEnds(self._reader, file, file.boundaries) if file.boundaries else None
             for first, tokens in self._read(number, file):
                 for block in self._split(first, tokens, ends):
                     yield from self._append(number, file, block)

@@ -1,1 +1,0 @@
-"""Conversion of other trainers' token files into an indexed dataset."""

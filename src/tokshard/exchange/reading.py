@@ -1,0 +1,418 @@
+"""Token files as convert reads them: readers of formats, checked files, and the ends of documents."""
+
+from __future__ import annotations
+
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import xxhash
+
+from tokshard.core.codec import Count, Record
+from tokshard.core.formatting import counted
+from tokshard.dataset.manifest import SourceFile
+from tokshard.dataset.parameters import Compression, SourceDtype, TokenFormat
+from tokshard.dataset.source import InputFile
+from tokshard.errors import InputError, IntegrityError, UsageError
+from tokshard.storage import fs, paths
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+# Fewer tokens show no pattern: a document of one token may end with EOD token 0.
+_LEAST_TOKENS = 4
+_LEAST_LARGE_TOKENS = 128
+_WIDTH_BLOCK_TOKENS = 1 << 15
+_WIDTH_TOKENS = 1 << 19
+_COPY_HINT = "copy the file again from its source: it is truncated or damaged"
+
+Rows = Iterator["NDArray[np.int64]"]
+"""Starts and ends of documents, of shape (rows, 2), or ends alone, of shape (rows, 1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalFile(SourceFile):
+    """A file of a conversion, which must not change until the conversion ends."""
+
+    size_bytes: Count
+
+    def head(self, size: int) -> bytes:
+        """Return the first bytes, at most ``size``."""
+        content = bytearray(min(self.size_bytes, size))
+        InputFile(self.path).read_into(memoryview(content), 0)
+        return bytes(content)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile(Record):
+    """A file of tokens.
+
+    Attributes:
+        source: The file.
+        dtype: Dtype of its tokens, by NumPy's name; they are little endian.
+        header_bytes: Bytes before the tokens.
+        tokens: Number of tokens, which fill the rest of the file.
+        boundaries: File with the ends of its documents. Absent if there is none.
+    """
+
+    source: LocalFile
+    dtype: str
+    header_bytes: Count
+    tokens: Count
+    boundaries: LocalFile | None = None
+
+    @property
+    def path(self) -> str:
+        """Its path."""
+        return self.source.path
+
+    @property
+    def token_dtype(self) -> np.dtype[Any]:
+        """The dtype of its tokens."""
+        return np.dtype(self.dtype).newbyteorder("<")
+
+    @property
+    def token_bytes(self) -> int:
+        """Size of its tokens in bytes."""
+        return self.source.size_bytes - self.header_bytes
+
+    @property
+    def inputs(self) -> tuple[LocalFile, ...]:
+        """The inputs of the manifest: the file, then its boundaries."""
+        return (self.source,) if self.boundaries is None else (self.source, self.boundaries)
+
+    def read(self, data: InputFile, first: int, count: int) -> NDArray[Any]:
+        """Return tokens of the opened file."""
+        tokens = np.empty(count, self.token_dtype)
+        data.read_into(tokens.data.cast("B"), self.header_bytes + first * tokens.itemsize)
+        return tokens
+
+    def __str__(self) -> str:
+        documents = f", documents in {self.boundaries.path}" if self.boundaries else ""
+        return f"{self.path} ({counted(self.tokens, 'token')} of {self.dtype}{documents})"
+
+
+class TokenReader(ABC):
+    """Reader of the token files of a format."""
+
+    NAME: ClassVar[TokenFormat]
+    SUFFIX: ClassVar[str]
+    """The end of the names of files with tokens."""
+    HAS_HEADER: ClassVar[bool] = False
+    """Whether a header tells the dtype of the tokens."""
+    BEGINS_WITH_BOS: ClassVar[bool] = False
+    """Whether documents begin with a BOS token; if not, they end as a file next to the tokens tells, or with
+    an EOD token."""
+
+    def token_files(self, files: Sequence[str]) -> list[str]:
+        """Return those of some files that have tokens of this format, by their names, in order."""
+        return sorted(
+            (path for path in files if path.endswith(self.SUFFIX) and self._is_token_file(path)),
+            key=self._order,
+        )
+
+    def chosen(
+        self,
+        directory: str,  # noqa: ARG002
+        files: list[str],
+        split: str,  # noqa: ARG002
+    ) -> list[str]:
+        """Return the token files of a directory that belong to a split: ``train``, ``val`` or ``all``."""
+        return files
+
+    def _is_token_file(self, path: str) -> bool:  # noqa: ARG002
+        return True
+
+    def _order(self, path: str) -> Any:
+        return paths.natural_key(path)
+
+    def open(
+        self, files: Sequence[str], source_dtype: SourceDtype | None, *, is_recorded: bool
+    ) -> tuple[TokenFile, ...]:
+        """Open each file once, and check what can be checked without reading all of it.
+
+        Args:
+            files: The paths of the files.
+            source_dtype: The dtype of their tokens; None if a header, boundaries of documents or metadata
+                must tell it.
+            is_recorded: Whether the manifest of an export of tokshard records their dtype.
+
+        Raises:
+            MissingFileError: A file does not exist.
+            UsageError: The format does not have this dtype.
+            InputError: The dtype of the tokens is unknown.
+            IntegrityError: A header is invalid or contradicts the size of the file.
+            StorageError: A file cannot be read.
+        """
+        sources = [LocalFile.of(path, format=self.NAME, compression="none") for path in files]
+        found = self._opened(sources, source_dtype)
+        for file in () if is_recorded else found:
+            _check_width(file)
+        return found
+
+    @abstractmethod
+    def _opened(
+        self, sources: Sequence[LocalFile], source_dtype: SourceDtype | None
+    ) -> tuple[TokenFile, ...]: ...
+
+    def rows(self, file: LocalFile, tokens: int, read: Callable[[Any], None]) -> Rows:
+        """Yield the rows of a boundary file in chunks.
+
+        Args:
+            file: The boundary file.
+            tokens: The most tokens that the token file can have.
+            read: Called with the content of the file, decompressed.
+
+        Raises:
+            IntegrityError: The file is damaged.
+        """
+        raise NotImplementedError
+
+    def not_converted(self, files: Sequence[TokenFile]) -> list[str]:  # noqa: ARG002
+        """Return the files next to the tokens that a conversion leaves out."""
+        return []
+
+
+class HeaderlessReader(TokenReader):
+    """Reader of tokens without a header, whose dtype is given, or follows from the files next to them."""
+
+    DTYPES: ClassVar[tuple[str, ...]]
+    """The dtypes that the format has."""
+    COMPRESSION: ClassVar[Compression] = "none"
+    """The compression of the boundary file."""
+    MISSING: ClassVar[str]
+    """What a file lacks that does not tell its dtype, with a place for the name of the boundary file."""
+
+    BOUNDARIES_SUFFIX: ClassVar[str]
+    """The end of the name of the file with the boundaries of the documents in a file of tokens."""
+
+    def _check(self, source: LocalFile) -> None: ...
+
+    def _recorded(self, path: str) -> tuple[int, int] | None:  # noqa: ARG002
+        """Return the bytes and the number of the tokens of a file by its metadata; None without any."""
+        return None
+
+    def _opened(
+        self, sources: Sequence[LocalFile], source_dtype: SourceDtype | None
+    ) -> tuple[TokenFile, ...]:
+        if source_dtype not in {None, *self.DTYPES}:
+            raise UsageError(
+                f"--source-dtype must be one of {', '.join(self.DTYPES)} for {self.NAME}, "
+                f"got {source_dtype!r}",
+                hint=f"pass the dtype in which {self.NAME} wrote these tokens, or omit --source-dtype",
+            )
+        boundaries: dict[str, LocalFile | None] = {}
+        recorded: dict[str, tuple[int, int] | None] = {}
+        for source in sources:
+            self._check(source)
+            name = source.path.removesuffix(self.SUFFIX) + self.BOUNDARIES_SUFFIX
+            recorded[source.path] = self._recorded(source.path)
+            boundaries[source.path] = (
+                LocalFile.of(name, format=self.NAME, compression=self.COMPRESSION)
+                if fs.isfile(name)
+                else None
+            )
+        itemsize = (
+            np.dtype(source_dtype).itemsize
+            if source_dtype is not None
+            else self._itemsize_from_boundaries(sources, boundaries) or _itemsize_from_metadata(recorded)
+        )
+        for source in sources:
+            path = source.path
+            is_bare = source.size_bytes > 0 and not (boundaries[path] or recorded[path])
+            if itemsize is None or (source_dtype is None and is_bare):
+                beside = path.removesuffix(self.SUFFIX) + self.BOUNDARIES_SUFFIX
+                raise InputError(
+                    f"the dtype of the tokens of {path} is unknown: it has {self.MISSING.format(beside)}",
+                    hint="pass --source-dtype uint16 or uint32, the dtype in which these tokens were written",
+                )
+        return tuple(
+            _headerless(source, itemsize or 0, boundaries[source.path], recorded[source.path])
+            for source in sources
+        )
+
+    def _itemsize_from_boundaries(
+        self, sources: Sequence[LocalFile], boundaries: Mapping[str, LocalFile | None]
+    ) -> int | None:
+        """Return the bytes of a token by the first file whose last document ends behind its first token."""
+        itemsizes = [np.dtype(name).itemsize for name in self.DTYPES]
+        for source in sources:
+            beside = boundaries[source.path]
+            if beside is None or not (end := self._last_end(beside, source.size_bytes)):
+                continue
+            itemsize, rest = divmod(source.size_bytes, end)
+            if rest == 0 and itemsize in itemsizes:
+                return itemsize
+            raise IntegrityError(
+                f"{source.path} has {source.size_bytes} bytes, which are not tokens of "
+                f"{' or '.join(map(str, itemsizes))} bytes: the last document in {beside.path} ends at token "
+                f"{end}",
+                path=source.path,
+                hint="copy both files again: one is truncated, or they do not belong together",
+            )
+        return None
+
+    def _last_end(self, file: LocalFile, tokens: int) -> int | None:
+        last = None
+        for rows in self.rows(file, tokens, lambda _: None):
+            last = int(rows[-1, -1])
+        return last
+
+
+def _itemsize_from_metadata(recorded: Mapping[str, tuple[int, int] | None]) -> int | None:
+    first: dict[int, str] = {}
+    for path, found in recorded.items():
+        if found is not None:
+            first.setdefault(found[0], path)
+    if len(first) > 1:
+        raise InputError(
+            f"all files must have the same dtype: by their metadata, the tokens of {first[2]} have 2 bytes, "
+            f"and those of {first[4]} 4",
+            hint="convert each dtype by itself with --dtype int32, and merge the datasets",
+        )
+    return next(iter(first), None)
+
+
+def _headerless(
+    source: LocalFile, itemsize: int, boundaries: LocalFile | None, recorded: tuple[int, int] | None
+) -> TokenFile:
+    dtype = f"uint{8 * itemsize}"
+    tokens, rest = divmod(source.size_bytes, itemsize)
+    if rest:
+        raise damaged(
+            source.path,
+            f"must have {itemsize} bytes for each token ({dtype}), got {source.size_bytes} bytes",
+            offset=tokens * itemsize,
+            hint="copy the file again: it is truncated, or pass another --source-dtype",
+        )
+    if recorded is not None and recorded != (itemsize, tokens):
+        raise damaged(
+            source.path,
+            f"must have {counted(recorded[1], 'token')} of {recorded[0]} bytes by its metadata, "
+            f"got {counted(tokens, 'token')} of {itemsize} bytes",
+        )
+    return TokenFile(source, dtype, 0, tokens, boundaries)
+
+
+def damaged(path: str, text: str, *, offset: int | None = None, hint: str = _COPY_HINT) -> IntegrityError:
+    """Return the error about a damaged file of tokens."""
+    return IntegrityError(f"{path} {text}", path=path, offset=offset, hint=hint)
+
+
+def _check_width(file: TokenFile) -> None:
+    """Raise InputError if every second word is zero, as of uint32 tokens that are read as uint16.
+
+    Every second word of uint32 tokens is below 16 if an id is above 65535 and all are below 2**20.
+    """
+    if file.token_dtype.itemsize > 2 or file.tokens < _LEAST_TOKENS:
+        return
+    data = InputFile(file.path)
+    tokens = 0
+    low = 0
+    high = 0
+    while tokens < min(file.tokens, _WIDTH_TOKENS):
+        block = file.read(data, tokens, min(file.tokens - tokens, _WIDTH_BLOCK_TOKENS))
+        tokens += len(block)
+        low = max(low, int(block[::2].max()))
+        high = max(high, int(block[1::2].max(initial=0)))
+        if high and not (tokens >= _LEAST_LARGE_TOKENS and high < 16 and low >= 256):
+            return
+    bits = 8 * file.token_dtype.itemsize
+    wider = f"uint{2 * bits}"
+    raise InputError(
+        f"the tokens of {file.path} must be {file.dtype}, got {wider}: every second of its first "
+        f"{tokens} {bits}-bit words is {f'at most {high}' if high else 'zero'}",
+        hint=f"pass --source-dtype {wider}"
+        if not file.header_bytes
+        else f"cut off the wrong header: tail -c +{file.header_bytes + 1} {shlex.quote(file.path)} > "
+        f"tokens.npy, and convert tokens.npy with --from olmo --source-dtype {wider} --eod-id ID",
+    )
+
+
+class DocumentEnds:
+    """The ends of the documents of a token file, taken in order.
+
+    Attributes:
+        content_bytes: Bytes of the boundary file, decompressed, that were read so far.
+        digest: XXH3-128 of these bytes.
+
+    Args:
+        reader: The reader of the format.
+        file: The token file.
+        boundaries: Its boundary file.
+    """
+
+    def __init__(self, reader: TokenReader, file: TokenFile, boundaries: LocalFile) -> None:
+        self._file = file
+        self._boundaries = boundaries
+        self.digest = xxhash.xxh3_128()
+        self.content_bytes = 0
+        self._rows = reader.rows(boundaries, file.tokens, self._read)
+        self._row_count = 0
+        self._held: Integers = np.empty(0, np.int64)
+        self._last = 0
+
+    def take(self, stop: int) -> Iterator[Integers]:
+        """Yield the next ends that are at most ``stop``, a token of the file, in pieces."""
+        while self._fill() and (size := int(np.searchsorted(self._held, stop, side="right"))):
+            taken = self._held[:size]
+            self._held = self._held[size:]
+            yield taken
+
+    def finish(self) -> None:
+        """Raise IntegrityError if the documents do not end where the tokens do."""
+        if self._fill() or self._last != self._file.tokens:
+            found = int(self._held[-1]) if len(self._held) else self._last
+            raise self._error(
+                f"the last document must end at token {self._file.tokens}, the size of {self._file.path} in "
+                f"{self._file.dtype}, got {found}",
+                "truncated",
+            )
+
+    def _fill(self) -> bool:
+        while not len(self._held):
+            rows = next(self._rows, None)
+            if rows is None:
+                return False
+            self._check(rows)
+            self._held = rows[:, -1].copy()
+        return True
+
+    def _check(self, rows: NDArray[np.int64]) -> None:
+        """Raise IntegrityError if an end is before the last one, or a start, if there is one, is not it."""
+        ends = rows[:, -1]
+        limit = self._file.tokens
+        begins = np.concatenate(([self._last], ends[:-1]))
+        wrong = (ends < begins) | (ends > limit) | (rows[:, 0] != begins if rows.shape[1] > 1 else False)
+        if wrong.any():
+            at = int(wrong.argmax())
+            start = int(rows[at, 0])
+            begin = int(begins[at])
+            row = self._row_count + at
+            text = (
+                f"the end of the document must be from {begin}, its start, to {limit}, the number of tokens "
+                f"in {self._file.path} ({self._file.dtype}), got {ends[at]}"
+            )
+            if rows.shape[1] > 1 and start != begin:
+                text = f"the document must start at token {begin}, where the last one ended, got {start}"
+            place = f"byte {8 * row}" if self._boundaries.compression == "none" else f"row {row + 1}"
+            raise self._error(f"{place}: {text}", "damaged")
+        self._row_count += len(rows)
+        self._last = int(ends[-1])
+
+    def _error(self, text: str, state: str) -> IntegrityError:
+        return IntegrityError(
+            f"{self._boundaries.path}: {text}",
+            path=self._boundaries.path,
+            hint=f"copy both files again: one is {state}, they do not belong together, or --source-dtype is "
+            "wrong",
+        )
+
+    def _read(self, content: Any) -> None:
+        self.digest.update(content)
+        self.content_bytes += len(content)
