@@ -111,15 +111,24 @@ class Header:
             )
         if version != _VERSION:
             raise IntegrityError(
-                f"{path}: version must be {_VERSION}, got {version}", path=path, field="version"
+                f"{path}: version must be {_VERSION}, got {version}",
+                path=path,
+                field="version",
+                hint=_HEADERLESS_HINT,
             )
         if tokens < 0:
             raise IntegrityError(
-                f"{path}: tokens must not be negative, got {tokens}", path=path, field="tokens"
+                f"{path}: tokens must not be negative, got {tokens}",
+                path=path,
+                field="tokens",
+                hint=_HEADERLESS_HINT,
             )
         if kind == "automodel" and item_bytes not in {2, 4}:
             raise IntegrityError(
-                f"{path}: item bytes must be 2 or 4, got {item_bytes}", path=path, field="item bytes"
+                f"{path}: item bytes must be 2 or 4, got {item_bytes}",
+                path=path,
+                field="item bytes",
+                hint=_HEADERLESS_HINT,
             )
         return cls(kind, tokens, np.dtype("<u4" if kind == "automodel" and item_bytes == 4 else "<u2"))
 
