@@ -61,7 +61,7 @@ def tokenize(
         run.warn(report.warnings)
         run.show(report, lambda report: report.sections(rules))
         return
-    if options.tokenizer is None and options.vocab_file is None and not run.quiet:
+    if not options.names_tokenizer and options.vocab_size is None and not run.quiet:
         terminal.tell("using the built-in byte-level tokenizer; pass --tokenizer for your own")
     if distribution.array_task is not None:
         task = ArrayTask.parse(distribution.array_task)

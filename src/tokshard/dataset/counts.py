@@ -63,7 +63,7 @@ class Counts(Record):
         empty_documents: Documents without a sequence.
         longest_sequence: Tokens of the longest sequence.
         eod_in_text: EOD tokens that tokshard did not append.
-        encoders: Number of documents by encoder: ``reference``, ``fast`` or ``unknown``.
+        encoders: Number of documents by encoder: ``reference``, ``fast``, ``none`` or ``unknown``.
         compared: Documents that both encoders encoded, with equal results.
         uncompared: Documents of the fast encoder above 1 MB, which are not compared. Absent if there are
             none.

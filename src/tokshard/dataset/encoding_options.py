@@ -66,7 +66,12 @@ class EncodingOptions(SelectionOptions):
 
     fields: Annotated[
         tuple[str, ...],
-        Option("Read the text from this JSON field or column.", name="--field", metavar="NAME", group=TEXT),
+        Option(
+            "Read the text, or token ids as a list, from this JSON field or column.",
+            name="--field",
+            metavar="NAME",
+            group=TEXT,
+        ),
     ] = ("text",)
     append_eod: Annotated[bool, Option("Append the EOD token to each document.", group=TEXT)] = True
     special_tokens: Annotated[

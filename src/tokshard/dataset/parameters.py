@@ -37,6 +37,12 @@ class TokenizeParameters(EncodingOptions):
     eod_id: Annotated[Count | None, Option("Id of the EOD token. Null if there is none.", name="--eod")]
     dtype: Annotated[Literal["uint16", "int32"], Option("Dtype of the tokens.")]
     max_document_bytes: Annotated[Positive, Option("Largest record in bytes; larger records are rejected.")]
+    vocab_size: Annotated[
+        Positive | None,
+        Option(
+            "If the fields contain token ids: all are below this number. Absent if the fields contain text."
+        ),
+    ] = None
 
     @property
     def splits(self) -> tuple[SplitName | None, ...]:

@@ -64,7 +64,7 @@ class RunJob(Document):
 
     SCHEMA = "tokshard.run/2"
 
-    tokenizer: TokenizerIdentity
+    tokenizer: TokenizerIdentity | None
     options: TokenizeParameters
     hub_datasets: tuple[HubDatasetRecord, ...] | None = None
 

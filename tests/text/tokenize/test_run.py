@@ -439,7 +439,7 @@ def test_a_dataset_of_another_program_is_not_overwritten(tmp_path, corpus):
 
 
 def test_more_inputs_than_a_manifest_can_list_are_refused_at_once(tmp_path, corpus):
-    tokenizer = load_tokenizer(None)
+    tokenizer = load_tokenizer(None).identity
     parameters = job_of(corpus, str(tmp_path / "out")).parameters
     few = [
         CorpusFile(path=f"{n:06d}.jsonl", size_bytes=1, mtime_ns=1, format="jsonl", compression="none")

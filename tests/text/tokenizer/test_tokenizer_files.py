@@ -278,7 +278,7 @@ def test_options_that_do_not_fit(options, message):
     ("settings", "message"),
     [
         ({"pattern": "v3"}, "--tiktoken-pattern must be one of v1, v2, got 'v3'"),
-        ({"vocab_size": 0}, "--vocab-size must be at least 1, got 0"),
+        ({"num_special_tokens": 0}, "--tiktoken-num-special-tokens must be at least 1, got 0"),
     ],
 )
 def test_settings_out_of_range(settings, message):

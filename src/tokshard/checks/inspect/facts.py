@@ -31,6 +31,7 @@ Facts = list[tuple[str, object]]
 
 
 _SHOWN_INPUTS = 10
+_ENCODED = {"none": "of token ids, written as they are"}
 _SHOWN_LENGTHS = 10
 _SHOWN_TOKENS = 64
 
@@ -80,7 +81,7 @@ def _manifest_facts(manifest: Manifest) -> Facts:
     if identity and identity.transformers:
         vocabulary += f", read by transformers {identity.transformers}"
     encoded = ", ".join(
-        f"{counted(documents, 'document')} encoded by the {name} encoder"
+        f"{counted(documents, 'document')} {_ENCODED.get(name, f'encoded by the {name} encoder')}"
         for name, documents in manifest.counts.encoders.items()
     )
     compared, uncompared = manifest.counts.compared, manifest.counts.uncompared

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +43,8 @@ class DocumentBatch:
     ``lines == records + blank_lines``.
 
     Attributes:
-        texts: For each field, the sequences of all documents, concatenated.
+        texts: For each field, the sequences of all documents, concatenated: strings, or token ids as arrays,
+            uint32 [tokens].
         sequences_per_document: For each field, the number of sequences of each document, uint32
             [documents]; None if every document has exactly one.
         offsets: For each document, the offset of its record in the input's decompressed stream, or its
@@ -53,14 +54,15 @@ class DocumentBatch:
         lines: All lines, or rows.
         blank_lines: Lines of whitespace, which are not records.
         raw: Bytes consumed, for digests: the bytes of all lines; of a table, the UTF-8 of each sequence of
-            its documents and a newline. A line over the length limit is split over several batches.
+            its documents (or its ids, see :func:`bytes_of`) and a newline. A line over the length limit is
+            split over several batches.
         keys: For each document, its key of the holdout as UTF-8; None if there is none.
         splits: For each document, the number of its split, uint8 [documents]; None without a holdout.
         excluded: Numbers of records that are not in the sample, by code
             (:data:`tokshard.text.corpus.selection.EXCLUDED`).
     """
 
-    texts: tuple[list[str], ...]
+    texts: tuple[list[Any], ...]
     sequences_per_document: tuple[npt.NDArray[np.uint32] | None, ...]
     offsets: npt.NDArray[np.int64]
     rejected: list[RejectedRecord]
@@ -75,7 +77,7 @@ class DocumentBatch:
     @classmethod
     def plain(
         cls,
-        columns: tuple[list[str], ...],
+        columns: tuple[list[Any], ...],
         offsets: npt.NDArray[np.int64],
         raw: bytes | memoryview | None = None,
         *,
@@ -128,24 +130,24 @@ class BatchBuilder:
     """Builder of a batch from single documents and rejected records."""
 
     def __init__(self, paths: FieldPaths) -> None:
-        self._texts: tuple[list[str], ...] = tuple([] for _ in paths.texts)
+        self._texts: tuple[list[Any], ...] = tuple([] for _ in paths.texts)
         self._counts: tuple[list[int], ...] = tuple([] for _ in paths.texts)
         self._offsets: list[int] = []
         self._keys: list[bytes] | None = None if paths.key is None else []
         self._rejected: list[RejectedRecord] = []
 
-    def add(self, values: Sequence[str | list[str]], offset: int, key: bytes | None = None) -> None:
+    def add(self, values: Sequence[Any], offset: int, key: bytes | None = None) -> None:
         """Add a document: for each field, its sequence or list of sequences; and its key, if it has one."""
         self._offsets.append(offset)
         if self._keys is not None and key is not None:
             self._keys.append(key)
         for value, texts, counts in zip(values, self._texts, self._counts, strict=True):
-            if isinstance(value, str):
-                texts.append(value)
-                counts.append(1)
-            else:
+            if isinstance(value, list):
                 texts.extend(value)
                 counts.append(len(value))
+            else:
+                texts.append(value)
+                counts.append(1)
 
     def reject(self, offset: int, line: int, error: UnusableRecordError, excerpt: str) -> None:
         """Add a rejected record."""
@@ -171,12 +173,17 @@ class BatchBuilder:
 
 
 def _chosen_texts(
-    texts: list[str], counts: npt.NDArray[np.uint32] | None, chosen: npt.NDArray[np.bool_]
-) -> list[str]:
+    texts: list[Any], counts: npt.NDArray[np.uint32] | None, chosen: npt.NDArray[np.bool_]
+) -> list[Any]:
     return [*compress(texts, chosen if counts is None else np.repeat(chosen, counts))]
 
 
-def _raw_of_texts(columns: Sequence[Sequence[str]]) -> bytes:
-    """Return the bytes that represent the texts of a table in digests: UTF-8 and a newline each."""
-    encoded = [text.encode("utf-8") for column in columns for text in column]
+def _raw_of_texts(columns: Sequence[Sequence[Any]]) -> bytes:
+    """Return the bytes that represent the texts of a table in digests: those of each, and a newline."""
+    encoded = [bytes_of(text) for column in columns for text in column]
     return b"\n".join([*encoded, b""])
+
+
+def bytes_of(text: str | npt.NDArray[np.uint32]) -> bytes:
+    """Return the UTF-8 of a text, or token ids as little-endian integers of 32 bits."""
+    return text.encode("utf-8") if isinstance(text, str) else text.astype("<u4", copy=False).tobytes()

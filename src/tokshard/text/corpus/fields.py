@@ -34,7 +34,10 @@ CHAT_HINT = (
     "render each conversation to one string field, for example with apply_chat_template(messages, "
     "tokenize=False) of transformers, and pass that field with --field"
 )
-PRETOKENIZED_HINT = "pass the text that was tokenized: rows of token ids are not supported"
+MIXED_HINT = (
+    "tokenize text and token ids in separate runs: the first record decides which of them a field contains "
+    "(of a pipe, --vocab-size)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +109,12 @@ class FieldNames(NamedTuple):
     Attributes:
         texts: The fields of text.
         key: The field of the key of the holdout; None for none.
+        vocab_size: If the fields contain token ids, all must be below it. If None, they contain text.
     """
 
     texts: Sequence[str] = ()
     key: str | None = None
+    vocab_size: int | None = None
 
 
 class FieldPaths(NamedTuple):
@@ -117,6 +122,7 @@ class FieldPaths(NamedTuple):
 
     texts: tuple[FieldPath, ...]
     key: FieldPath | None
+    vocab_size: int | None = None
 
     @classmethod
     def parse(cls, names: FieldNames) -> FieldPaths:
@@ -124,6 +130,7 @@ class FieldPaths(NamedTuple):
         return cls(
             tuple(map(FieldPath.parse, names.texts)),
             None if names.key is None else FieldPath.parse(names.key),
+            names.vocab_size,
         )
 
     @property
@@ -182,7 +189,7 @@ def usable_value(value: Any, field: str) -> str | list[str]:
             raise UnusableRecordError(
                 "item-type",
                 f"item {number} of field {quoted(field)} must be a string, got {json_type(item)}",
-                lambda: PRETOKENIZED_HINT if _is_token_ids(value) else "",
+                lambda: MIXED_HINT if is_token_ids(value) else "",
             )
     return value
 
@@ -248,7 +255,8 @@ def _is_chat(value: Any) -> bool:
     )
 
 
-def _is_token_ids(value: Any) -> bool:
+def is_token_ids(value: Any) -> bool:
+    """Return whether a value is a list of integers that is not empty."""
     return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
 
 
@@ -333,7 +341,8 @@ def _hint_for_record(path: FieldPath, record: dict[str, Any]) -> str:
         return CHAT_HINT
     if texts:
         return f"pass --field {shlex.quote(best or max(texts, key=lambda name: sizes[name]))}"
-    return PRETOKENIZED_HINT if any(_is_token_ids(value) for _, value in fields) else ""
+    names = [name for name, value in fields if is_token_ids(value) and _can_be_typed(name)]
+    return f"pass --field {shlex.quote(names[0])}" if names else ""
 
 
 def key_candidates(record: dict[str, Any]) -> list[str]:

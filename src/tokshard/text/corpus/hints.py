@@ -8,7 +8,7 @@ import shlex
 
 from tokshard.storage.paths import is_remote
 from tokshard.text.corpus.compressed import COMPRESSIONS
-from tokshard.text.corpus.fields import CHAT_HINT, PRETOKENIZED_HINT
+from tokshard.text.corpus.fields import CHAT_HINT, MIXED_HINT
 from tokshard.text.corpus.formats import KINDS, LINE_SUFFIXES, PACKED
 from tokshard.text.corpus.rejection import RejectedRecord
 from tokshard.text.corpus.repairs import REPAIR_OF_LINE_ENDS
@@ -114,7 +114,7 @@ def _completed(path: str, repair: str) -> str:
 
 
 def _hint_for_record(path: str, record: RejectedRecord) -> str:
-    if record.hint == PRETOKENIZED_HINT:
+    if record.hint == MIXED_HINT:
         return record.hint
     hints = {
         "too-long": "raise --max-document-bytes (a process takes up to 0.5 GB of memory for a document of "

@@ -9,31 +9,36 @@ decompressor.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from tokshard.dataset.parameters import TextFormat
-from tokshard.errors import InputError
+from tokshard.errors import InputError, TokshardError
 from tokshard.storage import syscalls
 from tokshard.storage.paths import is_remote
 from tokshard.storage.reading import open_file, open_passed
 from tokshard.text.corpus.batch import DocumentBatch, LineBatch
 from tokshard.text.corpus.compressed import CHUNK_BYTES, ByteSource, CorruptStreamError, decompressed_chunks
 from tokshard.text.corpus.content import HEAD_BYTES, identify, refuse_inside
-from tokshard.text.corpus.fields import FieldNames, FieldPaths
+from tokshard.text.corpus.fields import FieldNames, FieldPath, FieldPaths, is_token_ids
 from tokshard.text.corpus.files import STDIN, CorpusFile
 from tokshard.text.corpus.formats import format_named
 from tokshard.text.corpus.lines import UTF8_BYTE_ORDER_MARK
 from tokshard.text.corpus.record_format import Reading
-from tokshard.text.corpus.rejection import RejectedRecord, TextCheck
+from tokshard.text.corpus.rejection import RejectedRecord, TextCheck, UnusableRecordError
 from tokshard.text.corpus.selection import ALL_RECORDS, RecordSelection
 from tokshard.text.corpus.units import LineUnit, Unit
 
 # Large enough to hide the cost per batch, small enough for a core's cache: 4 MiB is 10% slower.
 BATCH_BYTES = 1 << 20
 MAX_DOCUMENT_BYTES = 16_000_000
+# A field is text if these have no value of it.
+_DECIDING_INPUTS = 10
+_DECIDING_LINES = 1000
 
 
 def plan_units(
@@ -43,13 +48,14 @@ def plan_units(
     fields: Sequence[str] = (),
     *,
     key_field: str | None = None,
+    vocab_size: int | None = None,
 ) -> Iterator[Unit]:
     """Yield the units of a seekable input: plain lines, or a table.
 
     For streams (``file.is_stream``) see :func:`tokshard.text.corpus.planning.stream_units`.
 
     ``unit_bytes``: the nominal size of a unit. Consecutive row groups form a unit when they reach it.
-    ``fields``, ``key_field``: columns that a table must have.
+    ``fields``, ``key_field``: columns that a table must have; with ``vocab_size``, of lists of integers.
 
     Raises:
         InputError: The table cannot be read, or does not have one of the columns.
@@ -59,7 +65,8 @@ def plan_units(
         raise ValueError(f"{file.path} can only be read as a stream")
     record_format = format_named(file.format)
     record_format.require_extra()
-    return record_format.units(file_number, file, unit_bytes, FieldPaths.parse(FieldNames(fields, key_field)))
+    paths = FieldPaths.parse(FieldNames(fields, key_field, vocab_size))
+    return record_format.units(file_number, file, unit_bytes, paths)
 
 
 def read_documents(
@@ -70,6 +77,7 @@ def read_documents(
     max_document_bytes: int = MAX_DOCUMENT_BYTES,
     check: TextCheck | None = None,
     selection: RecordSelection = ALL_RECORDS,
+    vocab_size: int | None = None,
 ) -> Iterator[DocumentBatch]:
     """Yield a unit's documents in batches, in order.
 
@@ -80,12 +88,13 @@ def read_documents(
     ``max_document_bytes``: larger lines (in a table: larger texts) are rejected.
     ``check``: raises UnusableRecordError for texts that the tokenizer cannot encode.
     ``selection``: the records to read; others are not parsed.
+    ``vocab_size``: if given, the fields are lists of token ids below it, a document of one sequence each.
 
     Raises:
         InputError: The input cannot be read, or a table has no such column.
         MissingExtraError: A package that the format needs is not installed.
     """
-    paths = FieldPaths.parse(FieldNames(fields, selection.holdout_key))
+    paths = FieldPaths.parse(FieldNames(fields, selection.holdout_key, vocab_size))
     record_format = format_named(unit.format)
     record_format.require_extra()
     return record_format.documents(unit, Reading(paths, batch_bytes, max_document_bytes, check, selection))
@@ -112,7 +121,8 @@ def first_rejected(
     record_format.require_extra()
     reading = Reading(FieldPaths.parse(fields), 1, max_document_bytes, check, selection)
     if record_format.documents_of_lines is not None:
-        line = _first_line(file, max_document_bytes).removeprefix(UTF8_BYTE_ORDER_MARK)
+        with closing(_lines_of(file, max_document_bytes)) as lines:
+            line = next(lines)
         batch = LineBatch(line, [line], np.zeros(1, np.int64), np.array([len(line)]), complete=True)
         return record_format.documents_of_lines(batch, [1], reading).rejected
     unit = next(record_format.units(file_number, file, 1, reading.paths))
@@ -163,19 +173,53 @@ def stream_units(
             cutter.discard()
 
 
-def _first_line(file: CorpusFile, max_bytes: int) -> bytes:
-    """Return the first line, without its newline; at most a chunk more than ``max_bytes``."""
-    line = bytearray()
+def has_token_ids(files: Sequence[CorpusFile], field: str) -> bool:
+    """Return whether a field contains token ids: in the first table, or the first record with a value of it.
+
+    Pipes count as text, and so do inputs that cannot be read: their errors are raised when they are read.
+    """
+    path = FieldPath.parse(field)
+    for file in files[:_DECIDING_INPUTS]:
+        if file.size_bytes is None:
+            break
+        record_format = format_named(file.format)
+        with suppress(TokshardError):
+            record_format.require_extra()
+            if record_format.has_token_ids is not None:
+                return record_format.has_token_ids(file.path, path)
+            with closing(_lines_of(file, MAX_DOCUMENT_BYTES)) as lines:
+                for line in islice(lines, _DECIDING_LINES):
+                    if value := _value_in(line, path):
+                        return is_token_ids(value[:1])
+    return False
+
+
+def _value_in(line: bytes, path: FieldPath) -> str | list[Any] | None:
+    import orjson
+
+    try:
+        value = path.find(orjson.loads(line))
+    except (ValueError, AttributeError, UnusableRecordError):  # not JSON, no object, no such field
+        return None
+    return value if isinstance(value, str | list) else None
+
+
+def _lines_of(file: CorpusFile, max_bytes: int) -> Generator[bytes]:
+    """Yield the lines, without newlines; the last is the first that is longer than ``max_bytes``."""
+    line = b""
+    chunks = 0
     try:
         with _opened(file.path) as source:
             for chunk in _text_chunks(source, CHUNK_BYTES):
-                piece, newline, _ = chunk.partition(b"\n")
-                line += piece
-                if newline or len(line) > max_bytes:
+                data = line + chunk if chunks else chunk.removeprefix(UTF8_BYTE_ORDER_MARK)
+                *lines, line = data.split(b"\n")
+                yield from lines
+                if len(line) > max_bytes:
                     break
+                chunks += 1
     except CorruptStreamError as error:
         raise InputError(f"{file.path}: {error.detail}", hint=f"fetch {file.path} again") from error
-    return bytes(line)
+    yield line
 
 
 @contextmanager

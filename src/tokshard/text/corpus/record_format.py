@@ -12,7 +12,7 @@ from tokshard.dataset.manifest import SourceFile
 from tokshard.dataset.parameters import TextFormat
 from tokshard.errors import EXTRA_PACKAGES, MissingExtraError
 from tokshard.text.corpus.batch import DocumentBatch, LineBatch
-from tokshard.text.corpus.fields import FieldPaths
+from tokshard.text.corpus.fields import FieldPath, FieldPaths
 from tokshard.text.corpus.rejection import TextCheck
 from tokshard.text.corpus.selection import RecordSelection
 from tokshard.text.corpus.units import Unit
@@ -44,6 +44,7 @@ class RecordFormat:
         documents_of_lines: Returns the documents of lines with these numbers, if each record is a line:
             records have byte offsets then, and files can be compressed. None for tables, whose records have
             row numbers.
+        has_token_ids: Returns whether a field of a table is a column of lists of integers. None for lines.
     """
 
     name: TextFormat
@@ -54,6 +55,7 @@ class RecordFormat:
     units: Callable[[int, SourceFile, int, FieldPaths], Iterator[Unit]]
     documents: Callable[[Any, Reading], Iterator[DocumentBatch]]
     documents_of_lines: Callable[[LineBatch, Sequence[int], Reading], DocumentBatch] | None = None
+    has_token_ids: Callable[[str, FieldPath], bool] | None = None
 
     @property
     def has_lines(self) -> bool:

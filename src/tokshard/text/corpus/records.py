@@ -31,6 +31,7 @@ from tokshard.text.corpus.rejection import (
     excerpt_of,
 )
 from tokshard.text.corpus.repairs import repair_of_encoding, repair_of_line, repair_of_row
+from tokshard.text.corpus.token_ids import ids_of_lists, usable_ids
 
 # The parser of the standard library is recursive; the limit makes its result independent of the caller's
 # stack and of Python's version. (orjson accepts 1,024 levels.)
@@ -76,7 +77,12 @@ def _plain_documents(batch: LineBatch, paths: FieldPaths, max_document_bytes: in
         # Not JSON, no such field or not an object: _checked_documents finds the line and the reason.
         return None
     texts = columns[: len(paths.texts)]
-    if not all({str}.issuperset(map(type, column)) for column in texts):
+    if paths.vocab_size is not None:
+        arrays = [ids_of_lists(column, paths.vocab_size) for column in texts]
+        texts = tuple(column for column in arrays if column is not None)
+        if len(texts) < len(arrays):
+            return None
+    elif not all({str}.issuperset(map(type, column)) for column in texts):
         return None
     keys = None
     if paths.key is not None and (keys := plain_keys(columns[-1])) is None:
@@ -110,9 +116,7 @@ def _checked_documents(
     return builder.batch(batch.raw, lines=len(batch.lines), blank_lines=blank_lines)
 
 
-def _field_values(
-    line: bytes, paths: FieldPaths, *, is_cut: bool
-) -> tuple[list[str | list[str]], bytes | None]:
+def _field_values(line: bytes, paths: FieldPaths, *, is_cut: bool) -> tuple[list[Any], bytes | None]:
     import orjson
 
     try:
@@ -125,6 +129,9 @@ def _field_values(
             f"the record must be a JSON object, got {json_type(record)}",
             lambda: repair_of_row(record, paths.texts),
         )
+    if paths.vocab_size is not None:
+        ids = [usable_ids(path.find(record), path.name, paths.vocab_size) for path in paths.texts]
+        return ids, None if paths.key is None else key_in(record, paths.key)
     values = [path.value(record) for path in paths.texts]
     if not is_strict:
         for path, value in zip(paths.texts, values, strict=True):

@@ -17,9 +17,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import compress, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokshard.dataset.encoding_options import SelectionOptions
+from tokshard.text.corpus.batch import bytes_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -103,8 +104,8 @@ def _texts_of_documents(batch: DocumentBatch) -> Iterator[bytes]:
     return columns[0] if len(columns) == 1 else map(_END_OF_FIELD.join, zip(*columns, strict=True))
 
 
-def _texts_of_field(texts: list[str], counts: NDArray[np.uint32] | None) -> Iterator[bytes]:
-    encoded = (text.encode() for text in texts)
+def _texts_of_field(texts: list[Any], counts: NDArray[np.uint32] | None) -> Iterator[bytes]:
+    encoded = map(bytes_of, texts)
     if counts is None:
         return encoded
     return (_END_OF_SEQUENCE.join(islice(encoded, count)) for count in counts.tolist())

@@ -7,6 +7,7 @@ strings one batch at a time. The offsets in an Arrow file are validated before u
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,10 +24,10 @@ from tokshard.dataset.parameters import TextFormat
 from tokshard.errors import InputError, TokshardError
 from tokshard.storage.paths import is_remote
 from tokshard.storage.reading import open_file
-from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch
+from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch, bytes_of
 from tokshard.text.corpus.fields import (
     CHAT_HINT,
-    PRETOKENIZED_HINT,
+    MIXED_HINT,
     FieldPath,
     FieldPaths,
     decoded,
@@ -50,6 +51,7 @@ from tokshard.text.corpus.rejection import (
     excerpt_of,
 )
 from tokshard.text.corpus.selection import with_excluded
+from tokshard.text.corpus.token_ids import ids_of_column, is_list_of_integers
 from tokshard.text.corpus.units import RowUnit
 
 if TYPE_CHECKING:
@@ -92,10 +94,17 @@ class _Layout(NamedTuple):
         groups: Returns the row groups (Parquet) or record batches (Arrow) of a file, after a check of its
             columns.
         batches: Yields the rows of a unit in batches of about some bytes.
+        schema: Returns the schema of a file.
     """
 
     groups: Callable[[str, FieldPaths, ExitStack], list[TableGroup]]
     batches: Callable[[RowUnit, FieldPaths, int, ExitStack], Iterator[Any]]
+    schema: Callable[[str, ExitStack], Any]
+
+
+def _has_token_ids(layout: _Layout, path: str, field: FieldPath) -> bool:
+    with _reading(path), ExitStack() as stack:
+        return is_list_of_integers(_type_at(layout.schema(path, stack), field, path))
 
 
 def _units(
@@ -154,7 +163,14 @@ def _rows(layout: _Layout, unit: RowUnit, reading: Reading) -> Iterator[Document
             done += rows.num_rows
             sampled = selection.sampled(unit.file, numbers)
             columns = [
-                _checked_column(rows.column(path.keys[0]), path, unit.path, sampled) for path in paths.all
+                _checked_column(
+                    rows.column(path.keys[0]),
+                    path,
+                    unit.path,
+                    sampled,
+                    paths.vocab_size if path in paths.texts else None,
+                )
+                for path in paths.all
             ]
             kept = numbers if sampled is None else numbers[sampled]
             documents = _documents(
@@ -175,6 +191,10 @@ def _reading(path: str) -> Iterator[None]:
         raise InputError(
             f"cannot read {path}: {text}", hint="fetch the file again: it is incomplete or damaged"
         ) from error
+
+
+def _parquet_schema(path: str, stack: ExitStack) -> Any:
+    return stack.enter_context(parquet.ParquetFile(_place(path, stack))).schema_arrow
 
 
 def _parquet_groups(path: str, paths: FieldPaths, stack: ExitStack) -> list[TableGroup]:
@@ -205,6 +225,10 @@ def _parquet_name(schema: Any, path: FieldPath) -> str:
     while pa.types.is_struct(kind) and depth < len(path.keys):
         kind, depth = kind.field(path.keys[depth]).type, depth + 1
     return ".".join(path.keys[:depth])
+
+
+def _arrow_schema(path: str, stack: ExitStack) -> Any:
+    return _open_arrow(path, 0, stack)[0]
 
 
 def _arrow_groups(path: str, paths: FieldPaths, stack: ExitStack) -> list[TableGroup]:
@@ -252,6 +276,13 @@ def _check_columns(schema: Any, paths: FieldPaths, table: str) -> None:
             )
     for path in paths.texts:
         kind = _type_at(schema, path, table)
+        if paths.vocab_size is not None:
+            if str(kind) == "null" or is_list_of_integers(kind):
+                continue
+            raise InputError(
+                f"{table}: column {quoted(path.name)} must contain lists of token ids, got {kind}",
+                hint=MIXED_HINT if _binary_twin(kind) is not None else "cast the column to lists of integers",
+            )
         if str(kind) == "null" or _binary_twin(kind) is not None:
             continue
         if _is_chat(kind):
@@ -269,15 +300,11 @@ def _hint_for_type(kind: Any, schema: Any) -> str:
     texts = [name for name, column in _columns_of(schema) if _binary_twin(column) is not None]
     if texts:
         return f"choose a text column with --field: {listed([visible(name) for name in texts], 12)}"
-    if _is_token_ids(kind):
-        return PRETOKENIZED_HINT
+    if is_list_of_integers(kind):
+        return MIXED_HINT
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return 'convert the column to strings, for example with its method cast("string") in pyarrow'
     return "add a column of strings to the table"
-
-
-def _is_token_ids(kind: Any) -> bool:
-    return bool(_is_list(kind) and pa.types.is_integer(kind.value_type))
 
 
 def _is_scalar(kind: Any) -> bool:
@@ -307,8 +334,8 @@ def _type_at(schema: Any, path: FieldPath, table: str, *, is_key: bool = False) 
                 hint = hint_for_key([name for name, column in columns if _is_scalar(column)])
             elif not texts and any(_is_chat(column) for _, column in columns):
                 hint = CHAT_HINT
-            elif not texts and any(_is_token_ids(column) for _, column in columns):
-                hint = PRETOKENIZED_HINT
+            elif not texts and (ids := [name for name, column in columns if is_list_of_integers(column)]):
+                hint = f"pass --field {shlex.quote(ids[0])}"
             else:
                 hint = hint_for_column(path, texts)
             raise InputError(f"{table}: {missing_column(path, [name for name, _ in columns])}", hint=hint)
@@ -353,28 +380,36 @@ def _binary_twin(kind: Any) -> Any:
     return twins.get(kind)
 
 
-def _checked_column(column: Any, path: FieldPath, table: str, sampled: NDArray[np.bool_] | None) -> list[Any]:
+def _checked_column(
+    column: Any, path: FieldPath, table: str, sampled: NDArray[np.bool_] | None, vocab_size: int | None
+) -> list[Any]:
     # The values of the sampled rows. They are bytes if the column is not valid UTF-8, and errors where a list
-    # is too short.
+    # is too short or, with `vocab_size`, is not token ids.
     try:
         _validate(column, path.keys[1:])
         errors: dict[int, UnusableRecordError] = {}
         for depth, key in enumerate(path.keys[1:], 1):
             column = _inside(column, key, name_of(path.keys[: depth + 1]), errors)
-        if _is_list(column.type):
+        if vocab_size is not None:
+            column.validate(full=True)
+            values = ids_of_column(column, path.name, vocab_size, errors)
+        elif _is_list(column.type):
             column = _without_long_lists(column, path.name, errors)
     except pa.ArrowInvalid as error:
         raise InputError(
             f"{table}: column {quoted(path.name)} contradicts itself: {error}",
             hint="fetch the file again: it is incomplete or damaged",
         ) from error
-    if sampled is None:
+    if vocab_size is not None:
+        values = values if sampled is None else [*compress(values, sampled)]
+    elif sampled is None:
         values = _values(column)
     else:
         try:
             values = _values(column.filter(pa.array(sampled)))
         except pa.ArrowNotImplementedError:  # views of strings
             values = [*compress(_values(column), sampled)]
+    if sampled is not None:
         rows = {row: place for place, row in enumerate(np.flatnonzero(sampled).tolist())}
         errors = {rows[row]: error for row, error in errors.items() if row in rows}
     for row, missing in errors.items():
@@ -446,8 +481,9 @@ def _documents(
 ) -> DocumentBatch:
     count = len(columns[0])
     text_columns = columns[: len(paths.texts)]
+    plain_type = {str if paths.vocab_size is None else np.ndarray}
     is_plain = check is None and all(
-        {str}.issuperset(map(type, column))
+        plain_type.issuperset(map(type, column))
         and 4 * max(map(len, column), default=0) * len(paths.texts) <= max_document_bytes
         for column in text_columns
     )
@@ -460,8 +496,8 @@ def _documents(
         row = int(numbers[place])
         try:
             usable = [_usable(value, path.name) for value, path in zip(values, paths.texts, strict=True)]
-            texts = (text for value in usable for text in ([value] if isinstance(value, str) else value))
-            size = sum(len(text.encode("utf-8")) for text in texts)
+            texts = (text for value in usable for text in (value if isinstance(value, list) else [value]))
+            size = sum(len(bytes_of(text)) for text in texts)
             check_length(size, max_document_bytes, what="the text of the row")
             check_texts(usable, check)
             key = None if paths.key is None else encoded_key(columns[-1][place], paths.key.name)
@@ -471,9 +507,11 @@ def _documents(
     return builder.batch(None, lines=count)
 
 
-def _usable(value: Any, field: str) -> str | list[str]:
+def _usable(value: Any, field: str) -> Any:
     if isinstance(value, UnusableRecordError):
         raise value
+    if isinstance(value, np.ndarray):
+        return value
     if isinstance(value, bytes):
         return decoded(value, field)
     if isinstance(value, list):
@@ -500,11 +538,12 @@ def _table_format(
         extra="parquet",
         units=partial(_units, layout),
         documents=partial(_rows, layout),
+        has_token_ids=partial(_has_token_ids, layout),
     )
 
 
 PARQUET = _table_format(
-    "parquet", "Parquet", (".parquet",), rb"PAR1", _Layout(_parquet_groups, _parquet_batches)
+    "parquet", "Parquet", (".parquet",), rb"PAR1", _Layout(_parquet_groups, _parquet_batches, _parquet_schema)
 )
 ARROW = _table_format(
     "arrow",
@@ -512,5 +551,5 @@ ARROW = _table_format(
     (".arrow", ".arrows"),
     # The Arrow stream has no magic number: a continuation marker and the length of the first message.
     rb"ARROW1\0\0|\xff{4}[^\xff]{2}..",
-    _Layout(_arrow_groups, _arrow_batches),
+    _Layout(_arrow_groups, _arrow_batches, _arrow_schema),
 )

@@ -6,13 +6,13 @@ This module imports little: the fast encoder may load while the other modules ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tokshard.core.formatting import listed, size
 from tokshard.core.options import declared_options
 from tokshard.errors import TokenizerError, UsageError
 from tokshard.text.corpus.files import CorpusFile, content_bytes
-from tokshard.text.corpus.planning import MAX_DOCUMENT_BYTES
+from tokshard.text.corpus.planning import MAX_DOCUMENT_BYTES, has_token_ids
 from tokshard.text.tokenize.options import TokenizeOptions
 from tokshard.text.tokenize.part import EncoderName
 from tokshard.text.tokenizer.checked_documents import FIRST_BYTES
@@ -21,10 +21,15 @@ from tokshard.text.tokenizer.fast import fast_encoder_refusal, has_fast_library
 from tokshard.text.tokenizer.files import parsing_once
 from tokshard.text.tokenizer.special_tokens import renamed_tokens
 from tokshard.text.tokenizer.tiktoken_files import TikTokenizerSettings
+from tokshard.text.tokenizer.token_ids import NULL_PREFIX
 
 _SHOWN_TOKENS = 3
 
-DOCUMENT_BYTES: dict[EncoderName, int] = {"fast": MAX_DOCUMENT_BYTES, "reference": 4_000_000}
+DOCUMENT_BYTES: dict[EncoderName, int] = {
+    "fast": MAX_DOCUMENT_BYTES,
+    "none": MAX_DOCUMENT_BYTES,
+    "reference": 4_000_000,
+}
 """The default of ``--max-document-bytes``. For a document of 16 MB, a process takes 270 to 450 MB of memory
 with the fast encoders of GPT-2, Llama 2 and Qwen 2, but 1.6 to 3.1 GB with the reference."""
 
@@ -39,20 +44,30 @@ class EncoderDecision:
 
 @dataclass(frozen=True, slots=True)
 class EncodingChoice:
-    """The tokenizer and the encoder of a job, and the size of its largest records."""
+    """The tokenizer and the encoder of a job, and the size of its largest records.
+
+    Attributes:
+        tokenizer: The tokenizer. If token ids are read with ``--vocab-size`` alone, a null tokenizer with
+            these ids takes its place.
+        vocab_size: If the fields contain token ids, all must be below it. If None, they contain text.
+    """
 
     tokenizer: Tokenizer
     encoder: EncoderDecision
     max_document_bytes: int
+    vocab_size: int | None = None
 
 
 def choose_encoding(options: TokenizeOptions, files: Sequence[CorpusFile]) -> EncodingChoice:
-    """Read the tokenizer, and choose the encoder.
+    """Read the tokenizer, and choose the encoder; none if the fields contain token ids.
 
     Raises:
         UsageError: An option does not fit the tokenizer.
         InputError: The tokenizer cannot be read.
     """
+    is_vocabulary_alone = options.vocab_size is not None and not options.names_tokenizer
+    if is_vocabulary_alone or has_token_ids(files, options.fields[0]):
+        return _choice_for_ids(options)
     with parsing_once():
         tokenizer = _load_tokenizer(options)
         reason = _refusal(tokenizer, options)
@@ -64,16 +79,64 @@ def choose_encoding(options: TokenizeOptions, files: Sequence[CorpusFile]) -> En
     return EncodingChoice(tokenizer, EncoderDecision("reference" if reason else "fast", reason), limit)
 
 
+def _choice_for_ids(options: TokenizeOptions) -> EncodingChoice:
+    names = ", ".join(options.fields)
+    if options.preset is not None:
+        raise UsageError(
+            f"--preset megatron cannot be used with token ids (field {names}): preprocess_data.py reads text",
+            hint="leave out --preset megatron",
+        )
+    for option in ("special_tokens", "special_tokens_in_text", "encoder"):
+        if options.is_given(option):
+            name = declared_options(TokenizeOptions)[option].name
+            raise UsageError(
+                f"{name} cannot be used with token ids (field {names}), which are written as they are",
+                hint=f"leave out {name}",
+            )
+    tokenizer = _load_tokenizer(options) if options.names_tokenizer else _vocabulary_alone(options, names)
+    return EncodingChoice(
+        replace(tokenizer, unknown_id=None, drops_characters=False),
+        EncoderDecision("none", None),
+        options.max_document_bytes or DOCUMENT_BYTES["none"],
+        max(tokenizer.vocab_size, tokenizer.max_token_id + 1),
+    )
+
+
+def _vocabulary_alone(options: TokenizeOptions, names: str) -> Tokenizer:
+    size = options.vocab_size
+    eod = options.eod
+    if size is None:
+        raise UsageError(
+            f"the vocabulary is required for token ids (field {names})",
+            hint="pass --tokenizer PATH with the tokenizer of the ids, or --vocab-size N and --eod ID",
+        )
+    if eod is None and options.append_eod:
+        raise UsageError(
+            "--vocab-size requires the id of the EOD token to append",
+            hint="pass --eod ID, or --no-append-eod",
+        )
+    if eod is not None and not (eod.isascii() and eod.isdigit() and len(eod) <= 10 and int(eod) < size):
+        raise UsageError(
+            f"--eod must be a token id below {size} with --vocab-size, got {eod!r}", hint="pass --eod ID"
+        )
+    tokenizer = load_tokenizer(f"{NULL_PREFIX}{size}", eod=eod)
+    if eod is not None:
+        return tokenizer
+    return replace(tokenizer, identity=replace(tokenizer.identity, eod_id=None, eod_token=None))
+
+
 def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
+    size = options.vocab_size
     tokenizer = load_tokenizer(
         options.vocab_file if options.tokenizer is None else options.tokenizer,
         merges=options.merge_file,
-        tiktoken=options.tiktoken,
+        tiktoken=options.tiktoken if size is None else replace(options.tiktoken, vocab_size=size),
         **options.tokenizer_settings,
     )
     is_tiktoken = TikTokenizerSettings.of_encoding(tokenizer.name) is not None
-    if options.tiktoken != TikTokenizerSettings() and not is_tiktoken:
-        *names, last = [found.name for found in declared_options(TikTokenizerSettings).values()]
+    if (size is not None or options.tiktoken != TikTokenizerSettings()) and not is_tiktoken:
+        names = [found.name for found in declared_options(TikTokenizerSettings).values()]
+        last = declared_options(TokenizeOptions)["vocab_size"].name
         raise UsageError(
             f"{', '.join(names)} and {last} require the file of a TikTokenizer, got "
             f"{tokenizer.path or 'the built-in tokenizer'}",

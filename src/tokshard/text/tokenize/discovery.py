@@ -80,9 +80,9 @@ def _first_rejected(job: TokenizeJob, number: int, file: CorpusFile) -> list[Rej
     return first_rejected(
         number,
         file,
-        job.options.field_names,
+        job.field_names,
         job.parameters.max_document_bytes,
-        text_check(job.tokenizer.identity),
+        text_check(job.tokenizer.identity, job.parameters),
         recorded(RecordSelection, job.parameters),
     )
 

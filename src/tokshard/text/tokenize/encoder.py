@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import repeat
 from operator import add
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tokshard.core.options import recorded
 from tokshard.dataset.counts import NO_COUNTS, Counts, UnrepresentedText
@@ -198,6 +198,8 @@ class UnitEncoder:
     @cached_property
     def _encoder(self) -> encoders.Encoder:
         # On first use: the reference may already encode what both are going to encode.
+        if self._spec.encoder == "none":
+            return _NoEncoder()
         if self._spec.encoder == "fast":
             try:
                 # The job has checked the definition already.
@@ -229,7 +231,8 @@ class UnitEncoder:
             TokenizerError: The fast encoder refuses the tokenizer.
         """
         self._encoder  # noqa: B018 - made on first use
-        self._reference.load()
+        if self._spec.encoder != "none":
+            self._reference.load()
 
     def encode(self, task: Task) -> Iterator[BatchProgress | Outcome]:
         """Encode a unit and commit its part.
@@ -258,8 +261,9 @@ class UnitEncoder:
                 unit,
                 spec.parameters.fields,
                 max_document_bytes=spec.parameters.max_document_bytes,
-                check=text_check(spec.tokenizer_identity),
+                check=text_check(spec.tokenizer_identity, spec.parameters),
                 selection=recorded(RecordSelection, spec.parameters),
+                vocab_size=spec.parameters.vocab_size,
             ):
                 tokens = 0
                 for split in range(layout.splits):
@@ -370,9 +374,9 @@ class UnitEncoder:
             )
 
 
-def text_check(identity: TokenizerIdentity) -> TextCheck | None:
-    """Return the check of texts that a tokenizer needs; None if it can encode every text."""
-    if identity.kind != "null":
+def text_check(identity: TokenizerIdentity, parameters: TokenizeParameters) -> TextCheck | None:
+    """Return the check of texts that a tokenizer needs; None if it can encode every text, or for ids."""
+    if identity.kind != "null" or parameters.vocab_size is not None:
         return None
 
     def check(text: str) -> None:
@@ -398,6 +402,17 @@ def _with_records(counts: Counts, batch: DocumentBatch, of_split: DocumentBatch)
         rejected=dict(Counter(record.reason for record in batch.rejected)),
         excluded=excluded or None,
     )
+
+
+class _NoEncoder:
+    # The sequences are token ids.
+    name = "none"
+
+    def encode(self, texts: list[Any]) -> encoders.EncodedBatch:
+        import numpy as np
+
+        offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        return encoders.EncodedBatch(np.concatenate([np.empty(0, np.uint32), *texts]), offsets)
 
 
 class _LateReference:

@@ -15,8 +15,10 @@ from tokshard.dataset.layout import choose_dtype
 from tokshard.dataset.outputs import Outputs
 from tokshard.dataset.parameters import Build, HubDatasetRecord, TokenizeParameters
 from tokshard.dataset.run import Run, RunJob
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import BadRecordError, InputError, UsageError
 from tokshard.storage import fs, paths
+from tokshard.text.corpus.fields import FieldNames
 from tokshard.text.corpus.files import CorpusFile
 from tokshard.text.corpus.hints import hint_for
 from tokshard.text.corpus.rejection import RejectedRecord
@@ -102,6 +104,12 @@ class TokenizeJob:
         return self.tokenizer.identity.template_ids if self.options.special_tokens else ()
 
     @property
+    def field_names(self) -> FieldNames:
+        """The fields that are read."""
+        parameters = self.parameters
+        return FieldNames(parameters.fields, parameters.holdout_key, parameters.vocab_size)
+
+    @property
     def input_bytes(self) -> int:
         """Bytes of the inputs on disk; a stream counts as 0."""
         return sum(file.size_bytes or 0 for file in self.files)
@@ -114,6 +122,8 @@ class TokenizeJob:
     @property
     def accepted_encoders(self) -> frozenset[str]:
         """Encoders whose finished units may stay."""
+        if self.encoder.name == "none":
+            return frozenset({"none"})
         return frozenset({"reference"} if self.options.encoder == "reference" else {"reference", "fast"})
 
     @property
@@ -135,9 +145,7 @@ class TokenizeJob:
 
     def run(self) -> Run[AppendedUnit]:
         """Return the resumable run; the caller holds the locks of the outputs."""
-        job = RunJob(
-            tokenizer=self.tokenizer.identity, options=self.parameters, hub_datasets=self.hub_datasets
-        )
+        job = RunJob(tokenizer=self.build.tokenizer, options=self.parameters, hub_datasets=self.hub_datasets)
         return Run(self.outputs, job, AppendedUnit)
 
     def count_finished(self) -> int:
@@ -187,19 +195,21 @@ def prepare_job(
         _refuse_inputs_among_outputs(files, options.output_prefixes(local_or_final))
     choice = choice or choose_encoding(options, files)
     tokenizer = choice.tokenizer
+    is_unknown = choice.vocab_size is not None and not options.names_tokenizer
     parameters = recorded(
         TokenizeParameters,
         options,
         eod_id=tokenizer.eod_id,
         dtype=choose_dtype(tokenizer.vocab_size, tokenizer.max_token_id, options.dtype),
         max_document_bytes=choice.max_document_bytes,
+        vocab_size=choice.vocab_size,
     )
     return TokenizeJob(
         files=files,
         options=options,
         tokenizer=tokenizer,
         parameters=parameters,
-        build=make_build(files, tokenizer, parameters),
+        build=make_build(files, None if is_unknown else tokenizer.identity, parameters),
         part_names=PartNames(files, parameters),
         prefix=prefix,
         prefixes=options.output_prefixes(prefix),
@@ -209,7 +219,9 @@ def prepare_job(
     )
 
 
-def make_build(files: Sequence[CorpusFile], tokenizer: Tokenizer, parameters: TokenizeParameters) -> Build:
+def make_build(
+    files: Sequence[CorpusFile], tokenizer: TokenizerIdentity | None, parameters: TokenizeParameters
+) -> Build:
     """Return what determines the bytes; raise UsageError for more inputs than a manifest can list."""
     listed_bytes = len(dump_json([encode(file) for file in files]))
     if listed_bytes + _RESULT_BYTES_OF_INPUT * len(files) > _MAX_INPUTS_BYTES:
@@ -218,7 +230,7 @@ def make_build(files: Sequence[CorpusFile], tokenizer: Tokenizer, parameters: To
             hint="make several datasets and merge them: tokshard merge A B -o OUT",
         )
     states = tuple(file.state for file in files)
-    return Build(inputs=states, tokenizer=tokenizer.identity, options=parameters)
+    return Build(inputs=states, tokenizer=tokenizer, options=parameters)
 
 
 def finished_units(work: str, encoders: Collection[str]) -> Iterator[str]:

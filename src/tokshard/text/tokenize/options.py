@@ -15,7 +15,7 @@ from tokshard.errors import UsageError
 from tokshard.storage.lock import Lock
 from tokshard.storage.paths import check_output_prefix
 from tokshard.storage.remote import hub
-from tokshard.text.corpus.fields import FieldNames, FieldPath
+from tokshard.text.corpus.fields import FieldPath
 from tokshard.text.tokenizer.tiktoken_files import TOKENIZER, TikTokenizerSettings
 
 _ERRORS = "Bad records"
@@ -106,6 +106,14 @@ class TokenizeOptions(EncodingOptions):
         _rare_tokenizer("Use this merges.txt with --vocab-file.", metavar="PATH", requires="vocab_file"),
     ] = None
     tiktoken: TikTokenizerSettings = field(default_factory=TikTokenizerSettings)
+    vocab_size: Annotated[
+        Positive | None,
+        _rare_tokenizer(
+            "Without --tokenizer: read token ids below N from the field. For the file of a Megatron "
+            "TikTokenizer: use N tokens, special tokens included.",
+            default="131072 for a TikTokenizer",
+        ),
+    ] = None
     files_beside: Annotated[
         bool,
         _rare_tokenizer(
@@ -123,7 +131,7 @@ class TokenizeOptions(EncodingOptions):
     ] = None
     encoder: Annotated[
         Literal["auto", "fast", "reference"],
-        Option("Choose the encoder; both write the same tokens.", group=TOKENIZER),
+        Option("Choose the encoder of text; both write the same tokens.", group=TOKENIZER),
     ] = "auto"
     dtype: Annotated[
         Literal["auto", "uint16", "int32"],
@@ -252,9 +260,9 @@ class TokenizeOptions(EncodingOptions):
         }
 
     @property
-    def field_names(self) -> FieldNames:
-        """The fields that are read."""
-        return FieldNames(self.fields, self.holdout_key)
+    def names_tokenizer(self) -> bool:
+        """True if the tokenizer is not the built-in one."""
+        return self.tokenizer is not None or self.vocab_file is not None
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ class TokenizeReport(BuildReport):
     messages: tuple[str, ...] | None = None
     workers: Positive | None = None
     local_dir: str | None = None
-    chosen_encoder: Literal["reference", "fast"]
+    chosen_encoder: Literal["reference", "fast", "none"]
     encoder_reason: str | None = None
     counts: Counts | None = None
     units_reused: Count | None = None
@@ -93,13 +93,14 @@ class TokenizeReport(BuildReport):
         # An earlier run may have encoded a part of the text: it counts for no rate.
         if not self.encoded_bytes:
             return duration(self.seconds)
-        text = f"{size(self.encoded_bytes)} of text{' encoded by this run' if self.units_reused else ''}"
-        return (
-            f"{text} in {throughput(self.seconds, self.encoded_bytes, self.encoded_tokens or 0, ' of text')}"
-        )
+        kind = " of token ids" if self.chosen_encoder == "none" else " of text"
+        text = f"{size(self.encoded_bytes)}{kind}{' encoded by this run' if self.units_reused else ''}"
+        return f"{text} in {throughput(self.seconds, self.encoded_bytes, self.encoded_tokens or 0, kind)}"
 
     def _encoder(self) -> str:
         counts, reason = self.counts, self.encoder_reason
+        if self.chosen_encoder == "none" and counts is not None:
+            return f"none, {counted(counts.documents, 'document')} of token ids written as they are"
         if counts is None:
             return self.chosen_encoder
         names = [name for name in ("fast", "reference") if counts.encoders.get(name)]

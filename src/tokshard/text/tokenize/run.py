@@ -188,7 +188,7 @@ def _dry_run(options: TokenizeOptions, started: float) -> TokenizeReport:
     return TokenizeReport(
         action="planned",
         state=_state(job),
-        outputs=tuple(DatasetProduct(prefix, job.tokenizer.identity) for prefix in job.destinations.prefixes),
+        outputs=tuple(DatasetProduct(prefix, job.build.tokenizer) for prefix in job.destinations.prefixes),
         options=job.parameters,
         input_bytes=job.input_bytes,
         inputs=tuple(file.source for file in job.files),
@@ -419,7 +419,7 @@ class UnitEncoding:
                 raw_directory=self._run.raw,
                 is_done=lambda key: key < self._assembly.next or key in self._ready,
                 streams=streams,
-                fields=job.options.field_names,
+                fields=job.field_names,
             ) as feed,
             closing(_events(executor, job, self._run.parts, feed)) as events,
         ):
@@ -531,10 +531,12 @@ def _warnings(job: TokenizeJob, manifests: Sequence[Manifest]) -> tuple[str, ...
             found.append(f"{prefix} has no tokens: Megatron cannot train on it")
         in_text = data.eod_in_text - data.sequences * _template_eods(job)
         if in_text and job.options.append_eod:
-            found.append(
-                f"{prefix}: the text of the corpus itself contains the EOD token "
-                f"{counted(in_text, 'time')}; Megatron will see document ends there{_split_remedy(job)}"
-            )
+            source = "the text of the corpus itself contains"
+            remedy = f"Megatron will see document ends there{_split_remedy(job)}"
+            if job.parameters.vocab_size is not None:
+                source = "the token ids already contain"
+                remedy = "if documents end with it, pass --no-append-eod"
+            found.append(f"{prefix}: {source} the EOD token {counted(in_text, 'time')}; {remedy}")
         unrepresented = data.unrepresented
         if unrepresented is not None and unrepresented.share > _WARNED_SHARE:
             found.append(

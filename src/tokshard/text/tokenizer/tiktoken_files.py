@@ -259,9 +259,7 @@ class TikTokenizerSettings(Options):
             default="Megatron's",
         ),
     ] = _MEGATRON_SPECIAL
-    vocab_size: Annotated[
-        Positive, _rare("For the file of a Megatron TikTokenizer: use N tokens, special tokens included.")
-    ] = 131072
+    vocab_size: int = 131072  # --vocab-size, which has a second meaning
 
     @property
     def encoding_name(self) -> str:

@@ -145,9 +145,11 @@ class Feed(AbstractContextManager["Feed"]):
 
     def _planned(self, number: int) -> Iterator[Task]:
         file = self.files[number]
-        (texts, key) = self._fields
+        texts, key, vocab_size = self._fields
         below = self._names.compare_below.get(number, 0)
-        for unit in plan_units(number, file, self._names.unit_size, texts, key_field=key):
+        for unit in plan_units(
+            number, file, self._names.unit_size, texts, key_field=key, vocab_size=vocab_size
+        ):
             key_of_unit = UnitKey(number, unit.index)
             if not self.is_done(key_of_unit):
                 yield Task(unit, file.path, self._names.of(key_of_unit), below)
