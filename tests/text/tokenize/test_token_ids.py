@@ -305,6 +305,32 @@ def test_columns_of_other_types_are_refused(kind, here):
         run_tokenize("bad.parquet", "bad", **IDS)
 
 
+@pytest.mark.parametrize("wrong", [-1, 0, 9_000, 2**31 - 1])
+def test_damaged_offsets_of_arrow_files_are_refused(wrong, here):
+    table = pa.table({"input_ids": [[1] * 701, [2] * 2]})
+    with pa.ipc.new_file("bad.arrow", table.schema) as writer:
+        writer.write_table(table)
+    data = Path("bad.arrow").read_bytes()
+    offsets = np.array([0, 701, 703], np.int32)
+    damaged = data.replace(offsets.tobytes(), np.array([1, wrong, 703], np.int32).tobytes())
+    assert damaged != data
+    Path("bad.arrow").write_bytes(damaged)
+    with pytest.raises(InputError, match='column "input_ids" contradicts itself') as caught:
+        run_tokenize("bad.arrow", "bad", **IDS)
+    assert caught.value.hint == "fetch the file again: it is incomplete or damaged"
+
+
+def test_token_ids_inside_structs_and_lists_are_read(here):
+    nested = pa.array([{"ids": [1, 2]}, None, {"ids": [3]}], pa.struct([("ids", pa.list_(pa.int32()))]))
+    lists = pa.array([[[1], [2]], [[5]], []], pa.list_(pa.list_(pa.int64())))
+    parquet.write_table(pa.table({"meta": nested, "turns": lists}), "nested.parquet")
+    for field, expected in (("meta.ids", [[[1, 2]], [[3]]]), ("turns.0", [[[1]], [[5]]])):
+        options = {"fields": (field,), "vocab_size": 9, "append_eod": False, "on_error": "skip"}
+        run_tokenize("nested.parquet", field, **options)
+        assert documents(field) == expected
+        assert sum(manifest(field)["counts"]["rejected"].values()) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "error", "hint"),
     [
