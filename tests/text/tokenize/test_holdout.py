@@ -102,7 +102,7 @@ def test_the_column_of_a_key_must_exist_and_hold_strings_or_integers(tmp_path):
     assert raised.value.hint == "pass a column of keys with --holdout-key"
     with pytest.raises(InputError, match='column "urls" not found') as raised:
         tokenize(path, str(tmp_path / "out"), holdout=0.5, holdout_key="urls")
-    assert raised.value.hint == "pass --holdout-key url"
+    assert raised.value.hint == "choose a field with --holdout-key: text, url"
 
 
 def test_documents_are_traced_back_and_lines_are_found_in_their_split(tmp_path):

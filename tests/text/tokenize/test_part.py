@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokshard.text.tokenizer.equivalence import FIRST_BYTES
+from tokshard.text.tokenizer.checked_documents import FIRST_BYTES
 
 from tokshard.dataset.counts import NO_COUNTS
 from tokshard.dataset.parameters import TokenizeParameters
