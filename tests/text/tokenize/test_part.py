@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokshard.text.tokenizer.checked_documents import FIRST_BYTES
 
 from tokshard.dataset.counts import NO_COUNTS
 from tokshard.dataset.parameters import TokenizeParameters
@@ -26,6 +25,7 @@ from tokshard.text.tokenize.part import (
     is_part_name,
     part_headers,
 )
+from tokshard.text.tokenizer.checked_documents import FIRST_BYTES
 
 GOLDEN = Path(__file__).parents[2] / "golden/formats"
 NAME = "0123456789abcdef-000000005.part"
