@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tokshard.errors import MissingExtraError, TokenizerError
@@ -48,7 +48,9 @@ def sentencepiece_vocabulary(definition: bytes, path: str, settings: Mapping[str
         declared = processor.id_to_piece(eos) if eos >= 0 else None
     prefix, suffix = _template(processor, ids, settings) or (None, None)
     unknown = processor.unk_id()
-    has_unknown = unknown >= 0 and not _falls_back_to_bytes(definition)
+    # The library refuses models that have some pieces for bytes, but not all.
+    has_bytes = any(processor.is_byte(index) for index in range(processor.vocab_size()))
+    has_unknown = unknown >= 0 and not has_bytes
     return Vocabulary(
         ids,
         (),
@@ -80,42 +82,6 @@ def _template(
             return None
         sides.append((index,))
     return sides[0], sides[1]
-
-
-def _falls_back_to_bytes(definition: bytes) -> bool:
-    """Return whether unknown characters become bytes in a model file, which the library has accepted."""
-    # The numbers of fields and their defaults are those of sentencepiece_model.proto.
-    trainer: dict[int, Any] = {}
-    for field, value in _fields_of_message(memoryview(definition)):
-        if field == 2:
-            trainer.update(_fields_of_message(value))
-    return bool(trainer.get(35, 0))
-
-
-def _fields_of_message(message: memoryview) -> Iterator[tuple[int, Any]]:
-    """Yield the fields of a message of Protocol Buffers, as numbers or bytes."""
-    position = 0
-
-    def number() -> int:
-        nonlocal position
-        value = shift = 0
-        while True:
-            byte = message[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while position < len(message):
-        key = number()
-        kind = key & 7
-        if kind == 0:
-            yield key >> 3, number()
-            continue
-        size = number() if kind == 2 else {1: 8, 5: 4}[kind]
-        yield key >> 3, message[position : position + size]
-        position += size
 
 
 def _is_like_llama(settings: Mapping[str, Any]) -> bool:
