@@ -8,7 +8,7 @@ parts that change no id (decoders, truncation, padding, offsets). It is compared
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from itertools import chain
 from typing import Any, Final
@@ -16,14 +16,14 @@ from typing import Any, Final
 from tokshard.text.tokenizer.huggingface import (
     COMPONENT_DEFAULTS,
     added_ids_of_model,
-    byte_alphabet,
+    components,
+    has_all_bytes,
     model_type,
     template_ids,
 )
 from tokshard.text.tokenizer.tiktoken_files import TiktokenEncoding
 
 _WITHOUT_EFFECT: Final = {"trim_offsets", "str_rep"}
-_PARTS_OF_SEQUENCES: Final = ("normalizers", "pretokenizers")
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _NORMALIZED: Final = 2 + _FLAGS.index("normalized")  # after id and content
 
@@ -48,7 +48,8 @@ def behavior(parsed: dict[str, Any]) -> dict[str, Any]:
     """
     model, parts = parsed["model"], _parts_of(parsed)
     options = _options(model)
-    if _has_all_bytes(parsed, options):
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, dict) and has_all_bytes(parsed, vocabulary):
         for name in ("unk_token", "fuse_unk"):
             options.pop(name, None)
         if _splits_into_bytes(parts["pre_tokenizer"]):
@@ -72,19 +73,10 @@ def _parts_of(parsed: dict[str, Any]) -> dict[str, Any]:
     processor = parsed.get("post_processor") if template is None else [list(ids) for ids in template]
     return {
         "added_tokens": _added_tokens(parsed),
-        "normalizer": _component(parsed.get("normalizer")),
-        "pre_tokenizer": _component(parsed.get("pre_tokenizer")),
+        "normalizer": _component(parsed.get("normalizer"), "normalizers"),
+        "pre_tokenizer": _component(parsed.get("pre_tokenizer"), "pretokenizers"),
         "post_processor": processor,
     }
-
-
-def _has_all_bytes(parsed: dict[str, Any], options: dict[str, Any]) -> bool:
-    vocabulary = parsed["model"].get("vocab")
-    if options["type"] != "BPE" or not isinstance(vocabulary, dict):
-        return False
-    if _splits_into_bytes(_component(parsed.get("pre_tokenizer"))):
-        return all(character in vocabulary for character in byte_alphabet())
-    return bool(options.get("byte_fallback")) and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
 
 
 def _splits_into_bytes(pre_tokenizer: Any) -> bool:
@@ -162,32 +154,17 @@ def _added_tokens(parsed: dict[str, Any]) -> list[list[Any]]:
     return sorted([index, content, *flags[content]] for content, index in ids.items())
 
 
-def _component(part: Any) -> Any:
-    parts = list(_flat(part))
+def _component(part: Any, key: str) -> Any:
+    parts = [_without_older_names(inner) for inner in components(part, key)]
     return parts[0] if len(parts) == 1 else parts or None
 
 
-def _flat(part: Any) -> Iterator[Any]:
-    if not isinstance(part, dict):
-        if part is not None:
-            yield part
-        return
-    if part.get("type") == "Sequence":
-        for inner in _of_sequence(part):
-            yield from _flat(inner)
-        return
+def _without_older_names(part: dict[str, Any]) -> dict[str, Any]:
     kind = str(part.get("type"))
     plain = {key: value for key, value in part.items() if key not in _WITHOUT_EFFECT and key != "type"}
     if kind == "Metaspace" and (prefix := plain.pop("add_prefix_space", None)) is not None:
         plain.setdefault("prepend_scheme", "always" if prefix else "never")
-    yield {"type": kind, **_without_defaults(kind, plain)}
-
-
-def _of_sequence(part: dict[str, Any]) -> Iterable[Any]:
-    for name in _PARTS_OF_SEQUENCES:
-        if isinstance(part.get(name), list):
-            return list(part[name])
-    return [{"type": "Sequence?", **{key: value for key, value in part.items() if key != "type"}}]
+    return {"type": kind, **_without_defaults(kind, plain)}
 
 
 def _without_defaults(kind: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def template_ids(post_processor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]
     """
     found: tuple[tuple[int, ...], tuple[int, ...]] | None
     ids: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    for part in _processors(post_processor):
+    for part in components(post_processor, "processors"):
         match part:
             case {"type": "ByteLevel"}:
                 continue
@@ -133,17 +133,6 @@ def components(part: Any, key: str) -> Iterator[dict[str, Any]]:
         return
     for inner in members:
         yield from components(inner, key)
-
-
-def _processors(part: Any) -> Iterator[Any]:
-    match part:
-        case None:
-            return
-        case {"type": "Sequence", "processors": list(parts)}:
-            for inner in parts:
-                yield from _processors(inner)
-        case _:
-            yield part
 
 
 def _ids_of_template(

@@ -94,6 +94,13 @@ KNOWN = {
     "a byte-level post-processor and a template": probe(
         post_processor=sequence(GPT2_BYTE_LEVEL, template("A", "a", ids={"a": [97]}), key="processors")
     ),
+    "nested post-processors": probe(
+        post_processor=sequence(
+            GPT2_BYTE_LEVEL,
+            sequence(GPT2_BYTE_LEVEL, template("b", "A", ids={"b": [98]}), key="processors"),
+            key="processors",
+        )
+    ),
     "llama2": characters(normalizer=normalizers(PREPEND, REPLACE)),
     "llama2 with normalized tokens": characters(
         normalizer=normalizers(PREPEND, REPLACE),

@@ -8,6 +8,8 @@ reference encoder is used. docs/explanation/exactness.md lists the comparisons.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable
+from itertools import chain
 from typing import Any, Final
 
 from tokshard.text.tokenizer.fast import metaspace
@@ -16,6 +18,7 @@ from tokshard.text.tokenizer.huggingface import (
     added_token_ids,
     byte_alphabet,
     components,
+    template_ids,
 )
 from tokshard.text.tokenizer.tiktoken_files import (
     CL100K_PATTERN,
@@ -25,34 +28,14 @@ from tokshard.text.tokenizer.tiktoken_files import (
     QWEN_PATTERN,
 )
 
-_TOP_KEYS: Final = frozenset(
-    {
-        "version",
-        "truncation",
-        "padding",
-        "added_tokens",
-        "normalizer",
-        "pre_tokenizer",
-        "post_processor",
-        "decoder",
-        "model",
-    }
-)
+_TOP_KEYS: Final = """
+    version truncation padding added_tokens normalizer pre_tokenizer post_processor decoder model
+"""
 _TOKEN_KEYS: Final = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}
-_MODEL_KEYS: Final = frozenset(
-    {
-        "type",
-        "dropout",
-        "unk_token",
-        "continuing_subword_prefix",
-        "end_of_word_suffix",
-        "fuse_unk",
-        "byte_fallback",
-        "ignore_merges",
-        "vocab",
-        "merges",
-    }
-)
+_MODEL_KEYS: Final = """
+    type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk byte_fallback ignore_merges
+    vocab merges
+"""
 _BEHAVIORS: Final = ("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
 
 # Published patterns: GPT-2; cl100k and Llama 3; o200k; Qwen 2 and 3; Qwen 3.5; Mistral's tekken; digits
@@ -84,7 +67,7 @@ def refusal(definition: dict[str, Any], *, special_tokens: bool) -> str | None:
         >>> refusal({"version": "1.0", "model": {"type": "WordPiece"}}, special_tokens=False)
         'the model WordPiece'
     """
-    if unknown := set(definition) - _TOP_KEYS:
+    if unknown := set(definition).difference(_TOP_KEYS.split()):
         return f"the field {min(unknown)}"
     if definition.get("version", "1.0") != "1.0":
         return f"the version {definition['version']!r}"
@@ -95,8 +78,8 @@ def refusal(definition: dict[str, Any], *, special_tokens: bool) -> str | None:
         definition = rewritten
     return (
         _model_refusal(definition)
-        or _normalizer_refusal(definition.get("normalizer"))
-        or _pre_tokenizer_refusal(definition.get("pre_tokenizer"))
+        or _steps_refusal(definition.get("normalizer"), "normalizers", _normalizer_refusal)
+        or _steps_refusal(definition.get("pre_tokenizer"), "pretokenizers", _pre_tokenizer_refusal)
         or _coverage_refusal(definition)
         or _added_tokens_refusal(definition)
         or _post_processor_refusal(definition, special_tokens=special_tokens)
@@ -141,18 +124,23 @@ def _name(part: Any) -> str:
     return name if isinstance(name, str) else "of unknown form"
 
 
-def _sequence_parts(part: Any, key: str) -> list[Any] | None:
-    if isinstance(part, dict) and part.get("type") == "Sequence" and set(part) == {"type", key}:
-        members = part[key]
-        return members if isinstance(members, list) else None
-    return None
+def _steps_refusal(part: Any, key: str, step_refusal: Callable[[Any], str | None]) -> str | None:
+    """Return why a part is refused; ``key``: the key of the members of a Sequence."""
+    match part:
+        case None:
+            return None
+        case {"type": "Sequence", **rest} if set(rest) == {key} and isinstance(part[key], list):
+            steps = part[key]
+            reasons = ("a gap" if step is None else _steps_refusal(step, key, step_refusal) for step in steps)
+            return next(filter(None, reasons), None)
+    return step_refusal(part)
 
 
 def _model_refusal(definition: dict[str, Any]) -> str | None:
     model = definition.get("model")
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
         return f"the model {_name(model)}"
-    if unknown := set(model) - _MODEL_KEYS:
+    if unknown := set(model).difference(_MODEL_KEYS.split()):
         return f"the field model.{min(unknown)}"
     if model.get("dropout") not in (None, 0):
         return f"a dropout of {model['dropout']}"
@@ -185,13 +173,7 @@ def _merges_refusal(merges: Any) -> str | None:
 
 
 def _normalizer_refusal(part: Any) -> str | None:
-    parts = _sequence_parts(part, "normalizers")
-    if parts is not None:
-        reasons = (_normalizer_refusal(step) if step is not None else "a gap" for step in parts)
-        return next(filter(None, reasons), None)
     match part:
-        case None:
-            return None
         case {"type": "NFC" | "Lowercase", **rest} if not rest:
             return None
         case {"type": "Prepend", "prepend": str(text), **rest}:
@@ -206,13 +188,7 @@ def _normalizer_refusal(part: Any) -> str | None:
 
 
 def _pre_tokenizer_refusal(part: Any) -> str | None:
-    parts = _sequence_parts(part, "pretokenizers")
-    if parts is not None:
-        reasons = (_pre_tokenizer_refusal(step) if step is not None else "a gap" for step in parts)
-        return next(filter(None, reasons), None)
     match part:
-        case None:
-            return None
         case {"type": "Digits", "individual_digits": bool(), **rest} if not rest:
             return None
         case {"type": "ByteLevel", "add_prefix_space": bool(), "trim_offsets": bool(), **rest}:
@@ -290,39 +266,24 @@ def _folded(content: str) -> str:
 
 
 def _post_processor_refusal(definition: dict[str, Any], *, special_tokens: bool) -> str | None:
-    part = definition.get("post_processor")
-    if part is None:
-        return None
-    parts = _sequence_parts(part, "processors")
     known_ids = set(definition["model"]["vocab"].values())
     known_ids |= {token["id"] for token in definition.get("added_tokens") or []}
-    templates = 0
-    for step in [part] if parts is None else parts:
+    templates = []
+
+    def step_refusal(step: Any) -> str | None:
         match step:
             case {"type": "ByteLevel"}:
-                continue
+                return None
             case {"type": "BertProcessing" | "RobertaProcessing"} if not special_tokens:
-                continue
-            case {"type": "TemplateProcessing", "single": list(single), "special_tokens": dict(named)}:
-                templates += 1
-                if templates > 1 or not _is_known_template(single, named, known_ids):
-                    return "this form of the post-processor TemplateProcessing"
-            case _:
-                return f"the post-processor {_name(step)}"
-    return None
+                return None
+            case {"type": "TemplateProcessing", "special_tokens": dict(named)}:
+                templates.append(step)
+                ids = template_ids(step) if len(templates) == 1 else None
+                has_names = all(
+                    isinstance(token, dict) and token.get("id") == name for name, token in named.items()
+                )
+                is_known = ids is not None and has_names and known_ids.issuperset(chain(*ids))
+                return None if is_known else "this form of the post-processor TemplateProcessing"
+        return f"the post-processor {_name(step)}"
 
-
-def _is_known_template(single: list[Any], named: dict[str, Any], known_ids: set[int]) -> bool:
-    sequences = 0
-    for piece in single:
-        match piece:
-            case {"Sequence": {"id": "A"}}:
-                sequences += 1
-            case {"SpecialToken": {"id": str(name)}}:
-                match named.get(name):
-                    case {"id": inner, "ids": list(ids)} if inner == name and known_ids.issuperset(ids):
-                        continue
-                return False
-            case _:
-                return False
-    return sequences == 1
+    return _steps_refusal(definition.get("post_processor"), "processors", step_refusal)
