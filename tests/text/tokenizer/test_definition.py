@@ -114,7 +114,7 @@ def test_a_repeated_unigram_piece_counts_once_but_takes_two_ids(tmp_path):
 
 
 def test_added_ids_by_hand():
-    assert added_token_ids({"a": 0, "b": 7}, 2, ["b", "", "<x>", "<x>", "a", "<y>"]) == {
+    assert added_token_ids({"vocab": {"a": 0, "b": 7}}, ["b", "", "<x>", "<x>", "a", "<y>"]) == {
         "b": 7,
         "<x>": 2,
         "a": 0,

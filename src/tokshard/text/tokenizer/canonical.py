@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tokshard.text.tokenizer.huggingface import (
     COMPONENT_DEFAULTS,
-    added_ids_of_model,
+    added_token_ids,
     components,
     has_all_bytes,
     model_type,
@@ -149,7 +149,7 @@ def _flat_merges(merges: Any) -> Any:
 
 def _added_tokens(parsed: dict[str, Any]) -> list[list[Any]]:
     tokens = [token for token in parsed.get("added_tokens") or [] if token.get("content")]
-    ids = added_ids_of_model(parsed["model"], [token["content"] for token in tokens])
+    ids = added_token_ids(parsed["model"], [token["content"] for token in tokens])
     flags = {token["content"]: [bool(token.get(flag)) for flag in _FLAGS] for token in tokens}
     return sorted([index, content, *flags[content]] for content, index in ids.items())
 

@@ -50,7 +50,7 @@ COMPONENT_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 def huggingface_vocabulary(parsed: dict[str, Any], path: str) -> Vocabulary:
     """Return the vocabulary of a parsed ``tokenizer.json``; raise TokenizerError if it is none."""
     model_ids, model_size = _model_vocabulary(parsed, path)
-    added = added_token_ids(model_ids, model_size, _added_contents(parsed, path))
+    added = added_token_ids(parsed["model"], _added_contents(parsed, path))
     # Not the number of names: Unigram models count pieces that repeat.
     size = model_size + len(added.keys() - model_ids.keys())
     prefix, suffix = template_ids(parsed.get("post_processor")) or (None, None)
@@ -190,41 +190,26 @@ def _model_vocabulary(parsed: dict[str, Any], path: str) -> tuple[dict[str, int]
     )
 
 
-def added_token_ids(
-    vocabulary: Mapping[str, int], vocabulary_size: int, contents: Iterable[str]
-) -> dict[str, int]:
-    """Return the ids that ``tokenizers`` gives to added tokens, whatever ids the file states.
+def added_token_ids(model: Mapping[str, Any], contents: Iterable[str]) -> dict[str, int]:
+    """Return the ids that ``tokenizers`` gives to tokens added to a model, whatever ids the file states.
 
     A token of the model's vocabulary keeps its id there. The others get the ids from the model's size on, in
     the order of the file.
 
     Example:
-        >>> added_token_ids({"a": 0, "b": 1}, 2, ["<x>", "b", "<y>"])
+        >>> added_token_ids({"vocab": {"a": 0, "b": 1}}, ["<x>", "b", "<y>"])
         {'<x>': 2, 'b': 1, '<y>': 3}
     """
+    vocabulary = model.get("vocab") or {}
+    following = len(vocabulary)
+    contents = dict.fromkeys(contents)
+    if isinstance(vocabulary, list):  # Unigram: a table of all pieces would take longer than the rest
+        vocabulary = {piece[0]: index for index, piece in enumerate(vocabulary) if piece[0] in contents}
     ids: dict[str, int] = {}
-    following = vocabulary_size
-    for content in contents:
-        if not content or content in ids:
-            continue
+    for content in filter(None, contents):
         ids[content] = vocabulary.get(content, following)
         following += content not in vocabulary
     return ids
-
-
-def added_ids_of_model(model: Mapping[str, Any], contents: Iterable[str]) -> dict[str, int]:
-    """Return the ids of tokens that are added to a parsed model; see :func:`added_token_ids`.
-
-    Example:
-        >>> added_ids_of_model({"vocab": [["a", 0.0], ["b", -1.0]]}, ["b", "<y>"])
-        {'b': 1, '<y>': 2}
-    """
-    vocabulary, contents = model.get("vocab") or {}, list(contents)
-    size = len(vocabulary)
-    if isinstance(vocabulary, list):  # Unigram: a table of all pieces would take longer than the rest
-        wanted = set(contents)
-        vocabulary = {piece[0]: index for index, piece in enumerate(vocabulary) if piece[0] in wanted}
-    return added_token_ids(vocabulary, size, contents)
 
 
 def model_type(model: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tokshard.text.tokenizer import canonical
 from tokshard.text.tokenizer.files import token_text
-from tokshard.text.tokenizer.huggingface import added_ids_of_model, template_ids
+from tokshard.text.tokenizer.huggingface import added_token_ids, template_ids
 from tokshard.text.tokenizer.tiktoken_files import QWEN3_5_PATTERN, QWEN_PATTERN
 
 SETTINGS_FILES: Final = (
@@ -360,7 +360,7 @@ class _AddedTokens:
     def __init__(self, definition: dict[str, Any]) -> None:
         tokens = definition.get("added_tokens") or []
         self._flags = {token["content"]: _flags(token) for token in tokens}
-        self.ids = added_ids_of_model(definition["model"], self._flags)
+        self.ids = added_token_ids(definition["model"], self._flags)
         # Without a normalizer, it makes no difference whether the only token is matched before or after it.
         self._compared = 3 if definition.get("normalizer") is None and len(tokens) == 1 else 4
         if [token.get("id", self.ids.get(token["content"])) for token in tokens] != list(self.ids.values()):

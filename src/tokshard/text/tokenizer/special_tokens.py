@@ -89,13 +89,10 @@ def renamed_tokens(tokenizer: Tokenizer) -> list[str]:
 
 
 def _of_huggingface(parsed: dict[str, Any]) -> SpecialTokens:
-    model, added = parsed["model"], parsed.get("added_tokens") or []
-    vocabulary = model["vocab"]
-    if isinstance(vocabulary, list):
-        ids = {piece: index for index, (piece, _) in enumerate(vocabulary)}
-    else:
-        ids = vocabulary
-    added_ids = added_token_ids(ids, len(vocabulary), [token["content"] for token in added])
+    model = parsed["model"]
+    added = parsed.get("added_tokens") or []
+    added_ids = added_token_ids(model, [token["content"] for token in added])
+    ids = model["vocab"] if isinstance(model["vocab"], dict) else {}  # Unigram names its unknown token by id
     names = {token["content"] for token in added if token.get("special") and token["content"]}
     unknown = declared_unknown_id(model, {**ids, **added_ids})
     return SpecialTokens(_ascending({name: added_ids[name] for name in names}), unknown)

@@ -236,7 +236,6 @@ def _coverage_refusal(definition: dict[str, Any]) -> str | None:
 
 def _added_tokens_refusal(definition: dict[str, Any]) -> str | None:
     tokens = definition.get("added_tokens") or []
-    vocabulary = definition["model"]["vocab"]
     for token in tokens:
         if not isinstance(token, dict) or set(token) != _TOKEN_KEYS or not isinstance(token["content"], str):
             return "an added token of unknown form"
@@ -248,7 +247,7 @@ def _added_tokens_refusal(definition: dict[str, Any]) -> str | None:
     contents = [token["content"] for token in tokens]
     if len(set(contents)) < len(contents):
         return "an added token that occurs twice"
-    ids = added_token_ids(vocabulary, len(vocabulary), contents)
+    ids = added_token_ids(definition["model"], contents)
     for token in tokens:
         if token["id"] != ids[token["content"]]:
             return (
