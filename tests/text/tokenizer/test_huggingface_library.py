@@ -24,7 +24,7 @@ from support.tokenizer_definitions import (
     template,
     written,
 )
-from tokshard.text.tokenizer import huggingface_library
+from tokshard.text.tokenizer import libraries
 from tokshard.text.tokenizer.encoders import reference_encoder
 from tokshard.text.tokenizer.fast import fast_encoder
 from tokshard.text.tokenizer.fast.disputed import DISPUTED_CHARACTER, disputed
@@ -71,7 +71,7 @@ def lists(encoded):
 def test_ids_against_the_library(name, special_tokens):
     definition = DEFINITIONS[name]
     batch = ["", "a", *random_texts(21, 200), ""]
-    loaded = huggingface_library.load(content_of(definition))
+    loaded = libraries.load_huggingface(content_of(definition), "a.json")
     expected = encode_plainly(definition, batch, special_tokens=special_tokens)
     assert lists(loaded.encode(batch, special_tokens=special_tokens)) == expected
     assert max(map(len, expected)) > 3  # truncation would show
@@ -92,7 +92,7 @@ def test_the_file_asks_for_what_is_switched_off(tmp_path):
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_texts_and_names_of_ids_against_the_library(name):
     definition = DEFINITIONS[name]
-    library, loaded = plain_library(definition), huggingface_library.load(content_of(definition))
+    library, loaded = plain_library(definition), libraries.load_huggingface(content_of(definition), "a.json")
     for ids in encode_plainly(definition, random_texts(22, 50), special_tokens=True):
         assert loaded.decode(ids) == library.decode(ids, skip_special_tokens=False)
     vocabulary = definition["model"]["vocab"] | {
@@ -105,8 +105,8 @@ def test_texts_and_names_of_ids_against_the_library(name):
 def test_encoding_starts_no_threads(tmp_path):
     path = written(tmp_path, probe()).path
     program = (
-        "import os, sys, numpy; from tokshard.text.tokenizer import huggingface_library as library;"
-        "loaded = library.load(open(sys.argv[1], 'rb').read());"
+        "import os, sys, numpy; from tokshard.text.tokenizer import libraries;"
+        "loaded = libraries.load_huggingface(open(sys.argv[1], 'rb').read(), 'a.json');"
         "before = len(os.listdir('/proc/self/task'));"
         "loaded.encode(['hello world ' * 99] * 999, special_tokens=False);"
         "assert len(os.listdir('/proc/self/task')) == before"
@@ -159,4 +159,4 @@ def test_one_module_imports_the_library():
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if any(name.split(".")[0] == "tokenizers" for name in names):
                 importing.add(str(path.relative_to(ROOT)))
-    assert importing == {"text/tokenizer/huggingface_library.py", "export_with_transformers.py"}
+    assert importing == {"text/tokenizer/libraries.py", "export_with_transformers.py"}
