@@ -28,8 +28,7 @@ from tokshard.text.tokenizer.files import (
     read_object,
     read_settings,
 )
-from tokshard.text.tokenizer.gpt2_files import gpt2_definition
-from tokshard.text.tokenizer.huggingface import huggingface_vocabulary
+from tokshard.text.tokenizer.huggingface import gpt2_definition, huggingface_vocabulary
 from tokshard.text.tokenizer.location import Location, locate_tokenizer
 from tokshard.text.tokenizer.sentencepiece_files import sentencepiece_vocabulary
 from tokshard.text.tokenizer.settings import IdsChangedError, check_gpt2_class, plain_eos_token

@@ -1,4 +1,4 @@
-"""The definition in a ``tokenizer.json``, as the library `tokenizers` reads it."""
+"""The definition in a ``tokenizer.json``, as the library `tokenizers` reads it, or in GPT-2's two files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tokshard.errors import TokenizerError
+from tokshard.text.tokenizer.files import parse_object, read_file
 from tokshard.text.tokenizer.vocabulary import Vocabulary
 
 EMPTY_MODEL: Final[Mapping[str, Any]] = {"type": "BPE", "vocab": {}, "merges": []}
 """A model that drops all text: what is left are added tokens."""
 
+_GPT2_EOD: Final = "<|endoftext|>"
 _UTF8_BYTES: Final = [*range(0xC0), *range(0xC2, 0xF5)]
 
 COMPONENT_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -229,3 +231,71 @@ def byte_alphabet() -> list[str]:
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     shifted = iter(range(256, 512))
     return [chr(byte if byte in printable else next(shifted)) for byte in range(256)]
+
+
+# GPT-2's vocab.json and merges.txt, and the tokenizer.json that they stand for
+
+
+def gpt2_definition(vocabulary: str, merges: str) -> dict[str, Any]:
+    """Return the ``tokenizer.json`` that GPT2TokenizerFast of transformers 4 makes of two files.
+
+    Args:
+        vocabulary: Path of the ``vocab.json``: a JSON object of tokens and ids.
+        merges: Path of the ``merges.txt``: ``#version: 0.2``, then two tokens in each line.
+
+    Raises:
+        TokenizerError: A file cannot be read, or is damaged.
+    """
+    ids = parse_object(read_file(vocabulary), vocabulary)
+    if set(map(type, ids.values())) - {int}:
+        raise TokenizerError(
+            f"{vocabulary} is not a vocabulary: it must have an id for each token",
+            hint="pass the vocab.json of a GPT-2 tokenizer",
+        )
+    byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    eod = {"id": ids.get(_GPT2_EOD, len(ids)), "content": _GPT2_EOD, "normalized": True, "special": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{**eod, "single_word": False, "lstrip": False, "rstrip": False}],
+        "normalizer": None,
+        "pre_tokenizer": {**byte_level, "add_prefix_space": False},
+        "post_processor": {**byte_level, "trim_offsets": False},
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": ids,
+            "merges": _read_merges(merges),
+        },
+    }
+
+
+def _read_merges(path: str) -> list[list[str]]:
+    try:
+        first, *lines = read_file(path).decode("utf-8").replace("\r\n", "\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise TokenizerError(
+            f"{path} is not UTF-8 text", hint="pass the merges.txt of a tokenizer"
+        ) from error
+    # transformers 4 drops the first and the last line, whatever they contain.
+    if not first.startswith("#version") or not lines or lines[-1]:
+        raise TokenizerError(
+            f"{path} must begin with a line '#version: 0.2' and end with a line break",
+            hint="fetch the file again if it is cut off, or add what is missing",
+        )
+    merges: dict[tuple[str, ...], None] = {}
+    for number, line in enumerate(lines[:-1], start=2):
+        pair = tuple(line.split())
+        if len(pair) != 2:
+            raise TokenizerError(
+                f"{path}:{number} must have two tokens, got {line[:40]!r}", hint="fetch the file again"
+            )
+        merges[pair] = None
+    return [list(pair) for pair in merges]
