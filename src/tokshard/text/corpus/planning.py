@@ -39,6 +39,8 @@ MAX_DOCUMENT_BYTES = 16_000_000
 # A field is text if these have no value of it.
 _DECIDING_INPUTS = 10
 _DECIDING_LINES = 1000
+# The first records of a compressed remote object cost one range.
+_FIRST_LINES_BYTES = 1 << 16
 
 
 def plan_units(
@@ -210,7 +212,7 @@ def _lines_of(file: CorpusFile, max_bytes: int) -> Generator[bytes]:
     chunks = 0
     try:
         with _opened(file.path) as source:
-            for chunk in _text_chunks(source, CHUNK_BYTES):
+            for chunk in _text_chunks(source, _FIRST_LINES_BYTES):
                 data = line + chunk if chunks else chunk.removeprefix(UTF8_BYTE_ORDER_MARK)
                 *lines, line = data.split(b"\n")
                 yield from lines
