@@ -58,6 +58,7 @@ OPTIONS = {
         "split",
         "--special-tokens-in-text was 'encode' and is now 'split'",
     ),
+    "vocab_size": (300, "--vocab-size was not set and is now 300"),
     "dtype": ("int32", "--dtype was 'uint16' and is now 'int32'"),
     "max_document_bytes": (9, "--max-document-bytes was 64000000 and is now 9"),
     "unit_size": (300, "--unit-size was 16777216 and is now 300"),
