@@ -20,6 +20,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -32,7 +33,6 @@ from tokshard.exchange.format import (
     ExportParameters,
     Format,
     KnownSource,
-    ShardRange,
     Stage,
 )
 from tokshard.exchange.reading import LocalFile, TokenFile, TokenReader, damaged
@@ -94,43 +94,25 @@ class Header:
             IntegrityError: It is none of these headers.
         """
         if len(content) < HEADER_BYTES:
-            raise IntegrityError(
-                f"{path} must have a header of {HEADER_BYTES} bytes, got {len(content)}",
-                path=path,
-                hint=_HEADERLESS_HINT,
+            raise _wrong_header(
+                path, None, f" must have a header of {HEADER_BYTES} bytes, got {len(content)}"
             )
         magic, version, tokens, item_bytes = np.frombuffer(content, "<i4", 4).tolist()
         kind = {number: name for name, number in _MAGICS.items()}.get(magic)
         if kind is None:
             known = " or ".join(map(str, _MAGICS.values()))
-            raise IntegrityError(
-                f"{path} must begin with the magic number {known}, got {magic}",
-                path=path,
-                field="magic",
-                hint=_HEADERLESS_HINT,
-            )
+            raise _wrong_header(path, "magic", f" must begin with the magic number {known}, got {magic}")
         if version != _VERSION:
-            raise IntegrityError(
-                f"{path}: version must be {_VERSION}, got {version}",
-                path=path,
-                field="version",
-                hint=_HEADERLESS_HINT,
-            )
+            raise _wrong_header(path, "version", f": version must be {_VERSION}, got {version}")
         if tokens < 0:
-            raise IntegrityError(
-                f"{path}: tokens must not be negative, got {tokens}",
-                path=path,
-                field="tokens",
-                hint=_HEADERLESS_HINT,
-            )
+            raise _wrong_header(path, "tokens", f": tokens must not be negative, got {tokens}")
         if kind == "automodel" and item_bytes not in {2, 4}:
-            raise IntegrityError(
-                f"{path}: item bytes must be 2 or 4, got {item_bytes}",
-                path=path,
-                field="item bytes",
-                hint=_HEADERLESS_HINT,
-            )
+            raise _wrong_header(path, "item bytes", f": item bytes must be 2 or 4, got {item_bytes}")
         return cls(kind, tokens, np.dtype("<u4" if kind == "automodel" and item_bytes == 4 else "<u2"))
+
+
+def _wrong_header(path: str, field: str | None, text: str) -> IntegrityError:
+    return IntegrityError(path + text, path=path, field=field, hint=_HEADERLESS_HINT)
 
 
 class NanogptReader(TokenReader):
@@ -187,28 +169,6 @@ def _with_header(source: LocalFile) -> TokenFile:
     return TokenFile(source, header.dtype.name, HEADER_BYTES, header.tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class _StreamBlock:
-    """A part of the stream of tokens.
-
-    Attributes:
-        tokens: The tokens.
-        starts: The places in them where documents begin.
-        record: A document that begins in it or before it.
-        before: The tokens of the stream from there to the block.
-    """
-
-    tokens: NDArray[Any]
-    starts: Integers
-    record: int
-    before: int = 0
-
-    def rest(self, taken: int) -> _StreamBlock:
-        """Return the part after some tokens."""
-        starts = self.starts[np.searchsorted(self.starts, taken) :] - taken
-        return _StreamBlock(self.tokens[taken:], starts, self.record, self.before + taken)
-
-
 class NanogptFormat(Format):
     """Writer of nanogpt's files.
 
@@ -226,7 +186,7 @@ class NanogptFormat(Format):
 
     def __init__(self, records: Records, parameters: ExportParameters) -> None:
         super().__init__(records, parameters)
-        self._eod_id = parameters.eod_id
+        self._eod_id = -1 if parameters.eod_id is None else parameters.eod_id
         self._bos_id = parameters.bos_id or 0
         self._val_shards = parameters.val_shards or 0
         self._header = parameters.header or "fineweb"
@@ -284,92 +244,61 @@ class NanogptFormat(Format):
 
     def export(self, stage: Stage) -> int:
         """Write all files; return the number of BOS tokens."""
-        documents = 0
-        number = 0
-        blocks = self._blocks(0)
-        block = next(blocks, None)
-        while block is not None:
-            left = self._shard_tokens(block)
+        records = self._records
+        blocks = self._blocks(0, 0)
+        block = np.array([self._bos_id], self._dtype)
+        record = 0
+        begin = 0
+        # Tokens of the stream without the first BOS token and with one after the last document: as many.
+        read = 0
+        written = 0
+        total = None
+        for number in count():
+            # Documents do not become shorter. What is left for the last shard is read twice to count it.
+            if total is None and written + self._limit > read + records.tokens - begin:
+                total = read + sum(len(tokens) for tokens, _, _ in self._blocks(record, begin))
+            left = self._limit if total is None else min(self._limit, total - written)
+            if not left:
+                break
+            written += left
             split = "val" if number < self._val_shards else "train"
             with stage.file(f"{self._name}_{split}_{number:06d}.bin", tokens=left) as file:
                 file.write(Header(self._header, left, self._dtype).to_bytes())
-                while left and block is not None:
-                    count = min(len(block.tokens), left)
-                    file.write(block.tokens[:count].data)
-                    documents += int(np.searchsorted(block.starts, count))
-                    left -= count
-                    block = next(blocks, None) if count == len(block.tokens) else block.rest(count)
-            number += 1
-        return documents
+                while left:
+                    if not len(block):
+                        block, record, begin = next(blocks)
+                        read += len(block)
+                    file.write(block[:left].data)
+                    size = min(left, len(block))
+                    block = block[size:]
+                    left -= size
+        return records.count
 
-    def write(self, shard: ShardRange, stage: Stage) -> None:
-        """Not used: shards are cut in the middle of documents."""
-        raise NotImplementedError
+    def _blocks(self, record: int, begin: int) -> Iterator[tuple[NDArray[Any], int, int]]:
+        """Yield the tokens from ``begin`` on, in or after a document, with a BOS token after each document.
 
-    def _shard_tokens(self, block: _StreamBlock) -> int:
-        """Return the tokens of the shard that begins with a block.
-
-        What is left for the last shard is read twice: only the ends of the documents decide its size.
+        The BOS token takes the place of the EOD token, or is inserted if the document ends with another one.
+        With each block, which is valid until the next, come the document and the token that follow.
         """
-        # With one EOD token left out for each BOS token, no document becomes shorter.
-        least = self._records.tokens - begin_of(self._records, block.record) - block.before
-        if least >= self._limit:
-            return self._limit
-        left = sum(len(found.tokens) for found in self._blocks(block.record)) - block.before
-        return min(self._limit, left)
-
-    def _blocks(self, record: int) -> Iterator[_StreamBlock]:
-        """Yield the stream from a document on, without empty blocks; each is valid until the next."""
         records = self._records
-        room = np.empty(_BLOCK_TOKENS + 1, self._dtype)
+        room = np.empty(_BLOCK_TOKENS, self._dtype)
         while record < records.count:
-            begin = begin_of(records, record)
-            stop = first_end_above(records, begin + _BLOCK_TOKENS, first=record)
-            stop = min(stop, record + CHUNK_RECORDS)
-            if stop == record:
-                yield from self._long(record, begin)
-            else:
-                yield self._short(record, stop, begin, room)
-            record = max(stop, record + 1)
-
-    def _long(self, record: int, begin: int) -> Iterator[_StreamBlock]:
-        """Yield a document that is larger than a block."""
-        end = begin_of(self._records, record + 1)
-        last = next(iter(self._conversion.blocks(end - 1, end)))
-        end -= int(last[0]) == self._eod_id
-        yield _StreamBlock(np.array([self._bos_id], self._dtype), np.zeros(1, np.int64), record)
-        before = 1
-        for tokens in self._conversion.blocks(begin, end):
-            # A copy: the size of the last shard is counted, from the same records, while a block is held.
-            yield _StreamBlock(tokens.copy(), np.empty(0, np.int64), record, before)
-            before += len(tokens)
-
-    def _short(self, first: int, stop: int, begin: int, room: NDArray[Any]) -> _StreamBlock:
-        """Return documents that together are at most a block."""
-        edges = np.concatenate(([0], self._records.ends(first, stop) - begin))
-        tokens = room[1:][: int(edges[-1])]
-        self._conversion.fill(tokens, begin)
-        is_filled = edges[1:] > edges[:-1]
-        lasts = edges[1:][is_filled] - 1
-        has_eod = np.zeros(len(lasts), bool)
-        if self._eod_id is not None:
-            has_eod = tokens[lasts] == self._eod_id
-        if np.count_nonzero(has_eod) == stop - first:
-            # The common case: each BOS token takes the place of the EOD token before it.
-            stream = room[: len(tokens)]
-            starts = edges[:-1]
-        else:
-            lengths = np.diff(edges) + 1
-            lengths[is_filled] -= has_eod
-            starts = np.cumsum(lengths) - lengths
-            kept = np.ones(len(tokens), bool)
-            kept[lasts[has_eod]] = False
-            of_documents = np.ones(int(lengths.sum()), bool)
-            of_documents[starts] = False
-            stream = np.empty(len(of_documents), self._dtype)
-            stream[of_documents] = tokens[kept]
-        stream[starts] = self._bos_id
-        return _StreamBlock(stream, starts, first)
+            end = min(begin + _BLOCK_TOKENS, records.tokens)
+            stop = first_end_above(records, end, first=record)
+            if stop > record + CHUNK_RECORDS:
+                stop = record + CHUNK_RECORDS
+                end = begin_of(records, stop)
+            tokens = room[: end - begin]
+            self._conversion.fill(tokens, begin)
+            ends = records.ends(record, stop)
+            has_eod = np.diff(ends, prepend=begin_of(records, record)) > 0
+            has_eod[has_eod] = tokens[ends[has_eod] - begin - 1] == self._eod_id
+            tokens[ends[has_eod] - begin - 1] = self._bos_id
+            if not has_eod.all():
+                tokens = np.insert(tokens, ends[~has_eod] - begin, self._bos_id)
+            record = stop
+            begin = end
+            yield tokens, record, begin
 
 
 FORMAT = NanogptFormat
