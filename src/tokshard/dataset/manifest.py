@@ -226,7 +226,8 @@ class Manifest(Document):
         tokenizer = DatasetTokenizer(
             self.tokenizer,
             self._ends_with_eod,
-            made.special_tokens
+            # Rows of token ids may contain any special tokens.
+            (made.special_tokens if made.vocab_size is None else None)
             if isinstance(made, TokenizeParameters)
             else (special.pop() if len(special) == 1 else None),
             # A dataset without EOD at the end of documents has no use of the token.
@@ -235,6 +236,13 @@ class Manifest(Document):
         )
         # The same tokenizer in all inputs says nothing more; a merged dataset then equals one that is not.
         return tokenizer if merged in {(), tokenizer.parts} else replace(tokenizer, merged=merged)
+
+    @property
+    def id_limit(self) -> int | None:
+        """All token ids are below it, by the tokenizer or the rows of ids; None if unknown."""
+        if self.tokenizer is not None:
+            return max(self.tokenizer.vocab_size, self.tokenizer.max_token_id + 1)
+        return self.options.vocab_size if isinstance(self.options, TokenizeParameters) else None
 
 
 def manifest_path(path_prefix: str) -> str:
@@ -267,17 +275,24 @@ def is_multimodal(path_prefix: str) -> bool:
     return manifest is not None and manifest.dataset.multimodal
 
 
+def read_dataset_manifest(path_prefix: str) -> Manifest | None:
+    """Return the manifest of the files of a dataset; None if another tool may have replaced them.
+
+    Raises:
+        IntegrityError: The manifest is damaged.
+    """
+    manifest = read_manifest(path_prefix)
+    return manifest if manifest is not None and _has_sizes(path_prefix, manifest) else None
+
+
 def read_dataset_tokenizer(path_prefix: str) -> DatasetTokenizer:
     """Return the tokenizer of a dataset; all unknown without a manifest of these files.
 
     Raises:
         IntegrityError: The manifest is damaged.
     """
-    manifest = read_manifest(path_prefix)
-    # Another tool may have written new files next to an old manifest.
-    if manifest is None or not _has_sizes(path_prefix, manifest):
-        return DatasetTokenizer()
-    return manifest.dataset_tokenizer
+    manifest = read_dataset_manifest(path_prefix)
+    return DatasetTokenizer() if manifest is None else manifest.dataset_tokenizer
 
 
 def _has_sizes(path_prefix: str, manifest: Manifest) -> bool:

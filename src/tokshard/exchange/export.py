@@ -167,7 +167,7 @@ def _prepare(options: ExportOptions) -> _ExportJob:
         source.records,
         kind.DTYPES,
         requested=options.dtype,
-        vocab_size=options.vocab_size or source.vocab_size,
+        vocab_size=options.vocab_size or source.id_limit,
     )
     parameters = _parameters(options, source, dtype.dtype)
     form = kind(source.records, parameters)

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tokshard.dataset.manifest import is_multimodal, read_dataset_tokenizer, read_manifest
+from tokshard.dataset.manifest import (
+    is_multimodal,
+    read_dataset_manifest,
+    read_dataset_tokenizer,
+    read_manifest,
+)
 from tokshard.dataset.products import kind_of, sampled_kind
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
@@ -34,6 +39,7 @@ class OpenSource:
         prefixes: The datasets, which must not change during the export.
         tokenizer: The tokenizer; with all fields unknown if it is mixed.
         tokenizer_path: The file that defines it, as recorded.
+        id_limit: All token ids are below it; None if unknown.
         last_label: Whether samples have their last label; None for documents.
     """
 
@@ -42,13 +48,8 @@ class OpenSource:
     prefixes: tuple[str, ...]
     tokenizer: DatasetTokenizer
     tokenizer_path: str | None
+    id_limit: int | None
     last_label: bool | None = None
-
-    @property
-    def vocab_size(self) -> int | None:
-        """The size of the vocabulary, as far as ids are concerned; None if unknown."""
-        identity = self.tokenizer.identity
-        return None if identity is None else max(identity.vocab_size, identity.max_token_id + 1)
 
 
 def open_source(options: ExportOptions) -> OpenSource:
@@ -79,6 +80,7 @@ def _dataset(options: ExportOptions) -> OpenSource:
         (prefix,),
         read_dataset_tokenizer(prefix),
         _tokenizer_path(prefix),
+        _id_limit((prefix,)),
     )
 
 
@@ -116,6 +118,7 @@ def _samples(options: ExportOptions) -> OpenSource:
         prefixes,
         _common_tokenizer(prefixes),
         _tokenizer_path(prefixes[0]),
+        _id_limit(prefixes),
         last_label,
     )
 
@@ -152,6 +155,13 @@ def _common_tokenizer(prefixes: Iterable[str]) -> DatasetTokenizer:
     first = found[0]
     same = all(compare(first.identity, identity).verdict == "same" for identity in identities)
     return first if same else DatasetTokenizer()
+
+
+def _id_limit(prefixes: Iterable[str]) -> int | None:
+    manifests = [read_dataset_manifest(prefix) for prefix in prefixes]
+    limits = [None if manifest is None else manifest.id_limit for manifest in manifests]
+    known = [limit for limit in limits if limit is not None]
+    return max(known) if len(known) == len(limits) else None
 
 
 def _tokenizer_path(prefix: str) -> str | None:

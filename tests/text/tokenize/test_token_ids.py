@@ -26,6 +26,7 @@ from tokshard import ArrayTask, IndexedDataset
 from tokshard.errors import BadRecordError, InputError, OutputExistsError, WorkerError
 from tokshard.text.tokenize.workers.executor import InlineExecutor
 from tokshard.text.tokenize.workers.pool import ProcessPool
+from tokshard.text.tokenizer.definition import load_tokenizer
 
 VOCABULARY = 1000
 EOD = 999
@@ -409,3 +410,25 @@ def test_the_other_commands_treat_it_as_any_dataset(here):
     traced = json.loads(run("trace", "--dataset", "ab", "--document", len(ROWS) + number, "--json"))
     assert "ids.parquet" in json.dumps(traced)
     run("export", "ab", "--to", "olmo", "-o", "exported")
+    assert "ids below 1,000" in shown
+
+
+def test_special_tokens_are_expected_anywhere_in_rows_of_ids(here):
+    tokenizer = load_tokenizer(str(TOKENIZER))
+    write_jsonl(here / "chats.jsonl", [{"input_ids": [tokenizer.eod_id, 1, tokenizer.eod_id, 2]}] * 3)
+    options = ("--field", "input_ids", "--tokenizer", TOKENIZER)
+    for prefix in ("a", "b"):
+        assert tokshard("tokenize", "chats.jsonl", *options, "-o", prefix).returncode == 0
+    assert tokshard("merge", "a", "b", "-o", "ab").returncode == 0
+    for prefix in ("a", "ab"):
+        done = tokshard("verify", prefix, "--level", "deep")
+        assert (done.returncode, "no problems found" in done.stdout) == (0, True), done.stdout
+
+
+@pytest.mark.parametrize(("vocabulary", "dtype"), [(200, "uint8"), (65_520, "uint16"), (70_000, "uint32")])
+def test_exported_dtypes_are_those_of_the_vocabulary(vocabulary, dtype, here):
+    write_jsonl(here / "few.jsonl", [{"input_ids": [1, 2, 3]}])
+    run_tokenize("few.jsonl", "few", fields=("input_ids",), vocab_size=vocabulary, append_eod=False)
+    assert tokshard("export", "few", "--to", "olmo", "-o", "exported").returncode == 0
+    (tokens,) = Path("exported").glob("*.npy")
+    assert np.fromfile(tokens, dtype).tolist() == [1, 2, 3]

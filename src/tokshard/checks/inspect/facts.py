@@ -80,6 +80,10 @@ def _manifest_facts(manifest: Manifest) -> Facts:
     vocabulary = f", {count(identity.vocab_size)} tokens" if identity else ""
     if identity and identity.transformers:
         vocabulary += f", read by transformers {identity.transformers}"
+    if identity and identity.special_tokens_in_text == "split":
+        vocabulary += ", special tokens in text split"
+    if identity is None and manifest.id_limit is not None:
+        vocabulary = f", ids below {count(manifest.id_limit)}"
     encoded = ", ".join(
         f"{counted(documents, 'document')} {_ENCODED.get(name, f'encoded by the {name} encoder')}"
         for name, documents in manifest.counts.encoders.items()

@@ -26,7 +26,7 @@ from tokshard.dataset.manifest import (
     Manifest,
     file_of,
 )
-from tokshard.dataset.parameters import AdoptionParameters, TokenizeParameters
+from tokshard.dataset.parameters import AdoptionParameters
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.records import RejectionRecord, read_records
 from tokshard.dataset.source import InputFile
@@ -248,6 +248,8 @@ def expectations(
     recorded = manifest.tokenizer if manifest is not None else None
     described = recorded or (tokenizer.identity if tokenizer is not None else None)
     limits = [one.max_token_id + 1 for one in (described, given) if one is not None]
+    if described is None and manifest is not None and manifest.id_limit is not None:
+        limits.append(manifest.id_limit)
     template = _template(described, tokenizer)
     special = special_tokens_of(tokenizer) if tokenizer is not None else SpecialTokens({}, None)
     names = dict(special.names)
@@ -265,8 +267,8 @@ def expectations(
         return expected
     eod, appended = _fitting(manifest.options.eod_id), manifest.options.append_eod
     known = appended is not None and UNKNOWN_ENCODER not in manifest.counts.encoders
-    options = manifest.options
-    has_template = options.special_tokens if isinstance(options, TokenizeParameters) else None
+    # Unknown of rows of token ids, which may contain any special tokens.
+    has_template = manifest.dataset_tokenizer.special_tokens
     return replace(
         expected,
         rules=replace(
@@ -276,7 +278,10 @@ def expectations(
             has_template=has_template,
         ),
         eod_in_text=manifest.counts.eod_in_text if known and eod is not None else None,
-        places_are_known=known and recorded is not None and (template is not None or has_template is False),
+        places_are_known=known
+        and recorded is not None
+        and has_template is not None
+        and (template is not None or not has_template),
     )
 
 
