@@ -119,7 +119,8 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
         ),
         "special-in-text": _warning(
             "special tokens occur within text: the text spells them, and they became control tokens",
-            "tokenize again with --special-tokens-in-text split, or remove such strings from the text",
+            "tokenize again with --special-tokens-in-text split and without --preset megatron, or "
+            "remove such strings from the text",
         ),
         "tokenizer-other": _error(
             "the tokenizer passed is not that of the dataset",
