@@ -33,6 +33,7 @@ BAD = {
     "magic": bad(
         {"x.bin": nano(h0=7)}, "nanogpt", "x.bin must begin with the magic number .*, got 7", bos_id=3
     ),
+    "Llama 3": bad({"x.bin": nano(h0=20240801)}, "nanogpt", "x.bin is a file of llm.c for Llama 3", bos_id=3),
     "version": bad({"x.bin": nano(h1=2)}, "nanogpt", "x.bin: version must be 1, got 2", bos_id=3),
     "item size": bad(
         {"x.bin": nano(h0=278895051, h3=3)}, "nanogpt", "item bytes must be 2 or 4, got 3", bos_id=3
@@ -102,6 +103,16 @@ BAD = {
         "olmo",
         "the last document must end at token 3, .* got 2",
         source_dtype="uint32",
+    ),
+    "empty documents alone": bad(
+        {"x.npy": WIDE, "x.csv.gz": gzip.compress(b"0,0\r\n0,0\r\n")},
+        "olmo",
+        "has 12 bytes, which are not tokens of 1 or 2 or 4 or 8 bytes: .* ends at token 0",
+    ),
+    "index of zeros": bad(
+        {"x.ds": WIDE, "x.ds.index": bytes(8)},
+        "datatrove",
+        "has 12 bytes, which are not tokens of 2 or 4 bytes: .* ends at token 0",
     ),
     "gap": bad(
         {"x.npy": WIDE, "x.csv.gz": gzip.compress(b"0,1\r\n2,3\r\n")},
@@ -253,3 +264,22 @@ def test_missing_and_changed_files_are_named(tmp_path, monkeypatch):
         convert(
             ConvertOptions(sources=tmp_path / "x.bin", format="nanogpt", output=tmp_path / "x", bos_id=BOS)
         )
+
+
+def test_datasets_and_damaged_headers_are_not_sent_to_headerless_formats(tmp_path):
+    options = {"format": "nanogpt", "output": tmp_path / "out", "bos_id": BOS}
+    (tmp_path / "x.bin").write_bytes(nano(h1=2))
+    with pytest.raises(tokshard.errors.IntegrityError) as caught:
+        convert(ConvertOptions(sources=tmp_path / "x.bin", **options))
+    assert caught.value.hint == "copy the file again from its source: it is truncated or damaged"
+    (tmp_path / "x.idx").touch()
+    with pytest.raises(tokshard.errors.InputError, match=r"x\.bin is the \.bin of an indexed dataset"):
+        convert(ConvertOptions(sources=tmp_path / "x.bin", **options))
+
+
+@pytest.mark.parametrize(("tokens", "warned"), [((1, 2, 4), True), ((1, 2, 3), False)])
+def test_a_single_document_without_eod_is_warned_of(tokens, warned, tmp_path):
+    (tmp_path / "x.npy").write_bytes(np.array(tokens, "<u2").tobytes())
+    options = {"format": "olmo", "source_dtype": "uint16", "eod_id": 3}
+    report = convert(ConvertOptions(sources=tmp_path / "x.npy", output=tmp_path / "out", **options))
+    assert ["no token is the EOD token 3" in warning for warning in report.warnings] == [True] * warned

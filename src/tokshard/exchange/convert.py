@@ -417,10 +417,8 @@ def _report(
     if manifest is not None:
         output = DatasetProduct.of(prefix, manifest)
         parameters = replace(parameters, append_eod=manifest.options.append_eod)
-        if parameters.bos is not None and manifest.counts.documents == 1:
-            warnings += (
-                f"the source has a single document: the BOS token {parameters.bos_id} begins no other one",
-            )
+        if manifest.counts.documents == 1:
+            warnings += _warnings_of_one_document(job, ends_with_eod=bool(parameters.append_eod))
     return ConvertReport(
         action=action,
         state=job.outputs.state_of_new() if manifest is None else None,
@@ -431,3 +429,12 @@ def _report(
         seconds=time.monotonic() - started,
         warnings=warnings,
     )
+
+
+def _warnings_of_one_document(job: _Conversion, *, ends_with_eod: bool) -> tuple[str, ...]:
+    single = "the source has a single document"
+    if job.parameters.bos is not None:
+        return (f"{single}: the BOS token {job.parameters.bos_id} begins no other one",)
+    if not ends_with_eod and any(file.boundaries is None for file in job.files):
+        return (f"{single}: no token is the EOD token {job.parameters.eod_id}, or --source-dtype is wrong",)
+    return ()

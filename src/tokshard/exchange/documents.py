@@ -171,7 +171,8 @@ class ConvertedDocuments:
         raise InputError(
             f"{file.path} at byte {offset}: the id of token {first + at} must be at most {self._highest}, "
             f"got {tokens[at]}",
-            hint="pass the --tokenizer or --vocab-size of these tokens, or their --source-dtype",
+            hint="pass the --tokenizer or --vocab-size of these tokens"
+            f"{'' if file.header_bytes else ', or their --source-dtype'}",
         )
 
     def _split(self, first: int, tokens: NDArray[Any], ends: DocumentEnds | None) -> Iterator[_DividedTokens]:

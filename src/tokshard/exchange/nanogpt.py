@@ -35,7 +35,7 @@ from tokshard.exchange.format import (
     KnownSource,
     Stage,
 )
-from tokshard.exchange.reading import LocalFile, TokenFile, TokenReader, damaged
+from tokshard.exchange.reading import COPY_HINT, LocalFile, TokenFile, TokenReader, damaged
 from tokshard.exchange.records import CHUNK_RECORDS, Records, begin_of, first_end_above
 from tokshard.storage import fs, paths
 
@@ -48,10 +48,16 @@ HEADER_BYTES = 1024
 _MOST_SHARD_TOKENS = 2**31 - 1  # the count in the header is an int32
 
 _MAGICS: dict[HeaderName, int] = {"fineweb": 20240520, "automodel": 278895051}
+# Llama 3 in llm.c: tokens of 32 bits.
+_LLAMA_MAGIC = 20240801
 _VERSION = 1
 _HEADERLESS_HINT = (
     "copy the file again, or if it has no header, as train.bin of nanoGPT, pass --from olmo --source-dtype "
     "uint16 --eod-id ID (50256 for GPT-2)"
+)
+_LLAMA_HINT = (
+    f"cut off its header (tail -c +{HEADER_BYTES + 1} FILE > tokens.npy), and convert the rest with --from "
+    "olmo --source-dtype uint32 --eod-id ID"
 )
 # The number is that of a series which validation and training files share.
 _SPLIT_WORD = re.compile(r"(?:^|(?<=_))(train|val)_(?=\d+\.bin$)")
@@ -94,14 +100,16 @@ class Header:
             IntegrityError: It is none of these headers.
         """
         if len(content) < HEADER_BYTES:
-            raise _wrong_header(
-                path, None, f" must have a header of {HEADER_BYTES} bytes, got {len(content)}"
-            )
+            text = f" must have a header of {HEADER_BYTES} bytes, got {len(content)}"
+            raise _wrong_header(path, None, text, _HEADERLESS_HINT)
         magic, version, tokens, item_bytes = np.frombuffer(content, "<i4", 4).tolist()
         kind = {number: name for name, number in _MAGICS.items()}.get(magic)
+        if magic == _LLAMA_MAGIC:
+            raise _wrong_header(path, "magic", " is a file of llm.c for Llama 3", _LLAMA_HINT)
         if kind is None:
             known = " or ".join(map(str, _MAGICS.values()))
-            raise _wrong_header(path, "magic", f" must begin with the magic number {known}, got {magic}")
+            text = f" must begin with the magic number {known}, got {magic}"
+            raise _wrong_header(path, "magic", text, _HEADERLESS_HINT)
         if version != _VERSION:
             raise _wrong_header(path, "version", f": version must be {_VERSION}, got {version}")
         if tokens < 0:
@@ -111,8 +119,8 @@ class Header:
         return cls(kind, tokens, np.dtype("<u4" if kind == "automodel" and item_bytes == 4 else "<u2"))
 
 
-def _wrong_header(path: str, field: str | None, text: str) -> IntegrityError:
-    return IntegrityError(path + text, path=path, field=field, hint=_HEADERLESS_HINT)
+def _wrong_header(path: str, field: str | None, text: str, hint: str = COPY_HINT) -> IntegrityError:
+    return IntegrityError(path + text, path=path, field=field, hint=hint)
 
 
 class NanogptReader(TokenReader):
@@ -134,9 +142,10 @@ class NanogptReader(TokenReader):
             return files
         found = [path for path, word in zip(files, words, strict=True) if word and word[1] == split]
         if not found:
+            other = next(word[1] for word in words if word)
             raise InputError(
                 f"no {split} file of nanogpt in {directory}",
-                hint="pass --split train, --split val or --split all, or the files themselves",
+                hint=f"pass --split {other} or --split all, or the files themselves",
             )
         return found
 
@@ -157,6 +166,12 @@ class NanogptReader(TokenReader):
 
 
 def _with_header(source: LocalFile) -> TokenFile:
+    prefix = source.path.removesuffix(".bin")
+    if fs.lexists(paths.idx_path(prefix)):
+        raise InputError(
+            f"{source.path} is the .bin of an indexed dataset, not a file of nanogpt",
+            hint=f"use the dataset {prefix} as it is: convert writes such datasets",
+        )
     header = Header.parse(source.head(HEADER_BYTES), source.path)
     wanted = HEADER_BYTES + header.tokens * header.dtype.itemsize
     if wanted != source.size_bytes:

@@ -29,7 +29,7 @@ _LEAST_TOKENS = 4
 _LEAST_LARGE_TOKENS = 128
 _WIDTH_BLOCK_TOKENS = 1 << 15
 _WIDTH_TOKENS = 1 << 19
-_COPY_HINT = "copy the file again from its source: it is truncated or damaged"
+COPY_HINT = "copy the file again from its source: it is truncated or damaged"
 
 Rows = Iterator["NDArray[np.int64]"]
 """Starts and ends of documents, of shape (rows, 2), or ends alone, of shape (rows, 1)."""
@@ -243,9 +243,11 @@ class HeaderlessReader(TokenReader):
         itemsizes = [np.dtype(name).itemsize for name in self.DTYPES]
         for source in sources:
             beside = boundaries[source.path]
-            if beside is None or not (end := self._last_end(beside, source.size_bytes)):
+            if beside is None or not source.size_bytes:
                 continue
-            itemsize, rest = divmod(source.size_bytes, end)
+            if (end := self._last_end(beside, source.size_bytes)) is None:
+                continue
+            itemsize, rest = divmod(source.size_bytes, end or source.size_bytes + 1)
             if rest == 0 and itemsize in itemsizes:
                 return itemsize
             raise IntegrityError(
@@ -299,7 +301,7 @@ def _headerless(
     return TokenFile(source, dtype, 0, tokens, boundaries)
 
 
-def damaged(path: str, text: str, *, offset: int | None = None, hint: str = _COPY_HINT) -> IntegrityError:
+def damaged(path: str, text: str, *, offset: int | None = None, hint: str = COPY_HINT) -> IntegrityError:
     """Return the error about a damaged file of tokens."""
     return IntegrityError(f"{path} {text}", path=path, offset=offset, hint=hint)
 
