@@ -67,7 +67,8 @@ class EncodingOptions(SelectionOptions):
     fields: Annotated[
         tuple[str, ...],
         Option(
-            "Read the text, or token ids as a list, from this JSON field or column.",
+            "Read the text from this JSON field or column; or lists of token ids (with --tokenizer or "
+            "--vocab-size).",
             name="--field",
             metavar="NAME",
             group=TEXT,

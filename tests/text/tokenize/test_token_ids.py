@@ -356,7 +356,7 @@ def test_token_ids_inside_structs_and_lists_are_read(here):
         ),
         (
             ("--tokenizer", TOKENIZER, "--vocab-size", 9),
-            "--vocab-size require the file of a TikTokenizer",
+            "--vocab-size requires the file of a TikTokenizer",
             "leave",
         ),
     ],

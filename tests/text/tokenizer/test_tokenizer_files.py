@@ -173,7 +173,7 @@ def test_settings_require_the_file_of_a_tiktokenizer(tmp_path):
     written(tmp_path, probe(added_tokens=[added(0, "</s>")]))
     for tokenizer in (None, str(tmp_path / "tokenizer.json")):
         settings = tiktoken_settings(vocab_size=300)
-        with pytest.raises(UsageError, match="--vocab-size require the file of a TikTokenizer"):
+        with pytest.raises(UsageError, match="--vocab-size requires the file of a TikTokenizer"):
             run_tokenize(corpus, str(tmp_path / "o"), tokenizer=tokenizer, tiktoken=settings)
 
 

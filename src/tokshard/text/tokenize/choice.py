@@ -6,7 +6,7 @@ This module imports little: the fast encoder may load while the other modules ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from tokshard.core.formatting import listed, size
 from tokshard.core.options import declared_options
@@ -127,20 +127,26 @@ def _vocabulary_alone(options: TokenizeOptions, names: str) -> Tokenizer:
 
 def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
     size = options.vocab_size
+    tiktoken = options.tiktoken if size is None else replace(options.tiktoken, vocab_size=size)
     tokenizer = load_tokenizer(
         options.vocab_file if options.tokenizer is None else options.tokenizer,
         merges=options.merge_file,
-        tiktoken=options.tiktoken if size is None else replace(options.tiktoken, vocab_size=size),
+        tiktoken=tiktoken,
         **options.tokenizer_settings,
     )
-    is_tiktoken = TikTokenizerSettings.of_encoding(tokenizer.name) is not None
-    if (size is not None or options.tiktoken != TikTokenizerSettings()) and not is_tiktoken:
-        names = [found.name for found in declared_options(TikTokenizerSettings).values()]
-        last = declared_options(TokenizeOptions)["vocab_size"].name
+    default = TikTokenizerSettings()
+    declared = declared_options(TikTokenizerSettings) | declared_options(TokenizeOptions)
+    given = [
+        declared[field.name].name
+        for field in fields(default)
+        if getattr(tiktoken, field.name) != getattr(default, field.name)
+        or (field.name == "vocab_size" and size is not None)
+    ]
+    if given and TikTokenizerSettings.of_encoding(tokenizer.name) is None:
         raise UsageError(
-            f"{', '.join(names)} and {last} require the file of a TikTokenizer, got "
-            f"{tokenizer.path or 'the built-in tokenizer'}",
-            hint="leave them out: other files contain these settings",
+            f"{' and '.join(given)} {'requires' if len(given) == 1 else 'require'} the file of a "
+            f"TikTokenizer, got {tokenizer.path or 'the built-in tokenizer'}",
+            hint=f"leave out {' and '.join(given)}: the tokenizer tells this",
         )
     is_alone = tokenizer.kind != "huggingface" or options.vocab_file is not None
     if options.transformers is not None and is_alone:
