@@ -395,6 +395,8 @@ def test_the_other_commands_treat_it_as_any_dataset(here):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    planned = run("tokenize", "ids.jsonl", *OPTIONS, "-o", "a", "--dry-run")
+    assert "token ids below 1,000 are written as they are" in planned
     written = run("tokenize", "ids.jsonl", *OPTIONS, "-o", "a")
     assert "encoder: none, 200 documents of token ids written as they are" in written
     run("tokenize", "ids.parquet", *OPTIONS, "-o", "b")

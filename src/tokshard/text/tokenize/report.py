@@ -69,6 +69,8 @@ class TokenizeReport(BuildReport):
         options, tokenizer = self.options, self.outputs[0].tokenizer
         prefixes = ", ".join(output.path_prefix for output in self.outputs)
         reason = f" ({self.encoder_reason})" if self.encoder_reason else ""
+        if options.vocab_size is not None:
+            reason = f" (token ids below {count(options.vocab_size)} are written as they are)"
         facts = [
             ("inputs", f"{len(self.inputs or ())}, {size(self.input_bytes)} on disk"),
             ("outputs", f"{prefixes} ({self.state})"),
