@@ -123,7 +123,7 @@ def first_rejected(
     record_format.require_extra()
     reading = Reading(FieldPaths.parse(fields), 1, max_document_bytes, check, selection)
     if record_format.documents_of_lines is not None:
-        with closing(_lines_of(file, max_document_bytes)) as lines:
+        with closing(_lines_of(file, max_document_bytes, CHUNK_BYTES)) as lines:
             line = next(lines)
         batch = LineBatch(line, [line], np.zeros(1, np.int64), np.array([len(line)]), complete=True)
         return record_format.documents_of_lines(batch, [1], reading).rejected
@@ -189,7 +189,7 @@ def has_token_ids(files: Sequence[CorpusFile], field: str) -> bool:
             record_format.require_extra()
             if record_format.has_token_ids is not None:
                 return record_format.has_token_ids(file.path, path)
-            with closing(_lines_of(file, MAX_DOCUMENT_BYTES)) as lines:
+            with closing(_lines_of(file, MAX_DOCUMENT_BYTES, _FIRST_LINES_BYTES)) as lines:
                 for line in islice(lines, _DECIDING_LINES):
                     if value := _value_in(line, path):
                         return is_token_ids(value[:1])
@@ -206,13 +206,13 @@ def _value_in(line: bytes, path: FieldPath) -> str | list[Any] | None:
     return value if isinstance(value, str | list) else None
 
 
-def _lines_of(file: CorpusFile, max_bytes: int) -> Generator[bytes]:
+def _lines_of(file: CorpusFile, max_bytes: int, chunk_bytes: int) -> Generator[bytes]:
     """Yield the lines, without newlines; the last is the first that is longer than ``max_bytes``."""
     line = b""
     chunks = 0
     try:
         with _opened(file.path) as source:
-            for chunk in _text_chunks(source, _FIRST_LINES_BYTES):
+            for chunk in _text_chunks(source, chunk_bytes):
                 data = line + chunk if chunks else chunk.removeprefix(UTF8_BYTE_ORDER_MARK)
                 *lines, line = data.split(b"\n")
                 yield from lines
