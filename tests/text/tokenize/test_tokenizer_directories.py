@@ -10,7 +10,7 @@ from tokshard import IndexedDataset, InspectOptions, TokenizeOptions, inspect, t
 from tokshard.dataset.manifest import read_manifest
 from tokshard.errors import OutputExistsError, UsageError
 from tokshard.text.tokenize.workers.pool import ProcessPool
-from tokshard.text.tokenizer import fast, libraries
+from tokshard.text.tokenizer import encoders, fast
 from tokshard.text.tokenizer.definition import load_tokenizer
 from tokshard.text.tokenizer.fast import encoder
 
@@ -55,7 +55,7 @@ def test_workers_encode_with_the_exported_definition(tmp_path, python):
         pool.start().expect(chosen)
         report = tokenize(chosen, executor=pool)
     expected = load_tokenizer(chosen.tokenizer, transformers=python)
-    ids, _ = libraries.huggingface(expected).encode([TEXT], special_tokens=False)
+    ids = encoders.reference_encoder(expected, special_tokens=False).encode([TEXT]).ids
     assert IndexedDataset(chosen.output)[0].tolist() == ids.tolist()
     assert report.outputs[0].tokenizer == expected.identity
     assert read_manifest(chosen.output).tokenizer.transformers == "99.0"
@@ -95,6 +95,6 @@ def test_a_python_makes_no_difference_for_a_plain_directory(tmp_path, python):
 def test_only_plain_directories_are_loaded_ahead(name, is_loaded, tmp_path, python):
     path = write(tmp_path / "tokenizer", name)
     fast.load_ahead(f"{path}/tokenizer.json", special_tokens=False, transformers=python)
-    assert list(libraries._loaded_ahead) == ([load_tokenizer(path).sha256] if is_loaded else [])
-    libraries._loaded_ahead.clear()
+    assert list(encoders._loaded_ahead) == ([load_tokenizer(path).sha256] if is_loaded else [])
+    encoders._loaded_ahead.clear()
     encoder._loaded_ahead.clear()

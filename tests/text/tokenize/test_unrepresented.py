@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from support.command_line import failure, installed, json_of
 from tokshard.text.tokenizer.definition import load_tokenizer
-from tokshard.text.tokenizer.dropped_characters import DroppedCharacters
 from tokshard.text.tokenizer.encoders import reference_encoder
 from tokshard.text.tokenizer.huggingface import byte_alphabet
+from tokshard.text.tokenizer.pieces import DroppedCharacters
 
 CANNOT = "warning: the tokenizer cannot represent all text of out: "
 ADVICE = "use one with byte fallback or a byte-level vocabulary, or one trained on such text"

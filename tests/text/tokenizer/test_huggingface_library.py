@@ -1,7 +1,6 @@
 """The adapter of the library `tokenizers`, against the library itself."""
 
 import ast
-import json
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from support.tokenizer_definitions import (
     added,
     characters,
     encode_plainly,
+    lists_of,
     plain_library,
     probe,
     random_texts,
@@ -24,8 +24,7 @@ from support.tokenizer_definitions import (
     template,
     written,
 )
-from tokshard.text.tokenizer import libraries
-from tokshard.text.tokenizer.encoders import reference_encoder
+from tokshard.text.tokenizer.encoders import decode, reference_encoder
 from tokshard.text.tokenizer.fast import fast_encoder
 from tokshard.text.tokenizer.fast.disputed import DISPUTED_CHARACTER, disputed
 
@@ -55,28 +54,17 @@ DEFINITIONS = {
 }
 
 
-def content_of(definition):
-    return json.dumps(definition).encode()
-
-
-def lists(encoded):
-    ids, lengths = encoded
-    assert (ids.dtype, lengths.dtype) == (np.uint32, np.int64)
-    assert lengths.sum() == len(ids)
-    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] if len(lengths) else []
-
-
 @pytest.mark.parametrize("special_tokens", [False, True])
 @pytest.mark.parametrize("name", DEFINITIONS)
-def test_ids_against_the_library(name, special_tokens):
+def test_ids_against_the_library(name, special_tokens, tmp_path):
     definition = DEFINITIONS[name]
     batch = ["", "a", *random_texts(21, 200), ""]
-    loaded = libraries.load_huggingface(content_of(definition), "a.json")
+    encoder = reference_encoder(written(tmp_path, definition), special_tokens=special_tokens)
     expected = encode_plainly(definition, batch, special_tokens=special_tokens)
-    assert lists(loaded.encode(batch, special_tokens=special_tokens)) == expected
+    assert lists_of(encoder.encode(batch)) == expected
     assert max(map(len, expected)) > 3  # truncation would show
     assert len({len(ids) for ids in expected}) > 1  # padding would show
-    assert lists(loaded.encode([], special_tokens=special_tokens)) == []
+    assert lists_of(encoder.encode([])) == []
 
 
 def test_the_file_asks_for_what_is_switched_off(tmp_path):
@@ -90,25 +78,27 @@ def test_the_file_asks_for_what_is_switched_off(tmp_path):
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
-def test_texts_and_names_of_ids_against_the_library(name):
+def test_texts_and_names_of_ids_against_the_library(name, tmp_path):
     definition = DEFINITIONS[name]
-    library, loaded = plain_library(definition), libraries.load_huggingface(content_of(definition), "a.json")
+    library, tokenizer = plain_library(definition), written(tmp_path, definition)
     for ids in encode_plainly(definition, random_texts(22, 50), special_tokens=True):
-        assert loaded.decode(ids) == library.decode(ids, skip_special_tokens=False)
+        assert decode(tokenizer, ids) == library.decode(ids, skip_special_tokens=False)
     vocabulary = definition["model"]["vocab"] | {
         token["content"]: token["id"] for token in definition["added_tokens"]
     }
-    assert {loaded.token(index): index for index in vocabulary.values()} == vocabulary
-    assert loaded.token(max(vocabulary.values()) + 1) is None
+    encoder = reference_encoder(tokenizer, special_tokens=False)
+    assert {encoder.piece(index): index for index in vocabulary.values()} == vocabulary
+    assert not encoder.has(max(vocabulary.values()) + 1)
 
 
 def test_encoding_starts_no_threads(tmp_path):
     path = written(tmp_path, probe()).path
     program = (
-        "import os, sys, numpy; from tokshard.text.tokenizer import libraries;"
-        "loaded = libraries.load_huggingface(open(sys.argv[1], 'rb').read(), 'a.json');"
+        "import os, sys, numpy; from tokshard.text.tokenizer.definition import load_tokenizer;"
+        "from tokshard.text.tokenizer.encoders import reference_encoder;"
+        "encoder = reference_encoder(load_tokenizer(sys.argv[1], need_eod=False), special_tokens=False);"
         "before = len(os.listdir('/proc/self/task'));"
-        "loaded.encode(['hello world ' * 99] * 999, special_tokens=False);"
+        "encoder.encode(['hello world ' * 99] * 999);"
         "assert len(os.listdir('/proc/self/task')) == before"
     )
     environment = {key: value for key, value in os.environ.items() if key != "TOKENIZERS_PARALLELISM"}
@@ -159,4 +149,4 @@ def test_one_module_imports_the_library():
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if any(name.split(".")[0] == "tokenizers" for name in names):
                 importing.add(str(path.relative_to(ROOT)))
-    assert importing == {"text/tokenizer/libraries.py", "export_with_transformers.py"}
+    assert importing == {"text/tokenizer/encoders.py", "export_with_transformers.py"}

@@ -16,7 +16,7 @@ from tokshard.text.tokenize import run
 from tokshard.text.tokenize.choice import choose_encoding
 from tokshard.text.tokenize.options import TokenizeOptions
 from tokshard.text.tokenize.workers import pool
-from tokshard.text.tokenizer import fast, files, libraries
+from tokshard.text.tokenizer import encoders, fast, files
 from tokshard.text.tokenizer.definition import load_tokenizer
 from tokshard.text.tokenizer.encoders import reference_encoder
 from tokshard.text.tokenizer.fast import encoder, fast_encoder
@@ -34,12 +34,12 @@ SETTINGS = {
 @pytest.fixture(autouse=True)
 def nothing_ahead(monkeypatch):
     monkeypatch.setattr(encoder, "_loaded_ahead", {})
-    monkeypatch.setattr(libraries, "_loaded_ahead", {})
+    monkeypatch.setattr(encoders, "_loaded_ahead", {})
 
 
 def ahead():
     fast_ones = [loaded.result()[0] for loaded in encoder._loaded_ahead.values()]
-    return fast_ones, [*libraries._loaded_ahead.values()]
+    return fast_ones, [*encoders._loaded_ahead.values()]
 
 
 def test_what_was_loaded_ahead_is_taken_once():

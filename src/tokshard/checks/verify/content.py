@@ -35,8 +35,8 @@ from tokshard.errors import IntegrityError, TokshardError, raise_exhaustion
 from tokshard.storage import fs
 from tokshard.storage.paths import bin_path
 from tokshard.text.tokenizer.definition import Tokenizer
+from tokshard.text.tokenizer.encoders import SpecialTokens, special_tokens_of
 from tokshard.text.tokenizer.recorded import recorded_tokenizer
-from tokshard.text.tokenizer.special_tokens import SpecialTokens, special_tokens_of
 
 SAMPLE_DOCUMENTS = 100
 SAMPLE_TOKENS = 4096

@@ -19,7 +19,7 @@ from tokshard.text.tokenizer.checked_documents import FIRST_BYTES
 from tokshard.text.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.text.tokenizer.fast import fast_encoder_refusal, has_fast_library
 from tokshard.text.tokenizer.files import parsing_once
-from tokshard.text.tokenizer.special_tokens import renamed_tokens
+from tokshard.text.tokenizer.pieces import renamed_tokens
 from tokshard.text.tokenizer.tiktoken_files import TikTokenizerSettings
 from tokshard.text.tokenizer.token_ids import NULL_PREFIX
 

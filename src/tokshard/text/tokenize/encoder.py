@@ -37,7 +37,7 @@ from tokshard.text.tokenize.part import (
 from tokshard.text.tokenizer import encoders, fast
 from tokshard.text.tokenizer.checked_documents import sample, texts_of
 from tokshard.text.tokenizer.definition import Tokenizer, reopen_tokenizer
-from tokshard.text.tokenizer.dropped_characters import DroppedCharacters
+from tokshard.text.tokenizer.pieces import DroppedCharacters
 from tokshard.text.tokenizer.token_ids import check_token_ids
 
 if TYPE_CHECKING:

@@ -10,9 +10,6 @@ from tokshard.errors import TokenizerError
 from tokshard.text.tokenizer.files import parse_object, read_file
 from tokshard.text.tokenizer.vocabulary import Vocabulary
 
-EMPTY_MODEL: Final[Mapping[str, Any]] = {"type": "BPE", "vocab": {}, "merges": []}
-"""A model that drops all text: what is left are added tokens."""
-
 _GPT2_EOD: Final = "<|endoftext|>"
 _UTF8_BYTES: Final = [*range(0xC0), *range(0xC2, 0xF5)]
 

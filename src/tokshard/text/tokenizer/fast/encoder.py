@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokshard.core.background import Background
 from tokshard.errors import TokenizerError
-from tokshard.text.tokenizer import libraries
+from tokshard.text.tokenizer import encoders
 from tokshard.text.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.text.tokenizer.encoders import EncodedBatch, Encoder, offsets_of, reference_encoder
 from tokshard.text.tokenizer.fast import metaspace, structure
@@ -98,7 +98,7 @@ def load_ahead(argument: str, *, special_tokens: bool = False, **settings: Any) 
         # fastokens releases the GIL, tokenizers does not.
         with ThreadPoolExecutor(1) as thread:
             _loaded_ahead[tokenizer.sha256, special_tokens] = thread.submit(load)
-            libraries.load_ahead(tokenizer)
+            encoders.load_ahead(tokenizer)
 
 
 @contextmanager
@@ -174,7 +174,7 @@ def _loading(tokenizer: Tokenizer, *, special_tokens: bool) -> Callable[[], _Loa
 
 def _load(text: bytes, exceptions: _Exceptions, path: str) -> _Loaded:
     try:
-        with libraries.panics_as_errors(f"load {path}"):
+        with encoders.panics_as_errors(f"load {path}"):
             library = import_library().Tokenizer.from_json_str(text.decode())
             library.encode_batch_flat([" "])  # its tables are built on first use
     except ImportError as error:
@@ -221,7 +221,7 @@ class _FastEncoder:
     def _encode_fast(self, texts: list[str]) -> EncodedBatch:
         import numpy as np
 
-        with libraries.panics_as_errors("encode a text"):
+        with encoders.panics_as_errors("encode a text"):
             ids, offsets = self._library.encode_batch_flat(texts, add_special_tokens=self._special_tokens)
         return EncodedBatch(np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).astype(np.int64))
 
