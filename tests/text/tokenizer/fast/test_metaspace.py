@@ -1,4 +1,5 @@
 import copy
+import itertools
 import json
 
 import numpy as np
@@ -21,9 +22,11 @@ from support.tokenizer_definitions import (
     template,
     written,
 )
-from tokshard.text.tokenizer.encoders import reference_encoder
+from tokshard.text.tokenizer.encoders import EncodedBatch, reference_encoder
 from tokshard.text.tokenizer.fast import FastEncoderRefusedError, fast_encoder
-from tokshard.text.tokenizer.fast.metaspace import Domain, is_metaspace, prepends, rewritten
+from tokshard.text.tokenizer.fast.disputed import disputed
+from tokshard.text.tokenizer.fast.encoder import counts_of
+from tokshard.text.tokenizer.fast.metaspace import is_metaspace, prepends, rewritten
 from tokshard.text.tokenizer.fast.structure import refusal
 
 BOS = template("<s>", "A", ids={"<s>": [1]})
@@ -163,21 +166,26 @@ def test_rewriting_changes_nothing_given():
     assert not is_metaspace(probe())
 
 
-@given(batch=batches, prepend=st.booleans(), seed=st.integers(0, 1000))
-def test_the_domain_against_a_loop(batch, prepend, seed):
+def test_texts_that_begin_with_a_mark_are_disputed_if_marks_are_prepended(form):
+    definition = metaspace(**form)
+    is_disputed = disputed(definition)
+    for text in ("", "a", " a", "▁a", "a ", "a▁"):
+        expected = prepends(definition) and text[:1] in (" ", "▁")
+        assert (is_disputed is not None and is_disputed(text)) == expected, text
+
+
+@given(texts=st.integers(0, 12), seed=st.integers(0, 1000))
+def test_counts_of_tokens_against_a_loop(texts, seed):
     generator = np.random.RandomState(seed)
-    lengths = generator.randint(0, 4, len(batch))
+    lengths = generator.randint(0, 4, texts)
     ids = generator.randint(0, 6, lengths.sum()).astype(np.uint32)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    domain = Domain(np.array([0, 1, 0, 0, 1, 0], np.bool_), 1, prepends=prepend)
+    table = np.array([0, 1, 0, 0, 1, 0], np.bool_)
 
-    expected = []
-    for index, text in enumerate(batch):
-        own = ids[offsets[index] : offsets[index + 1]]
-        if sum(token in (1, 4) for token in own) != 1 or (prepend and text[:1] in (" ", "▁")):
-            expected.append(index)
+    own = [ids[begin:end] for begin, end in itertools.pairwise(offsets)]
+    expected = [sum(token in (1, 4) for token in tokens) for tokens in own]
 
-    assert domain.outside(batch, ids, offsets).tolist() == expected
+    assert counts_of(EncodedBatch(ids, offsets), table).tolist() == expected
 
 
 @pytest.mark.parametrize("form", [FORMS["first"], FORMS["always, splitting"], FORMS["never"]], ids=str)

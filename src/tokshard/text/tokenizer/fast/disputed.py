@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from tokshard.text.tokenizer.fast.metaspace import REPLACEMENT
+from tokshard.text.tokenizer.fast.metaspace import REPLACEMENT, is_metaspace, prepends
 from tokshard.text.tokenizer.huggingface import components
 
 # fastokens' regular expressions treat this character as white space; Unicode and the reference do not,
@@ -23,12 +23,14 @@ _LONG_S: Final = "\u017f"
 
 
 def disputed(definition: dict[str, Any]) -> Callable[[str], bool] | None:
-    """Return the function that recognizes disputed texts; None if this definition has none."""
+    """Return the function that recognizes disputed texts; None if this supported definition has none."""
     tests = list(_tests(definition))
     return (lambda text: any(test(text) for test in tests)) if tests else None
 
 
 def _tests(definition: dict[str, Any]) -> Iterator[Callable[[str], bool]]:
+    if is_metaspace(definition) and prepends(definition):
+        yield lambda text: text.startswith((" ", REPLACEMENT))
     parts = components(definition.get("pre_tokenizer"), "pretokenizers")
     patterns = [str(part["pattern"].get("Regex", "")) for part in parts if part["type"] == "Split"]
     if any(patterns):

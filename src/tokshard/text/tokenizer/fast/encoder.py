@@ -126,15 +126,14 @@ class _Exceptions:
 
     Attributes:
         disputed: Whether a text is one of them by its characters; None if no text is.
-        added_ids: The ids of the added tokens.
-        special_ids: The ids of those that are special.
-        prepends: Whether the Metaspace of the file prepends its mark to texts; None without Metaspace.
+        counted_ids: Ids of added tokens. A text is an exception unless it has as many of them as the empty
+            text.
+        special_ids: The same if text that spells a special token is split.
     """
 
     disputed: Callable[[str], bool] | None
-    added_ids: tuple[int, ...]
+    counted_ids: tuple[int, ...]
     special_ids: tuple[int, ...]
-    prepends: bool | None
 
 
 _Loaded = tuple[Any, _Exceptions]  # the tokenizer of fastokens
@@ -153,10 +152,9 @@ def _examined(definition: bytes, path: str, *, special_tokens: bool) -> str | tu
     simplified = structure.simplified(parsed, special_tokens=special_tokens)
     added_tokens = parsed.get("added_tokens") or []
     exceptions = _Exceptions(
-        disputed=disputed(simplified),
-        added_ids=tuple(token["id"] for token in added_tokens),
-        special_ids=tuple(token["id"] for token in added_tokens if token["special"]),
-        prepends=metaspace.prepends(parsed) if metaspace.is_metaspace(parsed) else None,
+        disputed(parsed),
+        tuple(token["id"] for token in added_tokens if metaspace.is_metaspace(parsed)),
+        tuple(token["id"] for token in added_tokens if token["special"]),
     )
     # fastokens keeps the vocabulary in a tree: it is built faster in order.
     return orjson.dumps(simplified, option=orjson.OPT_SORT_KEYS), exceptions
@@ -199,15 +197,11 @@ class _FastEncoder:
         else:
             self._library, exceptions = loaded.result()
         self._disputed = exceptions.disputed
-        self._domain = None
-        if exceptions.prepends is not None:
-            added = _table(exceptions.added_ids, tokenizer.max_token_id)
-            template = int(added[self._encode_fast([""]).ids].sum())
-            self._domain = metaspace.Domain(added, template, prepends=exceptions.prepends)
-        self._special: NDArray[np.bool_] | None = None
-        if tokenizer.splits_special_tokens:
-            self._special = _table(exceptions.special_ids, tokenizer.max_token_id)
-            self._special_of_template = int(self._special[self._encode_fast([""]).ids].sum())
+        split_ids = exceptions.special_ids if tokenizer.splits_special_tokens else ()
+        counted = [ids for ids in (exceptions.counted_ids, split_ids) if ids]
+        self._tables = [_table(ids, tokenizer.max_token_id) for ids in counted]
+        empty = self._encode_fast([""])
+        self._of_template = [int(counts_of(empty, table)[0]) for table in self._tables]
 
     def encode(self, texts: list[str]) -> EncodedBatch:
         encoded = self._encode_fast(texts)
@@ -228,18 +222,24 @@ class _FastEncoder:
     def _outside_domain(self, texts: list[str], encoded: EncodedBatch) -> NDArray[np.int64]:
         import numpy as np
 
-        outside = np.empty(0, np.int64)
-        if self._domain is not None:
-            outside = self._domain.outside(texts, encoded.ids, encoded.offsets)
+        outside = np.zeros(len(texts), np.bool_)
         if self._disputed is not None:
-            found = np.flatnonzero(np.fromiter(map(self._disputed, texts), np.bool_, len(texts)))
-            outside = np.union1d(outside, found) if len(found) else outside
-        if self._special is not None:
-            # Without a special token from the text, splitting them changes nothing.
-            before = np.concatenate(([0], np.cumsum(self._special[encoded.ids], dtype=np.int64)))
-            special_tokens = np.diff(before[encoded.offsets])
-            outside = np.union1d(outside, np.flatnonzero(special_tokens != self._special_of_template))
-        return outside
+            outside |= np.fromiter(map(self._disputed, texts), np.bool_, len(texts))
+        for table, count in zip(self._tables, self._of_template, strict=True):
+            outside |= counts_of(encoded, table) != count
+        return np.flatnonzero(outside)
+
+
+def counts_of(encoded: EncodedBatch, table: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the number of tokens of each text that are in a set, int64, shape ``[texts]``.
+
+    ``table``: whether each id is in the set, bool, indexed by id.
+    """
+    import numpy as np
+
+    positions = np.flatnonzero(table[encoded.ids])
+    texts = np.searchsorted(encoded.offsets, positions, side="right") - 1
+    return np.bincount(texts, minlength=len(encoded.offsets) - 1)
 
 
 def _table(ids: Sequence[int], largest: int) -> NDArray[np.bool_]:

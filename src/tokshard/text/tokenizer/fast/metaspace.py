@@ -13,12 +13,7 @@ text's first character and one table look-up for each token.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from typing import Any, Final
 
 REPLACEMENT: Final = "\u2581"
 _SCHEMES: Final = ("always", "first", "never")
@@ -80,36 +75,3 @@ def _splits(part: dict[str, Any]) -> bool | None:
             if known and agreed and scheme in _SCHEMES and isinstance(splits, bool):
                 return splits
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class Domain:
-    """The texts for which a rewritten definition is known to be the same function.
-
-    Attributes:
-        added: Which ids are those of added tokens, bool, indexed by id.
-        template: Number of added tokens that the post-processor gives to each text.
-        prepends: Whether U+2581 is put in front of texts.
-    """
-
-    added: NDArray[np.bool_]
-    template: int
-    prepends: bool
-
-    def outside(
-        self, texts: list[str], ids: NDArray[np.uint32], offsets: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Return which texts the rewritten definition may encode differently.
-
-        Returns:
-            Ascending indices into ``texts``, int64.
-        """
-        import numpy as np
-
-        positions = np.flatnonzero(self.added[ids])
-        owners = np.searchsorted(offsets, positions, side="right") - 1
-        outside = np.bincount(owners, minlength=len(texts)) != self.template
-        if self.prepends:
-            begins = (text.startswith((" ", REPLACEMENT)) for text in texts)
-            outside |= np.fromiter(begins, np.bool_, len(texts))
-        return np.flatnonzero(outside)
