@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 from tokshard.core.json_text import dump_json
@@ -25,24 +26,21 @@ from tokshard.text.tokenizer.files import (
     is_model_file,
     parse_json,
     read_file,
-    read_object,
-    read_settings,
 )
 from tokshard.text.tokenizer.huggingface import gpt2_definition, huggingface_vocabulary
 from tokshard.text.tokenizer.location import Location, locate_tokenizer
 from tokshard.text.tokenizer.sentencepiece_files import sentencepiece_vocabulary
 from tokshard.text.tokenizer.settings import IdsChangedError, check_gpt2_class, plain_eos_token
 from tokshard.text.tokenizer.tiktoken_files import TikTokenizerSettings, encoding_of_json, encoding_of_lines
-from tokshard.text.tokenizer.token_ids import NULL_PREFIX, null_eod, null_vocabulary_size
+from tokshard.text.tokenizer.token_ids import NULL_PREFIX, null_vocabulary
 from tokshard.text.tokenizer.transformers_reader import read_with_transformers
 from tokshard.text.tokenizer.vocabulary import Vocabulary
 
 BYTES_EOD: Final = "<|endoftext|>"
 BYTES_EOD_ID: Final = 256
-_BYTES_DEFINITION: Final = b"UTF-8 bytes are ids 0 to 255; 256 is <|endoftext|>"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Tokenizer:
     """A tokenizer, as far as it is known without loading its library.
 
@@ -53,21 +51,28 @@ class Tokenizer:
         identity: What manifests record, wherever the files are stored.
         definition: The content that its library loads: that of the file at ``path``, or the definition that
             transformers exported.
-        sha256: SHA-256 of ``definition``.
         setting: The setting because of which transformers read the files; None if transformers did not.
         unknown_id: See :class:`Vocabulary`.
         drops_characters: See :class:`Vocabulary`.
     """
 
-    kind: TokenizerKind
     argument: str | None
     path: str | None
     identity: TokenizerIdentity
-    sha256: str
     definition: bytes = field(repr=False)
     setting: str | None = None
     unknown_id: int | None = None
     drops_characters: bool = False
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of ``definition``."""
+        return hashlib.sha256(self.definition).hexdigest()
+
+    @property
+    def kind(self) -> TokenizerKind:
+        """The library that runs it."""
+        return self.identity.kind
 
     @property
     def name(self) -> str | None:
@@ -180,48 +185,45 @@ def load_tokenizer(
         >>> tokenizer.vocab_size, tokenizer.eod_id
         (257, 256)
     """
-    if argument is not None and argument.startswith(NULL_PREFIX):
-        return _null_tokenizer(argument, eod)
     path = None
     if argument is None:
-        read = _built_in()
+        vocabulary = _built_in()
+    elif argument.startswith(NULL_PREFIX):
+        vocabulary = null_vocabulary(argument, eod)
+        eod = None
     else:
         source = locate_tokenizer(argument) if merges is None else Location(argument, (), merges)
         if not files_beside:
             source = replace(source, beside=(), directory=None)
         path = source.definition
         try:
-            read = _read(source, tiktoken)
+            vocabulary = _read(source, tiktoken)
         except IdsChangedError as error:
             if plain:
                 raise TokenizerError(f"the tokenizer directory {argument} is not plain: {error}") from error
-            read = _read_with_transformers(source, transformers, error)
-            path = path if path.endswith(".json") and source.merges is None else source.directory
-    place = path or "the built-in tokenizer"
-    vocabulary = read.vocabulary
-    eod_id, eod_token = choose_eod(vocabulary, eod, place, need_eod=need_eod)
+            vocabulary = _read_with_transformers(source, transformers, error)
+            path = path if source.is_json else source.directory
+    eod_id, eod_token = choose_eod(vocabulary, eod, path or "the built-in tokenizer", need_eod=need_eod)
     identity = TokenizerIdentity(
-        kind=read.kind,
+        kind=vocabulary.kind,
         name=vocabulary.name,
         vocab_size=vocabulary.size,
         max_token_id=max(vocabulary.ids.values(), default=-1),
         eod_id=eod_id,
         eod_token=eod_token,
-        definition_sha256=read.digest,
+        definition_sha256=vocabulary.digest
+        or canonical.content_digest(vocabulary.kind, vocabulary.definition),
         prefix_ids=vocabulary.prefix_ids,
         suffix_ids=vocabulary.suffix_ids,
-        transformers=read.transformers,
-        special_tokens_in_text="split" if read.splits_special_tokens else None,
+        transformers=vocabulary.transformers,
+        special_tokens_in_text="split" if vocabulary.splits_special_tokens else None,
     )
-    sha256 = hashlib.sha256(read.definition).hexdigest()
     return Tokenizer(
-        read.kind,
         argument,
         path,
         identity,
-        sha256,
-        read.definition,
-        read.setting,
+        vocabulary.definition,
+        vocabulary.setting,
         vocabulary.unknown_id,
         vocabulary.drops_characters,
     )
@@ -253,56 +255,28 @@ def reopen_tokenizer(path: str | None, identity: TokenizerIdentity, sha256: str)
     Raises:
         TokenizerError: The file cannot be read, or has changed.
     """
-    definition = _definition_without_file(identity) if path is None else read_file(path)
-    if hashlib.sha256(definition).hexdigest() != sha256:
+    known = tokenizer_without_file(identity) if path is None else None
+    definition = read_file(str(path)) if known is None else known.definition
+    tokenizer = Tokenizer(path, path, identity, definition)
+    if tokenizer.sha256 != sha256:
         raise TokenizerError(f"the tokenizer {path} was changed during the run")
-    return Tokenizer(identity.kind, path, path, identity, sha256, definition)
+    return tokenizer
 
 
 def tokenizer_without_file(identity: TokenizerIdentity) -> Tokenizer | None:
     """Return the tokenizer of an identity if it is of a kind that no file defines; else None."""
     if identity.kind == "null":
-        return _null_tokenizer(f"{NULL_PREFIX}{identity.vocab_size}", None)
+        return load_tokenizer(f"{NULL_PREFIX}{identity.vocab_size}")
     return load_tokenizer(None) if identity.kind == "bytes" else None
 
 
-def _null_tokenizer(argument: str, eod: str | None) -> Tokenizer:
-    size = null_vocabulary_size(argument)
-    eod_id = null_eod(eod, size)
-    definition = _null_definition(size)
-    digest = canonical.content_digest("null", definition)
-    identity = TokenizerIdentity("null", None, size, size - 1, eod_id, str(eod_id), digest, (), ())
-    sha256 = hashlib.sha256(definition).hexdigest()
-    return Tokenizer("null", argument, None, identity, sha256, definition)
-
-
-def _definition_without_file(identity: TokenizerIdentity) -> bytes:
-    return _null_definition(identity.vocab_size) if identity.kind == "null" else _BYTES_DEFINITION
-
-
-def _null_definition(size: int) -> bytes:
-    return f"text is token ids below {size}".encode()
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    kind: TokenizerKind
-    vocabulary: Vocabulary
-    digest: str  # of the canonical form
-    definition: bytes
-    setting: str | None = None
-    transformers: str | None = None  # the version that read it
-    splits_special_tokens: bool = False
-
-
-def _built_in() -> _Read:
+def _built_in() -> Vocabulary:
     ids = {f"<0x{value:02X}>": value for value in range(256)} | {BYTES_EOD: BYTES_EOD_ID}
-    vocabulary = Vocabulary(ids, (BYTES_EOD,), len(ids), BYTES_EOD)
-    digest = canonical.content_digest("bytes", _BYTES_DEFINITION)
-    return _Read("bytes", vocabulary, digest, _BYTES_DEFINITION)
+    definition = b"UTF-8 bytes are ids 0 to 255; 256 is <|endoftext|>"
+    return Vocabulary("bytes", definition, ids, (BYTES_EOD,), len(ids), declared_eod=BYTES_EOD)
 
 
-def _read(source: Location, tiktoken: TikTokenizerSettings | None) -> _Read:
+def _read(source: Location, tiktoken: TikTokenizerSettings | None) -> Vocabulary:
     """Read a tokenizer's files; raise IdsChangedError if only transformers reads them."""
     path = source.definition
     in_directory = source.directory is not None
@@ -310,7 +284,7 @@ def _read(source: Location, tiktoken: TikTokenizerSettings | None) -> _Read:
         raise IdsChangedError(f"{os.path.basename(path)} without a tokenizer.json")
     if source.merges is not None:
         parsed = gpt2_definition(path, source.merges)
-        files = _settings(source) if in_directory else {}
+        files = source.settings() if in_directory else {}
         check_gpt2_class(files)
         return _huggingface(parsed, dump_json(parsed), path, files)
     content = read_file(path)
@@ -318,46 +292,39 @@ def _read(source: Location, tiktoken: TikTokenizerSettings | None) -> _Read:
     if encoding is None and is_model_file(path):
         if in_directory and source.beside:
             raise IdsChangedError(f"{os.path.basename(path)} without a tokenizer.json")
-        vocabulary = sentencepiece_vocabulary(content, path, read_settings(source.beside))
-        digest = canonical.content_digest("sentencepiece", content)
-        return _Read("sentencepiece", vocabulary, digest, content)
+        return sentencepiece_vocabulary(content, path, source.settings())
     if encoding is None:
         parsed = parse_json(content, path)
         encoding = encoding_of_json(parsed, path, tiktoken)
         if encoding is None:
-            return _huggingface(as_object(parsed, path), content, path, _settings(source))
-    return _Read("tiktoken", encoding.vocabulary, canonical.tiktoken_digest(encoding), content)
-
-
-def _settings(source: Location) -> dict[str, dict[str, Any]]:
-    return {os.path.basename(path): read_object(path) for path in source.beside}
+            return _huggingface(as_object(parsed, path), content, path, source.settings())
+    return replace(encoding.vocabulary, definition=content, digest=canonical.tiktoken_digest(encoding))
 
 
 def _huggingface(
     parsed: dict[str, Any], content: bytes, path: str, settings: Mapping[str, dict[str, Any]]
-) -> _Read:
-    vocabulary = huggingface_vocabulary(parsed, path)  # refuses what is no tokenizer.json
-    if settings:
-        vocabulary = replace(vocabulary, declared_eod=plain_eos_token(parsed, settings))
-    return _Read("huggingface", vocabulary, canonical.huggingface_digest(parsed), content)
+) -> Vocabulary:
+    vocabulary = huggingface_vocabulary(parsed, content, path)  # refuses what is no tokenizer.json
+    declared = plain_eos_token(parsed, settings) if settings else None
+    return replace(vocabulary, declared_eod=declared, digest=canonical.huggingface_digest(parsed))
 
 
-def _read_with_transformers(source: Location, python: str | None, error: IdsChangedError) -> _Read:
-    place, setting = source.directory or os.path.dirname(source.definition) or ".", str(error)
+def _read_with_transformers(source: Location, python: str | None, error: IdsChangedError) -> Vocabulary:
+    place = source.directory or os.path.dirname(source.definition) or "."
+    setting = str(error)
     if error.hint is not None:
         raise TokenizerError(f"cannot read the tokenizer directory {place}: {setting}", hint=error.hint)
-    further = _settings(source).get("tokenizer_config.json", {}).get("fast_tokenizer_files")
+    further = source.settings().get("tokenizer_config.json", {}).get("fast_tokenizer_files")
     names = [name for name in further if isinstance(name, str)] if isinstance(further, list) else []
     files = source.files(names)
-    if source.definition.endswith(".json") and source.merges is None:
+    if source.is_json:
         files["tokenizer.json"] = read_file(source.definition)  # a file of another name
     reading = read_with_transformers(files, python, place=place, setting=setting)
     content = json.dumps(reading.definition, ensure_ascii=False, separators=(",", ":")).encode()
-    read = _huggingface(reading.definition, content, place, {})
-    vocabulary = replace(read.vocabulary, size=reading.size, declared_eod=reading.eos_token)
     return replace(
-        read,
-        vocabulary=vocabulary,
+        _huggingface(reading.definition, content, place, {}),
+        size=reading.size,
+        declared_eod=reading.eos_token,
         setting=setting,
         transformers=reading.version,
         splits_special_tokens=reading.splits_special_tokens,

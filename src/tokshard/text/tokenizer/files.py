@@ -6,7 +6,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
@@ -63,14 +63,6 @@ def read_object(path: str) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise TokenizerError(f"the tokenizer's file {path} is not a JSON object", hint=hint)
     return parsed
-
-
-def read_settings(paths: Iterable[str]) -> dict[str, Any]:
-    """Return the fields of the JSON objects beside a tokenizer; the first file that has a field counts."""
-    settings: dict[str, Any] = {}
-    for path in paths:
-        settings = read_object(path) | {key: value for key, value in settings.items() if value is not None}
-    return settings
 
 
 def token_text(token: Any) -> str | None:

@@ -46,7 +46,7 @@ COMPONENT_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 """Values that the library uses for missing keys, by the type of the component."""
 
 
-def huggingface_vocabulary(parsed: dict[str, Any], path: str) -> Vocabulary:
+def huggingface_vocabulary(parsed: dict[str, Any], content: bytes, path: str) -> Vocabulary:
     """Return the vocabulary of a parsed ``tokenizer.json``; raise TokenizerError if it is none."""
     model_ids, model_size = _model_vocabulary(parsed, path)
     added = added_token_ids(parsed["model"], _added_contents(parsed, path))
@@ -55,6 +55,8 @@ def huggingface_vocabulary(parsed: dict[str, Any], path: str) -> Vocabulary:
     prefix, suffix = template_ids(parsed.get("post_processor")) or (None, None)
     unknown_id = None if has_all_bytes(parsed, model_ids) else declared_unknown_id(parsed["model"], model_ids)
     return Vocabulary(
+        "huggingface",
+        content,
         {**model_ids, **added},
         added,
         size,

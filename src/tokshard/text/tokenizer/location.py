@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from tokshard.core.formatting import visible
 from tokshard.dataset.products import MERGES_NAME, TOKENIZER_FILES, VOCABULARY_NAME
@@ -15,7 +16,7 @@ from tokshard.storage import fs, paths, syscalls
 from tokshard.storage.files import AtomicFile
 from tokshard.storage.paths import is_remote
 from tokshard.storage.remote import hub, objects
-from tokshard.text.tokenizer.files import ACCEPTED_FILES, MAX_DEFINITION_BYTES, read_file
+from tokshard.text.tokenizer.files import ACCEPTED_FILES, MAX_DEFINITION_BYTES, read_file, read_object
 from tokshard.text.tokenizer.settings import SETTINGS_FILES
 
 _OTHERS = (MERGES_NAME, "target.spm", "tiktoken.model", "tekken.json")
@@ -41,6 +42,15 @@ class Location:
     merges: str | None = None
     directory: str | None = None
     fetch: Callable[[str], str | None] = field(default=lambda _name: None, repr=False)
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the definition is a ``tokenizer.json``, under this or another name."""
+        return self.definition.endswith(".json") and self.merges is None
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """Return the JSON objects in the files ``beside``, by name; raise TokenizerError if one has none."""
+        return {os.path.basename(path): read_object(path) for path in self.beside}
 
     def files(self, further: Iterable[str] = ()) -> dict[str, bytes]:
         """Return the contents of all files that transformers may read, and of ``further`` ones, by name.

@@ -31,15 +31,19 @@ def sentencepiece_processor(definition: bytes, path: str) -> Any:
     return processor
 
 
-def sentencepiece_vocabulary(definition: bytes, path: str, settings: Mapping[str, Any]) -> Vocabulary:
+def sentencepiece_vocabulary(
+    definition: bytes, path: str, files: Mapping[str, Mapping[str, Any]]
+) -> Vocabulary:
     """Return the vocabulary of a SentencePiece model.
 
     Args:
         definition: The content of its file.
         path: The file, for messages.
-        settings: The fields of ``tokenizer_config.json`` beside it, those of ``config.json`` and
-            ``special_tokens_map.json`` where it has none of the same name.
+        files: The JSON objects in the files next to it. The first file that has a field counts.
     """
+    settings: dict[str, Any] = {}
+    for file in files.values():
+        settings = {**file, **{key: value for key, value in settings.items() if value is not None}}
     processor = sentencepiece_processor(definition, path)
     ids = {processor.id_to_piece(index): index for index in range(processor.vocab_size())}
     eos = processor.eos_id()
@@ -52,10 +56,12 @@ def sentencepiece_vocabulary(definition: bytes, path: str, settings: Mapping[str
     has_bytes = any(processor.is_byte(index) for index in range(processor.vocab_size()))
     has_unknown = unknown >= 0 and not has_bytes
     return Vocabulary(
+        "sentencepiece",
+        definition,
         ids,
         (),
         processor.vocab_size(),
-        declared,
+        declared_eod=declared,
         prefix_ids=prefix,
         suffix_ids=suffix,
         unknown_id=unknown if has_unknown else None,

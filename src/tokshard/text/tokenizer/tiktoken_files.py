@@ -51,15 +51,17 @@ class TiktokenEncoding:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Its tokens."""
+        """Its tokens, without the content of its file."""
         # An EOD can be named by the text of a special token or by any id; ordinary tokens are bytes.
         ids = {f"<rank {rank}>": rank for rank in self.ranks.values()} | dict(self.special_tokens)
         return Vocabulary(
+            "tiktoken",
+            b"",
             ids,
             self.special_tokens,
             max(ids.values()) + 1,
-            self.eod,
-            self.name,
+            declared_eod=self.eod,
+            name=self.name,
             prefix_ids=self.prefix_ids,
             suffix_ids=None if self.prefix_ids is None else (),
         )

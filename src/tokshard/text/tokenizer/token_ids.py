@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from tokshard.errors import TokenizerError
+from tokshard.text.tokenizer.vocabulary import Vocabulary
 
 NULL_PREFIX: Final = "null:"
 _MOST_IDS: Final = 2**31
@@ -18,15 +19,15 @@ _SHOWN_CHARACTERS: Final = 40
 _CHECKED_CHARACTERS: Final = 1 << 17
 
 
-def null_vocabulary_size(argument: str) -> int:
-    """Return the number of ids of a null tokenizer.
+def null_vocabulary(argument: str, eod: str | None) -> Vocabulary:
+    """Return the vocabulary of a null tokenizer; of its ids only the largest and the EOD token.
+
+    Args:
+        argument: ``null:N``.
+        eod: The id that ends documents; None for the last one.
 
     Raises:
-        TokenizerError: It is not a number that int32 can hold.
-
-    Example:
-        >>> null_vocabulary_size("null:50257")
-        50257
+        TokenizerError: N is not a number that int32 can hold, or the id is not in the vocabulary.
     """
     number = argument.removeprefix(NULL_PREFIX)
     if not _NUMBER.fullmatch(number) or not 0 < int(number) <= _MOST_IDS:
@@ -34,23 +35,18 @@ def null_vocabulary_size(argument: str) -> int:
             f"the vocabulary size of a null tokenizer must be from 1 to {_MOST_IDS:,}, got {number!r}",
             hint=f"pass --tokenizer {NULL_PREFIX}N with the number of ids, for example {NULL_PREFIX}50257",
         )
-    return int(number)
-
-
-def null_eod(wanted: str | None, size: int) -> int:
-    """Return the id that ends documents: the last one unless another is chosen.
-
-    Raises:
-        TokenizerError: It is not in the vocabulary.
-    """
-    if wanted is None:
-        return size - 1
-    if not _NUMBER.fullmatch(wanted) or int(wanted) >= size:
+    size = int(number)
+    if eod is not None and (not _NUMBER.fullmatch(eod) or int(eod) >= size):
         raise TokenizerError(
-            f"the EOD token of {NULL_PREFIX}{size} must be an id below {size}, got {wanted!r}",
+            f"the EOD token of {NULL_PREFIX}{size} must be an id below {size}, got {eod!r}",
             hint="pass --eod ID, or a larger vocabulary size",
         )
-    return int(wanted)
+    eod_id = size - 1 if eod is None else int(eod)
+    ids = {str(index): index for index in (size - 1, eod_id)}
+    definition = f"text is token ids below {size}".encode()
+    return Vocabulary(
+        "null", definition, ids, (), size, declared_eod=str(eod_id), prefix_ids=(), suffix_ids=()
+    )
 
 
 def parse_token_ids(text: str, size: int) -> list[int]:
