@@ -85,52 +85,41 @@ def _named(**tokens: str | None) -> dict[str, str | None]:
     return {f"{name}_token": token for name, token in tokens.items()}
 
 
-def _sequence(*parts: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "Sequence", "pretokenizers": list(parts)}
-
-
-def _byte_level(*, use_regex: bool = True) -> dict[str, Any]:
-    return {"type": "ByteLevel", "add_prefix_space": False, "use_regex": use_regex}
+def _part(kind: str, **options: Any) -> dict[str, Any]:
+    return {"type": kind, **options}
 
 
 def _qwen(pattern: str) -> _Class:
-    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    pieces = _sequence(split, _byte_level(use_regex=False))
-    tokens = {**_GPT2, **_named(bos=None, pad=_TEXT_END)}
+    split = _part("Split", pattern={"Regex": pattern}, behavior="Isolated")
+    pieces = _part("Sequence", pretokenizers=[split, {**_BYTE_LEVEL, "use_regex": False}])
+    tokens = {**_GPT2.tokens, **_named(bos=None, pad=_TEXT_END)}
     return _Class(tokens, parts={**_NFC, "pre_tokenizer": pieces}, adds_again=True)
 
 
 _TEXT_END: Final = "<|endoftext|>"
-_GPT2: Final = _named(bos=_TEXT_END, eos=_TEXT_END, unk=_TEXT_END)
-_NFC: Final = {"normalizer": {"type": "NFC"}}
-_MARK: Final = "\N{LOWER ONE EIGHTH BLOCK}"
+_BYTE_LEVEL: Final = _part("ByteLevel", add_prefix_space=False)
+_NFC: Final = {"normalizer": _part("NFC")}
 _SPACE: Final = {"String": " "}
 _LLAMA_MODEL: Final = {"fuse_unk": True, "byte_fallback": True}
 _GENERIC: Final = _Class({})
+_GPT2: Final = _Class(
+    _named(bos=_TEXT_END, eos=_TEXT_END, unk=_TEXT_END), parts={"pre_tokenizer": _BYTE_LEVEL}
+)
+_GPT_NEOX: Final = _Class(
+    {**_GPT2.tokens, **_named(pad="<|padding|>")}, adds_bos=False, parts={**_NFC, **(_GPT2.parts or {})}
+)
 _LLAMA: Final = _Class(
     _named(bos="<s>", eos="</s>", unk="<unk>"),
     adds_bos=True,
-    parts={
-        "model": _LLAMA_MODEL,
-        "pre_tokenizer": {
-            "type": "Metaspace",
-            "prepend_scheme": "first",
-            "split": False,
-            "replacement": _MARK,
-        },
-    },
+    parts={"model": _LLAMA_MODEL, "pre_tokenizer": _part("Metaspace", prepend_scheme="first", split=False)},
 )
 _CLASSES: Final[Mapping[str, _Class]] = {
     "PreTrainedTokenizer": _GENERIC,
     _BACKEND: _GENERIC,  # the same in version 5; version 4 does not load it
-    "GPT2Tokenizer": _Class(_GPT2, parts={"pre_tokenizer": _byte_level()}),
-    "CodeGenTokenizer": _Class(_GPT2, parts={"pre_tokenizer": _byte_level()}),
+    "GPT2Tokenizer": _GPT2,
+    "CodeGenTokenizer": _GPT2,
     "BloomTokenizer": _Class({**_LLAMA.tokens, **_named(pad="<pad>")}),
-    "GPTNeoXTokenizer": _Class(
-        {**_GPT2, **_named(pad="<|padding|>")},
-        adds_bos=False,
-        parts={**_NFC, "pre_tokenizer": _byte_level()},
-    ),
+    "GPTNeoXTokenizer": _GPT_NEOX,
     "CohereTokenizer": _Class(
         {
             **_named(bos="<BOS_TOKEN>", eos="<|END_OF_TURN_TOKEN|>", unk="<UNK>", pad="<PAD>"),
@@ -139,7 +128,9 @@ _CLASSES: Final[Mapping[str, _Class]] = {
         adds_bos=True,
         parts={
             **_NFC,
-            "pre_tokenizer": _sequence({"type": "Digits", "individual_digits": True}, _byte_level()),
+            "pre_tokenizer": _part(
+                "Sequence", pretokenizers=[_part("Digits", individual_digits=True), _BYTE_LEVEL]
+            ),
         },
         adds_again=True,
     ),
@@ -151,13 +142,8 @@ _CLASSES: Final[Mapping[str, _Class]] = {
         adds_bos=True,
         parts={
             "model": {**_LLAMA_MODEL, "unk_token": "<unk>"},
-            "normalizer": {"type": "Replace", "pattern": _SPACE, "content": _MARK},
-            "pre_tokenizer": {
-                "type": "Split",
-                "pattern": _SPACE,
-                "behavior": "MergedWithPrevious",
-                "invert": False,
-            },
+            "normalizer": _part("Replace", pattern=_SPACE, content="\N{LOWER ONE EIGHTH BLOCK}"),
+            "pre_tokenizer": _part("Split", pattern=_SPACE, behavior="MergedWithPrevious"),
         },
     ),
 }
@@ -415,11 +401,10 @@ def _flags(token: Mapping[str, Any]) -> list[bool]:
 
 def _check_pre_tokenizer(definition: dict[str, Any], settings: Mapping[str, Any], *, converts: bool) -> None:
     prefix = settings.get("add_prefix_space")
-    match definition.get("pre_tokenizer"):
-        case {"type": "ByteLevel", **options}:
-            in_file = options.get("add_prefix_space", True)
-        case _:
-            in_file = False
+    part = definition.get("pre_tokenizer")
+    in_file = (
+        isinstance(part, dict) and part.get("type") == "ByteLevel" and part.get("add_prefix_space", True)
+    )
     if bool(prefix) != in_file or (converts and prefix is not None):
         raise IdsChangedError(f"add_prefix_space {prefix}")
 
@@ -432,7 +417,7 @@ def _check_post_processor(
     ids: Mapping[str, int],
 ) -> None:
     template = template_ids(definition.get("post_processor"))
-    if newest is _CLASSES["GPTNeoXTokenizer"] and template != ((), ()):
+    if newest is _GPT_NEOX and template != ((), ()):
         raise IdsChangedError("tokenizer_class GPTNeoXTokenizer, which adds no tokens to texts")
     if first.adds_bos is None:
         return
