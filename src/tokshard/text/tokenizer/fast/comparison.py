@@ -129,7 +129,11 @@ def _larger_documents(batch: DocumentBatch, size_bytes: int) -> NDArray[np.int64
     import numpy as np
 
     columns = list(zip(batch.texts, batch.sequences_per_document, strict=True))
-    characters = sum(_characters_per_document(texts, counts) for texts, counts in columns)
+    documents = np.arange(len(batch.offsets))
+    characters = np.zeros(len(documents))
+    for texts, counts in columns:
+        owners = documents if counts is None else np.repeat(documents, counts)
+        characters += np.bincount(owners, [len(text) for text in texts], len(documents))
     larger = []
     for document in np.flatnonzero(4 * characters > size_bytes):  # a character has at most 4 bytes
         found = (
@@ -138,15 +142,3 @@ def _larger_documents(batch: DocumentBatch, size_bytes: int) -> NDArray[np.int64
         if sum(len(text.encode()) for text in found) > size_bytes:
             larger.append(document)
     return np.array(larger, np.int64)
-
-
-def _characters_per_document(
-    texts: list[str], texts_per_document: NDArray[np.uint32] | None
-) -> NDArray[np.int64]:
-    import numpy as np
-
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    if texts_per_document is None:
-        return lengths
-    before = np.concatenate(([0], np.cumsum(lengths)))
-    return np.diff(before[np.cumsum(texts_per_document, dtype=np.int64)], prepend=0)
