@@ -26,7 +26,7 @@ from support.tokenizer_definitions import (
 )
 from tokshard.text.tokenizer.encoders import decode, reference_encoder
 from tokshard.text.tokenizer.fast import fast_encoder
-from tokshard.text.tokenizer.fast.disputed import DISPUTED_CHARACTER, disputed
+from tokshard.text.tokenizer.fast.structure import DISPUTED_CHARACTER, disputed
 
 ROOT = Path(tokshard.__file__).parent
 SIZE = len(probe()["model"]["vocab"])

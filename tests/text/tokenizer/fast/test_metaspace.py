@@ -24,10 +24,9 @@ from support.tokenizer_definitions import (
 )
 from tokshard.text.tokenizer.encoders import EncodedBatch, reference_encoder
 from tokshard.text.tokenizer.fast import FastEncoderRefusedError, fast_encoder
-from tokshard.text.tokenizer.fast.disputed import disputed
 from tokshard.text.tokenizer.fast.encoder import counts_of
 from tokshard.text.tokenizer.fast.metaspace import is_metaspace, prepends, rewritten
-from tokshard.text.tokenizer.fast.structure import refusal
+from tokshard.text.tokenizer.fast.structure import disputed, refusal
 
 BOS = template("<s>", "A", ids={"<s>": [1]})
 OVERLAP = "camelCase <|endoftext|>HTTPRequest <|endoftext|> HTTPRequest"

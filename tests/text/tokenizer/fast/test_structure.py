@@ -26,8 +26,7 @@ from support.tokenizer_definitions import (
 )
 from tokshard.text.tokenizer.encoders import reference_encoder
 from tokshard.text.tokenizer.fast import FastEncoderRefusedError, fast_encoder, structure
-from tokshard.text.tokenizer.fast.disputed import DISPUTED_CHARACTER
-from tokshard.text.tokenizer.fast.structure import KNOWN_PATTERNS, refusal, simplified
+from tokshard.text.tokenizer.fast.structure import DISPUTED_CHARACTER, KNOWN_PATTERNS, refusal, simplified
 from tokshard.text.tokenizer.huggingface import byte_alphabet
 from tokshard.text.tokenizer.tiktoken_files import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN
 

@@ -23,7 +23,6 @@ from tokshard.text.tokenizer import encoders
 from tokshard.text.tokenizer.definition import Tokenizer, load_tokenizer
 from tokshard.text.tokenizer.encoders import EncodedBatch, Encoder, offsets_of, reference_encoder
 from tokshard.text.tokenizer.fast import metaspace, structure
-from tokshard.text.tokenizer.fast.disputed import disputed
 from tokshard.text.tokenizer.files import parse_object, parsing_once
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def _examined(definition: bytes, path: str, *, special_tokens: bool) -> str | tu
     simplified = structure.simplified(parsed, special_tokens=special_tokens)
     added_tokens = parsed.get("added_tokens") or []
     exceptions = _Exceptions(
-        disputed(parsed),
+        structure.disputed(parsed),
         tuple(token["id"] for token in added_tokens if metaspace.is_metaspace(parsed)),
         tuple(token["id"] for token in added_tokens if token["special"]),
     )

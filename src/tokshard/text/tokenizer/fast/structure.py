@@ -7,13 +7,13 @@ reference encoder is used. docs/explanation/exactness.md lists the comparisons.
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Final
 
 from tokshard.text.tokenizer.fast import metaspace
-from tokshard.text.tokenizer.fast.disputed import DISPUTED_CHARACTER
 from tokshard.text.tokenizer.huggingface import (
     added_token_ids,
     byte_alphabet,
@@ -37,6 +37,14 @@ _MODEL_KEYS: Final = """
     vocab merges
 """
 _BEHAVIORS: Final = ("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
+
+# fastokens' regular expressions treat this character as white space; Unicode and the reference do not,
+# since 2013.
+DISPUTED_CHARACTER: Final = "\u180e"
+
+# The reference takes LATIN SMALL LETTER LONG S for an s in patterns that ignore case, as in (?i:'s);
+# fastokens does not. It is the only other case of a letter of these patterns.
+_LONG_S: Final = "\u017f"
 
 # Published patterns: GPT-2; cl100k and Llama 3; o200k; Qwen 2 and 3; Qwen 3.5; Mistral's tekken; digits
 # alone; the three of DeepSeek V3.
@@ -286,3 +294,45 @@ def _post_processor_refusal(definition: dict[str, Any], *, special_tokens: bool)
         return f"the post-processor {_name(step)}"
 
     return _steps_refusal(definition.get("post_processor"), "processors", step_refusal)
+
+
+# Texts that are left to the reference
+
+
+def disputed(definition: dict[str, Any]) -> Callable[[str], bool] | None:
+    """Return the function that recognizes texts that are left to the reference; None if there are none.
+
+    The libraries classify, lowercase and normalize characters by tables of different versions of Unicode, and
+    treat some texts differently that look like tokens. ``definition``: a supported one.
+    """
+    tests = list(_tests(definition))
+    return (lambda text: any(test(text) for test in tests)) if tests else None
+
+
+def _tests(definition: dict[str, Any]) -> Iterator[Callable[[str], bool]]:
+    mark = metaspace.REPLACEMENT
+    if metaspace.is_metaspace(definition) and metaspace.prepends(definition):
+        yield lambda text: text.startswith((" ", mark))
+    parts = components(definition.get("pre_tokenizer"), "pretokenizers")
+    patterns = [str(part["pattern"].get("Regex", "")) for part in parts if part["type"] == "Split"]
+    if any(patterns):
+        yield lambda text: DISPUTED_CHARACTER in text
+    if any("(?i:" in pattern for pattern in patterns):
+        # Searching for two characters takes as long as encoding a tenth of the text.
+        yield lambda text: _LONG_S in text and f"'{_LONG_S}" in text
+    fallback = definition["model"].get("byte_fallback")
+    if names := _tokens_of_unknown_characters(definition) if fallback else []:
+        pattern = "|".join(map(re.escape, names)).replace(mark, f"[ {mark}]")
+        tokens = re.compile(pattern)
+        yield lambda text: tokens.search(text) is not None
+
+
+def _tokens_of_unknown_characters(definition: dict[str, Any]) -> list[str]:
+    """Return the tokens with a character that is no token, as <0x0A> in a vocabulary without x.
+
+    With byte fallback, fastokens takes text that spells such a token for the token. In the reference the
+    character becomes bytes, and merges alone make tokens.
+    """
+    vocabulary = definition["model"]["vocab"]
+    unknown = set().union(*vocabulary) - vocabulary.keys()
+    return [token for token in vocabulary if len(token) > 1 and not unknown.isdisjoint(token)]
