@@ -202,10 +202,7 @@ class UnitEncoder:
             return _NoEncoder()
         if self._spec.encoder == "fast":
             try:
-                # The job has checked the definition already.
-                return fast.fast_encoder(
-                    self._tokenizer, special_tokens=self._spec.parameters.special_tokens, checked=True
-                )
+                return fast.fast_encoder(self._tokenizer, special_tokens=self._spec.parameters.special_tokens)
             except fast.FastEncoderRefusedError:
                 if not self._spec.fallback:
                     raise

@@ -39,26 +39,22 @@ def fast_encoder_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str |
 
     The tokenizer's file is parsed, no library is loaded; see :func:`fast_encoder` for the arguments.
     """
-    if tokenizer.kind != "huggingface":
-        return f"the fast encoder does not support {tokenizer.kind} tokenizers"
-    examined = _examined(tokenizer.definition, str(tokenizer.path), special_tokens=special_tokens)
-    return f"the fast encoder does not support {examined}" if isinstance(examined, str) else None
+    examined = _examined(
+        tokenizer.kind, tokenizer.definition, str(tokenizer.path), special_tokens=special_tokens
+    )
+    return examined if isinstance(examined, str) else None
 
 
-def fast_encoder(tokenizer: Tokenizer, *, special_tokens: bool, checked: bool = False) -> Encoder:
+def fast_encoder(tokenizer: Tokenizer, *, special_tokens: bool) -> Encoder:
     """Return the fast encoder for a tokenizer, on one thread.
-
-    ``checked``: whether :func:`fast_encoder_refusal` has let this very file pass already (it takes as
-    long as a large file takes to parse).
 
     Raises:
         FastEncoderRefusedError: The tokenizer has parts that are not known to be equal, fastokens refuses
             it, or fastokens is not installed.
     """
-    if not checked and (reason := fast_encoder_refusal(tokenizer, special_tokens=special_tokens)):
-        place = tokenizer.path or "the built-in tokenizer"
-        raise FastEncoderRefusedError(f"cannot encode with {place}: {reason}")
-    return _FastEncoder(tokenizer, special_tokens=special_tokens)
+    ahead = _loaded_ahead.pop((tokenizer.sha256, special_tokens), None)
+    loaded = _loading(tokenizer, special_tokens=special_tokens)() if ahead is None else ahead.result()
+    return _FastEncoder(tokenizer, *loaded, special_tokens=special_tokens)
 
 
 def has_fast_library() -> bool:
@@ -141,13 +137,17 @@ _loaded_ahead: dict[tuple[str, bool], Future[_Loaded]] = {}
 
 
 @lru_cache(maxsize=1)  # the choice of the encoder and its loading need the same
-def _examined(definition: bytes, path: str, *, special_tokens: bool) -> str | tuple[bytes, _Exceptions]:
+def _examined(
+    kind: str, definition: bytes, path: str, *, special_tokens: bool
+) -> str | tuple[bytes, _Exceptions]:
     """Return why the fast encoder does not support a definition, or the JSON that fastokens reads for it."""
     import orjson
 
+    if kind != "huggingface":
+        return f"the fast encoder does not support {kind} tokenizers"
     parsed = parse_object(definition, path)
     if refusal := structure.refusal(parsed, special_tokens=special_tokens):
-        return refusal
+        return f"the fast encoder does not support {refusal}"
     simplified = structure.simplified(parsed, special_tokens=special_tokens)
     added_tokens = parsed.get("added_tokens") or []
     exceptions = _Exceptions(
@@ -162,10 +162,11 @@ def _examined(definition: bytes, path: str, *, special_tokens: bool) -> str | tu
 def _loading(tokenizer: Tokenizer, *, special_tokens: bool) -> Callable[[], _Loaded]:
     """Return the call that loads a tokenizer, whose definition has been examined."""
     path = str(tokenizer.path)
-    examined = _examined(tokenizer.definition, path, special_tokens=special_tokens)
+    examined = _examined(tokenizer.kind, tokenizer.definition, path, special_tokens=special_tokens)
     _examined.cache_clear()  # as large as the definition
     if isinstance(examined, str):
-        raise FastEncoderRefusedError(f"cannot encode with {path}: {examined}")
+        place = tokenizer.path or "the built-in tokenizer"
+        raise FastEncoderRefusedError(f"cannot encode with {place}: {examined}")
     return partial(_load, *examined, path)
 
 
@@ -186,15 +187,13 @@ def _load(text: bytes, exceptions: _Exceptions, path: str) -> _Loaded:
 class _FastEncoder:
     name = "fast"
 
-    def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, library: Any, exceptions: _Exceptions, *, special_tokens: bool
+    ) -> None:
         self._tokenizer = tokenizer
+        self._library = library
         self._special_tokens = special_tokens
         self._reference: Encoder | None = None
-        loaded = _loaded_ahead.pop((tokenizer.sha256, special_tokens), None)
-        if loaded is None:
-            self._library, exceptions = _loading(tokenizer, special_tokens=special_tokens)()
-        else:
-            self._library, exceptions = loaded.result()
         self._disputed = exceptions.disputed
         split_ids = exceptions.special_ids if tokenizer.splits_special_tokens else ()
         counted = [ids for ids in (exceptions.counted_ids, split_ids) if ids]
