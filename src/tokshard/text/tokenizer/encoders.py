@@ -143,7 +143,7 @@ def special_tokens_of(tokenizer: Tokenizer) -> SpecialTokens:
 
 
 @lru_cache(maxsize=1)
-def _loaded(tokenizer: Tokenizer) -> _Library:
+def _loaded(tokenizer: Tokenizer) -> _LoadedTokenizer:
     # Loading takes up to a second, and one tokenizer is used at a time.
     return _LIBRARIES[tokenizer.kind](tokenizer)
 
@@ -171,7 +171,7 @@ def panics_as_errors(action: str) -> Iterator[None]:
 # The libraries
 
 
-class _Library(ABC):
+class _LoadedTokenizer(ABC):
     """A tokenizer as its library loads it."""
 
     name = "reference"
@@ -217,7 +217,7 @@ class _Library(ABC):
         return SpecialTokens({})
 
 
-class _Bytes(_Library):
+class _Bytes(_LoadedTokenizer):
     def _ids(self, texts: list[str]) -> Iterable[ArrayLike]:
         import numpy as np
 
@@ -232,7 +232,7 @@ class _Bytes(_Library):
         return SpecialTokens({BYTES_EOD_ID: BYTES_EOD})
 
 
-class _TokenIds(_Library):
+class _TokenIds(_LoadedTokenizer):
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool = False) -> None:
         super().__init__(tokenizer, special_tokens=special_tokens)
         self._size = tokenizer.vocab_size
@@ -247,7 +247,7 @@ class _TokenIds(_Library):
         return " ".join(map(str, ids))
 
 
-class _Tiktoken(_Library):
+class _Tiktoken(_LoadedTokenizer):
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool = False) -> None:
         super().__init__(tokenizer, special_tokens=special_tokens)
         encoding = _encoding_of(tokenizer)
@@ -291,7 +291,7 @@ class _Tiktoken(_Library):
         return SpecialTokens(_ascending(_encoding_of(tokenizer).special_tokens))
 
 
-class _SentencePiece(_Library):
+class _SentencePiece(_LoadedTokenizer):
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool = False) -> None:
         super().__init__(tokenizer, special_tokens=special_tokens)
         self._library = sentencepiece_processor(tokenizer.definition, self._path)
@@ -315,7 +315,7 @@ class _SentencePiece(_Library):
         return SpecialTokens(names, unknown if unknown >= 0 else None)
 
 
-class _HuggingFace(_Library):
+class _HuggingFace(_LoadedTokenizer):
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool = False) -> None:
         super().__init__(tokenizer)
         self._special_tokens = special_tokens  # by the library, which has the post-processor
@@ -356,7 +356,7 @@ class _HuggingFace(_Library):
         return SpecialTokens(_ascending({name: added_ids[name] for name in names}), unknown)
 
 
-_LIBRARIES: Final[Mapping[str, type[_Library]]] = {
+_LIBRARIES: Final[Mapping[str, type[_LoadedTokenizer]]] = {
     "bytes": _Bytes,
     "null": _TokenIds,
     "huggingface": _HuggingFace,
