@@ -103,7 +103,7 @@ class Programs:
     def __init__(self, bench: Session) -> None:
         self._output = bench.directory / "out"
         self._tokenizer = str(bench.options.tokenizer)
-        vocabulary = load_tokenizer(self._tokenizer, need_eod=False).vocab_size
+        vocabulary = load_tokenizer(self._tokenizer, need_eod=False).identity.vocab_size
         self._dtype = DType.optimal_dtype(vocabulary).__name__
 
     def ours(

@@ -68,7 +68,9 @@ def tokshard_reading(path, texts, *, megatron, special):
     )
     tokenizer = choose_encoding(options, []).tokenizer
     ids = lists_of(reference_encoder(tokenizer, special_tokens=special).encode(texts))
-    return Reading(tokenizer.vocab_size, tokenizer.eod_id, ids), tokenizer.identity.transformers is None
+    return Reading(
+        tokenizer.identity.vocab_size, tokenizer.identity.eod_id, ids
+    ), tokenizer.identity.transformers is None
 
 
 def compare(path, texts, *, megatron, special):

@@ -49,14 +49,14 @@ def write(path, value):
 
 def test_the_built_in_tokenizer():
     tokenizer = load_tokenizer(None)
-    assert (tokenizer.kind, tokenizer.argument, tokenizer.path) == ("bytes", None, None)
-    assert (tokenizer.vocab_size, tokenizer.max_token_id) == (257, 256)
-    assert (tokenizer.eod_id, tokenizer.eod_token) == (256, "<|endoftext|>")
+    assert (tokenizer.identity.kind, tokenizer.argument, tokenizer.path) == ("bytes", None, None)
+    assert (tokenizer.identity.vocab_size, tokenizer.identity.max_token_id) == (257, 256)
+    assert (tokenizer.identity.eod_id, tokenizer.identity.eod_token) == (256, "<|endoftext|>")
 
 
 @pytest.mark.parametrize(("eod", "expected"), [("0", 0), ("10", 10), ("<0x0A>", 10), ("<|endoftext|>", 256)])
 def test_the_built_in_tokenizer_may_end_documents_with_any_byte(eod, expected):
-    assert load_tokenizer(None, eod=eod).eod_id == expected
+    assert load_tokenizer(None, eod=eod).identity.eod_id == expected
 
 
 # Vocabularies, against the library
@@ -94,11 +94,11 @@ def test_ids_and_sizes_are_those_of_the_library(model, words, gap, contents, tmp
     tokenizer = written(tmp_path_factory.mktemp("sizes"), definition)
 
     expected = library.get_vocab(with_added_tokens=True)
-    assert tokenizer.vocab_size == library.get_vocab_size(with_added_tokens=True)
-    assert tokenizer.max_token_id == max(expected.values())
+    assert tokenizer.identity.vocab_size == library.get_vocab_size(with_added_tokens=True)
+    assert tokenizer.identity.max_token_id == max(expected.values())
     for content, _, _ in contents:
         if content:
-            assert load_tokenizer(tokenizer.path, eod=content).eod_id == library.token_to_id(content)
+            assert load_tokenizer(tokenizer.path, eod=content).identity.eod_id == library.token_to_id(content)
 
 
 def test_a_repeated_unigram_piece_counts_once_but_takes_two_ids(tmp_path):
@@ -108,9 +108,9 @@ def test_a_repeated_unigram_piece_counts_once_but_takes_two_ids(tmp_path):
     definition = definition_of(model, added_tokens=[added(3, "<x>")])
     library = tokenizers.Tokenizer.from_str(json.dumps(definition))
     tokenizer = written(tmp_path, definition)
-    assert load_tokenizer(tokenizer.path, eod="<x>").eod_id == library.token_to_id("<x>")
+    assert load_tokenizer(tokenizer.path, eod="<x>").identity.eod_id == library.token_to_id("<x>")
     if tokenizers.__version__ >= "0.23.3":  # before, it counted the names
-        assert tokenizer.vocab_size == library.get_vocab_size(with_added_tokens=True)
+        assert tokenizer.identity.vocab_size == library.get_vocab_size(with_added_tokens=True)
 
 
 def test_added_ids_by_hand():
@@ -132,8 +132,8 @@ def test_added_ids_by_hand():
 )
 def test_published_tokenizers(name, size, eod):
     tokenizer = load_tokenizer(str(published(name)))
-    assert (tokenizer.vocab_size, tokenizer.max_token_id) == (size, size - 1)
-    assert (tokenizer.eod_id, tokenizer.eod_token) == eod
+    assert (tokenizer.identity.vocab_size, tokenizer.identity.max_token_id) == (size, size - 1)
+    assert (tokenizer.identity.eod_id, tokenizer.identity.eod_token) == eod
 
 
 # Identity
@@ -178,26 +178,26 @@ def test_a_tokenizer_is_frozen():
 @pytest.mark.parametrize("name", KNOWN_EODS)
 def test_the_one_known_name_ends_documents(name, tmp_path):
     tokenizer = written(tmp_path, small(name))
-    assert (tokenizer.eod_id, tokenizer.eod_token) == (3, name)
+    assert (tokenizer.identity.eod_id, tokenizer.identity.eod_token) == (3, name)
 
 
 def test_an_added_token_goes_before_an_ordinary_one(tmp_path):
     definition = small("</s>", added_tokens=[added(4, "<|endoftext|>")])
-    assert written(tmp_path, definition).eod_token == "<|endoftext|>"
+    assert written(tmp_path, definition).identity.eod_token == "<|endoftext|>"
 
 
 def test_what_the_files_beside_say(tmp_path):
     write(tmp_path / "tokenizer.json", with_added("</s>", "<eos>", "<end>"))
     write(tmp_path / "special_tokens_map.json", {"eos_token": {"content": "<eos>", "lstrip": False}})
-    assert load_tokenizer(str(tmp_path)).eod_token == "<eos>"
+    assert load_tokenizer(str(tmp_path)).identity.eod_token == "<eos>"
     write(tmp_path / "tokenizer_config.json", {"eos_token": "<end>"})
-    assert load_tokenizer(str(tmp_path)).eod_token == "<eos>"
+    assert load_tokenizer(str(tmp_path)).identity.eod_token == "<eos>"
     write(tmp_path / "tokenizer_config.json", {"eos_token": "<end>", "added_tokens_decoder": {}})
-    assert load_tokenizer(str(tmp_path)).eod_token == "<end>"
-    assert load_tokenizer(str(tmp_path / "tokenizer.json")).eod_id == 5
+    assert load_tokenizer(str(tmp_path)).identity.eod_token == "<end>"
+    assert load_tokenizer(str(tmp_path / "tokenizer.json")).identity.eod_id == 5
     write(tmp_path / "tokenizer_config.json", {"eos_token": None})
-    assert load_tokenizer(str(tmp_path)).eod_token == "<eos>"
-    assert load_tokenizer(str(tmp_path), eod="</s>").eod_token == "</s>"
+    assert load_tokenizer(str(tmp_path)).identity.eod_token == "<eos>"
+    assert load_tokenizer(str(tmp_path), eod="</s>").identity.eod_token == "</s>"
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_what_the_files_beside_say(tmp_path):
 )
 def test_an_eod_by_text_or_id(eod, expected, tmp_path):
     tokenizer = load_tokenizer(write(tmp_path / "t.json", small("<x>", "7")), eod=eod)
-    assert (tokenizer.eod_id, tokenizer.eod_token) == expected
+    assert (tokenizer.identity.eod_id, tokenizer.identity.eod_token) == expected
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_an_eod_that_cannot_be_chosen(names, message, tmp_path):
         load_tokenizer(str(tmp_path))
     assert "--eod TOKEN" in caught.value.hint
     tokenizer = load_tokenizer(str(tmp_path), need_eod=False)
-    assert (tokenizer.eod_id, tokenizer.eod_token) == (None, None)
+    assert (tokenizer.identity.eod_id, tokenizer.identity.eod_token) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_any_json_loads_or_is_an_error(tmp_path_factory, vocabulary, tokens, eos
         tokenizer = load_tokenizer(str(folder), need_eod=False)
     except (TokenizerError, MissingExtraError):
         return
-    assert tokenizer.max_token_id < 2**32 + len(tokens or [])
+    assert tokenizer.identity.max_token_id < 2**32 + len(tokens or [])
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"eos_token": 5}', '{"eos_token": {"content": 5}}'])
@@ -384,11 +384,11 @@ def test_bad_lines_of_tiktoken_files_are_named(line, tmp_path):
 
 def test_tiktoken_files_say_their_size_without_the_library(tmp_path):
     tokenizer = load_tokenizer(write(tmp_path / "o200k_base.tiktoken", "YQ== 0\nYg== 1\n"))
-    assert (tokenizer.kind, tokenizer.name) == ("tiktoken", "o200k_base")
-    assert (tokenizer.vocab_size, tokenizer.max_token_id) == (200019, 200018)
-    assert (tokenizer.eod_id, tokenizer.eod_token) == (199999, "<|endoftext|>")
-    assert load_tokenizer(tokenizer.path, eod="<|endofprompt|>").eod_id == 200018
-    assert load_tokenizer(tokenizer.path, eod="1").eod_id == 1
+    assert (tokenizer.identity.kind, tokenizer.identity.name) == ("tiktoken", "o200k_base")
+    assert (tokenizer.identity.vocab_size, tokenizer.identity.max_token_id) == (200019, 200018)
+    assert (tokenizer.identity.eod_id, tokenizer.identity.eod_token) == (199999, "<|endoftext|>")
+    assert load_tokenizer(tokenizer.path, eod="<|endofprompt|>").identity.eod_id == 200018
+    assert load_tokenizer(tokenizer.path, eod="1").identity.eod_id == 1
     assert load_tokenizer(write(tmp_path / "gpt2.tiktoken", "YQ== 0\n")).identity.name == "gpt2"
 
 

@@ -137,14 +137,14 @@ def test_a_text_has_the_same_tokens_in_any_company(make, definition, tmp_path):
 def test_published_tokenizers(name, special_tokens):
     path = published(name)
     tokenizer = load_tokenizer(str(path))
-    batch = [*random_texts(3, 200), f"a {tokenizer.eod_token} b"]
+    batch = [*random_texts(3, 200), f"a {tokenizer.identity.eod_token} b"]
     expected = encode_plainly(json.loads(path.read_bytes()), batch, special_tokens=special_tokens)
     fast = fast_encoder(tokenizer, special_tokens=special_tokens)
     assert fast.name == "fast"
     assert lists_of(fast.encode(batch)) == expected
     reference = reference_encoder(tokenizer, special_tokens=special_tokens)
     assert lists_of(reference.encode(batch)) == expected
-    assert tokenizer.eod_id in expected[-1]
+    assert tokenizer.identity.eod_id in expected[-1]
 
 
 @settings(deadline=None, max_examples=40)
@@ -284,7 +284,7 @@ def test_tiktoken(ranks):
     batch = ["hello world", "", "<|endoftext|>", *random_texts(4, 100)]
     encoded = lists_of(encoder.encode(batch))
     assert encoded[0] == [258, 111, 261, 108, 100]
-    assert tokenizer.eod_id not in encoded[2]
+    assert tokenizer.identity.eod_id not in encoded[2]
     assert [decode(tokenizer, ids) for ids in encoded] == batch
     assert decode(tokenizer, [258, 100257, 100256]) == "hell<|endoftext|>\ufffd"
     with pytest.raises(FastEncoderRefusedError, match="does not support tiktoken tokenizers"):
@@ -369,8 +369,8 @@ def test_sentencepiece(piece_model):
     batch = ["hello world", "", "</s>", *random_texts(6, 100)]
     encoded = lists_of(reference_encoder(tokenizer, special_tokens=False).encode(batch))
     assert encoded == [library.encode_as_ids(text) for text in batch]
-    assert tokenizer.eod_id not in encoded[2]
+    assert tokenizer.identity.eod_id not in encoded[2]
     assert decode(tokenizer, encoded[0]) == "hello world"
-    assert tokenizer.vocab_size == library.vocab_size()
-    assert tokenizer.max_token_id == library.vocab_size() - 1
-    assert (tokenizer.eod_id, tokenizer.eod_token) == (library.eos_id(), "</s>")
+    assert tokenizer.identity.vocab_size == library.vocab_size()
+    assert tokenizer.identity.max_token_id == library.vocab_size() - 1
+    assert (tokenizer.identity.eod_id, tokenizer.identity.eod_token) == (library.eos_id(), "</s>")

@@ -37,9 +37,9 @@ def model(tmp_path_factory):
 
 def test_a_sentencepiece_model_without_the_files_beside_it(model):
     beside = load_tokenizer(model)
-    assert (beside.eod_token, beside.identity.prefix_ids) == ("<end>", ())
+    assert (beside.identity.eod_token, beside.identity.prefix_ids) == ("<end>", ())
     alone = load_tokenizer(model, files_beside=False)
-    assert (alone.eod_token, alone.eod_id, alone.identity.prefix_ids) == ("</s>", 2, (1,))
+    assert (alone.identity.eod_token, alone.identity.eod_id, alone.identity.prefix_ids) == ("</s>", 2, (1,))
     plain = reference_encoder(alone, special_tokens=False).encode(["one two"]).ids.tolist()
     assert reference_encoder(alone, special_tokens=True).encode(["one two"]).ids.tolist() == [1, *plain]
 
@@ -65,13 +65,13 @@ def settings(*special_tokens):
 def test_the_special_tokens_of_a_tiktokenizer(ranks):
     own = ("</s>", "a-[b]", *(token for token in DEFAULT if token != "</s>"))
     tokenizer = load_tokenizer(ranks, tiktoken=settings(*own))
-    assert tokenizer.eod_id == 0
-    assert load_tokenizer(ranks, tiktoken=settings()).eod_id == 2
+    assert tokenizer.identity.eod_id == 0
+    assert load_tokenizer(ranks, tiktoken=settings()).identity.eod_id == 2
     again = reopen_tokenizer(ranks, tokenizer.identity, tokenizer.sha256)  # as a worker does
     for each in (tokenizer, again):
         encoded = reference_encoder(each, special_tokens=False).encode(["aba-[b]<SPECIAL_9>b"])
         assert encoded.ids.tolist() == [266, 1, 9, 10 + ord("b")]
-    assert TikTokenizerSettings.of_encoding(tokenizer.name) == settings(*own)
+    assert TikTokenizerSettings.of_encoding(tokenizer.identity.name) == settings(*own)
     splitting = reference_encoder(tokenizer.splitting_special_tokens(), special_tokens=False)
     assert splitting.encode(["</s>ab"]).ids.tolist() == [*(10 + byte for byte in b"</s>"), 266]
 

@@ -16,19 +16,23 @@ from tokshard.text.tokenizer.token_ids import check_token_ids, parse_token_ids
 
 def test_its_vocabulary_is_a_number():
     tokenizer = load_tokenizer("null:50257")
-    assert (tokenizer.kind, tokenizer.vocab_size, tokenizer.max_token_id) == ("null", 50257, 50256)
-    assert (tokenizer.eod_id, tokenizer.eod_token) == (50256, "50256")
-    assert load_tokenizer("null:10", eod="3").eod_id == 3
+    assert (tokenizer.identity.kind, tokenizer.identity.vocab_size, tokenizer.identity.max_token_id) == (
+        "null",
+        50257,
+        50256,
+    )
+    assert (tokenizer.identity.eod_id, tokenizer.identity.eod_token) == (50256, "50256")
+    assert load_tokenizer("null:10", eod="3").identity.eod_id == 3
     assert load_tokenizer("null:10").identity.digest != load_tokenizer("null:11").identity.digest
 
 
 def test_a_worker_opens_it_by_its_identity():
     tokenizer = load_tokenizer("null:50257", eod="0")
     again = reopen_tokenizer(None, tokenizer.identity, tokenizer.sha256)
-    assert (again.kind, again.definition) == (tokenizer.kind, tokenizer.definition)
+    assert (again.identity.kind, again.definition) == (tokenizer.identity.kind, tokenizer.definition)
     known = tokenizer_without_file(tokenizer.identity)
     assert known is not None
-    assert known.vocab_size == 50257
+    assert known.identity.vocab_size == 50257
     built_in = load_tokenizer(None)
     assert tokenizer_without_file(built_in.identity).identity == built_in.identity
 

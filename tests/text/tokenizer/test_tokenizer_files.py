@@ -54,7 +54,7 @@ def check(tokenizer, expected, batch=BATCH):
     assert encoded(again, batch) == expected
     assert [decode(again, ids) for ids in expected] == batch
     assert inspect_tokenizer(tokenizer.argument).identity.definition_sha256
-    assert token_text(tokenizer, tokenizer.eod_id) == tokenizer.eod_token
+    assert token_text(tokenizer, tokenizer.identity.eod_id) == tokenizer.identity.eod_token
 
 
 # Llama 3
@@ -66,9 +66,9 @@ def test_llama_3(tmp_path):
     path = write_lines(tmp_path / "tokenizer.model", tokens)
     tokenizer = load_tokenizer(path)
     check(tokenizer, encoded_by_llama3(tokens, BATCH))
-    assert (tokenizer.kind, tokenizer.name) == ("tiktoken", "llama3")
-    assert (tokenizer.vocab_size, tokenizer.max_token_id) == (128256, 128255)
-    assert (tokenizer.eod_id, tokenizer.eod_token) == (128001, "<|end_of_text|>")
+    assert (tokenizer.identity.kind, tokenizer.identity.name) == ("tiktoken", "llama3")
+    assert (tokenizer.identity.vocab_size, tokenizer.identity.max_token_id) == (128256, 128255)
+    assert (tokenizer.identity.eod_id, tokenizer.identity.eod_token) == (128001, "<|end_of_text|>")
     assert [decode(tokenizer, [128000 + n]) for n in range(256)] == LLAMA3_SPECIAL
     assert encoded(tokenizer, ["", "a"], special_tokens=True) == [[128000], [128000, ord("a")]]
     assert load_tokenizer(str(tmp_path)).identity == tokenizer.identity
@@ -113,8 +113,10 @@ def test_tiktokenizer(settings, tmp_path):
     again = reopen_tokenizer(path, tokenizer.identity, tokenizer.sha256)
     assert encoded(again, special_tokens=True) == expected  # text_to_ids adds none
     assert [decode(again, ids) for ids in expected] == BATCH
-    assert (tokenizer.eod_id, tokenizer.eod_token) == (2, "</s>")
-    assert (tokenizer.vocab_size, tokenizer.max_token_id + 1) == (settings["vocab_size"],) * 2
+    assert (tokenizer.identity.eod_id, tokenizer.identity.eod_token) == (2, "</s>")
+    assert (tokenizer.identity.vocab_size, tokenizer.identity.max_token_id + 1) == (
+        settings["vocab_size"],
+    ) * 2
     assert tokenizer.like(tokenizer.identity) is tokenizer
     other = load_tokenizer(
         path, tiktoken=tiktoken_settings(pattern="v1", num_special_tokens=10, vocab_size=300)
@@ -126,7 +128,7 @@ def test_tiktokenizer(settings, tmp_path):
 def test_the_defaults_of_a_tiktokenizer_are_megatrons(tmp_path):
     tokens = byte_tokens(131_072)
     tokenizer = load_tokenizer(write_json(tmp_path / "x.json", listed(tokens)))
-    assert tokenizer.name == "TikTokenizer-v2-1000-131072"
+    assert tokenizer.identity.name == "TikTokenizer-v2-1000-131072"
     assert encoded(tokenizer, BATCH[:300]) == encoded_by_tiktokenizer(tokens, BATCH[:300])
 
 
@@ -215,7 +217,7 @@ def test_vocabulary_and_merges_have_the_identity_of_the_tokenizer_json(name, tmp
         assert other.identity == tokenizer.identity
 
     assert tokenizer.identity.definition_sha256 == single.identity.definition_sha256
-    assert tokenizer.eod_token == "<|endoftext|>"
+    assert tokenizer.identity.eod_token == "<|endoftext|>"
     expected = encoded(single)
     assert encoded(tokenizer) == expected
     assert lists_of(fast_encoder(tokenizer, special_tokens=False).encode(BATCH)) == expected
@@ -226,7 +228,7 @@ def test_vocabulary_and_merges_have_the_identity_of_the_tokenizer_json(name, tmp
 
 def test_two_files_of_megatrons_names(tmp_path):
     split_in_two(tmp_path, gpt2_like(), ("gpt2-vocab.json", "gpt2-merges.txt"))
-    assert load_tokenizer(str(tmp_path)).eod_token == "<|endoftext|>"
+    assert load_tokenizer(str(tmp_path)).identity.eod_token == "<|endoftext|>"
     split_in_two(tmp_path, gpt2_like(), ("other-vocab.json", "other-merges.txt"))
     with pytest.raises(TokenizerError, match=r"tokenizer\.json not found in the directory"):
         load_tokenizer(str(tmp_path))
@@ -342,7 +344,7 @@ def test_a_directory_that_is_not_gpt_2s_requires_transformers(
         write_json(tmp_path / name, settings)
     with pytest.raises(MissingExtraError, match=f"{re.escape(setting)}.* requires transformers"):
         load_tokenizer(str(tmp_path))
-    assert load_tokenizer(vocabulary).eod_token == "<|endoftext|>"
+    assert load_tokenizer(vocabulary).identity.eod_token == "<|endoftext|>"
 
 
 def test_inspect_recognizes_a_directory_by_the_names_of_its_files(tmp_path):
@@ -426,16 +428,16 @@ def test_the_special_tokens_of_a_sentencepiece_model(settings, prefix, suffix, m
     plain = [library.encode(text) for text in BATCH]
     assert encoded(tokenizer) == plain
     assert encoded(tokenizer, special_tokens=True) == [[*prefix, *ids, *suffix] for ids in plain]
-    assert (tokenizer.kind, tokenizer.vocab_size) == ("sentencepiece", 900)
-    assert tokenizer.eod_token == ("<unk>" if "eos_token" in settings else "</s>")
+    assert (tokenizer.identity.kind, tokenizer.identity.vocab_size) == ("sentencepiece", 900)
+    assert tokenizer.identity.eod_token == ("<unk>" if "eos_token" in settings else "</s>")
 
 
 def test_a_sentencepiece_directory_with_settings_requires_transformers(model, tmp_path, without_transformers):
     directory = directory_of(model, tmp_path, tokenizer_class="LlamaTokenizer")
     with pytest.raises(MissingExtraError, match=r"\(tokenizer\.model without a tokenizer\.json\) requires"):
         load_tokenizer(directory)
-    assert load_tokenizer(os.path.join(directory, "tokenizer.model")).vocab_size == 900
-    assert load_tokenizer(directory, files_beside=False).vocab_size == 900
+    assert load_tokenizer(os.path.join(directory, "tokenizer.model")).identity.vocab_size == 900
+    assert load_tokenizer(directory, files_beside=False).identity.vocab_size == 900
 
 
 def test_names_with_versions_are_models(model, tmp_path):

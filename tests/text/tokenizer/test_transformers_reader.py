@@ -42,10 +42,10 @@ def test_the_exported_definition_is_used_and_recorded(directory, tmp_path):
     python = python_with_transformers(tmp_path / "packages", LOWERCASE)
     tokenizer = load_tokenizer(str(directory), transformers=python)
     assert tokenizer.identity.transformers == "99.0"
-    assert (tokenizer.setting, tokenizer.eod_token) == ("do_lower_case True", "<|end|>")
+    assert (tokenizer.setting, tokenizer.identity.eod_token) == ("do_lower_case True", "<|end|>")
     assert ids(tokenizer, "THE HALL") == ids(tokenizer, "the hall")
     alone = load_tokenizer(str(directory / DEFINITION), eod="<|end|>", files_beside=False)
-    assert tokenizer.vocab_size == alone.vocab_size
+    assert tokenizer.identity.vocab_size == alone.identity.vocab_size
     assert tokenizer.identity.definition_sha256 != alone.identity.definition_sha256
     # Workers open a file with the definition.
     path = tokenizer.definition_path(str(tmp_path))
@@ -71,7 +71,7 @@ def test_split_special_tokens_is_kept(directory, tmp_path):
     change = "tokenizer.backend_tokenizer.encode_special_tokens = True"
     python = python_with_transformers(tmp_path / "packages", change)
     tokenizer = load_tokenizer(str(directory), transformers=python)
-    assert tokenizer.eod_id not in ids(tokenizer, "a<|end|>b")
+    assert tokenizer.identity.eod_id not in ids(tokenizer, "a<|end|>b")
     assert tokenizer.identity.special_tokens_in_text == "split"
     path = tokenizer.definition_path(str(tmp_path))
     again = reopen_tokenizer(path, tokenizer.identity, tokenizer.sha256)

@@ -155,4 +155,4 @@ def _eod(prefix: str, facts: IndexFacts, findings: ProductFindings, context: Ver
     dataset = IndexedDataset(prefix, multimodal=facts.multimodal)
     tally = examine_tokens(dataset, expectations(None, tokenizer, tokenizer), findings, context)
     ends = tally.documents > 0 and tally.without_eod.count == 0
-    return tokenizer.eod_id if tokenizer is not None and ends else None
+    return tokenizer.identity.eod_id if tokenizer is not None and ends else None

@@ -247,7 +247,8 @@ def expectations(
     """
     recorded = manifest.tokenizer if manifest is not None else None
     described = recorded or (tokenizer.identity if tokenizer is not None else None)
-    limits = [one.max_token_id + 1 for one in (described, given) if one is not None]
+    identities = (described, given.identity if given is not None else None)
+    limits = [one.max_token_id + 1 for one in identities if one is not None]
     if described is None and manifest is not None and manifest.id_limit is not None:
         limits.append(manifest.id_limit)
     template = _template(described, tokenizer)

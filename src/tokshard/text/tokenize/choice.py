@@ -98,7 +98,7 @@ def _choice_for_ids(options: TokenizeOptions) -> EncodingChoice:
         replace(tokenizer, unknown_id=None, drops_characters=False),
         EncoderDecision("none", None),
         options.max_document_bytes or DOCUMENT_BYTES["none"],
-        max(tokenizer.vocab_size, tokenizer.max_token_id + 1),
+        max(tokenizer.identity.vocab_size, tokenizer.identity.max_token_id + 1),
     )
 
 
@@ -142,13 +142,13 @@ def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
         if getattr(tiktoken, field.name) != getattr(default, field.name)
         or (field.name == "vocab_size" and size is not None)
     ]
-    if given and TikTokenizerSettings.of_encoding(tokenizer.name) is None:
+    if given and TikTokenizerSettings.of_encoding(tokenizer.identity.name) is None:
         raise UsageError(
             f"{' and '.join(given)} {'requires' if len(given) == 1 else 'require'} the file of a "
             f"TikTokenizer, got {tokenizer.path or 'the built-in tokenizer'}",
             hint=f"leave out {' and '.join(given)}: the tokenizer tells this",
         )
-    is_alone = tokenizer.kind != "huggingface" or options.vocab_file is not None
+    is_alone = tokenizer.identity.kind != "huggingface" or options.vocab_file is not None
     if options.transformers is not None and is_alone:
         raise UsageError(
             "--transformers requires a tokenizer.json, or a directory that transformers reads, got "
@@ -161,7 +161,7 @@ def _load_tokenizer(options: TokenizeOptions) -> Tokenizer:
             "does not define the special tokens to add to a text",
             hint="leave out --special-tokens, or pass the tokenizer.json of the same model",
         )
-    if options.preset is not None and not options.special_tokens and tokenizer.kind == "huggingface":
+    if options.preset is not None and not options.special_tokens and tokenizer.identity.kind == "huggingface":
         _refuse_renamed(tokenizer)
     if options.special_tokens_in_text == "split":
         return tokenizer.splitting_special_tokens()

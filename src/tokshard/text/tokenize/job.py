@@ -199,8 +199,8 @@ def prepare_job(
     parameters = recorded(
         TokenizeParameters,
         options,
-        eod_id=tokenizer.eod_id,
-        dtype=choose_dtype(tokenizer.vocab_size, tokenizer.max_token_id, options.dtype),
+        eod_id=tokenizer.identity.eod_id,
+        dtype=choose_dtype(tokenizer.identity.vocab_size, tokenizer.identity.max_token_id, options.dtype),
         max_document_bytes=choice.max_document_bytes,
         vocab_size=choice.vocab_size,
     )

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tokshard.core.json_text import dump_json
 from tokshard.dataset.products import FOR_TRANSFORMERS
-from tokshard.dataset.tokenizer_identity import TokenizerIdentity, TokenizerKind
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import TokenizerError
 from tokshard.storage.files import write_atomically
 from tokshard.text.tokenizer import canonical
@@ -70,36 +70,6 @@ class Tokenizer:
         return hashlib.sha256(self.definition).hexdigest()
 
     @property
-    def kind(self) -> TokenizerKind:
-        """The library that runs it."""
-        return self.identity.kind
-
-    @property
-    def name(self) -> str | None:
-        """The encoding, for kinds whose file does not define the tokenizer alone; else None."""
-        return self.identity.name
-
-    @property
-    def vocab_size(self) -> int:
-        """Tokens including added ones: ``len()`` of the Hugging Face tokenizer."""
-        return self.identity.vocab_size
-
-    @property
-    def max_token_id(self) -> int:
-        """The largest id that it can give; in vocabularies with gaps not ``vocab_size - 1``."""
-        return self.identity.max_token_id
-
-    @property
-    def eod_id(self) -> int | None:
-        """The id of the EOD token, if one was chosen."""
-        return self.identity.eod_id
-
-    @property
-    def eod_token(self) -> str | None:
-        """The text of the EOD token, if one was chosen."""
-        return self.identity.eod_token
-
-    @property
     def splits_special_tokens(self) -> bool:
         """Whether text that spells a special token is ordinary text, against the rule of the library."""
         return self.identity.special_tokens_in_text == "split"
@@ -107,7 +77,10 @@ class Tokenizer:
     @property
     def finds_special_tokens(self) -> bool:
         """Whether text that spells a special token becomes that token."""
-        is_rule = self.kind == "huggingface" or TikTokenizerSettings.of_encoding(self.name) is not None
+        identity = self.identity
+        is_rule = (
+            identity.kind == "huggingface" or TikTokenizerSettings.of_encoding(identity.name) is not None
+        )
         return is_rule and not self.splits_special_tokens
 
     def splitting_special_tokens(self) -> Tokenizer:
@@ -122,7 +95,7 @@ class Tokenizer:
     @property
     def defines_special_tokens(self) -> bool:
         """Whether it is known which ids ``--special-tokens`` adds to a text (perhaps none)."""
-        return self.kind == "huggingface" or self.identity.prefix_ids is not None
+        return self.identity.kind == "huggingface" or self.identity.prefix_ids is not None
 
     def definition_path(self, directory: str) -> str | None:
         """Return a local file that contains ``definition``; None for the built-in one.
@@ -142,9 +115,9 @@ class Tokenizer:
     def like(self, identity: TokenizerIdentity | None) -> Tokenizer:
         """Return the tokenizer with the settings that an identity records, if they apply to it."""
         settings = TikTokenizerSettings.of_encoding(identity.name if identity is not None else None)
-        if settings is None or TikTokenizerSettings.of_encoding(self.name) in (None, settings):
+        if settings is None or TikTokenizerSettings.of_encoding(self.identity.name) in (None, settings):
             return self
-        return load_tokenizer(self.argument, eod=self.eod_token, need_eod=False, tiktoken=settings)
+        return load_tokenizer(self.argument, eod=self.identity.eod_token, need_eod=False, tiktoken=settings)
 
 
 def load_tokenizer(

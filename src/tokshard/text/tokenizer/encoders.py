@@ -86,16 +86,17 @@ def reference_encoder(tokenizer: Tokenizer, *, special_tokens: bool) -> Encoder:
         TokenizerError: The library refuses the tokenizer.
         MissingExtraError: The library is not installed.
     """
-    return _LIBRARIES[tokenizer.kind](tokenizer, special_tokens=special_tokens)
+    return _LIBRARIES[tokenizer.identity.kind](tokenizer, special_tokens=special_tokens)
 
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """Return the text of token ids, special tokens shown. Raises TokenizerError for unknown ids."""
     plain = [int(index) for index in ids]
-    if plain and not 0 <= min(plain) <= max(plain) <= tokenizer.max_token_id:
-        wrong = next(index for index in plain if not 0 <= index <= tokenizer.max_token_id)
+    largest = tokenizer.identity.max_token_id
+    if plain and not 0 <= min(plain) <= max(plain) <= largest:
+        wrong = next(index for index in plain if not 0 <= index <= largest)
         raise TokenizerError(
-            f"the token id {wrong} is not in the tokenizer, whose largest id is {tokenizer.max_token_id}",
+            f"the token id {wrong} is not in the tokenizer, whose largest id is {largest}",
             hint="pass the tokenizer that the data was encoded with",
         )
     return _loaded(tokenizer).decode(plain)
@@ -109,7 +110,7 @@ def unknown_ids(tokenizer: Tokenizer, ids: Iterable[int]) -> list[int]:
         >>> unknown_ids(load_tokenizer(None), [300, 65, 256])
         [300]
     """
-    known = range(tokenizer.max_token_id + 1)
+    known = range(tokenizer.identity.max_token_id + 1)
     return [index for index in sorted(set(ids)) if index not in known or not _loaded(tokenizer).has(index)]
 
 
@@ -139,13 +140,13 @@ def special_tokens_of(tokenizer: Tokenizer) -> SpecialTokens:
         >>> special_tokens_of(load_tokenizer(None))
         SpecialTokens(names={256: '<|endoftext|>'}, unknown_id=None)
     """
-    return _LIBRARIES[tokenizer.kind].special_tokens(tokenizer)
+    return _LIBRARIES[tokenizer.identity.kind].special_tokens(tokenizer)
 
 
 @lru_cache(maxsize=1)
 def _loaded(tokenizer: Tokenizer) -> _LoadedTokenizer:
     # Loading takes up to a second, and one tokenizer is used at a time.
-    return _LIBRARIES[tokenizer.kind](tokenizer)
+    return _LIBRARIES[tokenizer.identity.kind](tokenizer)
 
 
 def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -235,7 +236,7 @@ class _Bytes(_LoadedTokenizer):
 class _TokenIds(_LoadedTokenizer):
     def __init__(self, tokenizer: Tokenizer, *, special_tokens: bool = False) -> None:
         super().__init__(tokenizer, special_tokens=special_tokens)
-        self._size = tokenizer.vocab_size
+        self._size = tokenizer.identity.vocab_size
 
     def _ids(self, texts: list[str]) -> Iterable[ArrayLike]:
         try:
@@ -366,7 +367,7 @@ _LIBRARIES: Final[Mapping[str, type[_LoadedTokenizer]]] = {
 
 
 def _encoding_of(tokenizer: Tokenizer) -> TiktokenEncoding:
-    return encoding_of_name(tokenizer.definition, str(tokenizer.name), str(tokenizer.path))
+    return encoding_of_name(tokenizer.definition, str(tokenizer.identity.name), str(tokenizer.path))
 
 
 def _ascending(ids: Mapping[str, int]) -> dict[int, str]:

@@ -40,7 +40,7 @@ def fast_encoder_refusal(tokenizer: Tokenizer, *, special_tokens: bool) -> str |
     The tokenizer's file is parsed, no library is loaded; see :func:`fast_encoder` for the arguments.
     """
     examined = _examined(
-        tokenizer.kind, tokenizer.definition, str(tokenizer.path), special_tokens=special_tokens
+        tokenizer.identity.kind, tokenizer.definition, str(tokenizer.path), special_tokens=special_tokens
     )
     return examined if isinstance(examined, str) else None
 
@@ -86,7 +86,7 @@ def load_ahead(argument: str, *, special_tokens: bool = False, **settings: Any) 
     with suppress(Exception):
         with parsing_once():
             tokenizer = load_tokenizer(argument, plain=True, **settings)
-            if tokenizer.kind != "huggingface":
+            if tokenizer.identity.kind != "huggingface":
                 return
             # fastokens may panic on unsupported definitions, and print that to stderr.
             load = _loading(tokenizer, special_tokens=special_tokens)
@@ -162,7 +162,7 @@ def _examined(
 def _loading(tokenizer: Tokenizer, *, special_tokens: bool) -> Callable[[], _Loaded]:
     """Return the call that loads a tokenizer, whose definition has been examined."""
     path = str(tokenizer.path)
-    examined = _examined(tokenizer.kind, tokenizer.definition, path, special_tokens=special_tokens)
+    examined = _examined(tokenizer.identity.kind, tokenizer.definition, path, special_tokens=special_tokens)
     _examined.cache_clear()  # as large as the definition
     if isinstance(examined, str):
         place = tokenizer.path or "the built-in tokenizer"
@@ -197,7 +197,7 @@ class _FastEncoder:
         self._disputed = exceptions.disputed
         split_ids = exceptions.special_ids if tokenizer.splits_special_tokens else ()
         counted = [ids for ids in (exceptions.counted_ids, split_ids) if ids]
-        self._tables = [_table(ids, tokenizer.max_token_id) for ids in counted]
+        self._tables = [_table(ids, tokenizer.identity.max_token_id) for ids in counted]
         empty = self._encode_fast([""])
         self._of_template = [int(counts_of(empty, table)[0]) for table in self._tables]
 
