@@ -26,6 +26,7 @@ from tokshard.text.tokenizer.files import (
     is_model_file,
     parse_json,
     read_file,
+    token_text,
 )
 from tokshard.text.tokenizer.huggingface import gpt2_definition, huggingface_vocabulary
 from tokshard.text.tokenizer.location import Location, locate_tokenizer
@@ -293,12 +294,12 @@ def _read_with_transformers(source: Location, python: str | None, error: IdsChan
     if source.is_json:
         files["tokenizer.json"] = read_file(source.definition)  # a file of another name
     reading = read_with_transformers(files, python, place=place, setting=setting)
-    content = json.dumps(reading.definition, ensure_ascii=False, separators=(",", ":")).encode()
+    content = json.dumps(reading["definition"], ensure_ascii=False, separators=(",", ":")).encode()
     return replace(
-        _huggingface(reading.definition, content, place, {}),
-        size=reading.size,
-        declared_eod=reading.eos_token,
+        _huggingface(reading["definition"], content, place, {}),
+        size=reading["size"],
+        declared_eod=token_text(reading.get("eos_token")),
         setting=setting,
-        transformers=reading.version,
-        splits_special_tokens=reading.splits_special_tokens,
+        transformers=reading["transformers"],
+        splits_special_tokens=reading.get("splits_special_tokens") is True,
     )

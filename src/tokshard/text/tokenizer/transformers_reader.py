@@ -18,7 +18,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tokshard.core.formatting import visible
@@ -35,33 +34,18 @@ _HINT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TransformersReading:
-    """A tokenizer directory as transformers reads it.
-
-    Attributes:
-        definition: In the form of tokenizer.json.
-        size: Number of tokens, added ones included.
-        eos_token: The token that ends documents, EOS or else SEP; None if there is neither.
-        version: The version of transformers.
-        splits_special_tokens: Whether text that spells a special token is encoded as ordinary text.
-    """
-
-    definition: dict[str, Any]
-    size: int
-    eos_token: str | None
-    version: str
-    splits_special_tokens: bool
-
-
 # The last reading, by the command and the files: a command may load a tokenizer several times.
-_last: dict[str, TransformersReading] = {}
+_last: dict[str, dict[str, Any]] = {}
 
 
 def read_with_transformers(
     files: Mapping[str, bytes], python: str | None, *, place: str, setting: str
-) -> TransformersReading:
+) -> dict[str, Any]:
     """Return what AutoTokenizer of transformers loads from the files of a directory.
+
+    Keys: ``definition`` in the form of tokenizer.json, ``size`` (number of tokens, added ones included),
+    ``eos_token`` (EOS or else SEP; None if there is neither), ``transformers`` (its version) and
+    ``splits_special_tokens`` (whether text that spells a special token is encoded as ordinary text).
 
     Args:
         files: The contents of the files by name.
@@ -79,9 +63,10 @@ def read_with_transformers(
     request = json.dumps({"files": encoded})
     key = hashlib.sha256(f"{command}{request}".encode()).hexdigest()
     if key not in _last:
-        reading = _reading(_answer_of(command, request), place)
+        answer = _answer_of(command, request)
+        _check(answer, place)
         _last.clear()
-        _last[key] = reading
+        _last[key] = answer
     return _last[key]
 
 
@@ -156,7 +141,7 @@ def _answer(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and value.get("tokshard") == _PROGRAM else None
 
 
-def _reading(answer: dict[str, Any], place: str) -> TransformersReading:
+def _check(answer: dict[str, Any], place: str) -> None:
     match answer:
         case {"error": str(error)} if "No module named 'transformers'" in error:
             raise TokenizerError(
@@ -168,11 +153,8 @@ def _reading(answer: dict[str, Any], place: str) -> TransformersReading:
                 hint="correct the files of the directory: a training job fails with them as well; or pass "
                 "its tokenizer.json in a directory of its own",
             )
-        case {"definition": dict(definition), "size": int(size), "transformers": str(version)}:
-            eos = answer.get("eos_token")
-            eos_token = eos if isinstance(eos, str) else None
-            splits = answer.get("splits_special_tokens") is True
-            return TransformersReading(definition, size, eos_token, version, splits)
+        case {"definition": dict(), "size": int(), "transformers": str()}:
+            return
     raise TokenizerError(f"cannot read the tokenizer directory {place}: the answer is incomplete", hint=_HINT)
 
 
