@@ -8,7 +8,6 @@ parts that change no id (decoders, truncation, padding, offsets). It is compared
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
 from hashlib import sha256
 from itertools import chain
 from typing import Any, Final
@@ -19,13 +18,13 @@ from tokshard.text.tokenizer.huggingface import (
     components,
     has_all_bytes,
     model_type,
+    splits_into_bytes,
     template_ids,
 )
 from tokshard.text.tokenizer.tiktoken_files import TiktokenEncoding
 
 _WITHOUT_EFFECT: Final = {"trim_offsets", "str_rep"}
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
-_NORMALIZED: Final = 2 + _FLAGS.index("normalized")  # after id and content
 
 
 def huggingface_digest(parsed: dict[str, Any]) -> str:
@@ -37,51 +36,37 @@ def huggingface_digest(parsed: dict[str, Any]) -> str:
         >>> huggingface_digest({"model": model | old}) == huggingface_digest({"model": model | new})
         True
     """
-    return _digest({"kind": "huggingface", "model": _model(parsed["model"]), **_parts_of(parsed)})
+    template = template_ids(parsed.get("post_processor"))
+    form = {
+        "kind": "huggingface",
+        "model": _model(parsed["model"]),
+        "added_tokens": _added_tokens(parsed),
+        "post_processor": parsed.get("post_processor") if template is None else template,
+    }
+    return _digest({**form, **_steps(parsed)})
 
 
 def behavior(parsed: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts that decide ids besides vocabulary and merges, in a form to compare.
+    """Return the options of the model and the steps before it, in a form to compare.
 
     Options without effect are left out, such as the unknown token of a vocabulary with all bytes, so
     definitions with different digests can have equal behavior.
     """
-    model, parts = parsed["model"], _parts_of(parsed)
-    options = _options(model)
-    vocabulary = model.get("vocab")
+    options = _options(parsed["model"])
+    vocabulary = parsed["model"].get("vocab")
     if isinstance(vocabulary, dict) and has_all_bytes(parsed, vocabulary):
         for name in ("unk_token", "fuse_unk"):
             options.pop(name, None)
-        if _splits_into_bytes(parts["pre_tokenizer"]):
+        if splits_into_bytes(parsed):
             options.pop("byte_fallback", None)
-    parts["added_tokens"] = _without_unused_flags(parts)
-    return {"model": options, **parts}
+    return {"model": options, **_steps(parsed)}
 
 
-def _without_unused_flags(parts: Mapping[str, Any]) -> list[list[Any]]:
-    # Tokens are matched in two passes, before and after normalization. Without a normalizer, both see the
-    # same text.
-    tokens: list[list[Any]] = parts["added_tokens"]
-    ways = {token[_NORMALIZED] for token in tokens}
-    if parts["normalizer"] is None and len(ways) == 1:
-        tokens = [[*token[:_NORMALIZED], *token[_NORMALIZED + 1 :]] for token in tokens]
-    return [token[:-1] for token in tokens]
-
-
-def _parts_of(parsed: dict[str, Any]) -> dict[str, Any]:
-    template = template_ids(parsed.get("post_processor"))
-    processor = parsed.get("post_processor") if template is None else [list(ids) for ids in template]
+def _steps(parsed: dict[str, Any]) -> dict[str, Any]:
     return {
-        "added_tokens": _added_tokens(parsed),
         "normalizer": _component(parsed.get("normalizer"), "normalizers"),
         "pre_tokenizer": _component(parsed.get("pre_tokenizer"), "pretokenizers"),
-        "post_processor": processor,
     }
-
-
-def _splits_into_bytes(pre_tokenizer: Any) -> bool:
-    parts = pre_tokenizer if isinstance(pre_tokenizer, list) else [pre_tokenizer]
-    return any(isinstance(part, dict) and part.get("type") == "ByteLevel" for part in parts)
 
 
 def tiktoken_digest(encoding: TiktokenEncoding) -> str:

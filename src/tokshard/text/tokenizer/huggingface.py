@@ -24,11 +24,7 @@ COMPONENT_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "ignore_merges": False,
     },
     "Unigram": {"unk_id": None, "byte_fallback": False},
-    "WordPiece": {
-        "continuing_subword_prefix": "##",
-        "max_input_chars_per_word": 100,
-        "unk_token": "[UNK]",
-    },
+    "WordPiece": {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "unk_token": "[UNK]"},
     "WordLevel": {"unk_token": "<unk>"},
     "ByteLevel": {"add_prefix_space": True, "use_regex": True},
     "Metaspace": {"replacement": "\N{LOWER ONE EIGHTH BLOCK}", "prepend_scheme": "always", "split": True},
@@ -87,14 +83,21 @@ def has_all_bytes(parsed: Mapping[str, Any], ids: Mapping[str, int]) -> bool:
     ``ids``: the vocabulary of its model.
     """
     model = parsed["model"]
-    parts = (("pre_tokenizer", "pretokenizers"), ("normalizer", "normalizers"))
-    steps = (step.get("type") for part, key in parts for step in components(parsed.get(part), key))
+    is_byte_level = splits_into_bytes(parsed) or any(
+        step.get("type") == "ByteLevel" for step in components(parsed.get("normalizer"), "normalizers")
+    )
     # The others look up whole words, or need other names for the same characters.
     has_own_names = model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
-    if "ByteLevel" in steps and model_type(model) in {"BPE", "Unigram"} and not has_own_names:
+    if is_byte_level and model_type(model) in {"BPE", "Unigram"} and not has_own_names:
         alphabet = byte_alphabet()
         return all(alphabet[byte] in ids for byte in _UTF8_BYTES)
     return model.get("byte_fallback") is True and all(f"<0x{byte:02X}>" in ids for byte in _UTF8_BYTES)
+
+
+def splits_into_bytes(parsed: Mapping[str, Any]) -> bool:
+    """Return whether the pre-tokenizer of a parsed ``tokenizer.json`` writes text as bytes."""
+    steps = components(parsed.get("pre_tokenizer"), "pretokenizers")
+    return any(step.get("type") == "ByteLevel" for step in steps)
 
 
 def template_ids(post_processor: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

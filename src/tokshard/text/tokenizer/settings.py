@@ -435,6 +435,6 @@ def _check_built(definition: dict[str, Any], parts: Mapping[str, Any], name: str
     options = {key: model[key] for key in ("type", "vocab", "merges") if key in model}
     built = {**definition, "normalizer": None, **parts, "model": {**options, **parts.get("model", {})}}
     before, after = canonical.behavior(definition), canonical.behavior(built)
-    for part in ("model", "normalizer", "pre_tokenizer"):
+    for part in before:
         if before[part] != after[part]:
             raise IdsChangedError(f"tokenizer_class {name}, which has another {part.replace('_', '-')}")
