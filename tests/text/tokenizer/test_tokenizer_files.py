@@ -357,7 +357,7 @@ def test_inspect_recognizes_a_directory_by_the_names_of_its_files(tmp_path):
 
 def test_the_first_definition_of_a_directory_is_used(tmp_path):
     write_lines(tmp_path / "tokenizer.model", byte_tokens(128_000))
-    assert load_tokenizer(str(tmp_path)).name == "llama3"
+    assert load_tokenizer(str(tmp_path)).identity.name == "llama3"
     split_in_two(tmp_path, gpt2_like())
     assert load_tokenizer(str(tmp_path)).path == str(tmp_path / "vocab.json")
     written(tmp_path, gpt2_like())
@@ -442,7 +442,7 @@ def test_a_sentencepiece_directory_with_settings_requires_transformers(model, tm
 
 def test_names_with_versions_are_models(model, tmp_path):
     path = shutil.copy(model, tmp_path / "tokenizer.model.v3")
-    assert load_tokenizer(str(path)).kind == "sentencepiece"
+    assert load_tokenizer(str(path)).identity.kind == "sentencepiece"
 
 
 # --special-tokens
