@@ -87,7 +87,7 @@ def lie(monkeypatch):
     def install(word):
         honest = fast.fast_encoder
 
-        def lying(tokenizer, *, special_tokens, checked):
+        def lying(tokenizer, *, special_tokens):
             return LyingEncoder(honest(tokenizer, special_tokens=special_tokens), word)
 
         monkeypatch.setattr(fast, "fast_encoder", lying)
