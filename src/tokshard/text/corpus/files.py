@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from operator import mul
 from typing import NamedTuple
 
 from tokshard.core.background import in_order
@@ -109,7 +108,8 @@ def discover(
         ['-']
     """
     search = _Search(hub or HubDatasets(), SavedDatasets(split, tell), tell)
-    paths = [path for argument in arguments for path in _expand(argument, search)]
+    entries = [entry for argument in arguments for entry in _entries(argument)]
+    paths = [path for entry in entries for path in _expand(entry, search)]
     search.hub.check_used(split_is_used=search.saved.is_used)
     if not paths:
         raise UsageError("an input is required", hint="pass files, directories, globs, @list.txt or -")
@@ -121,35 +121,11 @@ def discover(
     return tuple(next(remote_ones) if is_remote(path) else _describe(path) for path in paths)
 
 
-def _expand(argument: str, search: _Search) -> Iterator[str]:
-    if argument.startswith("@"):
-        for line in _list_entries(argument[1:]):
-            yield from _expand_path(line, search)
-    else:
-        yield from _expand_path(argument, search)
-
-
-def _expand_path(argument: str, search: _Search) -> Iterator[str]:
-    if "\0" in argument:
-        raise InputError(
-            f"paths must not contain NUL characters, got {argument[:40]!r}",
-            hint="check the list of inputs: it must be a text file with one path per line",
-        )
-    if argument == STDIN:
-        yield argument
-    elif not is_remote(argument) and os.path.isdir(argument):
-        yield from _expand_directory(argument, search)
-    elif (files := search.hub.files(argument, partial(_expand_url, search=search))) is not None:
-        yield from files
-    elif is_remote(argument):
-        yield from _expand_url(argument, search)
-    elif is_glob(argument):
-        yield from _expand_glob(argument, search)
-    else:
-        yield argument
-
-
-def _list_entries(path: str) -> list[str]:
+def _entries(argument: str) -> list[str]:
+    """Return an argument, or the arguments in a list of them."""
+    if not argument.startswith("@"):
+        return [argument]
+    path = argument[1:]
     try:
         with io.TextIOWrapper(open_passed(path), encoding="utf-8-sig", errors="surrogateescape") as file:
             lines = [line.strip() for line in file]
@@ -163,14 +139,46 @@ def _list_entries(path: str) -> list[str]:
     return entries
 
 
-def _expand_glob(pattern: str, search: _Search) -> list[str]:
-    matches = glob.glob(pattern, recursive=True)
-    files = [path for path in matches if not os.path.isdir(path) and not _is_marker(path)]
+def _expand(argument: str, search: _Search) -> list[str]:
+    if "\0" in argument:
+        raise InputError(
+            f"paths must not contain NUL characters, got {argument[:40]!r}",
+            hint="check the list of inputs: it must be a text file with one path per line",
+        )
+    files = search.hub.files(argument, partial(_files_of, search=search))
+    return _files_of(argument, search) if files is None else files
+
+
+def _files_of(argument: str, search: _Search) -> list[str]:
+    """Return the files that a path, a glob, a directory, or a URL of one of these names."""
+    if argument == STDIN:
+        return [argument]
+    if is_remote(argument):
+        has_pattern = GLOB_CHARACTERS.search(argument) and not argument.startswith(("http://", "https://"))
+        if has_pattern and not objects.exists(argument):
+            return _matches(argument, objects.glob(argument), search)
+        is_directory = argument.endswith("/") or (
+            not DATA_NAME.search(argument) and objects.is_directory(argument)
+        )
+    elif is_glob(argument):
+        return _matches(argument, glob.glob(argument, recursive=True), search)
+    else:
+        is_directory = os.path.isdir(argument)
+    return _files_in(argument, search) if is_directory else [argument]
+
+
+def _matches(pattern: str, paths: list[str], search: _Search) -> list[str]:
+    directories = set() if is_remote(pattern) else {path for path in paths if os.path.isdir(path)}
+    files = [path for path in paths if path not in directories and not _is_marker(path)]
     files = _without_results(files, pattern, search)
     if files:
         _refuse_special(files)
         return sorted(files, key=natural_key)
-    if any(os.path.isdir(path) for path in matches):
+    if is_remote(pattern):
+        raise InputError(
+            f"no objects match {pattern}", hint="check the URL, and that the credentials allow listing"
+        )
+    if directories:
         raise InputError(
             f"{pattern} matches directories but no files",
             hint="pass the directories themselves, or end the glob with /**/*.jsonl",
@@ -208,18 +216,14 @@ def _is_metadata(path: str, existing: set[str]) -> bool:
     return is_state or name in _METADATA_NAMES
 
 
-def _expand_directory(directory: str, search: _Search) -> list[str]:
+def _files_in(directory: str, search: _Search) -> list[str]:
     if directory.rstrip("/").endswith(SIDECAR_SUFFIX):
         raise InputError(
             f"{directory} is part of a tokenized dataset",
             hint="pass the raw text instead; `tokshard inspect` shows datasets",
         )
     left_out: Counter[str] = Counter()
-    if is_remote(directory):
-        paths = _listed_objects(directory.rstrip("/") + "/", left_out)
-    else:
-        paths = _walk(directory, frozenset(), left_out)
-    found = sorted(paths, key=natural_key)
+    found = sorted(_below(directory, left_out), key=natural_key)
     runs = search.saved.select(found)
     if runs is not None:
         runs.sort(key=lambda run: natural_key(run[0]))
@@ -251,20 +255,22 @@ def _refuse_special(paths: Sequence[str]) -> None:
                 )
 
 
-def _listed_objects(base: str, left_out: Counter[str]) -> Iterator[str]:
-    """Yield the URLs of the objects below a URL that are read, as :func:`_walk` yields files."""
-    directories: set[tuple[str, ...]] = set()
-    for url in objects.walk(base):
-        *parents, name = url.removeprefix(base).split("/")
-        skipped = next((depth for depth, parent in enumerate(parents) if _is_skipped(parent)), None)
-        if skipped is not None:
-            directories.add(tuple(parents[: skipped + 1]))
+def _below(directory: str, left_out: Counter[str]) -> Iterator[str]:
+    """Yield the files below a directory that are read; count the kinds of the others, except hidden ones."""
+    base = directory.rstrip("/") + "/"
+    skipped: set[tuple[str, ...]] = set()
+    for path in objects.walk(base) if is_remote(directory) else _walk(directory, frozenset()):
+        *parents, name = path.removeprefix(base).split("/")
+        depth = next((depth for depth, parent in enumerate(parents) if _is_skipped(parent)), None)
+        if depth is not None:
+            skipped.add(tuple(parents[: depth + 1]))
         elif _is_read(name, left_out):
-            yield url
-    left_out.update(f"{name}/" for *_, name in directories if not name.startswith("."))
+            yield path
+    left_out.update(f"{name}/" for *_, name in skipped if not name.startswith("."))
 
 
-def _walk(directory: str, above: frozenset[str], left_out: Counter[str]) -> Iterator[str]:
+def _walk(directory: str, above: frozenset[str]) -> Iterator[str]:
+    """Yield the files below a directory, and skipped directories with a slash at the end."""
     # Symbolic links are followed, except cycles.
     real = os.path.realpath(directory)
     if real in above:
@@ -276,12 +282,11 @@ def _walk(directory: str, above: frozenset[str], left_out: Counter[str]) -> Iter
     for name in names:
         path = os.path.join(directory, name)
         if not os.path.isdir(path):
-            if _is_read(name, left_out):
-                yield path
-        elif not _is_skipped(name):
-            yield from _walk(path, above | {real}, left_out)
-        elif not name.startswith("."):
-            left_out[f"{name}/"] += 1
+            yield path
+        elif _is_skipped(name):
+            yield f"{path}/"
+        else:
+            yield from _walk(path, above | {real})
 
 
 def _is_skipped(directory_name: str) -> bool:
@@ -300,22 +305,6 @@ def _is_read(name: str, left_out: Counter[str]) -> bool:
         left_out[suffix[0] if suffix else name] += 1
         return False
     return True
-
-
-def _expand_url(url: str, search: _Search) -> list[str]:
-    pattern = GLOB_CHARACTERS.search(url) is not None and not url.startswith(("http://", "https://"))
-    if pattern and not objects.exists(url):
-        found = [found_url for found_url in objects.glob(url) if not _is_marker(found_url)]
-        found = _without_results(found, url, search)
-        if not found:
-            raise InputError(
-                f"no objects match {url}", hint="check the URL, and that the credentials allow listing"
-            )
-    elif url.endswith("/") or (not DATA_NAME.search(url) and objects.is_directory(url)):
-        return _expand_directory(url, search)
-    else:
-        found = [url]
-    return sorted(found, key=natural_key)
 
 
 def _refuse_twice(paths: Sequence[str]) -> None:
@@ -356,13 +345,7 @@ def _describe(path: str) -> CorpusFile:
 def _describe_object(url: str) -> CorpusFile:
     status = objects.status(url)
     content = _content(objects.RemoteFile(url, status).read(0, HEAD_BYTES), url)
-    return CorpusFile(
-        path=url,
-        size_bytes=status.size_bytes,
-        mtime_ns=status.mtime_ns,
-        version=status.version,
-        **content._asdict(),
-    )
+    return CorpusFile(path=url, **status._asdict(), **content._asdict())
 
 
 def _content(head: bytes, path: str) -> Content:
@@ -395,11 +378,10 @@ def _check_state(file: SourceFile) -> None:
     now: tuple[int, int | None, str | None]
     try:
         if is_remote(file.path):
-            found = objects.status(file.path)
-            now = found.size_bytes, found.mtime_ns, found.version
+            now = objects.status(file.path)
         else:
             status = os.stat(file.path)
-            now = status.st_size, status.st_mtime_ns, None
+            now = (status.st_size, status.st_mtime_ns, None)
     except StorageError:
         raise
     except OSError as error:
@@ -413,6 +395,8 @@ def _check_state(file: SourceFile) -> None:
 
 def content_bytes(files: Sequence[CorpusFile]) -> int:
     """Return the estimated size of inputs after decompression; streams of unknown size count as large."""
-    sizes = (_LARGE_BYTES if file.size_bytes is None else file.size_bytes for file in files)
-    factors = (1 if file.compression == "none" else _COMPRESSED_TO_PLAIN for file in files)
-    return sum(map(mul, sizes, factors))
+    return sum(
+        (_LARGE_BYTES if file.size_bytes is None else file.size_bytes)
+        * (1 if file.compression == "none" else _COMPRESSED_TO_PLAIN)
+        for file in files
+    )
