@@ -56,7 +56,11 @@ class SavedDatasets:
             directory = _parent(path)
             if chosen.keys().isdisjoint(_ancestors(path)):
                 read = self._split_files if _name(path) == _SPLITS else self._only_files
-                if (files := read(directory, existing)) is not None:
+                try:
+                    files = read(directory, existing)
+                except IntegrityError as error:
+                    raise InputError(error.message, hint=_COPY) from error
+                if files is not None:
                     chosen[directory] = files
         if not chosen:
             return None
@@ -65,15 +69,10 @@ class SavedDatasets:
 
     def _split_files(self, directory: str, existing: Collection[str]) -> list[str]:
         path = f"{directory}/{_SPLITS}"
-        try:
-            names = parse_json_object(read_small_file(path), path).get("splits")
-            splits = [
-                check_plain_name(str(name), path) for name in (names if isinstance(names, list) else ())
-            ]
-        except IntegrityError as error:
-            raise InputError(error.message, hint=_COPY) from error
+        names = parse_json_object(read_small_file(path), path).get("splits")
+        splits = [check_plain_name(str(name), path) for name in (names if isinstance(names, list) else ())]
         if not splits:
-            raise InputError(f"{path}: splits must be a list of names", hint=_COPY)
+            raise IntegrityError(f"{path}: splits must be a list of names")
         split = self._split or (splits[0] if len(splits) == 1 else None)
         if split not in splits:
             *most, last = splits[:_SHOWN_SPLITS]
@@ -85,7 +84,7 @@ class SavedDatasets:
                 hint=f"pass --split {choice}",
             )
         if f"{directory}/{split}/{_STATE}" not in existing:
-            raise InputError(f"{path}: the split {split} has no file {split}/{_STATE}", hint=_COPY)
+            raise IntegrityError(f"{path}: the split {split} has no file {split}/{_STATE}")
         state = _read_state(f"{directory}/{split}")
         files = _data_files(state, f"{directory}/{split}", existing)
         self._tell(f"{directory}: split {split} of a saved dataset, {counted(len(files), 'file')}")
@@ -111,12 +110,9 @@ class SavedDatasets:
 
 def _read_state(directory: str) -> dict[str, Any]:
     path = f"{directory}/{_STATE}"
-    try:
-        state = parse_json_object(read_small_file(path), path)
-    except IntegrityError as error:
-        raise InputError(error.message, hint=_COPY) from error
+    state = parse_json_object(read_small_file(path), path)
     if "_data_files" not in state:
-        raise InputError(f"{path} must have _data_files", hint=_COPY)
+        raise IntegrityError(f"{path} must have _data_files")
     return state
 
 
@@ -128,28 +124,18 @@ def _data_files(state: dict[str, Any], directory: str, existing: Collection[str]
             hint="save it again with load_from_disk(...).flatten_indices().save_to_disk(...)",
         )
     try:
-        files = [f"{directory}/{check_plain_name(name, path)}" for name in _file_names(state, path)]
-    except IntegrityError as error:
-        raise InputError(error.message, hint=_COPY) from error
-    for file in files:
-        if file not in existing:
-            raise InputError(f"{path}: the file {_name(file)} is missing", hint=_COPY)
-    return files
-
-
-def _file_names(state: dict[str, Any], path: str) -> list[str]:
-    entries = state["_data_files"]
-    names = (
-        [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
-        if isinstance(entries, list)
-        else [None]
-    )
-    texts = [name for name in names if isinstance(name, str)]
-    if not texts or len(texts) < len(names) or len(set(texts)) < len(texts):
+        names = [entry["filename"] for entry in state["_data_files"]]
+        is_valid = 0 < len(names) == len(set(names)) and {str}.issuperset(map(type, names))
+    except (TypeError, KeyError):
+        is_valid = False
+    if not is_valid:
         raise IntegrityError(
             f'{path}: _data_files must be a list of {{"filename": NAME}} with different names'
         )
-    return texts
+    for name in names:
+        if f"{directory}/{check_plain_name(name, path)}" not in existing:
+            raise IntegrityError(f"{path}: the file {name} is missing")
+    return [f"{directory}/{name}" for name in names]
 
 
 def is_intermediate(path: str) -> bool:
