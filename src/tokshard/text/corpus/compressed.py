@@ -12,7 +12,7 @@ import lzma
 import re
 import sys
 from collections.abc import Callable, Generator, Iterator
-from typing import BinaryIO, NamedTuple, Protocol, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from tokshard.dataset.parameters import Compression
 from tokshard.errors import InputError, TokshardError
@@ -23,20 +23,10 @@ CHUNK_BYTES = 1 << 20
 FEED_BYTES = 1 << 17
 # Enough for an xz dictionary of 128 MiB, which is also zstd's limit; protects against decompression bombs.
 _XZ_MEMORY_BYTES = 160 << 20
-
-
 # No magic number is longer.
 _MAGIC_BYTES = 8
-
-
-class _Decompressor(Protocol):
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /, max_length: int = -1) -> bytes: ...
+# An object with the attributes and methods of bz2.BZ2Decompressor.
+_Decompressor = Any
 
 
 class CompressionFormat(NamedTuple):
@@ -204,7 +194,8 @@ def _member_chunks(
         if chunk:
             yield chunk
         if decompressor.eof:
-            return decompressor.unused_data
+            unused: bytes = decompressor.unused_data
+            return unused
         data = b""
         if decompressor.needs_input:
             fed_from = source.position
