@@ -135,7 +135,7 @@ def encode_units(tokenizer: str, corpus: str, rounds: int) -> None:
         options = TokenizeOptions(inputs=corpus, output=f"{directory}/x", tokenizer=tokenizer, encoder="fast")
         job = prepare_job(options, *discover_inputs(options, SilentProgress()))
         worker = encoder.UnitEncoder(job.encoding(), directory)
-        units = list(plan_units(0, job.files[0], options.unit_size, options.fields))
+        units = list(plan_units(0, job.files[0], options.unit_size, job.fields))
         worker.load(reference=True)
         clock = Clock()
         library = worker._encoder._library

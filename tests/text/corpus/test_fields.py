@@ -12,6 +12,7 @@ from tokshard.errors import BadRecordError, InputError, UsageError
 from tokshard.text.corpus.fields import CHAT_HINT, FieldPath, name_of
 from tokshard.text.corpus.files import discover
 from tokshard.text.corpus.planning import plan_units, read_documents
+from tokshard.text.corpus.values import RecordFields
 
 KEYS = ["a", "b", "0", "1", "a.b", "x\\y", ""]
 PATHS = [
@@ -106,7 +107,7 @@ def test_every_path_has_a_name(keys):
 def only_reason(record, field):
     path = FieldPath.parse(field)
     try:
-        return path.value(record)
+        return RecordFields((path,)).usable(lambda path: path.find(record), None)
     except Exception as error:
         return error.reason, error.detail, error.hint()
 
@@ -227,7 +228,7 @@ def read(path, fields, **options):
     from support.corpus_units import read_units
 
     (file,) = discover([str(path)])
-    return read_units(plan_units(0, file, 1, fields), fields=fields, **options)
+    return read_units(plan_units(0, file, 1, RecordFields.parse(fields)), fields=fields, **options)
 
 
 RECORDS = [
@@ -282,12 +283,12 @@ def test_a_missing_column_is_refused_when_units_are_planned(how, tmp_path):
     write(pa.Table.from_pylist([{"id": 1, "url": "u", "doc": {"content": "x", "n": 1}}]), how, path)
     (file,) = discover([str(path)])
     with pytest.raises(InputError) as caught:
-        next(plan_units(0, file, 1000, ["text"]))
+        next(plan_units(0, file, 1000, RecordFields.parse(["text"])))
     assert caught.value.message == f'{path}: column "text" not found (columns: id, url, doc.content, doc.n)'
     assert caught.value.hint == "pass --field doc.content"
     for field in ("doc.text", "url.x", "doc.content.0", "id.0"):
         with pytest.raises(InputError, match=rf'column "{field}" not found'):
-            next(plan_units(0, file, 1000, [field]))
+            next(plan_units(0, file, 1000, RecordFields.parse([field])))
 
 
 def test_hints_for_columns(tmp_path):

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from support.corpus_units import COMPRESS, units_of
 from tokshard.errors import InputError
 from tokshard.text.corpus.files import discover
-from tokshard.text.corpus.holdout_keys import encoded_key
 from tokshard.text.corpus.planning import plan_units, read_documents
-from tokshard.text.corpus.rejection import UnusableRecordError
 from tokshard.text.corpus.selection import RecordSelection
 from tokshard.text.corpus.units import LineUnit
+from tokshard.text.corpus.values import RecordFields
 
 # The JSON of a record's key, and the key or the reason why there is none.
 CASES = [
@@ -130,7 +129,8 @@ def write_table(columns, path, how):
 
 def read_table(path, **options):
     (file,) = discover([str(path)])
-    return read(plan_units(0, file, 1, ["text"], key_field=options.get("key_field", "key")), **options)
+    fields = RecordFields.parse(["text"], options.get("key_field", "key"))
+    return read(plan_units(0, file, 1, fields), **options)
 
 
 @pytest.mark.parametrize("how", ["parquet", "arrow"])
@@ -189,7 +189,13 @@ def test_a_key_column_that_is_not_utf8_rejects_the_row(tmp_path):
     assert read_table(path) == (["a"], ["x"], [(2, "invalid-utf8")])
 
 
-def test_a_key_inside_of_a_list_that_is_too_short_is_missing():
-    with pytest.raises(UnusableRecordError) as caught:
-        encoded_key(UnusableRecordError("field-missing", "field not found"), "key")
-    assert caught.value.reason == "key-missing"
+@pytest.mark.parametrize("how", ["parquet", "arrow"])
+def test_a_key_inside_of_a_list_that_is_too_short_is_missing(how, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    columns = {
+        "text": (["x", "y", "z"], pa.string()),
+        "key": ([["a"], [], None], pa.list_(pa.string())),
+    }
+    path = tmp_path / "table"
+    write_table(columns, path, how)
+    assert read_table(path, key_field="key.0") == (["a"], ["x"], [(2, "key-missing"), (3, "key-missing")])

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tokshard.text.corpus.fields import FieldPaths
 from tokshard.text.corpus.rejection import RejectedRecord, UnusableRecordError
+from tokshard.text.corpus.values import RecordFields, texts_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ class LineBatch:
 class DocumentBatch:
     """Consecutive documents of a unit, and the rejected records between them.
 
-    Always ``records == documents + len(rejected) + sum(excluded.values())`` and
-    ``lines == records + blank_lines``.
+    Always ``records == documents + len(rejected) + sum(excluded.values())``.
 
     Attributes:
         texts: For each field, the sequences of all documents, concatenated: strings, or token ids as arrays,
@@ -49,13 +48,12 @@ class DocumentBatch:
             [documents]; None if every document has exactly one.
         offsets: For each document, the offset of its record in the input's decompressed stream, or its
             row number in the file; int64 [documents].
-        rejected: Rejected records, in order.
-        records: Lines that are not blank, or rows.
-        lines: All lines, or rows.
-        blank_lines: Lines of whitespace, which are not records.
         raw: Bytes consumed, for digests: the bytes of all lines; of a table, the UTF-8 of each sequence of
             its documents (or its ids, see :func:`bytes_of`) and a newline. A line over the length limit is
             split over several batches.
+        lines: All lines, or rows.
+        blank_lines: Lines of whitespace, which are not records.
+        rejected: Rejected records, in order.
         keys: For each document, its key of the holdout as UTF-8; None if there is none.
         splits: For each document, the number of its split, uint8 [documents]; None without a holdout.
         excluded: Numbers of records that are not in the sample, by code
@@ -65,37 +63,18 @@ class DocumentBatch:
     texts: tuple[list[Any], ...]
     sequences_per_document: tuple[npt.NDArray[np.uint32] | None, ...]
     offsets: npt.NDArray[np.int64]
-    rejected: list[RejectedRecord]
-    records: int
-    lines: int
-    blank_lines: int
     raw: bytes | memoryview
+    lines: int
+    blank_lines: int = 0
+    rejected: list[RejectedRecord] = field(default_factory=list)
     keys: list[bytes] | None = None
     splits: npt.NDArray[np.uint8] | None = None
     excluded: dict[str, int] = field(default_factory=dict)
 
-    @classmethod
-    def plain(
-        cls,
-        columns: tuple[list[Any], ...],
-        offsets: npt.NDArray[np.int64],
-        raw: bytes | memoryview | None = None,
-        *,
-        keys: list[bytes] | None = None,
-    ) -> Self:
-        """Return a batch in which every record is a document and every field one text."""
-        document_count = len(offsets)
-        return cls(
-            texts=columns,
-            sequences_per_document=(None,) * len(columns),
-            offsets=offsets,
-            rejected=[],
-            records=document_count,
-            lines=document_count,
-            blank_lines=0,
-            raw=_raw_of_texts(columns) if raw is None else raw,
-            keys=keys,
-        )
+    @property
+    def records(self) -> int:
+        """Number of lines that are not blank, or rows."""
+        return self.lines - self.blank_lines
 
     @property
     def documents(self) -> int:
@@ -126,28 +105,36 @@ class DocumentBatch:
         return len(self.raw)
 
 
+def plain_batch(
+    texts: tuple[list[Any], ...],
+    keys: list[bytes] | None,
+    offsets: npt.NDArray[np.int64],
+    raw: bytes | memoryview | None,
+) -> DocumentBatch:
+    """Return a batch in which every record is a document and every field one text."""
+    raw = _raw_of_texts(texts) if raw is None else raw
+    return DocumentBatch(texts, (None,) * len(texts), offsets, raw, lines=len(offsets), keys=keys)
+
+
 class BatchBuilder:
     """Builder of a batch from single documents and rejected records."""
 
-    def __init__(self, paths: FieldPaths) -> None:
-        self._texts: tuple[list[Any], ...] = tuple([] for _ in paths.texts)
-        self._counts: tuple[list[int], ...] = tuple([] for _ in paths.texts)
+    def __init__(self, fields: RecordFields) -> None:
+        self._texts: tuple[list[Any], ...] = tuple([] for _ in fields.texts)
+        self._counts: tuple[list[int], ...] = tuple([] for _ in fields.texts)
         self._offsets: list[int] = []
-        self._keys: list[bytes] | None = None if paths.key is None else []
+        self._keys: list[bytes] | None = None if fields.key is None else []
         self._rejected: list[RejectedRecord] = []
 
-    def add(self, values: Sequence[Any], offset: int, key: bytes | None = None) -> None:
+    def add(self, values: Sequence[Any], key: bytes | None, offset: int) -> None:
         """Add a document: for each field, its sequence or list of sequences; and its key, if it has one."""
         self._offsets.append(offset)
         if self._keys is not None and key is not None:
             self._keys.append(key)
         for value, texts, counts in zip(values, self._texts, self._counts, strict=True):
-            if isinstance(value, list):
-                texts.extend(value)
-                counts.append(len(value))
-            else:
-                texts.append(value)
-                counts.append(1)
+            sequences = texts_in(value)
+            texts.extend(sequences)
+            counts.append(len(sequences))
 
     def reject(self, offset: int, line: int, error: UnusableRecordError, excerpt: str) -> None:
         """Add a rejected record."""
@@ -163,11 +150,10 @@ class BatchBuilder:
                 for counts in self._counts
             ),
             offsets=np.array(self._offsets, np.int64),
-            rejected=self._rejected,
-            records=lines - blank_lines,
+            raw=_raw_of_texts(self._texts) if raw is None else raw,
             lines=lines,
             blank_lines=blank_lines,
-            raw=_raw_of_texts(self._texts) if raw is None else raw,
+            rejected=self._rejected,
             keys=self._keys,
         )
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import islice
 from operator import itemgetter
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from tokshard.core.formatting import counted, visible
 from tokshard.text.corpus.rejection import UnusableRecordError
@@ -73,10 +74,6 @@ class FieldPath:
         """The keys joined by dots, for the names of outputs."""
         return ".".join(self.keys)
 
-    def value(self, record: dict[str, Any]) -> str | list[str]:
-        """Return the value in a record if it is usable; else raise UnusableRecordError."""
-        return usable_value(self.find(record), self.name)
-
     def find(self, record: dict[str, Any]) -> Any:
         """Return the value in a record, None inside of null; raise UnusableRecordError if it is missing."""
         value: Any = record
@@ -90,130 +87,33 @@ class FieldPath:
             elif value is None:
                 break
             else:
-                raise self._missing(record)
+                raise UnusableRecordError(
+                    "field-missing", not_found(self, record), lambda: hint_for_field(self, record)
+                )
         return value
 
-    def _missing(self, record: dict[str, Any]) -> UnusableRecordError:
-        names = _listed(name for name, _ in _fields_of(record))
-        found = f"fields: {names}" if names else "the record has no fields"
-        return UnusableRecordError(
-            "field-missing",
-            f"field {quoted(self.name)} not found ({found})",
-            lambda: _hint_for_record(self, record),
-        )
 
-
-class FieldNames(NamedTuple):
-    """The fields of a record that are read.
-
-    Attributes:
-        texts: The fields of text.
-        key: The field of the key of the holdout; None for none.
-        vocab_size: If the fields contain token ids, all must be below it. If None, they contain text.
-    """
-
-    texts: Sequence[str] = ()
-    key: str | None = None
-    vocab_size: int | None = None
-
-
-class FieldPaths(NamedTuple):
-    """The paths of the fields of a record that are read; see :class:`FieldNames`."""
-
-    texts: tuple[FieldPath, ...]
-    key: FieldPath | None
-    vocab_size: int | None = None
-
-    @classmethod
-    def parse(cls, names: FieldNames) -> FieldPaths:
-        """Return the paths that names describe."""
-        return cls(
-            tuple(map(FieldPath.parse, names.texts)),
-            None if names.key is None else FieldPath.parse(names.key),
-            names.vocab_size,
-        )
-
-    @property
-    def all(self) -> tuple[FieldPath, ...]:
-        """All paths, those of texts first."""
-        return self.texts if self.key is None else (*self.texts, self.key)
-
-
-def values_of(paths: Sequence[FieldPath], records: Iterator[Any]) -> tuple[list[Any], ...]:
+def values_of(paths: Sequence[FieldPath], records: Iterable[Any]) -> list[list[Any]]:
     """Return the values of each path in all records, without checks of the values.
 
     Raises:
         LookupError, TypeError: A field is missing from a record.
     """
-    if any(len(path.keys) > 1 for path in paths):
-        loaded = list(records)
-        return tuple(list(_descend(path, loaded)) for path in paths)
-    names = [path.keys[0] for path in paths]
-    if len(names) == 1:
-        return (list(map(itemgetter(names[0]), records)),)
-    return tuple(map(list, zip(*map(itemgetter(*names), records), strict=True)))
+    # One path needs no list: each record is freed as soon as it is read.
+    records = records if len(paths) == 1 else list(records)
+    return [list(_values_at(path, records)) for path in paths]
 
 
-def _descend(path: FieldPath, records: list[Any]) -> Iterator[Any]:
-    values: Iterator[Any] = map(itemgetter(path.keys[0]), records)
-    for key in path.keys[1:]:
-        values = map(_step(key), values)
-    return values
+def _values_at(path: FieldPath, records: Iterable[Any]) -> Iterable[Any]:
+    values: Iterable[Any] = map(itemgetter(path.keys[0]), records)
+    return reduce(_step, path.keys[1:], values)
 
 
-def _step(key: str) -> Callable[[Any], Any]:
+def _step(values: Iterable[Any], key: str) -> Iterable[Any]:
     index = index_of(key)
     if index is None:
-        return itemgetter(key)
-    return lambda value: value[index] if type(value) is list else value[key]
-
-
-def usable_value(value: Any, field: str) -> str | list[str]:
-    """Return a field's value if it is text or a list of texts; else raise UnusableRecordError."""
-    if isinstance(value, str):
-        return value
-    if value is None:
-        raise UnusableRecordError("field-null", f"field {quoted(field)} is null")
-    if not isinstance(value, list):
-        raise UnusableRecordError(
-            "field-type",
-            f"field {quoted(field)} must be a string or a list of strings, got {json_type(value)}",
-        )
-    if _is_chat(value):
-        raise UnusableRecordError(
-            "chat-messages",
-            f"field {quoted(field)} contains chat messages, which are not supported yet",
-        )
-    for number, item in enumerate(value):
-        if not isinstance(item, str):
-            raise UnusableRecordError(
-                "item-type",
-                f"item {number} of field {quoted(field)} must be a string, got {json_type(item)}",
-                lambda: MIXED_HINT if is_token_ids(value) else "",
-            )
-    return value
-
-
-def refuse_surrogates(text: str, field: str) -> None:
-    """Raise UnusableRecordError if a text cannot be encoded as UTF-8."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UnusableRecordError(
-            "lone-surrogate",
-            f"field {quoted(field)} contains the lone surrogate U+{ord(text[error.start]):04X} "
-            f"at character {error.start}",
-        ) from None
-
-
-def decoded(value: bytes, field: str) -> str:
-    """Return a text of a table; raise UnusableRecordError if it is not UTF-8."""
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UnusableRecordError(
-            "invalid-utf8", f"field {quoted(field)}: invalid UTF-8 at byte {error.start}: {error.reason}"
-        ) from None
+        return map(itemgetter(key), values)
+    return (value[index] if type(value) is list else value[key] for value in values)
 
 
 def index_of(key: str) -> int | None:
@@ -241,18 +141,10 @@ def json_type(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def is_chat_message(keys: Sequence[str]) -> bool:
-    """Return whether an object with these keys is a message of a conversation."""
-    return any(wanted.issubset(keys) for wanted in _CHAT_KEYS)
-
-
-def _is_chat(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and isinstance(value[0], dict)
-        and is_chat_message(list(value[0]))
-    )
+def is_chat(value: Any) -> bool:
+    """Return whether a value is a conversation."""
+    first = value[0] if isinstance(value, list) and value else None
+    return isinstance(first, dict) and any(keys <= first.keys() for keys in _CHAT_KEYS)
 
 
 def is_token_ids(value: Any) -> bool:
@@ -290,7 +182,7 @@ def _shortened(name: str) -> str:
     return visible(cut)
 
 
-def _listed(names: Iterator[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     shown = [_shortened(name) for name in islice(names, _SHOWN_FIELDS + 1)]
     return ", ".join(shown[:_SHOWN_FIELDS]) + (", ..." if len(shown) > _SHOWN_FIELDS else "")
 
@@ -307,47 +199,48 @@ def _fields_of(record: dict[str, Any], above: str = "", depth: int = 1) -> Itera
 # Advice
 
 
-def missing_column(path: FieldPath, names: Sequence[str]) -> str:
-    """Return the sentence about a column that is not among those of a table."""
-    columns = f"columns: {_listed(iter(names))}" if names else "the table has no columns"
-    return f"column {quoted(path.name)} not found ({columns})"
+def not_found(path: FieldPath, record: dict[str, Any], what: str = "field", owner: str = "record") -> str:
+    """Return the sentence about a field that is not in a record, or a column that is not in a table."""
+    names = _listed(name for name, _ in _fields_of(record))
+    present = f"{what}s: {names}" if names else f"the {owner} has no {what}s"
+    return f"{what} {quoted(path.name)} not found ({present})"
 
 
-def hint_for_column(path: FieldPath, texts: Sequence[str]) -> str:
-    """Return the hint for a missing column of text, with the names of columns of text."""
-    candidates = [name for name in texts if _can_be_typed(name)]
-    best = _best(path, candidates)
-    if best is not None:
-        return f"pass --field {shlex.quote(best)}"
-    if candidates:
-        return f"choose a text column with --field: {_listed(iter(candidates))}"
-    return "add a column of strings to the table"
-
-
-def hint_for_key(names: Sequence[str]) -> str:
-    """Return the hint for a missing key, with the names of fields of strings or integers."""
-    candidates = [name for name in names[:_CONSIDERED_FIELDS] if _can_be_typed(name)]
-    if candidates:
-        return f"choose a field with --holdout-key: {_listed(iter(candidates))}"
+def hint_for_key(record: dict[str, Any]) -> str:
+    """Return the hint for a record without the key of the holdout."""
+    names = [name for name, value in _typable(record) if type(value) in {str, int}]
+    if names:
+        return f"choose a field with --holdout-key: {_listed(names)}"
     return "add a field of keys to the input"
 
 
-def _hint_for_record(path: FieldPath, record: dict[str, Any]) -> str:
-    fields = list(islice(_fields_of(record), _CONSIDERED_FIELDS))
-    sizes = {name: _text_size(value) for name, value in fields if _can_be_typed(name)}
-    texts = [name for name, size in sizes.items() if size >= 0]
-    best = _best(path, texts)
-    if best is None and any(_is_chat(value) for _, value in fields):
+def hint_for_field(path: FieldPath | None, record: dict[str, Any], otherwise: str = "") -> str:
+    """Return the hint for a record without a field of text, or a table without a column of text.
+
+    ``path``: the missing field; None for one of another type. ``otherwise``: the hint for a table in which no
+    column can be text; a record gets the longest of its texts, a table all names.
+    """
+    fields = _typable(record)
+    sizes = {name: size for name, value in fields if (size := _text_size(value)) >= 0}
+    best = None if path is None else _best(path, list(sizes))
+    if best is None and sizes and otherwise:
+        return f"choose a text column with --field: {_listed(sizes)}"
+    if best is None and any(is_chat(value) for _, value in fields):
         return CHAT_HINT
-    if texts:
-        return f"pass --field {shlex.quote(best or max(texts, key=lambda name: sizes[name]))}"
-    names = [name for name, value in fields if is_token_ids(value) and _can_be_typed(name)]
-    return f"pass --field {shlex.quote(names[0])}" if names else ""
+    if sizes:
+        return f"pass --field {shlex.quote(best or max(sizes, key=sizes.__getitem__))}"
+    ids = [name for name, value in fields if path is not None and is_token_ids(value)]
+    return f"pass --field {shlex.quote(ids[0])}" if ids else otherwise
 
 
-def key_candidates(record: dict[str, Any]) -> list[str]:
-    """Return the names of the fields of a record that can be keys."""
-    return [name for name, value in _fields_of(record) if type(value) in {str, int}]
+def _typable(record: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the first fields of a record, without names that a user could not type."""
+    fields = islice(_fields_of(record), _CONSIDERED_FIELDS)
+    return [
+        (name, value)
+        for name, value in fields
+        if 0 < len(name) <= 200 and visible(name) == name and all(FieldPath.parse(name).keys)
+    ]
 
 
 def _best(path: FieldPath, names: Sequence[str]) -> str | None:
@@ -367,7 +260,3 @@ def _text_size(value: Any) -> int:
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         return sum(map(len, value))
     return -1
-
-
-def _can_be_typed(name: str) -> bool:
-    return 0 < len(name) <= 200 and visible(name) == name and all(FieldPath.parse(name).keys)

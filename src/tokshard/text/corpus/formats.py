@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from importlib import import_module
 
+from tokshard.errors import EXTRA_PACKAGES, MissingExtraError
 from tokshard.text.corpus.compressed import COMPRESSION_SUFFIXES
 from tokshard.text.corpus.record_format import RecordFormat
 from tokshard.text.corpus.records import JSON_LINES
@@ -52,6 +54,17 @@ HINT_NAMES = (
 def format_named(name: str) -> RecordFormat:
     """Return a format of inputs by its name in manifests."""
     return next(known for known in FORMATS if known.name == name)
+
+
+def format_to_read(name: str) -> RecordFormat:
+    """Return a format by its name; raise MissingExtraError if a package that it needs is not installed."""
+    known = format_named(name)
+    try:
+        for package in EXTRA_PACKAGES[known.extra] if known.extra else ():
+            import_module(package)
+    except ImportError as error:
+        raise MissingExtraError(f"{known.title} input", str(known.extra)) from error
+    return known
 
 
 def has_lines(name: str) -> bool:

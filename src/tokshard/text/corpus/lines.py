@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,11 +20,11 @@ from tokshard.storage.paths import is_remote
 from tokshard.storage.reading import open_regular, read_at
 from tokshard.storage.remote.objects import BLOCK_BYTES, RemoteFile
 from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch, LineBatch
-from tokshard.text.corpus.fields import FieldPaths
 from tokshard.text.corpus.record_format import Reading, RecordFormat
 from tokshard.text.corpus.rejection import UnusableRecordError
 from tokshard.text.corpus.selection import sampled_lines, with_excluded
 from tokshard.text.corpus.units import LineUnit
+from tokshard.text.corpus.values import RecordFields
 
 
 @contextmanager
@@ -96,7 +97,7 @@ def line_format(
 
 
 def _line_units(
-    file_number: int, file: SourceFile, unit_bytes: int, _paths: FieldPaths
+    file_number: int, file: SourceFile, unit_bytes: int, _fields: RecordFields
 ) -> Iterator[LineUnit]:
     size_bytes = file.size_bytes or 0
     count = max(1, -(-size_bytes // unit_bytes))
@@ -131,22 +132,22 @@ def _documents(
         numbers: Sequence[int] = range(first_line, first_line + len(lines))
         first_line += len(lines)
         sampled = selection.sampled(unit.file, batch.offsets)
-        if sampled is None:
-            documents = documents_of_lines(batch, numbers, reading)
-            lines.clear()  # they can be long
-            yield selection.divided(documents)
-            continue
-        chosen, excluded, blank_lines = sampled_lines(batch, sampled, reading.max_document_bytes)
-        lines.clear()
-        documents = documents_of_lines(chosen, [*compress(numbers, sampled)], reading)
-        yield with_excluded(selection.divided(documents), excluded, blank_lines)
+        excluded: Counter[str] = Counter()
+        blank_lines = 0
+        chosen = batch
+        if sampled is not None:
+            numbers = [*compress(numbers, sampled)]
+            chosen, excluded, blank_lines = sampled_lines(batch, sampled, reading.max_document_bytes)
+        documents = selection.divided(documents_of_lines(chosen, numbers, reading))
+        lines.clear()  # they can be long
+        yield with_excluded(documents, excluded, blank_lines)
     if unit.stream_error is not None:
-        yield selection.divided(_end_of_corrupt_stream(unit, reading.paths, first_line))
+        yield selection.divided(_end_of_corrupt_stream(unit, reading.fields, first_line))
 
 
-def _end_of_corrupt_stream(unit: LineUnit, paths: FieldPaths, line: int) -> DocumentBatch:
+def _end_of_corrupt_stream(unit: LineUnit, fields: RecordFields, line: int) -> DocumentBatch:
     # One rejected record represents the rest of the input.
-    builder = BatchBuilder(paths)
+    builder = BatchBuilder(fields)
     offset = unit.stream_offset + unit.end + sum(dropped for _, dropped in unit.elided)
     builder.reject(offset, line, UnusableRecordError("corrupt-stream", str(unit.stream_error)), "")
     return builder.batch(b"", lines=1)

@@ -24,14 +24,15 @@ from tokshard.storage.reading import open_file, open_passed
 from tokshard.text.corpus.batch import DocumentBatch, LineBatch
 from tokshard.text.corpus.compressed import CHUNK_BYTES, ByteSource, CorruptStreamError, decompressed_chunks
 from tokshard.text.corpus.content import HEAD_BYTES, identify, refuse_inside
-from tokshard.text.corpus.fields import FieldNames, FieldPath, FieldPaths, is_token_ids
+from tokshard.text.corpus.fields import FieldPath, is_token_ids
 from tokshard.text.corpus.files import STDIN, CorpusFile
-from tokshard.text.corpus.formats import format_named
+from tokshard.text.corpus.formats import format_named, format_to_read
 from tokshard.text.corpus.lines import UTF8_BYTE_ORDER_MARK
 from tokshard.text.corpus.record_format import Reading
 from tokshard.text.corpus.rejection import RejectedRecord, TextCheck, UnusableRecordError
 from tokshard.text.corpus.selection import ALL_RECORDS, RecordSelection
 from tokshard.text.corpus.units import LineUnit, Unit
+from tokshard.text.corpus.values import RecordFields
 
 # Large enough to hide the cost per batch, small enough for a core's cache: 4 MiB is 10% slower.
 BATCH_BYTES = 1 << 20
@@ -47,17 +48,14 @@ def plan_units(
     file_number: int,
     file: CorpusFile,
     unit_bytes: int,
-    fields: Sequence[str] = (),
-    *,
-    key_field: str | None = None,
-    vocab_size: int | None = None,
+    fields: RecordFields | None = None,
 ) -> Iterator[Unit]:
     """Yield the units of a seekable input: plain lines, or a table.
 
     For streams (``file.is_stream``) see :func:`tokshard.text.corpus.planning.stream_units`.
 
     ``unit_bytes``: the nominal size of a unit. Consecutive row groups form a unit when they reach it.
-    ``fields``, ``key_field``: columns that a table must have; with ``vocab_size``, of lists of integers.
+    ``fields``: those that a table must have as columns.
 
     Raises:
         InputError: The table cannot be read, or does not have one of the columns.
@@ -65,10 +63,7 @@ def plan_units(
     """
     if file.is_stream:
         raise ValueError(f"{file.path} can only be read as a stream")
-    record_format = format_named(file.format)
-    record_format.require_extra()
-    paths = FieldPaths.parse(FieldNames(fields, key_field, vocab_size))
-    return record_format.units(file_number, file, unit_bytes, paths)
+    return format_to_read(file.format).units(file_number, file, unit_bytes, fields or RecordFields())
 
 
 def read_documents(
@@ -96,16 +91,15 @@ def read_documents(
         InputError: The input cannot be read, or a table has no such column.
         MissingExtraError: A package that the format needs is not installed.
     """
-    paths = FieldPaths.parse(FieldNames(fields, selection.holdout_key, vocab_size))
-    record_format = format_named(unit.format)
-    record_format.require_extra()
-    return record_format.documents(unit, Reading(paths, batch_bytes, max_document_bytes, check, selection))
+    parsed = RecordFields.parse(fields, selection.holdout_key, vocab_size)
+    reading = Reading(parsed, batch_bytes, max_document_bytes, check, selection)
+    return format_to_read(unit.format).documents(unit, reading)
 
 
 def first_rejected(
     file_number: int,
     file: CorpusFile,
-    fields: FieldNames,
+    fields: RecordFields,
     max_document_bytes: int,
     check: TextCheck | None,
     selection: RecordSelection,
@@ -119,15 +113,14 @@ def first_rejected(
     sampled = selection.sampled(file_number, np.zeros(1, np.int64))
     if sampled is not None and not sampled[0]:
         return []
-    record_format = format_named(file.format)
-    record_format.require_extra()
-    reading = Reading(FieldPaths.parse(fields), 1, max_document_bytes, check, selection)
+    record_format = format_to_read(file.format)
+    reading = Reading(fields, 1, max_document_bytes, check, selection)
     if record_format.documents_of_lines is not None:
         with closing(_lines_of(file, max_document_bytes, CHUNK_BYTES)) as lines:
             line = next(lines)
         batch = LineBatch(line, [line], np.zeros(1, np.int64), np.array([len(line)]), complete=True)
         return record_format.documents_of_lines(batch, [1], reading).rejected
-    unit = next(record_format.units(file_number, file, 1, reading.paths))
+    unit = next(record_format.units(file_number, file, 1, fields))
     return next((documents.rejected for documents in record_format.documents(unit, reading)), [])
 
 
@@ -184,9 +177,8 @@ def has_token_ids(files: Sequence[CorpusFile], field: str) -> bool:
     for file in files[:_DECIDING_INPUTS]:
         if file.size_bytes is None:
             break
-        record_format = format_named(file.format)
         with suppress(TokshardError):
-            record_format.require_extra()
+            record_format = format_to_read(file.format)
             if record_format.has_token_ids is not None:
                 return record_format.has_token_ids(file.path, path)
             with closing(_lines_of(file, MAX_DOCUMENT_BYTES, _FIRST_LINES_BYTES)) as lines:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, NamedTuple
 
 from tokshard.dataset.manifest import SourceFile
 from tokshard.dataset.parameters import TextFormat
-from tokshard.errors import EXTRA_PACKAGES, MissingExtraError
 from tokshard.text.corpus.batch import DocumentBatch, LineBatch
-from tokshard.text.corpus.fields import FieldPath, FieldPaths
+from tokshard.text.corpus.fields import FieldPath
 from tokshard.text.corpus.rejection import TextCheck
 from tokshard.text.corpus.selection import RecordSelection
 from tokshard.text.corpus.units import Unit
+from tokshard.text.corpus.values import RecordFields
 
 
 class Reading(NamedTuple):
     """The part of the records that is read; see :func:`tokshard.text.corpus.planning.read_documents`."""
 
-    paths: FieldPaths
+    fields: RecordFields
     batch_bytes: int
     max_document_bytes: int
     check: TextCheck | None
@@ -52,7 +51,7 @@ class RecordFormat:
     suffixes: tuple[str, ...]
     magic: re.Pattern[bytes] | None = None
     extra: str | None = None
-    units: Callable[[int, SourceFile, int, FieldPaths], Iterator[Unit]]
+    units: Callable[[int, SourceFile, int, RecordFields], Iterator[Unit]]
     documents: Callable[[Any, Reading], Iterator[DocumentBatch]]
     documents_of_lines: Callable[[LineBatch, Sequence[int], Reading], DocumentBatch] | None = None
     has_token_ids: Callable[[str, FieldPath], bool] | None = None
@@ -61,11 +60,3 @@ class RecordFormat:
     def has_lines(self) -> bool:
         """True if each record is a line; False for a table."""
         return self.documents_of_lines is not None
-
-    def require_extra(self) -> None:
-        """Raise MissingExtraError if a package that the format needs is not installed."""
-        try:
-            for package in EXTRA_PACKAGES[self.extra] if self.extra else ():
-                import_module(package)
-        except ImportError as error:
-            raise MissingExtraError(f"{self.title} input", str(self.extra)) from error

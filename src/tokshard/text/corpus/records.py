@@ -14,24 +14,17 @@ from itertools import accumulate
 from typing import Any
 
 from tokshard.core.formatting import counted
-from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch, LineBatch
-from tokshard.text.corpus.fields import FieldPaths, json_type, refuse_surrogates, values_of
-from tokshard.text.corpus.holdout_keys import MAX_INTEGER, MIN_INTEGER, key_in, plain_keys
+from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch, LineBatch, plain_batch
+from tokshard.text.corpus.fields import FieldPath, hint_for_key, json_type, values_of
 from tokshard.text.corpus.lines import (
     UTF8_BYTE_ORDER_MARK,
     UTF16_BYTE_ORDER_MARKS,
     line_format,
 )
 from tokshard.text.corpus.record_format import Reading
-from tokshard.text.corpus.rejection import (
-    TextCheck,
-    UnusableRecordError,
-    check_length,
-    check_texts,
-    excerpt_of,
-)
+from tokshard.text.corpus.rejection import UnusableRecordError, excerpt_of, too_long
 from tokshard.text.corpus.repairs import repair_of_encoding, repair_of_line, repair_of_row
-from tokshard.text.corpus.token_ids import ids_of_lists, usable_ids
+from tokshard.text.corpus.values import MAX_INTEGER, MIN_INTEGER, RecordFields
 
 # The parser of the standard library is recursive; the limit makes its result independent of the caller's
 # stack and of Python's version. (orjson accepts 1,024 levels.)
@@ -56,88 +49,62 @@ _TOLERANT = json.JSONDecoder(
 
 
 def _documents_of_lines(batch: LineBatch, numbers: Sequence[int], reading: Reading) -> DocumentBatch:
-    documents = None
-    if reading.check is None:
-        documents = _plain_documents(batch, reading.paths, reading.max_document_bytes)
-    if documents is None:
-        documents = _checked_documents(
-            batch, reading.paths, reading.max_document_bytes, numbers, reading.check
-        )
-    return documents
+    documents = _plain_documents(batch, reading)
+    return _checked_documents(batch, numbers, reading) if documents is None else documents
 
 
-def _plain_documents(batch: LineBatch, paths: FieldPaths, max_document_bytes: int) -> DocumentBatch | None:
+def _plain_documents(batch: LineBatch, reading: Reading) -> DocumentBatch | None:
     import orjson
 
-    if not batch.lines or int(batch.lengths.max()) > max_document_bytes:
+    is_long = not batch.lines or int(batch.lengths.max()) > reading.max_document_bytes
+    if is_long or reading.check is not None:
         return None
     try:
-        columns = values_of(paths.all, map(orjson.loads, batch.lines))
+        columns = values_of(reading.fields.all, map(orjson.loads, batch.lines))
     except (ValueError, LookupError, TypeError):
         # Not JSON, no such field or not an object: _checked_documents finds the line and the reason.
         return None
-    texts = columns[: len(paths.texts)]
-    if paths.vocab_size is not None:
-        arrays = [ids_of_lists(column, paths.vocab_size) for column in texts]
-        texts = tuple(column for column in arrays if column is not None)
-        if len(texts) < len(arrays):
-            return None
-    elif not all({str}.issuperset(map(type, column)) for column in texts):
-        return None
-    keys = None
-    if paths.key is not None and (keys := plain_keys(columns[-1])) is None:
-        return None
-    return DocumentBatch.plain(texts, batch.offsets, batch.raw, keys=keys)
+    plain = reading.fields.plain(columns)
+    return None if plain is None else plain_batch(*plain, batch.offsets, batch.raw)
 
 
-def _checked_documents(
-    batch: LineBatch,
-    paths: FieldPaths,
-    max_document_bytes: int,
-    numbers: Sequence[int],
-    check: TextCheck | None,
-) -> DocumentBatch:
-    builder = BatchBuilder(paths)
+def _checked_documents(batch: LineBatch, numbers: Sequence[int], reading: Reading) -> DocumentBatch:
+    builder = BatchBuilder(reading.fields)
     blank_lines = 0
     places = zip(numbers, batch.lines, batch.offsets.tolist(), batch.lengths.tolist(), strict=True)
     for number, content, offset, length in places:
         line = bytes(content)
         is_cut = not batch.complete and number == numbers[-1]
         try:
-            check_length(length, max_document_bytes, what="the line")
+            if length > reading.max_document_bytes:
+                raise too_long("the line", length, reading.max_document_bytes)
             if not line or line.isspace():
                 blank_lines += 1
             else:
-                values, key = _field_values(line, paths, is_cut=is_cut)
-                check_texts(values, check)
-                builder.add(values, offset, key)
+                record = _record(line, reading.fields, is_cut=is_cut)
+                usable = reading.fields.usable(
+                    partial(FieldPath.find, record=record), reading.check, partial(hint_for_key, record)
+                )
+                builder.add(*usable, offset)
         except UnusableRecordError as error:
             builder.reject(offset, number, error, excerpt_of(line))
     return builder.batch(batch.raw, lines=len(batch.lines), blank_lines=blank_lines)
 
 
-def _field_values(line: bytes, paths: FieldPaths, *, is_cut: bool) -> tuple[list[Any], bytes | None]:
+def _record(line: bytes, fields: RecordFields, *, is_cut: bool) -> dict[str, Any]:
     import orjson
 
     try:
-        record, is_strict = orjson.loads(line), True
+        record = orjson.loads(line)
     except orjson.JSONDecodeError:
-        record, is_strict = _second_opinion(line, is_cut=is_cut), False
+        record = _second_opinion(line, is_cut=is_cut)
     if not isinstance(record, dict):
         raise UnusableRecordError(
             "not-object",
             f"the record must be a JSON object, got {json_type(record)}",
-            lambda: repair_of_row(record, paths.texts),
+            lambda: repair_of_row(record, fields.texts),
         )
-    if paths.vocab_size is not None:
-        ids = [usable_ids(path.find(record), path.name, paths.vocab_size) for path in paths.texts]
-        return ids, None if paths.key is None else key_in(record, paths.key)
-    values = [path.value(record) for path in paths.texts]
-    if not is_strict:
-        for path, value in zip(paths.texts, values, strict=True):
-            for text in [value] if isinstance(value, str) else value:
-                refuse_surrogates(text, path.name)
-    return values, None if paths.key is None else key_in(record, paths.key)
+    return record
 
 
 def _second_opinion(line: bytes, *, is_cut: bool) -> Any:

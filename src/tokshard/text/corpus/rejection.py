@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tokshard.core.formatting import count, listed
@@ -86,21 +86,11 @@ def top_reasons(rejected: Mapping[str, int]) -> str:
     return listed([f"{count(number)} {reason}" for reason, number in ordered], _TOP_REASONS)
 
 
-def check_length(size_bytes: int, max_document_bytes: int, *, what: str) -> None:
-    """Raise UnusableRecordError if a line or the text of a row is larger than the limit."""
-    if size_bytes > max_document_bytes:
-        raise UnusableRecordError(
-            "too-long", f"{what} must be at most {count(max_document_bytes)} bytes, got {count(size_bytes)}"
-        )
-
-
-def check_texts(values: Sequence[str | list[str]], check: TextCheck | None) -> None:
-    """Raise UnusableRecordError if the check raises it for a text of a record's fields."""
-    if check is None:
-        return
-    for value in values:
-        for text in [value] if isinstance(value, str) else value:
-            check(text)
+def too_long(what: str, size_bytes: int, max_document_bytes: int) -> UnusableRecordError:
+    """Return the error for a line or the text of a row that is larger than the limit."""
+    return UnusableRecordError(
+        "too-long", f"{what} must be at most {count(max_document_bytes)} bytes, got {count(size_bytes)}"
+    )
 
 
 def excerpt_of(data: bytes) -> str:

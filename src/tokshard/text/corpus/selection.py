@@ -124,11 +124,9 @@ def with_excluded(batch: DocumentBatch, excluded: Counter[str], blank_lines: int
         excluded: Numbers of the other records by code, see :data:`EXCLUDED`.
         blank_lines: Number of the other lines that are no records.
     """
-    records = excluded.total()
     return replace(
         batch,
-        records=batch.records + records,
-        lines=batch.lines + records + blank_lines,
+        lines=batch.lines + excluded.total() + blank_lines,
         blank_lines=batch.blank_lines + blank_lines,
         excluded=dict(+excluded),
     )

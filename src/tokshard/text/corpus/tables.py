@@ -7,58 +7,50 @@ strings one batch at a time. The offsets in an Arrow file are validated before u
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
-from itertools import compress, islice
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from tokshard.core.formatting import count, counted, listed, visible
+from tokshard.core.formatting import count, counted
 from tokshard.dataset.manifest import SourceFile
 from tokshard.dataset.parameters import TextFormat
 from tokshard.errors import InputError, TokshardError
 from tokshard.storage.paths import is_remote
 from tokshard.storage.reading import open_file
-from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch, bytes_of
+from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch, bytes_of, plain_batch
 from tokshard.text.corpus.fields import (
     CHAT_HINT,
     MIXED_HINT,
     FieldPath,
-    FieldPaths,
-    decoded,
-    hint_for_column,
+    hint_for_field,
     hint_for_key,
     index_of,
-    is_chat_message,
-    missing_column,
+    is_chat,
     missing_item,
     name_of,
+    not_found,
     quoted,
-    usable_value,
 )
-from tokshard.text.corpus.holdout_keys import encoded_key, plain_keys
 from tokshard.text.corpus.record_format import Reading, RecordFormat
-from tokshard.text.corpus.rejection import (
-    TextCheck,
-    UnusableRecordError,
-    check_length,
-    check_texts,
-    excerpt_of,
-)
+from tokshard.text.corpus.rejection import UnusableRecordError, excerpt_of, too_long
 from tokshard.text.corpus.selection import with_excluded
-from tokshard.text.corpus.token_ids import ids_of_column, is_list_of_integers
 from tokshard.text.corpus.units import RowUnit
+from tokshard.text.corpus.values import RecordFields, divided_ids, texts_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MAX_BATCH_ROWS = 1 << 16
 _MAX_ITEMS = 2_000_000
+_FETCH_AGAIN = "fetch the file again: it is incomplete or damaged"
+_ROW = "the text of the row"
+_ADD_COLUMN = "add a column of strings to the table"
 
 
 class _Library:
@@ -76,7 +68,7 @@ pc: Any = _Library("pyarrow.compute")
 parquet: Any = _Library("pyarrow.parquet")
 
 
-class TableGroup(NamedTuple):
+class _TableGroup(NamedTuple):
     """A row group or a record batch.
 
     Attributes:
@@ -87,175 +79,66 @@ class TableGroup(NamedTuple):
     size_bytes: int
 
 
-class _Layout(NamedTuple):
-    """The parts of a table that differ between Parquet and Arrow.
+class _ParquetTable:
+    def __init__(self, path: str, stack: ExitStack) -> None:
+        self._file = stack.enter_context(parquet.ParquetFile(_place(path, stack)))
+        self.schema = self._file.schema_arrow
 
-    Attributes:
-        groups: Returns the row groups (Parquet) or record batches (Arrow) of a file, after a check of its
-            columns.
-        batches: Yields the rows of a unit in batches of about some bytes.
-        schema: Returns the schema of a file.
-    """
+    def groups(self) -> list[_TableGroup]:
+        metadata = self._file.metadata
+        groups = map(metadata.row_group, range(metadata.num_row_groups))
+        return [_TableGroup(group.num_rows, group.total_byte_size) for group in groups]
 
-    groups: Callable[[str, FieldPaths, ExitStack], list[TableGroup]]
-    batches: Callable[[RowUnit, FieldPaths, int, ExitStack], Iterator[Any]]
-    schema: Callable[[str, ExitStack], Any]
-
-
-def _has_token_ids(layout: _Layout, path: str, field: FieldPath) -> bool:
-    with _reading(path), ExitStack() as stack:
-        return is_list_of_integers(_type_at(layout.schema(path, stack), field, path))
-
-
-def _units(
-    layout: _Layout, file_number: int, file: SourceFile, unit_bytes: int, paths: FieldPaths
-) -> Iterator[RowUnit]:
-    with _reading(file.path), ExitStack() as stack:
-        groups = layout.groups(file.path, paths, stack)
-    return _row_units(file_number, file, unit_bytes, groups)
-
-
-def _row_units(
-    file_number: int, file: SourceFile, unit_bytes: int, groups: list[TableGroup]
-) -> Iterator[RowUnit]:
-    runs = list(_group_runs([group.size_bytes for group in groups], unit_bytes))
-    total = sum(group.size_bytes for group in groups)
-    file_bytes = file.size_bytes or 0
-    first_row = done = 0
-    for index, (first, stop) in enumerate(runs):
-        rows = sum(group.row_count for group in groups[first:stop])
-        size = sum(group.size_bytes for group in groups[first:stop])
-        share = file_bytes * (done + size) // total - file_bytes * done // total if total else file_bytes
-        yield RowUnit(
-            file=file_number,
-            index=index,
-            last=index == len(runs) - 1,
-            path=file.path,
-            format=cast("TextFormat", file.format),
-            first_group=first,
-            group_count=stop - first,
-            first_row=first_row,
-            row_count=rows,
-            input_bytes=share,
+    def batches(self, unit: RowUnit, fields: RecordFields, batch_bytes: int) -> Iterator[Any]:
+        groups = range(unit.first_group, unit.first_group + unit.group_count)
+        size = sum(self._file.metadata.row_group(number).total_byte_size for number in groups)
+        # use_threads=False: each worker reads its own unit, and there are as many workers as cores.
+        yield from self._file.iter_batches(
+            batch_size=_batch_rows(unit.row_count, size, batch_bytes),
+            row_groups=list(groups),
+            columns=list(map(self._name, fields.all)),
+            use_threads=False,
         )
-        first_row += rows
-        done += size
+
+    def _name(self, path: FieldPath) -> str:
+        # pyarrow reads only the columns below a name; the parts of a list have names that depend on the
+        # writer.
+        kind = self.schema.field(path.keys[0]).type
+        depth = 1
+        while pa.types.is_struct(kind) and depth < len(path.keys):
+            kind = kind.field(path.keys[depth]).type
+            depth += 1
+        return ".".join(path.keys[:depth])
 
 
-def _group_runs(sizes: list[int], unit_bytes: int) -> Iterator[tuple[int, int]]:
-    # [first, stop) of consecutive groups that reach unit_bytes together; at least one run.
-    first = gathered = 0
-    for number, size in enumerate(sizes):
-        gathered += size
-        if gathered >= unit_bytes:
-            yield first, number + 1
-            first, gathered = number + 1, 0
-    if first < len(sizes) or not sizes:
-        yield first, len(sizes)
+class _ArrowTable:
+    def __init__(self, path: str, stack: ExitStack) -> None:
+        place = _place(path, stack)
+        opened = pa.memory_map(place, "r") if isinstance(place, str) else pa.PythonFile(place, mode="r")
+        file = stack.enter_context(opened)
+        if file.read(6) == b"ARROW1":
+            table = stack.enter_context(pa.ipc.open_file(file))
+            self._batch_numbers: range | None = range(table.num_record_batches)
+        else:
+            file.seek(0)
+            table = stack.enter_context(pa.ipc.open_stream(file))
+            self._batch_numbers = None
+        self._table = table
+        self.schema = table.schema
 
+    def _batches(self, first: int, stop: int | None) -> Iterator[Any]:
+        if self._batch_numbers is None:
+            return islice(self._table, first, stop)
+        return map(self._table.get_batch, self._batch_numbers[first:stop])
 
-def _rows(layout: _Layout, unit: RowUnit, reading: Reading) -> Iterator[DocumentBatch]:
-    paths, selection = reading.paths, reading.selection
-    done = 0
-    with _reading(unit.path), ExitStack() as stack:
-        for rows in layout.batches(unit, paths, reading.batch_bytes, stack):
-            numbers = np.arange(unit.first_row + done, unit.first_row + done + rows.num_rows, dtype=np.int64)
-            done += rows.num_rows
-            sampled = selection.sampled(unit.file, numbers)
-            columns = [
-                _checked_column(
-                    rows.column(path.keys[0]),
-                    path,
-                    unit.path,
-                    sampled,
-                    paths.vocab_size if path in paths.texts else None,
-                )
-                for path in paths.all
-            ]
-            kept = numbers if sampled is None else numbers[sampled]
-            documents = _documents(
-                columns, paths, kept, unit.first_row, reading.max_document_bytes, reading.check
-            )
-            excluded = Counter({"not-sampled": rows.num_rows - len(kept)})
-            yield with_excluded(selection.divided(documents), excluded)
+    def groups(self) -> list[_TableGroup]:
+        return [_TableGroup(batch.num_rows, batch.nbytes) for batch in self._batches(0, None)]
 
-
-@contextmanager
-def _reading(path: str) -> Iterator[None]:
-    try:
-        yield
-    except TokshardError:
-        raise
-    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
-        text = " ".join(str(error).split())
-        raise InputError(
-            f"cannot read {path}: {text}", hint="fetch the file again: it is incomplete or damaged"
-        ) from error
-
-
-def _parquet_schema(path: str, stack: ExitStack) -> Any:
-    return stack.enter_context(parquet.ParquetFile(_place(path, stack))).schema_arrow
-
-
-def _parquet_groups(path: str, paths: FieldPaths, stack: ExitStack) -> list[TableGroup]:
-    table = stack.enter_context(parquet.ParquetFile(_place(path, stack)))
-    _check_columns(table.schema_arrow, paths, path)
-    groups = (table.metadata.row_group(number) for number in range(table.metadata.num_row_groups))
-    return [TableGroup(group.num_rows, group.total_byte_size) for group in groups]
-
-
-def _parquet_batches(unit: RowUnit, paths: FieldPaths, batch_bytes: int, stack: ExitStack) -> Iterator[Any]:
-    table = stack.enter_context(parquet.ParquetFile(_place(unit.path, stack)))
-    schema = table.schema_arrow
-    _check_columns(schema, paths, unit.path)
-    groups = range(unit.first_group, unit.first_group + unit.group_count)
-    size = sum(table.metadata.row_group(number).total_byte_size for number in groups)
-    # use_threads=False: each worker reads its own unit, and there are as many workers as cores.
-    yield from table.iter_batches(
-        batch_size=_batch_rows(unit.row_count, size, batch_bytes),
-        row_groups=list(groups),
-        columns=[_parquet_name(schema, path) for path in paths.all],
-        use_threads=False,
-    )
-
-
-def _parquet_name(schema: Any, path: FieldPath) -> str:
-    # pyarrow reads only the columns below a name; the parts of a list have names that depend on the writer.
-    kind, depth = schema.field(path.keys[0]).type, 1
-    while pa.types.is_struct(kind) and depth < len(path.keys):
-        kind, depth = kind.field(path.keys[depth]).type, depth + 1
-    return ".".join(path.keys[:depth])
-
-
-def _arrow_schema(path: str, stack: ExitStack) -> Any:
-    return _open_arrow(path, 0, stack)[0]
-
-
-def _arrow_groups(path: str, paths: FieldPaths, stack: ExitStack) -> list[TableGroup]:
-    schema, batches = _open_arrow(path, 0, stack)
-    _check_columns(schema, paths, path)
-    return [TableGroup(batch.num_rows, batch.nbytes) for batch in batches]
-
-
-def _arrow_batches(unit: RowUnit, paths: FieldPaths, batch_bytes: int, stack: ExitStack) -> Iterator[Any]:
-    schema, batches = _open_arrow(unit.path, unit.first_group, stack)
-    _check_columns(schema, paths, unit.path)
-    for batch in islice(batches, unit.group_count):
-        step = _batch_rows(batch.num_rows, batch.nbytes, batch_bytes)
-        for start in range(0, batch.num_rows, step):
-            yield batch.slice(start, step)
-
-
-def _open_arrow(path: str, first_batch: int, stack: ExitStack) -> tuple[Any, Iterator[Any]]:
-    place = _place(path, stack)
-    opened = pa.memory_map(place, "r") if isinstance(place, str) else pa.PythonFile(place, mode="r")
-    file = stack.enter_context(opened)
-    if file.read(6) == b"ARROW1":
-        table = stack.enter_context(pa.ipc.open_file(file))
-        return table.schema, map(table.get_batch, range(first_batch, table.num_record_batches))
-    file.seek(0)
-    stream = stack.enter_context(pa.ipc.open_stream(file))
-    return stream.schema, islice(stream, first_batch, None)
+    def batches(self, unit: RowUnit, _fields: RecordFields, batch_bytes: int) -> Iterator[Any]:
+        for batch in self._batches(unit.first_group, unit.first_group + unit.group_count):
+            step = _batch_rows(batch.num_rows, batch.nbytes, batch_bytes)
+            for start in range(0, batch.num_rows, step):
+                yield batch.slice(start, step)
 
 
 def _place(path: str, stack: ExitStack) -> Any:
@@ -266,53 +149,122 @@ def _batch_rows(row_count: int, size_bytes: int, batch_bytes: int) -> int:
     return max(1, min(_MAX_BATCH_ROWS, batch_bytes * row_count // max(1, size_bytes)))
 
 
-def _check_columns(schema: Any, paths: FieldPaths, table: str) -> None:
-    if paths.key is not None:
-        kind = _type_at(schema, paths.key, table, is_key=True)
-        if not (str(kind) == "null" or _is_scalar(kind)):
-            raise InputError(
-                f"{table}: column {quoted(paths.key.name)} must contain strings or integers, got {kind}",
-                hint="pass a column of keys with --holdout-key",
-            )
-    for path in paths.texts:
-        kind = _type_at(schema, path, table)
-        if paths.vocab_size is not None:
-            if str(kind) == "null" or is_list_of_integers(kind):
-                continue
-            raise InputError(
-                f"{table}: column {quoted(path.name)} must contain lists of token ids, got {kind}",
-                hint=MIXED_HINT if _binary_twin(kind) is not None else "cast the column to lists of integers",
-            )
-        if str(kind) == "null" or _binary_twin(kind) is not None:
-            continue
-        if _is_chat(kind):
-            raise InputError(
-                f"{table}: column {quoted(path.name)} contains chat messages, which are not supported yet",
-                hint=CHAT_HINT,
-            )
-        raise InputError(
-            f"{table}: column {quoted(path.name)} must contain strings or lists of strings, got {kind}",
-            hint=_hint_for_type(kind, schema),
+_Kind = type[_ParquetTable] | type[_ArrowTable]
+
+
+@contextmanager
+def _opened(kind: _Kind, path: str) -> Iterator[_ParquetTable | _ArrowTable]:
+    try:
+        with ExitStack() as stack:
+            yield kind(path, stack)
+    except TokshardError:
+        raise
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise InputError(f"cannot read {path}: {text}", hint=_FETCH_AGAIN) from error
+
+
+def _has_token_ids(kind: _Kind, path: str, field: FieldPath) -> bool:
+    with _opened(kind, path) as table:
+        return _is_list_of_integers(_type_at(table.schema, field, path))
+
+
+def _units(
+    kind: _Kind, file_number: int, file: SourceFile, unit_bytes: int, fields: RecordFields
+) -> Iterator[RowUnit]:
+    with _opened(kind, file.path) as table:
+        _check_columns(table.schema, fields, file.path)
+        groups = table.groups()
+    return _row_units(file_number, file, unit_bytes, groups)
+
+
+def _row_units(
+    file_number: int, file: SourceFile, unit_bytes: int, groups: list[_TableGroup]
+) -> Iterator[RowUnit]:
+    """Yield units of consecutive groups that reach ``unit_bytes`` together; at least one."""
+    ends = [0, *accumulate(group.size_bytes for group in groups)]
+    rows = [0, *accumulate(group.row_count for group in groups)]
+    stops = [0]
+    for stop, end in enumerate(ends[1:], 1):
+        if end - ends[stops[-1]] >= unit_bytes:
+            stops.append(stop)
+    if stops[-1] < len(groups) or not groups:
+        stops.append(len(groups))
+    file_bytes = file.size_bytes or 0
+    total = ends[-1]
+    for index, (first, stop) in enumerate(pairwise(stops)):
+        share = file_bytes * ends[stop] // total - file_bytes * ends[first] // total if total else file_bytes
+        yield RowUnit(
+            file=file_number,
+            index=index,
+            last=stop == len(groups),
+            path=file.path,
+            format=cast("TextFormat", file.format),
+            first_group=first,
+            group_count=stop - first,
+            first_row=rows[first],
+            row_count=rows[stop] - rows[first],
+            input_bytes=share,
         )
 
 
-def _hint_for_type(kind: Any, schema: Any) -> str:
-    texts = [name for name, column in _columns_of(schema) if _binary_twin(column) is not None]
-    if texts:
-        return f"choose a text column with --field: {listed([visible(name) for name in texts], 12)}"
-    if is_list_of_integers(kind):
-        return MIXED_HINT
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return 'convert the column to strings, for example with its method cast("string") in pyarrow'
-    return "add a column of strings to the table"
+def _rows(kind: _Kind, unit: RowUnit, reading: Reading) -> Iterator[DocumentBatch]:
+    fields = reading.fields
+    first = unit.first_row
+    with _opened(kind, unit.path) as table:
+        _check_columns(table.schema, fields, unit.path)
+        for batch in table.batches(unit, fields, reading.batch_bytes):
+            numbers = np.arange(first, first + batch.num_rows, dtype=np.int64)
+            first += batch.num_rows
+            sampled = reading.selection.sampled(unit.file, numbers)
+            rows = None if sampled is None else np.flatnonzero(sampled).tolist()
+            columns = [_column(batch, path, rows, reading, unit.path) for path in fields.all]
+            kept = numbers if sampled is None else numbers[sampled]
+            documents = _documents(columns, kept, unit.first_row, reading)
+            excluded = Counter({"not-sampled": batch.num_rows - len(kept)})
+            yield with_excluded(reading.selection.divided(documents), excluded)
 
 
-def _is_scalar(kind: Any) -> bool:
-    if pa.types.is_integer(kind):
-        return True
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return _binary_twin(kind) is not None and not _is_list(kind)
+_EXPECTED = {
+    "text": "strings or lists of strings",
+    "ids": "lists of token ids",
+    "key": "strings or integers",
+}
+
+
+def _check_columns(schema: Any, fields: RecordFields, table: str) -> None:
+    expected = "text" if fields.vocab_size is None else "ids"
+    for path in fields.texts:
+        _check_type(schema, path, expected, table)
+    if fields.key is not None:
+        _check_type(schema, fields.key, "key", table)
+
+
+def _check_type(schema: Any, path: FieldPath, expected: str, table: str) -> None:
+    kind = _type_at(schema, path, table, is_key=expected == "key")
+    example = _example(kind)
+    is_text = _binary_twin(kind) is not None
+    is_usable = {
+        "text": is_text,
+        "ids": _is_list_of_integers(kind),
+        "key": type(example) in {str, int},
+    }
+    if is_usable[expected] or pa.types.is_null(kind):
+        return
+    column = f"{table}: column {quoted(path.name)}"
+    if expected == "text" and is_chat(example):
+        raise InputError(f"{column} contains chat messages, which are not supported yet", hint=CHAT_HINT)
+    convert = _ADD_COLUMN
+    if _is_list_of_integers(kind):
+        convert = MIXED_HINT
+    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        convert = 'convert the column to strings, for example with its method cast("string") in pyarrow'
+    hints = {
+        "text": hint_for_field(None, _example(pa.struct(list(schema))), convert),
+        "ids": MIXED_HINT if is_text else "cast the column to lists of integers",
+        "key": "pass a column of keys with --holdout-key",
+    }
+    raise InputError(f"{column} must contain {_EXPECTED[expected]}, got {kind}", hint=hints[expected])
 
 
 def _type_at(schema: Any, path: FieldPath, table: str, *, is_key: bool = False) -> Any:
@@ -328,39 +280,30 @@ def _type_at(schema: Any, path: FieldPath, table: str, *, is_key: bool = False) 
                 f"{table}: several columns are named {quoted(path.name)}", hint="rename all of them but one"
             )
         else:
-            columns = list(_columns_of(schema))
-            texts = [name for name, column in columns if _binary_twin(column) is not None]
-            if is_key:
-                hint = hint_for_key([name for name, column in columns if _is_scalar(column)])
-            elif not texts and any(_is_chat(column) for _, column in columns):
-                hint = CHAT_HINT
-            elif not texts and (ids := [name for name, column in columns if is_list_of_integers(column)]):
-                hint = f"pass --field {shlex.quote(ids[0])}"
-            else:
-                hint = hint_for_column(path, texts)
-            raise InputError(f"{table}: {missing_column(path, [name for name, _ in columns])}", hint=hint)
+            record = _example(pa.struct(list(schema)))
+            hint = hint_for_key(record) if is_key else hint_for_field(path, record, _ADD_COLUMN)
+            raise InputError(f"{table}: {not_found(path, record, 'column', 'table')}", hint=hint)
     return kind
 
 
-def _columns_of(fields: Iterable[Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    for field in fields:
-        keys = (*above, field.name)
-        if pa.types.is_struct(field.type) and field.type.num_fields:
-            yield from _columns_of(field.type, keys)
-        else:
-            yield name_of(keys), field.type
+def _example(kind: Any) -> Any:
+    """Return the value that a record would have: "" for text, 0 for integers, None for other scalars."""
+    if pa.types.is_struct(kind):
+        return {field.name: _example(field.type) for field in kind}
+    if _is_list(kind) or _is_list_of_integers(kind):
+        return [_example(kind.value_type)]
+    if pa.types.is_integer(kind):
+        return 0
+    return None if _binary_twin(kind) is None else ""
 
 
 def _is_list(kind: Any) -> Any:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
-def _is_chat(kind: Any) -> bool:
-    return (
-        _is_list(kind)
-        and pa.types.is_struct(kind.value_type)
-        and is_chat_message([field.name for field in kind.value_type])
-    )
+def _is_list_of_integers(kind: Any) -> bool:
+    is_list = _is_list(kind) or pa.types.is_fixed_size_list(kind)
+    return bool(is_list and pa.types.is_integer(kind.value_type))
 
 
 def _binary_twin(kind: Any) -> Any:
@@ -380,52 +323,39 @@ def _binary_twin(kind: Any) -> Any:
     return twins.get(kind)
 
 
-def _checked_column(
-    column: Any, path: FieldPath, table: str, sampled: NDArray[np.bool_] | None, vocab_size: int | None
-) -> list[Any]:
-    # The values of the sampled rows. They are bytes if the column is not valid UTF-8, and errors where a list
-    # is too short or, with `vocab_size`, is not token ids.
+def _column(batch: Any, path: FieldPath, rows: list[int] | None, reading: Reading, table: str) -> list[Any]:
+    """Return the values of some rows of a field; of all if ``rows`` is None.
+
+    Strings are bytes if one of them is not UTF-8. Rows of token ids are arrays if all of them are usable.
+    Lists that are too short or too long are UnusableRecordErrors.
+    """
+    column = batch.column(path.keys[0])
+    errors: dict[int, UnusableRecordError] = {}
     try:
         _validate(column, path.keys[1:])
-        errors: dict[int, UnusableRecordError] = {}
         for depth, key in enumerate(path.keys[1:], 1):
             column = _inside(column, key, name_of(path.keys[: depth + 1]), errors)
-        if vocab_size is not None:
-            column.validate(full=True)
-            values = ids_of_column(column, path.name, vocab_size, errors)
-        elif _is_list(column.type):
-            column = _without_long_lists(column, path.name, errors)
     except pa.ArrowInvalid as error:
         raise InputError(
-            f"{table}: column {quoted(path.name)} contradicts itself: {error}",
-            hint="fetch the file again: it is incomplete or damaged",
+            f"{table}: column {quoted(path.name)} contradicts itself: {error}", hint=_FETCH_AGAIN
         ) from error
-    if vocab_size is not None:
-        values = values if sampled is None else [*compress(values, sampled)]
-    elif sampled is None:
-        values = _values(column)
-    else:
-        try:
-            values = _values(column.filter(pa.array(sampled)))
-        except pa.ArrowNotImplementedError:  # views of strings
-            values = [*compress(_values(column), sampled)]
-    if sampled is not None:
-        rows = {row: place for place, row in enumerate(np.flatnonzero(sampled).tolist())}
-        errors = {rows[row]: error for row, error in errors.items() if row in rows}
-    for row, missing in errors.items():
-        values[row] = missing
-    return values
-
-
-def _values(column: Any) -> list[Any]:
-    twin = _binary_twin(column.type)
-    if twin is None:  # integers, or nothing but nulls
-        return column.to_pylist() if _is_scalar(column.type) else [None] * len(column)
+    has_ids = _is_list_of_integers(column.type)
+    if has_ids and (ids := _token_ids(column, reading.fields.vocab_size)) is not None:
+        return ids if rows is None else [ids[row] for row in rows]
+    if has_ids or _is_list(column.type):
+        errors |= _long_lists(column, path.name, reading)
     try:
-        values: list[Any] = column.to_pylist()
+        return _values(column, rows, errors)
     except UnicodeDecodeError:
-        values = column.view(twin).to_pylist()
-    return values
+        return _values(column.view(_binary_twin(column.type)), rows, errors)
+
+
+def _values(column: Any, rows: list[int] | None, errors: dict[int, UnusableRecordError]) -> list[Any]:
+    if rows is None and not errors:
+        values: list[Any] = column.to_pylist()
+        return values
+    rows = list(range(len(column))) if rows is None else rows
+    return [errors[row] if row in errors else column[row].as_py() for row in rows]
 
 
 def _validate(column: Any, keys: Sequence[str]) -> None:
@@ -442,8 +372,7 @@ def _validate(column: Any, keys: Sequence[str]) -> None:
             raise pa.ArrowInvalid("the offsets of a list are not ascending or point outside its items")
         column = column.values
     twin = _binary_twin(column.type)
-    if twin is not None:
-        column.view(twin).validate(full=True)
+    (column if twin is None else column.view(twin)).validate(full=True)
 
 
 def _inside(column: Any, key: str, name: str, errors: dict[int, UnusableRecordError]) -> Any:
@@ -457,66 +386,57 @@ def _inside(column: Any, key: str, name: str, errors: dict[int, UnusableRecordEr
     return pc.list_element(pc.if_else(too_short, pa.scalar(None, column.type), column), index)
 
 
-def _without_long_lists(column: Any, name: str, errors: dict[int, UnusableRecordError]) -> Any:
-    # Before they are converted: empty strings take no space in a table.
-    lengths = pc.list_value_length(column)
-    too_long = pc.fill_null(pc.greater(lengths, _MAX_ITEMS), fill_value=False)
-    rows = np.flatnonzero(np.asarray(too_long)).tolist()
-    for row in rows:
-        errors[row] = UnusableRecordError(
-            "too-many-values",
-            f"the list of field {quoted(name)} must have at most {counted(_MAX_ITEMS, 'item')}, "
-            f"got {count(lengths[row].as_py())}",
-        )
-    return pc.if_else(too_long, pa.scalar(None, column.type), column) if rows else column
+def _token_ids(column: Any, vocab_size: int | None) -> list[Any] | None:
+    """Return lists of token ids as arrays, uint32 [tokens]; None if one is null or not in the vocabulary."""
+    items = column.flatten()
+    if vocab_size is None or column.null_count or items.null_count:
+        return None
+    lengths = pc.list_value_length(column).to_numpy()
+    offsets = [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
+    return divided_ids(items.to_numpy(zero_copy_only=False), offsets, vocab_size)
+
+
+def _long_lists(column: Any, name: str, reading: Reading) -> dict[int, UnusableRecordError]:
+    """Return the errors of lists that must not be converted: empty strings take no space in a table."""
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
+    if reading.fields.vocab_size is not None:
+        limit = reading.max_document_bytes
+        long = np.flatnonzero(4 * lengths.astype(np.int64) > limit).tolist()
+        return {row: too_long(_ROW, 4 * int(lengths[row]), limit) for row in long}
+    detail = f"the list of field {quoted(name)} must have at most {counted(_MAX_ITEMS, 'item')}, got "
+    long = np.flatnonzero(lengths > _MAX_ITEMS).tolist()
+    return {row: UnusableRecordError("too-many-values", detail + count(int(lengths[row]))) for row in long}
 
 
 def _documents(
-    columns: list[list[Any]],
-    paths: FieldPaths,
-    numbers: NDArray[np.int64],
-    first_row: int,
-    max_document_bytes: int,
-    check: TextCheck | None,
+    columns: list[list[Any]], numbers: NDArray[np.int64], first_row: int, reading: Reading
 ) -> DocumentBatch:
-    count = len(columns[0])
-    text_columns = columns[: len(paths.texts)]
-    plain_type = {str if paths.vocab_size is None else np.ndarray}
-    is_plain = check is None and all(
-        plain_type.issuperset(map(type, column))
-        and 4 * max(map(len, column), default=0) * len(paths.texts) <= max_document_bytes
-        for column in text_columns
-    )
-    key_column = None if paths.key is None else columns[-1]
-    keys = plain_keys(key_column) if is_plain and key_column is not None else None
-    if is_plain and (key_column is None or keys is not None):
-        return DocumentBatch.plain(tuple(text_columns), numbers, keys=keys)
-    builder = BatchBuilder(paths)
-    for place, values in enumerate(zip(*text_columns, strict=True)):
-        row = int(numbers[place])
+    fields = reading.fields
+    limit = reading.max_document_bytes
+    plain = None if reading.check is not None else fields.plain(columns)
+    if plain is not None:
+        # A character has at most 4 bytes, and a token id has 4.
+        longest = sum(4 * max(map(len, texts), default=0) for texts in plain[0])
+        if longest <= limit:
+            return plain_batch(*plain, numbers, None)
+    builder = BatchBuilder(fields)
+    for row, *values in zip(numbers.tolist(), *columns, strict=True):
         try:
-            usable = [_usable(value, path.name) for value, path in zip(values, paths.texts, strict=True)]
-            texts = (text for value in usable for text in (value if isinstance(value, list) else [value]))
-            size = sum(len(bytes_of(text)) for text in texts)
-            check_length(size, max_document_bytes, what="the text of the row")
-            check_texts(usable, check)
-            key = None if paths.key is None else encoded_key(columns[-1][place], paths.key.name)
-            builder.add(usable, row, key)
+            value_at = partial(_value_at, dict(zip(fields.all, values, strict=True)))
+            texts, key = fields.usable(value_at, reading.check)
+            size = sum(len(bytes_of(text)) for value in texts for text in texts_in(value))
+            if size > limit:
+                raise too_long(_ROW, size, limit)
+            builder.add(texts, key, row)
         except UnusableRecordError as error:
-            builder.reject(row, row - first_row + 1, error, _excerpt(values))
-    return builder.batch(None, lines=count)
+            builder.reject(row, row - first_row + 1, error, _excerpt(values[: len(fields.texts)]))
+    return builder.batch(None, lines=len(numbers))
 
 
-def _usable(value: Any, field: str) -> Any:
-    if isinstance(value, UnusableRecordError):
+def _value_at(values: dict[FieldPath, Any], path: FieldPath) -> Any:
+    if isinstance(value := values[path], UnusableRecordError):
         raise value
-    if isinstance(value, np.ndarray):
-        return value
-    if isinstance(value, bytes):
-        return decoded(value, field)
-    if isinstance(value, list):
-        value = [decoded(item, field) if isinstance(item, bytes) else item for item in value]
-    return usable_value(value, field)
+    return value
 
 
 def _excerpt(values: Sequence[Any]) -> str:
@@ -528,7 +448,7 @@ def _excerpt(values: Sequence[Any]) -> str:
 
 
 def _table_format(
-    name: TextFormat, title: str, suffixes: tuple[str, ...], magic: bytes, layout: _Layout
+    name: TextFormat, title: str, suffixes: tuple[str, ...], magic: bytes, kind: _Kind
 ) -> RecordFormat:
     return RecordFormat(
         name=name,
@@ -536,20 +456,18 @@ def _table_format(
         suffixes=suffixes,
         magic=re.compile(magic, re.DOTALL),
         extra="parquet",
-        units=partial(_units, layout),
-        documents=partial(_rows, layout),
-        has_token_ids=partial(_has_token_ids, layout),
+        units=partial(_units, kind),
+        documents=partial(_rows, kind),
+        has_token_ids=partial(_has_token_ids, kind),
     )
 
 
-PARQUET = _table_format(
-    "parquet", "Parquet", (".parquet",), rb"PAR1", _Layout(_parquet_groups, _parquet_batches, _parquet_schema)
-)
+PARQUET = _table_format("parquet", "Parquet", (".parquet",), rb"PAR1", _ParquetTable)
 ARROW = _table_format(
     "arrow",
     "Arrow",
     (".arrow", ".arrows"),
     # The Arrow stream has no magic number: a continuation marker and the length of the first message.
     rb"ARROW1\0\0|\xff{4}[^\xff]{2}..",
-    _Layout(_arrow_groups, _arrow_batches, _arrow_schema),
+    _ArrowTable,
 )

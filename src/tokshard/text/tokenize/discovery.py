@@ -80,7 +80,7 @@ def _first_rejected(job: TokenizeJob, number: int, file: CorpusFile) -> list[Rej
     return first_rejected(
         number,
         file,
-        job.field_names,
+        job.fields,
         job.parameters.max_document_bytes,
         text_check(job.tokenizer.identity, job.parameters),
         recorded(RecordSelection, job.parameters),

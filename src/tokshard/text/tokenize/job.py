@@ -18,10 +18,10 @@ from tokshard.dataset.run import Run, RunJob
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import BadRecordError, InputError, UsageError
 from tokshard.storage import fs, paths
-from tokshard.text.corpus.fields import FieldNames
 from tokshard.text.corpus.files import CorpusFile
 from tokshard.text.corpus.hints import hint_for
 from tokshard.text.corpus.rejection import RejectedRecord
+from tokshard.text.corpus.values import RecordFields
 from tokshard.text.tokenize.choice import EncoderDecision, EncodingChoice, choose_encoding
 from tokshard.text.tokenize.encoder import EncodingSpec
 from tokshard.text.tokenize.options import TokenizeOptions
@@ -104,10 +104,10 @@ class TokenizeJob:
         return self.tokenizer.identity.template_ids if self.options.special_tokens else ()
 
     @property
-    def field_names(self) -> FieldNames:
+    def fields(self) -> RecordFields:
         """The fields that are read."""
         parameters = self.parameters
-        return FieldNames(parameters.fields, parameters.holdout_key, parameters.vocab_size)
+        return RecordFields.parse(parameters.fields, parameters.holdout_key, parameters.vocab_size)
 
     @property
     def input_bytes(self) -> int:

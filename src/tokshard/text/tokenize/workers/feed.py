@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from tokshard.core.background import Background
 from tokshard.errors import UsageError
-from tokshard.text.corpus.fields import FieldNames
 from tokshard.text.corpus.files import CorpusFile
 from tokshard.text.corpus.planning import plan_units, stream_units
+from tokshard.text.corpus.values import RecordFields
 from tokshard.text.tokenize.encoder import Task
 from tokshard.text.tokenize.part import InputPartNames, PartNames, UnitKey
 
@@ -64,7 +64,7 @@ class Feed(AbstractContextManager["Feed"]):
         raw_directory: Where decompressed units wait for their workers.
         is_done: Tells whether a unit is finished, or another process encodes it.
         streams: Most inputs to read at once.
-        fields: Fields that tables must have as columns.
+        fields: RecordFields that tables must have as columns.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Feed(AbstractContextManager["Feed"]):
         raw_directory: str,
         is_done: Callable[[UnitKey], bool],
         streams: int,
-        fields: FieldNames | None = None,
+        fields: RecordFields | None = None,
     ) -> None:
         self.files = files
         self.is_done = is_done
-        self._fields = fields or FieldNames()
+        self._fields = fields
         self._max_document_bytes = max_document_bytes
         self._raw_directory = raw_directory
         self._streams = streams
@@ -145,11 +145,8 @@ class Feed(AbstractContextManager["Feed"]):
 
     def _planned(self, number: int) -> Iterator[Task]:
         file = self.files[number]
-        texts, key, vocab_size = self._fields
         below = self._names.compare_below.get(number, 0)
-        for unit in plan_units(
-            number, file, self._names.unit_size, texts, key_field=key, vocab_size=vocab_size
-        ):
+        for unit in plan_units(number, file, self._names.unit_size, self._fields):
             key_of_unit = UnitKey(number, unit.index)
             if not self.is_done(key_of_unit):
                 yield Task(unit, file.path, self._names.of(key_of_unit), below)
