@@ -15,7 +15,7 @@ import pytest
 
 from support.command_line import SAMPLE, failure, installed, tokshard
 from support.corpus_units import zstd
-from tokshard.text.corpus.repairs import repair_of_encoding
+from tokshard.text.corpus.records import repair_of_encoding
 
 TOKENIZER = SAMPLE / "tokenizer.json"
 RAISE = (
