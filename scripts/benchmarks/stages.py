@@ -126,7 +126,7 @@ def encode_units(tokenizer: str, corpus: str, rounds: int) -> None:
     from tokshard.core.progress import SilentProgress
     from tokshard.storage import syscalls
     from tokshard.text.corpus import lines, records
-    from tokshard.text.corpus.planning import plan_units
+    from tokshard.text.corpus.planning import plan_units, read_documents
     from tokshard.text.tokenize import encoder, part
     from tokshard.text.tokenize.discovery import discover_inputs
     from tokshard.text.tokenize.job import prepare_job
@@ -135,7 +135,7 @@ def encode_units(tokenizer: str, corpus: str, rounds: int) -> None:
         options = TokenizeOptions(inputs=corpus, output=f"{directory}/x", tokenizer=tokenizer, encoder="fast")
         job = prepare_job(options, *discover_inputs(options, SilentProgress()))
         worker = encoder.UnitEncoder(job.encoding(), directory)
-        units = list(plan_units(0, job.files[0], options.unit_size, job.fields))
+        units = list(plan_units(0, job.files[0], options.unit_size, job.reading.fields))
         worker.load(reference=True)
         clock = Clock()
         library = worker._encoder._library
@@ -162,7 +162,7 @@ def encode_units(tokenizer: str, corpus: str, rounds: int) -> None:
             seconds["rest"] += seconds.pop("part", 0)
             bare = 0.0
             for unit in units:
-                for batch in records.read_documents(unit, options.fields):
+                for batch in read_documents(unit, job.reading):
                     started = time.thread_time()
                     library.encode_batch_flat(*batch.texts)
                     bare += time.thread_time() - started

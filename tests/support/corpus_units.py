@@ -9,9 +9,12 @@ import pickle
 import sys
 from dataclasses import dataclass, field
 
+from tokshard.text.corpus import planning, record_format
 from tokshard.text.corpus.files import CorpusFile
-from tokshard.text.corpus.planning import plan_units, read_documents, stream_units
+from tokshard.text.corpus.planning import plan_units, stream_units
 from tokshard.text.corpus.rejection import REASONS
+from tokshard.text.corpus.selection import ALL_RECORDS
+from tokshard.text.corpus.values import RecordFields
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -58,6 +61,12 @@ class Reading:
     @property
     def result(self):
         return self.documents, self.rejected, self.lines, self.blank_lines
+
+
+def read_documents(unit, fields, *, selection=ALL_RECORDS, **options):
+    """Yield the batches of a unit."""
+    names = RecordFields.parse(fields, selection.holdout_key)
+    return planning.read_documents(unit, record_format.Reading(names, selection=selection, **options))
 
 
 def documents_of(batch):

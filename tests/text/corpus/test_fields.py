@@ -6,12 +6,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from support.corpus_units import read_data
+from support.corpus_units import read_data, read_documents
 from support.tokenize_runs import run_tokenize
 from tokshard.errors import BadRecordError, InputError, UsageError
 from tokshard.text.corpus.fields import CHAT_HINT, FieldPath, name_of
 from tokshard.text.corpus.files import discover
-from tokshard.text.corpus.planning import plan_units, read_documents
+from tokshard.text.corpus.planning import plan_units
 from tokshard.text.corpus.values import RecordFields
 
 KEYS = ["a", "b", "0", "1", "a.b", "x\\y", ""]

@@ -5,10 +5,10 @@ import random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from support.corpus_units import CODECS, COMPRESS, read_units, twin, units_of, without_reasons
+from support.corpus_units import CODECS, COMPRESS, read_documents, read_units, twin, units_of, without_reasons
 from tokshard.errors import TokshardError
 from tokshard.text.corpus.files import discover
-from tokshard.text.corpus.planning import plan_units, read_documents, stream_units
+from tokshard.text.corpus.planning import plan_units, stream_units
 
 LINE = b'{"text": "some text \\u00e9 \xc3\xa9", "n": [1, 2.5, null, {"a": "b"}]}\n'
 ALPHABET = [

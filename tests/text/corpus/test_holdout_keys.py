@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.corpus_units import COMPRESS, units_of
+from support.corpus_units import COMPRESS, read_documents, units_of
 from tokshard.errors import InputError
 from tokshard.text.corpus.files import discover
-from tokshard.text.corpus.planning import plan_units, read_documents
+from tokshard.text.corpus.planning import plan_units
 from tokshard.text.corpus.selection import RecordSelection
 from tokshard.text.corpus.units import LineUnit
 from tokshard.text.corpus.values import RecordFields

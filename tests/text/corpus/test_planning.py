@@ -298,10 +298,12 @@ import sys
 from tokshard.text.corpus.files import discover
 from tokshard.text.corpus.planning import stream_units
 from tokshard.text.corpus.planning import read_documents
+from tokshard.text.corpus.record_format import Reading
+from tokshard.text.corpus.values import RecordFields
 print("ready", flush=True)
 (file,) = discover(["-"])
 for unit in stream_units(0, file, 1 << 20, 10**6, sys.argv[1], skip=lambda index: False):
-    for batch in read_documents(unit, ["text"]):
+    for batch in read_documents(unit, Reading(RecordFields.parse(["text"]))):
         print(batch.documents, len(batch.rejected), unit.input_bytes)
 """
 
@@ -328,6 +330,8 @@ from tokshard.text.corpus.files import discover
 from tokshard.text.corpus.planning import stream_units
 from tokshard.text.corpus.planning import plan_units
 from tokshard.text.corpus.planning import read_documents
+from tokshard.text.corpus.record_format import Reading
+from tokshard.text.corpus.values import RecordFields
 (file,) = discover([sys.argv[1]])
 if file.is_stream:
     units = stream_units(0, file, 64 << 20, 64_000_000, sys.argv[2], skip=lambda index: False)
@@ -335,7 +339,7 @@ else:
     units = plan_units(0, file, 64 << 20)
 documents, rejected = 0, []
 for unit in units:
-    for batch in read_documents(unit, ["text"]):
+    for batch in read_documents(unit, Reading(RecordFields.parse(["text"]))):
         documents += batch.documents
         rejected += batch.rejected
     if unit.temporary:

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from support.corpus_units import read_units
+from support.corpus_units import read_documents, read_units
 from tokshard.errors import InputError, MissingExtraError
 from tokshard.text.corpus.files import discover
-from tokshard.text.corpus.planning import plan_units, read_documents
+from tokshard.text.corpus.planning import plan_units
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.corpus_units import read_documents
 from tokshard.errors import InputError
 from tokshard.text.corpus.files import CorpusFile
-from tokshard.text.corpus.planning import plan_units, read_documents
+from tokshard.text.corpus.planning import plan_units
 from tokshard.text.corpus.units import LineUnit, RowUnit
 
 SIZES = st.integers(0, 2**62)

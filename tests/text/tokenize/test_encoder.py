@@ -8,7 +8,6 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,7 +44,10 @@ def encode(tmp_path, monkeypatch):
         if compared:  # the job chooses the reference for small inputs
             spec = replace(spec, encoder="fast")
         encoder = UnitEncoder(spec, str(tmp_path / "parts"))
-        smaller = partial(read_documents, batch_bytes=batch_bytes)
+
+        def smaller(unit, reading):
+            return read_documents(unit, reading._replace(batch_bytes=batch_bytes))
+
         monkeypatch.setattr(encoder_module, "read_documents", smaller)
         return encoder.encode(Task(unit, source, PART, compared))
 

@@ -1,7 +1,6 @@
 """The progress of tokenize: it advances with every batch, whatever the unit size, and ends at the total."""
 
 import gzip
-from functools import partial
 
 import pytest
 
@@ -50,7 +49,10 @@ def corpus_of(folder, kind):
 
 @pytest.fixture(autouse=True)
 def tiny_batches(monkeypatch):
-    monkeypatch.setattr(encoder, "read_documents", partial(read_documents, batch_bytes=100))
+    def read_small_batches(unit, reading):
+        return read_documents(unit, reading._replace(batch_bytes=100))
+
+    monkeypatch.setattr(encoder, "read_documents", read_small_batches)
 
 
 @pytest.mark.parametrize("kind", ["plain", "gzip", "parquet"])

@@ -28,15 +28,11 @@ from tokshard.text.corpus.fields import FieldPath, is_token_ids
 from tokshard.text.corpus.files import STDIN, CorpusFile
 from tokshard.text.corpus.formats import format_named, format_to_read
 from tokshard.text.corpus.lines import UTF8_BYTE_ORDER_MARK
-from tokshard.text.corpus.record_format import Reading
-from tokshard.text.corpus.rejection import RejectedRecord, TextCheck, UnusableRecordError
-from tokshard.text.corpus.selection import ALL_RECORDS, RecordSelection
+from tokshard.text.corpus.record_format import MAX_DOCUMENT_BYTES, Reading
+from tokshard.text.corpus.rejection import RejectedRecord, UnusableRecordError
 from tokshard.text.corpus.units import LineUnit, Unit
 from tokshard.text.corpus.values import RecordFields
 
-# Large enough to hide the cost per batch, small enough for a core's cache: 4 MiB is 10% slower.
-BATCH_BYTES = 1 << 20
-MAX_DOCUMENT_BYTES = 16_000_000
 # A field is text if these have no value of it.
 _DECIDING_INPUTS = 10
 _DECIDING_LINES = 1000
@@ -66,62 +62,33 @@ def plan_units(
     return format_to_read(file.format).units(file_number, file, unit_bytes, fields or RecordFields())
 
 
-def read_documents(
-    unit: Unit,
-    fields: Sequence[str],
-    *,
-    batch_bytes: int = BATCH_BYTES,
-    max_document_bytes: int = MAX_DOCUMENT_BYTES,
-    check: TextCheck | None = None,
-    selection: RecordSelection = ALL_RECORDS,
-    vocab_size: int | None = None,
-) -> Iterator[DocumentBatch]:
+def read_documents(unit: Unit, reading: Reading) -> Iterator[DocumentBatch]:
     """Yield a unit's documents in batches, in order.
-
-    The documents and rejected records do not depend on ``batch_bytes``.
-
-    ``fields``: distinct names of the text fields (:class:`tokshard.text.corpus.fields.FieldPath`), at least
-    one. A value is a string, or a list of strings: a document of several sequences, or of none.
-    ``max_document_bytes``: larger lines (in a table: larger texts) are rejected.
-    ``check``: raises UnusableRecordError for texts that the tokenizer cannot encode.
-    ``selection``: the records to read; others are not parsed.
-    ``vocab_size``: if given, the fields are lists of token ids below it, a document of one sequence each.
 
     Raises:
         InputError: The input cannot be read, or a table has no such column.
         MissingExtraError: A package that the format needs is not installed.
     """
-    parsed = RecordFields.parse(fields, selection.holdout_key, vocab_size)
-    reading = Reading(parsed, batch_bytes, max_document_bytes, check, selection)
     return format_to_read(unit.format).documents(unit, reading)
 
 
-def first_rejected(
-    file_number: int,
-    file: CorpusFile,
-    fields: RecordFields,
-    max_document_bytes: int,
-    check: TextCheck | None,
-    selection: RecordSelection,
-) -> list[RejectedRecord]:
+def first_rejected(file_number: int, file: CorpusFile, reading: Reading) -> list[RejectedRecord]:
     """Return the first record of an input if it is rejected, else nothing.
 
-    Raises:
-        InputError: The input cannot be read, or a table has no such column.
-        MissingExtraError: A package that the format needs is not installed.
+    Raises: see :func:`read_documents`.
     """
-    sampled = selection.sampled(file_number, np.zeros(1, np.int64))
+    sampled = reading.selection.sampled(file_number, np.zeros(1, np.int64))
     if sampled is not None and not sampled[0]:
         return []
     record_format = format_to_read(file.format)
-    reading = Reading(fields, 1, max_document_bytes, check, selection)
     if record_format.documents_of_lines is not None:
-        with closing(_lines_of(file, max_document_bytes, CHUNK_BYTES)) as lines:
+        with closing(_lines_of(file, reading.max_document_bytes, CHUNK_BYTES)) as lines:
             line = next(lines)
         batch = LineBatch(line, [line], np.zeros(1, np.int64), np.array([len(line)]), complete=True)
         return record_format.documents_of_lines(batch, [1], reading).rejected
-    unit = next(record_format.units(file_number, file, 1, fields))
-    return next((documents.rejected for documents in record_format.documents(unit, reading)), [])
+    unit = next(record_format.units(file_number, file, 1, reading.fields))
+    batches = record_format.documents(unit, reading._replace(batch_bytes=1))
+    return next((documents.rejected for documents in batches), [])
 
 
 def stream_units(

@@ -250,7 +250,7 @@ class _TaskEncoding:
                 names=job.part_names,
                 raw_directory=raw,
                 is_done=lambda key: key not in self._units or key in self._finished,
-                fields=job.fields,
+                fields=job.reading.fields,
                 streams=job.workers,
             ) as feed,
             closing(chosen.run(job.encoding(), self._run.parts, feed)) as events,

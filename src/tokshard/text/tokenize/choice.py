@@ -12,7 +12,8 @@ from tokshard.core.formatting import listed, size
 from tokshard.core.options import declared_options
 from tokshard.errors import TokenizerError, UsageError
 from tokshard.text.corpus.files import CorpusFile, content_bytes
-from tokshard.text.corpus.planning import MAX_DOCUMENT_BYTES, has_token_ids
+from tokshard.text.corpus.planning import has_token_ids
+from tokshard.text.corpus.record_format import MAX_DOCUMENT_BYTES
 from tokshard.text.tokenize.options import TokenizeOptions
 from tokshard.text.tokenize.part import EncoderName
 from tokshard.text.tokenizer.checked_documents import FIRST_BYTES

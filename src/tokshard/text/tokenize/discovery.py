@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tokshard.core.background import in_order
-from tokshard.core.options import recorded
 from tokshard.dataset.parameters import HubDatasetRecord
 from tokshard.text.corpus.files import LOOKS_AT_ONCE, CorpusFile, discover
 from tokshard.text.corpus.hub_datasets import HubDatasets
@@ -15,7 +14,6 @@ from tokshard.text.tokenize.options import TokenizeOptions
 
 if TYPE_CHECKING:
     from tokshard.dataset.manifest import Manifest
-    from tokshard.text.corpus.rejection import RejectedRecord
     from tokshard.text.tokenize.job import TokenizeJob
 
 
@@ -56,13 +54,14 @@ def first_problems(job: TokenizeJob) -> Iterator[str]:
         BadRecordError: The first record of an input is bad, and bad records are not skipped.
         InputError: An input cannot be read, or a table does not have the columns.
     """
+    from tokshard.text.corpus.planning import first_rejected
     from tokshard.text.tokenize.job import ErrorPolicy
 
     files = [(number, file) for number, file in enumerate(job.files) if file.size_bytes is not None]
     # A thread that reads a table must not be left to the end of the process.
     at_once = LOOKS_AT_ONCE if all(file.has_lines for _, file in files) else 1
     records_of_files = in_order(
-        (partial(_first_rejected, job, number, file) for number, file in files), at_once
+        (partial(first_rejected, number, file, job.reading) for number, file in files), at_once
     )
     for (_, file), records in zip(files, records_of_files, strict=True):
         for record in records:
@@ -70,21 +69,6 @@ def first_problems(job: TokenizeJob) -> Iterator[str]:
             if job.options.on_error != "skip":
                 raise error
             yield f"the first record would be skipped: {error.message}"
-
-
-def _first_rejected(job: TokenizeJob, number: int, file: CorpusFile) -> list[RejectedRecord]:
-    from tokshard.text.corpus.planning import first_rejected
-    from tokshard.text.corpus.selection import RecordSelection
-    from tokshard.text.tokenize.encoder import text_check
-
-    return first_rejected(
-        number,
-        file,
-        job.fields,
-        job.parameters.max_document_bytes,
-        text_check(job.tokenizer.identity, job.parameters),
-        recorded(RecordSelection, job.parameters),
-    )
 
 
 def _unfinished_datasets(options: TokenizeOptions) -> list[HubDatasetRecord]:

@@ -22,9 +22,11 @@ from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.storage import syscalls
 from tokshard.text.corpus.batch import DocumentBatch
 from tokshard.text.corpus.planning import read_documents
+from tokshard.text.corpus.record_format import Reading
 from tokshard.text.corpus.rejection import RejectedRecord, TextCheck, UnusableRecordError
 from tokshard.text.corpus.selection import RecordSelection
 from tokshard.text.corpus.units import LineUnit, Unit
+from tokshard.text.corpus.values import RecordFields
 from tokshard.text.tokenize.packing import PackedDocuments, pack_documents
 from tokshard.text.tokenize.part import (
     OTHER_SPLIT,
@@ -254,14 +256,7 @@ class UnitEncoder:
         input_bytes = _InputBytes(unit)
         path = os.path.join(self.parts_directory, task.part)
         with PartWriter(path, layout.streams) as part:
-            for batch in read_documents(
-                unit,
-                spec.parameters.fields,
-                max_document_bytes=spec.parameters.max_document_bytes,
-                check=text_check(spec.tokenizer_identity, spec.parameters),
-                selection=recorded(RecordSelection, spec.parameters),
-                vocab_size=spec.parameters.vocab_size,
-            ):
+            for batch in read_documents(unit, reading_of(spec.tokenizer_identity, spec.parameters)):
                 tokens = 0
                 for split in range(layout.splits):
                     documents = batch.of_split(split)
@@ -371,7 +366,17 @@ class UnitEncoder:
             )
 
 
-def text_check(identity: TokenizerIdentity, parameters: TokenizeParameters) -> TextCheck | None:
+def reading_of(identity: TokenizerIdentity, parameters: TokenizeParameters) -> Reading:
+    """Return the part of the records that a run reads."""
+    return Reading(
+        RecordFields.parse(parameters.fields, parameters.holdout_key, parameters.vocab_size),
+        parameters.max_document_bytes,
+        _text_check(identity, parameters),
+        recorded(RecordSelection, parameters),
+    )
+
+
+def _text_check(identity: TokenizerIdentity, parameters: TokenizeParameters) -> TextCheck | None:
     """Return the check of texts that a tokenizer needs; None if it can encode every text, or for ids."""
     if identity.kind != "null" or parameters.vocab_size is not None:
         return None

@@ -20,10 +20,10 @@ from tokshard.errors import BadRecordError, InputError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.text.corpus.files import CorpusFile
 from tokshard.text.corpus.hints import hint_for
+from tokshard.text.corpus.record_format import Reading
 from tokshard.text.corpus.rejection import RejectedRecord
-from tokshard.text.corpus.values import RecordFields
 from tokshard.text.tokenize.choice import EncoderDecision, EncodingChoice, choose_encoding
-from tokshard.text.tokenize.encoder import EncodingSpec
+from tokshard.text.tokenize.encoder import EncodingSpec, reading_of
 from tokshard.text.tokenize.options import TokenizeOptions
 from tokshard.text.tokenize.part import AppendedUnit, PartNames, appended_units, part_headers
 from tokshard.text.tokenizer.definition import Tokenizer
@@ -104,10 +104,9 @@ class TokenizeJob:
         return self.tokenizer.identity.template_ids if self.options.special_tokens else ()
 
     @property
-    def fields(self) -> RecordFields:
-        """The fields that are read."""
-        parameters = self.parameters
-        return RecordFields.parse(parameters.fields, parameters.holdout_key, parameters.vocab_size)
+    def reading(self) -> Reading:
+        """The part of the records that is read."""
+        return reading_of(self.tokenizer.identity, self.parameters)
 
     @property
     def input_bytes(self) -> int:

@@ -419,7 +419,7 @@ class UnitEncoding:
                 raw_directory=self._run.raw,
                 is_done=lambda key: key < self._assembly.next or key in self._ready,
                 streams=streams,
-                fields=job.fields,
+                fields=job.reading.fields,
             ) as feed,
             closing(_events(executor, job, self._run.parts, feed)) as events,
         ):

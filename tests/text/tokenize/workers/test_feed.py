@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.corpus_units import read_documents
 from support.unit_feeds import PATIENCE_SECONDS, Fed
 from tokshard.errors import InputError, StorageError
-from tokshard.text.corpus.planning import read_documents
 from tokshard.text.tokenize.part import UnitKey
 
 
