@@ -219,7 +219,6 @@ def tokenizer_of(path_prefix: str, argument: str | None) -> Tokenizer | None:
         return recorded_tokenizer(manifest)
     settings = TikTokenizerSettings.of_encoding(recorded.name) if recorded is not None else None
     tokenizer = load_tokenizer(argument, need_eod=False, tiktoken=settings)
-    tokenizer = tokenizer.like(recorded)
     comparison = compare_definitions(recorded, tokenizer.identity)
     if comparison.verdict == "different":
         raise TokenizerMismatchError(

@@ -82,9 +82,9 @@ def tiktoken_digest(encoding: TiktokenEncoding) -> str:
     return _digest(form)
 
 
-def content_digest(kind: str, content: bytes, **settings: Any) -> str:
-    """Return the SHA-256 of a definition that has one form only, and of settings from other files."""
-    return _digest({"kind": kind, "content": sha256(content).hexdigest(), **settings})
+def content_digest(kind: str, content: bytes) -> str:
+    """Return the SHA-256 of a definition that has one form only."""
+    return _digest({"kind": kind, "content": sha256(content).hexdigest()})
 
 
 def _digest(value: dict[str, Any]) -> str:

@@ -49,7 +49,8 @@ def huggingface_vocabulary(parsed: dict[str, Any], content: bytes, path: str) ->
     # Not the number of names: Unigram models count pieces that repeat.
     size = model_size + len(added.keys() - model_ids.keys())
     prefix, suffix = template_ids(parsed.get("post_processor")) or (None, None)
-    unknown_id = None if has_all_bytes(parsed, model_ids) else declared_unknown_id(parsed["model"], model_ids)
+    model = parsed["model"]
+    has_bytes = has_all_bytes(parsed, model_ids)
     return Vocabulary(
         "huggingface",
         content,
@@ -58,8 +59,9 @@ def huggingface_vocabulary(parsed: dict[str, Any], content: bytes, path: str) ->
         size,
         prefix_ids=prefix,
         suffix_ids=suffix,
-        unknown_id=unknown_id,
-        drops_characters=unknown_id is None and _drops_characters(parsed, model_ids),
+        unknown_id=None if has_bytes else declared_unknown_id(model, model_ids),
+        # Other models fail where they need an unknown token and have none.
+        drops_characters=not has_bytes and model_type(model) == "BPE" and model.get("unk_token") is None,
     )
 
 
@@ -69,12 +71,6 @@ def declared_unknown_id(model: dict[str, Any], ids: Mapping[str, int]) -> int | 
         return model["unk_id"] if type(model.get("unk_id")) is int else None
     unknown = model.get("unk_token", COMPONENT_DEFAULTS.get(model_type(model), {}).get("unk_token"))
     return ids.get(unknown) if isinstance(unknown, str) else None
-
-
-def _drops_characters(parsed: dict[str, Any], ids: Mapping[str, int]) -> bool:
-    # Other models fail where they need an unknown token and have none.
-    model = parsed["model"]
-    return model_type(model) == "BPE" and model.get("unk_token") is None and not has_all_bytes(parsed, ids)
 
 
 def has_all_bytes(parsed: Mapping[str, Any], ids: Mapping[str, int]) -> bool:

@@ -29,7 +29,7 @@ def recorded_tokenizer(manifest: Manifest | None) -> Tokenizer | None:
         return None
     try:
         settings = TikTokenizerSettings.of_encoding(manifest.tokenizer.name)
-        tokenizer = load_tokenizer(path, need_eod=False, tiktoken=settings).like(manifest.tokenizer)
+        tokenizer = load_tokenizer(path, need_eod=False, tiktoken=settings)
         if compare_definitions(manifest.tokenizer, tokenizer.identity).verdict == "different":
             return None
         decode(tokenizer, [])

@@ -81,9 +81,9 @@ def encoding_of_lines(definition: bytes, path: str) -> TiktokenEncoding | None:
                 hint="pass the tokenizer.json of the same model; a file of OpenAI must have its own name "
                 f"({', '.join(TIKTOKEN_ENCODINGS)}), which selects the pattern that splits text",
             )
-        return _encoding_of_lines(definition, name, path)
+        return encoding_of_name(definition, name, path)
     if is_model_file(path) and _RANK_LINE.match(definition):
-        return _encoding_of_lines(definition, _LLAMA3, path)
+        return encoding_of_name(definition, _LLAMA3, path)
     return None
 
 
@@ -108,13 +108,13 @@ def encoding_of_json(
 
 
 def encoding_of_name(definition: bytes, name: str, path: str) -> TiktokenEncoding:
-    """Return the encoding in a file for which an earlier reading recorded this name."""
+    """Return the encoding of a name in a file: a name that was recorded, or one that the file has.
+
+    Raises:
+        TokenizerError: The file is damaged, or not of this encoding.
+    """
     if settings := TikTokenizerSettings.of_encoding(name):
         return _megatron(parse_json(definition, path), settings, path)
-    return _encoding_of_lines(definition, name, path)
-
-
-def _encoding_of_lines(definition: bytes, name: str, path: str) -> TiktokenEncoding:
     ranks = tiktoken_ranks(definition, path)
     if name == _LLAMA3:
         return _llama3(ranks, path)
