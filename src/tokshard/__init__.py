@@ -19,7 +19,7 @@ _TOPICS = {
         "MergeOptions": "tokshard.dataset.merge.options",
         "MergeReport": "tokshard.dataset.merge.job",
         "convert": "tokshard.exchange.convert",
-        "ConvertOptions": "tokshard.exchange.convert_options",
+        "ConvertOptions": "tokshard.exchange.options",
         "ConvertReport": "tokshard.exchange.convert",
         "IndexedDatasetBuilder": "tokshard.dataset.builder",
         "IndexedDataset": "tokshard.dataset.reader",
@@ -47,7 +47,7 @@ _TOPICS = {
     },
     "Export to other trainers": {
         "export": "tokshard.exchange.export",
-        "ExportOptions": "tokshard.exchange.export_options",
+        "ExportOptions": "tokshard.exchange.options",
         "ExportReport": "tokshard.exchange.export",
     },
     "Inspect and check": {

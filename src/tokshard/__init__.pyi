@@ -16,10 +16,10 @@ from tokshard.dataset.merge.options import MergeOptions as MergeOptions
 from tokshard.dataset.reader import IndexedDataset as IndexedDataset
 from tokshard.exchange.convert import ConvertReport as ConvertReport
 from tokshard.exchange.convert import convert as convert
-from tokshard.exchange.convert_options import ConvertOptions as ConvertOptions
 from tokshard.exchange.export import ExportReport as ExportReport
 from tokshard.exchange.export import export as export
-from tokshard.exchange.export_options import ExportOptions as ExportOptions
+from tokshard.exchange.options import ConvertOptions as ConvertOptions
+from tokshard.exchange.options import ExportOptions as ExportOptions
 from tokshard.ranks.options import ReplanOptions as ReplanOptions
 from tokshard.ranks.options import ShardPlanOptions as ShardPlanOptions
 from tokshard.ranks.plan import Plan as Plan

@@ -10,8 +10,8 @@ import pytest
 import tokshard
 from tokshard.core.options import declared_options
 from tokshard.dataset.parameters import SourceDtype, TokenFormat
-from tokshard.exchange.export_options import FormatName
 from tokshard.exchange.format import all_formats
+from tokshard.exchange.options import FormatName
 
 SOURCE = Path(tokshard.__file__).parent
 DOCS = SOURCE.parents[1] / "docs"

@@ -25,10 +25,10 @@ from tokshard.dataset.report import BuildReport, DatasetProduct
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare, tokenizer_name
 from tokshard.errors import InputError, MissingFileError, StorageError, TokenizerMismatchError, UsageError
-from tokshard.exchange.convert_options import ConvertOptions
 from tokshard.exchange.documents import STREAMS, ConvertedDocuments
 from tokshard.exchange.format import format_of
 from tokshard.exchange.manifest import ExportManifest, check_sizes, read_export
+from tokshard.exchange.options import ConvertOptions
 from tokshard.exchange.reading import LocalFile, TokenFile, TokenReader
 from tokshard.storage import fs, paths
 from tokshard.storage.digest import UNSEALED, sealed

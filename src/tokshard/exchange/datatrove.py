@@ -16,7 +16,6 @@ import numpy as np
 
 from tokshard.dataset.source import InputFile
 from tokshard.errors import IntegrityError
-from tokshard.exchange.export_options import ExportOptions
 from tokshard.exchange.format import (
     ExportParameters,
     Format,
@@ -24,6 +23,7 @@ from tokshard.exchange.format import (
     ShardRange,
     Stage,
 )
+from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.reading import HeaderlessReader, LocalFile, Rows, TokenFile
 from tokshard.exchange.records import Records, boundaries
 from tokshard.storage import fs

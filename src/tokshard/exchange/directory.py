@@ -13,9 +13,9 @@ from typing import Literal
 
 from tokshard.dataset.products import EXPORT_DIRECTORY, EXPORT_NAME
 from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError, StorageError, UsageError
-from tokshard.exchange.export_options import FormatName
 from tokshard.exchange.format import ExportParameters, format_of
 from tokshard.exchange.manifest import ExportManifest, ExportSource, check_sizes, read_export
+from tokshard.exchange.options import FormatName
 from tokshard.storage import syscalls
 from tokshard.storage.files import is_same_file, is_temporary, remove_if_empty, write_atomically
 from tokshard.storage.lock import WriterLock

@@ -17,7 +17,6 @@ from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.outputs import BuildAction
 from tokshard.errors import UsageError
 from tokshard.exchange.directory import ExportDirectory, OutputState, other_files
-from tokshard.exchange.export_options import ExportOptions
 from tokshard.exchange.format import (
     ChosenDtype,
     ExportedFile,
@@ -30,6 +29,7 @@ from tokshard.exchange.format import (
     format_of,
 )
 from tokshard.exchange.manifest import ExportManifest, SourceKind
+from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.source import OpenSource, open_source
 from tokshard.storage.digest import UNSEALED, sealed
 from tokshard.storage.lock import lock_mode

@@ -22,7 +22,7 @@ from tokshard.core.background import Background
 from tokshard.core.codec import Bounds, Count, Positive, Record, Xxh3
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.errors import UsageError
-from tokshard.exchange.export_options import ExportOptions, FormatName, HeaderName
+from tokshard.exchange.options import ExportOptions, FormatName, HeaderName
 from tokshard.exchange.records import Conversion, Records, begin_of, first_end_above, first_end_at
 from tokshard.storage.files import DigestingWriter
 

@@ -28,14 +28,14 @@ import numpy as np
 from tokshard.core.formatting import counted
 from tokshard.dataset.parameters import SourceDtype
 from tokshard.errors import InputError, IntegrityError, UsageError
-from tokshard.exchange.export_options import ExportOptions, HeaderName
 from tokshard.exchange.format import (
     ExportParameters,
     Format,
     KnownSource,
     Stage,
 )
-from tokshard.exchange.reading import COPY_HINT, LocalFile, TokenFile, TokenReader, damaged
+from tokshard.exchange.options import ExportOptions, HeaderName
+from tokshard.exchange.reading import LocalFile, TokenFile, TokenReader, damaged
 from tokshard.exchange.records import CHUNK_RECORDS, Records, begin_of, first_end_above
 from tokshard.storage import fs, paths
 

@@ -15,9 +15,9 @@ from tokshard.dataset.products import kind_of, sampled_kind
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
 from tokshard.errors import MissingFileError, UsageError
-from tokshard.exchange.export_options import ExportOptions
 from tokshard.exchange.format import format_of
 from tokshard.exchange.manifest import ExportSource, SourceDataset, SourceKind
+from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.records import DatasetRecords, Records
 from tokshard.exchange.samples import SampleRecords, consecutive_ids, open_stream, planned_ids
 from tokshard.ranks.discovery import DatasetSnapshots, RequestedSamples, open_sources
