@@ -6,7 +6,7 @@ documents that begin in it. A file with boundaries is an input with a single uni
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -39,6 +39,7 @@ STREAMS: tuple[StreamName, ...] = ("bin", "lengths", "sequences", PROVENANCE_NAM
 """The streams of a converted dataset."""
 
 Chunks = Iterator[tuple[StreamName, Buffer]]
+_Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class ConvertedDocuments:
     Attributes:
         counts: The counts of all units that are complete.
         ended: The number of documents that end with the EOD token.
-        units: The number of units.
+        units: The number of these units.
     """
 
     def __init__(
@@ -87,26 +88,21 @@ class ConvertedDocuments:
         self._dtype = np.dtype(parameters.dtype).newbyteorder("<")
         self._highest = highest
         self._progress = progress
-        # By input: a file, then its boundaries.
-        self._units_of: list[int] = []
-        for file in files:
-            self._units_of.append(max(1, -(-file.token_bytes // UNIT_BYTES)))
-            self._units_of += [1] * (len(file.inputs) - 1)
-        self.units = sum(self._units_of)
         self.counts = NO_COUNTS
         self.ended = 0
+        self.units = 0
         # The input and the unit in which the next document begins.
-        self._place = (0, 0)
+        self._place: _Place = (0, 0)
+        # Size and digest of what was read of that unit and later ones.
+        self._pending: deque[tuple[_Place, int, xxhash.xxh3_128]] = deque()
         self._unit: Counter[str] = Counter()
         self._longest = 0
         self._unit_digest = xxhash.xxh3_128()
-        # Size and digest of what was read of that unit and later ones.
-        self._contents: dict[tuple[int, int], tuple[int, xxhash.xxh3_128]] = {}
         self._row = 0  # documents of the input so far
         self._has_document = False
         self._open_tokens = 0  # of the document that has not ended
         self._last_token = -1
-        self._read_bytes = self._documents = self._tokens = 0
+        self._read_bytes = 0
 
     def streams(self) -> Chunks:
         """Yield the tokens, lengths and file positions of the documents, and the units.
@@ -122,15 +118,20 @@ class ConvertedDocuments:
             for first, tokens in self._read(number, file):
                 for block in self._split(first, tokens, ends):
                     yield from self._append(number, file, block)
-                self._progress.update(ProgressUpdate(self._read_bytes, self._documents, self._tokens))
+                tokens_done = self.counts.tokens + self._unit["tokens"]
+                self._progress.update(ProgressUpdate(self._read_bytes, self._documents, tokens_done))
             if ends is not None:
                 ends.finish()
-                self._contents[number + 1, 0] = ends.content_bytes, ends.digest
+                self._pending.append(((number + 1, 0), ends.content_bytes, ends.digest))
             is_last = following == numbers[-1]
             if self._open_tokens if self._parameters.bos is None else (self._has_document and is_last):
                 yield from self._append(number, file, self._end_of(file))
             if self._parameters.bos is None or is_last:
                 yield from self._finish_units((following, 0))
+
+    @property
+    def _documents(self) -> int:
+        return self.counts.documents + self._unit["documents"]
 
     def _read(self, number: int, file: TokenFile) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield the tokens of a file, which may be changed, in blocks, with the number of the first of each.
@@ -150,7 +151,7 @@ class ConvertedDocuments:
         for unit, (begin, end) in enumerate(pairwise(edges)):
             before = b"" if unit else header
             digest = xxhash.xxh3_128(before)
-            self._contents[number, unit] = len(before) + end - begin, digest
+            self._pending.append(((number, unit), len(before) + end - begin, digest))
             for position in range(begin, end, BLOCK_BYTES) or (begin,):
                 content = buffer[: min(BLOCK_BYTES, end - position)]
                 data.read_into(content.data, len(header) + position)
@@ -216,7 +217,7 @@ class ConvertedDocuments:
     def _append(self, number: int, file: TokenFile, block: _DividedTokens) -> Chunks:
         """Yield the streams of a block, divided between the units of an input."""
         units = block.begins * file.token_dtype.itemsize // UNIT_BYTES
-        units = np.minimum(units, self._units_of[number] - 1)
+        units = np.minimum(units, max(0, file.token_bytes - 1) // UNIT_BYTES)
         unit = self._place[1] if self._place[0] == number else -1
         tokens = block.tokens
         ends = block.ends
@@ -256,16 +257,14 @@ class ConvertedDocuments:
             yield "bin", content
             self._open_tokens += len(tokens)
             self._last_token = int(tokens[-1])
-        self._documents += len(lengths)
-        self._tokens += len(tokens)
         self.ended += ended
+        self._longest = max(self._longest, int(lengths.max(initial=0)))
         self._unit.update(
             documents=len(lengths),
             sequences=int(np.count_nonzero(lengths)),
             tokens=len(tokens),
             eod_in_text=0 if eod_id is None else int(np.count_nonzero(tokens == eod_id)) - ended,
         )
-        self._longest = max(self._longest, int(lengths.max(initial=0)))
 
     def _check_lengths(self, lengths: Integers) -> None:
         longest = int(lengths.max())
@@ -276,39 +275,35 @@ class ConvertedDocuments:
                 hint="check --bos-id or --eod-id: documents may begin or end with another token",
             )
 
-    def _finish_units(self, following: tuple[int, int]) -> Chunks:
+    def _finish_units(self, following: _Place) -> Chunks:
         """Yield the lines of the units before the one in which the next document begins."""
-        while self._place < following:
-            number, index = self._place
-            content_bytes, content_digest = self._contents.pop(self._place)
-            unit = self._unit
+        while self._pending and self._pending[0][0] < following:
+            (number, unit), content_bytes, content_digest = self._pending.popleft()
+            unit_counts: dict[str, Any] = self._unit
             documents = self._unit["documents"]
             counts = replace(
                 NO_COUNTS,
                 records=documents,
-                documents=documents,
                 lines=documents,
                 content_bytes=content_bytes,
-                sequences=unit["sequences"],
-                tokens=unit["tokens"],
-                empty_documents=documents - unit["sequences"],
+                empty_documents=documents - self._unit["sequences"],
                 longest_sequence=self._longest,
-                eod_in_text=unit["eod_in_text"],
                 encoders={UNKNOWN_ENCODER: documents} if documents else {},
+                **unit_counts,
             )
-            self.counts += counts
             record = UnitRecord(
                 input=number,
-                unit=index,
+                unit=unit,
                 content_xxh3_128=content_digest.hexdigest(),
                 tokens_xxh3_128=self._unit_digest.hexdigest(),
                 counts=counts,
             )
-            self._unit = Counter()
+            self.counts += counts
+            self.units += 1
+            self._unit.clear()
             self._longest = 0
             self._unit_digest = xxhash.xxh3_128()
-            yield UNITS_NAME, to_line(record)
-            is_last = index + 1 == self._units_of[number]
-            self._place = (number + 1, 0) if is_last else (number, index + 1)
-            if is_last:
+            if number < following[0]:
                 self._row = 0
+            yield UNITS_NAME, to_line(record)
+        self._place = following
