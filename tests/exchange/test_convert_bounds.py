@@ -56,7 +56,7 @@ def test_empty_documents_are_taken_in_pieces(tmp_path, monkeypatch):
     source = tokens_in(tmp_path)
     rows = rows_of_no_tokens(20_000) + gzip.compress(b"0,1000\r\n")
     (tmp_path / "x.csv.gz").write_bytes(rows)
-    reader = olmo.OlmoReader()
+    reader = olmo.FORMAT.READER
     (file,) = reader.open([str(source)], None, is_recorded=False)
     pieces = [*DocumentEnds(reader, file, file.boundaries).take(1000)]
     assert [*map(len, pieces)] == [1000] * 20 + [1]

@@ -20,7 +20,7 @@ FORMATS = all_formats()
 
 def test_the_formats_that_convert_reads_are_those_with_a_reader():
     assert {*get_args(TokenFormat)} == {name for name, form in FORMATS.items() if form.READER is not None}
-    assert all(name == form.READER.NAME for name, form in FORMATS.items() if form.READER is not None)
+    assert all(name == form.READER.name for name, form in FORMATS.items() if form.READER is not None)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -30,7 +30,7 @@ def test_a_format_describes_its_files(name):
     assert all(re.fullmatch(r"uint(8|16|32|64)|int(32|64)", dtype) for dtype in form.DTYPES)
     reader = form.READER
     if reader is not None:
-        assert form.SUFFIXES[0] == reader.SUFFIX
+        assert form.SUFFIXES[0] == reader.suffix
         assert {*form.DTYPES} <= {*get_args(SourceDtype)}
 
 

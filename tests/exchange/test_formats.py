@@ -149,5 +149,5 @@ def test_boundaries_are_found_by_value(tmp_path):
     Plain("uint16", [[[1, 2]], [], [[3]], [[4, 5], [6]]]).write(tmp_path / "d")
     found = records.DatasetRecords(str(tmp_path / "d"))
     assert found.ends(0, 4).tolist() == [2, 2, 3, 6]
-    assert [records.first_end_at(found, value) for value in range(8)] == [0, 0, 0, 2, 3, 3, 3, 4]
-    assert [records.first_end_above(found, value) for value in range(7)] == [0, 0, 2, 3, 3, 3, 4]
+    assert [found.first_end_at(value) for value in range(8)] == [0, 0, 0, 2, 3, 3, 3, 4]
+    assert [found.first_end_above(value) for value in range(7)] == [0, 0, 2, 3, 3, 3, 4]

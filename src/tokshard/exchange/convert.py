@@ -135,23 +135,11 @@ def convert(
 
 
 @dataclass(frozen=True, slots=True)
-class _Vocabulary:
-    """What is known about the ids: from the tokenizer, the size, or the manifest of an export."""
-
-    identity: TokenizerIdentity | None
-    path: str | None
-    size: int | None
-    highest: int | None
-    eod_id: int | None
-    bos_id: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Conversion:
     parameters: ConvertParameters
     files: tuple[TokenFile, ...]
     highest: int
-    vocabulary: _Vocabulary
+    tokenizer_path: str | None
     outputs: Outputs
     reader: TokenReader
     warnings: tuple[str, ...]
@@ -166,50 +154,70 @@ def _prepare(options: ConvertOptions) -> _Conversion:
     prefix = options.output_prefix
     reader = format_of(options.format).READER
     assert reader is not None  # noqa: S101 - a test compares TokenFormat with the formats that have a reader
-    if options.source_dtype is not None and reader.HAS_HEADER:
+    source_dtype = options.source_dtype
+    if source_dtype is not None and reader.HAS_HEADER:
         raise UsageError(
             f"--source-dtype does not apply to {options.format} files: their header tells the dtype",
             hint="omit --source-dtype",
         )
-    has_bos = reader.BEGINS_WITH_BOS
     exported = _export_of(options)
-    vocabulary = _vocabulary(options, exported)
+    recorded = None if exported is None else exported.parameters
+    identity, tokenizer_path = _tokenizer(options, exported)
     split = options.split or ("train" if exported is None else "all")
     names, warnings = _find_files(options.source_names, reader, split)
-    source_dtype = options.source_dtype
-    if source_dtype is None and exported is not None and not reader.HAS_HEADER:
-        source_dtype = cast("SourceDtype", exported.parameters.dtype)
-    is_recorded = exported is not None and source_dtype in {None, exported.parameters.dtype}
+    if source_dtype is None and recorded is not None and not reader.HAS_HEADER:
+        source_dtype = cast("SourceDtype", recorded.dtype)
+    is_recorded = recorded is not None and source_dtype in {None, recorded.dtype}
     files = reader.open(names, source_dtype, is_recorded=is_recorded)
     _refuse_output(files, prefix)
+    # The size of the vocabulary and the largest id.
+    vocabulary = None
+    if identity is not None:
+        vocabulary = (identity.vocab_size, identity.max_token_id)
+    elif options.vocab_size is not None:
+        vocabulary = (options.vocab_size, options.vocab_size - 1)
     dtype = _dtype(options, vocabulary, files)
-    bos_id = _bos_id(options, vocabulary) if has_bos else None
-    eod_id = vocabulary.eod_id if options.eod_id is None else options.eod_id
+    known_eod_id = _first(recorded.eod_id if recorded else None, identity.eod_id if identity else None)
+    eod_id = _first(options.eod_id, known_eod_id)
+    bos_id = None
+    if reader.BEGINS_WITH_BOS:
+        bos_id = _first(options.bos_id, recorded.bos_id if recorded else None, known_eod_id)
+        if bos_id is None:
+            raise UsageError(
+                "--bos-id is required: the token that begins each document",
+                hint="pass --bos-id 50256 for the GPT-2 tokenizer of nanogpt, or the --tokenizer of the "
+                "tokens",
+            )
     parameters = ConvertParameters(
         format=options.format,
         dtype=dtype,
         source_dtype=source_dtype,
-        bos=options.bos if has_bos else None,
+        bos=options.bos if reader.BEGINS_WITH_BOS else None,
         bos_id=bos_id,
-        eod_id=bos_id if eod_id is None else eod_id,
+        eod_id=_first(eod_id, bos_id),
     )
-    capacity = int(np.iinfo(dtype).max)
-    highest = capacity if vocabulary.highest is None else min(vocabulary.highest, capacity)
+    highest = int(np.iinfo(dtype).max)
+    if vocabulary is not None:
+        highest = min(highest, vocabulary[1])
     _check_ids(parameters, highest, files)
     build = Build(
         inputs=tuple(source.state for file in files for source in file.inputs),
-        tokenizer=vocabulary.identity,
+        tokenizer=identity,
         options=parameters,
     )
     return _Conversion(
         parameters=parameters,
         files=files,
         highest=highest,
-        vocabulary=vocabulary,
+        tokenizer_path=tokenizer_path,
         outputs=Outputs(build, (prefix,), options.force),
         reader=reader,
         warnings=(*warnings, *_warnings(files, parameters, reader)),
     )
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)
 
 
 def _find_files(names: Sequence[str], reader: TokenReader, split: str) -> tuple[list[str], list[str]]:
@@ -262,7 +270,7 @@ def _token_files(files: Sequence[str], reader: TokenReader, where: str) -> list[
     found = reader.token_files([path for path in files if fs.isfile(path)])
     if not found:
         raise InputError(
-            f"no {reader.NAME} file ({reader.SUFFIX}) {where}",
+            f"no {reader.name} file ({reader.suffix}) {where}",
             hint="pass the directory with the token files, or a quoted glob of these",
         )
     return found
@@ -280,49 +288,28 @@ def _export_of(options: ConvertOptions) -> ExportManifest | None:
     return manifest
 
 
-def _vocabulary(options: ConvertOptions, exported: ExportManifest | None) -> _Vocabulary:
-    identity = None
-    path = None
-    if options.tokenizer is not None:
-        tokenizer = load_tokenizer(options.tokenizer, need_eod=False)
-        identity = tokenizer.identity
-        path = tokenizer.path
-        if exported is not None and (found := compare(exported.tokenizer, identity)).verdict == "different":
-            raise TokenizerMismatchError(
-                f"--tokenizer {options.tokenizer} is not the tokenizer of {options.source_names[0]}: "
-                f"{', '.join(found.details)}",
-                hint="omit --tokenizer: the export records its own",
-            )
-    elif exported is not None and options.vocab_size is None:
-        identity = exported.tokenizer
-    size = identity.vocab_size if identity is not None else options.vocab_size
-    highest = size - 1 if size is not None else None
-    eod_id = None
-    bos_id = None
-    if identity is not None:
-        highest = identity.max_token_id
-        eod_id = identity.eod_id
-    if exported is not None:
-        bos_id = exported.parameters.bos_id
-        eod_id = eod_id if exported.parameters.eod_id is None else exported.parameters.eod_id
-    return _Vocabulary(identity, path, size, highest, eod_id, bos_id)
-
-
-def _bos_id(options: ConvertOptions, vocabulary: _Vocabulary) -> int:
-    for known in (options.bos_id, vocabulary.bos_id, vocabulary.eod_id):
-        if known is not None:
-            return known
-    raise UsageError(
-        "--bos-id is required: the token that begins each document",
-        hint="pass --bos-id 50256 for the GPT-2 tokenizer of nanogpt, or the --tokenizer of the tokens",
-    )
+def _tokenizer(
+    options: ConvertOptions, exported: ExportManifest | None
+) -> tuple[TokenizerIdentity | None, str | None]:
+    """Return the tokenizer of the tokens, and the file that defines it if the user named it."""
+    recorded = None if exported is None else exported.tokenizer
+    if options.tokenizer is None:
+        return recorded if options.vocab_size is None else None, None
+    tokenizer = load_tokenizer(options.tokenizer, need_eod=False)
+    if exported is not None and (found := compare(recorded, tokenizer.identity)).verdict == "different":
+        raise TokenizerMismatchError(
+            f"--tokenizer {options.tokenizer} is not the tokenizer of {options.source_names[0]}: "
+            f"{', '.join(found.details)}",
+            hint="omit --tokenizer: the export records its own",
+        )
+    return tokenizer.identity, tokenizer.path
 
 
 def _dtype(
-    options: ConvertOptions, vocabulary: _Vocabulary, files: Sequence[TokenFile]
+    options: ConvertOptions, vocabulary: tuple[int, int] | None, files: Sequence[TokenFile]
 ) -> Literal["uint16", "int32"]:
-    if vocabulary.size is not None and vocabulary.highest is not None:
-        return choose_dtype(vocabulary.size, vocabulary.highest, options.dtype)
+    if vocabulary is not None:
+        return choose_dtype(*vocabulary, options.dtype)
     if options.dtype != "auto":
         return options.dtype
     return "uint16" if all(file.token_dtype.itemsize <= 2 for file in files) else "int32"
@@ -365,7 +352,8 @@ def _warnings(files: Sequence[TokenFile], parameters: ConvertParameters, reader:
                 f"{files[0].path} begins inside a document: its first token is {first}, not the BOS token "
                 f"{parameters.bos_id}; what precedes the first BOS token becomes a document"
             )
-    masks = reader.not_converted(files)
+    suffix = reader.MASKS_SUFFIX
+    masks = [file.path for file in files if suffix and fs.lexists(file.path + suffix)]
     if masks:
         found.append(f"{counted(len(masks), 'loss mask')} not converted: {listed(masks, _SHOWN_FILES)}")
     return found
@@ -397,7 +385,7 @@ def _stage(job: _Conversion, directory: str, progress: Progress) -> Manifest:
             tokenizer=build.tokenizer,
             options=replace(parameters, append_eod=has_eod),
             inputs=input_records(job.sources, output.units()),
-            tokenizer_path=job.vocabulary.path,
+            tokenizer_path=job.tokenizer_path,
             seal=UNSEALED,
         )
     )
@@ -413,7 +401,7 @@ def _report(
     (prefix,) = job.outputs.prefixes
     parameters = job.parameters
     warnings = job.warnings
-    output = DatasetProduct(prefix, job.vocabulary.identity)
+    output = DatasetProduct(prefix, job.outputs.build.tokenizer)
     if manifest is not None:
         output = DatasetProduct.of(prefix, manifest)
         parameters = replace(parameters, append_eod=manifest.options.append_eod)

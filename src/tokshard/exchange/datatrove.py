@@ -9,31 +9,24 @@ names and the sizes of shards are those of datatrove's merger without shuffling.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tokshard.dataset.source import InputFile
 from tokshard.errors import IntegrityError
-from tokshard.exchange.format import (
-    ExportParameters,
-    Format,
-    KnownSource,
-    ShardRange,
-    Stage,
-)
+from tokshard.exchange.format import Format, ShardRange, Stage
+from tokshard.exchange.manifest import ExportParameters
 from tokshard.exchange.options import ExportOptions
-from tokshard.exchange.reading import HeaderlessReader, LocalFile, Rows, TokenFile
-from tokshard.exchange.records import Records, boundaries
+from tokshard.exchange.reading import LocalFile, Metadata, Rows, TokenReader
+from tokshard.exchange.records import Records
+from tokshard.exchange.source import OpenSource
 from tokshard.storage import fs
 from tokshard.storage.reading import open_file
 
-_DTYPES = ("uint16", "uint32")
 _TOKENS_SUFFIX = ".ds"
 _INDEX_SUFFIX = ".ds.index"
 _METADATA_SUFFIX = ".ds.metadata"
-_MASKS_SUFFIX = ".loss"
 
 _UNKNOWN_TOKENIZER = "Unknown Tokenizer"
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
@@ -44,21 +37,12 @@ _CHUNK_ENTRIES = 1 << 16
 _HIGHEST = 2**63 - 1
 
 
-class DatatroveReader(HeaderlessReader):
-    """Reader of datatrove's files."""
-
-    NAME = "datatrove"
-    SUFFIX = _TOKENS_SUFFIX
-    BOUNDARIES_SUFFIX = _INDEX_SUFFIX
+class _DatatroveReader(TokenReader):
+    MASKS_SUFFIX = ".loss"
     MISSING = "no {} and no metadata"
-    DTYPES = _DTYPES
 
-    def not_converted(self, files: Sequence[TokenFile]) -> list[str]:
-        """Return the files with the loss masks of tokens."""
-        return [file.path for file in files if fs.lexists(file.path + _MASKS_SUFFIX)]
-
-    def _recorded(self, path: str) -> tuple[int, int] | None:
-        name = path.removesuffix(_TOKENS_SUFFIX) + _METADATA_SUFFIX
+    def _metadata(self, source: LocalFile) -> Metadata | None:
+        name = source.path.removesuffix(_TOKENS_SUFFIX) + _METADATA_SUFFIX
         if not fs.isfile(name):
             return None
         with open_file(name) as file:
@@ -75,13 +59,12 @@ class DatatroveReader(HeaderlessReader):
             )
         return int(size), int(tokens)
 
-    def rows(self, file: LocalFile, tokens: int, read: Callable[[Any], None]) -> Rows:  # noqa: ARG002
+    def rows(self, path: str, tokens: int) -> Rows:  # noqa: ARG002
         """Yield the ends of documents in an index.
 
         Raises:
             IntegrityError: Its size is not a multiple of 8 bytes.
         """
-        path = file.path
         index = InputFile(path)
         if index.size_bytes % 8:
             raise IntegrityError(
@@ -91,20 +74,10 @@ class DatatroveReader(HeaderlessReader):
                 hint="copy the file again: it is truncated or not an index of datatrove",
             )
         for offset in range(0, index.size_bytes, 8 * _CHUNK_ENTRIES):
-            yield self._entries(index, offset, _CHUNK_ENTRIES, read)
-
-    def _last_end(self, file: LocalFile, tokens: int) -> int | None:  # noqa: ARG002
-        index = InputFile(file.path)
-        if index.size_bytes < 8 or index.size_bytes % 8:
-            return None  # reported when the documents are read
-        return int(self._entries(index, index.size_bytes - 8, 1, lambda _: None)[0, 0])
-
-    def _entries(self, index: InputFile, offset: int, count: int, read: Callable[[Any], None]) -> Any:
-        entries = np.empty((min(count, (index.size_bytes - offset) // 8), 1), "<u8")
-        content = entries.data.cast("B")
-        index.read_into(content, offset)
-        read(content)
-        return np.minimum(entries, np.uint64(_HIGHEST)).astype(np.int64)
+            entries = np.empty((min(_CHUNK_ENTRIES, (index.size_bytes - offset) // 8), 1), "<u8")
+            content = entries.data.cast("B")
+            index.read_into(content, offset)
+            yield content, np.minimum(entries, np.uint64(_HIGHEST)).astype(np.int64)
 
 
 class DatatroveFormat(Format):
@@ -113,21 +86,21 @@ class DatatroveFormat(Format):
     The limit is the merger's default.
     """
 
-    DTYPES = _DTYPES
+    DTYPES = ("uint16", "uint32")
     SUFFIXES = (_TOKENS_SUFFIX, _INDEX_SUFFIX, _METADATA_SUFFIX)
     SHARD_TOKENS = 100_000_000_000
     RULE = "reaches"
-    READER = DatatroveReader()
+    READER = _DatatroveReader("datatrove", DTYPES, SUFFIXES[:2])
 
     def __init__(self, records: Records, parameters: ExportParameters) -> None:
         super().__init__(records, parameters)
         self._tokenizer = parameters.tokenizer_name
 
     @staticmethod
-    def parameters(options: ExportOptions, known: KnownSource) -> dict[str, Any]:
+    def added_parameters(options: ExportOptions, source: OpenSource, dtype: np.dtype[Any]) -> dict[str, Any]:  # noqa: ARG004
         """Return the name of the tokenizer: that of the option, or its path if that can be a name."""
         name = options.tokenizer_name
-        path = known.tokenizer_path
+        path = source.tokenizer_path
         # The metadata has one line per field, and readers cut the first at the bar.
         if name is None and path and path.isprintable() and "|" not in path:
             name = path
@@ -148,7 +121,7 @@ class DatatroveFormat(Format):
         name = f"{shard.number:03d}_{self._name}"
         self._write_tokens(name + _TOKENS_SUFFIX, shard, stage)
         with stage.file(name + _INDEX_SUFFIX) as file:
-            for _, edges in boundaries(self._records, shard.first, shard.stop):
+            for _, edges in self._records.edges(shard.first, shard.stop):
                 file.write((edges[1:] - shard.begin).astype("<u8").data)
         self._write_metadata(name, shard.tokens, stage)
 

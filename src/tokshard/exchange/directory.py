@@ -7,19 +7,24 @@ All files are written into ``.tokshard/work/`` and published together, the manif
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Literal
 
-from tokshard.dataset.products import EXPORT_DIRECTORY, EXPORT_NAME
+from tokshard.dataset.outputs import BuildAction
+from tokshard.dataset.products import EXPORT_DIRECTORY, EXPORT_NAME, is_export
 from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError, StorageError, UsageError
-from tokshard.exchange.format import ExportParameters, format_of
-from tokshard.exchange.manifest import ExportManifest, ExportSource, check_sizes, read_export
+from tokshard.exchange.format import format_of
+from tokshard.exchange.manifest import (
+    ExportManifest,
+    ExportParameters,
+    ExportSource,
+    check_sizes,
+    read_export,
+)
 from tokshard.exchange.options import FormatName
 from tokshard.storage import syscalls
-from tokshard.storage.files import is_same_file, is_temporary, remove_if_empty, write_atomically
+from tokshard.storage.files import is_temporary, remove_if_empty, write_atomically
 from tokshard.storage.lock import WriterLock
-from tokshard.storage.paths import bin_path, idx_path, is_remote
 from tokshard.storage.publication import publish, refuse_link, staging_directory
 
 OutputState = Literal["new", "up-to-date", "exists"]
@@ -48,7 +53,7 @@ def _files_of_format(directory: str, to: FormatName) -> list[str]:
 
 
 class ExportDirectory:
-    """The output of an export. All methods that write need the lock.
+    """The output of an export.
 
     Args:
         path: The directory.
@@ -63,15 +68,30 @@ class ExportDirectory:
         self._source = source
         self._force = force
         self._own = os.path.join(path, EXPORT_DIRECTORY)
-        self.work = os.path.join(self._own, "work")
+        self._work = os.path.join(self._own, "work")
         self._lock = os.path.join(self._own, "lock")
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the writer lock and an empty work directory; on exit, remove what is empty.
+    def state(self) -> OutputState:
+        """Return the state that a run would start from, for a dry run."""
+        try:
+            if self._found() is not None:
+                return "up-to-date"
+        except OutputExistsError:
+            return "exists"
+        is_new = not (is_export(self.path) or _files_of_format(self.path, self._parameters.format))
+        return "new" if is_new else "exists"
+
+    def stage_and_publish(self, stage: Callable[[str], ExportManifest]) -> tuple[ExportManifest, BuildAction]:
+        """Stage the export with ``stage``, given the staging directory, and publish it.
 
         A publication that was interrupted is completed first.
+
+        Returns:
+            The manifest, and whether the export was found or written.
         """
+        has_leftovers = any(map(os.path.lexists, (self._work, self._lock)))
+        if not has_leftovers and (manifest := self._found()) is not None:
+            return manifest, "found"
         if os.path.lexists(self.path) and not os.path.isdir(self.path):
             raise UsageError(f"--output must be a directory, got the file {self.path}")
         refuse_link(self._own)
@@ -79,80 +99,51 @@ class ExportDirectory:
         try:
             with (
                 WriterLock(self._lock),
-                staging_directory(self.path, self.work, force=self._force),
+                staging_directory(self.path, self._work, force=self._force),
             ):
-                yield
+                if (manifest := self._found()) is not None:
+                    return manifest, "found"
+                manifest = stage(self._work)
+                self._publish(manifest)
         finally:
             remove_if_empty(self._own)
+        return manifest, "written"
 
-    def finished(self) -> ExportManifest | None:
-        """Return the manifest if the directory holds this export, complete by its sizes.
-
-        Raises:
-            IntegrityError: A file is missing, or its size differs.
-        """
-        manifest = read_export(self.path)
-        if manifest is None or manifest.differences_from(self._parameters, self._source):
-            return None
-        check_sizes(self.path, manifest)
-        return manifest
-
-    def up_to_date(self) -> ExportManifest | None:
-        """Return the manifest if there is nothing to do. The caller needs no lock."""
-        if self._force or any(map(os.path.lexists, (self.work, self._lock))):
-            return None
-        return self.finished()
-
-    def state(self) -> OutputState:
-        """Return the state that a run would start from, for a dry run."""
-        if not self._force and self.finished() is not None:
-            return "up-to-date"
-        if read_export(self.path) is not None or _files_of_format(self.path, self._parameters.format):
-            return "exists"
-        return "new"
-
-    def refuse_existing(self) -> None:
-        """Raise OutputExistsError if the directory holds something that may not be replaced.
+    def _found(self) -> ExportManifest | None:
+        """Return the manifest if the directory holds this export, complete by its sizes; None to write it.
 
         Raises:
+            OutputExistsError: It holds something else that may not be replaced.
             OlderVersionError: The export is of an earlier version, and nobody knows which files to remove.
+            IntegrityError: The manifest is damaged, a file is missing, or its size differs.
         """
         try:
             manifest = read_export(self.path)
         except IntegrityError as error:
             if self._force and not isinstance(error, OlderVersionError):
-                return
+                return None
             raise
         if self._force:
-            return
+            return None
         if manifest is not None:
-            found = manifest.differences_from(self._parameters, self._source)
-            raise OutputExistsError(
-                f"{self.path} exists already and was made from other options or data: {'; '.join(found)}",
-                differences=found,
-                hint="pass --force to replace it, or choose another --output",
-            )
-        if foreign := _files_of_format(self.path, self._parameters.format):
+            differences = manifest.differences_from(self._parameters, self._source)
+            if differences:
+                raise OutputExistsError(
+                    f"{self.path} exists already and was made from other options or data: "
+                    f"{'; '.join(differences)}",
+                    differences=differences,
+                    hint="pass --force to replace it, or choose another --output",
+                )
+            check_sizes(self.path, manifest)
+        elif foreign := _files_of_format(self.path, self._parameters.format):
             raise OutputExistsError(
                 f"{os.path.join(self.path, foreign[0])} exists already and has no manifest: tokshard did not "
                 "write it",
                 hint="choose an empty directory: readers would read the file, too",
             )
+        return manifest
 
-    def refuse_sources(self, manifest: ExportManifest, prefixes: Iterable[str]) -> None:
-        """Raise UsageError if a file of the export would replace a file of a dataset that it is made of."""
-        for prefix in prefixes:
-            for source in (bin_path(prefix), idx_path(prefix)):
-                name = os.path.basename(source)
-                if all(name != file.name for file in manifest.files) or is_remote(prefix):
-                    continue
-                if is_same_file(source, os.path.join(self.path, name)):
-                    raise UsageError(
-                        f"--output {self.path} would replace the source {source}",
-                        hint="pass another --output or --name",
-                    )
-
-    def publish(self, manifest: ExportManifest) -> None:
+    def _publish(self, manifest: ExportManifest) -> None:
         """Give the staged files their names, the manifest last.
 
         Raises:
@@ -160,9 +151,8 @@ class ExportDirectory:
         """
         content = manifest.to_bytes()
         ExportManifest.from_bytes(content, EXPORT_NAME)
-        write_atomically(os.path.join(self.work, EXPORT_NAME), content)
-        if not self._force:
-            self.refuse_existing()
+        write_atomically(os.path.join(self._work, EXPORT_NAME), content)
+        self._found()
         names = {file.name: file.name for file in manifest.files}
         try:
             old = read_export(self.path)
@@ -170,7 +160,7 @@ class ExportDirectory:
             old = None  # only --force comes here
         publish(
             self.path,
-            self.work,
+            self._work,
             names,
             last={EXPORT_NAME: f"{EXPORT_DIRECTORY}/{EXPORT_NAME}"},
             removes=[file.name for file in old.files if file.name not in names] if old else (),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tokshard.core.codec import TOOL, Amount, Count, Document
 from tokshard.core.formatting import counted, listed, size, throughput
@@ -17,26 +18,14 @@ from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.outputs import BuildAction
 from tokshard.errors import UsageError
 from tokshard.exchange.directory import ExportDirectory, OutputState, other_files
-from tokshard.exchange.format import (
-    ChosenDtype,
-    ExportedFile,
-    ExportParameters,
-    Format,
-    KnownSource,
-    Stage,
-    all_formats,
-    choose_dtype,
-    format_of,
-)
-from tokshard.exchange.manifest import ExportManifest, SourceKind
+from tokshard.exchange.format import Format, Stage, all_formats, format_of
+from tokshard.exchange.manifest import ExportManifest, ExportParameters, SourceKind
 from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.source import OpenSource, open_source
 from tokshard.storage.digest import UNSEALED, sealed
+from tokshard.storage.files import is_same_file
 from tokshard.storage.lock import lock_mode
-from tokshard.storage.paths import strip_data_suffix
-
-if TYPE_CHECKING:
-    import numpy as np
+from tokshard.storage.paths import bin_path, idx_path, is_remote, strip_data_suffix
 
 _SHOWN_FILES = 3
 
@@ -133,23 +122,22 @@ def export(
         if dry_run:
             return _report(job, "planned", started)
         with unchanged(job.source.prefixes) as check_source:
-            manifest = job.output.up_to_date()
-            if manifest is not None:
-                return _report(job, "found", started, manifest)
-            with job.output.locked():
-                manifest = None if options.force else job.output.finished()
-                if manifest is not None:
-                    return _report(job, "found", started, manifest)
-                manifest = _written(job, listener, check_source)
-            return _report(job, "written", started, manifest)
+
+            def stage(directory: str) -> ExportManifest:
+                manifest = _staged(job, directory, listener)
+                check_source()
+                _refuse_sources(job, manifest)
+                return manifest
+
+            manifest, action = job.output.stage_and_publish(stage)
+        return _report(job, action, started, manifest)
 
 
 @dataclass(frozen=True, slots=True)
 class _ExportJob:
     options: ExportOptions
     source: OpenSource
-    dtype: ChosenDtype
-    parameters: ExportParameters
+    dtype_reason: str
     form: Format
     output: ExportDirectory
 
@@ -162,53 +150,63 @@ def _prepare(options: ExportOptions) -> _ExportJob:
             f"samples cannot be exported to {options.to}: {kind.NO_SAMPLES}",
             hint=f"export the documents, or the samples --to {', '.join(others[:-1])} or {others[-1]}",
         )
-    source = open_source(options)
-    dtype = choose_dtype(
-        source.records,
-        kind.DTYPES,
-        requested=options.dtype,
-        vocab_size=options.vocab_size or source.id_limit,
-    )
-    parameters = _parameters(options, source, dtype.dtype)
-    form = kind(source.records, parameters)
-    output = ExportDirectory(options.directory, parameters, source.description, force=options.force)
-    return _ExportJob(options, source, dtype, parameters, form, output)
-
-
-def _parameters(options: ExportOptions, source: OpenSource, dtype: np.dtype[Any]) -> ExportParameters:
-    form = format_of(options.to)
-    limit = options.shard_tokens or form.SHARD_TOKENS
+    source = open_source(options, has_last_label=kind.HAS_LAST_LABEL)
+    name, reason = _dtype(options, source, kind.DTYPES)
+    dtype = np.dtype(name)
+    path = os.fspath(options.source)
+    limit = options.shard_tokens or kind.SHARD_TOKENS
     if options.shard_size is not None:
         limit = max(1, options.shard_size // dtype.itemsize)
-    name = options.name or (options.split if form.IS_NAMED_AS_SPLIT else None) or form.DEFAULT_NAME
-    path = os.fspath(options.source)
-    return ExportParameters(
+    own_name = options.name or (options.split if kind.IS_NAMED_AS_SPLIT else None) or kind.DEFAULT_NAME
+    parameters = ExportParameters(
         format=options.to,
-        dtype=dtype.name,
-        name=name or os.path.basename(strip_data_suffix(path).rstrip("/")) or "tokens",
+        dtype=name,
+        name=own_name or os.path.basename(strip_data_suffix(path).rstrip("/")) or "tokens",
         shard_tokens=limit,
         last_label=source.last_label,
         pad_id=options.pad_id,
-        **form.parameters(options, KnownSource(path, dtype, source.tokenizer, source.tokenizer_path)),
+        **kind.added_parameters(options, source, dtype),
+    )
+    return _ExportJob(
+        options,
+        source,
+        reason,
+        kind(source.records, parameters),
+        ExportDirectory(options.directory, parameters, source.description, force=options.force),
     )
 
 
-def _written(job: _ExportJob, progress: Progress, check_source: Callable[[], None]) -> ExportManifest:
-    """Write all files and publish them."""
-    output = job.output
-    output.refuse_existing()
-    with Stage(output.work) as stage:
-        added = _write_files(job, stage, progress)
-    manifest = _manifest(job, added, tuple(sorted(stage.files, key=lambda file: file.name)))
-    check_source()
-    output.refuse_sources(manifest, job.source.prefixes)
-    output.publish(manifest)
-    return manifest
+def _dtype(options: ExportOptions, source: OpenSource, allowed: Sequence[str]) -> tuple[str, str]:
+    """Return the dtype of the output, one of the format's, and the reason for it.
+
+    It is the requested one; else the smallest that holds all ids of the vocabulary; else, if the size of the
+    vocabulary is unknown, the smallest that is as wide as the tokens of the records.
+
+    Raises:
+        UsageError: The requested dtype is not one of the format's, or none holds the vocabulary.
+    """
+    if options.dtype is not None:
+        if options.dtype not in allowed:
+            raise UsageError(f"--dtype must be one of {', '.join(allowed)}, got {options.dtype!r}")
+        return options.dtype, "requested by --dtype"
+    vocab_size = options.vocab_size or source.vocab_size
+    if vocab_size is not None:
+        for name in allowed:
+            if vocab_size - 1 <= int(np.iinfo(name).max):
+                return name, f"holds the vocabulary of {vocab_size:,} tokens"
+        raise UsageError(
+            f"a vocabulary of {vocab_size:,} tokens does not fit {allowed[-1]}, the format's largest dtype"
+        )
+    own = source.records.token_dtype
+    wide = next((name for name in allowed if np.dtype(name).itemsize >= own.itemsize), allowed[-1])
+    return wide, f"as wide as the {own.name} tokens: the vocabulary size is unknown"
 
 
-def _write_files(job: _ExportJob, stage: Stage, progress: Progress) -> int:
+def _staged(job: _ExportJob, directory: str, progress: Progress) -> ExportManifest:
+    """Write all files into the staging directory; return their manifest."""
     records = job.source.records
-    itemsize = job.dtype.dtype.itemsize
+    parameters = job.form.parameters
+    itemsize = np.dtype(parameters.dtype).itemsize
     done = 0
     progress.start("exporting", records.tokens * itemsize)
 
@@ -219,26 +217,38 @@ def _write_files(job: _ExportJob, stage: Stage, progress: Progress) -> int:
         progress.update(ProgressUpdate(done * itemsize, tokens=done))
 
     records.listener = advance
-    return job.form.export(stage)
-
-
-def _manifest(job: _ExportJob, added: int, files: tuple[ExportedFile, ...]) -> ExportManifest:
-    records = job.source.records
-    tokens = sum(file.tokens or 0 for file in files)
+    with Stage(directory) as stage:
+        added = job.form.export(stage)
+    tokens = sum(file.tokens or 0 for file in stage.files)
     return sealed(
         ExportManifest(
             tool=TOOL,
-            parameters=job.parameters,
+            parameters=parameters,
             source=job.source.description,
             tokenizer=job.source.tokenizer.identity,
             records=records.count,
             tokens=tokens,
             tokens_added=added,
             tokens_left_out=records.tokens + added - tokens,
-            files=files,
+            files=tuple(sorted(stage.files, key=lambda file: file.name)),
             seal=UNSEALED,
         )
     )
+
+
+def _refuse_sources(job: _ExportJob, manifest: ExportManifest) -> None:
+    """Raise UsageError if a file of the export would replace a file of a dataset that it is made of."""
+    names = {file.name for file in manifest.files}
+    for prefix in job.source.prefixes:
+        for source in (bin_path(prefix), idx_path(prefix)):
+            name = os.path.basename(source)
+            if name not in names or is_remote(prefix):
+                continue
+            if is_same_file(source, os.path.join(job.output.path, name)):
+                raise UsageError(
+                    f"--output {job.output.path} would replace the source {source}",
+                    hint="pass another --output or --name",
+                )
 
 
 def _report(
@@ -250,26 +260,23 @@ def _report(
         output=job.options.directory,
         source=os.fspath(job.options.source),
         action=action,
-        parameters=job.parameters,
+        parameters=job.form.parameters,
         kind=job.source.description.kind,
         manifest=manifest,
         state=job.output.state() if manifest is None else None,
-        dtype_detail=job.dtype.reason,
+        dtype_detail=job.dtype_reason,
         records=records.count,
         source_tokens=records.tokens,
         files=job.form.count_files() if manifest is None else len(manifest.files),
         shards=manifest.shards if manifest else None,
         size_bytes=manifest.size_bytes if manifest else None,
         seconds=time.monotonic() - started,
-        warnings=tuple(_warnings(job, manifest)) if manifest else (),
+        warnings=tuple(filter(None, _warnings(job, manifest))) if manifest else (),
     )
 
 
-def _warnings(job: _ExportJob, manifest: ExportManifest) -> Iterator[str]:
-    parameters = manifest.parameters
-    warning = format_of(parameters.format).warning(parameters, manifest.shards, manifest.tokens)
-    if warning is not None:
-        yield warning
+def _warnings(job: _ExportJob, manifest: ExportManifest) -> Iterator[str | None]:
+    yield job.form.warning(manifest.shards, manifest.tokens)
     if others := other_files(job.options.directory, manifest):
         yield (
             f"{job.options.directory} has {counted(len(others), 'file')} that readers of the format read, "

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
 from tokshard.core.background import Background
-from tokshard.core.codec import Bounds, Count, Positive, Record, Xxh3
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
-from tokshard.errors import UsageError
-from tokshard.exchange.options import ExportOptions, FormatName, HeaderName
-from tokshard.exchange.records import Conversion, Records, begin_of, first_end_above, first_end_at
+from tokshard.exchange.manifest import ExportedFile, ExportParameters
+from tokshard.exchange.options import ExportOptions, FormatName
+from tokshard.exchange.records import Records
+from tokshard.exchange.source import OpenSource
 from tokshard.storage.files import DigestingWriter
 
 if TYPE_CHECKING:
@@ -41,33 +39,6 @@ def format_of(name: str) -> type[Format]:
 def all_formats() -> dict[str, type[Format]]:
     """Return the classes of all formats by name."""
     return {name: format_of(name) for name in get_args(FormatName)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportParameters(Record):
-    """The options that determine the bytes of an export."""
-
-    format: FormatName
-    dtype: Annotated[str, Bounds(pattern="uint(8|16|32|64)|int(32|64)")]
-    name: str
-    shard_tokens: Positive
-    eod_id: Count | None = None
-    bos_id: Count | None = None
-    val_shards: Count | None = None
-    header: HeaderName | None = None
-    tokenizer_name: str | None = None
-    last_label: bool | None = None
-    pad_id: Count | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedFile(Record):
-    """A file of an export."""
-
-    name: str
-    size_bytes: Count
-    xxh3_128: Xxh3
-    tokens: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +78,11 @@ class Stage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for file in self._under_way:
-            file.exception()  # waits
-        if error is None:
-            for file in self._under_way:
-                file.result()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        errors = [file.exception() for file in self._under_way]  # waits for all
+        if kind is None:
+            for error in filter(None, errors):
+                raise error
 
     @contextmanager
     def file(self, name: str, *, tokens: int | None = None) -> Iterator[DigestingWriter]:
@@ -131,23 +99,6 @@ class Stage:
         self._under_way.append(Background(lambda: file.__exit__(None, None, None)))
         record = file.record()
         self.files.append(ExportedFile(name, record.size_bytes, record.xxh3_128, tokens))
-
-
-@dataclass(frozen=True, slots=True)
-class KnownSource:
-    """What a format may use of the source for its parameters.
-
-    Attributes:
-        name: The source as the user named it.
-        dtype: The dtype of the output.
-        tokenizer: The tokenizer, with all fields unknown if it is mixed.
-        tokenizer_path: The file that defines it, as recorded.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
-    tokenizer: DatasetTokenizer
-    tokenizer_path: str | None
 
 
 class Format:
@@ -176,27 +127,27 @@ class Format:
     """The reader for convert; None if convert does not read the format."""
 
     def __init__(self, records: Records, parameters: ExportParameters) -> None:
+        self.parameters = parameters
         self._records = records
         self._name = parameters.name
         self._limit = parameters.shard_tokens
-        self._dtype = _little(parameters.dtype)
-        self._conversion = Conversion(records, self._dtype)
+        self._dtype = np.dtype(parameters.dtype).newbyteorder("<")
 
     @staticmethod
-    def parameters(options: ExportOptions, known: KnownSource) -> dict[str, Any]:  # noqa: ARG004
+    def added_parameters(options: ExportOptions, source: OpenSource, dtype: np.dtype[Any]) -> dict[str, Any]:  # noqa: ARG004
         """Return the parameters that only this format has, by their names.
 
         Args:
             options: The options of the export.
-            known: What is known of the source.
+            source: The records and their tokenizer.
+            dtype: The dtype of the output.
 
         Raises:
             UsageError: An option is missing.
         """
         return {}
 
-    @staticmethod
-    def warning(parameters: ExportParameters, shards: int, tokens: int) -> str | None:  # noqa: ARG004
+    def warning(self, shards: int, tokens: int) -> str | None:  # noqa: ARG002
         """Return what is wrong with an export of so many shards and tokens; None if nothing is."""
         return None
 
@@ -224,15 +175,15 @@ class Format:
         begin = 0
         while first < records.count:
             if not self.HAS_EMPTY_SHARDS:
-                first = first_end_above(records, begin, first=first)
+                first = records.first_end_above(begin, first=first)
                 if first == records.count:
                     return
             if self.RULE == "within":
-                stop = first_end_above(records, begin + self._limit, first=first)
+                stop = records.first_end_above(begin + self._limit, first=first)
             else:
-                stop = first_end_at(records, begin + self._limit, first=first) + (self.RULE == "reaches")
+                stop = records.first_end_at(begin + self._limit, first=first) + (self.RULE == "reaches")
             stop = min(max(stop, first + 1), records.count)
-            end = begin_of(records, stop)
+            end = records.begin(stop)
             yield ShardRange(number, first, stop, begin, end)
             number += 1
             first = stop
@@ -240,54 +191,5 @@ class Format:
 
     def _write_tokens(self, name: str, shard: ShardRange, stage: Stage) -> None:
         with stage.file(name, tokens=shard.tokens) as file:
-            for block in self._conversion.blocks(shard.begin, shard.end):
+            for block in self._records.blocks(shard.begin, shard.end, self._dtype):
                 file.write(block.data)
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenDtype:
-    """The dtype of the tokens in the output, and the reason for it."""
-
-    dtype: np.dtype[Any]
-    reason: str
-
-
-def choose_dtype(
-    records: Records,
-    allowed: Sequence[str],
-    *,
-    requested: str | None = None,
-    vocab_size: int | None = None,
-) -> ChosenDtype:
-    """Return the dtype of the output.
-
-    It is the requested one; else the smallest one that holds all ids of the vocabulary; else, if the size of
-    the vocabulary is unknown, the smallest one that is as wide as the tokens of the records.
-
-    Args:
-        records: The records.
-        allowed: The names of the format's dtypes, the smallest first.
-        requested: The name that the user requests.
-        vocab_size: The size of the vocabulary.
-
-    Raises:
-        UsageError: The requested dtype is not one of the format's, or none holds the vocabulary.
-    """
-    if requested is not None:
-        if requested not in allowed:
-            raise UsageError(f"--dtype must be one of {', '.join(allowed)}, got {requested!r}")
-        return ChosenDtype(_little(requested), "requested by --dtype")
-    if vocab_size is not None:
-        for name in allowed:
-            if vocab_size - 1 <= int(np.iinfo(name).max):
-                return ChosenDtype(_little(name), f"holds the vocabulary of {vocab_size:,} tokens")
-        raise UsageError(
-            f"a vocabulary of {vocab_size:,} tokens does not fit {allowed[-1]}, the format's largest dtype"
-        )
-    own = records.token_dtype
-    wide = next((name for name in allowed if np.dtype(name).itemsize >= own.itemsize), allowed[-1])
-    return ChosenDtype(_little(wide), f"as wide as the {own.name} tokens: the vocabulary size is unknown")
-
-
-def _little(name: str) -> np.dtype[Any]:
-    return np.dtype(name).newbyteorder("<")

@@ -5,21 +5,48 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from tokshard.core.codec import Count, Document, Record, Sha256, Tool, encode
+from tokshard.core.codec import Bounds, Count, Document, Positive, Record, Sha256, Tool, Xxh3, encode
 from tokshard.core.formatting import setting
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.products import EXPORT_DIRECTORY, EXPORT_NAME
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError
-from tokshard.exchange.format import ExportedFile, ExportParameters
+from tokshard.exchange.options import FormatName, HeaderName
 from tokshard.ranks.sources import FileFingerprint
 from tokshard.storage import fs
 from tokshard.storage.paths import check_plain_name
 from tokshard.storage.reading import read_document
 
 SourceKind = Literal["dataset", "index", "blend", "plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportParameters(Record):
+    """The options that determine the bytes of an export."""
+
+    format: FormatName
+    dtype: Annotated[str, Bounds(pattern="uint(8|16|32|64)|int(32|64)")]
+    name: str
+    shard_tokens: Positive
+    eod_id: Count | None = None
+    bos_id: Count | None = None
+    val_shards: Count | None = None
+    header: HeaderName | None = None
+    tokenizer_name: str | None = None
+    last_label: bool | None = None
+    pad_id: Count | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFile(Record):
+    """A file of an export."""
+
+    name: str
+    size_bytes: Count
+    xxh3_128: Xxh3
+    tokens: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

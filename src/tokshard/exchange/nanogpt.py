@@ -19,24 +19,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokshard.core.formatting import counted
-from tokshard.dataset.parameters import SourceDtype
 from tokshard.errors import InputError, IntegrityError, UsageError
-from tokshard.exchange.format import (
-    ExportParameters,
-    Format,
-    KnownSource,
-    Stage,
-)
+from tokshard.exchange.format import Format, Stage
+from tokshard.exchange.manifest import ExportParameters
 from tokshard.exchange.options import ExportOptions, HeaderName
 from tokshard.exchange.reading import LocalFile, TokenFile, TokenReader, damaged
-from tokshard.exchange.records import CHUNK_RECORDS, Records, begin_of, first_end_above
+from tokshard.exchange.records import CHUNK_RECORDS, Records
+from tokshard.exchange.source import OpenSource
 from tokshard.storage import fs, paths
 
 if TYPE_CHECKING:
@@ -64,70 +59,22 @@ _SPLIT_WORD = re.compile(r"(?:^|(?<=_))(train|val)_(?=\d+\.bin$)")
 _BLOCK_TOKENS = 1 << 19
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """The header of a file.
+def header(kind: HeaderName, tokens: int, dtype: np.dtype[Any]) -> bytes:
+    """Return the 1,024 bytes of the header of a file with so many tokens.
 
-    Attributes:
-        kind: ``"fineweb"`` or ``"automodel"``.
-        tokens: The number of tokens after the header.
-        dtype: Their dtype.
+    Example:
+        >>> content = header("fineweb", 3, np.dtype("<u2"))
+        >>> np.frombuffer(content, "<i4")[:4].tolist(), len(content)
+        ([20240520, 1, 3, 0], 1024)
     """
-
-    kind: HeaderName
-    tokens: int
-    dtype: np.dtype[Any]
-
-    def to_bytes(self) -> bytes:
-        """Return the 1,024 bytes of the header.
-
-        Example:
-            >>> content = Header("fineweb", 3, np.dtype("<u2")).to_bytes()
-            >>> np.frombuffer(content, "<i4")[:4].tolist(), len(content)
-            ([20240520, 1, 3, 0], 1024)
-        """
-        values = np.zeros(HEADER_BYTES // 4, "<i4")
-        values[:3] = _MAGICS[self.kind], _VERSION, self.tokens
-        if self.kind == "automodel":
-            values[3] = self.dtype.itemsize
-        return values.tobytes()
-
-    @classmethod
-    def parse(cls, content: bytes, path: str) -> Self:
-        """Return the header at the beginning of a file.
-
-        Raises:
-            IntegrityError: It is none of these headers.
-        """
-        if len(content) < HEADER_BYTES:
-            text = f" must have a header of {HEADER_BYTES} bytes, got {len(content)}"
-            raise _wrong_header(path, None, text, _HEADERLESS_HINT)
-        magic, version, tokens, item_bytes = np.frombuffer(content, "<i4", 4).tolist()
-        kind = {number: name for name, number in _MAGICS.items()}.get(magic)
-        if magic == _LLAMA_MAGIC:
-            raise _wrong_header(path, "magic", " is a file of llm.c for Llama 3", _LLAMA_HINT)
-        if kind is None:
-            known = " or ".join(map(str, _MAGICS.values()))
-            text = f" must begin with the magic number {known}, got {magic}"
-            raise _wrong_header(path, "magic", text, _HEADERLESS_HINT)
-        if version != _VERSION:
-            raise _wrong_header(path, "version", f": version must be {_VERSION}, got {version}")
-        if tokens < 0:
-            raise _wrong_header(path, "tokens", f": tokens must not be negative, got {tokens}")
-        if kind == "automodel" and item_bytes not in {2, 4}:
-            raise _wrong_header(path, "item bytes", f": item bytes must be 2 or 4, got {item_bytes}")
-        return cls(kind, tokens, np.dtype("<u4" if kind == "automodel" and item_bytes == 4 else "<u2"))
+    values = np.zeros(HEADER_BYTES // 4, "<i4")
+    values[:3] = _MAGICS[kind], _VERSION, tokens
+    if kind == "automodel":
+        values[3] = dtype.itemsize
+    return values.tobytes()
 
 
-def _wrong_header(path: str, field: str | None, text: str, hint: str = COPY_HINT) -> IntegrityError:
-    return IntegrityError(path + text, path=path, field=field, hint=hint)
-
-
-class NanogptReader(TokenReader):
-    """Reader of nanogpt's files."""
-
-    NAME = "nanogpt"
-    SUFFIX = ".bin"
+class _NanogptReader(TokenReader):
     HAS_HEADER = True
     BEGINS_WITH_BOS = True
 
@@ -151,37 +98,42 @@ class NanogptReader(TokenReader):
 
     def _is_token_file(self, path: str) -> bool:
         # The .bin of an indexed dataset, such as an earlier output, is none.
-        return not fs.lexists(paths.idx_path(path.removesuffix(self.SUFFIX)))
+        return not fs.lexists(paths.idx_path(path.removesuffix(self.suffix)))
 
     def _order(self, path: str) -> Any:
         directory, name = os.path.split(path)
         return paths.natural_key(os.path.join(directory, _SPLIT_WORD.sub("", name)))
 
-    def _opened(
-        self,
-        sources: Sequence[LocalFile],
-        source_dtype: SourceDtype | None,  # noqa: ARG002
-    ) -> tuple[TokenFile, ...]:
+    def _opened(self, sources: Sequence[LocalFile], source_dtype: object) -> tuple[TokenFile, ...]:  # noqa: ARG002
         return tuple(map(_with_header, sources))
 
 
 def _with_header(source: LocalFile) -> TokenFile:
-    prefix = source.path.removesuffix(".bin")
-    if fs.lexists(paths.idx_path(prefix)):
-        raise InputError(
-            f"{source.path} is the .bin of an indexed dataset, not a file of nanogpt",
-            hint=f"use the dataset {prefix} as it is: convert writes such datasets",
-        )
-    header = Header.parse(source.head(HEADER_BYTES), source.path)
-    wanted = HEADER_BYTES + header.tokens * header.dtype.itemsize
-    if wanted != source.size_bytes:
+    path = source.path
+    content = source.head(HEADER_BYTES)
+    magic, version, tokens, item_bytes = np.frombuffer(content.ljust(HEADER_BYTES, b"\0"), "<i4", 4).tolist()
+    is_wide = magic == _MAGICS["automodel"]
+    magics = " or ".join(map(str, _MAGICS.values()))
+    size = len(content)
+    for is_valid, field, text in (
+        (size == HEADER_BYTES, None, f" must have a header of {HEADER_BYTES} bytes, got {size}"),
+        (magic in _MAGICS.values(), "magic", f" must begin with the magic number {magics}, got {magic}"),
+        (version == _VERSION, "version", f": version must be {_VERSION}, got {version}"),
+        (tokens >= 0, "tokens", f": tokens must not be negative, got {tokens}"),
+        (not is_wide or item_bytes in {2, 4}, "item bytes", f": item bytes must be 2 or 4, got {item_bytes}"),
+    ):
+        if not is_valid:
+            raise IntegrityError(path + text, path=path, field=field, hint=_HEADERLESS_HINT)
+    dtype = "uint32" if is_wide and item_bytes == 4 else "uint16"
+    expected = HEADER_BYTES + tokens * np.dtype(dtype).itemsize
+    if expected != source.size_bytes:
         raise damaged(
-            source.path,
-            f"must have {wanted} bytes by its header ({counted(header.tokens, 'token')} of "
-            f"{header.dtype.name}), got {source.size_bytes}",
-            offset=min(wanted, source.size_bytes),
+            path,
+            f"must have {expected} bytes by its header ({counted(tokens, 'token')} of {dtype}), "
+            f"got {source.size_bytes}",
+            offset=min(expected, source.size_bytes),
         )
-    return TokenFile(source, header.dtype.name, HEADER_BYTES, header.tokens)
+    return TokenFile(source, dtype, HEADER_BYTES, tokens)
 
 
 class NanogptFormat(Format):
@@ -197,7 +149,7 @@ class NanogptFormat(Format):
     SUFFIXES = (".bin",)
     SHARD_TOKENS = 100_000_000
     NO_SAMPLES = "its readers cut the tokens at BOS tokens or at their own positions"
-    READER = NanogptReader()
+    READER = _NanogptReader("nanogpt", DTYPES, SUFFIXES)
 
     def __init__(self, records: Records, parameters: ExportParameters) -> None:
         super().__init__(records, parameters)
@@ -216,13 +168,13 @@ class NanogptFormat(Format):
             )
 
     @staticmethod
-    def parameters(options: ExportOptions, known: KnownSource) -> dict[str, Any]:
+    def added_parameters(options: ExportOptions, source: OpenSource, dtype: np.dtype[Any]) -> dict[str, Any]:
         """Return the tokens at the begin and the end of documents, the header and the validation shards.
 
         Raises:
             UsageError: No option and no tokenizer tells the BOS token.
         """
-        tokenizer = known.tokenizer
+        tokenizer = source.tokenizer
         recorded = tokenizer.eod_id
         if recorded is None and tokenizer.identity is not None:
             recorded = tokenizer.identity.eod_id
@@ -230,7 +182,7 @@ class NanogptFormat(Format):
         bos_id = next((value for value in given if value is not None), None)
         if bos_id is None:
             raise UsageError(
-                f"--bos-id is required: the EOD token of {known.name} is unknown",
+                f"--bos-id is required: the EOD token of {os.fspath(options.source)} is unknown",
                 hint="pass the id of the token that ends documents with --eod-id, or --bos-id",
             )
         eod_id = options.eod_id
@@ -240,13 +192,12 @@ class NanogptFormat(Format):
             "eod_id": eod_id,
             "bos_id": bos_id,
             "val_shards": 1 if options.val_shards is None else options.val_shards,
-            "header": options.header or ("fineweb" if known.dtype.itemsize == 2 else "automodel"),
+            "header": options.header or ("fineweb" if dtype.itemsize == 2 else "automodel"),
         }
 
-    @staticmethod
-    def warning(parameters: ExportParameters, shards: int, tokens: int) -> str | None:
+    def warning(self, shards: int, tokens: int) -> str | None:
         """Return a warning if there is no shard for training."""
-        if not 0 < shards <= (parameters.val_shards or 0):
+        if not 0 < shards <= self._val_shards:
             return None
         return (
             f"all {counted(tokens, 'token')} are in validation shards: lower --shard-tokens, or pass "
@@ -278,7 +229,7 @@ class NanogptFormat(Format):
             written += left
             split = "val" if number < self._val_shards else "train"
             with stage.file(f"{self._name}_{split}_{number:06d}.bin", tokens=left) as file:
-                file.write(Header(self._header, left, self._dtype).to_bytes())
+                file.write(header(self._header, left, self._dtype))
                 while left:
                     if not len(block):
                         block, record, begin = next(blocks)
@@ -299,14 +250,14 @@ class NanogptFormat(Format):
         room = np.empty(_BLOCK_TOKENS, self._dtype)
         while record < records.count:
             end = min(begin + _BLOCK_TOKENS, records.tokens)
-            stop = first_end_above(records, end, first=record)
+            stop = records.first_end_above(end, first=record)
             if stop > record + CHUNK_RECORDS:
                 stop = record + CHUNK_RECORDS
-                end = begin_of(records, stop)
+                end = records.begin(stop)
             tokens = room[: end - begin]
-            self._conversion.fill(tokens, begin)
+            records.fill(tokens, begin)
             ends = records.ends(record, stop)
-            has_eod = np.diff(ends, prepend=begin_of(records, record)) > 0
+            has_eod = np.diff(ends, prepend=records.begin(record)) > 0
             has_eod[has_eod] = tokens[ends[has_eod] - begin - 1] == self._eod_id
             tokens[ends[has_eod] - begin - 1] = self._bos_id
             if not has_eod.all():

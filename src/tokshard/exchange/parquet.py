@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tokshard.errors import MissingExtraError
-from tokshard.exchange.format import ExportParameters, Format, ShardRange, Stage
-from tokshard.exchange.records import CHUNK_RECORDS, Records, begin_of, first_end_above
+from tokshard.exchange.format import Format, ShardRange, Stage
+from tokshard.exchange.manifest import ExportParameters
+from tokshard.exchange.records import CHUNK_RECORDS, Records
 
 if TYPE_CHECKING:
     from tokshard.storage.files import DigestingWriter
@@ -52,7 +53,7 @@ class ParquetFormat(Format):
         super().__init__(records, parameters)
         self._shards = sum(1 for _ in self.shards())
         tokens = (TOKENS_COLUMN, pa.list_(pa.from_numpy_dtype(self._dtype.newbyteorder("="))))
-        number_column = SAMPLE_COLUMN if records.noun == "sample" else DOCUMENT_COLUMN
+        number_column = SAMPLE_COLUMN if records.NOUN == "sample" else DOCUMENT_COLUMN
         self._schema = pa.schema([tokens, (number_column, pa.int64())])
 
     def write(self, shard: ShardRange, stage: Stage) -> None:
@@ -74,18 +75,18 @@ class ParquetFormat(Format):
     def _row_groups(self, shard: ShardRange) -> Iterator[tuple[int, int]]:
         first = shard.first
         while first < shard.stop:
-            limit = begin_of(self._records, first) + ROW_GROUP_TOKENS
-            stop = max(first + 1, first_end_above(self._records, limit, first=first))
+            limit = self._records.begin(first) + ROW_GROUP_TOKENS
+            stop = max(first + 1, self._records.first_end_above(limit, first=first))
             stop = min(stop, first + CHUNK_RECORDS, shard.stop)
             yield first, stop
             first = stop
 
     def _table(self, first: int, stop: int) -> Any:
         pa = self._pa
-        begin = begin_of(self._records, first)
+        begin = self._records.begin(first)
         edges = np.concatenate(([0], self._records.ends(first, stop) - begin))
         tokens = np.empty(int(edges[-1]), self._dtype)
-        self._conversion.fill(tokens, begin)
+        self._records.fill(tokens, begin)
         lists = pa.ListArray.from_arrays(pa.array(edges.astype(np.int32)), pa.array(tokens))
         return pa.table([lists, pa.array(np.arange(first, stop))], schema=self._schema)
 
@@ -96,19 +97,16 @@ class _Sink(io.RawIOBase):
     def __init__(self, file: DigestingWriter) -> None:
         super().__init__()
         self._file = file
-        self._size = 0
 
     def writable(self) -> bool:
         return True
 
     def write(self, content: Any) -> int:
-        size = memoryview(content).nbytes
         self._file.write(content)
-        self._size += size
-        return size
+        return memoryview(content).nbytes
 
     def tell(self) -> int:
-        return self._size
+        return self._file.size_bytes
 
 
 FORMAT = ParquetFormat

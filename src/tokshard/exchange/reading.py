@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +17,7 @@ from tokshard.dataset.parameters import Compression, SourceDtype, TokenFormat
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, UsageError
 from tokshard.storage import fs, paths
+from tokshard.storage.syscalls import Buffer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 # Fewer tokens show no pattern: a document of one token may end with EOD token 0.
 _LEAST_TOKENS = 4
 _LEAST_LARGE_TOKENS = 128
-_WIDTH_BLOCK_TOKENS = 1 << 15
 _WIDTH_TOKENS = 1 << 19
 COPY_HINT = "copy the file again from its source: it is truncated or damaged"
 
-Rows = Iterator["NDArray[np.int64]"]
-"""Starts and ends of documents, of shape (rows, 2), or ends alone, of shape (rows, 1)."""
+Rows = Iterator[tuple[Buffer, "Integers"]]
+"""Content of a boundary file, and in it the starts and ends of documents, int64 of shape (rows, 2), or the
+ends alone, of shape (rows, 1)."""
+
+Metadata = tuple[int, int]
+"""The bytes of a token, and the number of tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,31 +100,48 @@ class TokenFile(Record):
         return f"{self.path} ({counted(self.tokens, 'token')} of {self.dtype}{documents})"
 
 
-class TokenReader(ABC):
-    """Reader of the token files of a format."""
+_Entry = tuple[LocalFile, LocalFile | None, Metadata | None]
 
-    NAME: ClassVar[TokenFormat]
-    SUFFIX: ClassVar[str]
-    """The end of the names of files with tokens."""
+
+class TokenReader:
+    """Reader of the token files of a format.
+
+    Tokens have no header, unless a subclass says so: their dtype is given, or follows from the files next to
+    them.
+
+    Args:
+        name: The format.
+        dtypes: The dtypes that it has.
+        suffixes: The ends of the names of the files with tokens, and of the files with the boundaries of
+            their documents.
+    """
+
     HAS_HEADER: ClassVar[bool] = False
     """Whether a header tells the dtype of the tokens."""
     BEGINS_WITH_BOS: ClassVar[bool] = False
     """Whether documents begin with a BOS token; if not, they end as a file next to the tokens tells, or with
     an EOD token."""
+    MASKS_SUFFIX: ClassVar[str | None] = None
+    """What the name of a file next to the tokens has more, whose loss masks are not converted."""
+    COMPRESSION: ClassVar[Compression] = "none"
+    """The compression of the boundary file."""
+    MISSING: ClassVar[str]
+    """What a file lacks that does not tell its dtype, with a place for the name of the boundary file."""
+
+    def __init__(self, name: TokenFormat, dtypes: Sequence[str], suffixes: Sequence[str]) -> None:
+        self.name = name
+        self.suffix = suffixes[0]
+        self._boundaries_suffix = suffixes[-1]
+        self._dtypes = dtypes
 
     def token_files(self, files: Sequence[str]) -> list[str]:
         """Return those of some files that have tokens of this format, by their names, in order."""
         return sorted(
-            (path for path in files if path.endswith(self.SUFFIX) and self._is_token_file(path)),
+            (path for path in files if path.endswith(self.suffix) and self._is_token_file(path)),
             key=self._order,
         )
 
-    def chosen(
-        self,
-        directory: str,  # noqa: ARG002
-        files: list[str],
-        split: str,  # noqa: ARG002
-    ) -> list[str]:
+    def chosen(self, directory: str, files: list[str], split: str) -> list[str]:  # noqa: ARG002
         """Return the token files of a directory that belong to a split: ``train``, ``val`` or ``all``."""
         return files
 
@@ -149,128 +169,89 @@ class TokenReader(ABC):
             IntegrityError: A header is invalid or contradicts the size of the file.
             StorageError: A file cannot be read.
         """
-        sources = [LocalFile.of(path, format=self.NAME, compression="none") for path in files]
-        found = self._opened(sources, source_dtype)
-        for file in () if is_recorded else found:
+        sources = [LocalFile.of(path, format=self.name, compression="none") for path in files]
+        opened = self._opened(sources, source_dtype)
+        for file in () if is_recorded else opened:
             _check_width(file)
-        return found
+        return opened
 
-    @abstractmethod
-    def _opened(
-        self, sources: Sequence[LocalFile], source_dtype: SourceDtype | None
-    ) -> tuple[TokenFile, ...]: ...
-
-    def rows(self, file: LocalFile, tokens: int, read: Callable[[Any], None]) -> Rows:
-        """Yield the rows of a boundary file in chunks.
+    def rows(self, path: str, tokens: int) -> Rows:
+        """Yield the rows of a boundary file in chunks, each with its content, decompressed.
 
         Args:
-            file: The boundary file.
+            path: The boundary file.
             tokens: The most tokens that the token file can have.
-            read: Called with the content of the file, decompressed.
 
         Raises:
             IntegrityError: The file is damaged.
         """
         raise NotImplementedError
 
-    def not_converted(self, files: Sequence[TokenFile]) -> list[str]:  # noqa: ARG002
-        """Return the files next to the tokens that a conversion leaves out."""
-        return []
-
-
-class HeaderlessReader(TokenReader):
-    """Reader of tokens without a header, whose dtype is given, or follows from the files next to them."""
-
-    DTYPES: ClassVar[tuple[str, ...]]
-    """The dtypes that the format has."""
-    COMPRESSION: ClassVar[Compression] = "none"
-    """The compression of the boundary file."""
-    MISSING: ClassVar[str]
-    """What a file lacks that does not tell its dtype, with a place for the name of the boundary file."""
-
-    BOUNDARIES_SUFFIX: ClassVar[str]
-    """The end of the name of the file with the boundaries of the documents in a file of tokens."""
-
-    def _check(self, source: LocalFile) -> None: ...
-
-    def _recorded(self, path: str) -> tuple[int, int] | None:  # noqa: ARG002
-        """Return the bytes and the number of the tokens of a file by its metadata; None without any."""
+    def _metadata(self, source: LocalFile) -> Metadata | None:  # noqa: ARG002
+        """Return what the metadata of a file tell; None without any."""
         return None
 
     def _opened(
         self, sources: Sequence[LocalFile], source_dtype: SourceDtype | None
     ) -> tuple[TokenFile, ...]:
-        if source_dtype not in {None, *self.DTYPES}:
+        if source_dtype not in {None, *self._dtypes}:
             raise UsageError(
-                f"--source-dtype must be one of {', '.join(self.DTYPES)} for {self.NAME}, "
+                f"--source-dtype must be one of {', '.join(self._dtypes)} for {self.name}, "
                 f"got {source_dtype!r}",
-                hint=f"pass the dtype in which {self.NAME} wrote these tokens, or omit --source-dtype",
+                hint=f"pass the dtype in which {self.name} wrote these tokens, or omit --source-dtype",
             )
-        boundaries: dict[str, LocalFile | None] = {}
-        recorded: dict[str, tuple[int, int] | None] = {}
-        for source in sources:
-            self._check(source)
-            name = source.path.removesuffix(self.SUFFIX) + self.BOUNDARIES_SUFFIX
-            recorded[source.path] = self._recorded(source.path)
-            boundaries[source.path] = (
-                LocalFile.of(name, format=self.NAME, compression=self.COMPRESSION)
-                if fs.isfile(name)
-                else None
-            )
+        entries = [(source, self._boundaries(source), self._metadata(source)) for source in sources]
         itemsize = (
             np.dtype(source_dtype).itemsize
             if source_dtype is not None
-            else self._itemsize_from_boundaries(sources, boundaries) or _itemsize_from_metadata(recorded)
+            else self._itemsize_from_boundaries(entries) or _itemsize_from_metadata(entries)
         )
-        for source in sources:
-            path = source.path
-            is_bare = source.size_bytes > 0 and not (boundaries[path] or recorded[path])
+        opened = []
+        for source, boundaries, metadata in entries:
+            is_bare = source.size_bytes > 0 and not (boundaries or metadata)
             if itemsize is None or (source_dtype is None and is_bare):
-                beside = path.removesuffix(self.SUFFIX) + self.BOUNDARIES_SUFFIX
+                missing = self.MISSING.format(self._boundaries_of(source.path))
                 raise InputError(
-                    f"the dtype of the tokens of {path} is unknown: it has {self.MISSING.format(beside)}",
+                    f"the dtype of the tokens of {source.path} is unknown: it has {missing}",
                     hint="pass --source-dtype uint16 or uint32, the dtype in which these tokens were written",
                 )
-        return tuple(
-            _headerless(source, itemsize or 0, boundaries[source.path], recorded[source.path])
-            for source in sources
-        )
+            opened.append(_headerless(source, itemsize, boundaries, metadata))
+        return tuple(opened)
 
-    def _itemsize_from_boundaries(
-        self, sources: Sequence[LocalFile], boundaries: Mapping[str, LocalFile | None]
-    ) -> int | None:
+    def _boundaries_of(self, path: str) -> str:
+        return path.removesuffix(self.suffix) + self._boundaries_suffix
+
+    def _boundaries(self, source: LocalFile) -> LocalFile | None:
+        name = self._boundaries_of(source.path)
+        if not fs.isfile(name):
+            return None
+        return LocalFile.of(name, format=self.name, compression=self.COMPRESSION)
+
+    def _itemsize_from_boundaries(self, entries: Sequence[_Entry]) -> int | None:
         """Return the bytes of a token by the first file whose last document ends behind its first token."""
-        itemsizes = [np.dtype(name).itemsize for name in self.DTYPES]
-        for source in sources:
-            beside = boundaries[source.path]
-            if beside is None or not source.size_bytes:
+        itemsizes = [np.dtype(name).itemsize for name in self._dtypes]
+        for source, boundaries, _ in entries:
+            end = 0
+            if boundaries is not None:
+                for _, rows in self.rows(boundaries.path, source.size_bytes):
+                    end = int(rows[-1, -1])
+            if boundaries is None or end == 0:
                 continue
-            if (end := self._last_end(beside, source.size_bytes)) is None:
-                continue
-            itemsize, rest = divmod(source.size_bytes, end or source.size_bytes + 1)
-            if rest == 0 and itemsize in itemsizes:
+            itemsize, remainder = divmod(source.size_bytes, end)
+            if remainder == 0 and itemsize in itemsizes:
                 return itemsize
             raise IntegrityError(
                 f"{source.path} has {source.size_bytes} bytes, which are not tokens of "
-                f"{' or '.join(map(str, itemsizes))} bytes: the last document in {beside.path} ends at token "
-                f"{end}",
+                f"{' or '.join(map(str, itemsizes))} bytes: the last document in {boundaries.path} ends at "
+                f"token {end}",
                 path=source.path,
                 hint="copy both files again: one is truncated, or they do not belong together",
             )
         return None
 
-    def _last_end(self, file: LocalFile, tokens: int) -> int | None:
-        last = None
-        for rows in self.rows(file, tokens, lambda _: None):
-            last = int(rows[-1, -1])
-        return last
 
-
-def _itemsize_from_metadata(recorded: Mapping[str, tuple[int, int] | None]) -> int | None:
-    first: dict[int, str] = {}
-    for path, found in recorded.items():
-        if found is not None:
-            first.setdefault(found[0], path)
+def _itemsize_from_metadata(entries: Sequence[_Entry]) -> int | None:
+    first = {metadata[0]: source.path for source, _, metadata in reversed(entries) if metadata is not None}
     if len(first) > 1:
         raise InputError(
             f"all files must have the same dtype: by their metadata, the tokens of {first[2]} have 2 bytes, "
@@ -281,21 +262,21 @@ def _itemsize_from_metadata(recorded: Mapping[str, tuple[int, int] | None]) -> i
 
 
 def _headerless(
-    source: LocalFile, itemsize: int, boundaries: LocalFile | None, recorded: tuple[int, int] | None
+    source: LocalFile, itemsize: int, boundaries: LocalFile | None, metadata: Metadata | None
 ) -> TokenFile:
     dtype = f"uint{8 * itemsize}"
-    tokens, rest = divmod(source.size_bytes, itemsize)
-    if rest:
+    tokens, remainder = divmod(source.size_bytes, itemsize)
+    if remainder:
         raise damaged(
             source.path,
             f"must have {itemsize} bytes for each token ({dtype}), got {source.size_bytes} bytes",
             offset=tokens * itemsize,
             hint="copy the file again: it is truncated, or pass another --source-dtype",
         )
-    if recorded is not None and recorded != (itemsize, tokens):
+    if metadata is not None and metadata != (itemsize, tokens):
         raise damaged(
             source.path,
-            f"must have {counted(recorded[1], 'token')} of {recorded[0]} bytes by its metadata, "
+            f"must have {counted(metadata[1], 'token')} of {metadata[0]} bytes by its metadata, "
             f"got {counted(tokens, 'token')} of {itemsize} bytes",
         )
     return TokenFile(source, dtype, 0, tokens, boundaries)
@@ -313,22 +294,16 @@ def _check_width(file: TokenFile) -> None:
     """
     if file.token_dtype.itemsize > 2 or file.tokens < _LEAST_TOKENS:
         return
-    data = InputFile(file.path)
-    tokens = 0
-    low = 0
-    high = 0
-    while tokens < min(file.tokens, _WIDTH_TOKENS):
-        block = file.read(data, tokens, min(file.tokens - tokens, _WIDTH_BLOCK_TOKENS))
-        tokens += len(block)
-        low = max(low, int(block[::2].max()))
-        high = max(high, int(block[1::2].max(initial=0)))
-        if high and not (tokens >= _LEAST_LARGE_TOKENS and high < 16 and low >= 256):
-            return
+    words = file.read(InputFile(file.path), 0, min(file.tokens, _WIDTH_TOKENS))
+    low = int(words[::2].max())
+    high = int(words[1::2].max())
+    if high and not (len(words) >= _LEAST_LARGE_TOKENS and high < 16 and low >= 256):
+        return
     bits = 8 * file.token_dtype.itemsize
     wider = f"uint{2 * bits}"
     raise InputError(
         f"the tokens of {file.path} must be {file.dtype}, got {wider}: every second of its first "
-        f"{tokens} {bits}-bit words is {f'at most {high}' if high else 'zero'}",
+        f"{len(words)} {bits}-bit words is {f'at most {high}' if high else 'zero'}",
         hint=f"pass --source-dtype {wider}"
         if not file.header_bytes
         else f"cut off the wrong header: tail -c +{file.header_bytes + 1} {shlex.quote(file.path)} > "
@@ -354,7 +329,7 @@ class DocumentEnds:
         self._boundaries = boundaries
         self.digest = xxhash.xxh3_128()
         self.content_bytes = 0
-        self._rows = reader.rows(boundaries, file.tokens, self._read)
+        self._rows = reader.rows(boundaries.path, file.tokens)
         self._row_count = 0
         self._held: Integers = np.empty(0, np.int64)
         self._last = 0
@@ -378,9 +353,11 @@ class DocumentEnds:
 
     def _fill(self) -> bool:
         while not len(self._held):
-            rows = next(self._rows, None)
+            content, rows = next(self._rows, (b"", None))
             if rows is None:
                 return False
+            self.digest.update(content)
+            self.content_bytes += len(content)
             self._check(rows)
             self._held = rows[:, -1].copy()
         return True
@@ -414,7 +391,3 @@ class DocumentEnds:
             hint=f"copy both files again: one is {state}, they do not belong together, or --source-dtype is "
             "wrong",
         )
-
-    def _read(self, content: Any) -> None:
-        self.digest.update(content)
-        self.content_bytes += len(content)

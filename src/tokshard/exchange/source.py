@@ -1,32 +1,45 @@
-"""The source of an export as the user named it: opened, with its fingerprint and its tokenizer."""
+"""The source of an export as the user named it: its records, its fingerprint and its tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tokshard.dataset.manifest import (
-    is_multimodal,
-    read_dataset_manifest,
-    read_dataset_tokenizer,
-    read_manifest,
-)
+import numpy as np
+
+from tokshard.core.open_cache import OpenCache, affordable
+from tokshard.dataset.index_file import read_header
+from tokshard.dataset.manifest import is_multimodal, read_dataset_tokenizer, read_manifest
 from tokshard.dataset.products import kind_of, sampled_kind
+from tokshard.dataset.source import InputFile
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
-from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
+from tokshard.dataset.tokenizer_identity import compare
 from tokshard.errors import MissingFileError, UsageError
-from tokshard.exchange.format import format_of
 from tokshard.exchange.manifest import ExportSource, SourceDataset, SourceKind
 from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.records import DatasetRecords, Records
-from tokshard.exchange.samples import SampleRecords, consecutive_ids, open_stream, planned_ids
 from tokshard.ranks.discovery import DatasetSnapshots, RequestedSamples, open_sources
-from tokshard.ranks.sources import DatasetReference, SampleSource
+from tokshard.ranks.locator import Locator
+from tokshard.ranks.plan import Stream, read_plan
+from tokshard.ranks.sources import SampleSource
+from tokshard.samples.index.samples import NO_PAD_ID, GPTSamples
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import abspath
-from tokshard.storage.paths import strip_data_suffix
+from tokshard.storage.paths import idx_path, strip_data_suffix
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+    IdsOf = Callable[[int, int], Integers]
+
+Samples = TypeVar("Samples")
 
 _DEFAULT_SPLIT = "train"
+_OPEN_DATASETS = 64
+# The maps of both files and of the three arrays of its index.
+_FILES_OF_A_DATASET = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +65,15 @@ class OpenSource:
     last_label: bool | None = None
 
 
-def open_source(options: ExportOptions) -> OpenSource:
-    """Open the source of an export.
+def open_source(options: ExportOptions, *, has_last_label: bool) -> OpenSource:
+    """Open the source of an export; without an option, samples of the format have a last label or not.
 
     Raises:
         MissingFileError: It does not exist.
         UsageError: It is multimodal, or the options do not fit it.
         IntegrityError: It is damaged, or its indexes were built from other data.
     """
-    return _samples(options) if options.samples else _dataset(options)
+    return _samples(options, has_last_label=has_last_label) if options.samples else _dataset(options)
 
 
 def _dataset(options: ExportOptions) -> OpenSource:
@@ -84,60 +97,59 @@ def _dataset(options: ExportOptions) -> OpenSource:
     )
 
 
-def _samples(options: ExportOptions) -> OpenSource:
+def _samples(options: ExportOptions, *, has_last_label: bool) -> OpenSource:
     path = str(options.source)
     split = options.split or _DEFAULT_SPLIT
     kind: SourceKind
     if kind_of(path) == "plan":
-        plan, stream = open_stream(path, split)
+        plan = read_plan(path)
+        stream = _of_split(plan.streams, split, path)
         source = stream.source
         kind = "plan"
         order = identity_digest([plan.plan_id, split])
-        count, ids_of = planned_ids(stream)
+        count, ids_of = _planned_ids(stream)
     else:
-        source = _open_split(path, split)
+        requested = RequestedSamples(
+            split=split.partition(".")[0],
+            missing_hint="build one with tokshard blend or tokshard build-indices, or omit --samples",
+        )
+        source = _of_split(open_sources([path], requested), split, path)
         kind = "blend" if source.kind == "blend" else "index"
         order = source.id
         count = source.total
-        ids_of = consecutive_ids
+        ids_of = _consecutive_ids
     last_label = options.last_label
     if last_label is None:
-        last_label = format_of(options.to).HAS_LAST_LABEL and source.extra_token
-    records = SampleRecords(path, source, count, ids_of, last_label=last_label, pad_id=options.pad_id)
+        last_label = has_last_label and source.extra_token
+    records = _SampleRecords(path, source, count, ids_of, last_label=last_label, pad_id=options.pad_id)
     prefixes = tuple(dict.fromkeys(dataset.path_prefix for dataset in source.datasets))
     _refuse_modes(prefixes)
+    tokenizers = [read_dataset_tokenizer(prefix) for prefix in prefixes]
+    first = tokenizers[0]
+    is_common = all(compare(first.identity, other.identity).verdict == "same" for other in tokenizers)
+    datasets = (
+        SourceDataset(
+            path_prefix=abspath(dataset.path_prefix), fingerprint=dataset.fingerprint, bin=dataset.bin
+        )
+        for dataset in source.datasets
+    )
     return OpenSource(
         records,
         ExportSource(
-            kind=kind,
-            path=abspath(path),
-            datasets=tuple(map(_source_dataset, source.datasets)),
-            split=split,
-            samples_sha256=order,
+            kind=kind, path=abspath(path), datasets=tuple(datasets), split=split, samples_sha256=order
         ),
         prefixes,
-        _common_tokenizer(prefixes),
+        first if is_common else DatasetTokenizer(),
         _tokenizer_path(prefixes[0]),
         _id_limit(prefixes),
         last_label,
     )
 
 
-def _open_split(path: str, split: str) -> SampleSource:
-    requested = RequestedSamples(
-        split=split.partition(".")[0],
-        missing_hint="build one with tokshard blend or tokshard build-indices, or omit --samples",
-    )
-    found = open_sources([path], requested)
+def _of_split(found: Mapping[str, Samples], split: str, path: str) -> Samples:
     if split not in found:
         raise UsageError(f"--split must be one of {', '.join(found)} for {path}, got {split!r}")
     return found[split]
-
-
-def _source_dataset(reference: DatasetReference) -> SourceDataset:
-    return SourceDataset(
-        path_prefix=abspath(reference.path_prefix), fingerprint=reference.fingerprint, bin=reference.bin
-    )
 
 
 def _refuse_modes(prefixes: Iterable[str]) -> None:
@@ -149,21 +161,100 @@ def _refuse_modes(prefixes: Iterable[str]) -> None:
             )
 
 
-def _common_tokenizer(prefixes: Iterable[str]) -> DatasetTokenizer:
-    found = [read_dataset_tokenizer(prefix) for prefix in prefixes]
-    identities: list[TokenizerIdentity | None] = [tokenizer.identity for tokenizer in found]
-    first = found[0]
-    same = all(compare(first.identity, identity).verdict == "same" for identity in identities)
-    return first if same else DatasetTokenizer()
-
-
-def _id_limit(prefixes: Iterable[str]) -> int | None:
-    manifests = [read_dataset_manifest(prefix) for prefix in prefixes]
-    limits = [None if manifest is None else manifest.id_limit for manifest in manifests]
-    known = [limit for limit in limits if limit is not None]
-    return max(known) if len(known) == len(limits) else None
-
-
 def _tokenizer_path(prefix: str) -> str | None:
     manifest = read_manifest(prefix)
     return None if manifest is None else manifest.tokenizer_path
+
+
+def _consecutive_ids(first: int, stop: int) -> Integers:
+    """Return the ids of an index or a blend, which training reads in their order."""
+    return np.arange(first, stop, dtype=np.int64)
+
+
+def _planned_ids(stream: Stream) -> tuple[int, IdsOf]:
+    """Return the number of samples that the steps of a plan read, and the function to their ids.
+
+    The order is that of the global batches: micro-batch by micro-batch, within these rank by rank, and
+    within a rank's micro-batch row by row.
+    """
+    assignment = stream.assignment
+    key_of = stream.open_sort_key()
+    size = assignment.micro_batch_size
+    ranks = assignment.ranks
+
+    def ids_of(first: int, stop: int) -> Integers:
+        group, position = np.divmod(np.arange(first, stop, dtype=np.int64), size * ranks)
+        rank, row = np.divmod(position, size)
+        return assignment.at(rank, group * size + row, key_of)
+
+    return assignment.samples_per_rank * ranks, ids_of
+
+
+class _SampleRecords(Records):
+    """Samples of one length, which are read as int64.
+
+    ``ids_of`` returns the ids of the samples at consecutive positions. Without ``pad_id``, samples that can
+    be shorter than the others are refused.
+    """
+
+    NOUN = "sample"
+
+    def __init__(
+        self,
+        name: str,
+        source: SampleSource,
+        count: int,
+        ids_of: IdsOf,
+        *,
+        last_label: bool,
+        pad_id: int | None,
+    ) -> None:
+        length = source.sequence_length
+        if length is None:
+            raise UsageError(
+                f"--samples requires samples of a fixed length: those of {name} are documents",
+                hint="export its datasets without --samples",
+            )
+        if last_label and not source.extra_token:
+            raise UsageError(
+                f"the samples of {name} have no last label", hint="pass --no-last-label to export them"
+            )
+        padded = [
+            d.path_prefix for d in source.datasets if d.index is not None and d.index.epochs.has_padding
+        ]
+        if pad_id is None and padded:
+            raise UsageError(
+                f"--pad-id is required: samples of {padded[0]} can be shorter than the others",
+                hint="pass the padding token id of the trainer with --pad-id",
+            )
+        self.name = name
+        self.listener = lambda _: None
+        self.count = count
+        self.width = length + last_label
+        self.tokens = count * self.width
+        headers = (read_header(InputFile(idx_path(dataset.path_prefix))) for dataset in source.datasets)
+        self.dtype = np.dtype(np.int64)
+        self.token_dtype = max((header.dtype for header in headers), key=lambda dtype: dtype.itemsize)
+        self._source = source
+        self._ids_of = ids_of
+        self._locator = Locator(source)
+        self._pad_id = NO_PAD_ID if pad_id is None else pad_id
+        self._open = OpenCache(self._opened, affordable(_OPEN_DATASETS, _FILES_OF_A_DATASET))
+
+    def ends(self, first: int, stop: int) -> Integers:
+        """Return the tokens before the end of each sample: int64 of shape (stop - first,)."""
+        return np.arange(first + 1, stop + 1, dtype=np.int64) * self.width
+
+    def read(self, target: NDArray[Any], begin: int) -> None:
+        """Read whole samples from token ``begin`` on into an int64 array."""
+        rows = target.reshape(-1, self.width)
+        first = begin // self.width
+        datasets, samples = self._locator.locate(self._ids_of(first, first + len(rows)))
+        for number in np.unique(datasets).tolist():
+            is_of_dataset = datasets == number
+            batch = self._open.get(number).read_batch(samples[is_of_dataset])
+            rows[is_of_dataset] = batch[:, : self.width]
+
+    def _opened(self, number: int) -> GPTSamples:
+        reference = self._source.datasets[number]
+        return GPTSamples(reference.open_dataset(), reference.open_index(), pad_id=self._pad_id)
