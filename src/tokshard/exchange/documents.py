@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -22,15 +22,11 @@ from tokshard.dataset.layout import MAX_LENGTH
 from tokshard.dataset.manifest import PROVENANCE_NAME, UNITS_NAME, UNKNOWN_ENCODER
 from tokshard.dataset.parameters import ConvertParameters
 from tokshard.dataset.records import UnitRecord, to_line
-from tokshard.dataset.source import InputFile
+from tokshard.dataset.source import InputFile, Tokens
 from tokshard.errors import InputError
 from tokshard.exchange.reading import DocumentEnds, TokenFile, TokenReader
+from tokshard.exchange.records import Integers
 from tokshard.storage.syscalls import Buffer
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Integers = NDArray[np.int64]
 
 _NONE = np.empty(0, np.int64)
 UNIT_BYTES = 64 << 20
@@ -53,7 +49,7 @@ class _DividedTokens:
         begins: For each end, the token of the file at which the next document begins.
     """
 
-    tokens: NDArray[Any]
+    tokens: Tokens
     ends: Integers
     begins: Integers
 
@@ -121,7 +117,6 @@ class ConvertedDocuments:
                 tokens_done = self.counts.tokens + self._unit["tokens"]
                 self._progress.update(ProgressUpdate(self._read_bytes, self._documents, tokens_done))
             if ends is not None:
-                ends.finish()
                 self._pending.append(((number + 1, 0), ends.content_bytes, ends.digest))
             is_last = following == numbers[-1]
             if self._open_tokens if self._parameters.bos is None else (self._has_document and is_last):
@@ -133,7 +128,7 @@ class ConvertedDocuments:
     def _documents(self) -> int:
         return self.counts.documents + self._unit["documents"]
 
-    def _read(self, number: int, file: TokenFile) -> Iterator[tuple[int, NDArray[Any]]]:
+    def _read(self, number: int, file: TokenFile) -> Iterator[tuple[int, Tokens]]:
         """Yield the tokens of a file, which may be changed, in blocks, with the number of the first of each.
 
         A file without tokens has an empty block: empty documents can end there.
@@ -164,7 +159,7 @@ class ConvertedDocuments:
                 same_width = tokens.itemsize == self._dtype.itemsize
                 yield first, tokens.view(self._dtype) if same_width else tokens.astype(self._dtype)
 
-    def _check_ids(self, file: TokenFile, first: int, tokens: NDArray[Any]) -> None:
+    def _check_ids(self, file: TokenFile, first: int, tokens: Tokens) -> None:
         if self._highest >= np.iinfo(tokens.dtype).max or int(tokens.max(initial=0)) <= self._highest:
             return
         at = int((tokens > self._highest).argmax())
@@ -176,7 +171,7 @@ class ConvertedDocuments:
             f"{'' if file.header_bytes else ', or their --source-dtype'}",
         )
 
-    def _split(self, first: int, tokens: NDArray[Any], ends: DocumentEnds | None) -> Iterator[_DividedTokens]:
+    def _split(self, first: int, tokens: Tokens, ends: DocumentEnds | None) -> Iterator[_DividedTokens]:
         """Divide tokens of a file by the rule of its format."""
         if self._parameters.bos is not None:
             yield self._split_at_bos(first, tokens)
@@ -192,7 +187,7 @@ class ConvertedDocuments:
                 first = first + size
             yield _DividedTokens(tokens, _NONE, _NONE)
 
-    def _split_at_bos(self, first: int, tokens: NDArray[Any]) -> _DividedTokens:
+    def _split_at_bos(self, first: int, tokens: Tokens) -> _DividedTokens:
         """Replace the BOS tokens by EOD tokens of the documents before them, or keep or drop them."""
         positions = np.flatnonzero(tokens == self._parameters.bos_id)
         # The BOS token of the very first document ends none.
@@ -233,7 +228,7 @@ class ConvertedDocuments:
             done = last + 1
         yield from self._add(tokens, ends)
 
-    def _add(self, tokens: NDArray[Any], ends: Integers) -> Chunks:
+    def _add(self, tokens: Tokens, ends: Integers) -> Chunks:
         """Yield the streams of tokens of a unit."""
         eod_id = self._parameters.eod_id
         ended = 0

@@ -20,11 +20,12 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tokshard.core.formatting import counted
+from tokshard.dataset.source import Tokens
 from tokshard.errors import InputError, IntegrityError, UsageError
 from tokshard.exchange.format import Format, Stage
 from tokshard.exchange.manifest import ExportParameters
@@ -33,11 +34,6 @@ from tokshard.exchange.reading import LocalFile, TokenFile, TokenReader, damaged
 from tokshard.exchange.records import CHUNK_RECORDS, Records
 from tokshard.exchange.source import OpenSource
 from tokshard.storage import fs, paths
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Integers = NDArray[np.int64]
 
 HEADER_BYTES = 1024
 _MOST_SHARD_TOKENS = 2**31 - 1  # the count in the header is an int32
@@ -240,7 +236,7 @@ class NanogptFormat(Format):
                     left -= size
         return records.count
 
-    def _blocks(self, record: int, begin: int) -> Iterator[tuple[NDArray[Any], int, int]]:
+    def _blocks(self, record: int, begin: int) -> Iterator[tuple[Tokens, int, int]]:
         """Yield the tokens from ``begin`` on, in or after a document, with a BOS token after each document.
 
         The BOS token takes the place of the EOD token, or is inserted if the document ends with another one.

@@ -15,7 +15,6 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,14 +22,9 @@ from tokshard.core.background import Background
 from tokshard.errors import InputError, IntegrityError
 from tokshard.exchange.format import Format, ShardRange, Stage
 from tokshard.exchange.reading import LocalFile, Rows, TokenReader
-from tokshard.exchange.records import Records
+from tokshard.exchange.records import Integers, Records
 from tokshard.storage.reading import open_file
 from tokshard.text.corpus.compressed import ByteSource, CorruptStreamError, decompressed_chunks
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Integers = NDArray[np.int64]
 
 _TOKENS_SUFFIX = ".npy"
 _BOUNDARIES_SUFFIX = ".csv.gz"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import xxhash
@@ -14,15 +14,11 @@ from tokshard.core.codec import Count, Record
 from tokshard.core.formatting import counted
 from tokshard.dataset.manifest import SourceFile
 from tokshard.dataset.parameters import Compression, SourceDtype, TokenFormat
-from tokshard.dataset.source import InputFile
+from tokshard.dataset.source import InputFile, Tokens
 from tokshard.errors import InputError, IntegrityError, UsageError
+from tokshard.exchange.records import Integers
 from tokshard.storage import fs, paths
 from tokshard.storage.syscalls import Buffer
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Integers = NDArray[np.int64]
 
 # Fewer tokens show no pattern: a document of one token may end with EOD token 0.
 _LEAST_TOKENS = 4
@@ -30,7 +26,7 @@ _LEAST_LARGE_TOKENS = 128
 _WIDTH_TOKENS = 1 << 19
 COPY_HINT = "copy the file again from its source: it is truncated or damaged"
 
-Rows = Iterator[tuple[Buffer, "Integers"]]
+Rows = Iterator[tuple[Buffer, Integers]]
 """Content of a boundary file, and in it the starts and ends of documents, int64 of shape (rows, 2), or the
 ends alone, of shape (rows, 1)."""
 
@@ -89,7 +85,7 @@ class TokenFile(Record):
         """The inputs of the manifest: the file, then its boundaries."""
         return (self.source,) if self.boundaries is None else (self.source, self.boundaries)
 
-    def read(self, data: InputFile, first: int, count: int) -> NDArray[Any]:
+    def read(self, data: InputFile, first: int, count: int) -> Tokens:
         """Return tokens of the opened file."""
         tokens = np.empty(count, self.token_dtype)
         data.read_into(tokens.data.cast("B"), self.header_bytes + first * tokens.itemsize)
@@ -329,60 +325,58 @@ class DocumentEnds:
         self._boundaries = boundaries
         self.digest = xxhash.xxh3_128()
         self.content_bytes = 0
-        self._rows = reader.rows(boundaries.path, file.tokens)
-        self._row_count = 0
+        self._chunks = self._checked(reader.rows(boundaries.path, file.tokens))
         self._held: Integers = np.empty(0, np.int64)
-        self._last = 0
 
     def take(self, stop: int) -> Iterator[Integers]:
-        """Yield the next ends that are at most ``stop``, a token of the file, in pieces."""
-        while self._fill() and (size := int(np.searchsorted(self._held, stop, side="right"))):
+        """Yield the next ends that are at most ``stop``, a token of the file, in pieces.
+
+        Raises:
+            IntegrityError: The boundary file is damaged, or the last end is not at the end of the tokens.
+        """
+        while True:
+            if not len(self._held):
+                self._held = next(self._chunks, self._held)
+            size = int(np.searchsorted(self._held, stop, side="right"))
+            if not size:
+                return
             taken = self._held[:size]
             self._held = self._held[size:]
             yield taken
 
-    def finish(self) -> None:
-        """Raise IntegrityError if the documents do not end where the tokens do."""
-        if self._fill() or self._last != self._file.tokens:
-            found = int(self._held[-1]) if len(self._held) else self._last
-            raise self._error(
-                f"the last document must end at token {self._file.tokens}, the size of {self._file.path} in "
-                f"{self._file.dtype}, got {found}",
-                "truncated",
-            )
-
-    def _fill(self) -> bool:
-        while not len(self._held):
-            content, rows = next(self._rows, (b"", None))
-            if rows is None:
-                return False
+    def _checked(self, chunks: Rows) -> Iterator[Integers]:
+        """Yield ends of which none is before the last one, and whose starts, if there are some, are these."""
+        limit = self._file.tokens
+        last = 0
+        row_count = 0
+        for content, rows in chunks:
             self.digest.update(content)
             self.content_bytes += len(content)
-            self._check(rows)
-            self._held = rows[:, -1].copy()
-        return True
-
-    def _check(self, rows: NDArray[np.int64]) -> None:
-        """Raise IntegrityError if an end is before the last one, or a start, if there is one, is not it."""
-        ends = rows[:, -1]
-        limit = self._file.tokens
-        begins = np.concatenate(([self._last], ends[:-1]))
-        wrong = (ends < begins) | (ends > limit) | (rows[:, 0] != begins if rows.shape[1] > 1 else False)
-        if wrong.any():
-            at = int(wrong.argmax())
-            start = int(rows[at, 0])
-            begin = int(begins[at])
-            row = self._row_count + at
-            text = (
-                f"the end of the document must be from {begin}, its start, to {limit}, the number of tokens "
-                f"in {self._file.path} ({self._file.dtype}), got {ends[at]}"
+            ends = rows[:, -1].copy()
+            begins = np.concatenate(([last], ends[:-1]))
+            wrong = (ends < begins) | (ends > limit) | (rows[:, 0] != begins if rows.shape[1] > 1 else False)
+            if wrong.any():
+                at = int(wrong.argmax())
+                start = int(rows[at, 0])
+                begin = int(begins[at])
+                row = row_count + at
+                text = (
+                    f"the end of the document must be from {begin}, its start, to {limit}, the number of "
+                    f"tokens in {self._file.path} ({self._file.dtype}), got {ends[at]}"
+                )
+                if rows.shape[1] > 1 and start != begin:
+                    text = f"the document must start at token {begin}, where the last one ended, got {start}"
+                place = f"byte {8 * row}" if self._boundaries.compression == "none" else f"row {row + 1}"
+                raise self._error(f"{place}: {text}", "damaged")
+            row_count += len(rows)
+            last = int(ends[-1])
+            yield ends
+        if last != limit:
+            raise self._error(
+                f"the last document must end at token {limit}, the size of {self._file.path} in "
+                f"{self._file.dtype}, got {last}",
+                "truncated",
             )
-            if rows.shape[1] > 1 and start != begin:
-                text = f"the document must start at token {begin}, where the last one ended, got {start}"
-            place = f"byte {8 * row}" if self._boundaries.compression == "none" else f"row {row + 1}"
-            raise self._error(f"{place}: {text}", "damaged")
-        self._row_count += len(rows)
-        self._last = int(ends[-1])
 
     def _error(self, text: str, state: str) -> IntegrityError:
         return IntegrityError(

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.dataset.source import InputFile, open_data
+from tokshard.dataset.source import InputFile, Tokens, open_data
 from tokshard.errors import InputError
 from tokshard.storage.paths import bin_path
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Integers = NDArray[np.int64]
+Integers = NDArray[np.int64]
 
 BLOCK_BYTES = 1 << 20
 """Bytes of tokens that are read at once: a block stays in the cache while it is checked and hashed."""
@@ -54,13 +52,13 @@ class Records(ABC):
         """Return the tokens before the end of each record: int64 of shape (stop - first,)."""
 
     @abstractmethod
-    def read(self, target: NDArray[Any], begin: int) -> None:
+    def read(self, target: Tokens, begin: int) -> None:
         """Read the tokens from ``begin`` on into an array of ``dtype``: a multiple of ``width``."""
 
     def announce(self, begin: int, count: int) -> None:  # noqa: B027 - samples are not fetched ahead
         """Announce that so many tokens from ``begin`` on, or none, are read next."""
 
-    def fill(self, target: NDArray[Any], begin: int) -> None:
+    def fill(self, target: Tokens, begin: int) -> None:
         """Read the tokens from ``begin`` on into an array of an unsigned or wider dtype.
 
         Raises:
@@ -77,7 +75,7 @@ class Records(ABC):
                 piece[...] = values
             self.listener(len(piece))
 
-    def blocks(self, begin: int, end: int, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    def blocks(self, begin: int, end: int, dtype: np.dtype[Any]) -> Iterator[Tokens]:
         """Yield the tokens of a range as :meth:`fill` does, each block valid until the next is requested."""
         step = self._block_tokens
         buffer = np.empty(min(step, end - begin), dtype)
@@ -125,7 +123,7 @@ class Records(ABC):
     def _block_tokens(self) -> int:
         return max(1, BLOCK_BYTES // self.dtype.itemsize // self.width) * self.width
 
-    def _checked(self, block: NDArray[Any], first: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _checked(self, block: Tokens, first: int, dtype: np.dtype[Any]) -> Tokens:
         """Return a block, which begins with a token, as unsigned ids that fit a dtype."""
         values = block.view(f"<u{block.itemsize}")
         largest = int(np.iinfo(block.dtype).max)
@@ -182,7 +180,7 @@ class DatasetRecords(Records):
         result[inside] = pointers[sequences[inside]] // self.dtype.itemsize
         return result
 
-    def read(self, target: NDArray[Any], begin: int) -> None:
+    def read(self, target: Tokens, begin: int) -> None:
         """Read the tokens from ``begin`` on into an array of ``dtype``."""
         self._file.read_into(target.data.cast("B"), begin * self.dtype.itemsize)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,13 +12,13 @@ from tokshard.core.open_cache import OpenCache, affordable
 from tokshard.dataset.index_file import read_header
 from tokshard.dataset.manifest import is_multimodal, read_dataset_tokenizer, read_manifest
 from tokshard.dataset.products import kind_of, sampled_kind
-from tokshard.dataset.source import InputFile
+from tokshard.dataset.source import InputFile, Tokens
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.dataset.tokenizer_identity import compare
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.exchange.manifest import ExportSource, SourceDataset, SourceKind
 from tokshard.exchange.options import ExportOptions
-from tokshard.exchange.records import DatasetRecords, Records
+from tokshard.exchange.records import DatasetRecords, Integers, Records
 from tokshard.ranks.discovery import DatasetSnapshots, RequestedSamples, open_sources
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.plan import Stream, read_plan
@@ -28,13 +28,8 @@ from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import abspath
 from tokshard.storage.paths import idx_path, strip_data_suffix
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Integers = NDArray[np.int64]
-    IdsOf = Callable[[int, int], Integers]
-
 Samples = TypeVar("Samples")
+IdsOf = Callable[[int, int], Integers]
 
 _DEFAULT_SPLIT = "train"
 _OPEN_DATASETS = 64
@@ -245,7 +240,7 @@ class _SampleRecords(Records):
         """Return the tokens before the end of each sample: int64 of shape (stop - first,)."""
         return np.arange(first + 1, stop + 1, dtype=np.int64) * self.width
 
-    def read(self, target: NDArray[Any], begin: int) -> None:
+    def read(self, target: Tokens, begin: int) -> None:
         """Read whole samples from token ``begin`` on into an int64 array."""
         rows = target.reshape(-1, self.width)
         first = begin // self.width
