@@ -1,12 +1,17 @@
-"""The export job: from an opened source to a published directory."""
+"""The export job: from an opened source to a published directory.
+
+All files are written into ``.tokshard/work/`` and published together, the manifest last: see
+:mod:`tokshard.storage.publication`.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -16,18 +21,44 @@ from tokshard.core.presentation import Section, outcome, planned
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.outputs import BuildAction
-from tokshard.errors import UsageError
-from tokshard.exchange.directory import ExportDirectory, OutputState, other_files
+from tokshard.dataset.products import EXPORT_DIRECTORY, EXPORT_NAME, is_export
+from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError, StorageError, UsageError
 from tokshard.exchange.format import Format, Stage, all_formats, format_of
-from tokshard.exchange.manifest import ExportManifest, ExportParameters, SourceKind
-from tokshard.exchange.options import ExportOptions
+from tokshard.exchange.manifest import ExportManifest, ExportParameters, SourceKind, check_sizes, read_export
+from tokshard.exchange.options import ExportOptions, FormatName
 from tokshard.exchange.source import OpenSource, open_source
+from tokshard.storage import syscalls
 from tokshard.storage.digest import UNSEALED, sealed
-from tokshard.storage.files import is_same_file
-from tokshard.storage.lock import lock_mode
+from tokshard.storage.files import is_same_file, is_temporary, remove_if_empty, write_atomically
+from tokshard.storage.lock import WriterLock, lock_mode
 from tokshard.storage.paths import bin_path, idx_path, is_remote, strip_data_suffix
+from tokshard.storage.publication import publish, refuse_link, staging_directory
+
+OutputState = Literal["new", "up-to-date", "exists"]
 
 _SHOWN_FILES = 3
+
+
+def has_unfinished_work(directory: str) -> bool:
+    """Return whether an export into a directory was interrupted, or is still active."""
+    return os.path.isdir(os.path.join(directory, EXPORT_DIRECTORY, "work"))
+
+
+def other_files(directory: str, manifest: ExportManifest) -> list[str]:
+    """Return the names of files beside an export that readers of its format read, too."""
+    names = {file.name for file in manifest.files}
+    return [name for name in _files_of_format(directory, manifest.parameters.format) if name not in names]
+
+
+def _files_of_format(directory: str, to: FormatName) -> list[str]:
+    """Return the names of the files that readers of a format read."""
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StorageError("read", directory, error) from error
+    return sorted(name for name in names if name.endswith(format_of(to).SUFFIXES) and not is_temporary(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,24 +153,119 @@ def export(
         if dry_run:
             return _report(job, "planned", started)
         with unchanged(job.source.prefixes) as check_source:
-
-            def stage(directory: str) -> ExportManifest:
-                manifest = _staged(job, directory, listener)
-                check_source()
-                _refuse_sources(job, manifest)
-                return manifest
-
-            manifest, action = job.output.stage_and_publish(stage)
+            manifest, action = job.stage_and_publish(listener, check_source)
         return _report(job, action, started, manifest)
 
 
 @dataclass(frozen=True, slots=True)
 class _ExportJob:
+    """An export: what is written, and the states of its directory."""
+
     options: ExportOptions
     source: OpenSource
     dtype_reason: str
     form: Format
-    output: ExportDirectory
+
+    @property
+    def path(self) -> str:
+        return self.options.directory
+
+    @property
+    def work(self) -> str:
+        return os.path.join(self.path, EXPORT_DIRECTORY, "work")
+
+    def state(self) -> OutputState:
+        """Return the state that a run would start from, for a dry run."""
+        try:
+            if self._found() is not None:
+                return "up-to-date"
+        except OutputExistsError:
+            return "exists"
+        is_new = not (is_export(self.path) or _files_of_format(self.path, self.options.to))
+        return "new" if is_new else "exists"
+
+    def stage_and_publish(
+        self, progress: Progress, check_source: Callable[[], None]
+    ) -> tuple[ExportManifest, BuildAction]:
+        """Stage the export and publish it, unless it is there; complete an interrupted publication first."""
+        own = os.path.join(self.path, EXPORT_DIRECTORY)
+        lock = os.path.join(own, "lock")
+        has_leftovers = any(map(os.path.lexists, (self.work, lock)))
+        if not has_leftovers and (manifest := self._found()) is not None:
+            return manifest, "found"
+        if os.path.lexists(self.path) and not os.path.isdir(self.path):
+            raise UsageError(f"--output must be a directory, got the file {self.path}")
+        refuse_link(own)
+        syscalls.make_directory(own)
+        try:
+            with WriterLock(lock), staging_directory(self.path, self.work, force=self.options.force):
+                if (manifest := self._found()) is not None:
+                    return manifest, "found"
+                manifest = _staged(self, progress)
+                check_source()
+                _refuse_sources(self, manifest)
+                self._publish(manifest)
+        finally:
+            remove_if_empty(own)
+        return manifest, "written"
+
+    def _found(self) -> ExportManifest | None:
+        """Return the manifest if the directory holds this export, complete by its sizes; None to write it.
+
+        Raises:
+            OutputExistsError: It holds something else that may not be replaced.
+            OlderVersionError: The export is of an earlier version, and nobody knows which files to remove.
+            IntegrityError: The manifest is damaged, a file is missing, or its size differs.
+        """
+        try:
+            manifest = read_export(self.path)
+        except IntegrityError as error:
+            if self.options.force and not isinstance(error, OlderVersionError):
+                return None
+            raise
+        if self.options.force:
+            return None
+        if manifest is not None:
+            differences = manifest.differences_from(self.form.parameters, self.source.description)
+            if differences:
+                raise OutputExistsError(
+                    f"{self.path} exists already and was made from other options or data: "
+                    f"{'; '.join(differences)}",
+                    differences=differences,
+                    hint="pass --force to replace it, or choose another --output",
+                )
+            check_sizes(self.path, manifest)
+        elif foreign := _files_of_format(self.path, self.options.to):
+            raise OutputExistsError(
+                f"{os.path.join(self.path, foreign[0])} exists already and has no manifest: tokshard did not "
+                "write it",
+                hint="choose an empty directory: readers would read the file, too",
+            )
+        return manifest
+
+    def _publish(self, manifest: ExportManifest) -> None:
+        """Give the staged files their names, the manifest last.
+
+        Raises:
+            OutputExistsError: Another program has created a file of the format.
+        """
+        content = manifest.to_bytes()
+        ExportManifest.from_bytes(content, EXPORT_NAME)
+        write_atomically(os.path.join(self.work, EXPORT_NAME), content)
+        self._found()
+        names = {file.name: file.name for file in manifest.files}
+        try:
+            old = read_export(self.path)
+        except IntegrityError:
+            old = None  # only --force comes here
+        publish(
+            self.path,
+            self.work,
+            names,
+            last={EXPORT_NAME: f"{EXPORT_DIRECTORY}/{EXPORT_NAME}"},
+            removes=[file.name for file in old.files if file.name not in names] if old else (),
+            replaces=self.options.force,
+        )
 
 
 def _prepare(options: ExportOptions) -> _ExportJob:
@@ -172,7 +298,6 @@ def _prepare(options: ExportOptions) -> _ExportJob:
         source,
         reason,
         kind(source.records, parameters),
-        ExportDirectory(options.directory, parameters, source.description, force=options.force),
     )
 
 
@@ -202,7 +327,7 @@ def _dtype(options: ExportOptions, source: OpenSource, allowed: Sequence[str]) -
     return wide, f"as wide as the {own.name} tokens: the vocabulary size is unknown"
 
 
-def _staged(job: _ExportJob, directory: str, progress: Progress) -> ExportManifest:
+def _staged(job: _ExportJob, progress: Progress) -> ExportManifest:
     """Write all files into the staging directory; return their manifest."""
     records = job.source.records
     parameters = job.form.parameters
@@ -217,7 +342,7 @@ def _staged(job: _ExportJob, directory: str, progress: Progress) -> ExportManife
         progress.update(ProgressUpdate(done * itemsize, tokens=done))
 
     records.listener = advance
-    with Stage(directory) as stage:
+    with Stage(job.work) as stage:
         added = job.form.export(stage)
     tokens = sum(file.tokens or 0 for file in stage.files)
     return sealed(
@@ -244,9 +369,9 @@ def _refuse_sources(job: _ExportJob, manifest: ExportManifest) -> None:
             name = os.path.basename(source)
             if name not in names or is_remote(prefix):
                 continue
-            if is_same_file(source, os.path.join(job.output.path, name)):
+            if is_same_file(source, os.path.join(job.path, name)):
                 raise UsageError(
-                    f"--output {job.output.path} would replace the source {source}",
+                    f"--output {job.path} would replace the source {source}",
                     hint="pass another --output or --name",
                 )
 
@@ -257,13 +382,13 @@ def _report(
     # No manifest means a dry run.
     records = job.source.records
     return ExportReport(
-        output=job.options.directory,
+        output=job.path,
         source=os.fspath(job.options.source),
         action=action,
         parameters=job.form.parameters,
         kind=job.source.description.kind,
         manifest=manifest,
-        state=job.output.state() if manifest is None else None,
+        state=job.state() if manifest is None else None,
         dtype_detail=job.dtype_reason,
         records=records.count,
         source_tokens=records.tokens,
@@ -277,8 +402,8 @@ def _report(
 
 def _warnings(job: _ExportJob, manifest: ExportManifest) -> Iterator[str | None]:
     yield job.form.warning(manifest.shards, manifest.tokens)
-    if others := other_files(job.options.directory, manifest):
+    if others := other_files(job.path, manifest):
         yield (
-            f"{job.options.directory} has {counted(len(others), 'file')} that readers of the format read, "
+            f"{job.path} has {counted(len(others), 'file')} that readers of the format read, "
             f"too: {listed(others, _SHOWN_FILES)}"
         )

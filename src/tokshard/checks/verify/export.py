@@ -8,7 +8,7 @@ from tokshard.checks.verify.context import VerifyContext, unreadable_found
 from tokshard.checks.verify.report import ProductFindings, VerifiedProduct
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, TokshardError
-from tokshard.exchange.directory import has_unfinished_work, other_files
+from tokshard.exchange.export import has_unfinished_work, other_files
 from tokshard.exchange.manifest import ExportManifest, SourceDataset, manifest_path, read_export
 from tokshard.ranks.sources import FileFingerprint
 from tokshard.storage.digest import seal_of
