@@ -211,7 +211,22 @@ class TokenReader:
                     f"the dtype of the tokens of {source.path} is unknown: it has {missing}",
                     hint="pass --source-dtype uint16 or uint32, the dtype in which these tokens were written",
                 )
-            opened.append(_headerless(source, itemsize, boundaries, metadata))
+            dtype = f"uint{8 * itemsize}"
+            tokens, remainder = divmod(source.size_bytes, itemsize)
+            if remainder:
+                raise damaged(
+                    source.path,
+                    f"must have {itemsize} bytes for each token ({dtype}), got {source.size_bytes} bytes",
+                    offset=tokens * itemsize,
+                    hint="copy the file again: it is truncated, or pass another --source-dtype",
+                )
+            if metadata is not None and metadata != (itemsize, tokens):
+                raise damaged(
+                    source.path,
+                    f"must have {counted(metadata[1], 'token')} of {metadata[0]} bytes by its metadata, "
+                    f"got {counted(tokens, 'token')} of {itemsize} bytes",
+                )
+            opened.append(TokenFile(source, dtype, 0, tokens, boundaries))
         return tuple(opened)
 
     def _boundaries_of(self, path: str) -> str:
@@ -257,28 +272,7 @@ def _itemsize_from_metadata(entries: Sequence[_Entry]) -> int | None:
     return next(iter(first), None)
 
 
-def _headerless(
-    source: LocalFile, itemsize: int, boundaries: LocalFile | None, metadata: Metadata | None
-) -> TokenFile:
-    dtype = f"uint{8 * itemsize}"
-    tokens, remainder = divmod(source.size_bytes, itemsize)
-    if remainder:
-        raise damaged(
-            source.path,
-            f"must have {itemsize} bytes for each token ({dtype}), got {source.size_bytes} bytes",
-            offset=tokens * itemsize,
-            hint="copy the file again: it is truncated, or pass another --source-dtype",
-        )
-    if metadata is not None and metadata != (itemsize, tokens):
-        raise damaged(
-            source.path,
-            f"must have {counted(metadata[1], 'token')} of {metadata[0]} bytes by its metadata, "
-            f"got {counted(tokens, 'token')} of {itemsize} bytes",
-        )
-    return TokenFile(source, dtype, 0, tokens, boundaries)
-
-
-def damaged(path: str, text: str, *, offset: int | None = None, hint: str = COPY_HINT) -> IntegrityError:
+def damaged(path: str, text: str, *, offset: int | None = None, hint: str = _COPY_HINT) -> IntegrityError:
     """Return the error about a damaged file of tokens."""
     return IntegrityError(f"{path} {text}", path=path, offset=offset, hint=hint)
 

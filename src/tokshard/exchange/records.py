@@ -101,19 +101,15 @@ class Records(ABC):
     def first_end_at(self, token: int, *, first: int = 0) -> int:
         """Return the first record, from ``first`` on, that ends at a token or later; else the count."""
         # Most are near: one request for many ends costs hardly more than one for a single end.
-        low = min(first + _NEAR_RECORDS, self.count)
-        high = self.count
-        if low > first:
-            near = int(np.searchsorted(self.ends(first, low), token))
-            if first + near < low:
-                return first + near
-        while low < high:
-            middle = (low + high) // 2
-            if int(self.ends(middle, middle + 1)[0]) >= token:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        size = _NEAR_RECORDS
+        while first < self.count:
+            ends = self.ends(first, min(first + size, self.count))
+            near = int(np.searchsorted(ends, token))
+            first += near
+            if near < len(ends):
+                break
+            size = min(2 * size, CHUNK_RECORDS)
+        return first
 
     def first_end_above(self, token: int, *, first: int = 0) -> int:
         """Return the first record, from ``first`` on, that ends after a token; else the count."""

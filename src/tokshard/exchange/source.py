@@ -116,7 +116,7 @@ def _samples(options: ExportOptions, *, has_last_label: bool) -> OpenSource:
     last_label = options.last_label
     if last_label is None:
         last_label = has_last_label and source.extra_token
-    records = _SampleRecords(path, source, count, ids_of, last_label=last_label, pad_id=options.pad_id)
+    records = _SampleRecords(options, source, count, ids_of, last_label=last_label)
     prefixes = tuple(dict.fromkeys(dataset.path_prefix for dataset in source.datasets))
     _refuse_modes(prefixes)
     tokenizers = [read_dataset_tokenizer(prefix) for prefix in prefixes]
@@ -188,22 +188,17 @@ def _planned_ids(stream: Stream) -> tuple[int, IdsOf]:
 class _SampleRecords(Records):
     """Samples of one length, which are read as int64.
 
-    ``ids_of`` returns the ids of the samples at consecutive positions. Without ``pad_id``, samples that can
+    ``ids_of`` returns the ids of the samples at consecutive positions. Without ``--pad-id``, samples that can
     be shorter than the others are refused.
     """
 
     NOUN = "sample"
 
     def __init__(
-        self,
-        name: str,
-        source: SampleSource,
-        count: int,
-        ids_of: IdsOf,
-        *,
-        last_label: bool,
-        pad_id: int | None,
+        self, options: ExportOptions, source: SampleSource, count: int, ids_of: IdsOf, *, last_label: bool
     ) -> None:
+        name = str(options.source)
+        pad_id = options.pad_id
         length = source.sequence_length
         if length is None:
             raise UsageError(
