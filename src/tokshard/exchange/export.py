@@ -314,7 +314,7 @@ def _dtype(options: ExportOptions, source: OpenSource, allowed: Sequence[str]) -
         if options.dtype not in allowed:
             raise UsageError(f"--dtype must be one of {', '.join(allowed)}, got {options.dtype!r}")
         return options.dtype, "requested by --dtype"
-    vocab_size = options.vocab_size or source.vocab_size
+    vocab_size = options.vocab_size or source.id_limit
     if vocab_size is not None:
         for name in allowed:
             if vocab_size - 1 <= int(np.iinfo(name).max):

@@ -30,7 +30,7 @@ from tokshard.errors import InputError, IntegrityError, UsageError
 from tokshard.exchange.format import Format, Stage
 from tokshard.exchange.manifest import ExportParameters
 from tokshard.exchange.options import ExportOptions, HeaderName
-from tokshard.exchange.reading import LocalFile, TokenFile, TokenReader, damaged
+from tokshard.exchange.reading import COPY_HINT, LocalFile, TokenFile, TokenReader, damaged
 from tokshard.exchange.records import CHUNK_RECORDS, Records
 from tokshard.exchange.source import OpenSource
 from tokshard.storage import fs, paths
@@ -42,7 +42,7 @@ _MAGICS: dict[HeaderName, int] = {"fineweb": 20240520, "automodel": 278895051}
 # Llama 3 in llm.c: tokens of 32 bits.
 _LLAMA_MAGIC = 20240801
 _VERSION = 1
-_HEADERLESS_HINT = (
+_NO_HEADER = (
     "copy the file again, or if it has no header, as train.bin of nanoGPT, pass --from olmo --source-dtype "
     "uint16 --eod-id ID (50256 for GPT-2)"
 )
@@ -106,20 +106,33 @@ class _NanogptReader(TokenReader):
 
 def _with_header(source: LocalFile) -> TokenFile:
     path = source.path
+    prefix = path.removesuffix(".bin")
+    if fs.lexists(paths.idx_path(prefix)):
+        raise InputError(
+            f"{path} is the .bin of an indexed dataset, not a file of nanogpt",
+            hint=f"use the dataset {prefix} as it is: convert writes such datasets",
+        )
     content = source.head(HEADER_BYTES)
     magic, version, tokens, item_bytes = np.frombuffer(content.ljust(HEADER_BYTES, b"\0"), "<i4", 4).tolist()
     is_wide = magic == _MAGICS["automodel"]
     magics = " or ".join(map(str, _MAGICS.values()))
     size = len(content)
-    for is_valid, field, text in (
-        (size == HEADER_BYTES, None, f" must have a header of {HEADER_BYTES} bytes, got {size}"),
-        (magic in _MAGICS.values(), "magic", f" must begin with the magic number {magics}, got {magic}"),
-        (version == _VERSION, "version", f": version must be {_VERSION}, got {version}"),
-        (tokens >= 0, "tokens", f": tokens must not be negative, got {tokens}"),
-        (not is_wide or item_bytes in {2, 4}, "item bytes", f": item bytes must be 2 or 4, got {item_bytes}"),
+    is_valid_size = not is_wide or item_bytes in {2, 4}
+    for is_valid, field, text, hint in (
+        (size == HEADER_BYTES, None, f" must have a header of {HEADER_BYTES} bytes, got {size}", _NO_HEADER),
+        (magic != _LLAMA_MAGIC, "magic", " is a file of llm.c for Llama 3", _LLAMA_HINT),
+        (
+            magic in _MAGICS.values(),
+            "magic",
+            f" must begin with the magic number {magics}, got {magic}",
+            _NO_HEADER,
+        ),
+        (version == _VERSION, "version", f": version must be {_VERSION}, got {version}", COPY_HINT),
+        (tokens >= 0, "tokens", f": tokens must not be negative, got {tokens}", COPY_HINT),
+        (is_valid_size, "item bytes", f": item bytes must be 2 or 4, got {item_bytes}", COPY_HINT),
     ):
         if not is_valid:
-            raise IntegrityError(path + text, path=path, field=field, hint=_HEADERLESS_HINT)
+            raise IntegrityError(path + text, path=path, field=field, hint=hint)
     dtype = "uint32" if is_wide and item_bytes == 4 else "uint16"
     expected = HEADER_BYTES + tokens * np.dtype(dtype).itemsize
     if expected != source.size_bytes:

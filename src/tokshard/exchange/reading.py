@@ -242,13 +242,13 @@ class TokenReader:
         """Return the bytes of a token by the first file whose last document ends behind its first token."""
         itemsizes = [np.dtype(name).itemsize for name in self._dtypes]
         for source, boundaries, _ in entries:
-            end = 0
-            if boundaries is not None:
+            end = None
+            if boundaries is not None and source.size_bytes:
                 for _, rows in self.rows(boundaries.path, source.size_bytes):
                     end = int(rows[-1, -1])
-            if boundaries is None or end == 0:
+            if boundaries is None or end is None:
                 continue
-            itemsize, remainder = divmod(source.size_bytes, end)
+            itemsize, remainder = divmod(source.size_bytes, end or source.size_bytes + 1)
             if remainder == 0 and itemsize in itemsizes:
                 return itemsize
             raise IntegrityError(
@@ -272,7 +272,7 @@ def _itemsize_from_metadata(entries: Sequence[_Entry]) -> int | None:
     return next(iter(first), None)
 
 
-def damaged(path: str, text: str, *, offset: int | None = None, hint: str = _COPY_HINT) -> IntegrityError:
+def damaged(path: str, text: str, *, offset: int | None = None, hint: str = COPY_HINT) -> IntegrityError:
     """Return the error about a damaged file of tokens."""
     return IntegrityError(f"{path} {text}", path=path, offset=offset, hint=hint)
 

@@ -10,7 +10,12 @@ import numpy as np
 
 from tokshard.core.open_cache import OpenCache, affordable
 from tokshard.dataset.index_file import read_header
-from tokshard.dataset.manifest import is_multimodal, read_dataset_tokenizer, read_manifest
+from tokshard.dataset.manifest import (
+    is_multimodal,
+    read_dataset_manifest,
+    read_dataset_tokenizer,
+    read_manifest,
+)
 from tokshard.dataset.products import kind_of, sampled_kind
 from tokshard.dataset.source import InputFile, Tokens
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
@@ -145,6 +150,13 @@ def _of_split(found: Mapping[str, Samples], split: str, path: str) -> Samples:
     if split not in found:
         raise UsageError(f"--split must be one of {', '.join(found)} for {path}, got {split!r}")
     return found[split]
+
+
+def _id_limit(prefixes: Iterable[str]) -> int | None:
+    manifests = [read_dataset_manifest(prefix) for prefix in prefixes]
+    limits = [None if manifest is None else manifest.id_limit for manifest in manifests]
+    known = [limit for limit in limits if limit is not None]
+    return max(known) if len(known) == len(limits) else None
 
 
 def _refuse_modes(prefixes: Iterable[str]) -> None:
