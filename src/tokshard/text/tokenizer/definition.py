@@ -156,7 +156,7 @@ def load_tokenizer(
 
     Example:
         >>> tokenizer = load_tokenizer(None)
-        >>> tokenizer.vocab_size, tokenizer.eod_id
+        >>> tokenizer.identity.vocab_size, tokenizer.identity.eod_id
         (257, 256)
     """
     path = None
