@@ -30,4 +30,4 @@ def test_tiktokenizer(settings, tmp_path):
     batch = [*random_texts(61, 1000), *SPELLED]
     encoded = lists_of(reference_encoder(ours, special_tokens=False).encode(batch))
     assert encoded == [theirs.text_to_ids(text) for text in batch]
-    assert (ours.vocab_size, ours.eod_id) == (theirs.vocab_size, theirs.eod)
+    assert (ours.identity.vocab_size, ours.identity.eod_id) == (theirs.vocab_size, theirs.eod)
