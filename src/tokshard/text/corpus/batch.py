@@ -91,18 +91,16 @@ class DocumentBatch:
         columns = zip(self.texts, self.sequences_per_document, strict=True)
         return replace(
             self,
-            texts=tuple(_chosen_texts(texts, counts, chosen) for texts, counts in columns),
+            texts=tuple(
+                [*compress(texts, chosen if counts is None else np.repeat(chosen, counts))]
+                for texts, counts in columns
+            ),
             sequences_per_document=tuple(
                 None if counts is None else counts[chosen] for counts in self.sequences_per_document
             ),
             offsets=self.offsets[chosen],
             splits=self.splits[chosen],
         )
-
-    @property
-    def input_bytes(self) -> int:
-        """Number of decompressed bytes consumed."""
-        return len(self.raw)
 
 
 def plain_batch(
@@ -156,12 +154,6 @@ class BatchBuilder:
             rejected=self._rejected,
             keys=self._keys,
         )
-
-
-def _chosen_texts(
-    texts: list[Any], counts: npt.NDArray[np.uint32] | None, chosen: npt.NDArray[np.bool_]
-) -> list[Any]:
-    return [*compress(texts, chosen if counts is None else np.repeat(chosen, counts))]
 
 
 def _raw_of_texts(columns: Sequence[Sequence[Any]]) -> bytes:

@@ -38,9 +38,6 @@ EXCLUDED: dict[str, str] = {
 
 _HASHES = 2**64
 
-TRAIN, VALID = 0, 1
-"""The numbers of the splits."""
-
 # Bytes that no UTF-8 contains.
 _END_OF_SEQUENCE, _END_OF_FIELD = b"\xff", b"\xfe"
 
@@ -70,7 +67,7 @@ class RecordSelection(SelectionOptions):
         return hashes < np.uint64(threshold(self.sample))
 
     def divided(self, batch: DocumentBatch) -> DocumentBatch:
-        """Return a batch with the split of each document."""
+        """Return a batch with the split of each document: 0 for training, 1 for validation."""
         import numpy as np
         from xxhash import xxh3_64_intdigest
 
@@ -78,8 +75,8 @@ class RecordSelection(SelectionOptions):
             return batch
         keys = _texts_of_documents(batch) if batch.keys is None else batch.keys
         below, seed = threshold(self.holdout), self.holdout_seed
-        valid = (xxh3_64_intdigest(key, seed) < below for key in keys)
-        splits = np.fromiter((VALID if is_valid else TRAIN for is_valid in valid), np.uint8, batch.documents)
+        is_valid = (xxh3_64_intdigest(key, seed) < below for key in keys)
+        splits = np.fromiter(is_valid, np.uint8, batch.documents)
         return replace(batch, splits=splits, keys=None)
 
     def _hashes(self, file: int, positions: NDArray[np.int64]) -> Iterator[int]:
