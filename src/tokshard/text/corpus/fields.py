@@ -35,9 +35,13 @@ CHAT_HINT = (
     "render each conversation to one string field, for example with apply_chat_template(messages, "
     "tokenize=False) of transformers, and pass that field with --field"
 )
-MIXED_HINT = (
-    "tokenize text and token ids in separate runs: the first record decides which of them a field contains "
-    "(of a pipe, --vocab-size)"
+IDS_HINT = (
+    "tokenize text and token ids in separate runs, or if all records contain token ids, pass --vocab-size N "
+    "and --eod ID"
+)
+INTEGERS_HINT = "write the token ids as integers"
+TEXT_HINT = (
+    "tokenize text and token ids in separate runs, or if all records contain text, leave out --vocab-size"
 )
 
 

@@ -11,7 +11,7 @@ import shlex
 
 from tokshard.storage.paths import is_remote
 from tokshard.text.corpus.compressed import COMPRESSIONS
-from tokshard.text.corpus.fields import CHAT_HINT, MIXED_HINT
+from tokshard.text.corpus.fields import CHAT_HINT, IDS_HINT, INTEGERS_HINT, TEXT_HINT
 from tokshard.text.corpus.formats import KINDS, LINE_SUFFIXES, PACKED
 from tokshard.text.corpus.records import REPAIR_OF_LINE_ENDS
 from tokshard.text.corpus.rejection import RejectedRecord
@@ -70,7 +70,9 @@ def hint_for(path: str, line: int | None, record: RejectedRecord, *, skips: bool
     hint = _hint_for_file(record.excerpt.strip(), record.reason) if line == 1 else None
     if hint := hint or _hint_for_rest(record):
         return named(hint, path)
-    hint = record.hint if record.hint == MIXED_HINT else named(_hint_for_record(path, record), path)
+    hint = record.hint
+    if hint not in {IDS_HINT, INTEGERS_HINT, TEXT_HINT}:
+        hint = named(_hint_for_record(path, record), path)
     return hint if skips else f"{hint}, or {_SKIP}"
 
 

@@ -26,7 +26,8 @@ from tokshard.storage.reading import open_file
 from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch, bytes_of, plain_batch
 from tokshard.text.corpus.fields import (
     CHAT_HINT,
-    MIXED_HINT,
+    IDS_HINT,
+    TEXT_HINT,
     FieldPath,
     hint_for_field,
     hint_for_key,
@@ -256,12 +257,12 @@ def _check_type(schema: Any, path: FieldPath, expected: str, table: str) -> None
         raise InputError(f"{column} contains chat messages, which are not supported yet", hint=CHAT_HINT)
     convert = _ADD_COLUMN
     if _is_list_of_integers(kind):
-        convert = MIXED_HINT
+        convert = IDS_HINT
     elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         convert = 'convert the column to strings, for example with its method cast("string") in pyarrow'
     hints = {
         "text": hint_for_field(None, _example(pa.struct(list(schema))), convert),
-        "ids": MIXED_HINT if is_text else "cast the column to lists of integers",
+        "ids": TEXT_HINT if is_text else "cast the column to lists of integers",
         "key": "pass a column of keys with --holdout-key",
     }
     raise InputError(f"{column} must contain {_EXPECTED[expected]}, got {kind}", hint=hints[expected])

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from tokshard.core.formatting import count
-from tokshard.text.corpus.fields import MIXED_HINT, FieldPath, is_chat, is_token_ids, json_type, quoted
+from tokshard.text.corpus.fields import (
+    IDS_HINT,
+    INTEGERS_HINT,
+    TEXT_HINT,
+    FieldPath,
+    is_chat,
+    is_token_ids,
+    json_type,
+    quoted,
+)
 from tokshard.text.corpus.rejection import TextCheck, UnusableRecordError
 
 if TYPE_CHECKING:
@@ -121,7 +130,7 @@ def usable_text(value: Any, field: str) -> str | list[str]:
             raise UnusableRecordError(
                 "item-type",
                 f"item {number} of field {quoted(field)} must be a string, got {json_type(item)}",
-                lambda: MIXED_HINT if is_token_ids(value) else "",
+                lambda: IDS_HINT if is_token_ids(value) else "",
             )
     return [_decoded(item, field) for item in value]
 
@@ -185,7 +194,7 @@ def _usable_ids(value: Any, field: str, vocab_size: int) -> Any:
         raise UnusableRecordError(
             "field-type",
             f"field {quoted(field)} must be a list of token ids, got {json_type(value)}",
-            lambda: MIXED_HINT if isinstance(value, str) else "",
+            lambda: TEXT_HINT if isinstance(value, str) else "",
         )
     number, item = next(
         (number, item)
@@ -197,12 +206,12 @@ def _usable_ids(value: Any, field: str, vocab_size: int) -> Any:
         raise UnusableRecordError(
             "token-ids", f"{name} must be a token id below {count(vocab_size)}, got {item}"
         )
-    kind = "a number that is not an integer of 64 bits" if type(item) is float else json_type(item)
-    raise UnusableRecordError(
-        "item-type",
-        f"{name} must be a token id, got {kind}",
-        lambda: MIXED_HINT if isinstance(item, str) else "",
-    )
+    is_number = type(item) is float or (isinstance(item, str) and item.isdigit())
+    shown = repr(item) if is_number else json_type(item)
+    hint = TEXT_HINT if isinstance(item, str) else ""
+    if is_number:
+        hint = INTEGERS_HINT
+    raise UnusableRecordError("item-type", f"{name} must be a token id, got {shown}", lambda: hint)
 
 
 # Keys of the holdout
