@@ -81,9 +81,12 @@ def _checked_documents(batch: LineBatch, numbers: Sequence[int], reading: Readin
             if not line or line.isspace():
                 blank_lines += 1
             else:
-                record = _record(line, reading.fields, is_cut=is_cut)
+                record, is_strict = _record(line, reading.fields, is_cut=is_cut)
                 usable = reading.fields.usable(
-                    partial(FieldPath.find, record=record), reading.check, partial(hint_for_key, record)
+                    partial(FieldPath.find, record=record),
+                    reading.check,
+                    partial(hint_for_key, record),
+                    is_unicode=is_strict,
                 )
                 builder.add(*usable, offset)
         except UnusableRecordError as error:
@@ -91,12 +94,15 @@ def _checked_documents(batch: LineBatch, numbers: Sequence[int], reading: Readin
     return builder.batch(batch.raw, lines=len(batch.lines), blank_lines=blank_lines)
 
 
-def _record(line: bytes, fields: RecordFields, *, is_cut: bool) -> dict[str, Any]:
+def _record(line: bytes, fields: RecordFields, *, is_cut: bool) -> tuple[dict[str, Any], bool]:
+    """Return the record in a line, and whether it is strict JSON, which has no lone surrogates."""
     import orjson
 
+    is_strict = True
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
+        is_strict = False
         record = _second_opinion(line, is_cut=is_cut)
     if not isinstance(record, dict):
         raise UnusableRecordError(
@@ -104,7 +110,7 @@ def _record(line: bytes, fields: RecordFields, *, is_cut: bool) -> dict[str, Any
             f"the record must be a JSON object, got {json_type(record)}",
             lambda: _repair_of_row(record, fields.texts),
         )
-    return record
+    return record, is_strict
 
 
 def _second_opinion(line: bytes, *, is_cut: bool) -> Any:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
 """The smallest and the largest integer that is a key: JSON parsers disagree about others."""
 
+# A union would be made in each call.
+_TEXT = (str, bytes)
+
 
 class RecordFields(NamedTuple):
     """The fields of a record that are read.
@@ -76,7 +79,12 @@ class RecordFields(NamedTuple):
         return None if keys is None else (tuple(texts), keys)
 
     def usable(
-        self, value_at: Callable[[FieldPath], Any], check: TextCheck | None, key_hint: Callable[[], str] = str
+        self,
+        value_at: Callable[[FieldPath], Any],
+        check: TextCheck | None,
+        key_hint: Callable[[], str] = str,
+        *,
+        is_unicode: bool = True,
     ) -> tuple[list[Any], bytes | None]:
         """Return the value of each text field of a record, and its key; else raise UnusableRecordError.
 
@@ -84,8 +92,13 @@ class RecordFields(NamedTuple):
             value_at: Returns the value of a field. Strings may be bytes that are not known to be UTF-8.
             check: Raises UnusableRecordError for texts that the tokenizer cannot encode.
             key_hint: Returns the hint if there is no key.
+            is_unicode: Whether no string has a lone surrogate, so that texts need not be searched for one.
         """
         values = [self._usable(value_at(path), path.name) for path in self.texts]
+        if not is_unicode:
+            for path, value in zip(self.texts, values, strict=True):
+                for text in texts_in(value):
+                    _decoded(text, path.name)
         if check is not None:
             for value in values:
                 for text in texts_in(value):
@@ -113,8 +126,8 @@ def texts_in(value: Any) -> list[Any]:
 
 def usable_text(value: Any, field: str) -> str | list[str]:
     """Return a value if it is text or a list of texts; else raise UnusableRecordError."""
-    if isinstance(value, str | bytes):
-        return _decoded(value, field)
+    if isinstance(value, _TEXT):
+        return _decoded(value, field) if isinstance(value, bytes) else value
     if not isinstance(value, list):
         raise UnusableRecordError(
             "field-type",
@@ -126,13 +139,13 @@ def usable_text(value: Any, field: str) -> str | list[str]:
             f"field {quoted(field)} contains chat messages, which are not supported yet",
         )
     for number, item in enumerate(value):
-        if not isinstance(item, str | bytes):
+        if not isinstance(item, _TEXT):
             raise UnusableRecordError(
                 "item-type",
                 f"item {number} of field {quoted(field)} must be a string, got {json_type(item)}",
                 lambda: IDS_HINT if is_token_ids(value) else "",
             )
-    return [_decoded(item, field) for item in value]
+    return [_decoded(item, field) if isinstance(item, bytes) else item for item in value]
 
 
 def _decoded(value: str | bytes, field: str) -> str:
@@ -231,7 +244,7 @@ def _encoded_key(value: Any, field: str) -> bytes:
     """Return a key as UTF-8, the digits of an integer; raise UnusableRecordError if a value is no key."""
     if value is None:
         raise UnusableRecordError("key-missing", f"field {quoted(field)} is null")
-    if isinstance(value, str | bytes):
+    if isinstance(value, _TEXT):
         return _decoded(value, field).encode("utf-8")
     if type(value) is int and MIN_INTEGER <= value <= MAX_INTEGER:
         return b"%d" % value
