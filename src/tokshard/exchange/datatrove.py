@@ -9,7 +9,7 @@ names and the sizes of shards are those of datatrove's merger without shuffling.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from tokshard.exchange.manifest import ExportParameters
 from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.reading import LocalFile, Metadata, Rows, TokenReader
 from tokshard.exchange.records import Records
-from tokshard.exchange.source import OpenSource
 from tokshard.storage import fs
 from tokshard.storage.reading import open_file
+
+if TYPE_CHECKING:
+    from tokshard.exchange.source import OpenSource
 
 _TOKENS_SUFFIX = ".ds"
 _INDEX_SUFFIX = ".ds.index"

@@ -21,11 +21,11 @@ from tokshard.core.background import Background
 from tokshard.exchange.manifest import ExportedFile, ExportParameters
 from tokshard.exchange.options import ExportOptions, FormatName
 from tokshard.exchange.records import Records
-from tokshard.exchange.source import OpenSource
 from tokshard.storage.files import DigestingWriter
 
 if TYPE_CHECKING:
     from tokshard.exchange.reading import TokenReader
+    from tokshard.exchange.source import OpenSource  # convert does without plans and indexes
 
 _MOST_UNDER_WAY = 4
 

@@ -20,7 +20,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,8 +32,10 @@ from tokshard.exchange.manifest import ExportParameters
 from tokshard.exchange.options import ExportOptions, HeaderName
 from tokshard.exchange.reading import COPY_HINT, LocalFile, TokenFile, TokenReader, damaged
 from tokshard.exchange.records import CHUNK_RECORDS, Records
-from tokshard.exchange.source import OpenSource
 from tokshard.storage import fs, paths
+
+if TYPE_CHECKING:
+    from tokshard.exchange.source import OpenSource
 
 HEADER_BYTES = 1024
 _MOST_SHARD_TOKENS = 2**31 - 1  # the count in the header is an int32
