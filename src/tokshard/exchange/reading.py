@@ -243,14 +243,13 @@ class TokenReader:
         itemsizes = [np.dtype(name).itemsize for name in self._dtypes]
         for source, boundaries, _ in entries:
             end = None
-            if boundaries is not None and source.size_bytes:
+            if boundaries is not None:
                 for _, rows in self.rows(boundaries.path, source.size_bytes):
                     end = int(rows[-1, -1])
-            if boundaries is None or end is None:
+            if boundaries is None or end is None or source.size_bytes == end == 0:
                 continue
-            itemsize, remainder = divmod(source.size_bytes, end or source.size_bytes + 1)
-            if remainder == 0 and itemsize in itemsizes:
-                return itemsize
+            if fitting := [size for size in itemsizes if size * end == source.size_bytes]:
+                return fitting[0]
             raise IntegrityError(
                 f"{source.path} has {source.size_bytes} bytes, which are not tokens of "
                 f"{' or '.join(map(str, itemsizes))} bytes: the last document in {boundaries.path} ends at "
