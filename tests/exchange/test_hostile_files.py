@@ -93,6 +93,8 @@ CASES = {
     "fewer than no tokens": ({"x.bin": header(-1) + IDS}, NANOGPT),
     "no tokens": ({"x.bin": header(0) + IDS}, NANOGPT),
     "truncated shard": ({"x.bin": (header(1000) + IDS)[:-1]}, NANOGPT),
+    "Llama 3 of llm.c": ({"x.bin": header(1000, magic=20240801) + IDS}, NANOGPT),
+    "zeros instead of ends": ({"x.ds": IDS, "x.ds.index": bytes(80)}, DATATROVE[:2]),
     "another magic number": ({"x.bin": header(1000, magic=1) + IDS}, NANOGPT),
 }
 
@@ -111,6 +113,23 @@ def test_hostile_files_are_refused_in_bounded_time_and_memory(tmp_path, case):
     assert "Traceback" not in done.stderr
     assert len(done.stderr) < 2000
     assert not (tmp_path / "out.idx").exists()
+
+
+def test_what_is_no_token_file_is_named(tmp_path):
+    """The hints are true for the file: none of them reads the header of a file as tokens."""
+    (tmp_path / "in").mkdir()
+    head = np.frombuffer(header(1000), "<i4").copy()
+    head[1] = 2
+    (tmp_path / "in/x.bin").write_bytes(head.tobytes() + IDS)
+    done = run(tmp_path, *NANOGPT)
+    assert "x.bin: version must be 1, got 2" in done.stderr
+    assert "hint: copy the file again" in done.stderr
+    assert "--from olmo" not in done.stderr
+    (tmp_path / "in/x.bin").write_bytes(header(1000) + IDS)
+    Plain("uint16", [[[1, 2, 7]]]).write(tmp_path / "d")
+    done = run(tmp_path, tmp_path / "d.bin", *NANOGPT)
+    assert "d.bin is the .bin of an indexed dataset" in done.stderr
+    assert f"hint: use the dataset {tmp_path / 'd'} as it is" in done.stderr
 
 
 def test_an_output_directory_with_foreign_files_is_refused(tmp_path):

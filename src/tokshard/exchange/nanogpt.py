@@ -44,7 +44,7 @@ _MAGICS: dict[HeaderName, int] = {"fineweb": 20240520, "automodel": 278895051}
 # Llama 3 in llm.c: tokens of 32 bits.
 _LLAMA_MAGIC = 20240801
 _VERSION = 1
-_NO_HEADER = (
+_NO_HEADER_HINT = (
     "copy the file again, or if it has no header, as train.bin of nanoGPT, pass --from olmo --source-dtype "
     "uint16 --eod-id ID (50256 for GPT-2)"
 )
@@ -116,25 +116,22 @@ def _with_header(source: LocalFile) -> TokenFile:
         )
     content = source.head(HEADER_BYTES)
     magic, version, tokens, item_bytes = np.frombuffer(content.ljust(HEADER_BYTES, b"\0"), "<i4", 4).tolist()
+    if len(content) < HEADER_BYTES:
+        text = f" must have a header of {HEADER_BYTES} bytes, got {len(content)}"
+        raise _wrong_header(path, None, text, _NO_HEADER_HINT)
+    if magic == _LLAMA_MAGIC:
+        raise _wrong_header(path, "magic", " is a file of llm.c for Llama 3", _LLAMA_HINT)
+    if magic not in _MAGICS.values():
+        magics = " or ".join(map(str, _MAGICS.values()))
+        text = f" must begin with the magic number {magics}, got {magic}"
+        raise _wrong_header(path, "magic", text, _NO_HEADER_HINT)
+    if version != _VERSION:
+        raise _wrong_header(path, "version", f": version must be {_VERSION}, got {version}")
+    if tokens < 0:
+        raise _wrong_header(path, "tokens", f": tokens must not be negative, got {tokens}")
     is_wide = magic == _MAGICS["automodel"]
-    magics = " or ".join(map(str, _MAGICS.values()))
-    size = len(content)
-    is_valid_size = not is_wide or item_bytes in {2, 4}
-    for is_valid, field, text, hint in (
-        (size == HEADER_BYTES, None, f" must have a header of {HEADER_BYTES} bytes, got {size}", _NO_HEADER),
-        (magic != _LLAMA_MAGIC, "magic", " is a file of llm.c for Llama 3", _LLAMA_HINT),
-        (
-            magic in _MAGICS.values(),
-            "magic",
-            f" must begin with the magic number {magics}, got {magic}",
-            _NO_HEADER,
-        ),
-        (version == _VERSION, "version", f": version must be {_VERSION}, got {version}", COPY_HINT),
-        (tokens >= 0, "tokens", f": tokens must not be negative, got {tokens}", COPY_HINT),
-        (is_valid_size, "item bytes", f": item bytes must be 2 or 4, got {item_bytes}", COPY_HINT),
-    ):
-        if not is_valid:
-            raise IntegrityError(path + text, path=path, field=field, hint=hint)
+    if is_wide and item_bytes not in {2, 4}:
+        raise _wrong_header(path, "item bytes", f": item bytes must be 2 or 4, got {item_bytes}")
     dtype = "uint32" if is_wide and item_bytes == 4 else "uint16"
     expected = HEADER_BYTES + tokens * np.dtype(dtype).itemsize
     if expected != source.size_bytes:
@@ -145,6 +142,10 @@ def _with_header(source: LocalFile) -> TokenFile:
             offset=min(expected, source.size_bytes),
         )
     return TokenFile(source, dtype, HEADER_BYTES, tokens)
+
+
+def _wrong_header(path: str, field: str | None, text: str, hint: str = COPY_HINT) -> IntegrityError:
+    return IntegrityError(path + text, path=path, field=field, hint=hint)
 
 
 class NanogptFormat(Format):
@@ -252,10 +253,11 @@ class NanogptFormat(Format):
         return records.count
 
     def _blocks(self, record: int, begin: int) -> Iterator[tuple[Tokens, int, int]]:
-        """Yield the tokens from ``begin`` on, in or after a document, with a BOS token after each document.
+        """Yield blocks of the stream, in which each document ends with the BOS token of the next one.
 
-        The BOS token takes the place of the EOD token, or is inserted if the document ends with another one.
-        With each block, which is valid until the next, come the document and the token that follow.
+        This token takes the place of the EOD token, or is inserted if the document ends with another one. The
+        first block begins with the token ``begin``, which is in the document ``record``. With each block come
+        the document and the token with which the next block begins; it is valid until then.
         """
         records = self._records
         room = np.empty(_BLOCK_TOKENS, self._dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,12 +10,7 @@ import numpy as np
 
 from tokshard.core.open_cache import OpenCache, affordable
 from tokshard.dataset.index_file import read_header
-from tokshard.dataset.manifest import (
-    is_multimodal,
-    read_dataset_manifest,
-    read_dataset_tokenizer,
-    read_manifest,
-)
+from tokshard.dataset.manifest import is_multimodal, read_dataset_manifest
 from tokshard.dataset.products import kind_of, sampled_kind
 from tokshard.dataset.source import InputFile, Tokens
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
@@ -86,14 +81,15 @@ def _dataset(options: ExportOptions) -> OpenSource:
         hint = f"pass --samples to export the samples: {prefix} is {kind}"
         raise MissingFileError(error.message, path=prefix, hint=hint) from None
     _refuse_modes([prefix])
+    tokenizer, tokenizer_path, id_limit = _vocabulary((prefix,))
     dataset = SourceDataset(path_prefix=abspath(prefix), fingerprint=snapshot.fingerprint, bin=snapshot.bin)
     return OpenSource(
         DatasetRecords(prefix),
         ExportSource(kind="dataset", path=abspath(prefix), datasets=(dataset,)),
         (prefix,),
-        read_dataset_tokenizer(prefix),
-        _tokenizer_path(prefix),
-        _id_limit((prefix,)),
+        tokenizer,
+        tokenizer_path,
+        id_limit,
     )
 
 
@@ -124,9 +120,7 @@ def _samples(options: ExportOptions, *, has_last_label: bool) -> OpenSource:
     records = _SampleRecords(options, source, count, ids_of, last_label=last_label)
     prefixes = tuple(dict.fromkeys(dataset.path_prefix for dataset in source.datasets))
     _refuse_modes(prefixes)
-    tokenizers = [read_dataset_tokenizer(prefix) for prefix in prefixes]
-    first = tokenizers[0]
-    is_common = all(compare(first.identity, other.identity).verdict == "same" for other in tokenizers)
+    tokenizer, tokenizer_path, id_limit = _vocabulary(prefixes)
     datasets = (
         SourceDataset(
             path_prefix=abspath(dataset.path_prefix), fingerprint=dataset.fingerprint, bin=dataset.bin
@@ -139,9 +133,9 @@ def _samples(options: ExportOptions, *, has_last_label: bool) -> OpenSource:
             kind=kind, path=abspath(path), datasets=tuple(datasets), split=split, samples_sha256=order
         ),
         prefixes,
-        first if is_common else DatasetTokenizer(),
-        _tokenizer_path(prefixes[0]),
-        _id_limit(prefixes),
+        tokenizer,
+        tokenizer_path,
+        id_limit,
         last_label,
     )
 
@@ -152,11 +146,20 @@ def _of_split(found: Mapping[str, Samples], split: str, path: str) -> Samples:
     return found[split]
 
 
-def _id_limit(prefixes: Iterable[str]) -> int | None:
+def _vocabulary(prefixes: Sequence[str]) -> tuple[DatasetTokenizer, str | None, int | None]:
+    """Return the tokenizer of datasets, all unknown if it is mixed; its path; and a limit of their ids."""
     manifests = [read_dataset_manifest(prefix) for prefix in prefixes]
-    limits = [None if manifest is None else manifest.id_limit for manifest in manifests]
-    known = [limit for limit in limits if limit is not None]
-    return max(known) if len(known) == len(limits) else None
+    if None in manifests:
+        return DatasetTokenizer(), None, None
+    recorded = [manifest for manifest in manifests if manifest is not None]
+    first = recorded[0]
+    is_common = all(compare(first.tokenizer, other.tokenizer).verdict == "same" for other in recorded[1:])
+    limits = [manifest.id_limit for manifest in recorded if manifest.id_limit is not None]
+    return (
+        first.dataset_tokenizer if is_common else DatasetTokenizer(),
+        first.tokenizer_path,
+        max(limits) if len(limits) == len(recorded) else None,
+    )
 
 
 def _refuse_modes(prefixes: Iterable[str]) -> None:
@@ -166,11 +169,6 @@ def _refuse_modes(prefixes: Iterable[str]) -> None:
                 f"cannot export {prefix}: it is multimodal, and no format has modes",
                 hint="export a text dataset",
             )
-
-
-def _tokenizer_path(prefix: str) -> str | None:
-    manifest = read_manifest(prefix)
-    return None if manifest is None else manifest.tokenizer_path
 
 
 def _consecutive_ids(first: int, stop: int) -> Integers:
@@ -222,7 +220,9 @@ class _SampleRecords(Records):
                 f"the samples of {name} have no last label", hint="pass --no-last-label to export them"
             )
         padded = [
-            d.path_prefix for d in source.datasets if d.index is not None and d.index.epochs.has_padding
+            dataset.path_prefix
+            for dataset in source.datasets
+            if dataset.index is not None and dataset.index.epochs.has_padding
         ]
         if pad_id is None and padded:
             raise UsageError(

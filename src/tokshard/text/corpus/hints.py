@@ -124,7 +124,7 @@ def _hint_for_record(path: str, record: RejectedRecord) -> str:
 def named(hint: str, path: str) -> str:
     """Return a hint with the names of a file.
 
-    FILE is its name, PLAIN that of its decompressed copy, OUT that of its converted copy, and ``<<command>>``
+    FILE is its name, PLAIN and OUT are names for a decompressed and a converted copy, and ``<<command>>`` is
     the command that reads its decompressed content. Inputs without a name keep the words.
     """
     is_local = path not in {"-", "standard input"} and not is_remote(path)

@@ -57,7 +57,7 @@ class RecordFields(NamedTuple):
 
     @property
     def all(self) -> tuple[FieldPath, ...]:
-        """All fields, those of texts first."""
+        """All fields, the fields of text first."""
         return self.texts if self.key is None else (*self.texts, self.key)
 
     def plain(self, columns: Sequence[list[Any]]) -> tuple[tuple[list[Any], ...], list[bytes] | None] | None:
@@ -120,7 +120,7 @@ class RecordFields(NamedTuple):
 
 
 def texts_in(value: Any) -> list[Any]:
-    """Return the sequences of a value of a field: those of a list, or the value itself."""
+    """Return the sequences in a value of a field: the items of a list, or the value itself."""
     return value if isinstance(value, list) else [value]
 
 

@@ -205,7 +205,7 @@ class _LoadedTokenizer(ABC):
         """Return the text of ids up to the largest one of the vocabulary."""
 
     def has(self, _index: int) -> bool:
-        """Return whether an id up to the largest one is that of a token."""
+        """Return whether an id up to the largest one belongs to a token."""
         return True
 
     def piece(self, _index: int) -> str:
