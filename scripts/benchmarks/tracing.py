@@ -125,9 +125,9 @@ def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
 
 def reference(directory: Path, number: int, count: int, sequence_length: int):
     """Write a dataset and its index; return what a plan says of it."""
-    from tokshard.dataset.fingerprint import DatasetFingerprint
+    from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
     from tokshard.dataset.reader import IndexedDataset
-    from tokshard.ranks.sources import DatasetReference, FileFingerprint, IndexReference
+    from tokshard.ranks.sources import DatasetReference, IndexReference
     from tokshard.samples.index.index import GPTDatasetIndex
 
     prefix = directory / f"data{number}"

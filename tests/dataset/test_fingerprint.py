@@ -1,18 +1,23 @@
-"""What is said of a dataset that is replaced at any moment meanwhile: of the old, of the new, or nothing."""
+"""Fingerprints of files, and what is said of a dataset that is replaced at any moment: old, new, nothing."""
 
 import os
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from support.interleaving import interleaved
 from support.tokenize_runs import run_tokenize
 from tokshard.checks.inspect.datasets import inspect_dataset
 from tokshard.checks.trace.queries import trace_document
 from tokshard.checks.trace.traced_data import open_dataset
+from tokshard.dataset.fingerprint import BLOCK_BYTES, BLOCKS, FileFingerprint
 from tokshard.dataset.merge.inputs import read_input
-from tokshard.errors import InputError
+from tokshard.errors import InputError, IntegrityError, MissingFileError
+from tokshard.samples.index.npy import ArraySpec, write_npy
 
 WORK = {
     "inspect": inspect_dataset,
@@ -75,3 +80,44 @@ def test_old_or_new_or_nothing(tmp_path, name, lines):
     ]
     assert set(found) == {whole[1], " changed while it was read"}
     assert len(found) > 30
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (1,), (4080,), (4096 * 4 - 64, 2), (100_003,)])
+def test_the_fingerprint_of_an_array_is_that_of_its_file(tmp_path, shape):
+    array = np.arange(np.prod(shape), dtype=np.int64).reshape(shape) * 7919
+    path = str(tmp_path / "array.npy")
+    write_npy(path, array)
+    assert FileFingerprint.of_array(ArraySpec.of(array).header(), array) == FileFingerprint.of(path)
+
+
+@given(size=st.integers(0, 3 * BLOCKS * BLOCK_BYTES), place=st.integers(0, 10**9))
+def test_a_fingerprint_covers_small_files_whole_and_the_ends_of_large_ones(tmp_path_factory, size, place):
+    path = tmp_path_factory.getbasetemp() / "file"
+    path.write_bytes(bytes(size))
+    fingerprint = FileFingerprint.of(str(path))
+    fingerprint.check(str(path))
+    assert fingerprint.size_bytes == size
+    if not size:
+        return
+    within = place % size if size <= BLOCKS * BLOCK_BYTES else -(place % BLOCK_BYTES) - 1
+    content = bytearray(size)
+    content[within] = 1
+    path.write_bytes(content)
+    assert FileFingerprint.of(str(path)) != fingerprint
+
+
+@pytest.mark.parametrize(
+    ("product", "command"), [("blend", "blend again with --rebuild"), ("plan", "shard-plan again")]
+)
+def test_a_changed_file_is_refused_with_the_product_that_names_it(tmp_path, product, command):
+    path = tmp_path / "file"
+    path.write_bytes(b"before")
+    fingerprint = FileFingerprint.of(str(path))
+    for content, change in ((b"after", "it had 6 bytes and now has 5"), (b"behind", "its content differs")):
+        path.write_bytes(content)
+        with pytest.raises(IntegrityError, match=f"since the {product} was built: {change}") as caught:
+            fingerprint.check(str(path), product)
+        assert f"run tokshard {command}" in caught.value.hint
+    path.unlink()
+    with pytest.raises(MissingFileError, match=f"file of the {product} not found"):
+        fingerprint.check(str(path), product)

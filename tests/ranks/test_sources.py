@@ -19,12 +19,11 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.locator import Locator, open_sort_key
-from tokshard.ranks.sources import BLOCK_BYTES, BLOCKS, FileFingerprint, PathResolver, SampleSource
+from tokshard.ranks.sources import PathResolver, SampleSource
 from tokshard.samples.index.best_fit import EpochPacks
 from tokshard.samples.index.description import read_description
 from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.index import GPTDatasetIndex
-from tokshard.samples.index.npy import write_npy
 from tokshard.samples.index.packing import Packing
 from tokshard.samples.index.samples import GPTSamples
 
@@ -315,30 +314,6 @@ def test_a_changed_array_is_noticed_when_it_is_opened(tmp_path, name):
     path.write_bytes(content)
     with pytest.raises(IntegrityError, match=f"{name}.npy has changed"):
         Locator(source).locate(np.array([0]))
-
-
-@pytest.mark.parametrize("shape", [(0, 4), (1,), (4080,), (4096 * 4 - 64, 2), (100_003,)])
-def test_the_fingerprint_of_an_array_is_that_of_its_file(tmp_path, shape):
-    array = np.arange(np.prod(shape), dtype=np.int64).reshape(shape) * 7919
-    path = str(tmp_path / "array.npy")
-    write_npy(path, array)
-    assert FileFingerprint.of_npy(array) == FileFingerprint.of(path)
-
-
-@given(size=st.integers(0, 3 * BLOCKS * BLOCK_BYTES), place=st.integers(0, 10**9))
-def test_a_fingerprint_covers_small_files_whole_and_the_ends_of_large_ones(tmp_path_factory, size, place):
-    path = tmp_path_factory.getbasetemp() / "stamped"
-    path.write_bytes(bytes(size))
-    fingerprint = FileFingerprint.of(str(path))
-    fingerprint.check(str(path))
-    assert fingerprint.size_bytes == size
-    if not size:
-        return
-    within = place % size if size <= BLOCKS * BLOCK_BYTES else -(place % BLOCK_BYTES) - 1
-    content = bytearray(size)
-    content[within] = 1
-    path.write_bytes(content)
-    assert FileFingerprint.of(str(path)) != fingerprint
 
 
 HOSTILE = [

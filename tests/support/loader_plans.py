@@ -6,7 +6,7 @@ import numpy as np
 
 from support.assignments import topology_of
 from support.plain_datasets import Plain
-from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.loader import RankLoader
 from tokshard.ranks.assignment import Assignment, EpochRange, available_steps
@@ -18,7 +18,6 @@ from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.sources import (
     CachedArrays,
     DatasetReference,
-    FileFingerprint,
     IndexReference,
     SampleSource,
 )

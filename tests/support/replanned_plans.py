@@ -8,7 +8,7 @@ import numpy as np
 
 from support.assignments import planned
 from support.blends import config_for, recipe_of, write_dataset
-from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.options import ReplanOptions
 from tokshard.ranks.plan import Plan
@@ -16,7 +16,6 @@ from tokshard.ranks.replan.job import continue_plan
 from tokshard.ranks.sources import (
     CachedArrays,
     DatasetReference,
-    FileFingerprint,
     IndexReference,
     SampleSource,
 )

@@ -3,12 +3,11 @@
 import numpy as np
 
 from support.mixture_data import run, write_mixture
-from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.sources import (
     CachedArrays,
     DatasetReference,
-    FileFingerprint,
     IndexReference,
     SampleSource,
 )

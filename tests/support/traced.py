@@ -12,7 +12,7 @@ from support import assignments
 from support.plain_datasets import Plain
 from tokshard.checks.trace.reads import PlanStage
 from tokshard.checks.trace.traced_data import TracedData, TracedStream
-from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import TokshardError
 from tokshard.ranks.locator import Locator
@@ -20,7 +20,6 @@ from tokshard.ranks.plan import Plan
 from tokshard.ranks.sources import (
     CachedArrays,
     DatasetReference,
-    FileFingerprint,
     IndexReference,
     SampleSource,
     array_path,

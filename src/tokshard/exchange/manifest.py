@@ -9,12 +9,11 @@ from typing import Annotated, Literal
 
 from tokshard.core.codec import Bounds, Count, Document, Positive, Record, Sha256, Tool, Xxh3, encode
 from tokshard.core.formatting import setting
-from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.dataset.products import EXPORT_DIRECTORY, EXPORT_NAME
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError
 from tokshard.exchange.options import FormatName, HeaderName
-from tokshard.ranks.sources import FileFingerprint
 from tokshard.storage import fs
 from tokshard.storage.paths import check_plain_name
 from tokshard.storage.reading import read_document

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tokshard.core.path_mapping import PathMapping
-from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex, unchanged
+from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint, FingerprintedIndex, unchanged
 from tokshard.dataset.layout import HEADER_BYTES, check_size, read_header
 from tokshard.dataset.manifest import read_dataset_tokenizer, read_manifest
 from tokshard.dataset.merge.inputs import expand
@@ -21,7 +21,6 @@ from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageE
 from tokshard.ranks.sources import (
     CachedArrays,
     DatasetReference,
-    FileFingerprint,
     IndexReference,
     SampleSource,
 )

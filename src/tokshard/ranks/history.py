@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tokshard.core.codec import Amount, Count, Record, Sha256
+from tokshard.dataset.fingerprint import FileFingerprint
 from tokshard.errors import UsageError
 from tokshard.ranks.assignment import Assignment
-from tokshard.ranks.sources import FileFingerprint
 
 """The frozen name of the order of an epoch of one source; keys are derived from it."""
 

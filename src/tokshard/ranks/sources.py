@@ -5,16 +5,12 @@ kinds. In a ``blend`` the two arrays of the blend give for each id the dataset a
 ``index`` the ids number the samples of one or more indexes, one after the other; in ``documents`` the
 documents of one or more datasets, the shards.
 
-Every file that a plan reads has a fingerprint: its size and the SHA-256 of eight blocks of 4 KiB that are
-spread evenly over it, the first and the last byte among them (``tokshard.fingerprint/1``). That takes eight
-small reads, so every rank can check every file that it opens, however large it is; a file that was rebuilt
-has another fingerprint, but a few flipped bits may not change it: ``tokshard verify --level digest`` reads
-files completely.
+Every file that a plan reads has a fingerprint (:class:`~tokshard.dataset.fingerprint.FileFingerprint`), so
+every rank can check every file that it opens.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,118 +18,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 
-from tokshard.core.codec import Bounds, Count, Md5, Record, Sha256, encode
+from tokshard.core.codec import Bounds, Count, Md5, Record, encode
 from tokshard.core.path_mapping import PathMapping
-from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.dataset.source import DataFile, open_data
-from tokshard.errors import IntegrityError, MissingFileError, StorageError, UsageError
+from tokshard.errors import UsageError
 from tokshard.samples.index.epochs import EpochPlan
 from tokshard.samples.index.index import GPTDatasetIndex
-from tokshard.samples.index.npy import ArraySpec, map_npy
+from tokshard.samples.index.npy import map_npy
 from tokshard.samples.index.packing import Packing
 from tokshard.storage.digest import identity_digest
-from tokshard.storage.fs import exists, relative_inside
+from tokshard.storage.fs import relative_inside
 from tokshard.storage.paths import bin_path, idx_path, is_remote
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-BLOCKS = 8
-BLOCK_BYTES = 4096
-
 # Stands in what ids are computed from, which content is no part of beside the fingerprints of files.
 _NO_FINGERPRINT = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
-
-_HINT = "restore the file, or run tokshard shard-plan again with --force"
-_MOVED_HINT = "if the data has moved, pass --moved OLD=NEW (trace, shard-plan) or roots={OLD: NEW} (Python)"
-
-
-@dataclass(frozen=True, slots=True)
-class FileFingerprint(Record):
-    """The fingerprint of a file: its size and a digest of some of its blocks.
-
-    Attributes:
-        size_bytes: Size in bytes.
-        sample_sha256: SHA-256 of eight blocks of 4,096 bytes, or of the whole file if it has at most 32,768
-            bytes.
-    """
-
-    size_bytes: Count
-    sample_sha256: Sha256
-
-    @classmethod
-    def of(cls, path: str) -> Self:
-        """Return the stamp of a file as it is now.
-
-        Raises:
-            MissingFileError: The file was not found.
-            StorageError: The file cannot be read.
-        """
-        return cls._of(_opened(path, f"file not found: {path}"))
-
-    @classmethod
-    def of_npy(cls, array: NDArray[Any]) -> Self:
-        """Return the fingerprint of the ``.npy`` file of an array, which need not be written yet."""
-        header = ArraySpec.of(array).header()
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        size, skipped, digest = len(header) + data.size, len(header), hashlib.sha256()
-        for start, stop in _blocks(size):
-            digest.update(header[start:stop])
-            digest.update(data[max(start - skipped, 0) : max(stop - skipped, 0)].data)
-        return cls(size, digest.hexdigest())
-
-    @classmethod
-    def _of(cls, file: DataFile) -> Self:
-        digest = hashlib.sha256()
-        blocks = _blocks(file.size_bytes)
-        for start, stop in blocks[1:]:
-            file.prefetch(start, stop - start)
-        for start, stop in blocks:
-            block = bytearray(stop - start)
-            file.read_into(memoryview(block), start)
-            digest.update(block)
-        return cls(file.size_bytes, digest.hexdigest())
-
-    def check(self, path: str) -> None:
-        """Check that a file is the one that was stamped.
-
-        Raises:
-            MissingFileError: The file was not found.
-            IntegrityError: The file has changed.
-            StorageError: The file cannot be read.
-        """
-        file = _opened(path, f"file of the plan not found: {path}", hint=_MOVED_HINT)
-        if file.size_bytes != self.size_bytes:
-            raise IntegrityError(
-                f"{path} has changed since the plan was built: it had {self.size_bytes} bytes "
-                f"and now has {file.size_bytes}",
-                path=path,
-                hint=_HINT,
-            )
-        if self._of(file) != self:
-            raise IntegrityError(
-                f"{path} has changed since the plan was built: its content differs at the same size",
-                path=path,
-                hint=_HINT,
-            )
-
-
-def _opened(path: str, missing: str, *, hint: str | None = None) -> DataFile:
-    try:
-        return open_data(path)
-    except (MissingFileError, StorageError):
-        if exists(path):
-            raise
-        raise MissingFileError(missing, path=path, hint=hint) from None
-
-
-def _blocks(size_bytes: int) -> list[tuple[int, int]]:
-    if size_bytes <= BLOCKS * BLOCK_BYTES:
-        return [(0, size_bytes)]
-    last = size_bytes - BLOCK_BYTES
-    return [(place := last * number // (BLOCKS - 1), place + BLOCK_BYTES) for number in range(BLOCKS)]
-
 
 _SHOWN = 80
 

@@ -6,11 +6,11 @@ import os
 
 from tokshard.checks.verify.context import VerifyContext, unreadable_found
 from tokshard.checks.verify.report import ProductFindings, VerifiedProduct
+from tokshard.dataset.fingerprint import FileFingerprint
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, TokshardError
 from tokshard.exchange.export import has_unfinished_work, other_files
 from tokshard.exchange.manifest import ExportManifest, SourceDataset, manifest_path, read_export
-from tokshard.ranks.sources import FileFingerprint
 from tokshard.storage.digest import seal_of
 from tokshard.storage.fs import exists, getsize, isfile, lexists
 from tokshard.storage.paths import bin_path, idx_path

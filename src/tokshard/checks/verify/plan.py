@@ -11,13 +11,14 @@ import numpy as np
 from tokshard.checks.verify.context import VerifyContext, unreadable_found
 from tokshard.checks.verify.report import ProductFindings, VerifiedProduct
 from tokshard.checks.verify.tokenizers import examine_tokenizers
+from tokshard.dataset.fingerprint import FileFingerprint
 from tokshard.dataset.products import rank_name
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, TokshardError
 from tokshard.ranks.history import reweighting_of, stops_of
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.plan import Plan, Stream
 from tokshard.ranks.ranks import check_ranks, read_rank
-from tokshard.ranks.sources import CachedArrays, DatasetReference, FileFingerprint
+from tokshard.ranks.sources import CachedArrays, DatasetReference
 from tokshard.ranks.summary import check_partition
 from tokshard.samples.index.description import BlendedDescription
 from tokshard.samples.index.entry import CacheEntry

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from tokshard.dataset.fingerprint import FileFingerprint
 from tokshard.dataset.products import BLEND_NAME
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.ranks.discovery import RequestedSamples, open_sources
@@ -35,15 +36,10 @@ from tokshard.ranks.replan.source_progress import (
     progress_rows,
     source_progress_after,
 )
-from tokshard.ranks.sources import (
-    CachedArrays,
-    DatasetReference,
-    FileFingerprint,
-    SampleSource,
-)
+from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource
 from tokshard.samples.blend.document import BlendDocument
 from tokshard.samples.blend.recipe_files import read_arguments
-from tokshard.samples.index.npy import map_npy, write_npy
+from tokshard.samples.index.npy import ArraySpec, map_npy, write_npy
 from tokshard.samples.index.packing import Packing, pack_words
 from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
@@ -316,7 +312,10 @@ class OrderFiles:
             "unread": progress_rows(progress),
             "source_epochs": order.source_epochs.rows,
         }
-        fingerprints = {name: FileFingerprint.of_npy(array) for name, array in arrays.items()}
+        fingerprints = {
+            name: FileFingerprint.of_array(ArraySpec.of(array).header(), array)
+            for name, array in arrays.items()
+        }
         record = Reweighting(
             weights=tuple(weights),
             seed=seed,
