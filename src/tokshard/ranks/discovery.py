@@ -24,7 +24,8 @@ from tokshard.ranks.sources import (
     IndexReference,
     SampleSource,
 )
-from tokshard.samples.blend.document import BlendDocument, BlendSource, BlendSplit, document_path
+from tokshard.samples.blend.document import BlendDocument, BlendSplit, document_path
+from tokshard.samples.blend.sources import BlendSource
 from tokshard.samples.index.description import GPTDatasetDescription, descriptions_in, read_description
 from tokshard.samples.index.entry import (
     CacheEntry,

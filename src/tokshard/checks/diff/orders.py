@@ -21,7 +21,8 @@ from tokshard.checks.diff.report import (
 from tokshard.core.codec import encode
 from tokshard.dataset.products import DESCRIPTION_SUFFIX
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.samples.blend.document import BlendDocument, BlendSource, BlendSplit
+from tokshard.samples.blend.document import BlendDocument, BlendSplit
+from tokshard.samples.blend.sources import BlendSource
 from tokshard.samples.index.description import (
     BlendedDescription,
     Description,

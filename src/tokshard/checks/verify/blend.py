@@ -16,7 +16,8 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
 from tokshard.samples.blend.certificate import Certificate, SourceArrays, measure
-from tokshard.samples.blend.document import BlendDocument, BlendSource, BlendSplit
+from tokshard.samples.blend.document import BlendDocument, BlendSplit
+from tokshard.samples.blend.sources import BlendSource
 from tokshard.samples.index.description import BlendedDescription, read_description
 from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.npy import map_npy, read_spec

@@ -3,161 +3,51 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
 
-from tokshard.core.codec import TOOL, Bounds, Count, Document, Record, Sha256, Tool, encode
+from tokshard.core.codec import TOOL, Document, Sha256, Tool, encode
 from tokshard.core.formatting import counted
 from tokshard.core.json_text import dump_readable_json
-from tokshard.dataset.fingerprint import DatasetFingerprint
-from tokshard.dataset.products import BLEND_NAME, DESCRIPTION_SUFFIX
+from tokshard.dataset.products import BLEND_NAME
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer, TokenizerMismatch, agree
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.samples.blend.certificate import Certificate
 from tokshard.samples.blend.options import BuilderConfig
-from tokshard.samples.blend.plan import BlendPlan, Kind
+from tokshard.samples.blend.plan import BlendPlan
 from tokshard.samples.blend.recipe import BlendRecipe
+from tokshard.samples.blend.sources import BlendSource, SplitFiles, opened_path
 from tokshard.samples.blend.weights import BlendWeights, shares_of
 from tokshard.samples.index.build_or_reuse import locked
-from tokshard.samples.index.packing import Packing
 from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.files import write_atomically
 from tokshard.storage.fs import refuse_remote, relative_inside
-from tokshard.storage.paths import check_plain_name, is_remote
 from tokshard.storage.publication import remove_temporary_files
 from tokshard.storage.reading import read_document
 
 _LOCK_NAME = ".blend.lock"
 
-HASH = "[0-9a-f]{32}"
-
-
-class CacheEntryNames(Record):
-    """The names of the files of a cache entry, by the path prefix ``index`` that they share."""
-
-    __slots__ = ()
-    index: str
-
-    @property
-    def hash(self) -> str:
-        """The hash in the names of the files."""
-        return os.path.basename(self.index).partition("-")[0]
-
-    @property
-    def description(self) -> str:
-        """The path of the description."""
-        return f"{self.index}{DESCRIPTION_SUFFIX}"
-
 
 @dataclass(frozen=True, slots=True)
-class BlendSource(CacheEntryNames):
-    """A source of a split, and its index.
-
-    Attributes:
-        prefix: Path prefix of the dataset.
-        training_path: Path prefix as hashed.
-        index: Prefix of the file names in the cache directory: ``INDEX-description.txt``,
-            ``INDEX-document_index.npy``, ``INDEX-sample_index.npy`` and ``INDEX-shuffle_index.npy``. Its
-            first 32 characters are the hash.
-        samples: Samples of the index.
-        draws: Samples that the blend reads: 0 to draws - 1.
-        fingerprint: Fingerprint of the dataset when its index was built.
-        tokenizer: Number of its tokenizer in ``tokenizers``.
-        packing: Packing of its documents. Absent if they are concatenated.
-    """
-
-    prefix: str
-    training_path: str
-    index: Annotated[str, Bounds(pattern=f"(?:.*/)?{HASH}-GPTDataset-(?:train|valid|test)")]
-    samples: Count
-    draws: Count
-    fingerprint: DatasetFingerprint
-    tokenizer: Count
-    packing: Packing | None = None
-
-    @property
-    def document_index(self) -> str:
-        """The path of its document index."""
-        return f"{self.index}-document_index.npy"
-
-    @property
-    def sample_index(self) -> str:
-        """The path of its sample index."""
-        return f"{self.index}-sample_index.npy"
-
-    @property
-    def shuffle_index(self) -> str:
-        """The path of its shuffle index."""
-        return f"{self.index}-shuffle_index.npy"
-
-
-@dataclass(frozen=True, slots=True)
-class BlendOrderFiles(CacheEntryNames):
-    """The order of a blended split, in files that share a prefix.
-
-    Attributes:
-        index: Prefix of the file names in the cache directory: ``INDEX-description.txt``,
-            ``INDEX-dataset_index.npy`` and ``INDEX-dataset_sample_index.npy``. Its first 32 characters are
-            the hash.
-        weights: Weights as hashed: normalized, or the samples of each source in an exhaustive blend.
-        size: Size as hashed. Null in an exhaustive blend.
-    """
-
-    index: Annotated[str, Bounds(pattern=f"(?:.*/)?{HASH}-BlendedDataset-(?:train|valid|test)")]
-    weights: tuple[float, ...]
-    size: Count | None
-
-    @property
-    def dataset_index(self) -> str:
-        """The path of the dataset index."""
-        return f"{self.index}-dataset_index.npy"
-
-    @property
-    def dataset_sample_index(self) -> str:
-        """The path of the dataset sample index."""
-        return f"{self.index}-dataset_sample_index.npy"
-
-
-@dataclass(frozen=True, slots=True)
-class BlendSplit(Record):
+class BlendSplit(SplitFiles):
     """A split, or one of several validation sets.
 
     Raises:
         UsageError: The fields contradict each other.
 
     Attributes:
-        split: Split of the datasets that the samples are from.
-        kind: ``single``: sample k is sample k of the one source. All others have an order: ``weighted``,
-            ``proportional`` or ``exhaustive``.
-        samples: Number of samples.
-        order: Order of the blend. Null for ``single``.
-        sources: Sources, in the order of their numbers.
         certificate: Values counted from the index files.
     """
 
-    split: Literal["train", "valid", "test"]
-    kind: Kind
-    samples: Count
-    order: BlendOrderFiles | None
-    sources: tuple[BlendSource, ...]
     certificate: Certificate
 
     def _validate(self) -> None:
-        if (self.kind == "single") != (self.order is None):
-            raise UsageError(f"kind {self.kind} contradicts order")
-        if self.order is not None and len(self.order.weights) != len(self.sources):
-            raise UsageError("weights must have one number for each source")
-        if not self.sources or len(self.certificate.sources) != len(self.sources):
+        super(BlendSplit, self)._validate()  # without arguments it does not know a class with slots
+        if len(self.certificate.sources) != len(self.sources):
             raise UsageError("the certificate must list the same sources")
-        if sum(source.draws for source in self.sources) != self.samples:
-            raise UsageError(f"samples must be the sum of the draws, got {self.samples}")
-        for files in (self.order, *self.sources):
-            if files is not None and not files.index.endswith(f"-{self.split}"):
-                raise UsageError(f"index must be of the split {self.split}, got {files.index!r}")
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -329,7 +219,7 @@ class BlendDocument(Document):
             StorageError: The disk is full or broken.
         """
         path = os.path.join(directory, BLEND_NAME)
-        stored = _with_paths(self, lambda path: relative_inside(path, directory), os.path.basename)
+        stored = _relative_to(directory, self)
         hint = "merge some of the sources with tokshard merge, or use shorter paths"
         content = dump_readable_json(stored.to_json(), path, hint=hint)
         syscalls.make_directory(directory)
@@ -359,15 +249,9 @@ class BlendDocument(Document):
             raise IntegrityError(
                 f"{path}: id contradicts the other fields: the document was changed", path=path, field="id"
             )
-        directory = os.path.dirname(path)
-
-        def opened(place: str) -> str:
-            if "\0" in place:
-                raise IntegrityError(f"{path}: a path contains a NUL character", path=path)
-            return place if is_remote(place) else os.path.normpath(os.path.join(directory, place))
-
-        cache = opened(stored.cache_directory)
-        return _with_paths(stored, opened, lambda name: os.path.join(cache, check_plain_name(name, path)))
+        cache = opened_path(stored.cache_directory, path)
+        splits = {name: split.opened(path, cache) for name, split in stored.splits.items()}
+        return replace(stored, cache_directory=cache, splits=splits)
 
 
 def document_path(path: str) -> str:
@@ -391,21 +275,12 @@ def writing(directory: str) -> Iterator[None]:
         yield
 
 
-def _with_paths(
-    document: BlendDocument, data: Callable[[str], str], index: Callable[[str], str]
-) -> BlendDocument:
-    splits = {
-        name: replace(
-            split,
-            order=split.order and replace(split.order, index=index(split.order.index)),
-            sources=tuple(
-                replace(source, prefix=data(source.prefix), index=index(source.index))
-                for source in split.sources
-            ),
-        )
-        for name, split in document.splits.items()
-    }
-    return replace(document, cache_directory=data(document.cache_directory), splits=splits)
+def _relative_to(directory: str, document: BlendDocument) -> BlendDocument:
+    def relative(path: str) -> str:
+        return relative_inside(path, directory)
+
+    splits = {name: split.with_paths(relative, os.path.basename) for name, split in document.splits.items()}
+    return replace(document, cache_directory=relative(document.cache_directory), splits=splits)
 
 
 def _identity(builder: BuilderConfig, splits: Mapping[str, BlendSplit]) -> str:

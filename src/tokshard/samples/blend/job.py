@@ -19,18 +19,12 @@ from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer
 from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError, UsageError, ignore_older
 from tokshard.samples.blend.certificate import Certificate, SourceArrays, measure
-from tokshard.samples.blend.document import (
-    BlendDocument,
-    BlendOrderFiles,
-    BlendSource,
-    BlendSplit,
-    BlendTokenizers,
-    writing,
-)
+from tokshard.samples.blend.document import BlendDocument, BlendSplit, BlendTokenizers, writing
 from tokshard.samples.blend.options import CACHE_NAME, BlendOptions, BuilderConfig
 from tokshard.samples.blend.order import blend_blocks, exhaustive_order, greedy_order
 from tokshard.samples.blend.plan import BlendPlan, PlannedSplit, SplitPlan, plan_blend
 from tokshard.samples.blend.recipe import BlendRecipe
+from tokshard.samples.blend.sources import BlendOrderFiles, BlendSource
 from tokshard.samples.blend.weights import BlendWeights
 from tokshard.samples.index.build_or_reuse import Action, CacheTarget, Datasets, build_or_reuse
 from tokshard.samples.index.entry import CacheEntry

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from tokshard.errors import InputError, TokshardError, UsageError
 from tokshard.samples.blend.options import BuilderConfig
 from tokshard.samples.blend.order import blend_blocks, count_draws, exhaustive_order, greedy_order, normalize
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
+from tokshard.samples.blend.sources import Kind
 from tokshard.samples.blend.weights import (
     BlendWeights,
     SourceTokens,
@@ -36,7 +37,6 @@ from tokshard.storage.fs import realpath
 from tokshard.storage.paths import idx_path
 
 PackingOf = Callable[[IndexRequest], Packing | None]
-Kind = Literal["single", "weighted", "proportional", "exhaustive"]
 KIND_NAMES: dict[Kind, str] = {
     "single": "one dataset",
     "weighted": "weighted blend",
