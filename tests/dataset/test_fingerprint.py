@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.index_caches import write_dataset
 from support.interleaving import interleaved
 from support.tokenize_runs import run_tokenize
 from tokshard.checks.inspect.datasets import inspect_dataset
 from tokshard.checks.trace.queries import trace_document
 from tokshard.checks.trace.traced_data import open_dataset
-from tokshard.dataset.fingerprint import BLOCK_BYTES, BLOCKS, FileFingerprint
+from tokshard.dataset.fingerprint import BLOCK_BYTES, BLOCKS, FileFingerprint, FingerprintedIndex
 from tokshard.dataset.merge.inputs import read_input
 from tokshard.errors import InputError, IntegrityError, MissingFileError
-from tokshard.samples.index.npy import ArraySpec, write_npy
+from tokshard.samples.index.npy import npy_fingerprint, write_npy
 
 WORK = {
     "inspect": inspect_dataset,
@@ -87,7 +88,7 @@ def test_the_fingerprint_of_an_array_is_that_of_its_file(tmp_path, shape):
     array = np.arange(np.prod(shape), dtype=np.int64).reshape(shape) * 7919
     path = str(tmp_path / "array.npy")
     write_npy(path, array)
-    assert FileFingerprint.of_array(ArraySpec.of(array).header(), array) == FileFingerprint.of(path)
+    assert npy_fingerprint(array) == FileFingerprint.of(path)
 
 
 @given(size=st.integers(0, 3 * BLOCKS * BLOCK_BYTES), place=st.integers(0, 10**9))
@@ -121,3 +122,9 @@ def test_a_changed_file_is_refused_with_the_product_that_names_it(tmp_path, prod
     path.unlink()
     with pytest.raises(MissingFileError, match=f"file of the {product} not found"):
         fingerprint.check(str(path), product)
+
+
+def test_an_open_dataset_has_the_fingerprints_of_its_files(tmp_path):
+    prefix = write_dataset(str(tmp_path / "web"))
+    found = FingerprintedIndex.open(prefix)
+    assert found.files == {name: FileFingerprint.of(f"{prefix}.{name}") for name in ("bin", "idx")}

@@ -241,14 +241,14 @@ def blend_source_damaged(directory):
 
 def blend_samples(directory):
     path = sound_blend(directory)
-    file = document(path).splits["train"].sources[1].shuffle_index
+    file = document(path).splits["train"].sources[1].paths["shuffle_index"]
     np.save(file, np.load(file)[:-1])
     return path
 
 
 def blend_of_cut_index(directory):
     path = sound_blend(directory)
-    cut(document(path).splits["train"].sources[1].shuffle_index)
+    cut(document(path).splits["train"].sources[1].paths["shuffle_index"])
     return path
 
 
@@ -261,7 +261,7 @@ def blend_hash(directory):
 
 def blend_order(directory):
     path = sound_blend(directory)
-    file = document(path).splits["train"].order.dataset_index
+    file = document(path).splits["train"].order.paths["dataset_index"]
     order = np.load(file)
     place = int(np.flatnonzero(np.diff(order))[-1])
     order[[place, place + 1]] = order[[place + 1, place]]
@@ -356,7 +356,7 @@ def plan_reweighted_file(directory):
 def plan_coverage(directory):
     """A blend whose order draws one sample twice, planned as it is."""
     path = sound_blend(directory)
-    file = document(path).splits["train"].order.dataset_sample_index
+    file = document(path).splits["train"].order.paths["dataset_sample_index"]
     samples = np.load(file)
     first, second = np.flatnonzero(np.load(file.replace("_sample", "")) == 0)[:2]
     samples[second] = samples[first]

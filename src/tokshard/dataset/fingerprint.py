@@ -60,7 +60,7 @@ class FileFingerprint(Record):
             MissingFileError: The file was not found.
             StorageError: The file cannot be read.
         """
-        return cls._of(_opened(path, f"file not found: {path}"))
+        return cls.of_file(_opened(path, f"file not found: {path}"))
 
     @classmethod
     def of_array(cls, header: bytes, array: NDArray[Any]) -> Self:
@@ -75,7 +75,8 @@ class FileFingerprint(Record):
         return cls(size, digest.hexdigest())
 
     @classmethod
-    def _of(cls, file: DataFile) -> Self:
+    def of_file(cls, file: DataFile) -> Self:
+        """Return the fingerprint of an open file."""
         digest = hashlib.sha256()
         blocks = _blocks(file.size_bytes)
         for start, stop in blocks[1:]:
@@ -101,7 +102,7 @@ class FileFingerprint(Record):
         file = _opened(path, f"file of the {product} not found: {path}", hint=_MOVED_HINT)
         if file.size_bytes != self.size_bytes:
             change = f"it had {self.size_bytes} bytes and now has {file.size_bytes}"
-        elif self._of(file) != self:
+        elif self.of_file(file) != self:
             change = "its content differs at the same size"
         else:
             return
@@ -173,22 +174,24 @@ class DatasetFingerprint(Record):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FingerprintedIndex:
-    """The index of a dataset and the fingerprint of exactly these bytes.
+    """The index of a dataset and the fingerprints of exactly these bytes.
 
     Attributes:
         fingerprint: With the digest of the whole index and, if the dataset has a manifest of these files, the
             digests of its tokens.
+        files: The fingerprints of its files, by their names ``bin`` and ``idx``.
         tokenizer: Unknown unless the dataset has a manifest of these files.
     """
 
     path_prefix: str
     table: IndexTable
     fingerprint: DatasetFingerprint
+    files: dict[str, FileFingerprint]
     tokenizer: DatasetTokenizer
 
     @classmethod
     def open(cls, path_prefix: str) -> FingerprintedIndex:
-        """Open a dataset; makes two passes over the mapped ``.idx`` file and none over the ``.bin`` file.
+        """Open a dataset; makes two passes over the mapped ``.idx`` file, and reads 32 KiB of the ``.bin``.
 
         Raises:
             MissingFileError: One or both files do not exist.
@@ -223,7 +226,8 @@ class FingerprintedIndex:
         fingerprint = DatasetFingerprint(
             bin_bytes=bin_bytes, idx_bytes=file.size_bytes, idx_xxh3_128=idx_digest, **known
         )
-        return cls(path_prefix, table, fingerprint, tokenizer)
+        files = {"bin": FileFingerprint.of_file(bin_file), "idx": FileFingerprint.of_file(file)}
+        return cls(path_prefix, table, fingerprint, files, tokenizer)
 
     def check(self, fingerprint: DatasetFingerprint) -> None:
         """Raise IntegrityError if the dataset no longer has this fingerprint."""

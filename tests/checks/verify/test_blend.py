@@ -56,16 +56,16 @@ def test_what_was_changed_afterwards_is_found(made, tmp_path):
     source, order = split.sources[1], split.order
     written, shorter = {"cache-digest", "cache-content"}, {"cache-array", "cache-shape", "cache-digest"}
     other = Path(report.blend.splits["valid"].order.description).read_bytes()
-    assert after(lambda: rewrite(order.dataset_index, falsify)) == written
-    assert after(lambda: rewrite(order.dataset_sample_index, falsify)) == written
-    assert after(lambda: shorten(order.dataset_index)) == shorter
-    assert after(lambda: os.remove(order.dataset_index)) == {"cache-incomplete"}
+    assert after(lambda: rewrite(order.paths["dataset_index"], falsify)) == written
+    assert after(lambda: rewrite(order.paths["dataset_sample_index"], falsify)) == written
+    assert after(lambda: shorten(order.paths["dataset_index"])) == shorter
+    assert after(lambda: os.remove(order.paths["dataset_index"])) == {"cache-incomplete"}
     assert after(lambda: Path(order.description).write_bytes(other)) == {"cache-name", "cache-shape"}
     assert after(lambda: Path(source.description).write_text("x")) == {"cache-description"}
-    assert after(lambda: shorten(source.shuffle_index)) == {*shorter, "blend-samples"}
-    assert after(lambda: rewrite(source.shuffle_index, lambda array: array.fill(0))) == written
-    assert after(lambda: rewrite(source.shuffle_index, lambda array: array.fill(10**6))) == written
-    assert after(lambda: rewrite(source.document_index, lambda array: array.fill(39))) == written
+    assert after(lambda: shorten(source.paths["shuffle_index"])) == {*shorter, "blend-samples"}
+    assert after(lambda: rewrite(source.paths["shuffle_index"], lambda array: array.fill(0))) == written
+    assert after(lambda: rewrite(source.paths["shuffle_index"], lambda array: array.fill(10**6))) == written
+    assert after(lambda: rewrite(source.paths["document_index"], lambda array: array.fill(39))) == written
 
 
 def test_a_rewritten_source_is_found(made, tmp_path):

@@ -17,6 +17,9 @@ from support.blends import (
     write_dataset,
     write_sources,
 )
+from tokshard import VerifyOptions, verify
+from tokshard.dataset.builder import IndexedDatasetBuilder
+from tokshard.dataset.fingerprint import FileFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, OutputExistsError
 from tokshard.samples.blend import document as document_module
@@ -51,12 +54,12 @@ def test_the_files_are_the_orders_of_the_definitions_under_the_hashes_of_their_d
         (every, "valid", lambda split: greedy(list(split.order.weights), split.order.size)),
     ):
         split = document.splits[name]
-        arrays = [np.load(split.order.dataset_index), np.load(split.order.dataset_sample_index)]
+        arrays = [np.load(path) for path in split.order.paths.values()]
         assert [array.tolist() for array in arrays] == list(right(split))
         assert [array.dtype for array in arrays] == [np.int16, np.int64]
         description = read_description(split.order.description)
         assert (
-            os.path.basename(split.order.dataset_index)
+            os.path.basename(split.order.paths["dataset_index"])
             == f"{description.hash()}-BlendedDataset-{name}-dataset_index.npy"
         )
         assert [dataset.hash() for dataset in description.datasets] == [
@@ -68,7 +71,7 @@ def test_the_files_are_the_orders_of_the_definitions_under_the_hashes_of_their_d
 def test_the_certificate_says_what_counting_one_by_one_says(made, tmp_path):
     sources, report = made
     split = report.blend.splits["train"]
-    order = np.load(split.order.dataset_index).tolist()
+    order = np.load(split.order.paths["dataset_index"]).tolist()
     lag, lead = deviations(order, split.order.weights)
     certificate = split.certificate
     assert certificate.weight_error == pytest.approx(max(*lag, *lead))
@@ -78,7 +81,7 @@ def test_the_certificate_says_what_counting_one_by_one_says(made, tmp_path):
         for n, (prefix, count) in enumerate(zip(sources, (60, 40, 50), strict=True))
     }
     for place, (source, certified) in enumerate(zip(split.sources, certificate.sources, strict=True)):
-        index = [np.load(path).tolist() for path in (source.document_index, source.shuffle_index)]
+        index = [np.load(source.paths[name]).tolist() for name in ("document_index", "shuffle_index")]
         right = covered(lengths[sources[place]], *index, order.count(place), 16)
         assert {name: getattr(certified, name) for name in right} == right
         assert (certified.samples, certified.available) == (order.count(place), source.samples)
@@ -99,6 +102,29 @@ def test_a_second_run_finds_everything_and_writes_the_same_document(made, tmp_pa
     ]
     assert snapshot(tmp_path / "mix" / "cache") == before
     assert (tmp_path / "mix" / "blend.json").read_bytes() == document
+
+
+def test_the_fingerprints_are_those_of_the_files_also_of_indexes_that_are_rebuilt(made, tmp_path):
+    sources, report = made
+    again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True, force=True)
+    assert again.blend == report.blend
+    for split in report.blend.splits.values():
+        for described in (*split.sources, split.order):
+            found = {name: FileFingerprint.of(path) for name, path in described.paths.items()}
+            assert described.files == found
+        for source in split.sources:
+            assert len(np.load(source.paths["shuffle_index"])) == source.epochs.samples == source.samples
+
+
+def test_a_multimodal_dataset_is_refused(tmp_path):
+    with IndexedDatasetBuilder(tmp_path / "images.bin", "int32", multimodal=True) as builder:
+        for mode in range(40):
+            builder.add_document(np.arange(20), [20], [mode % 2])
+        builder.finalize(tmp_path / "images.idx")
+    prefix = str(tmp_path / "images")
+    verify(VerifyOptions(path=prefix, adopt=True))  # its manifest says that it has modes
+    with pytest.raises(IntegrityError, match="must be a text index, got a multimodal index"):
+        build_blend(parse_words([prefix]), config_for(30, 0, 0, split="1"), tmp_path / "mix")
 
 
 def test_another_blend_is_not_replaced_unless_told(made, tmp_path):
@@ -183,20 +209,20 @@ def test_the_recipe_of_the_sample_data_is_one():
 def test_a_blend_that_was_changed_is_refused_and_rebuilt_on_request(made, tmp_path):
     sources, report = made
     split = report.blend.splits["train"]
-    right = Path(split.order.dataset_index).read_bytes()
-    rewrite(split.order.dataset_index, falsify)
+    right = Path(split.order.paths["dataset_index"]).read_bytes()
+    rewrite(split.order.paths["dataset_index"], falsify)
     with pytest.raises(IntegrityError, match="train blend"):
         build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
     again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
     assert orders(again) == {"train": "rebuilt", "valid": "found", "test": "found"}
-    assert Path(split.order.dataset_index).read_bytes() == right
+    assert Path(split.order.paths["dataset_index"]).read_bytes() == right
     assert problems_of(again.path) == set()
 
 
 def test_a_source_index_that_was_changed_is_never_certified(made, tmp_path):
     sources, report = made
     certified = Path(report.path).read_bytes()
-    index = report.blend.splits["train"].sources[0].shuffle_index
+    index = report.blend.splits["train"].sources[0].paths["shuffle_index"]
     right = Path(index).read_bytes()
     rewrite(index, turn_round)
     with pytest.raises(IntegrityError, match=r"the train index of .* does not match its recorded digest"):

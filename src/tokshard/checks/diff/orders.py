@@ -106,7 +106,8 @@ def _draws(split: BlendSplit, places: Integers, count: int) -> Integers:
 def _order(split: BlendSplit) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     arrays = None
     if split.order is not None:
-        arrays = map_npy(split.order.dataset_index), map_npy(split.order.dataset_sample_index)
+        paths = split.order.paths
+        arrays = map_npy(paths["dataset_index"]), map_npy(paths["dataset_sample_index"])
     for begin in range(0, split.samples, _BLOCK):
         end = min(begin + _BLOCK, split.samples)
         if arrays is None:

@@ -100,14 +100,13 @@ def _examine_source(
         text = f"{split} draws {source.draws} samples of {prefix}, but its index has {source.samples}"
         findings.find("blend-samples", text)
     # A damaged array is a finding of its index.
-    with unreadable_found(findings, source.shuffle_index), suppress(IntegrityError):
-        if isfile(source.shuffle_index):
-            samples = read_spec(source.shuffle_index).shape[0]
+    shuffle_index = source.paths["shuffle_index"]
+    with unreadable_found(findings, shuffle_index), suppress(IntegrityError):
+        if isfile(shuffle_index):
+            samples = read_spec(shuffle_index).shape[0]
             if samples != source.samples:
-                text = (
-                    f"{source.shuffle_index} must have {source.samples} samples for the blend, got {samples}"
-                )
-                findings.find("blend-samples", text, path=source.shuffle_index)
+                text = f"{shuffle_index} must have {source.samples} samples for the blend, got {samples}"
+                findings.find("blend-samples", text, path=shuffle_index)
     try:
         now = (
             context.fingerprint(prefix)
@@ -140,7 +139,8 @@ def _examine_certificate(
 ) -> None:
     order: tuple[NDArray[np.int16], NDArray[np.int64]] | None = None
     if split.order is not None:
-        order = map_npy(split.order.dataset_index), map_npy(split.order.dataset_sample_index)
+        paths = split.order.paths
+        order = map_npy(paths["dataset_index"]), map_npy(paths["dataset_sample_index"])
     measured = measure(
         order,
         split.shares,
@@ -149,9 +149,9 @@ def _examine_certificate(
             SourceArrays(
                 prefix=claimed.prefix,
                 lengths=IndexedDataset(source.prefix).sequence_lengths,
-                document_index=map_npy(source.document_index),
-                shuffle_index=map_npy(source.shuffle_index),
-                packed_rows=None if source.packing is None else map_npy(source.sample_index),
+                document_index=map_npy(source.paths["document_index"]),
+                shuffle_index=map_npy(source.paths["shuffle_index"]),
+                packed_rows=None if source.packing is None else map_npy(source.paths["sample_index"]),
             )
             for source, claimed in zip(split.sources, split.certificate.sources, strict=True)
         ),

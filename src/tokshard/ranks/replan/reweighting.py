@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tokshard.dataset.fingerprint import FileFingerprint
 from tokshard.dataset.products import BLEND_NAME
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.ranks.discovery import RequestedSamples, open_sources
@@ -39,7 +38,7 @@ from tokshard.ranks.replan.source_progress import (
 from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource
 from tokshard.samples.blend.document import BlendDocument
 from tokshard.samples.blend.recipe_files import read_arguments
-from tokshard.samples.index.npy import ArraySpec, map_npy, write_npy
+from tokshard.samples.index.npy import map_npy, npy_fingerprint, write_npy
 from tokshard.samples.index.packing import Packing, pack_words
 from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
@@ -312,10 +311,7 @@ class OrderFiles:
             "unread": progress_rows(progress),
             "source_epochs": order.source_epochs.rows,
         }
-        fingerprints = {
-            name: FileFingerprint.of_array(ArraySpec.of(array).header(), array)
-            for name, array in arrays.items()
-        }
+        fingerprints = {name: npy_fingerprint(array) for name, array in arrays.items()}
         record = Reweighting(
             weights=tuple(weights),
             seed=seed,

@@ -7,18 +7,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tokshard.core.codec import Amount, Document, Md5, Record
 from tokshard.core.formatting import count, counted, duration, percent, shown_path
 from tokshard.core.presentation import Section, Table, outcome, planned
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
+from tokshard.dataset.fingerprint import FileFingerprint
 from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.products import BLEND_NAME
 from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer
 from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError, UsageError, ignore_older
-from tokshard.samples.blend.certificate import Certificate, SourceArrays, measure
+from tokshard.samples.blend.certificate import SourceArrays, measure
 from tokshard.samples.blend.document import BlendDocument, BlendSplit, BlendTokenizers, writing
 from tokshard.samples.blend.options import CACHE_NAME, BlendOptions, BuilderConfig
 from tokshard.samples.blend.order import blend_blocks, exhaustive_order, greedy_order
@@ -29,7 +30,7 @@ from tokshard.samples.blend.weights import BlendWeights
 from tokshard.samples.index.build_or_reuse import Action, CacheTarget, Datasets, build_or_reuse
 from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.job import actions_text
-from tokshard.samples.index.npy import Blocks
+from tokshard.samples.index.npy import Blocks, npy_fingerprint
 from tokshard.samples.index.planned_indexes import IndexOutcome, PlannedIndexes, plan_indexes
 from tokshard.samples.index.tokenizer_check import check_tokenizers
 from tokshard.storage.fs import abspath, lexists
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MAX_INDICES = 25_000
-"""Sources of all splits together: about two kilobytes each, of the 64 MiB that are read back."""
+MAX_INDICES = 20_000
+"""Sources of all splits together: 2.6 kB each with prefixes of 64 characters, of the 64 MiB that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,57 +302,38 @@ def _describe(
     tokenizers: Mapping[DatasetTokenizer, int],
     datasets: Datasets,
 ) -> BlendSplit:
-    sources = tuple(
-        BlendSource(
-            prefix=abspath(report.request.prefix),
-            training_path=report.request.training_path,
-            index=os.path.join(report.entry.directory, report.entry.stem),
-            samples=report.plan.samples,
-            draws=source.draws,
-            fingerprint=report.dataset,
-            tokenizer=tokenizers[report.tokenizer],
-            packing=report.request.packing,
-        )
-        for source, report in zip(split.sources, reports, strict=True)
-    )
-    order = None
-    if entry is not None:
-        weights = tuple(map(float, split.weights or ()))
-        order = BlendOrderFiles(os.path.join(entry.directory, entry.stem), weights, split.size)
-    return BlendSplit(
-        split=split.split,  # type: ignore[arg-type]
-        kind=split.kind,
-        samples=split.samples,
-        order=order,
-        sources=sources,
-        certificate=_certify(split, reports, entry, datasets),
-    )
+    sources: list[BlendSource] = []
 
-
-def _certify(
-    split: SplitPlan, reports: Sequence[IndexOutcome], entry: CacheEntry | None, datasets: Datasets
-) -> Certificate:
-    arrays = entry.load() if entry is not None else None
-
-    def sources() -> Iterator[SourceArrays]:
-        for report in reports:
-            request = report.request
-            dataset = datasets.get(request.prefix)
+    def measured_sources() -> Iterator[SourceArrays]:
+        for planned, report in zip(split.sources, reports, strict=True):
+            dataset = datasets.get(report.request.prefix)
             dataset.check(report.dataset)
             index = report.entry.load()
+            source = BlendSource(
+                prefix=abspath(report.request.prefix),
+                training_path=report.request.training_path,
+                index=os.path.join(report.entry.directory, report.entry.stem),
+                draws=planned.draws,
+                fingerprint=report.dataset,
+                tokenizer=tokenizers[report.tokenizer],
+                epochs=report.plan,
+                files=dataset.files | _fingerprints(index),
+            )
+            sources.append(source)
             yield SourceArrays(
-                request.prefix,
+                report.request.prefix,
                 dataset.table.sequence_lengths,
                 index["document_index"],
                 index["shuffle_index"],
-                None if request.packing is None else index["sample_index"],
+                None if source.packing is None else index["sample_index"],
             )
 
+    arrays = None if entry is None else entry.load()
     certificate = measure(
         None if arrays is None else (arrays["dataset_index"], arrays["dataset_sample_index"]),
         split.shares,
         [report.plan.samples for report in reports],
-        sources(),
+        measured_sources(),
         split.requests[0].sequence_length,
     )
     planned = [source.draws for source in split.sources]
@@ -362,7 +344,23 @@ def _certify(
             path=path,
             hint="run the same command with --rebuild",
         )
-    return certificate
+    order = None
+    if entry is not None and arrays is not None:
+        index = os.path.join(entry.directory, entry.stem)
+        weights = tuple(map(float, split.weights or ()))
+        order = BlendOrderFiles(index, weights, split.size, _fingerprints(arrays))
+    return BlendSplit(
+        split=split.split,  # type: ignore[arg-type]
+        kind=split.kind,
+        samples=split.samples,
+        order=order,
+        sources=tuple(sources),
+        certificate=certificate,
+    )
+
+
+def _fingerprints(arrays: Mapping[str, NDArray[Any]]) -> dict[str, FileFingerprint]:
+    return {name: npy_fingerprint(array) for name, array in arrays.items()}
 
 
 def _refuse_too_many(plan: BlendPlan) -> None:

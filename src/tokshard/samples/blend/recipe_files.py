@@ -22,7 +22,7 @@ from tokshard.samples.index.sizes import Sizes
 from tokshard.samples.index.splits import SPLITS
 from tokshard.storage.reading import read_text
 
-# 300 bytes for each of 25,000 sources, all that a blend.json can hold; the parser of TOML is slow.
+# 400 bytes for each of 20,000 sources, all that a blend.json can hold; the parser of TOML is slow.
 _MAX_RECIPE_BYTES = 8 << 20
 _EXAMPLE = "pass alternating weights and path prefixes (0.7 data/web 0.3 data/code), or only path prefixes"
 _MIXTURE_KEYS = ("unit", "temperature", "source")

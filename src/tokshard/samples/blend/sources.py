@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 from tokshard.core.codec import Bounds, Count, Record, decode
-from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.dataset.products import DESCRIPTION_SUFFIX
 from tokshard.errors import IntegrityError, UsageError
+from tokshard.samples.index.epochs import EpochPlan
+from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS
 from tokshard.samples.index.packing import Packing
-from tokshard.storage.paths import check_plain_name, is_remote
+from tokshard.storage.paths import bin_path, check_plain_name, idx_path, is_remote
 
 Kind = Literal["single", "weighted", "proportional", "exhaustive"]
 
@@ -23,10 +25,24 @@ HASH = "[0-9a-f]{32}"
 
 
 class CacheEntryNames(Record):
-    """The names of the files of a cache entry, by the path prefix ``index`` that they share."""
+    """The files of a cache entry, by the path prefix ``index`` of their names, and their fingerprints.
+
+    Raises:
+        UsageError: Fingerprints are missing, or are of other files.
+    """
 
     __slots__ = ()
     index: str
+    files: dict[str, FileFingerprint]
+
+    def _validate(self) -> None:
+        if set(self.files) != set(self.paths):
+            raise UsageError(f"files must be {', '.join(self.paths)}, got {', '.join(self.files)}")
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """The paths of the files that have a fingerprint, by their names."""
+        raise NotImplementedError
 
     @property
     def hash(self) -> str:
@@ -43,42 +59,46 @@ class CacheEntryNames(Record):
 class BlendSource(CacheEntryNames):
     """A source of a split, and its index.
 
+    The dataset is text: a blend of a multimodal dataset is refused.
+
     Attributes:
         prefix: Path prefix of the dataset.
         training_path: Path prefix as hashed.
         index: Prefix of the file names in the cache directory: ``INDEX-description.txt``,
             ``INDEX-document_index.npy``, ``INDEX-sample_index.npy`` and ``INDEX-shuffle_index.npy``. Its
             first 32 characters are the hash.
-        samples: Samples of the index.
         draws: Samples that the blend reads: 0 to draws - 1.
         fingerprint: Fingerprint of the dataset when its index was built.
         tokenizer: Number of its tokenizer in ``tokenizers``.
-        packing: Packing of its documents. Absent if they are concatenated.
+        epochs: Numbers of the index, which determine its arrays.
+        files: Fingerprints of ``bin`` and ``idx``, the files of the dataset, and of ``document_index``,
+            ``sample_index`` and ``shuffle_index``.
     """
 
     prefix: str
     training_path: str
     index: Annotated[str, Bounds(pattern=f"(?:.*/)?{HASH}-GPTDataset-(?:train|valid|test)")]
-    samples: Count
     draws: Count
     fingerprint: DatasetFingerprint
     tokenizer: Count
-    packing: Packing | None = None
+    epochs: EpochPlan
+    files: dict[str, FileFingerprint]
 
     @property
-    def document_index(self) -> str:
-        """The path of its document index."""
-        return f"{self.index}-document_index.npy"
+    def samples(self) -> int:
+        """The samples of its index."""
+        return self.epochs.samples
 
     @property
-    def sample_index(self) -> str:
-        """The path of its sample index."""
-        return f"{self.index}-sample_index.npy"
+    def packing(self) -> Packing | None:
+        """The packing of its documents; None if they are concatenated."""
+        return None if self.epochs.packed is None else self.epochs.packed.packing
 
     @property
-    def shuffle_index(self) -> str:
-        """The path of its shuffle index."""
-        return f"{self.index}-shuffle_index.npy"
+    def paths(self) -> dict[str, str]:
+        """The paths of the files that have a fingerprint, by their names."""
+        arrays = {name: f"{self.index}-{name}.npy" for name in GPT_ARRAYS}
+        return {"bin": bin_path(self.prefix), "idx": idx_path(self.prefix)} | arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +111,18 @@ class BlendOrderFiles(CacheEntryNames):
             the hash.
         weights: Weights as hashed: normalized, or the samples of each source in an exhaustive blend.
         size: Size as hashed. Null in an exhaustive blend.
+        files: Fingerprints of ``dataset_index`` and ``dataset_sample_index``.
     """
 
     index: Annotated[str, Bounds(pattern=f"(?:.*/)?{HASH}-BlendedDataset-(?:train|valid|test)")]
     weights: tuple[float, ...]
     size: Count | None
+    files: dict[str, FileFingerprint]
 
     @property
-    def dataset_index(self) -> str:
-        """The path of the dataset index."""
-        return f"{self.index}-dataset_index.npy"
-
-    @property
-    def dataset_sample_index(self) -> str:
-        """The path of the dataset sample index."""
-        return f"{self.index}-dataset_sample_index.npy"
+    def paths(self) -> dict[str, str]:
+        """The paths of the files that have a fingerprint, by their names."""
+        return {name: f"{self.index}-{name}.npy" for name in BLEND_ARRAYS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from tokshard.errors import InputError, TokshardError, raise_exhaustion
 from tokshard.samples.index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.samples.index.description import BlendedDescription, Description, GPTDatasetDescription
 from tokshard.samples.index.epochs import SplitSize
-from tokshard.samples.index.npy import ArraySpec, map_npy
+from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, ArraySpec, map_npy
 from tokshard.samples.index.packing import PackedEpoch, pack_words
 from tokshard.samples.index.packing_report import PackingReport
 from tokshard.storage.digest import FileRecord
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokshard.samples.index.epochs import EpochPlan
-
-GPT_ARRAYS = ("document_index", "sample_index", "shuffle_index")
-BLEND_ARRAYS = ("dataset_index", "dataset_sample_index")
 
 
 def default_directory(path_prefix: str) -> str:

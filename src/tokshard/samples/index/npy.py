@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokshard.dataset.fingerprint import FileFingerprint
 from tokshard.dataset.source import InputFile
 from tokshard.errors import IntegrityError
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokshard.storage.digest import FileRecord
+
+GPT_ARRAYS = ("document_index", "sample_index", "shuffle_index")
+BLEND_ARRAYS = ("dataset_index", "dataset_sample_index")
 
 HEADER_BYTES = 128
 _CHUNK_BYTES = 1 << 24
@@ -165,6 +169,11 @@ def map_npy(path: str) -> NDArray[Any]:
         return np.empty(spec.shape, dtype=spec.dtype)
     array = np.frombuffer(file.map(), dtype=spec.dtype, count=spec.count, offset=HEADER_BYTES)
     return array.reshape(spec.shape)
+
+
+def npy_fingerprint(array: NDArray[Any]) -> FileFingerprint:
+    """Return the fingerprint of the ``.npy`` file of an array, which need not be written yet."""
+    return FileFingerprint.of_array(ArraySpec.of(array).header(), array)
 
 
 def _spec(file: InputFile) -> ArraySpec:
