@@ -39,7 +39,7 @@ def packed_of(workshop):
     """Return the options of the packing of each source in ``blend.json``."""
     document = json.loads((workshop / "mix/blend.json").read_text())
     sources = document["splits"]["train"]["sources"]
-    return [source.get("packing") for source in sources], document
+    return [source["epochs"].get("packed", {}).get("packing") for source in sources], document
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_each_source_has_its_packing(workshop, top, web, options, packed):
         order = np.load(workshop / "mix/cache" / f"{source['index']}-document_index.npy")
         # Only packed samples begin with a document, or at a multiple of 16 tokens of one.
         starts_of_documents = bool((rows[:, 1] % 16 == 0).all()) and rows[-1].tolist() == [len(order) - 1, 0]
-        assert starts_of_documents == ("packing" in source)
+        assert starts_of_documents == ("packed" in source["epochs"])
     verified = run("verify", "mix", "--level", "deep")
     assert verified.returncode == 0, verified.stdout
-    if document["splits"]["train"]["sources"][0].get("packing"):
+    if document["splits"]["train"]["sources"][0]["epochs"].get("packed"):
         other = blend(workshop, top="num_samples = [60]")
         assert other.returncode == 4
         assert "instead of --pack concat, and has the same file names" in other.stderr
