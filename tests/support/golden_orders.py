@@ -1,0 +1,114 @@
+"""The orders that are kept in ``golden/orders.json.gz``, and how they are read again.
+
+A case is options alone: sizes of datasets, options of a plan and of up to two plans that continue it. Only
+:func:`read_in_stages` and :func:`blended_in_stages` call what is tested.
+"""
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+
+from support.assignments import planned
+from support.replanned_plans import continued, plan_of, source_of, write_blend
+from tokshard.ranks.discovery import RequestedSamples, open_sources
+from tokshard.ranks.layouts import repeats
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "orders.json.gz"
+
+
+def kept(kind):
+    """Return the cases of a kind: ``orders``, or ``blends`` for plans with other weights."""
+    return json.loads(gzip.decompress(GOLDEN.read_bytes()))[kind]
+
+
+def key_of(ids):
+    """Return the number that bucketing sorts a sample by: one of 64."""
+    return ids * 7919 % 64
+
+
+def read_in_stages(case):
+    """Plan a case, and continue it; return what is kept of each plan."""
+    stream = case["stream"]
+    sources = {stream: source_of(*case["sizes"], name=stream)}
+    plan = planned(sources, **_as_options(case["options"]))
+    stages = [_stage(plan.streams[stream])]
+    for change in case["changes"]:
+        changes = _as_options(change)
+        consumed = changes.pop("consumed_samples", 0)
+        ranks = changes.pop("data_parallel", None)
+        plan = continued(plan, consumed, ranks, **changes)
+        stages.append(_stage(plan.streams[stream]))
+    return stages
+
+
+def blended_in_stages(case, directory):
+    """Plan the blend of a case, and continue it with other weights; return its arrays after each change."""
+    path = write_blend(directory, case["weights"], case["samples"], tokens=case["tokens"])
+    options = case["options"]
+    source = open_sources([str(path)], RequestedSamples())["train"]
+    plan = plan_of(
+        source, options["data_parallel"], batch=options["batch"], consumed_samples=options["consumed_samples"]
+    )
+    stages = []
+    for number, change in enumerate(case["changes"]):
+        output = directory / f"plan{number}"
+        blend = " ".join(f"{weight} {directory / name}" for name, weight in change["weights"].items())
+        if change["is_blend"]:
+            name = f"blend{number}"
+            blend = str(write_blend(directory, change["weights"], 300, tokens=case["tokens"], name=name))
+        plan = continued(
+            plan,
+            change["consumed_samples"],
+            change["data_parallel"],
+            output=output,
+            blend=blend,
+            steps=change["steps"],
+            seed=change["seed"],
+        )
+        stages.append(
+            {name: _array(output, name) for name in ("dataset_index", "dataset_sample_index")}
+            | {"steps": plan.streams["train"].assignment.steps}
+        )
+    return stages
+
+
+def _as_options(values):
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    if options.get("shuffle") == "datasets":
+        options["shuffle"] = "shards"
+    return options
+
+
+def _stage(stream):
+    assignment = stream.assignment
+    size = assignment.micro_batch_size
+    numbers = np.arange(assignment.samples_per_rank * assignment.ranks, dtype=np.int64)
+    micro_batches, places = np.divmod(numbers, size * assignment.ranks)
+    ranks = places // size
+    local = micro_batches * size + places % size
+    ids = assignment.at(ranks, local, key_of)
+    first = assignment.epoch_ranges[0].layout
+    return {
+        "steps": assignment.steps,
+        "consumed_samples": assignment.consumed_samples,
+        "ids": _digest(ids),
+        "first": ids[:8].tolist(),
+        "padding": _digest(assignment.repeated(ranks, local)),
+        "dropped": first.dropped().count,
+        "repeated": sum(count for _, _, count in repeats(first)),
+    }
+
+
+def _array(directory, name):
+    paths = list(directory.glob(f"*-BlendedDataset-train-{name}.npy"))
+    assert len(paths) == 1
+    values = np.load(paths[0])
+    return {"sha256": _digest(values), "first": values[:8].tolist(), "samples": values.size}
+
+
+def _digest(values):
+    dtype = "<i8" if values.dtype.kind == "i" else "u1"
+    return hashlib.sha256(values.astype(dtype).tobytes()).hexdigest()[:16]
