@@ -11,7 +11,7 @@ import pytest
 
 from oracle.samplers import MegatronSamplers, TwinSamplers, cyclic
 from oracle.support import is_one_of_several, megatron_or_skip, skip_unless_first
-from support.assignments import World, assignment_of, stream_of
+from support.assignments import World, assignment_of, planned, stream_of
 from support.sample_sources import document_source
 from support.slow_samplers import random_worlds
 from tokshard.errors import UsageError
@@ -104,6 +104,80 @@ def test_cyclic_is_the_random_sampler_over_epochs(samplers, sharded):
     assert bool(ragged) == (not sharded)
 
 
+# Ranks, micro batch size, micro-batches of a step.
+SMALL_WORLDS = [(1, 2, 4), (2, 3, 3), (3, 2, 2), (4, 1, 5), (5, 4, 1)]
+
+
+def every_rest(batch):
+    """Return all numbers of samples from one batch to one more than two batches."""
+    return range(batch, 2 * batch + 2)
+
+
+def steps_of(stream, rank):
+    """Return what a rank reads: the micro-batches of each step."""
+    order = stream.assignment
+    return [order.step_ids(rank, step).tolist() for step in range(order.steps)]
+
+
+def in_steps(batches, rounds):
+    """Return the whole steps of some micro-batches."""
+    return [batches[first : first + rounds] for first in range(0, len(batches) - rounds + 1, rounds)]
+
+
+@pytest.mark.parametrize(("ranks", "size", "rounds"), SMALL_WORLDS)
+def test_single_is_megatrons_for_every_rest_of_a_batch(samplers, ranks, size, rounds):
+    group = ranks * size
+    batch = group * rounds
+    for total in every_rest(batch):
+        for consumed in range(0, total - batch + 1, group):
+            options = {"data_parallel": ranks, "micro_batch_size": size, "global_batch_size": batch}
+            stream = stream_of(document_source([total]), consumed_samples=consumed, **options)
+            for rank in range(ranks):
+                steps = steps_of(stream, rank)
+                batches = samplers.single(total, consumed, size, rank, ranks)
+                assert steps == in_steps(batches, rounds)
+                whole = samplers.global_batches(total, consumed, size, batch, rank, ranks)
+                assert [list(chain(*step)) for step in steps] == whole
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+@pytest.mark.parametrize(("ranks", "size", "rounds"), SMALL_WORLDS)
+def test_cyclic_is_megatrons_for_every_rest_of_a_batch(samplers, ranks, size, rounds, sharded):
+    group = ranks * size
+    options = {"data_parallel": ranks, "micro_batch_size": size, "mode": "cyclic", "data_sharding": sharded}
+    for total in every_rest(group * rounds):
+        source = document_source([total])
+        worlds = [(total, size, rank, ranks, sharded) for rank in range(ranks)]
+        epoch = [samplers.cyclic_epoch(total, 0, *world[1:])[0] for world in worlds]
+        fewest = min(map(len, epoch))
+        if len(set(map(len, epoch))) > 1:
+            with pytest.raises(UsageError, match="some ranks"):
+                stream_of(source, **options)
+            stream = stream_of(source, equal_counts=True, **options)
+            for rank in range(ranks):
+                assert steps_of(stream, rank) == in_steps(epoch[rank][:fewest], 1)
+            continue
+        # Through the ends of two epochs, which are within steps where they are no multiple of a batch.
+        steps = 3 * fewest // rounds
+        for consumed in range(0, group * fewest, group):
+            batches = {"global_batch_size": group * rounds, "consumed_samples": consumed, "steps": steps}
+            stream = stream_of(source, **options, **batches)
+            for rank, world in enumerate(worlds):
+                expected = cyclic(samplers, world, consumed, steps * rounds)
+                assert steps_of(stream, rank) == in_steps(expected, rounds)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+def test_full_validation_is_megatrons_for_every_rest_of_a_batch(samplers, ranks):
+    for total in every_rest(ranks):
+        sources = {"valid": document_source([total], name="valid")}
+        stream = planned(sources, data_parallel=ranks, full_validation=True).streams["valid"]
+        expected = [samplers.full_validation(total, rank, ranks) for rank in range(ranks)]
+        longest = max(map(len, expected))
+        for rank, batches in enumerate(expected):
+            assert steps_of(stream, rank) == [[batch] for batch in islice(cycle(batches), longest)]
+
+
 # Documents, ranks, micro batch size, micro-batches of a step.
 @pytest.mark.parametrize(("total", "ranks", "size", "rounds"), [(359, 5, 4, 3), (97, 2, 3, 4), (60, 3, 1, 5)])
 def test_a_plan_after_any_number_of_consumed_samples_has_all_steps_of_megatron(
@@ -111,36 +185,31 @@ def test_a_plan_after_any_number_of_consumed_samples_has_all_steps_of_megatron(
 ):
     batch, group = ranks * size * rounds, ranks * size
 
-    def planned(mode, consumed, **options):
+    def stream_after(mode, consumed, **options):
         options |= {"mode": mode, "consumed_samples": consumed, "global_batch_size": batch}
         return stream_of(document_source([total]), data_parallel=ranks, micro_batch_size=size, **options)
-
-    def steps_of(plan, rank):
-        return [plan.step_ids(rank, step).tolist() for step in range(plan.steps)]
 
     for consumed in range(total):
         whole = [samplers.global_batches(total, consumed, size, batch, rank, ranks) for rank in range(ranks)]
         if not whole[0]:
             with pytest.raises(UsageError):
-                planned("single", consumed)
+                stream_after("single", consumed)
             continue
-        plan = planned("single", consumed).assignment
+        stream = stream_after("single", consumed)
         for rank in range(ranks):
             batches = samplers.single(total, consumed, size, rank, ranks)
-            steps = [batches[at : at + rounds] for at in range(0, len(batches) - rounds + 1, rounds)]
-            assert steps_of(plan, rank) == steps
+            steps = in_steps(batches, rounds)
+            assert steps_of(stream, rank) == steps
             assert [list(chain(*step)) for step in steps] == whole[rank]
     for sharded in (True, False):
         worlds = [(total, size, rank, ranks, sharded) for rank in range(ranks)]
         if len({len(samplers.cyclic_epoch(total, 0, *world[1:])[0]) for world in worlds}) > 1:
             continue
         for consumed in range(0, 2 * batch, group):
-            plan = planned("cyclic", consumed, data_sharding=sharded, steps=4).assignment
+            stream = stream_after("cyclic", consumed, data_sharding=sharded, steps=4)
             for rank, world in enumerate(worlds):
                 batches = cyclic(samplers, world, consumed, 4 * rounds)
-                assert steps_of(plan, rank) == [
-                    batches[at : at + rounds] for at in range(0, 4 * rounds, rounds)
-                ]
+                assert steps_of(stream, rank) == in_steps(batches, rounds)
 
 
 def test_full_validation_goes_round_as_megatrons_iterators_do(samplers):
