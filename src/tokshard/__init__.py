@@ -40,7 +40,7 @@ _TOPICS = {
         "shard_plan": "tokshard.ranks.planning",
         "ShardPlanOptions": "tokshard.ranks.options",
         "ShardPlanReport": "tokshard.ranks.planning",
-        "replan": "tokshard.ranks.replan.job",
+        "replan": "tokshard.ranks.replan",
         "ReplanOptions": "tokshard.ranks.options",
         "read_plan": "tokshard.ranks.plan",
         "Plan": "tokshard.ranks.plan",

@@ -26,7 +26,7 @@ from tokshard.ranks.plan import Plan as Plan
 from tokshard.ranks.plan import read_plan as read_plan
 from tokshard.ranks.planning import ShardPlanReport as ShardPlanReport
 from tokshard.ranks.planning import shard_plan as shard_plan
-from tokshard.ranks.replan.job import replan as replan
+from tokshard.ranks.replan import replan as replan
 from tokshard.samples.blend.job import BlendReport as BlendReport
 from tokshard.samples.blend.job import blend as blend
 from tokshard.samples.blend.options import BlendOptions as BlendOptions

@@ -205,7 +205,9 @@ class _Shape(typing.NamedTuple):
 
 @functools.cache
 def _shape_of(cls: Any) -> _Shape:
-    hints, fields = typing.get_type_hints(cls, include_extras=True), dataclasses.fields(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
+    # Fields that are no arguments of the constructor are not stored.
+    fields = [field for field in dataclasses.fields(cls) if field.init]
     readers = {field.name: _reader(hints[field.name]) for field in fields}
     return _Shape(
         constants_of(cls), readers, frozenset(field.name for field in fields if field.default is not None)

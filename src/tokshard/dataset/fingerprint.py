@@ -31,7 +31,7 @@ _AGAIN = {
     "blend": "tokshard blend again with --rebuild --force",
     "plan": "tokshard shard-plan again with --force",
 }
-_MOVED_HINT = "if the data has moved, pass --moved OLD=NEW (trace, shard-plan) or roots={OLD: NEW} (Python)"
+MOVED_HINT = "if the data has moved, pass --moved OLD=NEW (trace, shard-plan) or roots={OLD: NEW} (Python)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class FileFingerprint(Record):
             IntegrityError: The file has changed.
             StorageError: The file cannot be read.
         """
-        file = _opened(path, f"file of the {product} not found: {path}", hint=_MOVED_HINT)
+        file = _opened(path, f"file of the {product} not found: {path}", hint=MOVED_HINT)
         if file.size_bytes != self.size_bytes:
             change = f"it had {self.size_bytes} bytes and now has {file.size_bytes}"
         elif self.of_file(file) != self:

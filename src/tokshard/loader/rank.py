@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import UsageError
 from tokshard.loader.assembly import BatchOptions, MicroBatch
 from tokshard.loader.reader import MicroBatchReader, Readahead, make_assembly, open_shards
-from tokshard.loader.schedule import LoaderState, MicroBatchSchedule, consumption_order, position_of
+from tokshard.loader.schedule import LoaderState, MicroBatchSchedule, resume
 from tokshard.loader.tokenizer import check_tokenizer
-from tokshard.ranks.assignment import Assignment
+from tokshard.ranks.consumption import ConsumptionOrder
 from tokshard.ranks.locator import Locator
-from tokshard.ranks.plan import Plan
-from tokshard.ranks.ranks import check_rank, read_rank
+from tokshard.ranks.manifests import check_rank, read_rank
+from tokshard.ranks.plan import Plan, Stream, read_plan
+from tokshard.samples.index.splits import TRAIN
 
 DEFAULT_OPEN_FILES = 600
 DEFAULT_READAHEAD = 8
@@ -59,15 +61,14 @@ class RankLoader:
         plan: Plan,
         rank: int,
         *,
-        stream: str = "train",
+        stream: str = TRAIN,
         options: BatchOptions | None = None,
         max_open_files: int = DEFAULT_OPEN_FILES,
         readahead: int = DEFAULT_READAHEAD,
         mmap: bool = True,
     ) -> None:
         check_rank(plan, rank)
-        if stream not in plan.streams:
-            raise UsageError(f"stream must be one of {', '.join(sorted(plan.streams))}, got {stream!r}")
+        _stream(plan, stream)
         if max_open_files < 1 or readahead < 0:
             raise UsageError(
                 f"max_open_files must be at least 1, readahead at least 0, got {max_open_files}, {readahead}"
@@ -82,7 +83,9 @@ class RankLoader:
             "mmap": mmap,
         }
         self._origin: dict[str, Any] | None = None
-        self._order = consumption_order(plan.streams[stream].source.id, plan.streams[stream].assignment)
+        self._order = plan.streams[stream].order
+        # The state from which the order of this loader starts, if it is not the order of the plan.
+        self._anchor: dict[str, Any] | None = None
         self._reader = self._new_reader()
         self._stand(0)
 
@@ -92,7 +95,7 @@ class RankLoader:
         planned = self.plan.streams[self.stream]
         source, place = planned.source, topology.coordinates(self.rank)
         key_of = planned.open_sort_key()
-        self._schedule = MicroBatchSchedule(planned.assignment, place.dp, Locator(source), key_of)
+        self._schedule = MicroBatchSchedule(self._order, place.dp, Locator(source), key_of)
         fields = topology.needs(self.rank, boundaries=planned.document_boundaries or options.cu_seqlens)
         assembly = make_assembly(source, fields, options, topology, place)
         shards = open_shards(
@@ -119,16 +122,25 @@ class RankLoader:
         rank: int | None = None,
         *,
         roots: Mapping[str, str] | None = None,
+        data_parallel: int | None = None,
+        micro_batch_size: int | None = None,
+        global_batch_size: int | None = None,
         tokenizer: TokenizerIdentity | str | os.PathLike[str] | None = None,
         vocab_size: int | None = None,
         **settings: Any,
     ) -> Self:
         """Open a plan for a rank.
 
+        In mode ``single`` any number of ranks reads the order of the plan: ``data_parallel``,
+        ``micro_batch_size`` and ``global_batch_size`` replace those of the plan.
+
         Args:
-            path: The directory of a plan, its ``plan.json``, or the manifest of a rank.
+            path: The directory of a plan, its ``plan.json``, or the manifest of a rank of the planned world.
             rank: The rank in the whole job; may be left out where ``path`` is a rank's manifest.
             roots: Where data has moved, see :func:`~tokshard.ranks.plan.read_plan`.
+            data_parallel: The number of data-parallel ranks of the job, if it differs from the plan.
+            micro_batch_size: The samples of a micro-batch of one rank, if it differs from the plan.
+            global_batch_size: The samples of a step, if it differs from the plan.
             tokenizer: The tokenizer of the job, which must be that of the data: its identity
                 or its path; None to compare nothing.
             vocab_size: The vocabulary size of the model, padding included, which must be larger than all ids
@@ -146,7 +158,12 @@ class RankLoader:
             TokenizerMismatchError: The data has another tokenizer, or ids beyond the vocabulary.
             TokenizerError: The tokenizer cannot be read.
         """
-        loader = cls._open(path, rank, roots=roots, **settings)
+        world = {
+            "data_parallel": data_parallel,
+            "micro_batch_size": micro_batch_size,
+            "global_batch_size": global_batch_size,
+        }
+        loader = cls._open(path, rank, roots, world, **settings)
         for message in check_tokenizer(loader.plan, tokenizer, vocab_size):
             warnings.warn(message, UserWarning, stacklevel=2)
         return loader
@@ -156,19 +173,32 @@ class RankLoader:
         cls,
         path: str | os.PathLike[str],
         rank: int | None,
-        *,
         roots: Mapping[str, str] | None,
+        world: dict[str, int | None],
         **settings: Any,
     ) -> Self:
-        loader = cls(*read_rank(path, rank, roots=roots), **settings)
-        loader._origin = {"path": os.fspath(path), "rank": rank, "roots": dict(roots or {}), **settings}
+        if any(size is not None for size in world.values()):
+            if rank is None:
+                raise UsageError("the rank is required to read a plan in another world", hint="pass rank=0")
+            plan = read_plan(path, roots=roots)
+            plan = _in_world(plan, settings.get("stream", TRAIN), **world)
+        else:
+            plan, rank = read_rank(path, rank, roots=roots)
+        loader = cls(plan, rank, **settings)
+        loader._origin = {
+            "path": os.fspath(path),
+            "rank": rank,
+            "roots": dict(roots or {}),
+            "world": world,
+            **settings,
+        }
         return loader
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Cross processes as the path of the plan and the state; the other side opens the files again."""
         if self._origin is None:
             raise UsageError("only a loader opened by path can be sent to another process")
-        return _reopen, (self._origin, self.state_dict())
+        return _reopen, (self._origin, self._anchor, self.state_dict())
 
     def __repr__(self) -> str:
         plan = self.plan_id[:12] if self._origin is None else self._origin["path"]
@@ -199,9 +229,9 @@ class RankLoader:
         return None if self.plan.tokenizer is None else self.plan.tokenizer.identity
 
     @property
-    def assignment(self) -> Assignment:
-        """The assignment of samples to data-parallel ranks and steps."""
-        return self._schedule.assignment
+    def order(self) -> ConsumptionOrder:
+        """The samples of all data-parallel ranks and steps."""
+        return self._order
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -211,53 +241,58 @@ class RankLoader:
     @property
     def steps(self) -> int:
         """The number of steps, the same on every rank."""
-        return self.assignment.steps
+        return self._order.steps
 
     def __len__(self) -> int:
         """Return the number of micro-batches of all steps, the same on every rank."""
         return len(self._schedule)
 
     def micro_batches(self, step: int) -> range:
-        """Return the numbers of the micro-batches of a step.
+        """Return the micro-batches of a step as :meth:`batch` takes them: ``range(n)``.
 
         Raises:
             IndexError: The step does not exist.
         """
-        return self._schedule.of_step(step)
+        return range(self._schedule.start_of_step(step + 1) - self._schedule.start_of_step(step))
 
     # Reading anything.
 
-    def __getitem__(self, number: int) -> MicroBatch:
+    def __getitem__(self, number: int | None) -> MicroBatch:
         """Return a micro-batch by its number, counted over all steps.
+
+        ``None`` returns the padding sample of Megatron's ``GPTDataset[None]``: a micro-batch of one sample
+        with an empty loss mask.
 
         Raises:
             IndexError: There is no such micro-batch; negative numbers do not count from the end.
             MissingFileError, IntegrityError: A file is missing or has changed.
         """
-        return self._own().micro_batch(number)
+        reader = self._own()
+        return reader.padding() if number is None else reader.micro_batch(number)
 
     def batch(self, step: int, micro_batch: int | None = None) -> MicroBatch:
         """Return the samples that the rank reads in a step.
 
         Args:
             step: 0 to ``steps - 1``.
-            micro_batch: The number of one micro-batch of the step; None for all of them as one batch,
-                which is faster than one by one.
+            micro_batch: One of :meth:`micro_batches`; None for all of them as one batch, which is faster
+                than one by one.
 
         Raises:
             IndexError: The step or the micro-batch does not exist.
             MissingFileError, IntegrityError: A file is missing or has changed.
         """
-        numbers = self.micro_batches(step)
+        count = len(self.micro_batches(step))
+        first = self._schedule.start_of_step(step)
         if micro_batch is not None:
-            if not 0 <= micro_batch < len(numbers):
+            if not 0 <= micro_batch < count:
                 raise IndexError(
-                    f"micro-batch of step {step} must be from 0 to {len(numbers) - 1}, got {micro_batch}"
+                    f"micro-batch of step {step} must be from 0 to {count - 1}, got {micro_batch}"
                 )
-            return self[numbers[micro_batch]]
-        size = self.assignment.micro_batch_size
+            return self[first + micro_batch]
+        size = self._order.micro_batch_size
         reader = self._own()
-        return reader.read(reader.schedule.samples(numbers.start * size, len(numbers) * size), numbers.start)
+        return reader.read(reader.schedule.samples(first * size, count * size), first)
 
     def sample_ids(self, number: int) -> list[int]:
         """Return the ids of the samples of a micro-batch, in the numbering of the stream."""
@@ -316,8 +351,8 @@ class RankLoader:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next sample; at the end, that of the last one."""
-        return self._schedule.epoch(self._position)
+        """The epoch of the next sample; at the end, the epoch of the last one."""
+        return self._order.point(self._position * self._order.group)[0]
 
     def rewind(self, steps: int | None = None) -> None:
         """Go back to the start of a step.
@@ -353,51 +388,103 @@ class RankLoader:
         """
         if position is not None and not 0 <= position <= len(self):
             raise UsageError(f"position must be from 0 to {len(self)}, got {position}")
-        return self._state(self._position if position is None else position).to_json()
+        number = (self._position if position is None else position) * self._order.group
+        planned = self.plan.streams[self.stream]
+        return LoaderState.of(self.plan_id, self.stream, planned, self._order, number).to_json()
 
     def position_of(self, state: dict[str, Any]) -> int:
         """Return the number of the micro-batch at which :meth:`load_state_dict` would continue.
 
         Raises:
-            ResumeMismatchError, UsageError: See :meth:`load_state_dict`.
+            ResumeMismatchError, UsageError: See :meth:`load_state_dict`; or steps would be counted from the
+                state, which must be loaded into this loader.
         """
-        there = LoaderState.of_dict(state)
-        return position_of(there, self._state(self._position), self._schedule, self.plan.history)
+        order, number = resume(LoaderState.of_dict(state), self.plan, self.stream, self._order)
+        if order is not self._order:
+            raise UsageError(
+                "the state is of another world, and its steps are counted from there",
+                hint="load it with RankLoader.load_state_dict before the data loader is made",
+            )
+        return number // order.group
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the position of a loader: any rank of this plan, or of a plan that it continues.
+        """Restore the position of a loader: of any rank of this plan, or of a plan that it continues.
 
-        That is the plan that this one was made from by ``tokshard replan``, at the samples consumed then;
-        or, in mode ``single``, one of another world size that reads the same samples. All files are opened
-        again when they are next read, and compared with the plan.
+        A plan continues the plan that it was made from by ``tokshard replan``, at the samples consumed then.
+        In mode ``single`` it also continues any plan that reads the same samples in the same order, for any
+        world size: if no step of this plan starts there, ``step`` counts from the state, and the epoch under
+        way goes on with the batches of this plan. All files are opened again when they are next read, and
+        compared with the plan.
 
         Raises:
             ResumeMismatchError: The state is that of another plan or stream.
-            UsageError: The state is invalid, or no step of this plan starts there.
+            UsageError: The state is invalid, or no micro-batch of this plan starts there.
         """
-        position = self.position_of(state)
+        planned = self.plan.streams[self.stream].order
+        order, number = resume(LoaderState.of_dict(state), self.plan, self.stream, planned)
+        self._anchor = None if order is planned else dict(state)
+        self._order = order
         self._reader = self._new_reader()
-        self._stand(position)
+        self._stand(number // order.group)
 
     def close(self) -> None:
         """Close the files; the next read opens them again."""
         self._reader.close()
 
-    def _state(self, position: int) -> LoaderState:
-        order, start, samples = self._order
-        return LoaderState(
-            plan_id=self.plan_id,
-            stream=self.stream,
-            consumed_samples=self._schedule.consumed(position),
-            epoch=self._schedule.epoch(position),
-            order=order,
-            order_start=start,
-            epoch_samples=samples,
+
+def _in_world(
+    plan: Plan,
+    stream: str,
+    *,
+    data_parallel: int | None,
+    micro_batch_size: int | None,
+    global_batch_size: int | None,
+) -> Plan:
+    """Return a plan of one stream for other ranks and batches.
+
+    Raises:
+        UsageError: There is no such stream, its ranks own parts, or sizes do not fit.
+    """
+    from tokshard.ranks.continuation import continue_order
+    from tokshard.ranks.modes import Reading
+    from tokshard.ranks.schedule import BatchSchedule
+
+    planned = _stream(plan, stream)
+    order = planned.order
+    if not order.is_independent:
+        raise UsageError(
+            f"data_parallel, micro_batch_size and global_batch_size require mode single: in mode "
+            f"{planned.mode} each rank has its own part",
+            hint="make a plan for the new world: tokshard replan OLD_PLAN --consumed-samples N -o NEW_PLAN",
         )
+    ranks = data_parallel or order.ranks
+    schedule = order.schedule if global_batch_size is None else BatchSchedule.constant(global_batch_size)
+    reading = Reading.of(
+        ranks, micro_batch_size or order.micro_batch_size, schedule, planned.mode, planned.tail
+    )
+    order = continue_order(order, order.point(0), order.consumed_samples, reading, schedule)
+    model = plan.topology.world_size // plan.topology.data_parallel
+    return Plan.of(
+        replace(plan.topology, world_size=ranks * model),
+        plan.sources,
+        {stream: replace(planned, order=order).over(planned.source)},
+        plan.history,
+        plan.warnings,
+        plan.tokenizer,
+        plan.tokenizer_mismatches,
+    )
 
 
-def _reopen(origin: dict[str, Any], state: dict[str, Any]) -> RankLoader:
+def _stream(plan: Plan, name: str) -> Stream:
+    if name not in plan.streams:
+        raise UsageError(f"stream must be one of {', '.join(sorted(plan.streams))}, got {name!r}")
+    return plan.streams[name]
+
+
+def _reopen(origin: dict[str, Any], anchor: dict[str, Any] | None, state: dict[str, Any]) -> RankLoader:
     # The process that sent it has compared the tokenizer.
     loader = RankLoader._open(**origin)  # noqa: SLF001 - of this module
-    loader.load_state_dict(state)
+    if anchor is not None:
+        loader.load_state_dict(anchor)
+    loader._stand(loader._schedule.at(state["consumed_samples"]))  # noqa: SLF001
     return loader

@@ -210,7 +210,7 @@ class MicroBatchReader:
         self._shards = shards
         self._memory = Memory()
         self._width = (source.sequence_length or 0) + int(source.extra_token)
-        self._size = schedule.assignment.micro_batch_size
+        self._size = schedule.order.micro_batch_size
         # Two, as the schedule has chunks.
         self._chunks: tuple[ChunkRanges, ...] = ()
         # The dataset of a source of one, which is open as long as it is read.
@@ -298,7 +298,7 @@ class MicroBatchReader:
         """Prefetch micro-batches, and open their datasets if the limit of open datasets allows it."""
         if not self.assembly.fields:
             return
-        size = self.schedule.assignment.micro_batch_size
+        size = self.schedule.order.micro_batch_size
         selected = self.schedule.samples(numbers.start * size, len(numbers) * size)
         for dataset, places in selected.by_dataset().items():
             shard = self._shards.ahead(dataset, numbers[places[0] // size])

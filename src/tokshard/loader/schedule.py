@@ -1,29 +1,26 @@
-"""Schedule of a rank's micro-batches: their samples, and the loader state that finds one of them again."""
+"""Schedule of a rank's micro-batches: their samples, and the loader state that continues in any world."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.core.codec import Count, Document, encode
+from tokshard.core.codec import Count, Document, Sha256, encode
 from tokshard.errors import IntegrityError, ResumeMismatchError, UsageError
-from tokshard.ranks.assignment import Assignment
-from tokshard.ranks.layouts import Striped
+from tokshard.ranks.consumption import ConsumptionOrder
+from tokshard.ranks.links import Bucketing
 from tokshard.ranks.locator import Locator
-from tokshard.ranks.order import Bucketing
 from tokshard.storage.digest import identity_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
-    from tokshard.ranks.history import StoppedPlan
-    from tokshard.ranks.order import KeyOf
+    from tokshard.ranks.links import KeyOf
+    from tokshard.ranks.plan import Plan, Stream
 
 # Asking for this many samples costs hardly more than asking for one.
 _CHUNK = 1024
@@ -63,36 +60,37 @@ class MicroBatchSchedule:
     needs.
 
     Args:
-        assignment: What all ranks read.
+        order: What all ranks read.
         rank: The data-parallel rank.
         locator: Finds the datasets.
         key_of: The sort keys of samples, if the order needs them.
 
     Example:
-        >>> from tokshard.ranks.assignment import EpochRange
-        >>> from tokshard.ranks.order import SampleOrder
+        >>> from tokshard.ranks.consumption import EpochRange
         >>> from tokshard.ranks.schedule import BatchSchedule
-        >>> layout = Striped(100, ranks=2, width=4, samples_per_rank=48, repeat="last")
-        >>> whole = EpochRange(SampleOrder(100, ()), layout, first_epoch=0, epochs=1)
-        >>> schedule = MicroBatchSchedule(Assignment((whole,), 4, BatchSchedule.constant(16), 6, 0, 0), 0)
-        >>> len(schedule), schedule.of_step(1), schedule.step(3), schedule.consumed(3), schedule.at(24)
-        (12, range(2, 4), 1, 24, 3)
+        >>> epoch = EpochRange(100, (), read=96, first_epoch=0, epochs=1)
+        >>> order = ConsumptionOrder(2, 4, BatchSchedule.constant(16), 6, 0, 0, (epoch,))
+        >>> schedule = MicroBatchSchedule(order, 0)
+        >>> len(schedule), schedule.start_of_step(1), schedule.step(3), schedule.consumed(3), schedule.at(24)
+        (12, 2, 1, 24, 3)
     """
 
     def __init__(
         self,
-        assignment: Assignment,
+        order: ConsumptionOrder,
         rank: int,
         locator: Locator | None = None,
         key_of: KeyOf | None = None,
     ) -> None:
-        self.assignment = assignment
+        self.order = order
         self._rank = rank
         self._locator = locator
         self._key_of = key_of
-        self._end = assignment.samples_per_rank
-        self._length = self._end // assignment.micro_batch_size
-        self._chunk = max(_CHUNK, _largest_buffer(assignment) // assignment.ranks)
+        self._end = order.samples_per_rank
+        self._length = self._end // order.micro_batch_size
+        links = (link for epochs in order.epoch_ranges for link in epochs.links)
+        buffers = (link.buffer for link in links if isinstance(link, Bucketing))
+        self._chunk = max(_CHUNK, max(buffers, default=0) // order.ranks)
         self._lock = threading.Lock()
         # Two: reading ahead is in the next chunk already while the last of this one is read.
         self._chunks: deque[tuple[int, SampleRefs]] = deque(maxlen=2)
@@ -100,59 +98,36 @@ class MicroBatchSchedule:
     def __len__(self) -> int:
         return self._length
 
-    # Counting.
-
-    def of_step(self, step: int) -> range:
-        """Return the numbers of the micro-batches of a step.
+    def start_of_step(self, step: int) -> int:
+        """Return the first micro-batch of a step, or the end for the number of steps.
 
         Raises:
             IndexError: The step does not exist.
         """
-        if not 0 <= step < self.assignment.steps:
-            raise IndexError(f"step must be from 0 to {self.assignment.steps - 1}, got {step}")
-        return range(self.start_of_step(step), self.start_of_step(step + 1))
-
-    def start_of_step(self, step: int) -> int:
-        """Return the first micro-batch of a step, or the end for the number of steps."""
-        return self.assignment.first_local(step) // self.assignment.micro_batch_size
+        return self.order.first_number(step) // self.order.group
 
     def step(self, position: int) -> int:
         """Return the step of a micro-batch; the number of steps for the end."""
         consumed = np.array([self.consumed(position)], dtype=np.int64)
-        return min(int(self.assignment.timeline.step_of(consumed)[0]), self.assignment.steps)
+        return min(int(self.order.timeline.step_of(consumed)[0]), self.order.steps)
 
     def consumed(self, position: int) -> int:
         """Return the samples that all ranks have consumed before a micro-batch."""
-        local = position * self.assignment.micro_batch_size
-        return self.assignment.consumed_samples + local * self.assignment.ranks
+        return self.order.consumed_samples + position * self.order.group
 
     def at(self, consumed_samples: int) -> int:
         """Return the micro-batch before which all ranks have consumed this many samples.
 
         Raises:
-            UsageError: None starts there, or the plan does not reach it.
+            UsageError: No micro-batch starts there, or the plan does not reach it.
         """
-        group = self.assignment.ranks * self.assignment.micro_batch_size
-        position, rest = divmod(consumed_samples - self.assignment.consumed_samples, group)
-        if rest or not 0 <= position <= len(self):
+        position, partial = divmod(consumed_samples - self.order.consumed_samples, self.order.group)
+        if partial or not 0 <= position <= len(self):
             raise UsageError(
                 f"consumed_samples must be the start of a micro-batch, got {consumed_samples}: they start "
-                f"every {group} from {self.consumed(0)} to {self.consumed(len(self))}"
+                f"every {self.order.group} from {self.consumed(0)} to {self.consumed(len(self))}"
             )
         return position
-
-    def epoch(self, position: int) -> int:
-        """Return the epoch of the first sample of a micro-batch; at the end, that of the last one."""
-        last = min(position, len(self) - 1) * self.assignment.micro_batch_size + self.assignment.skipped
-        epoch = 0
-        for epochs in self.assignment.epoch_ranges:
-            epoch = epochs.first_epoch + max(min(last, epochs.per_rank - 1), 0) // epochs.per_epoch
-            if last < epochs.per_rank:
-                break
-            last -= epochs.per_rank
-        return epoch
-
-    # Samples.
 
     def check(self, number: int) -> None:
         """Check that a micro-batch exists.
@@ -170,11 +145,11 @@ class MicroBatchSchedule:
             IndexError: The micro-batch does not exist.
         """
         self.check(number)
-        size = self.assignment.micro_batch_size
+        size = self.order.micro_batch_size
         return self.samples(number * size, size)
 
     def samples(self, first: int, count: int) -> SampleRefs:
-        """Return ``count`` samples from a local index on; see :class:`Assignment`."""
+        """Return ``count`` samples of the rank, starting at a local index."""
         begin, chunk = self.chunk(first, count)
         return chunk.part(first - begin, first - begin + count)
 
@@ -190,15 +165,12 @@ class MicroBatchSchedule:
             many = count
             if any(0 <= first - begin - len(chunk.ids) < _CHUNK for begin, chunk in self._chunks):
                 many = min(max(self._chunk, count), self._end - first)
-            ids = self.assignment.ids(self._rank, first, many, self._key_of)
-            chunk = SampleRefs(ids, *self._located(ids))
+            ids = self.order.ids(self.order.numbers(self._rank, first, many), self._key_of)
+            if self._locator is None:
+                raise UsageError("a schedule without a source has no samples")
+            chunk = SampleRefs(ids, *self._locator.locate(ids))
             self._chunks.append((first, chunk))
             return first, chunk
-
-    def _located(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-        if self._locator is None:
-            raise UsageError("a schedule without a source has no samples")
-        return self._locator.locate(ids)
 
     def repeated(self, first: int, count: int) -> NDArray[np.bool_]:
         """Return which samples, from a local index on, were read before in their epoch and fill a batch.
@@ -206,18 +178,22 @@ class MicroBatchSchedule:
         Returns:
             bool of shape ``(count,)``.
         """
-        local = np.arange(first, first + count, dtype=np.int64)
-        return self.assignment.repeated(np.full(count, self._rank, dtype=np.int64), local)
-
-
-def _largest_buffer(assignment: Assignment) -> int:
-    transforms = [transform for epochs in assignment.epoch_ranges for transform in epochs.order.transforms]
-    return max((transform.buffer for transform in transforms if isinstance(transform, Bucketing)), default=0)
+        return self.order.repeated(self.order.numbers(self._rank, first, count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderState(Document):
-    """The position of all ranks in a stream; no rank, and no world size, is part of it."""
+    """The position of all ranks in a stream; no rank, and no world size, is part of it.
+
+    Attributes:
+        plan_id: Id of the plan.
+        stream: Name of the stream.
+        consumed_samples: Samples that all ranks have consumed.
+        step_start: Consumed samples at the start of the step under way.
+        epoch: Number of the epoch under way.
+        position: Samples of this epoch that were read; all others were read in finished epochs.
+        order: SHA-256 of the order of an epoch. Null where it depends on the world size.
+    """
 
     SCHEMA = "tokshard.loader/2"
     OLDER_HINT = "resume with the tokshard that saved it, or call seek() with the samples consumed so far"
@@ -225,10 +201,26 @@ class LoaderState(Document):
     plan_id: str
     stream: str
     consumed_samples: Count
+    step_start: Count
     epoch: Count
-    order: str | None
-    order_start: int
-    epoch_samples: tuple[int, ...]
+    position: Count
+    order: Sha256 | None
+
+    @classmethod
+    def of(cls, plan_id: str, name: str, stream: Stream, order: ConsumptionOrder, number: int) -> LoaderState:
+        """Return the state at a number of an order of a stream."""
+        epoch, position = order.point(number)
+        consumed = order.consumed_samples + number
+        step = min(int(order.timeline.step_of(np.array([consumed]))[0]), order.steps)
+        return cls(
+            plan_id=plan_id,
+            stream=name,
+            consumed_samples=consumed,
+            step_start=order.consumed_after(step),
+            epoch=epoch,
+            position=position,
+            order=_order_digest(stream),
+        )
 
     @classmethod
     def of_dict(cls, value: Any) -> LoaderState:
@@ -243,80 +235,97 @@ class LoaderState(Document):
             raise UsageError(error.message, hint=error.hint) from error
 
 
-def consumption_order(source_id: str, assignment: Assignment) -> tuple[str | None, int, tuple[int, ...]]:
-    """Return the fields ``order``, ``order_start`` and ``epoch_samples`` of a state of an assignment."""
-    start = assignment.consumed_samples - assignment.skipped * assignment.ranks
-    samples = tuple(epochs.per_epoch * assignment.ranks for epochs in assignment.epoch_ranges)
-    for epochs in assignment.epoch_ranges:
-        if not isinstance(epochs.layout, Striped) or epochs.layout.width != assignment.micro_batch_size:
-            return None, start, samples
-    orders = [[encode(epochs.order), epochs.first_epoch, epochs.epochs] for epochs in assignment.epoch_ranges]
-    return identity_digest([source_id, orders]), start, samples
+def _order_digest(stream: Stream) -> str | None:
+    if not stream.order.is_independent:
+        return None
+    links = stream.order.epoch_ranges[-1].links
+    return identity_digest([stream.source_id, [encode(link) for link in links], stream.sort_key])
 
 
-def position_of(
-    state: LoaderState, own: LoaderState, schedule: MicroBatchSchedule, history: Sequence[StoppedPlan]
-) -> int:
-    """Return the micro-batch at which a loader resumes from a state.
+def resume(
+    state: LoaderState, plan: Plan, name: str, order: ConsumptionOrder
+) -> tuple[ConsumptionOrder, int]:
+    """Return the order in which a loader continues from a state, and the number of the next sample.
+
+    A state of the same plan, or at the start of the plan that continues it, continues in ``order``. So does
+    any state of the same samples in the same order whose step starts in ``order``. Otherwise the epoch under
+    way goes on with the batches of this plan, whose steps are counted from the state.
 
     Args:
-        state: Where a loader stood: of the same plan; of the one that this plan was made from; or, in mode
-            ``single``, of any other that reads the same samples in the same order.
-        own: A state of the loader itself.
-        schedule: The micro-batches of the loader.
-        history: The plans that its plan continues, oldest first.
+        state: Where a loader stopped.
+        plan: The plan of the loader that continues.
+        name: Name of its stream.
+        order: Its order.
 
     Raises:
-        ResumeMismatchError: The state is of another plan, or of another stream.
-        UsageError: No step of this plan starts there.
+        ResumeMismatchError: The state belongs to another order or stream.
+        UsageError: No micro-batch of this plan starts there, or nothing is left.
     """
-    if state.stream != own.stream:
+    if state.stream != name:
         raise ResumeMismatchError(
-            f"the state must be of the stream {own.stream!r}, got {state.stream!r}",
+            f"the state must be of the stream {name!r}, got {state.stream!r}",
             differences=("stream",),
         )
-    if state.plan_id == own.plan_id:
-        return schedule.at(state.consumed_samples)
-    if history and history[-1].plan_id == state.plan_id:
-        if state.consumed_samples != schedule.consumed(0):
-            raise ResumeMismatchError(
-                f"the plan starts at {schedule.consumed(0)} consumed samples, but the state is at "
+    stream = plan.streams[name]
+    number = state.consumed_samples - order.consumed_samples
+    digest = _order_digest(stream)
+    is_same = state.plan_id == plan.plan_id or (digest is not None and digest == state.order)
+    if is_same and 0 <= number <= order.samples and number % order.group == 0:
+        own = LoaderState.of(state.plan_id, name, stream, order, number)
+        if own == replace(state, order=own.order):
+            return order, number
+    if plan.history and plan.history[-1].plan_id == state.plan_id:
+        if number:
+            raise _mismatch(
+                f"the plan starts at {order.consumed_samples} consumed samples, but the state is at "
                 f"{state.consumed_samples}",
-                differences=("consumed_samples",),
-                hint=_continuing(state),
+                "consumed_samples",
+                state,
             )
-        return 0
-    _check_same_order(state, own)
-    position = schedule.at(state.consumed_samples)
-    if position < len(schedule):
-        schedule.assignment.timeline.boundary(state.consumed_samples)
-    return position
-
-
-def _check_same_order(state: LoaderState, own: LoaderState) -> None:
-    if own.order is None or state.order is None:
-        difference = "the order of samples is independent of the world size only in mode single"
-    elif (state.order, state.order_start) != (own.order, own.order_start):
+        return order, 0
+    if digest is None or not is_same:
         difference = "the plans do not read the same samples in the same order"
-    elif state.epoch_samples != own.epoch_samples and state.consumed_samples - own.order_start > min(
-        state.epoch_samples[0], own.epoch_samples[0]
-    ):
-        difference = (
-            f"the first epoch is complete and had {state.epoch_samples[0]} samples in that plan, but has "
-            f"{own.epoch_samples[0]} in this one"
+        if digest is None or state.order is None:
+            difference = "the order of samples is independent of the world size only in mode single"
+        raise _mismatch(
+            f"the state at {state.consumed_samples} consumed samples belongs to plan {state.plan_id[:12]}, "
+            f"not to {plan.plan_id[:12]}: {difference}",
+            difference,
+            state,
         )
-    else:
-        return
-    raise ResumeMismatchError(
-        f"the state at {state.consumed_samples} consumed samples belongs to plan {state.plan_id[:12]}, "
-        f"not to {own.plan_id[:12]}: {difference}",
+    return _continued(state, stream, order)
+
+
+def _continued(state: LoaderState, stream: Stream, order: ConsumptionOrder) -> tuple[ConsumptionOrder, int]:
+    from tokshard.ranks.continuation import continue_order
+    from tokshard.ranks.modes import Reading
+
+    # Steps start where the step under way has started.
+    number = state.consumed_samples - state.step_start
+    point = (state.epoch, state.position - number)
+    if number % order.group or point[1] < 0:
+        raise UsageError(
+            f"the state at {state.consumed_samples} consumed samples is inside a step, and no micro-batch of "
+            f"{order.group} samples on all ranks starts there",
+            hint="resume from a state that was saved at the end of a step",
+        )
+    if state.step_start < order.consumed_samples or point < order.point(0):
+        raise _mismatch(
+            f"the plan starts at {order.consumed_samples} consumed samples, but the state is at "
+            f"{state.consumed_samples}",
+            "consumed_samples",
+            state,
+        )
+    reading = Reading.of(order.ranks, order.micro_batch_size, order.schedule, stream.mode, stream.tail)
+    return continue_order(order, point, state.step_start, reading, order.schedule), number
+
+
+def _mismatch(message: str, difference: str, state: LoaderState) -> ResumeMismatchError:
+    return ResumeMismatchError(
+        message,
         differences=(difference,),
-        hint=_continuing(state),
-    )
-
-
-def _continuing(state: LoaderState) -> str:
-    return (
-        "build the continuing plan: tokshard replan OLD_PLAN "
-        f"--consumed-samples {state.consumed_samples} -o NEW_PLAN"
+        hint=(
+            "build the continuing plan: tokshard replan OLD_PLAN "
+            f"--consumed-samples {state.consumed_samples} -o NEW_PLAN"
+        ),
     )

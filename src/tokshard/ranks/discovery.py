@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tokshard.core.path_mapping import PathMapping
@@ -18,25 +18,18 @@ from tokshard.dataset.source import InputFile
 from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_identity import compare, tokenizer_name
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
-from tokshard.ranks.sources import (
-    CachedArrays,
-    DatasetReference,
-    IndexReference,
-    SampleSource,
-)
-from tokshard.samples.blend.document import BlendDocument, BlendSplit, document_path
-from tokshard.samples.blend.sources import BlendSource
+from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource
+from tokshard.samples.blend.document import BlendDocument, document_path
 from tokshard.samples.index.description import GPTDatasetDescription, descriptions_in, read_description
 from tokshard.samples.index.entry import (
     CacheEntry,
     IndexOrigin,
     Sidecar,
-    blend_specs,
     default_directory,
     gpt_specs,
 )
 from tokshard.samples.index.epochs import EpochPlan, plan_epochs
-from tokshard.samples.index.npy import ArraySpec, read_spec
+from tokshard.samples.index.npy import GPT_ARRAYS, read_spec
 from tokshard.samples.index.splits import SPLITS, Split, parse_split, whole_split
 from tokshard.storage.fs import abspath, realpath
 from tokshard.storage.paths import bin_path, idx_path, strip_data_suffix
@@ -65,26 +58,6 @@ class DatasetSnapshot:
     fingerprint: DatasetFingerprint
     bin: FileFingerprint
     idx: FileFingerprint
-
-    def reference(
-        self,
-        *,
-        first: int = 0,
-        samples: int,
-        fingerprint: DatasetFingerprint,
-        index: IndexReference | None = None,
-    ) -> DatasetReference:
-        """Return the reference to samples of the dataset."""
-        return DatasetReference(
-            path_prefix=abspath(self.prefix),
-            first=first,
-            samples=samples,
-            bin=self.bin,
-            idx=self.idx,
-            multimodal=self.multimodal,
-            fingerprint=fingerprint,
-            index=index,
-        )
 
 
 class DatasetSnapshots:
@@ -139,38 +112,27 @@ class DatasetSnapshots:
             )
         return DatasetSnapshot(prefix, documents, multimodal, fingerprint, bin_fingerprint, idx_fingerprint)
 
-    def indexed(
-        self, prefix: str, entry: CacheEntry, description: GPTDatasetDescription, samples: int | None = None
-    ) -> DatasetReference:
-        """Return the reference to samples that a cached index makes, if all of it fits together.
-
-        Args:
-            prefix: The dataset.
-            entry: The files of the index.
-            description: What they are.
-            samples: How many of its samples may be read; None for all.
+    def indexed(self, prefix: str, entry: CacheEntry, description: GPTDatasetDescription) -> DatasetReference:
+        """Return the reference to the samples of a cached index, if all of it fits together.
 
         Raises:
-            MissingFileError: The dataset or a file of the index is not there.
-            IntegrityError: The index was made from other data, is damaged, or nothing is known of it.
+            MissingFileError: The dataset or a file of the index does not exist.
+            IntegrityError: The index was made from other data, is damaged, or its content is unverified.
         """
-        snapshot, origin = self.of(prefix), _origin(entry)
-        changes = snapshot.fingerprint.changes_since(origin.dataset)
-        if changes:
-            changes = [*_tokenizer_change(origin, prefix), *changes]
-            raise IntegrityError(
-                f"the index {entry.hash} was built from other content of {prefix}: {', '.join(changes)}",
-                path=entry.description_path,
-                hint="run tokshard build-indices --rebuild, or tokshard blend --rebuild",
-            )
-        fingerprints = {name: FileFingerprint.of(entry.array_path(name)) for name in entry.arrays}
-        directory = os.path.abspath(entry.directory)
-        files = CachedArrays(directory, entry.hash, description.index_split, "GPTDataset", fingerprints)
-        index = IndexReference(files, _epochs(entry, description, origin))
-        return snapshot.reference(
-            samples=index.epochs.samples if samples is None else samples,
+        snapshot = self.of(prefix)
+        origin = _origin(entry)
+        _check_content(snapshot, origin.dataset, entry.hash, entry.description_path, origin)
+        epochs = _epochs(entry, description, origin)
+        return DatasetReference(
+            path_prefix=abspath(prefix),
+            first=0,
+            samples=epochs.samples,
+            multimodal=snapshot.multimodal,
+            bin=snapshot.bin,
+            idx=snapshot.idx,
             fingerprint=snapshot.fingerprint.filled_from(origin.dataset),
-            index=index,
+            index=CachedArrays.at(os.path.join(os.path.abspath(entry.directory), entry.stem), GPT_ARRAYS),
+            epochs=epochs,
         )
 
 
@@ -201,6 +163,24 @@ def _origin(entry: CacheEntry) -> IndexOrigin:
     return sidecar.origin
 
 
+def _check_content(
+    snapshot: DatasetSnapshot,
+    recorded: DatasetFingerprint,
+    index_hash: str,
+    path: str,
+    origin: IndexOrigin | None = None,
+) -> None:
+    changes = snapshot.fingerprint.changes_since(recorded)
+    if changes:
+        if origin is not None:
+            changes = [*_tokenizer_change(origin, snapshot.prefix), *changes]
+        raise IntegrityError(
+            f"the index {index_hash} was built from other content of {snapshot.prefix}: {', '.join(changes)}",
+            path=path,
+            hint="run tokshard build-indices --rebuild, or tokshard blend --rebuild",
+        )
+
+
 def _tokenizer_change(origin: IndexOrigin, prefix: str) -> list[str]:
     then = origin.tokenizer.identity if origin.tokenizer is not None else None
     now = read_dataset_tokenizer(prefix).identity
@@ -225,18 +205,16 @@ def _epochs(entry: CacheEntry, description: GPTDatasetDescription, origin: Index
             f"{plan.samples} of {plan.epochs}",
             path=entry.sidecar_path,
         )
-    _check_arrays(entry.array_path, gpt_specs(plan), "the index", "rebuild the index with --rebuild")
+    for name, spec in gpt_specs(plan).items():
+        path = entry.array_path(name)
+        stored = read_spec(path)
+        if stored != spec:
+            raise IntegrityError(
+                f"{path} must be {spec} for the index, got {stored}",
+                path=path,
+                hint="rebuild the index with --rebuild",
+            )
     return plan
-
-
-def _check_arrays(
-    path_of: Callable[[str], str], specs: Mapping[str, ArraySpec], product: str, hint: str
-) -> None:
-    for name, spec in specs.items():
-        path = path_of(name)
-        found = read_spec(path)
-        if found != spec:
-            raise IntegrityError(f"{path} must be {spec} for {product}, got {found}", path=path, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +313,7 @@ def _refuse_twice(source: SampleSource) -> None:
         return
     seen = set()
     for dataset in source.datasets:
-        identity = (realpath(idx_path(dataset.path_prefix)), dataset.index and dataset.index.files.hash)
+        identity = (realpath(idx_path(dataset.path_prefix)), dataset.index and dataset.index.stem)
         if identity in seen:
             raise UsageError(
                 f"{dataset.path_prefix} is passed twice: its samples would be read twice per epoch"
@@ -355,48 +333,18 @@ def read_blends(paths: Iterable[str]) -> dict[str, BlendDocument]:
 
 def _blend(path: str, requested: RequestedSamples, snapshots: DatasetSnapshots) -> dict[str, SampleSource]:
     document = BlendDocument.read(path)
-    splits = {
-        name: split for name, split in document.splits.items() if requested.includes(name) and split.samples
-    }
-    return {name: _split_source(name, split, document, snapshots) for name, split in splits.items()}
-
-
-def _split_source(
-    name: str, split: BlendSplit, document: BlendDocument, snapshots: DatasetSnapshots
-) -> SampleSource:
-    alone = split.order is None
-    datasets = tuple(
-        _blend_reference(source, split.split, document, snapshots, draws=source.draws if alone else None)
-        for source in split.sources
-    )
-    order = None
-    if split.order is not None:
-        cache = os.path.abspath(document.cache_directory)
-        order = CachedArrays.at(cache, split.order.hash, split.split, "BlendedDataset")
-        _check_arrays(
-            order.path, blend_specs(split.samples), "the blend", "run tokshard blend with --rebuild"
-        )
-    return SampleSource("blend", name, split.samples, datasets, order)
-
-
-def _blend_reference(
-    source: BlendSource,
-    split: str,
-    document: BlendDocument,
-    snapshots: DatasetSnapshots,
-    *,
-    draws: int | None,
-) -> DatasetReference:
-    description = _gpt_description(source.description)
-    entry = CacheEntry.of(description, document.cache_directory)
-    if entry.hash != source.hash or description.index_split != split:
-        raise IntegrityError(
-            f"{source.description} must describe the index {source.hash} of {split}, "
-            f"got {entry.hash} of {description.index_split}",
-            path=source.description,
-            hint="run tokshard blend with --rebuild",
-        )
-    return snapshots.indexed(source.prefix, entry, description, draws)
+    sources = {}
+    for name, split in document.splits.items():
+        if not requested.includes(name) or not split.samples:
+            continue
+        for source in split.sources:
+            _check_content(snapshots.of(source.prefix), source.fingerprint, source.hash, source.description)
+        sources[name] = SampleSource.of_blend(name, split)
+    for file, fingerprint in {
+        file: fingerprint for source in sources.values() for file, fingerprint in source.files.items()
+    }.items():
+        fingerprint.check(file, "blend")
+    return sources
 
 
 def _indexes(
@@ -500,7 +448,15 @@ def _document_sources(
             snapshot = snapshots.of(prefix)
             part = split.ranges(snapshot.documents)[SPLITS.index(name)] or range(0)
             references.append(
-                snapshot.reference(first=part.start, samples=len(part), fingerprint=snapshot.fingerprint)
+                DatasetReference(
+                    path_prefix=abspath(prefix),
+                    first=part.start,
+                    samples=len(part),
+                    multimodal=snapshot.multimodal,
+                    bin=snapshot.bin,
+                    idx=snapshot.idx,
+                    fingerprint=snapshot.fingerprint,
+                )
             )
         total = sum(reference.samples for reference in references)
         if total:

@@ -1,10 +1,10 @@
-"""Modes: the order of an epoch and the positions that each rank reads, by name.
+"""Modes: how data-parallel ranks read the epochs of an order.
 
 ======================  ======================================================================
 mode                    rank ``r`` of ``R`` reads
 ======================  ======================================================================
-``single``              of each group of ``b * R`` positions, ``b`` is the micro batch size, those
-                        from ``r * b`` on: Megatron's ``MegatronPretrainingSampler``
+``single``              of each group of ``b * R`` positions, ``b`` is the micro-batch size, the
+                        ``b`` that start at ``r * b``: Megatron's ``MegatronPretrainingSampler``
 ``cyclic``              its block of the ids in a random order of each epoch, or (``sharded=False``)
                         every ``R``-th of all in random order: ``MegatronPretrainingRandomSampler``
 ``contiguous``          ``samples // R`` consecutive positions
@@ -21,192 +21,223 @@ last rank, and so all ranks, with less.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from tokshard.errors import UsageError
-from tokshard.ranks.choices import Mode, ShuffleKind, Tail
-from tokshard.ranks.layouts import Blocked, Layout, Striped
-from tokshard.ranks.options import ShardPlanOptions
-from tokshard.ranks.order import SampleOrder, Transform
-from tokshard.ranks.shuffles import BlockShuffle, ShardShuffle, Shuffle, TorchPermutation
+from tokshard.ranks.choices import Mode, Tail
+from tokshard.ranks.consumption import AnyLink, ConsumptionOrder, EpochRange, available_steps
+from tokshard.ranks.links import Interleave
+from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.shuffles import TorchPermutation
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """Data-parallel ranks and their batch sizes.
+class Reading:
+    """How the ranks of a world read epochs.
 
     Attributes:
-        ranks: The data-parallel size.
-        micro_batch_size: The samples of a micro-batch of one rank.
-        batch: The samples of all ranks that the tail is measured by, a multiple of micro batch size times
-            ranks: the global batch size, or one micro-batch of all ranks (0 stands for it) as Megatron.
+        ranks: Data-parallel size.
+        micro_batch_size: Samples of a micro-batch of one rank.
+        batch: Samples of all ranks that the tail is measured by: the global batch size, or one micro-batch
+            of all ranks.
+        mode: Mode.
+        tail: Treatment of an incomplete final batch.
+        sharded: Whether each rank has its own block in mode ``cyclic``.
 
     Raises:
-        UsageError: A size is below 1, or they do not divide each other.
+        UsageError: The batch is not divisible by micro-batch size x data-parallel size, or the mode does not
+            support the tail.
     """
 
     ranks: int
     micro_batch_size: int
-    batch: int = 0
+    batch: int
+    mode: Mode = "single"
+    tail: Tail = "drop"
+    sharded: bool = True
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.micro_batch_size < 1:
             raise UsageError(
-                f"data-parallel size and micro batch size must be at least 1, "
+                f"data-parallel size and micro-batch size must be at least 1, "
                 f"got {self.ranks} and {self.micro_batch_size}"
             )
-        if self.batch < 0 or self.batch % self.group:
+        if self.batch < 1 or self.batch % self.group:
             raise UsageError(
-                f"the global batch size must be divisible by micro batch size x data-parallel size = "
+                f"the global batch size must be divisible by micro-batch size x data-parallel size = "
                 f"{self.micro_batch_size} x {self.ranks} = {self.group}, got {self.batch}",
-                hint=f"pass a multiple of {self.group}, or another micro batch size or data-parallel size",
+                hint=f"pass a multiple of {self.group}, or another micro-batch size or data-parallel size",
             )
+        if self.mode == "cyclic" and self.tail != "drop":
+            raise UsageError(
+                f"mode cyclic requires --tail drop (Megatron drops the tail of each epoch), got {self.tail}"
+            )
+        if self.mode == "full-validation" and self.batch != self.ranks:
+            raise UsageError(
+                f"full validation requires a batch of 1 sample per rank, got batches of {self.batch}"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        ranks: int,
+        micro_batch_size: int,
+        schedule: BatchSchedule,
+        mode: Mode = "single",
+        tail: Tail = "drop",
+        *,
+        sharded: bool = True,
+    ) -> Reading:
+        """Return the reading whose tail is measured by the global batch size, if that never changes.
+
+        Mode ``cyclic`` measures it by one micro-batch of each rank, as Megatron does.
+        """
+        sizes = {size for _, size in schedule.segments}
+        if mode == "cyclic" or len(sizes) > 1 or schedule.round_down:
+            sizes = {ranks * micro_batch_size}
+        return cls(ranks, micro_batch_size, sizes.pop(), mode, tail, sharded)
 
     @property
     def group(self) -> int:
-        """The samples of one micro-batch on all ranks."""
+        """The samples of one micro-batch of all ranks."""
         return self.ranks * self.micro_batch_size
 
-    @property
-    def whole(self) -> int:
-        """The samples that the tail is measured by."""
-        return self.batch or self.group
+    def epochs(
+        self, total: int, links: tuple[AnyLink, ...], first_epoch: int, epochs: int | None, skipped: int = 0
+    ) -> EpochRange:
+        """Return a range of epochs as the ranks read it.
+
+        Args:
+            total: Number of sample ids.
+            links: Links of the order without its mode.
+            first_epoch: Number of the first epoch.
+            epochs: Number of epochs; unlimited if it is None.
+            skipped: Samples of the epoch that were consumed before: batches are counted from there.
+
+        Raises:
+            UsageError: The samples do not fill a batch.
+        """
+        samples = links[0].samples if links else total
+        read = self.read(samples, skipped)
+        return EpochRange(total, (*self._interleave(samples, read), *links), read, first_epoch, epochs)
+
+    def read(self, samples: int, skipped: int = 0) -> int:
+        """Return how many of the samples of an epoch all ranks read, repeated ones included.
+
+        Raises:
+            UsageError: They do not fill a batch.
+        """
+        left = samples - skipped
+        if self.mode == "full-validation" or self.tail == "pad":
+            return skipped + -(-left // self.batch) * self.batch
+        if left < self.batch:
+            raise UsageError(
+                f"{left:,} samples are fewer than one batch of {self.batch:,} "
+                f"(micro-batch size {self.micro_batch_size}, data-parallel size {self.ranks})",
+                hint="use more samples, a smaller --global-batch-size, or --tail pad",
+            )
+        return skipped + left // self.batch * self.batch
+
+    def fills(self, samples: int) -> bool:
+        """Return whether some remaining samples are read: they fill a batch, or are padded to one."""
+        is_padded = self.tail == "pad" or self.mode == "full-validation"
+        return samples >= (1 if is_padded else self.batch)
+
+    def cyclic_links(self, samples: int, *, faithful: bool = True) -> tuple[TorchPermutation, ...]:
+        """Return the order of Megatron's cyclic sampler, whose generator is seeded by the epoch alone.
+
+        Args:
+            samples: Number of samples.
+            faithful: Whether the order must be Megatron's. Without sharding, Megatron's ranks read different
+                numbers of micro-batches if the tail is ragged: this is refused, or else cut to the equal
+                part.
+
+        Raises:
+            UsageError: The samples do not fill one micro-batch of all ranks, or the ragged case.
+        """
+        size = self.micro_batch_size
+        micro_batches = self.read(samples) // self.group
+        if self.sharded:
+            return (TorchPermutation(samples, micro_batches * size, self.ranks),)
+        full = samples // size * size
+        most = -(-full // self.ranks) // size
+        if faithful and most != micro_batches:
+            raise UsageError(
+                f"without data sharding Megatron gives some ranks {most} and others {micro_batches} "
+                f"micro-batches of {samples} samples (micro-batch size {size}, data-parallel size "
+                f"{self.ranks}) in an epoch: it hangs",
+                hint="pass --equal-counts, or omit --no-data-sharding",
+            )
+        return (TorchPermutation(samples, full, 1),)
+
+    def _interleave(self, samples: int, read: int) -> tuple[Interleave, ...]:
+        padding: Literal["first", "last"] = "first" if self.mode == "full-validation" else "last"
+        match self.mode, self.sharded:
+            case "single", _:
+                return ()
+            case ("sequential" | "full-validation", _) | ("cyclic", False):
+                run = 0
+            case "cyclic", _:
+                run = read // self.ranks
+            case _:
+                run = samples // self.ranks if self.tail == "drop" else -(-samples // self.ranks)
+        return (Interleave(samples, self.ranks, self.micro_batch_size, run, read, padding),)
 
 
-def shuffle_links(
-    kind: ShuffleKind,
-    samples: int,
-    seed: int,
-    *,
-    shard_sizes: tuple[int, ...] | None = None,
-    block: int = ShardPlanOptions.shuffle_block,
-    window: int = ShardPlanOptions.shuffle_window,
-    per_epoch: bool = True,
-) -> tuple[Transform, ...]:
-    """Return the links of a shuffle by its name.
+def order_after(
+    ranges: list[EpochRange],
+    reading: Reading,
+    schedule: BatchSchedule,
+    consumed_samples: int,
+    skipped: int,
+    steps: int | None,
+    limit: int | None = None,
+) -> ConsumptionOrder:
+    """Return the order of some steps of epoch ranges.
 
     Args:
-        kind: ``none``; ``shards``, shards in random order and their samples as they are; ``samples``, all
-            samples in random order; ``windows``, blocks of consecutive samples in random order and samples
-            shuffled within windows of that order, so that a window reads few ranges of bytes from all over
-            the data.
-        samples: The number of samples.
-        seed: The seed.
-        shard_sizes: The samples of each shard; None for one shard.
-        block: The samples of a block.
-        window: The blocks of a window.
-        per_epoch: Whether each epoch has its own order.
+        ranges: Ranges of epochs.
+        reading: The ranks that read them.
+        schedule: Global batch size by consumed samples of the whole run.
+        consumed_samples: Samples that all ranks have consumed before step 0.
+        skipped: Samples of the ranges that were consumed before step 0.
+        steps: Number of steps; as many as the samples fill if it is None.
+        limit: The most samples that all ranks read without ``steps``.
 
     Raises:
-        UsageError: The shards do not add up.
+        UsageError: There are fewer steps, or sizes do not fit.
     """
-    sizes = (samples,) if shard_sizes is None else shard_sizes
-    if sum(sizes) != samples:
-        raise UsageError(f"the shards must have {samples} samples in total, got {sum(sizes)}")
-    if kind == "samples":
-        return (Shuffle(samples, samples, seed, per_epoch),)
-    if kind == "windows":
-        return (
-            Shuffle(samples, min(block * window, samples), seed, per_epoch),
-            BlockShuffle(samples, min(block, samples), seed, per_epoch),
-        )
-    if kind == "shards" and len(sizes) > 1:
-        return (ShardShuffle(sizes, seed, per_epoch),)
-    return ()
-
-
-def cyclic_order(samples: int, world: World, *, sharded: bool, faithful: bool = True) -> SampleOrder:
-    """Return the order of Megatron's cyclic sampler, whose generator is seeded by the epoch alone.
-
-    Args:
-        samples: The number of samples.
-        world: Who reads; part of the order, as in Megatron.
-        sharded: Whether each rank has its own block of the ids (``--data-sharding``).
-        faithful: Whether the order must be Megatron's. Without sharding its ranks take different numbers
-            of batches where the tail is ragged; that is refused, or else cut to the equal part first.
-
-    Raises:
-        UsageError: The samples do not fill one micro-batch of all ranks, or the ragged case.
-    """
-    rounds = _rounds(samples, world.group, world)
-    if sharded:
-        return SampleOrder(
-            samples, (TorchPermutation(samples, rounds * world.micro_batch_size, world.ranks),)
-        )
-    size, ranks = world.micro_batch_size, world.ranks
-    full = samples // size * size
-    most = -(-full // ranks) // size
-    if faithful and most != rounds:
+    ranges = _merged(ranges)
+    available = available_steps(tuple(ranges), reading.group, schedule, consumed_samples, skipped, steps)
+    if steps is None:
+        steps = available
+        if limit is not None:
+            stop = consumed_samples + limit
+            timeline = schedule.timeline(reading.group, consumed_samples, stop=stop)
+            steps = min(available, timeline.steps_within(limit))
+    if not ranges or steps > available or not steps:
         raise UsageError(
-            f"without data sharding Megatron gives some ranks {most} and others {rounds} micro-batches of "
-            f"{samples} samples (micro batch size {size}, data-parallel size {ranks}) in an epoch: it hangs",
-            hint="pass --equal-counts, or omit --no-data-sharding",
+            f"{available:,} steps are left after {consumed_samples:,} consumed samples (global batch size "
+            f"{schedule.size_at(consumed_samples)}), fewer than the required {steps or 1:,}",
+            hint="pass more --epochs or fewer --steps, or build a larger blend",
         )
-    return SampleOrder(samples, (TorchPermutation(samples, full, 1),))
+    return ConsumptionOrder(
+        reading.ranks,
+        reading.micro_batch_size,
+        schedule,
+        steps,
+        consumed_samples,
+        skipped,
+        tuple(ranges),
+    )
 
 
-def layout_of(
-    mode: Mode, samples: int, world: World, *, tail: Tail = "drop", sharded: bool = True, skipped: int = 0
-) -> Layout:
-    """Return the layout of a mode.
-
-    Args:
-        mode: The mode.
-        samples: The number of positions of the order.
-        world: Who reads.
-        tail: Treatment of the incomplete final batch.
-        sharded: In mode ``cyclic``, whether each rank has its own block.
-        skipped: Samples that each rank has read already; batches are counted from there on.
-
-    Raises:
-        UsageError: The mode does not have this tail, or nothing would be read.
-
-    Example:
-        >>> layout_of("chunked", 10, World(ranks=4, micro_batch_size=1), tail="pad")
-        Blocked(samples=10, ranks=4, run=3, samples_per_rank=3, repeat='last')
-        >>> world = World(ranks=2, micro_batch_size=2, batch=8)
-        >>> layout_of("single", 20, world).samples_per_rank
-        8
-        >>> layout_of("single", 20, world, skipped=2).samples_per_rank
-        10
-    """
-    if mode == "full-validation":
-        return _full_validation(samples, world)
-    if mode == "cyclic" and tail != "drop":
-        raise UsageError(
-            f"mode cyclic requires --tail drop (Megatron drops the tail of each epoch), got {tail}"
-        )
-    per_rank = _samples_per_rank(samples, world, tail, skipped)
-    ranks = world.ranks
-    if mode == "single":
-        return Striped(samples, ranks, world.micro_batch_size, per_rank, "last")
-    if mode == "sequential" or (mode == "cyclic" and not sharded):
-        return Striped(samples, ranks, 1, per_rank, "last")
-    if mode == "cyclic":
-        return Blocked(samples, ranks, per_rank, per_rank, "last")
-    run = samples // ranks if tail == "drop" else -(-samples // ranks)
-    return Blocked(samples, ranks, run, per_rank, "last")
-
-
-def _samples_per_rank(samples: int, world: World, tail: Tail, skipped: int) -> int:
-    left = samples - skipped * world.ranks
-    batches = -(-left // world.whole) if tail == "pad" else _rounds(left, world.whole, world)
-    return skipped + batches * world.whole // world.ranks
-
-
-def _rounds(samples: int, batch: int, world: World) -> int:
-    if samples < batch:
-        raise UsageError(
-            f"{samples:,} samples are fewer than one batch of {batch:,} "
-            f"(micro batch size {world.micro_batch_size}, data-parallel size {world.ranks})",
-            hint="use more samples, a smaller --global-batch-size, or --tail pad",
-        )
-    return samples // batch
-
-
-def _full_validation(samples: int, world: World) -> Layout:
-    if world.whole != world.ranks:
-        raise UsageError(
-            f"full validation requires a batch of 1 sample per rank, got batches of {world.whole}"
-        )
-    return Striped(samples, world.ranks, 1, -(-samples // world.ranks), repeat="first")
+def _merged(ranges: list[EpochRange]) -> list[EpochRange]:
+    """Return the ranges, in which a first epoch that is read as the next ones is one of them."""
+    if len(ranges) > 1:
+        first, following, *others = ranges
+        if first == replace(following, first_epoch=first.first_epoch, epochs=first.epochs):
+            epochs = None if following.epochs is None else following.epochs + 1
+            return [replace(first, epochs=epochs), *others]
+    return ranges

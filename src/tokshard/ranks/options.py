@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tokshard.core import megatron_rules
 from tokshard.core.codec import Count, Positive
 from tokshard.core.options import Force, Option, Options, StrPath, StrPaths, parse_pair
 from tokshard.errors import UsageError
-from tokshard.ranks.choices import Mode, ShuffleKind, SortKey, Tail, TrainingMode
+from tokshard.ranks.choices import Mode, Shuffling, Tail, TrainingMode
 from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.topology import DEFAULT_ORDER, Topology
 from tokshard.storage.lock import Lock
@@ -21,6 +21,7 @@ _RANKS = "Ranks"
 _BATCHES = "Batches and steps"
 _ORDER = "Order"
 _EVALUATION = "Validation and testing"
+_NO_SHUFFLE = Shuffling()
 
 
 def _parse_stages(text: str) -> tuple[int, ...]:
@@ -198,31 +199,15 @@ class ShardPlanOptions(Options):
         ),
     ] = False
     shuffle: Annotated[
-        ShuffleKind,
+        Shuffling,
         Option(
-            "Shuffle whole datasets (shards), samples, or blocks of consecutive samples and then samples "
-            "within windows of blocks (windows).",
+            "Shuffle samples, whole datasets, or blocks of consecutive samples and then samples within "
+            "windows of blocks (windows:BLOCK:WINDOW; windows is windows:256:4096).",
+            metavar="none|samples|datasets|windows",
             group=_ORDER,
+            parse=Shuffling.parse,
         ),
-    ] = "none"
-    shuffle_block: Annotated[
-        Positive,
-        Option(
-            "With --shuffle windows: shuffle blocks of N samples.",
-            group=_ORDER,
-            is_rare=True,
-            requires="shuffle=windows",
-        ),
-    ] = 256
-    shuffle_window: Annotated[
-        Positive,
-        Option(
-            "With --shuffle windows: shuffle samples within windows of N blocks.",
-            group=_ORDER,
-            is_rare=True,
-            requires="shuffle=windows",
-        ),
-    ] = 4096
+    ] = _NO_SHUFFLE
     shuffle_per_epoch: Annotated[
         bool, Option("Use a new shuffle in each epoch.", group=_ORDER, is_rare=True)
     ] = False
@@ -243,7 +228,7 @@ class ShardPlanOptions(Options):
         ),
     ] = None
     bucket_by: Annotated[
-        SortKey | None,
+        Literal["length", "sequences", "pieces"] | None,
         Option(
             "With --bucket-buffer: sort documents by length (tokens) or sequences, indexed samples by pieces "
             "of documents.",
@@ -280,7 +265,7 @@ class ShardPlanOptions(Options):
             raise UsageError(
                 "at least one source is required", hint="pass a blend, an index, or --documents and datasets"
             )
-        if self.mode == "cyclic" and self.shuffle != "none":
+        if self.mode == "cyclic" and self.shuffle.name != "none":
             raise UsageError(
                 f"--mode cyclic has its own order and cannot be used with --shuffle {self.shuffle}",
                 hint="pass --mode single --shuffle samples for a seeded random order",

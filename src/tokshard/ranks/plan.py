@@ -7,29 +7,27 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from copy import copy
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Self
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from tokshard.core.codec import TOOL, Document, Positive, Record, Sha256, Tool, encode
+from tokshard.core.codec import TOOL, Amount, Count, Document, Record, Sha256, Tool, encode
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.products import PLAN_NAME
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch, allowed_warnings
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
-from tokshard.ranks.assignment import Assignment
-from tokshard.ranks.choices import Mode, ShuffleKind, Tail
-from tokshard.ranks.history import StoppedPlan
+from tokshard.ranks.choices import Mode, Tail
+from tokshard.ranks.consumption import ConsumptionOrder
+from tokshard.ranks.links import Bucketing
 from tokshard.ranks.locator import open_sort_key
-from tokshard.ranks.order import Bucketing
-from tokshard.ranks.sources import PathResolver, SampleSource
+from tokshard.ranks.sources import SampleSource, SourcesFile
 from tokshard.ranks.topology import Topology, context_slices
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import refuse_remote
 from tokshard.storage.reading import read_document
 
 if TYPE_CHECKING:
-    from tokshard.ranks.order import KeyOf
+    from tokshard.ranks.links import KeyOf
 
 
 MAX_WORLD_SIZE = 1_000_000
@@ -46,39 +44,61 @@ class Stream(Record):
         UsageError: The parts do not fit.
 
     Attributes:
-        source: Samples of the data, by id.
-        assignment: Samples of each rank and step, as formulas.
+        source_id: SHA-256 of what the sample ids mean.
+        order: Samples of each rank and step, as formulas.
         mode: Mode (``--mode``).
         tail: Treatment of an incomplete final batch (``--tail``).
-        shuffle: Shuffle (``--shuffle``).
         sort_key: Sort key of bucketing. Null without bucketing.
         document_boundaries: Whether every pipeline stage reads document boundaries
             (``--document-boundaries``).
     """
 
-    source: SampleSource
-    assignment: Assignment
+    source_id: Sha256
+    order: ConsumptionOrder
     mode: Mode
     tail: Tail
-    shuffle: ShuffleKind
     sort_key: str | None
     document_boundaries: bool
+    source: SampleSource = field(init=False, repr=False, compare=False)
 
     def _validate(self) -> None:
-        for epochs in self.assignment.epoch_ranges:
-            if epochs.order.total != self.source.total:
-                raise UsageError(f"the order must have {self.source.total} samples, got {epochs.order.total}")
-            bucketing = any(isinstance(transform, Bucketing) for transform in epochs.order.transforms)
-            if self.sort_key is None and bucketing:
-                raise UsageError("bucketing requires a sort key")
-        if self.sort_key is not None and self.sort_key not in self.source.sort_keys:
+        links = [link for epochs in self.order.epoch_ranges for link in epochs.links]
+        if self.sort_key is None and any(isinstance(link, Bucketing) for link in links):
+            raise UsageError("bucketing requires a sort key")
+
+    @classmethod
+    def of(
+        cls,
+        source: SampleSource,
+        order: ConsumptionOrder,
+        mode: Mode,
+        tail: Tail,
+        sort_key: str | None = None,
+        *,
+        document_boundaries: bool = False,
+    ) -> Self:
+        """Return a stream over the samples of a source."""
+        return cls(source.id, order, mode, tail, sort_key, document_boundaries).over(source)
+
+    def over(self, source: SampleSource) -> Self:
+        """Attach the source, which is stored apart; return the stream.
+
+        Raises:
+            UsageError: The order or the sort key does not fit the source.
+        """
+        for epochs in self.order.epoch_ranges:
+            if epochs.total != source.total:
+                raise UsageError(f"the order must have {source.total} samples, got {epochs.total}")
+        if self.sort_key is not None and self.sort_key not in source.sort_keys:
             raise UsageError(
-                f"samples of kind {self.source.kind} do not support the sort key {self.sort_key!r}",
-                hint=f"use one of {', '.join(self.source.sort_keys)}",
+                f"samples of kind {source.kind} do not support the sort key {self.sort_key!r}",
+                hint=f"use one of {', '.join(source.sort_keys)}",
             )
+        object.__setattr__(self, "source", source)
+        return self
 
     def open_sort_key(self) -> KeyOf | None:
-        """Return the function from sample ids to the keys that bucketing sorts by; None without bucketing.
+        """Return the function from sample ids to the keys that bucketing sorts by, or None without bucketing.
 
         See :func:`~tokshard.ranks.locator.open_sort_key`.
         """
@@ -86,39 +106,69 @@ class Stream(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class PlanWarning(Record):
-    """A warning about a plan.
+class Reweighting(Record):
+    """The order of a re-weighted blend: each source continues with its next draw.
+
+    Draw ``g`` of a source with ``n`` samples is sample ``g`` of its index for ``g < n``. Later draws are
+    source epoch ``g // n``, a keyed order of all samples.
+
+    Raises:
+        UsageError: There are not as many draws and keys as weights.
 
     Attributes:
-        code: ``document-padding``: documents must be padded for context parallelism. ``changed-dataset``: a
-            dataset has changed since the earlier plan read it, and is read from its start. ``no-bucketing``:
-            a new blend is read without bucketing. ``tokenizer``: tokenizers were not compared, or documents
-            of some datasets end or begin differently.
-        stream: Name of the stream. Absent for ``tokenizer``.
-        path_prefix: Path prefix of a ``changed-dataset``. Absent for other codes.
-        multiple: Number of tokens of which the padded length of documents must be a multiple. Absent unless
-            the code is ``document-padding``.
-        detail: Sentence of a ``tokenizer`` warning. Absent for other codes.
+        weights: Weight of each dataset of the stream. 0 if it is no longer drawn.
+        seed: Seed of the source epochs after the first one.
+        draws: Draws of each dataset before the first sample of the plan.
+        keys: Number of each dataset in the keys of its source epochs.
     """
 
-    code: Literal["document-padding", "changed-dataset", "no-bucketing", "tokenizer"]
-    stream: str | None = None
-    path_prefix: str | None = None
-    multiple: Positive | None = None
-    detail: str | None = None
+    ALGORITHM: ClassVar[str] = "tokshard.feistel/1:lap"
 
-    @property
-    def message(self) -> str:
-        """One sentence."""
-        if self.code == "document-padding":
-            return f"the documents of {self.stream} must be padded to multiples of {self.multiple} tokens"
-        if self.code == "changed-dataset":
-            return (
-                f"{self.path_prefix} has changed since the earlier plan read it, and is read from its start"
+    weights: tuple[Amount, ...]
+    seed: Count
+    draws: tuple[Count, ...]
+    keys: tuple[Count, ...]
+
+    def _validate(self) -> None:
+        if not len(self.draws) == len(self.keys) == len(self.weights):
+            raise UsageError(
+                f"draws and keys must have {len(self.weights)} items like weights, "
+                f"got {len(self.draws)} and {len(self.keys)}"
             )
-        if self.code == "no-bucketing":
-            return "the new blend is read in blend order, without bucketing"
-        return self.detail or ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedStream(Record):
+    """A stream of a plan that was stopped.
+
+    Raises:
+        UsageError: The plan has no step that ends there.
+
+    Attributes:
+        order: Order of the stopped plan.
+        consumed_samples: Samples that all ranks have consumed when it stopped.
+        reweighting: Order of the blend that the next plan reads. Absent if it reads the same samples.
+    """
+
+    order: ConsumptionOrder
+    consumed_samples: Count
+    reweighting: Reweighting | None = None
+
+    def _validate(self) -> None:
+        self.order.step_at(self.consumed_samples)
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedPlan(Record):
+    """A plan that was stopped, and that the next one continues.
+
+    Attributes:
+        plan_id: Id of the plan.
+        streams: Streams that continue, by name.
+    """
+
+    plan_id: Sha256
+    streams: dict[str, StoppedStream]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +183,7 @@ class Plan(Document):
         plan_id: SHA-256 of everything that determines the samples that are read. Independent of where files
             are stored.
         topology: Ranks of the job.
+        sources: File that describes the samples of all streams.
         streams: Streams, named ``train``, ``valid`` (or ``valid.0``, ``valid.1``, ...) and ``test``.
         history: Plans that this one continues, oldest first.
         warnings: Warnings about the plan.
@@ -147,15 +198,16 @@ class Plan(Document):
     tool: Tool
     plan_id: Sha256
     topology: Topology
+    sources: SourcesFile
     streams: dict[str, Stream]
     history: tuple[StoppedPlan, ...]
-    warnings: tuple[PlanWarning, ...]
+    warnings: tuple[str, ...]
     tokenizer: DatasetTokenizer | None = None
     tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
 
     def __repr__(self) -> str:
         streams = ", ".join(
-            f"{name}: {stream.assignment.steps} steps of {stream.source.total} samples"
+            f"{name}: {stream.order.steps} steps of {stream.order.epoch_ranges[0].total} samples"
             for name, stream in self.streams.items()
         )
         return f"Plan({self.plan_id[:12]}, {self.topology.world_size} ranks, {streams})"
@@ -164,15 +216,25 @@ class Plan(Document):
     def of(
         cls,
         topology: Topology,
+        sources: SourcesFile,
         streams: dict[str, Stream],
         history: tuple[StoppedPlan, ...] = (),
-        warnings: tuple[PlanWarning, ...] = (),
+        warnings: Iterable[str] = (),
         tokenizer: DatasetTokenizer | None = None,
         tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None,
     ) -> Self:
         """Return the plan of some streams, with its id."""
-        plan_id = _identity(topology, streams)
-        return cls(TOOL, plan_id, topology, streams, history, warnings, tokenizer, tokenizer_mismatches)
+        return cls(
+            TOOL,
+            _identity(topology, streams),
+            topology,
+            sources,
+            streams,
+            history,
+            tuple(warnings),
+            tokenizer,
+            tokenizer_mismatches,
+        )
 
     def _validate(self) -> None:
         if not self.streams:
@@ -184,64 +246,50 @@ class Plan(Document):
         for name, stream in self.streams.items():
             if _STREAM_NAME.fullmatch(name) is None:
                 raise UsageError(f"invalid stream name {name!r}")
-            self._check(name, stream)
+            if stream.order.ranks != self.topology.data_parallel:
+                raise UsageError(
+                    f"the ranks of {name} must be the data-parallel size "
+                    f"{self.topology.data_parallel}, got {stream.order.ranks}"
+                )
         if self.plan_id != _identity(self.topology, self.streams):
             raise UsageError("plan_id contradicts the other fields: the plan was changed")
-
-    def _check(self, name: str, stream: Stream) -> None:
-        if stream.assignment.ranks != self.topology.data_parallel:
-            raise UsageError(
-                f"the ranks of {name} must be the data-parallel size "
-                f"{self.topology.data_parallel}, got {stream.assignment.ranks}"
-            )
-        if stream.source.sequence_length is not None:
-            # Raises where the sequence length is not divisible by 2 x context-parallel size.
-            context_slices(stream.source.sequence_length, self.topology.context_parallel, 0)
 
     @property
     def messages(self) -> tuple[str, ...]:
         """The warnings for people: mismatches of tokenizers that were allowed, and all others."""
-        others = (warning.message for warning in self.warnings)
-        return (*allowed_warnings(self.tokenizer_mismatches), *others)
+        return (*allowed_warnings(self.tokenizer_mismatches), *self.warnings)
 
-    def stored_in(self, directory: str) -> Self:
-        """Return the plan with the paths that its file in a directory has.
-
-        Raises:
-            UsageError: A path has characters that a plan does not store.
-        """
-        return self._with_paths(PathResolver(directory).stored)
-
-    def opened_from(self, path: str, moved: PathMapping = PathMapping()) -> Self:  # noqa: B008 - immutable
-        """Return the plan of a file with paths that can be opened.
-
-        Args:
-            path: The file, to whose directory paths are relative.
-            moved: Where data has moved.
+    def over(self, sources: Mapping[str, SampleSource]) -> Self:
+        """Attach the sources of the streams, which are stored apart; return the plan.
 
         Raises:
-            IntegrityError: A path is none that a plan stores.
+            UsageError: They are not those that the plan was made for.
         """
-        try:
-            return self._with_paths(PathResolver(os.path.dirname(path), moved).opened)
-        except UsageError as error:
-            raise IntegrityError(f"{path}: {error.message}", path=path) from error
+        for name, stream in self.streams.items():
+            source = sources.get(name)
+            if source is None or source.id != stream.source_id:
+                raise UsageError(f"the samples of {name} are not those that the plan was built for")
+            stream.over(source)
+            if source.sequence_length is not None:
+                # Raises where the sequence length is not divisible by 2 x context-parallel size.
+                context_slices(source.sequence_length, self.topology.context_parallel, 0)
+        return self
 
-    def _with_paths(self, path: Callable[[str], str]) -> Self:
-        streams = {
-            name: replace(stream, source=stream.source.with_paths(path))
-            for name, stream in self.streams.items()
-        }
-        plan = copy(self)  # paths are no part of plan_id, which takes time to compute
-        object.__setattr__(plan, "streams", streams)
-        return plan
+    def stops_of(self, stream: str) -> tuple[StoppedStream, ...]:
+        """Return where a stream was stopped, oldest first."""
+        return tuple(plan.streams[stream] for plan in self.history if stream in plan.streams)
+
+    def reweighting_of(self, stream: str) -> Reweighting | None:
+        """Return the order of the blend that a stream reads, or None if it was not re-weighted."""
+        records = [stop.reweighting for stop in self.stops_of(stream) if stop.reweighting is not None]
+        return records[-1] if records else None
 
 
 def _identity(topology: Topology, streams: Mapping[str, Stream]) -> str:
     read = {
         name: {
-            "source": stream.source.id,
-            "assignment": encode(stream.assignment),
+            "source": stream.source_id,
+            "order": encode(stream.order),
             "sort_key": stream.sort_key,
             "document_boundaries": stream.document_boundaries,
         }
@@ -251,7 +299,7 @@ def _identity(topology: Topology, streams: Mapping[str, Stream]) -> str:
 
 
 def read_plan(path: str | os.PathLike[str], *, roots: Mapping[str, str] | None = None) -> Plan:
-    """Read a plan strictly; no data is opened.
+    """Read a plan and the description of its samples strictly; no data is opened.
 
     Args:
         path: The directory of the plan, or its ``plan.json``.
@@ -260,7 +308,7 @@ def read_plan(path: str | os.PathLike[str], *, roots: Mapping[str, str] | None =
 
     Raises:
         UsageError: It is named by a URL.
-        MissingFileError: The plan was not found.
+        MissingFileError: The plan, or the blend that it names, was not found.
         IntegrityError: It is damaged, was changed, or is another version's.
     """
     file = os.fspath(path)
@@ -272,4 +320,9 @@ def read_plan(path: str | os.PathLike[str], *, roots: Mapping[str, str] | None =
         raise MissingFileError(
             f"plan not found: {file}", path=file, hint="build it with tokshard shard-plan"
         ) from None
-    return plan.opened_from(file, PathMapping(tuple((roots or {}).items())))
+    moved = PathMapping(tuple((roots or {}).items()))
+    sources = plan.sources.read(os.path.dirname(file), moved, list(plan.streams))
+    try:
+        return plan.over(sources)
+    except UsageError as error:
+        raise IntegrityError(f"{file}: {error.message}", path=file, hint=error.hint) from error

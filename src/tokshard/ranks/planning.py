@@ -1,4 +1,4 @@
-"""Planning: options become the assignments of all streams, checked."""
+"""Planning: options become the orders of all streams, checked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tokshard.core.codec import Amount, Count, Document, Positive
@@ -15,21 +15,21 @@ from tokshard.core.options import StrPath, several
 from tokshard.core.presentation import Section, outcome, planned
 from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
-from tokshard.ranks.assignment import Assignment, EpochRange, available_steps
-from tokshard.ranks.choices import Mode, ShuffleKind
+from tokshard.ranks.consumption import AnyLink, EpochRange
 from tokshard.ranks.discovery import RequestedSamples, open_sources, read_blends
-from tokshard.ranks.intervals import Intervals
-from tokshard.ranks.modes import World, cyclic_order, layout_of, shuffle_links
+from tokshard.ranks.links import Bucketing
+from tokshard.ranks.modes import Reading, order_after
 from tokshard.ranks.options import ShardPlanOptions, batch_schedule
-from tokshard.ranks.order import Bucketing, SampleOrder
-from tokshard.ranks.plan import Plan, PlanWarning, Stream
+from tokshard.ranks.plan import Plan, Stream
 from tokshard.ranks.publication import write_plan
 from tokshard.ranks.schedule import BatchSchedule
-from tokshard.ranks.sources import SampleSource
-from tokshard.ranks.summary import Coverage, check_partition, coverage_of
+from tokshard.ranks.shuffles import shuffle_links
+from tokshard.ranks.sources import SOURCES_NAME, PathResolver, PlanSources, SampleSource, SourcesFile
 from tokshard.ranks.tokenizers import PlanTokenizers, agree_on_tokenizers
 from tokshard.ranks.topology import Topology
+from tokshard.samples.blend.document import BlendDocument
 from tokshard.storage.lock import lock_mode
+from tokshard.storage.reading import read_json_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,6 @@ class ShardPlanReport(Document):
     output: str
     action: Literal["planned", "written"]
     plan: Plan
-    coverage: dict[str, Coverage]
     files: Positive | None = None
     size_bytes: Count | None = None
     seconds: Amount
@@ -97,7 +96,6 @@ def publish_plan(
         output=os.fspath(output),
         action="planned" if sizes is None else "written",
         plan=plan,
-        coverage={name: coverage_of(stream.assignment) for name, stream in plan.streams.items()},
         files=None if sizes is None else len(sizes),
         size_bytes=None if sizes is None else sum(sizes.values()),
         seconds=time.monotonic() - started,
@@ -109,34 +107,42 @@ def _plan_of(options: ShardPlanOptions, progress: Progress) -> Plan:
     paths = several(options.sources)
     sources = open_sources(paths, requested)
     progress.start("planning and checking")
-    tokenizers = agree_on_tokenizers(
-        sources.values(),
-        {} if options.documents else read_blends(paths),
-        allowed=options.allow_tokenizer_mismatch,
-    )
-    return plan_shards(sources, options, tokenizers)
+    blends = {} if options.documents else read_blends(paths)
+    tokenizers = agree_on_tokenizers(sources.values(), blends, allowed=options.allow_tokenizer_mismatch)
+    return plan_shards(sources, options, sources_file(sources, options.output, blends), tokenizers)
 
 
-_REPLAN_HINT = "to continue with another world size, run tokshard replan PLAN --consumed-samples N"
+def sources_file(
+    sources: Mapping[str, SampleSource], output: StrPath, blends: Mapping[str, BlendDocument]
+) -> SourcesFile:
+    """Return the file that describes the samples of a plan: a blend, or else one next to the plan.
+
+    Raises:
+        UsageError: A path has characters that a plan does not store.
+    """
+    for path, blend in blends.items():
+        return SourcesFile.of(PathResolver(os.fspath(output)).stored(path), read_json_bytes(path), blend.id)
+    content = PlanSources(dict(sources)).stored_in(os.fspath(output))
+    return SourcesFile.of(SOURCES_NAME, content)
 
 
 def plan_shards(
     sources: Mapping[str, SampleSource],
     options: ShardPlanOptions,
+    described_in: SourcesFile,
     tokenizers: PlanTokenizers = PlanTokenizers(),  # noqa: B008 - immutable
 ) -> Plan:
     """Plan what every rank reads. No data is read, and the work does not grow with it.
 
     Args:
-        sources: What there is to read, by the names of streams; see
-            :func:`~tokshard.ranks.discovery.open_sources`.
+        sources: The samples of each stream; see :func:`~tokshard.ranks.discovery.open_sources`.
         options: The ranks, and how they read.
+        described_in: The file that describes the samples.
         tokenizers: The tokenizers of the data.
 
     Raises:
         UsageError: Batches, the sequence length or the steps do not fit the topology or the samples, with
             the numbers.
-        IntegrityError: A defect: the ranks would not read every sample exactly once.
     """
     names = tuple(sources)
     topology = options.topology()
@@ -146,8 +152,14 @@ def plan_shards(
             streams[name] = plan_stream(source, options.of_stream(name, names, source.sequence_length))
         except UsageError as error:
             raise UsageError(f"{name}: {error.message}", hint=error.hint) from error
-    warnings = (*_warnings(sources, topology), *tokenizers.warnings)
-    return Plan.of(topology, streams, (), warnings, tokenizers.common, tokenizers.mismatches)
+    return Plan.of(
+        topology,
+        described_in,
+        streams,
+        warnings=(*padding_warnings(sources, topology), *tokenizers.notes),
+        tokenizer=tokenizers.common,
+        tokenizer_mismatches=tokenizers.mismatches,
+    )
 
 
 def plan_stream(source: SampleSource, options: ShardPlanOptions) -> Stream:
@@ -155,152 +167,104 @@ def plan_stream(source: SampleSource, options: ShardPlanOptions) -> Stream:
 
     Raises:
         UsageError: See :func:`plan_shards`.
-        IntegrityError: See :func:`plan_shards`.
     """
-    mode, size, ranks = options.stream_mode, options.micro_batch_size, options.topology().data_parallel
+    ranks = options.topology().data_parallel
+    size = options.micro_batch_size
     schedule = batch_schedule(options, source.sequence_length) or BatchSchedule.constant(size * ranks)
-    world = world_of(ranks, size, mode, schedule)
-    order = sample_order(source, world, options)
-    layout = layout_of(mode, order.samples, world, tail=options.tail, sharded=options.data_sharding)
+    reading = Reading.of(
+        ranks, size, schedule, options.stream_mode, options.tail, sharded=options.data_sharding
+    )
     # Mode cyclic reads as many epochs as its steps need.
-    endless = mode == "cyclic" and options.steps is not None and options.epochs is None
-    whole = EpochRange(order, layout, 0, None if endless else options.epochs or 1)
-    stream = Stream(
-        source=source,
-        assignment=_assignment(whole, world, schedule, options),
-        mode=mode,
-        tail=options.tail,
-        shuffle=options.shuffle,
-        sort_key=None if options.bucket_buffer is None else options.bucket_by or source.sort_keys[0],
+    is_endless = reading.mode == "cyclic" and options.steps is not None and options.epochs is None
+    epochs = None if is_endless else options.epochs or 1
+    links = _links(source, reading, options)
+    ranges, skipped = first_ranges(reading, source.total, links, epochs, options.consumed_samples)
+    return Stream.of(
+        source,
+        order_after(ranges, reading, schedule, options.consumed_samples, skipped, options.steps),
+        reading.mode,
+        reading.tail,
+        None if options.bucket_buffer is None else options.bucket_by or source.sort_keys[0],
         document_boundaries=options.document_boundaries,
     )
-    for epochs in stream.assignment.epoch_ranges:
-        check_partition(epochs.layout)
-    return stream
 
 
-def world_of(ranks: int, micro_batch_size: int, mode: Mode, schedule: BatchSchedule) -> World:
-    """Return the world of a stream: the tail is measured by the global batch where that never changes.
-
-    Mode ``cyclic`` measures it by one micro-batch of each rank, as Megatron does.
-
-    Raises:
-        UsageError: The global batch is not divisible by micro batch size times data-parallel size.
-    """
-    sizes = {size for _, size in schedule.segments}
-    if mode == "cyclic" or len(sizes) > 1 or schedule.round_down:
-        return World(ranks, micro_batch_size)
-    return World(ranks, micro_batch_size, sizes.pop())
-
-
-def sample_order(source: SampleSource, world: World, options: ShardPlanOptions) -> SampleOrder:
-    """Return the order of an epoch: shuffled, then bucketed.
-
-    Raises:
-        UsageError: The source cannot be put into such an order.
-    """
-    if options.stream_mode == "cyclic":
-        order = cyclic_order(
-            source.total, world, sharded=options.data_sharding, faithful=not options.equal_counts
-        )
+def _links(source: SampleSource, reading: Reading, options: ShardPlanOptions) -> tuple[AnyLink, ...]:
+    """Return the links of an epoch without the mode: bucketing, then the shuffle."""
+    links: tuple[AnyLink, ...]
+    if reading.mode == "cyclic":
+        links = reading.cyclic_links(source.total, faithful=not options.equal_counts)
     else:
-        order = SampleOrder(
+        sizes = [dataset.samples for dataset in source.datasets]
+        if options.shuffle.name == "datasets" and (source.order is not None or len(sizes) == 1):
+            problem = "the samples of a blend are already mixed"
+            if source.order is None:
+                problem = "only one dataset was given"
+            raise UsageError(
+                f"--shuffle datasets requires several datasets: {problem}",
+                hint="pass --shuffle samples, or several datasets",
+            )
+        links = shuffle_links(
+            options.shuffle,
             source.total,
-            shuffle_links(
-                options.shuffle,
-                source.total,
-                options.seed,
-                shard_sizes=_shard_sizes(source, options.shuffle),
-                block=options.shuffle_block,
-                window=options.shuffle_window,
-                per_epoch=options.shuffle_per_epoch,
-            ),
+            options.seed,
+            dataset_sizes=sizes,
+            per_epoch=options.shuffle_per_epoch,
         )
     if options.bucket_buffer is None:
-        return order
-    pack = options.bucket_pack or world.group
-    return order.before(Bucketing(order.samples, options.bucket_buffer, pack, options.seed, per_epoch=True))
+        return links
+    pack = options.bucket_pack or reading.group
+    return (Bucketing(source.total, options.bucket_buffer, pack, options.seed, per_epoch=True), *links)
 
 
-def _shard_sizes(source: SampleSource, shuffle: ShuffleKind) -> tuple[int, ...] | None:
-    sizes = None if source.order is not None else tuple(dataset.samples for dataset in source.datasets)
-    if shuffle == "shards" and (sizes is None or len(sizes) == 1):
-        what = "the samples of a blend are already mixed" if sizes is None else "only one dataset was given"
+def first_ranges(
+    reading: Reading,
+    total: int,
+    links: tuple[AnyLink, ...],
+    epochs: int | None,
+    consumed_samples: int,
+) -> tuple[list[EpochRange], int]:
+    """Return the epochs that are left after some consumed samples, and the samples of them to skip.
+
+    Args:
+        reading: The ranks, which have read all samples so far.
+        total: Number of sample ids.
+        links: Links of an epoch without the mode.
+        epochs: Number of epochs in all; unlimited if it is None.
+        consumed_samples: Samples that all ranks have consumed.
+
+    Raises:
+        UsageError: The samples do not fill a batch, or the consumed samples do not fit the ranks.
+    """
+    all_epochs = reading.epochs(total, links, 0, epochs)
+    epoch, skipped = divmod(consumed_samples, all_epochs.read)
+    # In the first epoch, groups of Megatron's sampler start at any number of consumed samples.
+    if consumed_samples % reading.group and (reading.mode != "single" or epoch):
         raise UsageError(
-            f"--shuffle shards requires several datasets: {what}",
-            hint="pass --shuffle samples, or several datasets",
+            f"{consumed_samples} consumed samples are not divisible by micro-batch size x data-parallel size "
+            f"= {reading.micro_batch_size} x {reading.ranks} = {reading.group}",
+            hint="to continue with another world size, run tokshard replan PLAN --consumed-samples N",
         )
-    return sizes
+    ranges = []
+    if skipped and (epochs is None or epoch < epochs):
+        if reading.fills(total - skipped):
+            # The tail is measured from the consumed samples, where the steps begin.
+            ranges.append(reading.epochs(total, links, epoch, 1, skipped))
+        epoch += 1
+    if epochs is None or epoch < epochs:
+        left = None if epochs is None else epochs - epoch
+        ranges.append(replace(all_epochs, first_epoch=epoch, epochs=left))
+    is_skipped = bool(ranges) and ranges[0].first_epoch == consumed_samples // all_epochs.read
+    return ranges, skipped if is_skipped else 0
 
 
-def _assignment(
-    whole: EpochRange, world: World, schedule: BatchSchedule, options: ShardPlanOptions
-) -> Assignment:
-    consumed, size = options.consumed_samples, options.micro_batch_size
-    passes: tuple[EpochRange, ...] = (whole,)
-    skipped = consumed // world.ranks
-    if consumed % world.group:
-        passes, skipped = _from_the_middle(whole, world, options), 0
-    elif consumed % world.whole:
-        passes, skipped = _from_within_a_batch(whole, world, options)
-    available = available_steps(passes, size, schedule, consumed, skipped, options.steps)
-    steps = available if options.steps is None else options.steps
-    if steps > available or not steps:
-        epochs = "an epoch" if whole.epochs == 1 else f"{whole.epochs} epochs"
-        raise UsageError(
-            f"{available:,} steps are left in {epochs} of {whole.order.samples:,} samples after {consumed:,} "
-            f"consumed samples (global batch size {schedule.size_at(consumed)}), "
-            f"fewer than the required {options.steps or 1:,}",
-            hint="pass more --epochs or fewer --steps, or build a larger blend",
-        )
-    return Assignment(passes, size, schedule, steps, consumed, skipped)
-
-
-def _from_the_middle(whole: EpochRange, world: World, options: ShardPlanOptions) -> tuple[EpochRange, ...]:
-    # The consumed samples are no whole micro-batch of all ranks: only Megatron's sampler, in the first epoch,
-    # defines what follows. Its groups start there again.
-    consumed = options.consumed_samples
-    if options.stream_mode != "single" or consumed >= whole.order.samples:
-        raise UsageError(
-            f"{consumed} consumed samples are not divisible by micro batch size x data-parallel size = "
-            f"{world.micro_batch_size} x {world.ranks} = {world.group}",
-            hint=_REPLAN_HINT,
-        )
-    order = whole.order.rest(Intervals.of([(consumed, whole.order.samples)]))
-    layout = layout_of(options.stream_mode, order.samples, world, tail=options.tail)
-    return _followed_by_the_rest(EpochRange(order, layout, 0, 1), whole)
-
-
-def _from_within_a_batch(
-    whole: EpochRange, world: World, options: ShardPlanOptions
-) -> tuple[tuple[EpochRange, ...], int]:
-    # The tail of this epoch is measured from the consumed samples, where the steps begin. Measured from the
-    # start of the epoch, it could hold a whole step, which Megatron's sampler gives.
-    epoch, skipped = divmod(options.consumed_samples // world.ranks, whole.per_epoch)
-    if whole.epochs is not None and epoch >= whole.epochs:
-        return (whole,), options.consumed_samples // world.ranks
-    layout = layout_of(
-        options.stream_mode,
-        whole.order.samples,
-        world,
-        tail=options.tail,
-        sharded=options.data_sharding,
-        skipped=skipped,
-    )
-    return _followed_by_the_rest(EpochRange(whole.order, layout, epoch, 1), whole), skipped
-
-
-def _followed_by_the_rest(first: EpochRange, whole: EpochRange) -> tuple[EpochRange, ...]:
-    # The one epoch of ``first``, then those of ``whole`` that come after it.
-    left = None if whole.epochs is None else whole.epochs - first.first_epoch - 1
-    following = EpochRange(whole.order, whole.layout, first.first_epoch + 1, left) if left != 0 else None
-    return (first,) if following is None else (first, following)
-
-
-def _warnings(sources: Mapping[str, SampleSource], topology: Topology) -> tuple[PlanWarning, ...]:
+def padding_warnings(sources: Mapping[str, SampleSource], topology: Topology) -> tuple[str, ...]:
+    """Return the warnings about documents that context parallelism divides."""
     if topology.context_parallel == 1:
         return ()
-    documents = [name for name, source in sources.items() if source.sequence_length is None]
+    multiple = 2 * topology.context_parallel
     return tuple(
-        PlanWarning("document-padding", name, multiple=2 * topology.context_parallel) for name in documents
+        f"the documents of {name} must be padded to multiples of {multiple} tokens"
+        for name, source in sources.items()
+        if source.sequence_length is None
     )

@@ -1,4 +1,4 @@
-"""Publication of a plan: rank manifests first, ``plan.json`` last."""
+"""Publication of a plan: rank manifests and the description of the samples first, ``plan.json`` last."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tokshard.core.json_text import dump_readable_json
 from tokshard.dataset.products import PLAN_NAME, RANK_NAME, rank_name
 from tokshard.dataset.source import InputFile
 from tokshard.errors import OlderVersionError, OutputExistsError, TokshardError, ignore_older
-from tokshard.ranks.plan import Plan, read_plan
-from tokshard.ranks.ranks import RankManifest
+from tokshard.ranks.manifests import RankManifest
+from tokshard.ranks.plan import Plan
+from tokshard.ranks.sources import SOURCES_NAME, PlanSources
 from tokshard.storage import fs, syscalls
 from tokshard.storage.files import AtomicFile
 from tokshard.storage.lock import WriterLock
 from tokshard.storage.publication import publish, staging_directory
-from tokshard.storage.reading import open_file
+from tokshard.storage.reading import open_file, read_document
 
 LOCK_NAME = ".plan.lock"
 _WORK_NAME = ".plan.work"
-
 _WRITERS = 8
 _OUR_SCHEMA = b'"schema": "tokshard.'
 _BEGINNING_BYTES = 200
@@ -45,29 +45,33 @@ def write_plan(plan: Plan, directory: str | os.PathLike[str], *, force: bool = F
         LockedError: Another process is writing a plan there.
         StorageError: The disk is full or broken. There is no plan then, or the old one.
     """
-    place = os.fspath(directory)
-    work = os.path.join(place, _WORK_NAME)
-    syscalls.make_directory(place)
-    with WriterLock(os.path.join(place, LOCK_NAME)), staging_directory(place, work, force=force):
-        _check_own_arrays(plan, place)
-        _refuse_other(plan, place, force=force)
+    output = os.fspath(directory)
+    work = os.path.join(output, _WORK_NAME)
+    syscalls.make_directory(output)
+    with WriterLock(os.path.join(output, LOCK_NAME)), staging_directory(output, work, force=force):
+        _check_own_arrays(plan, output)
+        _refuse_other(plan, output, force=force)
         if not force:
-            _refuse_foreign(place)
+            _refuse_foreign(output)
         ranks = [rank_name(rank) for rank in range(plan.topology.world_size)]
         contents = {name: RankManifest.of(plan, rank).to_bytes() for rank, name in enumerate(ranks)}
+        if plan.sources.blend_id is None:
+            sources = {name: stream.source for name, stream in plan.streams.items()}
+            contents[SOURCES_NAME] = PlanSources(sources).stored_in(output)
+        first = list(contents)
         hint = "merge some of the datasets with tokshard merge"
-        contents[PLAN_NAME] = dump_readable_json(plan.stored_in(place).to_json(), PLAN_NAME, hint=hint)
-        exists = fs.lexists(os.path.join(place, PLAN_NAME))
-        manifests = list(filter(RANK_NAME.fullmatch, os.listdir(place)))
+        contents[PLAN_NAME] = dump_readable_json(plan.to_json(), PLAN_NAME, hint=hint)
+        exists = fs.lexists(os.path.join(output, PLAN_NAME))
+        replaced = [name for name in os.listdir(output) if _is_beside_plan(name)]
         # A plan that is written again stays as it is: jobs may be reading it.
-        if not (exists and set(manifests) == set(ranks) and _hold(place, contents)):
+        if not (exists and set(replaced) == set(first) and _hold(output, contents)):
             _stage(work, contents)
             publish(
-                place,
+                output,
                 work,
-                {name: name for name in ranks},
+                {name: name for name in first},
                 last={PLAN_NAME: PLAN_NAME},
-                removes=manifests,
+                removes=replaced,
                 replaces=force or exists,
             )
     return {name: len(content) for name, content in contents.items()}
@@ -76,9 +80,11 @@ def write_plan(plan: Plan, directory: str | os.PathLike[str], *, force: bool = F
 def _check_own_arrays(plan: Plan, directory: str) -> None:
     # A dry run of new weights has not written them, and the plan would seem complete without them.
     for stream in plan.streams.values():
-        order = stream.source.order
-        if order is not None and os.path.abspath(order.directory) == os.path.abspath(directory):
-            order.check()
+        arrays = stream.source.order
+        if arrays is not None and os.path.dirname(os.path.abspath(arrays.path_prefix)) == os.path.abspath(
+            directory
+        ):
+            arrays.check()
 
 
 def _hold(directory: str, contents: dict[str, bytes]) -> bool:
@@ -117,26 +123,30 @@ def _refuse_other(plan: Plan, directory: str, *, force: bool) -> None:
     if not fs.lexists(path):
         return
     try:
-        same = read_plan(path).plan_id == plan.plan_id
+        is_same = read_document(Plan, path).plan_id == plan.plan_id
     except OlderVersionError as error:
         ignore_older(error, "it is replaced")
         return
-    except TokshardError:
-        same = False
-    if not same and not force:
+    except (TokshardError, OSError):
+        is_same = False
+    if not is_same and not force:
         raise OutputExistsError(
             f"another plan exists: {path}", hint="pass --force to replace it, or another --output"
         )
 
 
 def _refuse_foreign(directory: str) -> None:
-    for name in sorted(filter(RANK_NAME.fullmatch, os.listdir(directory))):
+    for name in sorted(filter(_is_beside_plan, os.listdir(directory))):
         path = os.path.join(directory, name)
         if not _is_ours(path):
             raise OutputExistsError(
-                f"cannot write the plan: {path} is no manifest of a rank",
+                f"cannot write the plan: {path} belongs to another program",
                 hint="pass another --output, or --force to replace it",
             )
+
+
+def _is_beside_plan(name: str) -> bool:
+    return name == SOURCES_NAME or RANK_NAME.fullmatch(name) is not None
 
 
 def _is_ours(path: str) -> bool:

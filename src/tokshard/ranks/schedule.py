@@ -64,6 +64,12 @@ class Timeline:
         piece = table[np.searchsorted(table[:, 1], consumed, side="right") - 1]
         return piece[..., 0] + (consumed - piece[..., 1]) // piece[..., 2]
 
+    def samples_of(self, steps: int) -> int:
+        """Return the samples of the first steps."""
+        import numpy as np
+
+        return int(self.consumed(np.array([steps]))[0]) - self.start
+
     def batch_size(self, step: int) -> int:
         """Return the global batch size of a step."""
         return next(size for first, _, size in reversed(self.pieces) if first <= step)

@@ -1,27 +1,25 @@
-"""Shuffles: transforms that are bijections of all positions of an epoch.
+"""Shuffles: links that are bijections of the positions of an epoch.
 
-They are links of the chain in :mod:`tokshard.ranks.order`. ``forward(positions, epoch)`` goes from the
-positions that ranks read towards sample ids, ``inverse(positions, epoch)`` back; both take and return int64
-arrays of shape ``(n,)``, and each element can be asked for alone.
+A new shuffle is a name in :mod:`tokshard.ranks.choices`, a class here that :data:`ShuffleLink` contains, and
+a case of :func:`shuffle_links`.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from tokshard.core.algorithms import FEISTEL_ALGORITHM, SORTED_ALGORITHM
-from tokshard.core.codec import Count, Positive, Record
-from tokshard.core.keyed_orders import (
-    Bijection,
-    derive_key,
-    sorted_order,
-    subkeys,
-)
+from tokshard.core.codec import Count, Positive
+from tokshard.core.formatting import count, counted
+from tokshard.core.keyed_orders import Bijection, derive_key, sorted_order, subkeys
 from tokshard.errors import UsageError
+from tokshard.ranks.choices import Shuffling
+from tokshard.ranks.links import Link, seed_words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,9 +27,38 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
+def shuffle_links(
+    shuffling: Shuffling,
+    samples: int,
+    seed: int,
+    *,
+    dataset_sizes: Sequence[int] = (),
+    per_epoch: bool = True,
+) -> tuple[ShuffleLink, ...]:
+    """Return the links of a shuffle.
+
+    Args:
+        shuffling: The value of ``--shuffle``.
+        samples: Number of samples.
+        seed: Seed.
+        dataset_sizes: Number of samples of each dataset.
+        per_epoch: Whether each epoch has its own order.
+    """
+    match shuffling.name:
+        case "samples":
+            return (Shuffle(samples, samples, seed, per_epoch),)
+        case "windows":
+            block = min(shuffling.block, samples)
+            window = min(shuffling.block * shuffling.window, samples)
+            return (Shuffle(samples, window, seed, per_epoch), BlockShuffle(samples, block, seed, per_epoch))
+        case "datasets":
+            return (DatasetShuffle(tuple(dataset_sizes), seed, per_epoch),)
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
-class TorchPermutation(Record):
-    """The transform ``torch-permutation``, Megatron's cyclic order: a random permutation of each block.
+class TorchPermutation(Link):
+    """The link ``torch-permutation``, Megatron's cyclic order: a random permutation of each block.
 
     It holds the permutation of an epoch (4 bytes per element, below 2**31 elements) once it is requested.
 
@@ -41,7 +68,7 @@ class TorchPermutation(Record):
         blocks: Number of blocks: the data-parallel size with data sharding, otherwise 1.
     """
 
-    TAG: ClassVar[tuple[str, str]] = ("transform", "torch-permutation")
+    TAG: ClassVar[tuple[str, str]] = ("link", "torch-permutation")
     ALGORITHM: ClassVar[str] = "torch.randperm/1"
 
     samples: Positive
@@ -51,25 +78,25 @@ class TorchPermutation(Record):
     def _validate(self) -> None:
         if self.length * self.blocks > self.samples:
             raise UsageError(
-                f"blocks x block_length must fit in {self.samples} samples, got {self.blocks} x {self.length}"
+                f"blocks x length must fit in {self.samples} samples, got {self.blocks} x {self.length}"
             )
 
-    def forward(self, positions: Integers, epoch: int) -> Integers:
-        """Return the position before this transform of each position after it."""
-        return self._apply(positions, _torch_order(self.length, epoch))
+    @property
+    def words(self) -> str:
+        """The link for people."""
+        part = "all" if self.blocks == 1 else f"each of {count(self.blocks)} blocks of"
+        return f"{part} {count(self.length)} permuted by {self.ALGORITHM}, seeded by the epoch"
 
-    def inverse(self, positions: Integers, epoch: int) -> Integers:
-        """Return the position after this transform of each position before it."""
-        return self._apply(positions, _torch_places(self.length, epoch))
-
-    def _apply(self, positions: Integers, table: NDArray[Any]) -> Integers:
+    def _move(self, positions: Integers, epoch: int, *, inverse: bool) -> Integers:
+        table = (_torch_places if inverse else _torch_order)(self.length, epoch)
         block, place = np.divmod(positions, self.length)
+        # Places of positions after the last block are in the table as well, and are not used.
         return np.where(block < self.blocks, block * self.length + table[place], positions)
 
 
 @dataclass(frozen=True, slots=True)
-class Shuffle(Record):
-    """The transform ``shuffle``, which permutes positions within windows. One window is a full shuffle.
+class Shuffle(Link):
+    """The link ``shuffle``, which permutes positions within windows. One window is a full shuffle.
 
     Attributes:
         samples: Number of positions.
@@ -78,7 +105,7 @@ class Shuffle(Record):
         per_epoch: Whether each epoch has its own order.
     """
 
-    TAG: ClassVar[tuple[str, str]] = ("transform", "shuffle")
+    TAG: ClassVar[tuple[str, str]] = ("link", "shuffle")
     ALGORITHM: ClassVar[str] = FEISTEL_ALGORITHM
 
     samples: Positive
@@ -86,39 +113,38 @@ class Shuffle(Record):
     seed: Count
     per_epoch: bool
 
-    def forward(self, positions: Integers, epoch: int) -> Integers:
-        """Return the position before this transform of each position after it."""
-        return self._apply(positions, epoch, inverse=False)
+    @property
+    def words(self) -> str:
+        """The link for people."""
+        part = "all" if self.window >= self.samples else f"windows of {count(self.window)} samples"
+        return f"{part} shuffled by {self.ALGORITHM}, {seed_words(self.seed, per_epoch=self.per_epoch)}"
 
-    def inverse(self, positions: Integers, epoch: int) -> Integers:
-        """Return the position after this transform of each position before it."""
-        return self._apply(positions, epoch, inverse=True)
-
-    def _apply(self, positions: Integers, epoch: int, *, inverse: bool) -> Integers:
+    def _move(self, positions: Integers, epoch: int, *, inverse: bool) -> Integers:
         base = derive_key(f"{FEISTEL_ALGORITHM}:samples", self.seed, epoch if self.per_epoch else 0)
-        whole = self.samples // self.window
+        full_windows = self.samples // self.window
         windows, places = np.divmod(positions, self.window)
         result = np.empty(positions.shape, dtype=np.int64)
-        short = windows >= whole
-        for which, length in ((~short, self.window), (short, self.samples - whole * self.window)):
-            if which.any():
+        is_short = windows >= full_windows
+        last_length = self.samples - full_windows * self.window
+        for chosen, length in ((~is_short, self.window), (is_short, last_length)):
+            if chosen.any():
                 bijection = Bijection(length)
                 move = bijection.inverse if inverse else bijection.forward
-                result[which] = move(places[which], subkeys(base, windows[which]))
+                result[chosen] = move(places[chosen], subkeys(base, windows[chosen]))
         return windows * self.window + result
 
 
 @dataclass(frozen=True, slots=True)
-class ShardShuffle(Record):
-    """The transform ``shard-shuffle``, which permutes shards and keeps the order within each.
+class DatasetShuffle(Link):
+    """The link ``dataset-shuffle``, which permutes datasets and keeps the order within each.
 
     Attributes:
-        sizes: Number of samples of each shard, in key order.
+        sizes: Number of samples of each dataset.
         seed: Seed.
         per_epoch: Whether each epoch has its own order.
     """
 
-    TAG: ClassVar[tuple[str, str]] = ("transform", "shard-shuffle")
+    TAG: ClassVar[tuple[str, str]] = ("link", "dataset-shuffle")
     ALGORITHM: ClassVar[str] = SORTED_ALGORITHM
 
     sizes: tuple[Count, ...]
@@ -127,33 +153,37 @@ class ShardShuffle(Record):
 
     def _validate(self) -> None:
         if not sum(self.sizes):
-            raise UsageError("shards must have at least 1 sample in total")
+            raise UsageError("datasets must have at least 1 sample in total")
 
     @property
     def samples(self) -> int:
         """The number of positions."""
         return sum(self.sizes)
 
+    @property
+    def words(self) -> str:
+        """The link for people."""
+        datasets = counted(len(self.sizes), "dataset")
+        seed = seed_words(self.seed, per_epoch=self.per_epoch)
+        return f"{datasets} in random order by {self.ALGORITHM}, {seed}"
+
     def order(self, epoch: int) -> Integers:
-        """Return the numbers of the shards in the order of an epoch."""
-        return _shard_tables(self, epoch if self.per_epoch else 0)[0]
+        """Return the numbers of the datasets in the order of an epoch."""
+        return _dataset_tables(self, epoch if self.per_epoch else 0)[0]
 
-    def forward(self, positions: Integers, epoch: int) -> Integers:
-        """Return the position before this transform of each position after it."""
-        order, starts, places = _shard_tables(self, epoch if self.per_epoch else 0)
-        which = np.searchsorted(places, positions, side="right") - 1
-        return starts[order[which]] + (positions - places[which])
-
-    def inverse(self, positions: Integers, epoch: int) -> Integers:
-        """Return the position after this transform of each position before it."""
-        order, starts, places = _shard_tables(self, epoch if self.per_epoch else 0)
-        shard = np.searchsorted(starts, positions, side="right") - 1
-        return places[np.argsort(order)[shard]] + (positions - starts[shard])
+    def _move(self, positions: Integers, epoch: int, *, inverse: bool) -> Integers:
+        order, starts, places = _dataset_tables(self, epoch if self.per_epoch else 0)
+        if inverse:
+            # An empty dataset starts where the next one does: the last one that starts there has the sample.
+            dataset = np.searchsorted(starts, positions, side="right") - 1
+            return places[np.argsort(order)[dataset]] + (positions - starts[dataset])
+        place = np.searchsorted(places, positions, side="right") - 1
+        return starts[order[place]] + (positions - places[place])
 
 
 @dataclass(frozen=True, slots=True)
-class BlockShuffle(Record):
-    """The transform ``block-shuffle``, which permutes blocks of positions and keeps the order within each.
+class BlockShuffle(Link):
+    """The link ``block-shuffle``, which permutes blocks of positions and keeps the order within each.
 
     Followed by a :class:`Shuffle` within windows of several blocks, this is the windowed shuffle. The last
     block is short if the samples are no multiple of its size; it takes any place, as the others do.
@@ -169,7 +199,7 @@ class BlockShuffle(Record):
         per_epoch: Whether each epoch has its own order.
     """
 
-    TAG: ClassVar[tuple[str, str]] = ("transform", "block-shuffle")
+    TAG: ClassVar[tuple[str, str]] = ("link", "block-shuffle")
     ALGORITHM: ClassVar[str] = FEISTEL_ALGORITHM
 
     samples: Positive
@@ -177,28 +207,30 @@ class BlockShuffle(Record):
     seed: Count
     per_epoch: bool
 
-    def forward(self, positions: Integers, epoch: int) -> Integers:
-        """Return the position before this transform of each position after it."""
-        bijection, key, gap, missing = self._of_epoch(epoch)
-        places, offsets = np.divmod(positions + (positions >= gap) * missing, self.block)
-        return bijection.forward(places, key) * self.block + offsets
+    @property
+    def words(self) -> str:
+        """The link for people."""
+        blocks = f"blocks of {counted(self.block, 'sample')} in random order"
+        return f"{blocks} by {self.ALGORITHM}, {seed_words(self.seed, per_epoch=self.per_epoch)}"
 
-    def inverse(self, positions: Integers, epoch: int) -> Integers:
-        """Return the position after this transform of each position before it."""
-        bijection, key, gap, missing = self._of_epoch(epoch)
-        blocks, offsets = np.divmod(positions, self.block)
-        shuffled = bijection.inverse(blocks, key) * self.block + offsets
-        return shuffled - (shuffled >= gap) * missing
-
-    def _of_epoch(self, epoch: int) -> tuple[Bijection, NDArray[np.uint64], int, int]:
-        # Returns the bijection of the blocks and its key, where the short block ends, and how many positions
-        # it has less than the others. With these added, positions from there on are aligned to blocks.
+    def _move(self, positions: Integers, epoch: int, *, inverse: bool) -> Integers:
         base = derive_key(f"{FEISTEL_ALGORITHM}:blocks", self.seed, epoch if self.per_epoch else 0)
         key = np.full(1, base, dtype=np.uint64)
-        count = -(-self.samples // self.block)
-        bijection, missing = Bijection(count), count * self.block - self.samples
-        place = int(bijection.inverse(np.array([count - 1], dtype=np.int64), key)[0])
-        return bijection, key, (place + 1) * self.block - missing, missing
+        blocks = -(-self.samples // self.block)
+        bijection = Bijection(blocks)
+        # With the positions that the short block lacks added, positions behind it are aligned to blocks.
+        missing = blocks * self.block - self.samples
+        short_place = int(bijection.inverse(np.array([blocks - 1], dtype=np.int64), key)[0])
+        short_end = (short_place + 1) * self.block - missing
+        if inverse:
+            block, offset = np.divmod(positions, self.block)
+            shuffled = bijection.inverse(block, key) * self.block + offset
+            return shuffled - (shuffled >= short_end) * missing
+        place, offset = np.divmod(positions + (positions >= short_end) * missing, self.block)
+        return bijection.forward(place, key) * self.block + offset
+
+
+ShuffleLink = TorchPermutation | Shuffle | DatasetShuffle | BlockShuffle
 
 
 # Two epochs are requested alternately if a batch spans their boundary.
@@ -219,8 +251,8 @@ def _torch_places(length: int, seed: int) -> NDArray[Any]:
 
 
 @functools.lru_cache(maxsize=8)
-def _shard_tables(transform: ShardShuffle, epoch: int) -> tuple[Integers, Integers, Integers]:
-    # Returns (shard at each place, first position of each shard, first position of each place).
-    sizes = np.array(transform.sizes, dtype=np.int64)
-    order = sorted_order(sizes.size, derive_key(f"{SORTED_ALGORITHM}:shards", transform.seed, epoch))
+def _dataset_tables(link: DatasetShuffle, epoch: int) -> tuple[Integers, Integers, Integers]:
+    """Return the dataset at each place, the first position of each dataset and of each place."""
+    sizes = np.array(link.sizes, dtype=np.int64)
+    order = sorted_order(sizes.size, derive_key(f"{SORTED_ALGORITHM}:shards", link.seed, epoch))
     return order, np.cumsum(sizes) - sizes, np.cumsum(sizes[order]) - sizes[order]

@@ -1,41 +1,43 @@
 """Sources of a plan's samples: the datasets and index files that sample ids refer to, and their paths.
 
-A source is a description, all of it in the plan: small, and read without opening any data. There are three
-kinds. In a ``blend`` the two arrays of the blend give for each id the dataset and its sample. In an
-``index`` the ids number the samples of one or more indexes, one after the other; in ``documents`` the
-documents of one or more datasets, the shards.
+A source is a description, which is read without opening any data. There are three kinds. In a ``blend`` the
+two arrays of the blend give for each id the dataset and its sample. In an ``index`` the ids number the
+samples of one or more indexes, one after the other; in ``documents`` the documents of one or more datasets.
 
-Every file that a plan reads has a fingerprint (:class:`~tokshard.dataset.fingerprint.FileFingerprint`), so
-every rank can check every file that it opens.
+Every file that a plan reads has a fingerprint, so that every rank can check every file that it opens.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 
-from tokshard.core.codec import Bounds, Count, Md5, Record, encode
+from tokshard.core.codec import Bounds, Count, Document, Record, Sha256, encode
+from tokshard.core.json_text import dump_readable_json, parse_json_object
 from tokshard.core.path_mapping import PathMapping
-from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
+from tokshard.dataset.fingerprint import MOVED_HINT, DatasetFingerprint, FileFingerprint
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.errors import UsageError
+from tokshard.errors import IntegrityError, MissingFileError, UsageError
+from tokshard.samples.blend.sources import SplitFiles, read_split_files
 from tokshard.samples.index.epochs import EpochPlan
 from tokshard.samples.index.index import GPTDatasetIndex
-from tokshard.samples.index.npy import map_npy
+from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, map_npy
 from tokshard.samples.index.packing import Packing
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import relative_inside
 from tokshard.storage.paths import bin_path, idx_path, is_remote
+from tokshard.storage.reading import read_json_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Stands in what ids are computed from, which content is no part of beside the fingerprints of files.
-_NO_FINGERPRINT = DatasetFingerprint(bin_bytes=0, idx_bytes=0)
+SOURCES_NAME = "sources.json"
+"""The file next to ``plan.json`` that describes the samples, unless they are those of a blend."""
 
 _SHOWN = 80
 
@@ -103,61 +105,50 @@ def _is_storable(path: str) -> bool:
     )
 
 
-# The names of a format that is frozen; the code that writes the files imports more than a reader should.
-_ARRAYS = {
-    "GPTDataset": {"document_index", "sample_index", "shuffle_index"},
-    "BlendedDataset": {"dataset_index", "dataset_sample_index"},
-}
-
-
 @dataclass(frozen=True, slots=True)
 class CachedArrays(Record):
     """The arrays of an index or of a blend, in Megatron's cache.
 
     Raises:
-        UsageError: The arrays are not those of the kind.
+        UsageError: The files are not those of an index or of a blend.
 
     Attributes:
-        directory: Directory of the index cache.
-        hash: Hash in the names of the files.
-        split: Split in the names of the files.
-        kind: Megatron's class in the names of the files.
-        fingerprints: Fingerprint of each array file, by name of the array.
+        path_prefix: Path prefix of the files, such as ``cache/HASH-GPTDataset-train``.
+        files: Fingerprint of each file ``PREFIX-NAME.npy``, by the name of its array.
     """
 
-    directory: str
-    hash: Md5
-    split: Annotated[str, Bounds(pattern="train|valid|test")]
-    kind: Literal["GPTDataset", "BlendedDataset"]
-    fingerprints: dict[str, FileFingerprint]
+    path_prefix: Annotated[
+        str, Bounds(pattern="(?:.*/)?[0-9a-f]{32}-(?:GPTDataset|BlendedDataset)-(?:train|valid|test)")
+    ]
+    files: dict[str, FileFingerprint]
 
     def _validate(self) -> None:
-        if set(self.fingerprints) != _ARRAYS[self.kind]:
-            names = ", ".join(sorted(_ARRAYS[self.kind]))
-            raise UsageError(f"the arrays of {self.kind} must be {names}, got {', '.join(self.fingerprints)}")
+        arrays = BLEND_ARRAYS if self.is_blend else GPT_ARRAYS
+        if set(self.files) != set(arrays):
+            raise UsageError(f"files must be {', '.join(arrays)}, got {', '.join(self.files)}")
 
     @classmethod
-    def at(
-        cls,
-        directory: str,
-        hash: str,  # noqa: A002 - the name of the field
-        split: str,
-        kind: Literal["GPTDataset", "BlendedDataset"],
-    ) -> Self:
-        """Return the arrays of these names as they are now.
+    def at(cls, path_prefix: str, names: Sequence[str]) -> Self:
+        """Return the arrays as they are now.
 
         Raises:
             MissingFileError: One does not exist.
         """
-        files = {
-            name: FileFingerprint.of(array_path(directory, hash, kind, split, name))
-            for name in sorted(_ARRAYS[kind])
-        }
-        return cls(directory, hash, split, kind, files)
+        return cls(path_prefix, {name: FileFingerprint.of(f"{path_prefix}-{name}.npy") for name in names})
+
+    @property
+    def stem(self) -> str:
+        """The beginning of the names of the files: ``HASH-GPTDataset-train``."""
+        return os.path.basename(self.path_prefix)
+
+    @property
+    def is_blend(self) -> bool:
+        """True if the arrays are the order of a blend."""
+        return self.stem.split("-")[1] == "BlendedDataset"
 
     def path(self, name: str) -> str:
         """Return the path of an array."""
-        return array_path(self.directory, self.hash, self.kind, self.split, name)
+        return f"{self.path_prefix}-{name}.npy"
 
     def open(self) -> dict[str, NDArray[Any]]:
         """Map the arrays, read-only.
@@ -167,7 +158,7 @@ class CachedArrays(Record):
             IntegrityError: One has changed since the plan was made, or is no whole array.
         """
         self.check()
-        arrays = {name: map_npy(self.path(name)) for name in self.fingerprints}
+        arrays = {name: map_npy(self.path(name)) for name in self.files}
         self.check()  # what was mapped is what was checked, and not what has replaced it in between
         return arrays
 
@@ -178,69 +169,61 @@ class CachedArrays(Record):
             MissingFileError: One does not exist.
             IntegrityError: One has changed since the plan was made.
         """
-        for name, fingerprint in self.fingerprints.items():
+        for name, fingerprint in self.files.items():
             fingerprint.check(self.path(name))
-
-
-def array_path(directory: str, hash_text: str, kind: str, split: str, name: str) -> str:
-    """Return the path of an array in Megatron's cache."""
-    return f"{directory}/{hash_text}-{kind}-{split}-{name}.npy"
-
-
-@dataclass(frozen=True, slots=True)
-class IndexReference(Record):
-    """The index that defines the samples of a dataset.
-
-    Attributes:
-        files: Arrays of the index.
-        epochs: Numbers that determine the arrays.
-    """
-
-    files: CachedArrays
-    epochs: EpochPlan
-
-    def _validate(self) -> None:
-        if self.files.kind != "GPTDataset":
-            raise UsageError(f"an index must have the arrays of GPTDataset, got {self.files.kind}")
-
-    def open(self) -> GPTDatasetIndex:
-        """Map the index.
-
-        Raises:
-            MissingFileError, IntegrityError: See :meth:`CachedArrays.open`.
-        """
-        return GPTDatasetIndex(**self.files.open(), plan=self.epochs)
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetReference(Record):
     """A dataset of a stream.
 
+    Raises:
+        UsageError: An index without its numbers, or the other way around.
+
     Attributes:
         path_prefix: Path prefix.
         first: Number of the first sample: the first document of a split, otherwise 0.
         samples: Number of samples.
+        multimodal: Whether each sequence has a mode.
         bin: Fingerprint of the ``.bin`` file.
         idx: Fingerprint of the ``.idx`` file.
-        multimodal: Whether each sequence has a mode.
         fingerprint: Fingerprint of the dataset, as in blends and index caches.
-        index: Index that defines the samples. Absent if the samples are documents.
+        index: Arrays of the index that defines the samples. Absent if the samples are documents.
+        epochs: Numbers that determine the arrays. Absent if the samples are documents.
     """
 
     path_prefix: str
     first: Count
     samples: Count
+    multimodal: bool
     bin: FileFingerprint
     idx: FileFingerprint
-    multimodal: bool
     fingerprint: DatasetFingerprint
-    index: IndexReference | None = None
+    index: CachedArrays | None = None
+    epochs: EpochPlan | None = None
+
+    def _validate(self) -> None:
+        if (self.index is None) != (self.epochs is None) or (self.index is not None and self.index.is_blend):
+            raise UsageError(f"{self.path_prefix} must have an index and its numbers, or neither")
+        if self.epochs is not None and self.samples > self.epochs.samples:
+            raise UsageError(
+                f"{self.samples} samples of {self.path_prefix} are more than the "
+                f"{self.epochs.samples} of its index"
+            )
 
     @property
     def packing(self) -> Packing | None:
-        """The packing of its samples; None for concatenated documents, and for documents as samples."""
-        packed = None if self.index is None else self.index.epochs.packed
+        """The packing of its samples; None if documents are concatenated, or are the samples."""
+        packed = None if self.epochs is None else self.epochs.packed
         return None if packed is None else packed.packing
+
+    @property
+    def files(self) -> dict[str, FileFingerprint]:
+        """The fingerprints of all files by their paths."""
+        files = {idx_path(self.path_prefix): self.idx, bin_path(self.path_prefix): self.bin}
+        if self.index is not None:
+            files |= {self.index.path(name): found for name, found in self.index.files.items()}
+        return files
 
     def open_dataset(self, *, mmap: bool = True) -> IndexedDataset:
         """Open the dataset, if it is the one that the plan was made for.
@@ -273,20 +256,13 @@ class DatasetReference(Record):
             UsageError: Its samples are documents.
             MissingFileError, IntegrityError: See :meth:`CachedArrays.open`.
         """
-        if self.index is None:
+        if self.index is None or self.epochs is None:
             raise UsageError(f"{self.path_prefix} has no index: its samples are documents")
-        return self.index.open()
-
-    def with_paths(self, path: Callable[[str], str]) -> Self:
-        """Return the reference with a function applied to its paths."""
-        index = self.index
-        if index is not None:
-            index = replace(index, files=replace(index.files, directory=path(index.files.directory)))
-        return replace(self, path_prefix=path(self.path_prefix), index=index)
+        return GPTDatasetIndex(**self.index.open(), plan=self.epochs)
 
 
 MAX_DATASETS = 32767
-"""The int16 that says the dataset of a sample goes no further, as Megatron's."""
+"""The dataset of a sample is an int16, as Megatron's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,21 +293,37 @@ class SampleSource(Record):
         for dataset in self.datasets:
             if (dataset.index is None) != (self.kind == "documents"):
                 raise UsageError(f"{dataset.path_prefix} does not fit a source of kind {self.kind}")
-            if dataset.index is not None and dataset.samples > dataset.index.epochs.samples:
-                raise UsageError(
-                    f"{dataset.samples} samples of {dataset.path_prefix} are more than the "
-                    f"{dataset.index.epochs.samples} of its index"
-                )
         if self.order is None and self.total != sum(dataset.samples for dataset in self.datasets):
             raise UsageError(f"samples must be the sum over the datasets, got {self.total}")
-        if self.order is not None and (self.kind, self.order.kind) != ("blend", "BlendedDataset"):
+        if self.order is not None and not (self.kind == "blend" and self.order.is_blend):
             raise UsageError("only a blend has its own order")
         if len({(epochs.sequence_length, epochs.extra_token) for epochs in self._epochs}) > 1:
             raise UsageError("the indexes of a source must have samples of the same length")
 
+    @classmethod
+    def of_blend(cls, name: str, split: SplitFiles) -> Self:
+        """Return the samples of a split of a blend."""
+        datasets = tuple(
+            DatasetReference(
+                path_prefix=source.prefix,
+                first=0,
+                # Without an order the ids are those of the one source.
+                samples=source.draws if split.order is None else source.epochs.samples,
+                multimodal=False,
+                bin=source.files["bin"],
+                idx=source.files["idx"],
+                fingerprint=source.fingerprint,
+                index=CachedArrays(source.index, {name: source.files[name] for name in GPT_ARRAYS}),
+                epochs=source.epochs,
+            )
+            for source in split.sources
+        )
+        order = None if split.order is None else CachedArrays(split.order.index, split.order.files)
+        return cls("blend", name, split.samples, datasets, order)
+
     @property
     def _epochs(self) -> tuple[EpochPlan, ...]:
-        return tuple(dataset.index.epochs for dataset in self.datasets if dataset.index is not None)
+        return tuple(dataset.epochs for dataset in self.datasets if dataset.epochs is not None)
 
     @property
     def sequence_length(self) -> int | None:
@@ -362,16 +354,114 @@ class SampleSource(Record):
 
     @property
     def id(self) -> str:
-        """The SHA-256 of what the ids mean.
+        """The SHA-256 of what the ids mean: neither where files are stored, nor what manifests add."""
+        value = encode(self)
+        for dataset in value["datasets"]:
+            dataset["path_prefix"] = ""
+            del dataset["fingerprint"]
+        return identity_digest(_with_paths(value, os.path.basename))
 
-        Where the files lie is no part of it, nor how much is known of their content beside their stamps.
+    @property
+    def files(self) -> dict[str, FileFingerprint]:
+        """The fingerprints of all files by their paths."""
+        files = {path: found for dataset in self.datasets for path, found in dataset.files.items()}
+        if self.order is not None:
+            files |= {self.order.path(name): found for name, found in self.order.files.items()}
+        return files
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSources(Document):
+    """The content of ``sources.json``: the samples of the streams of a plan that does not read a blend.
+
+    Attributes:
+        streams: Samples of each stream, by name.
+    """
+
+    SCHEMA = "tokshard.sources/2"
+    OLDER_HINT = "build the plan again with the same tokshard shard-plan command"
+
+    streams: dict[str, SampleSource]
+
+    def stored_in(self, directory: str) -> bytes:
+        """Return the content of the file in a directory.
+
+        Raises:
+            UsageError: A path has characters that a plan does not store, or the file would be too large.
         """
-        source = self.with_paths(lambda _: "")
-        datasets = tuple(replace(dataset, fingerprint=_NO_FINGERPRINT) for dataset in source.datasets)
-        return identity_digest(encode(replace(source, datasets=datasets)))
+        hint = "merge some of the datasets with tokshard merge"
+        value = _with_paths(self.to_json(), PathResolver(directory).stored)
+        return dump_readable_json(value, SOURCES_NAME, hint=hint)
 
-    def with_paths(self, path: Callable[[str], str]) -> Self:
-        """Return the source with a function applied to all of its paths."""
-        order = None if self.order is None else replace(self.order, directory=path(self.order.directory))
-        datasets = tuple(dataset.with_paths(path) for dataset in self.datasets)
-        return replace(self, datasets=datasets, order=order)
+
+@dataclass(frozen=True, slots=True)
+class SourcesFile(Record):
+    """The file that describes the samples of a plan.
+
+    Attributes:
+        path: ``sources.json`` next to the plan, or the ``blend.json`` that the plan reads.
+        sha256: SHA-256 of the file.
+        blend_id: Id of the blend. Absent if it is no blend.
+    """
+
+    path: str
+    sha256: Sha256
+    blend_id: Sha256 | None = None
+
+    @classmethod
+    def of(cls, path: str, content: bytes, blend_id: str | None = None) -> Self:
+        """Return the record of a file with some content."""
+        return cls(path, hashlib.sha256(content).hexdigest(), blend_id)
+
+    def read(self, directory: str, moved: PathMapping, streams: Sequence[str]) -> dict[str, SampleSource]:
+        """Read the samples of streams.
+
+        Args:
+            directory: Directory of the plan.
+            moved: Where data has moved.
+            streams: Names of the streams.
+
+        Raises:
+            MissingFileError: The file was not found.
+            IntegrityError: It has changed since the plan was built, or is damaged.
+        """
+        resolver = PathResolver(directory, moved)
+        path = resolver.opened(self.path)
+        try:
+            content = read_json_bytes(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise MissingFileError(
+                f"file of the plan not found: {path}", path=path, hint=MOVED_HINT
+            ) from None
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise IntegrityError(
+                f"{path} has changed since the plan was built",
+                path=path,
+                hint="restore the file, or run tokshard shard-plan again with --force",
+            )
+        value = parse_json_object(content, path)
+        try:
+            if self.blend_id is None:
+                found = PlanSources.from_json(_with_paths(value, resolver.opened), path)
+                return found.streams
+            return {
+                name: SampleSource.of_blend(
+                    name,
+                    read_split_files(value, path, name).with_paths(resolver.moved.map, resolver.moved.map),
+                )
+                for name in streams
+            }
+        except UsageError as error:
+            raise IntegrityError(f"{path}: {error.message}", path=path) from error
+
+
+def _with_paths(value: Any, path: Callable[[str], str]) -> Any:
+    """Return JSON with a function applied to the values of all fields ``path_prefix``."""
+    if isinstance(value, list):
+        return [_with_paths(item, path) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: path(item) if name == "path_prefix" and isinstance(item, str) else _with_paths(item, path)
+        for name, item in value.items()
+    }

@@ -1,1 +1,0 @@
-"""Continuing a plan with another world size or another blend."""
