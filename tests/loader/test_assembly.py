@@ -8,7 +8,8 @@ from support.loader_plans import open_plan, plan_for, same, slow_inputs, some_do
 from support.restored_loaders import assert_same_after_restore
 from tokshard.errors import UsageError
 from tokshard.loader import BatchOptions
-from tokshard.loader.assembly import DocumentAssembly, RawSamples, SampleAssembly
+from tokshard.loader.assembly import SampleAssembly, SampleShape
+from tokshard.loader.documents import DocumentAssembly
 from tokshard.loader.masks import document_bounds
 from tokshard.loader.memory import Memory
 from tokshard.ranks.order import Bucketing
@@ -28,10 +29,18 @@ def micro_batches(draw):
     return context, length, extra, pad, draw(st.lists(row, min_size=1, max_size=4)), options
 
 
-def assembled(texts, length, extra, fields, options, slices, pieces=()):
-    assembly = SampleAssembly(length, extra, fields, options, slices)
-    datasets = np.zeros(len(texts), np.int16)
-    return assembly.micro_batch(RawSamples(np.array(texts, np.int64), datasets, pieces), Memory())
+def samples_of(texts, numbers=None, lengths=None):
+    """Return samples: each of one document, or with ``lengths`` of several."""
+    numbers = numbers or [[0]] * len(texts)
+    lengths = lengths or [[len(text)] for text in texts]
+    parts = zip(texts, numbers, lengths, strict=True)
+    return [Sample(np.array(text), np.array(owners), np.array(sizes)) for text, owners, sizes in parts]
+
+
+def assembled(texts, length, extra, fields, options, *place, numbers=None, lengths=None):
+    assembly = SampleAssembly(SampleShape(length, extra, fields, *place), options)
+    samples = samples_of(texts, numbers, lengths)
+    return assembly.micro_batch(samples, np.zeros(len(texts), np.int16), Memory())
 
 
 @given(case=micro_batches(), reset_attention=st.booleans(), data=st.data())
@@ -44,7 +53,7 @@ def test_fields_are_those_of_the_slow_twin(case, reset_attention, data):
     cp = data.draw(st.integers(0, context - 1))
     slices = context_slices(length, context, cp)
     places = [place for part in slices for place in range(part.start, part.stop)]
-    batch = assembled(texts, length, extra, FIELDS[:-1], options, slices)
+    batch = assembled(texts, length, extra, FIELDS[:-1], options, context, cp)
     wanted = ["tokens", "position_ids", "labels", "loss_mask", "attention_mask"]
     assert list(batch) == wanted + ["num_tokens"] * options.num_tokens
     for number, text in enumerate(texts):
@@ -80,13 +89,10 @@ def test_bounds_cut_a_sample_where_its_documents_change(lengths, shortfall, extr
 
 
 def test_boundaries_and_documents_come_as_arrays_of_fixed_shape():
-    pieces = [
-        Sample(np.empty(0), np.array([7, 9, 4]), np.array([2, 2, 1])),
-        Sample(np.empty(0), np.array([5]), np.array([3])),
-    ]
+    numbers, lengths = [[7, 9, 4], [5]], [[2, 2, 1], [3]]
     texts = [[1, 2, 3, 4, 5], [6, 7, 8, -1, -1]]
     options = BatchOptions(cu_seqlens=True, document_ids=True)
-    batch = assembled(texts, 4, True, FIELDS, options, (slice(0, 4),), pieces)
+    batch = assembled(texts, 4, True, FIELDS, options, numbers=numbers, lengths=lengths)
     assert batch["cu_seqlens"].tolist() == [[0, 2, 4, 4, 4], [0, 4, 4, 4, 4]]
     assert batch["max_seqlen"].tolist() == [2, 4]
     assert batch["position_ids"].tolist() == [[0, 1, 0, 1], [0, 1, 2, 3]]
@@ -97,15 +103,14 @@ def test_boundaries_and_documents_come_as_arrays_of_fixed_shape():
 
 @pytest.mark.parametrize("fields", [("labels", "loss_mask"), ("tokens", "position_ids"), ("cu_seqlens",), ()])
 def test_a_rank_gets_the_fields_that_its_stage_reads(fields):
-    pieces = [Sample(np.empty(0), np.array([7]), np.array([5]))]
     options = BatchOptions(num_tokens=True, document_ids=True)
-    batch = assembled([[1, 2, 3, 4, 5]], 4, True, fields, options, (slice(0, 4),), pieces)
+    batch = assembled([[1, 2, 3, 4, 5]], 4, True, fields, options, numbers=[[7]])
     more = {"num_tokens", "document_ids", "dataset_ids"} if fields else set()
     assert set(batch) == {*fields, *more} | ({"max_seqlen"} if "cu_seqlens" in fields else set())
 
 
 def test_changing_one_field_changes_no_other():
-    batch = assembled([[1, 2, 3, 4, 5]] * 2, 4, True, FIELDS[:-1], BatchOptions(), (slice(0, 4),))
+    batch = assembled([[1, 2, 3, 4, 5]] * 2, 4, True, FIELDS[:-1], BatchOptions())
     before = {name: array.copy() for name, array in batch.items()}
     for name in batch:
         batch[name] += 1
@@ -142,14 +147,13 @@ def test_options_that_cannot_be_meant_are_refused(options, message):
 def test_documents_are_padded_to_the_longest_and_its_multiple(documents, multiple, context, max_length, pad):
     multiple *= 2 * context if context > 1 else 1
     options = BatchOptions(pad_to_multiple=multiple, max_length=max_length, num_tokens=True, pad_id=pad)
-    arrays = [np.array(document, np.uint16) for document in documents]
-    numbers, datasets = np.arange(len(arrays)), np.zeros(len(arrays), np.int16)
+    samples = samples_of([np.array(document, np.uint16) for document in documents])
     cut = [document[:max_length] for document in documents]
     length = max(-(-max(map(len, cut)) // multiple), 1) * multiple
     parts = []
     for cp in range(context):
-        assembly = DocumentAssembly(FIELDS[:-1], options, context, cp)
-        parts.append(assembly.micro_batch(arrays, numbers, datasets, Memory()))
+        assembly = DocumentAssembly(SampleShape(0, False, FIELDS[:-1], context, cp), options)
+        parts.append(assembly.micro_batch(samples, np.zeros(len(samples), np.int16), Memory()))
         assert parts[-1]["lengths"].tolist() == [len(document) for document in cut]
     half = length // context // 2
 

@@ -22,7 +22,7 @@ from support.loader_plans import (
 from support.restored_loaders import assert_same_after_restore
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.loader import BatchOptions
-from tokshard.loader.assembly import RawSamples
+from tokshard.loader.assembly import SampleShape
 from tokshard.loader.memory import Memory
 from tokshard.loader.padding import PaddedSampleAssembly
 from tokshard.loader.reader import make_assembly
@@ -134,8 +134,7 @@ def test_packed_samples_and_their_padded_documents_equal_those_of_a_slow_twin(di
         assembly = make_assembly(
             source, EVERY, BatchOptions(**options, **more), topology_of(context, context=context), rank
         )
-        tokens = np.stack([sample.tokens for sample in found])
-        return assembly.micro_batch(RawSamples(tokens, np.zeros(len(found), np.int16), found), Memory())
+        return assembly.micro_batch(found, np.zeros(len(found), np.int16), Memory())
 
     ranks = [Coordinates(dp=0, tp=0, pp=0, cp=cp) for cp in range(context)]
     padded = [batch_of(rank, pad_to_multiple=multiple) for rank in ranks]
@@ -258,12 +257,13 @@ def test_padding_without_room_is_refused(directory, packed):
 
 
 def test_a_sample_whose_documents_do_not_fit_with_padding_is_an_error():
-    assembly = PaddedSampleAssembly(8, True, EVERY, BatchOptions(cu_seqlens=True, pad_to_multiple=4))
+    options = BatchOptions(cu_seqlens=True, pad_to_multiple=4)
+    assembly = PaddedSampleAssembly(SampleShape(8, True, EVERY), options)
     text = np.arange(9)
     for lengths in ([3, 2, 3], [5, 3], [1, 1, 1]):
         sample = Sample(text, np.arange(len(lengths)), np.array(lengths))
         with pytest.raises(IntegrityError, match="padded to multiples of 4, do not fit into a sample of 8"):
-            assembly.micro_batch(RawSamples(text[None].copy(), np.zeros(1, np.int16), [sample]), Memory())
+            assembly.micro_batch([sample], np.zeros(1, np.int16), Memory())
 
 
 def test_a_blend_of_packed_and_concatenated_samples_has_the_boundaries_of_each(directory):

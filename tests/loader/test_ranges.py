@@ -60,7 +60,7 @@ def test_samples_of_another_index_raise_where_they_are_read(tmp_path):
     order[5] = len(samples) + 7
     samples = GPTSamples(samples.dataset, type(samples.index)(**vars_of(samples.index, order)))
     loader.rewind()
-    loader._reader._only.samples = samples
+    loader._reader._shards.get(0).samples = samples
     for number in range(len(good)):
         if number == 5:
             with pytest.raises(IntegrityError, match="sample 5 of the index does not fit"):

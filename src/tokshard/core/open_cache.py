@@ -58,23 +58,28 @@ class OpenCache(Generic[KeyT, Opened]):
         """Return the object of a key, opening it if needed; errors of the opener propagate."""
         with self._lock:
             entry, is_new = self._entry(key)
-            self._touch(key)
+            self._entries.move_to_end(key)
             while is_new and len(self._entries) > self._capacity:
-                del self._entries[self._next_dropped()]
+                self._entries.popitem(last=False)
+        return self._opened(key, entry, is_new=is_new)
+
+    def get_ahead(self, key: KeyT) -> Opened | None:
+        """Return the object of a key that is needed later, opening it if nothing is evicted for it.
+
+        Returns:
+            None if it is not open and the cache is full. Objects that are used one after the other are so
+            opened once, whatever the capacity.
+        """
+        with self._lock:
+            if key not in self._entries and len(self._entries) >= self._capacity:
+                return None
+            entry, is_new = self._entry(key)
         return self._opened(key, entry, is_new=is_new)
 
     def clear(self) -> None:
         """Evict everything."""
         with self._lock:
             self._entries.clear()
-
-    # Subclasses with another order override these two; both are called with the lock held.
-
-    def _touch(self, key: KeyT) -> None:
-        self._entries.move_to_end(key)
-
-    def _next_dropped(self) -> KeyT:
-        return next(iter(self._entries))
 
     def _entry(self, key: KeyT) -> tuple[Future[Opened], bool]:
         entry = self._entries.get(key)

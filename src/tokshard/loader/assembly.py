@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
 
     from tokshard.loader.memory import Layout
 
+# What may be set with tokens_only: the others change or add fields.
+_WITH_TOKENS_ONLY = {"tokens_only", "eod_id", "pad_id", "repeated"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
@@ -45,13 +47,15 @@ class BatchOptions:
         document_ids: Whether to give ``document_ids`` and ``dataset_ids``.
         num_tokens: Whether to give ``num_tokens``, the labels that count of each sample.
         repeated: Whether to give ``repeated``: which samples ``--tail pad`` reads again to fill a batch.
+        tokens_only: Whether to give nothing but ``tokens``, the samples as they are stored, with the extra
+            token and with ``pad_id`` for padding: the fastest, for trainers that make labels and masks.
         pad_to_multiple: Of documents: each micro-batch is as long as its longest document, rounded up to
             a multiple of this. Of packed samples, with ``cu_seqlens``: each document within a sample is
             padded to a multiple of this, and ``cu_seqlens_padded`` is given, too.
         max_length: Of documents: longer ones are cut here; None for never.
 
     Raises:
-        UsageError: An option needs ``eod_id``, or a number is out of range.
+        UsageError: An option needs ``eod_id``, options contradict each other, or a number is out of range.
     """
 
     eod_id: int | None = None
@@ -64,6 +68,7 @@ class BatchOptions:
     document_ids: bool = False
     num_tokens: bool = False
     repeated: bool = False
+    tokens_only: bool = False
     pad_to_multiple: int = 1
     max_length: int | None = None
 
@@ -78,6 +83,9 @@ class BatchOptions:
             )
         if self.cu_seqlens and self.create_attention_mask:
             raise UsageError("cu_seqlens cannot be used with create_attention_mask")
+        for field in fields(self) if self.tokens_only else ():
+            if field.name not in _WITH_TOKENS_ONLY and getattr(self, field.name) != field.default:
+                raise UsageError(f"tokens_only cannot be used with {field.name}")
         if self.pad_to_multiple < 1 or (self.max_length is not None and self.max_length < 1):
             raise UsageError(
                 f"pad_to_multiple and max_length must be at least 1, "
@@ -100,105 +108,109 @@ NO_DOCUMENT = -1
 """The value of padding in ``document_ids``."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RawSamples:
-    """The samples of a micro-batch as they are read.
+@dataclass(frozen=True, slots=True)
+class SampleShape:
+    """The samples that a rank reads, and what it takes of each.
 
     Attributes:
-        tokens: int64 of shape (samples, sequence_length + extra).
-        datasets: The dataset of each sample: int16 of shape (samples,).
-        pieces: The documents of each sample; empty where they are not asked for.
+        sequence_length: The tokens of a sample without the extra one; 0 for documents, whose lengths differ.
+        extra_token: Whether samples are read with one token more, which is the last label.
+        fields: What the rank reads, of :data:`tokshard.ranks.topology.FIELDS`. A rank that reads
+            nothing gets nothing, whatever the options.
+        context: The context-parallel size.
+        context_rank: The context-parallel rank.
     """
 
-    tokens: NDArray[np.int64]
-    datasets: NDArray[np.int16]
-    pieces: Sequence[Sample] = ()
+    sequence_length: int
+    extra_token: bool
+    fields: tuple[str, ...]
+    context: int = 1
+    context_rank: int = 0
+
+    def check_multiple(self, multiple: int) -> None:
+        """Check that context parallelism can divide documents padded to a multiple; 1 is no multiple.
+
+        Raises:
+            UsageError: It cannot.
+        """
+        divisor = 2 * self.context
+        if self.context > 1 and multiple > 1 and multiple % divisor:
+            raise UsageError(
+                f"pad_to_multiple must be divisible by 2 x context-parallel size = {divisor}, got {multiple}"
+            )
 
 
 class SampleAssembly:
     """Assembler of micro-batches from samples of one length; a pure function of its arguments.
 
-    Args:
-        sequence_length: The tokens of a sample.
-        extra_token: Whether samples are read with one token more, which is the last label.
-        fields: What the rank reads, of :data:`tokshard.ranks.topology.FIELDS`. A rank that reads
-            nothing gets nothing, whatever the options.
-        options: Masks and boundaries.
-        slices: What a context-parallel rank takes of a sequence, see
-            :func:`tokshard.ranks.topology.context_slices`.
-
     Example:
-        >>> whole = SampleAssembly(3, True, ("tokens", "labels"), BatchOptions(), (slice(0, 3),))
-        >>> texts = RawSamples(np.array([[5, 6, 7, 8]]), np.zeros(1, np.int16))
-        >>> batch = whole.micro_batch(texts, Memory())
+        >>> assembly = SampleAssembly(SampleShape(3, True, ("tokens", "labels")), BatchOptions())
+        >>> sample = Sample(np.array([5, 6, 7, 8]), np.array([0]), np.array([4]))
+        >>> batch = assembly.micro_batch([sample], np.zeros(1, np.int16), Memory())
         >>> batch["tokens"].tolist(), batch["labels"].tolist()
         ([[5, 6, 7]], [[6, 7, 8]])
     """
 
-    def __init__(
-        self,
-        sequence_length: int,
-        extra_token: bool,  # noqa: FBT001 - one of five facts about the samples
-        fields: tuple[str, ...],
-        options: BatchOptions,
-        slices: tuple[slice, ...],
-    ) -> None:
-        self.sequence_length = sequence_length
-        self.extra_token = extra_token
-        self.fields = fields
+    def __init__(self, shape: SampleShape, options: BatchOptions) -> None:
+        self.shape = shape
+        self.fields = shape.fields
         self.options = options
-        self.slices = slices
-        self.names = _names(fields, options)
-        self._length: int = sum(part.stop - part.start for part in slices)
-        self._is_cut = len(slices) > 1
+        self.names = _names(shape.fields, options)
+        self._slices = context_slices(shape.sequence_length, shape.context, shape.context_rank)
+        self._length: int = sum(part.stop - part.start for part in self._slices)
+        self._is_cut = len(self._slices) > 1
         # The other fields with a value for each token; of a sequence that is cut, all of them.
         whole = () if self._is_cut else ("tokens", "labels", "loss_mask")
         self._others = tuple(name for name in self.names if name in _DTYPES and name not in whole)
         self._has_more = not _DTYPES.keys() >= set(self.names)
         self._needs_starts = options.reset_position_ids or options.reset_attention_mask
+        self._has_bounds = "cu_seqlens" in shape.fields
         self._layout: Layout = ()
-        self._row = np.arange(sequence_length, dtype=np.int64)[None]
+        self._row = np.arange(shape.sequence_length, dtype=np.int64)[None]
 
     @property
-    def needs_pieces(self) -> bool:
+    def needs_documents(self) -> bool:
         """True if the documents of samples are needed, and not only their tokens."""
-        return "cu_seqlens" in self.fields or (self.options.document_ids and bool(self.fields))
+        return self._has_bounds or (self.options.document_ids and bool(self.fields))
 
-    def micro_batch(self, texts: RawSamples, memory: Memory) -> MicroBatch:
+    def micro_batch(
+        self, samples: Sequence[Sample], datasets: NDArray[np.int16], memory: Memory
+    ) -> MicroBatch:
         """Return the fields of a micro-batch.
 
         Args:
-            texts: The samples.
+            samples: The samples.
+            datasets: The dataset of each sample: int16 of shape (samples,).
             memory: Where the arrays lie.
 
         Returns:
             ``tokens``, ``labels``, ``position_ids`` and ``document_ids`` (int64) and ``loss_mask``
-            (float32), all of shape (samples, length of the slices); ``num_tokens``, int64 of shape
+            (float32), all of shape (samples, length of the rank's part); ``num_tokens``, int64 of shape
             (samples,), counts the labels of whole samples; ``cu_seqlens``, ``max_seqlen`` and
             ``attention_mask`` as in :mod:`tokshard.loader.masks`.
         """
-        arrays = self.arrays(len(texts.tokens), memory)
+        arrays = self.arrays(len(samples), memory)
         tokens, labels, *_ = arrays
-        if self.extra_token:
-            tokens[:], labels[:] = texts.tokens[:, :-1], texts.tokens[:, 1:]
-        else:
-            tokens[:], labels[:, :-1], labels[:, -1] = texts.tokens, texts.tokens[:, 1:], self.options.pad_id
-        return self.complete(arrays, texts.datasets, texts.pieces)
+        texts = np.stack([sample.tokens for sample in samples])
+        tokens[:] = texts[:, : self.shape.sequence_length]
+        followed = texts.shape[1] - 1
+        labels[:, :followed] = texts[:, 1:]
+        labels[:, followed:] = self.options.pad_id
+        return self.complete(arrays, datasets, samples)
 
     def arrays(self, samples: int, memory: Memory) -> list[NDArray[Any]]:
         """Return the arrays of a micro-batch for :meth:`complete`; the first two are tokens and labels."""
-        layout, shape = self._layout, (samples, self.sequence_length)
-        if not layout or layout[0][0] != shape:
-            rest = (((samples, self._length), _DTYPES[name]) for name in self._others)
-            layout = ((shape, np.int64), (shape, np.int64), (shape, np.float32), *rest)
-            self._layout = layout
-        return memory.arrays(layout)
+        shape = (samples, self.shape.sequence_length)
+        if not self._layout or self._layout[0][0] != shape:
+            others = (((samples, self._length), _DTYPES[name]) for name in self._others)
+            self._layout = ((shape, np.int64), (shape, np.int64), (shape, np.float32), *others)
+        return memory.arrays(self._layout)
 
     def complete(
         self,
         arrays: list[NDArray[Any]],
         datasets: NDArray[np.int16],
-        pieces: Sequence[Sample] = (),
+        samples: Sequence[Sample] = (),
         *,
         padded: bool = True,
     ) -> MicroBatch:
@@ -208,7 +220,7 @@ class SampleAssembly:
             arrays: Those of :meth:`arrays`, the first two filled: int64 of shape (samples, sequence_length),
                 padding included.
             datasets: The dataset of each sample: int16 of shape (samples,).
-            pieces: The documents of each sample; empty where they are not asked for.
+            samples: The samples with their documents; empty where these are not needed.
             padded: Whether ``pad_id`` may be among the tokens and labels.
         """
         options = self.options
@@ -222,13 +234,17 @@ class SampleAssembly:
         if padded:
             self._clear_padding(tokens, labels, loss_mask)
         whole = {"tokens": tokens, "labels": labels, "loss_mask": loss_mask}
-        bounds = [document_bounds(sample.lengths, self.sequence_length) for sample in pieces]
+        bounds: list[list[int]] = []
+        if self._has_bounds:
+            bounds = [document_bounds(sample.lengths, self.shape.sequence_length) for sample in samples]
         made: MicroBatch = {}
         for name, array in zip(self._others, others, strict=True):
             if name == "position_ids":
                 values = self._position_ids(starts, bounds)
+            elif name == "document_ids":
+                values = self._document_ids(samples)
             else:
-                values = self._document_ids(len(tokens), pieces) if name == "document_ids" else whole[name]
+                values = whole[name]
             self._cut(values, array)
             made[name] = array
         if not self._is_cut:
@@ -236,8 +252,8 @@ class SampleAssembly:
         if self._has_more:
             if "attention_mask" in self.names:
                 made["attention_mask"] = self._attention_mask(len(tokens), starts)
-            if "cu_seqlens" in self.names:
-                made["cu_seqlens"], made["max_seqlen"] = packed_bounds(bounds, self.sequence_length)
+            if self._has_bounds:
+                made["cu_seqlens"], made["max_seqlen"] = packed_bounds(bounds, self.shape.sequence_length)
             made["dataset_ids"] = datasets
             made["num_tokens"] = np.count_nonzero(loss_mask, axis=1)
         return {name: made[name] for name in self.names}
@@ -256,8 +272,8 @@ class SampleAssembly:
         tokens[tokens == pad_id] = 0
 
     def _position_ids(self, starts: NDArray[np.int64] | None, bounds: list[list[int]]) -> NDArray[np.int64]:
-        if "cu_seqlens" in self.fields:
-            return self._row - starts_of(bounds, self.sequence_length)
+        if self._has_bounds:
+            return self._row - starts_of(bounds, self.shape.sequence_length)
         if starts is not None and self.options.reset_position_ids:
             return self._row - starts
         return self._row
@@ -265,25 +281,22 @@ class SampleAssembly:
     def _attention_mask(self, samples: int, starts: NDArray[np.int64] | None) -> NDArray[np.bool_]:
         queries = np.empty(self._length, np.int64)
         self._cut(self._row, queries[None])
-        if starts is None or not self.options.reset_attention_mask:
-            return masked_attention(self.sequence_length, queries, None, samples)
-        cut = np.empty((samples, self._length), np.int64)
-        self._cut(starts, cut)
-        return masked_attention(self.sequence_length, queries, cut, samples)
+        cut = None
+        if starts is not None and self.options.reset_attention_mask:
+            cut = np.empty((samples, self._length), np.int64)
+            self._cut(starts, cut)
+        return masked_attention(self.shape.sequence_length, queries, cut, samples)
 
-    def _document_ids(self, samples: int, pieces: Sequence[Sample]) -> NDArray[np.int64]:
-        ids = np.full((samples, self.sequence_length + 1), NO_DOCUMENT, np.int64)
-        for row, sample in zip(ids, pieces, strict=True):
+    def _document_ids(self, samples: Sequence[Sample]) -> NDArray[np.int64]:
+        ids = np.full((len(samples), self.shape.sequence_length + 1), NO_DOCUMENT, np.int64)
+        for row, sample in zip(ids, samples, strict=True):
             row[: int(sample.lengths.sum())] = np.repeat(sample.document_ids, sample.lengths)
-        return ids[:, : self.sequence_length]
+        return ids[:, : self.shape.sequence_length]
 
     def _cut(self, values: NDArray[Any], target: NDArray[Any]) -> None:
-        # A single row is repeated for each sample.
-        if not self._is_cut:
-            target[...] = values
-            return
+        """Write the rank's part of ``values`` to ``target``; a single row is repeated for each sample."""
         filled = 0
-        for part in self.slices:
+        for part in self._slices:
             size = part.stop - part.start
             target[:, filled : filled + size] = values[:, part]
             filled += size
@@ -300,94 +313,3 @@ def _names(fields: tuple[str, ...], options: BatchOptions) -> tuple[str, ...]:
     if fields and options.num_tokens:
         names.append("num_tokens")
     return tuple(names)
-
-
-def check_multiple(multiple: int, context: int) -> None:
-    """Check that context parallelism can divide documents that are padded to a multiple; 1 is no multiple.
-
-    Raises:
-        UsageError: It cannot.
-    """
-    if context > 1 and multiple > 1 and multiple % (2 * context):
-        raise UsageError(
-            f"pad_to_multiple must be divisible by 2 x context-parallel size = {2 * context}, got {multiple}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentAssembly:
-    """Assembler of micro-batches from documents; a pure function of its arguments.
-
-    A document of n tokens takes n positions: the label of each is the next token, and the last has none. A
-    micro-batch is as long as its longest document, rounded up to the multiple that the options and context
-    parallelism require. All ranks that read the same documents get the same length.
-
-    Attributes:
-        fields: What the rank reads, of :data:`tokshard.ranks.topology.FIELDS`.
-        options: Masks and padding.
-        context: The context-parallel size.
-        context_rank: The context-parallel rank.
-
-    Raises:
-        UsageError: ``pad_to_multiple`` is not divisible by 2 x context-parallel size.
-
-    Example:
-        >>> assembly = DocumentAssembly(("tokens", "labels"), BatchOptions(pad_to_multiple=4))
-        >>> documents = [np.array([5, 6, 7], np.uint16), np.array([8], np.uint16)]
-        >>> batch = assembly.micro_batch(documents, np.array([0, 1]), np.zeros(2, np.int16), Memory())
-        >>> batch["tokens"].tolist(), batch["labels"].tolist(), batch["lengths"].tolist()
-        ([[5, 6, 7, 0], [8, 0, 0, 0]], [[6, 7, 0, 0], [0, 0, 0, 0]], [3, 1])
-    """
-
-    fields: tuple[str, ...]
-    options: BatchOptions
-    context: int = 1
-    context_rank: int = 0
-
-    def __post_init__(self) -> None:
-        check_multiple(self.options.pad_to_multiple, self.context)
-
-    def micro_batch(
-        self,
-        documents: Sequence[NDArray[Any]],
-        numbers: NDArray[np.int64],
-        datasets: NDArray[np.int16],
-        memory: Memory,
-    ) -> MicroBatch:
-        """Return the fields of a micro-batch.
-
-        Args:
-            documents: The tokens of each document.
-            numbers: The numbers of the documents: int64 of shape (documents,).
-            datasets: The dataset of each: int16 of shape (documents,).
-            memory: Where the arrays lie.
-
-        Returns:
-            As :meth:`tokshard.loader.assembly.SampleAssembly.micro_batch`, and ``lengths``, int64 of shape
-            (documents,): the tokens of each, which come before its padding.
-        """
-        if not self.fields:
-            return {}
-        cut = [document[: self.options.max_length] for document in documents]
-        lengths = np.array([len(document) for document in cut], np.int64)
-        length = self._padded(int(lengths.max(initial=0)))
-        text = np.full((len(cut), length), self.options.pad_id, np.int64)
-        for row, document in zip(text, cut, strict=True):
-            row[: len(document)] = document
-        slices = context_slices(length, self.context, self.context_rank)
-        assembly = SampleAssembly(length, False, self.fields, self.options, slices)
-        pieces = []
-        if assembly.needs_pieces:
-            pieces = [
-                Sample(row, np.array([number]), np.array([size]))
-                for row, number, size in zip(text, numbers, lengths, strict=True)
-            ]
-        batch = assembly.micro_batch(RawSamples(text, datasets, pieces), memory)
-        batch["lengths"] = lengths
-        return batch
-
-    def _padded(self, longest: int) -> int:
-        multiple = self.options.pad_to_multiple
-        if self.context > 1:
-            multiple = math.lcm(multiple, 2 * self.context)
-        return max(-(-longest // multiple), 1) * multiple

@@ -8,21 +8,17 @@ ranks, so that its length must be a multiple of 2 x the context-parallel size. A
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.errors import IntegrityError
-from tokshard.loader.assembly import (
-    NO_DOCUMENT,
-    BatchOptions,
-    MicroBatch,
-    RawSamples,
-    SampleAssembly,
-    check_multiple,
-)
+from tokshard.errors import IntegrityError, UsageError
+from tokshard.loader.assembly import NO_DOCUMENT, BatchOptions, MicroBatch, SampleAssembly, SampleShape
 from tokshard.loader.memory import Memory
+from tokshard.ranks.sources import SampleSource
+from tokshard.samples.index.packing import pack_words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,54 +39,40 @@ class PaddedSampleAssembly:
     chunks of each document, as from ``thd_get_partitioned_indices`` of Transformer Engine.
 
     Args:
-        sequence_length: The tokens of a sample, a multiple of ``options.pad_to_multiple``.
-        extra_token: Whether samples are read with one token more, which is the last label.
-        fields: The fields that the rank reads, of :data:`tokshard.ranks.topology.FIELDS`.
+        shape: The samples, whose length is a multiple of ``options.pad_to_multiple``.
         options: Masks and padding.
-        context: The context-parallel size.
-        context_rank: The context-parallel rank.
 
     Raises:
         UsageError: ``pad_to_multiple`` is not divisible by 2 x context-parallel size.
 
     Example:
         >>> from tokshard.samples.index.samples import Sample
-        >>> options = BatchOptions(cu_seqlens=True, pad_to_multiple=4)
-        >>> assembly = PaddedSampleAssembly(8, True, ("tokens", "labels", "cu_seqlens"), options)
-        >>> text = np.array([[1, 2, 3, 4, 5, 6, -1, -1, -1]])
-        >>> sample = Sample(text[0], np.array([7, 9]), np.array([3, 2]))
-        >>> batch = assembly.micro_batch(RawSamples(text, np.zeros(1, np.int16), [sample]), Memory())
+        >>> shape = SampleShape(8, True, ("tokens", "labels", "cu_seqlens"))
+        >>> assembly = PaddedSampleAssembly(shape, BatchOptions(cu_seqlens=True, pad_to_multiple=4))
+        >>> sample = Sample(np.array([1, 2, 3, 4, 5, 6, -1, -1, -1]), np.array([7, 9]), np.array([3, 2]))
+        >>> batch = assembly.micro_batch([sample], np.zeros(1, np.int16), Memory())
         >>> batch["tokens"].tolist(), batch["labels"].tolist()
         ([[1, 2, 3, 0, 4, 5, 0, 0]], [[2, 3, 4, 0, 5, 6, 0, 0]])
         >>> batch["cu_seqlens"][0, :4].tolist(), batch["cu_seqlens_padded"][0, :4].tolist()
         ([0, 3, 5, 5], [0, 4, 8, 8])
     """
 
-    def __init__(
-        self,
-        sequence_length: int,
-        extra_token: bool,  # noqa: FBT001 - one of six facts about the samples
-        fields: tuple[str, ...],
-        options: BatchOptions,
-        context: int = 1,
-        context_rank: int = 0,
-    ) -> None:
-        check_multiple(options.pad_to_multiple, context)
-        self.sequence_length = sequence_length
-        self.fields = fields
+    def __init__(self, shape: SampleShape, options: BatchOptions) -> None:
+        shape.check_multiple(options.pad_to_multiple)
+        self.shape = shape
+        self.fields = shape.fields
         self.options = options
-        self.context = context
-        self.context_rank = context_rank
-        self.needs_pieces = True
-        whole = (slice(0, sequence_length),)
-        self._unpadded = SampleAssembly(sequence_length, extra_token, fields, options, whole)
+        self._unpadded = SampleAssembly(replace(shape, context=1, context_rank=0), options)
         self._memory = Memory()
 
-    def micro_batch(self, texts: RawSamples, memory: Memory) -> MicroBatch:
+    def micro_batch(
+        self, samples: Sequence[Sample], datasets: NDArray[np.int16], memory: Memory
+    ) -> MicroBatch:
         """Return the fields of a micro-batch.
 
         Args:
-            texts: The samples.
+            samples: The samples.
+            datasets: The dataset of each: int16 of shape (samples,).
             memory: Where the arrays lie.
 
         Returns:
@@ -101,17 +83,17 @@ class PaddedSampleAssembly:
         Raises:
             IntegrityError: A sample has no room for the padding.
         """
-        batch = self._unpadded.micro_batch(texts, self._memory)
-        sizes = [self._sizes(sample) for sample in texts.pieces]
+        batch = self._unpadded.micro_batch(samples, datasets, self._memory)
+        sizes = [self._sizes(sample) for sample in samples]
         rooms = [self._rooms(documents) for documents in sizes]
         sources, is_padding = self._sources(sizes, rooms)
-        shape = len(sizes), self.sequence_length // self.context
+        shape = len(sizes), self.shape.sequence_length // self.shape.context
         moved = [name for name in batch if name in _PADDING]
         arrays = memory.arrays(tuple((shape, batch[name].dtype) for name in moved))
         for name, array in zip(moved, arrays, strict=True):
-            values, batch[name] = batch[name], array
-            np.take(values.reshape(-1), sources, out=batch[name].reshape(-1), mode="clip")
-            batch[name].reshape(-1)[is_padding] = _PADDING[name]
+            np.take(batch[name].reshape(-1), sources, out=array.reshape(-1), mode="clip")
+            array.reshape(-1)[is_padding] = _PADDING[name]
+            batch[name] = array
         if "cu_seqlens" in batch:
             batch["cu_seqlens"] = self._bounds(sizes)
             batch["cu_seqlens_padded"] = self._bounds(rooms)
@@ -119,47 +101,69 @@ class PaddedSampleAssembly:
         return batch
 
     def _sizes(self, sample: Sample) -> list[int]:
-        # The tokens of each document in the sample, without the extra one.
+        """Return the tokens of each document in a sample, without the extra one."""
         sizes = [size for size in sample.lengths.tolist() if size] or [0]
-        sizes[-1] -= max(0, sum(sizes) - self.sequence_length)
+        sizes[-1] -= max(0, sum(sizes) - self.shape.sequence_length)
         return sizes
 
     def _rooms(self, sizes: list[int]) -> list[int]:
         multiple = self.options.pad_to_multiple
         rooms = [-(-size // multiple) * multiple for size in sizes]
-        rooms[-1] += self.sequence_length - sum(rooms)
+        rooms[-1] += self.shape.sequence_length - sum(rooms)
         if rooms[-1] < sizes[-1]:
             raise IntegrityError(
                 f"documents of {', '.join(map(str, sizes))} tokens, padded to multiples of {multiple}, "
-                f"do not fit into a sample of {self.sequence_length}",
+                f"do not fit into a sample of {self.shape.sequence_length}",
                 field="sample_index",
                 hint="the index was built from other data, or is damaged: build it again",
             )
         return rooms
 
     def _sources(self, sizes: list[list[int]], rooms: list[list[int]]) -> tuple[Integers, NDArray[np.bool_]]:
-        # For each place of the rank's micro-batch its place in the micro-batch without padding, and whether
-        # it is padding.
+        """Return the position of each token of the rank without padding, and whether it is padding."""
+        length = self.shape.sequence_length
+        context = self.shape.context
+        rank = self.shape.context_rank
         count = np.array([size for documents in sizes for size in documents], np.int64)
-        local = np.array([room for documents in rooms for room in documents], np.int64) // self.context
+        local = np.array([room for documents in rooms for room in documents], np.int64) // context
         firsts = np.array(
             [first for documents in sizes for first in accumulate([0, *documents[:-1]])], np.int64
         )
-        firsts += np.repeat(np.arange(len(sizes)) * self.sequence_length, list(map(len, sizes)))
+        firsts += np.repeat(np.arange(len(sizes)) * length, list(map(len, sizes)))
         starts = np.cumsum(local) - local
-        within = np.arange(len(sizes) * self.sequence_length // self.context) - np.repeat(starts, local)
-        if self.context > 1:
+        within = np.arange(len(sizes) * length // context) - np.repeat(starts, local)
+        if context > 1:
             half = np.repeat(local // 2, local)
-            last_chunks = 2 * (self.context - 1 - self.context_rank)
-            within += half * np.where(within < half, self.context_rank, last_chunks + self.context_rank)
+            within += half * np.where(within < half, rank, 2 * (context - 1) - rank)
         is_padding = within >= np.repeat(count, local)
         within += np.repeat(firsts, local)
         return within, is_padding
 
     def _bounds(self, sizes: Sequence[list[int]]) -> NDArray[Any]:
-        bounds = np.empty((len(sizes), self.sequence_length + 1), np.int32)
+        bounds = np.empty((len(sizes), self.shape.sequence_length + 1), np.int32)
         for row, documents in zip(bounds, sizes, strict=True):
             edges = [0, *accumulate(documents)]
             row[: len(edges)] = edges
             row[len(edges) :] = edges[-1]
         return bounds
+
+
+def check_room(source: SampleSource, shape: SampleShape, multiple: int) -> None:
+    """Check that the samples of a source have room for documents padded to a multiple.
+
+    Raises:
+        UsageError: They have not, or micro-batches do not tell the padding.
+    """
+    for dataset in source.datasets:
+        packing = dataset.packing
+        if packing is None or (packing.pad_multiple or 1) % multiple:
+            raise UsageError(
+                f"pad_to_multiple={multiple} requires room in each sample: the index of "
+                f"{dataset.path_prefix} was built with --pack {pack_words([packing])}",
+                hint=f"build it again with --pack best-fit --pad-multiple {multiple}, and plan again",
+            )
+    if "cu_seqlens" not in shape.fields:
+        raise UsageError(
+            "pad_to_multiple requires cu_seqlens: without them, tokens attend to the padding",
+            hint="set cu_seqlens=True, or plan with --document-boundaries",
+        )

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tokshard.samples.index.samples import GPTSamples
 
     Ranges = tuple[int, ...]
-    """The begin and end of each range of the tokens of a sample but the first, which precedes them; positions
-    among the tokens of its dataset. Empty: the sample is read by itself."""
+    """The begin and end of each range of the tokens of a sample; positions among the tokens of its dataset.
+    Empty: the sample is read by itself."""
 
 # More at once would read further ahead in files of the index, which takes long where they are not in memory.
 _MOST_AT_ONCE = 128
@@ -33,10 +33,6 @@ _LEAST_AT_ONCE = 8
 
 class ChunkRanges:
     """The samples of a chunk; threads may share it.
-
-    Args:
-        first: The local index of the first sample.
-        refs: The samples.
 
     Attributes:
         first: The local index of the first sample.
@@ -55,14 +51,15 @@ class ChunkRanges:
         self._ranges = [unknown] * len(self.datasets)
 
     def copy(
-        self, places: Sequence[int], samples: GPTSamples, target: NDArray[np.int64]
+        self, rows: Sequence[int], samples: GPTSamples, target: NDArray[np.int64], skipped: int = 0
     ) -> tuple[list[int], bool]:
-        """Copy the tokens of samples of one dataset, all but the first of each.
+        """Copy the tokens of samples of one dataset.
 
         Args:
-            places: Which samples of the chunk.
-            samples: The samples of their dataset, with one token more than the sequence length.
-            target: int64 of shape (samples * sequence_length,).
+            rows: Which samples of the chunk.
+            samples: The samples of their dataset.
+            target: int64 of shape (tokens of the samples,).
+            skipped: 1 to leave out the first token of each sample.
 
         Returns:
             The first token of each sample, and whether tokens may equal the padding token.
@@ -70,27 +67,30 @@ class ChunkRanges:
         Raises:
             IntegrityError: The index does not fit the dataset.
         """
-        source, padded = samples.mapped, samples.may_hold_padding
+        source = samples.mapped
+        padded = samples.may_hold_padding
         heads: list[int] = []
         pieces: list[NDArray[Any]] = []
-        for place in places:
-            ranges = self._ranges[place]
+        for row in rows:
+            ranges = self._ranges[row]
             if ranges is None and source is not None:
-                ranges = self._look_up(place, samples)
+                ranges = self._look_up(row, samples)
             if source is not None and ranges:
-                heads.append(source[ranges[0] - 1])
-                edges = iter(ranges)
+                begin = ranges[0]
+                heads.append(source[begin])
+                pieces.append(source[begin + skipped : ranges[1]])
+                edges = iter(ranges[2:])
                 pieces += [source[begin:end] for begin, end in zip(edges, edges, strict=True)]
             else:
-                (text,) = samples.read_batch(self.refs.samples[place : place + 1])
+                (text,) = samples.read_batch(self.refs.samples[row : row + 1])
                 heads.append(text[0])
-                pieces.append(text[1:])
+                pieces.append(text[skipped:])
                 padded = True
         np.concatenate(pieces, out=target, casting="unsafe")  # tokens may be floating-point numbers
         return heads, padded
 
-    def _look_up(self, place: int, samples: GPTSamples) -> Ranges:
-        same = np.flatnonzero(self.refs.datasets[place:] == self.datasets[place])[:_MOST_AT_ONCE] + place
+    def _look_up(self, row: int, samples: GPTSamples) -> Ranges:
+        same = np.flatnonzero(self.refs.datasets[row:] == self.datasets[row])[:_MOST_AT_ONCE] + row
         found: list[Ranges] = [()] * len(same)
         # A sample that does not fit its dataset raises its error when it is read by itself.
         with suppress(IntegrityError):
@@ -111,7 +111,6 @@ def _ranges(samples: GPTSamples, numbers: NDArray[np.int64]) -> list[Ranges]:
     sample_tokens = samples.index.plan.sample_tokens
     # Others are padded, or are gathered token by token.
     usable = (tokens == sample_tokens) & (np.diff(bounds) * TOKENS_WORTH_A_COPY <= sample_tokens)
-    begins[bounds[:-1][usable]] += 1
     # Integers, no slices: objects that the garbage collector tracks would make it run often.
     flat = np.stack((begins, ends), axis=1).ravel().tolist()
     edges = (2 * bounds).tolist()

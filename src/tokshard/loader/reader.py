@@ -15,14 +15,13 @@ from tokshard.core.open_cache import OpenCache, affordable
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import open_data
 from tokshard.errors import TokshardError, UsageError
-from tokshard.loader.assembly import BatchOptions, DocumentAssembly, MicroBatch, RawSamples, SampleAssembly
+from tokshard.loader.assembly import BatchOptions, MicroBatch, SampleAssembly, SampleShape
 from tokshard.loader.memory import Memory
-from tokshard.loader.padding import PaddedSampleAssembly
 from tokshard.loader.ranges import ChunkRanges
 from tokshard.loader.schedule import MicroBatchSchedule, SampleRefs
+from tokshard.ranks.locator import Locator
 from tokshard.ranks.sources import SampleSource
-from tokshard.ranks.topology import Coordinates, Topology, context_slices
-from tokshard.samples.index.packing import pack_words
+from tokshard.ranks.topology import Coordinates, Topology
 from tokshard.samples.index.samples import GPTSamples, Sample
 from tokshard.samples.index.spans import document_extents
 from tokshard.storage.paths import bin_path, is_remote
@@ -30,7 +29,10 @@ from tokshard.storage.paths import bin_path, is_remote
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Assembly = SampleAssembly | PaddedSampleAssembly | DocumentAssembly
+    from tokshard.loader.documents import DocumentAssembly
+    from tokshard.loader.padding import PaddedSampleAssembly
+
+    Assembly = SampleAssembly | PaddedSampleAssembly | DocumentAssembly
 
 FILES_PER_SHARD = 6
 """The open files of a dataset: both of its own, the three arrays of its index, and one for readahead."""
@@ -49,6 +51,13 @@ class Shard:
         self.samples = samples
         self._file = open_data(bin_path(dataset.path_prefix))
         self._is_remote = is_remote(dataset.path_prefix)
+
+    def read(self, number: int) -> Sample:
+        """Return a sample, or a document, whose tokens have the dtype of the dataset then."""
+        if self.samples is not None:
+            return self.samples.read(number)
+        tokens = self.dataset.document_tokens(number)
+        return Sample(tokens, np.array([number]), np.array([len(tokens)]))
 
     def read_ahead(self, samples: NDArray[np.int64]) -> None:
         """Prefetch the tokens of samples: into the page cache, or from the object store."""
@@ -79,62 +88,8 @@ class Shard:
         return self.samples.spans.of_samples(samples).extents(table)
 
 
-class OpenShards(OpenCache[int, Shard]):
-    """The open datasets, by their numbers; threads may share it.
-
-    Opening costs a pass over the ``.idx`` file. Where there are more datasets than may be open, the one
-    that was read least recently is closed. One that was opened ahead and not read yet goes last, and
-    opening ahead never closes what the micro-batch under way reads: so where shards are read one after the
-    other, each is opened once, however few may be open.
-
-    Args:
-        opener: Opens a dataset by its number.
-        capacity: How many may be open at once, 1 or more.
-    """
-
-    def __init__(self, opener: Callable[[int], Shard], capacity: int) -> None:
-        super().__init__(opener, max(1, capacity))
-        self._round = 0
-        self._micro_batch = -1
-        # The round of the last read, by dataset; an open one without it was opened ahead and not read yet.
-        self._last_read: dict[int, int] = {}
-
-    def begin(self, micro_batch: int) -> None:
-        """Begin to read a micro-batch: what earlier ones have read may be closed for opening ahead."""
-        with self._lock:
-            self._round += 1
-            self._micro_batch = micro_batch
-
-    def ahead(self, number: int, micro_batch: int) -> Shard | None:
-        """Return a dataset that a later micro-batch will read from.
-
-        Returns:
-            None where it is not open, and may not be by now: others are still needed, or the micro-batch is
-            not a later one any more.
-        """
-        with self._lock:
-            if number not in self._entries:
-                if micro_batch <= self._micro_batch or not self._make_room():
-                    return None
-                self._last_read.pop(number, None)
-            entry, is_new = self._entry(number)
-        return self._opened(number, entry, is_new=is_new)
-
-    def _make_room(self) -> bool:
-        while len(self._entries) >= self._capacity:
-            done = (n for n in self._entries if self._last_read.get(n, self._round) < self._round)
-            if (number := next(done, None)) is None:
-                return False
-            del self._entries[number]
-        return True
-
-    def _touch(self, key: int) -> None:
-        self._entries.move_to_end(key)
-        self._last_read[key] = self._round
-
-    def _next_dropped(self) -> int:
-        others = list(self._entries)[:-1]  # the last one is being read
-        return next((number for number in others if number in self._last_read), others[0])
+OpenShards = OpenCache[int, Shard]
+"""The open datasets, by their numbers. Opening costs a pass over the ``.idx`` file."""
 
 
 class Readahead:
@@ -159,18 +114,17 @@ class Readahead:
 
     def follow(self, number: int) -> None:
         """Note that a micro-batch is about to be read; return at once."""
-        if not self._count:
+        first = number + 1
+        if not first <= self._next <= first + self._count:  # a jump, or the beginning
+            self._next = first
+        if not self._count or self._next - first > self._count // 2:
             return
         if not self._started:
             self._start()
-        left = self._next - number - 1
-        if self._count // 2 < left <= self._count:
-            return
-        first = self._next if 0 <= left <= self._count else number + 1
-        last = min(number + 1 + self._count, self._end)
-        if first < last:
-            self._ranges.put(range(first, last))
-        self._next = number + 1 + self._count
+        last = min(first + self._count, self._end)
+        if self._next < last:
+            self._ranges.put(range(self._next, last))
+        self._next = first + self._count
 
     def _start(self) -> None:
         self._started = True
@@ -199,23 +153,17 @@ class MicroBatchReader:
     """
 
     def __init__(
-        self,
-        source: SampleSource,
-        schedule: MicroBatchSchedule,
-        assembly: Assembly,
-        shards: OpenShards,
+        self, source: SampleSource, schedule: MicroBatchSchedule, assembly: Assembly, shards: OpenShards
     ) -> None:
         self.schedule = schedule
         self.assembly = assembly
+        self._source = source
         self._shards = shards
         self._memory = Memory()
         self._width = (source.sequence_length or 0) + int(source.extra_token)
         self._size = schedule.order.micro_batch_size
         # Two, as the schedule has chunks.
         self._chunks: tuple[ChunkRanges, ...] = ()
-        # The dataset of a source of one, which is open as long as it is read.
-        self._has_one = len(source.datasets) == 1
-        self._only: Shard | None = None
 
     def micro_batch(self, number: int) -> MicroBatch:
         """Return a micro-batch by its number, see :meth:`read`; fastest for one after the other.
@@ -234,7 +182,7 @@ class MicroBatchReader:
             if chunk.end - chunk.first > self._size:  # else it is a jump, and is not needed again
                 self._chunks = (chunk, *self._chunks[:1])
         first -= chunk.first
-        return self._read(chunk, first, first + self._size, number)
+        return self._read(chunk, range(first, first + self._size))
 
     def read(self, selected: SampleRefs, number: int) -> MicroBatch:
         """Return the fields of some samples as one micro-batch; nothing is opened for a rank without any.
@@ -246,93 +194,104 @@ class MicroBatchReader:
         Raises:
             MissingFileError, IntegrityError: A file is not there, or not the one that the plan was made for.
         """
-        return self._read(ChunkRanges(number * self._size, selected), 0, len(selected.ids), number)
+        return self._read(ChunkRanges(number * self._size, selected), range(len(selected.ids)))
 
-    def _read(self, chunk: ChunkRanges, first: int, last: int, number: int) -> MicroBatch:
+    def padding(self) -> MicroBatch:
+        """Return a micro-batch of one sample that fills up a batch and has no loss.
+
+        As Megatron's ``GPTDataset[None]``, it is the first sample of the data with a loss mask of zeros.
+
+        Raises:
+            UsageError: Micro-batches have no loss mask.
+            MissingFileError, IntegrityError: A file is not there, or not the one that the plan was made for.
+        """
+        if self.assembly.options.tokens_only:
+            raise UsageError(
+                "a padding sample requires a loss mask, and tokens_only omits it", hint="omit tokens_only"
+            )
+        ids = np.zeros(1, np.int64)
+        batch = self.read(SampleRefs(ids, *Locator(self._source).locate(ids)), 0)
+        for name in {"loss_mask", "num_tokens", "repeated"} & batch.keys():
+            batch[name][:] = 0
+        return batch
+
+    def _read(self, chunk: ChunkRanges, rows: range) -> MicroBatch:
         assembly = self.assembly
         if not assembly.fields:
             return {}
-        if not self._has_one:
-            self._shards.begin(number)
-        if isinstance(assembly, SampleAssembly) and assembly.extra_token and not assembly.needs_pieces:
-            batch = self._copied(chunk, first, last, assembly)
+        if isinstance(assembly, SampleAssembly) and not assembly.needs_documents:
+            batch = self._copied(chunk, rows, assembly)
         else:
-            batch = self._assembled(chunk.refs.part(first, last), assembly)
+            selected = chunk.refs.part(rows.start, rows.stop)
+            batch = assembly.micro_batch(self._samples(selected), selected.datasets, self._memory)
         if assembly.options.repeated:
-            batch["repeated"] = self.schedule.repeated(number * self._size, last - first)
+            batch["repeated"] = self.schedule.repeated(chunk.first + rows.start, len(rows))
         return batch
 
-    def _copied(self, chunk: ChunkRanges, first: int, last: int, assembly: SampleAssembly) -> MicroBatch:
-        # Copies tokens from the maps of the datasets straight to the labels of the micro-batch.
-        arrays = assembly.arrays(last - first, self._memory)
+    def _copied(self, chunk: ChunkRanges, rows: range, assembly: SampleAssembly) -> MicroBatch:
+        """Copy tokens from the maps of the datasets straight to a micro-batch."""
+        if assembly.options.tokens_only:
+            (texts,) = self._memory.arrays((((len(rows), self._width), np.int64),))
+            self._copy(chunk, rows, texts, 0)
+            return {"tokens": texts}
+        arrays = assembly.arrays(len(rows), self._memory)
         tokens, labels, *_ = arrays
-        datasets = chunk.datasets[first:last]
-        if datasets.count(datasets[0]) == len(datasets):
-            samples = self._samples(datasets[0], chunk.refs.samples[first:last])
-            tokens[:, 0], padded = chunk.copy(range(first, last), samples, labels.reshape(-1))
+        if assembly.shape.extra_token:
+            tokens[:, 0], padded = self._copy(chunk, rows, labels, 1)
+            tokens[:, 1:] = labels[:, :-1]
         else:
-            padded = False
-            for dataset, rows in chunk.refs.part(first, last).by_dataset().items():
-                samples = self._samples(dataset, chunk.refs.samples[first:last][rows])
-                for row in rows:
-                    (tokens[row, 0],), may = chunk.copy((first + row,), samples, labels[row])
-                    padded = padded or may
-        tokens[:, 1:] = labels[:, :-1]
-        return assembly.complete(arrays, chunk.refs.datasets[first:last], padded=padded)
+            self._copy(chunk, rows, tokens, 0)
+            labels[:, :-1] = tokens[:, 1:]
+            labels[:, -1] = assembly.options.pad_id
+            padded = True
+        return assembly.complete(arrays, chunk.refs.datasets[rows.start : rows.stop], padded=padded)
 
-    def _assembled(self, selected: SampleRefs, assembly: Assembly) -> MicroBatch:
-        if isinstance(assembly, DocumentAssembly):
-            documents = self._documents(selected)
-            return assembly.micro_batch(documents, selected.samples, selected.datasets, self._memory)
-        if assembly.needs_pieces:
-            pieces = self._pieces(selected)
-            tokens = np.stack([sample.tokens for sample in pieces])
-            return assembly.micro_batch(RawSamples(tokens, selected.datasets, pieces), self._memory)
-        tokens = np.empty((len(selected.ids), self._width), np.int64)
+    def _copy(
+        self, chunk: ChunkRanges, rows: range, target: NDArray[np.int64], skipped: int
+    ) -> tuple[list[int], bool]:
+        """Copy the tokens of samples to the rows of ``target``, see :meth:`ChunkRanges.copy`."""
+        datasets = chunk.datasets[rows.start : rows.stop]
+        if datasets.count(datasets[0]) == len(datasets):
+            samples = self._opened(datasets[0], chunk.refs.samples[rows.start : rows.stop])
+            return chunk.copy(rows, samples, target.reshape(-1), skipped)
+        heads = [0] * len(rows)
+        padded = False
+        selected = chunk.refs.part(rows.start, rows.stop)
         for dataset, places in selected.by_dataset().items():
-            numbers = selected.samples[places]
-            tokens[places] = self._samples(dataset, numbers).read_batch(numbers)
-        return assembly.micro_batch(RawSamples(tokens, selected.datasets), self._memory)
+            samples = self._opened(dataset, selected.samples[places])
+            for place in places:
+                (heads[place],), may_be_padded = chunk.copy((rows[place],), samples, target[place], skipped)
+                padded = padded or may_be_padded
+        return heads, padded
 
-    def advise(self, numbers: range) -> None:
-        """Prefetch micro-batches, and open their datasets if the limit of open datasets allows it."""
-        if not self.assembly.fields:
-            return
-        size = self.schedule.order.micro_batch_size
-        selected = self.schedule.samples(numbers.start * size, len(numbers) * size)
-        for dataset, places in selected.by_dataset().items():
-            shard = self._shards.ahead(dataset, numbers[places[0] // size])
-            if shard is not None:
-                shard.read_ahead(selected.samples[places])
-
-    def close(self) -> None:
-        """Close all datasets; what is read next opens them again."""
-        self._only = None
-        self._shards.clear()
-
-    def _pieces(self, selected: SampleRefs) -> list[Sample]:
-        found: dict[int, Sample] = {}
-        for dataset, places in selected.by_dataset().items():
-            samples = self._samples(dataset, selected.samples[places])
-            found |= {place: samples.read(int(selected.samples[place])) for place in places}
-        return [found[place] for place in range(len(found))]
-
-    def _documents(self, selected: SampleRefs) -> list[NDArray[np.generic]]:
-        found: dict[int, NDArray[np.generic]] = {}
-        for dataset, places in selected.by_dataset().items():
-            shard = self._shards.get(dataset)
-            shard.expect(selected.samples[places])
-            found |= {place: shard.dataset.document_tokens(int(selected.samples[place])) for place in places}
-        return [found[place] for place in range(len(found))]
-
-    def _samples(self, dataset: int, numbers: NDArray[np.int64]) -> GPTSamples:
-        shard = self._only or self._shards.get(dataset)
-        if self._has_one:
-            self._only = shard
+    def _opened(self, dataset: int, numbers: NDArray[np.int64]) -> GPTSamples:
+        shard = self._shards.get(dataset)
         if shard.samples is None:
             raise UsageError("the samples of this stream are documents")
         shard.expect(numbers)
         return shard.samples
+
+    def _samples(self, selected: SampleRefs) -> list[Sample]:
+        found: dict[int, Sample] = {}
+        for dataset, rows in selected.by_dataset().items():
+            shard = self._shards.get(dataset)
+            shard.expect(selected.samples[rows])
+            found |= {row: shard.read(int(selected.samples[row])) for row in rows}
+        return [found[row] for row in range(len(found))]
+
+    def advise(self, numbers: range) -> None:
+        """Prefetch micro-batches from the datasets that are open, or may be without closing others."""
+        if not self.assembly.fields:
+            return
+        selected = self.schedule.samples(numbers.start * self._size, len(numbers) * self._size)
+        for dataset, rows in selected.by_dataset().items():
+            shard = self._shards.get_ahead(dataset)
+            if shard is not None:
+                shard.read_ahead(selected.samples[rows])
+
+    def close(self) -> None:
+        """Close all datasets; what is read next opens them again."""
+        self._shards.clear()
 
 
 def make_assembly(
@@ -347,39 +306,33 @@ def make_assembly(
     Raises:
         UsageError: The options do not fit the samples, or the sequence length the context parallelism.
     """
-    if "cu_seqlens" in fields and options.create_attention_mask:
-        raise UsageError(
-            "this stream uses cu_seqlens, which excludes create_attention_mask",
-            hint="omit create_attention_mask, or plan without boundaries",
-        )
+    for name in ("create_attention_mask", "tokens_only") if "cu_seqlens" in fields else ():
+        if getattr(options, name):
+            raise UsageError(
+                f"this stream uses cu_seqlens, which excludes {name}",
+                hint=f"omit {name}, or plan without boundaries",
+            )
     length = source.sequence_length
+    if options.tokens_only and fields:
+        fields = ("tokens",)
+    shape = SampleShape(length or 0, source.extra_token, fields, topology.context_parallel, place.cp)
+    if options.tokens_only and (length is None or shape.context > 1):
+        problem = "context parallelism would divide them" if length else "this is a plan of documents"
+        raise UsageError(
+            f"tokens_only gives whole samples of a fixed length: {problem}", hint="omit tokens_only"
+        )
     if length is None:
-        return DocumentAssembly(fields, options, topology.context_parallel, place.cp)
+        from tokshard.loader.documents import DocumentAssembly
+
+        return DocumentAssembly(shape, options)
     if options.max_length is not None:
         raise UsageError("max_length requires a plan of documents: these samples have a fixed length")
     if options.pad_to_multiple > 1 and fields:
-        _check_room(source, fields, options.pad_to_multiple)
-        return PaddedSampleAssembly(
-            length, source.extra_token, fields, options, topology.context_parallel, place.cp
-        )
-    slices = context_slices(length, topology.context_parallel, place.cp)
-    return SampleAssembly(length, source.extra_token, fields, options, slices)
+        from tokshard.loader.padding import PaddedSampleAssembly, check_room
 
-
-def _check_room(source: SampleSource, fields: tuple[str, ...], multiple: int) -> None:
-    for dataset in source.datasets:
-        packing = dataset.packing
-        if packing is None or (packing.pad_multiple or 1) % multiple:
-            raise UsageError(
-                f"pad_to_multiple={multiple} requires room in each sample: the index of "
-                f"{dataset.path_prefix} was built with --pack {pack_words([packing])}",
-                hint=f"build it again with --pack best-fit --pad-multiple {multiple}, and plan again",
-            )
-    if "cu_seqlens" not in fields:
-        raise UsageError(
-            "pad_to_multiple requires cu_seqlens: without them, tokens attend to the padding",
-            hint="set cu_seqlens=True, or plan with --document-boundaries",
-        )
+        check_room(source, shape, options.pad_to_multiple)
+        return PaddedSampleAssembly(shape, options)
+    return SampleAssembly(shape, options)
 
 
 def open_shards(
@@ -394,4 +347,4 @@ def open_shards(
             return Shard(dataset, None)
         return Shard(dataset, GPTSamples(dataset, reference.open_index(), pad_id=options.pad_id))
 
-    return OpenShards(opened, affordable(max_open_files // FILES_PER_SHARD, FILES_PER_SHARD))
+    return OpenShards(opened, affordable(max(1, max_open_files // FILES_PER_SHARD), FILES_PER_SHARD))
