@@ -129,6 +129,10 @@ def test_changing_one_field_changes_no_other():
         ),
         ({"pad_to_multiple": 0}, "must be at least 1, got 0"),
         ({"max_length": 0}, "must be at least 1, got .* and 0"),
+        ({"tokens_only": True, "num_tokens": True}, "tokens_only cannot be used with num_tokens"),
+        ({"tokens_only": True, "cu_seqlens": True}, "tokens_only cannot be used with cu_seqlens"),
+        ({"tokens_only": True, "eod_id": 0, "eod_mask_loss": True}, "cannot be used with eod_mask_loss"),
+        ({"tokens_only": True, "pad_to_multiple": 8}, "tokens_only cannot be used with pad_to_multiple"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options, message):

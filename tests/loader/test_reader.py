@@ -1,3 +1,5 @@
+"""Reading of micro-batches: tokens alone, padding samples, open datasets, and reading ahead."""
+
 import threading
 
 import numpy as np
@@ -6,11 +8,93 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.assignments import topology_of
-from support.loader_plans import open_plan, plan_for, same, source_of
-from tokshard.errors import MissingFileError
+from support.loader_plans import LENGTH, open_plan, plan_for, same, source_of
+from tokshard.errors import MissingFileError, UsageError
+from tokshard.loader import BatchOptions
 from tokshard.loader.reader import FILES_PER_SHARD, Readahead, Shard
 from tokshard.ranks import sources as source_module
+from tokshard.ranks.locator import Locator
 from tokshard.samples.index.samples import GPTSamples
+
+TOKENS = BatchOptions(tokens_only=True)
+
+
+def text_of(source, sample_id, pad_id=-1):
+    """Return the tokens of a sample as GPTSamples reads it alone."""
+    dataset, sample = (int(array[0]) for array in Locator(source).locate(np.array([sample_id])))
+    reference = source.datasets[dataset]
+    samples = GPTSamples(reference.open_dataset(), reference.open_index(), pad_id=pad_id)
+    return samples.read(sample).tokens.tolist()
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize(("weights", "extra"), [(None, True), (None, False), ([0.5, 0.3, 0.2], True)])
+def test_tokens_alone_are_the_samples_as_they_are_stored(tmp_path, weights, extra, mmap):
+    size = None if weights is None else 60
+    options = {"extra_token": extra, "drop_last_partial": False}
+    source = source_of(tmp_path, datasets=3, documents=50, weights=weights, size=size, **options)
+    path = plan_for(tmp_path, source=source, micro=2, topology=topology_of(2), tail="pad")
+    for pad_id in (-1, 7):
+        options = BatchOptions(tokens_only=True, repeated=True, pad_id=pad_id)
+        for rank in range(2):
+            loader = open_plan(path, rank, options=options, mmap=mmap)
+            assert loader.fields == ("tokens",)
+            for number, batch in enumerate(loader):
+                assert list(batch) == ["tokens", "repeated"]
+                assert (batch["tokens"].dtype, batch["tokens"].shape) == (np.int64, (2, LENGTH + extra))
+                ids = loader.sample_ids(number)
+                assert batch["tokens"].tolist() == [text_of(source, k, pad_id) for k in ids]
+    whole = loader.batch(1)["tokens"]
+    assert whole.tolist() == [
+        row for number in loader.micro_batches(1) for row in loader[number]["tokens"].tolist()
+    ]
+
+
+def test_ranks_that_read_nothing_get_no_tokens(tmp_path):
+    path = plan_for(tmp_path, topology=topology_of(6, tensor=2, pipeline=3))
+    names = [list(open_plan(path, rank, options=TOKENS)[0]) for rank in range(6)]
+    assert names == [["tokens"], [], [], [], ["tokens"], []]
+
+
+@pytest.mark.parametrize(
+    ("kind", "topology", "stream", "message"),
+    [
+        ("index", {"ranks": 2, "context": 2}, {}, "whole samples .* context parallelism would divide them"),
+        ("documents", {"ranks": 1}, {}, "samples of a fixed length: this is a plan of documents"),
+        ("index", {"ranks": 1}, {"document_boundaries": True}, "cu_seqlens, which excludes tokens_only"),
+    ],
+)
+def test_tokens_alone_are_refused_where_samples_are_cut(tmp_path, kind, topology, stream, message):
+    ranks = topology.pop("ranks")
+    source = source_of(tmp_path, kind=kind)
+    path = plan_for(tmp_path, source=source, topology=topology_of(ranks, **topology), **stream)
+    with pytest.raises(UsageError, match=message) as caught:
+        open_plan(path, options=TOKENS)
+    assert "omit tokens_only" in caught.value.hint
+
+
+@pytest.mark.parametrize("weights", [None, [0.5, 0.3, 0.2]])
+def test_a_padding_sample_is_the_first_of_the_data_without_loss(tmp_path, weights):
+    size = None if weights is None else 60
+    source = source_of(tmp_path, datasets=3, documents=50, weights=weights, size=size)
+    path = plan_for(tmp_path, source=source, topology=topology_of(2), shuffle="samples")
+    text = text_of(source, 0)
+    options = BatchOptions(num_tokens=True, repeated=True, document_ids=True)
+    for rank in range(2):
+        loader = open_plan(path, rank, options=options)
+        batch = loader._reader.padding()
+        assert list(batch) == list(loader[0])
+        assert (batch["tokens"].tolist(), batch["labels"].tolist()) == ([text[:-1]], [text[1:]])
+        assert (batch["loss_mask"].shape, batch["loss_mask"].any()) == ((1, LENGTH), False)
+        assert (batch["num_tokens"].tolist(), batch["repeated"].tolist()) == ([0], [False])
+    with pytest.raises(UsageError, match="a padding sample requires a loss mask, and tokens_only omits it"):
+        open_plan(path, options=TOKENS)._reader.padding()
+
+
+def test_ranks_get_the_fields_of_their_stage_of_a_padding_sample(tmp_path):
+    path = plan_for(tmp_path, topology=topology_of(3, pipeline=3))
+    names = [set(open_plan(path, rank)._reader.padding()) for rank in range(3)]
+    assert names == [{"tokens", "position_ids"}, set(), {"labels", "loss_mask"}]
 
 
 @pytest.mark.parametrize("readahead", [0, 1, 3])

@@ -252,6 +252,14 @@ def both(megatron, directory, seed, **flags):
     return theirs, loader
 
 
+def assert_padding_is_megatrons(theirs, loader):
+    theirs.masks_and_position_ids_are_cached = False
+    expected = theirs[None]
+    found = loader._reader.padding()
+    assert set(found) == {*expected}
+    assert all(np.array_equal(found[name][0], tensor.numpy()) for name, tensor in expected.items())
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_values_are_those_of_megatrons_gpt_dataset(tmp_path, megatron, part):
     padded = reset = 0
@@ -260,6 +268,7 @@ def test_values_are_those_of_megatrons_gpt_dataset(tmp_path, megatron, part):
         flags = {name: bool(seed >> place & 1) for place, name in enumerate(names)}
         flags["reset_attention_mask"] = flags["create_attention_mask"] and seed % 3 == 0
         theirs, loader = both(megatron, tmp_path, seed, **flags)
+        assert_padding_is_megatrons(theirs, loader)
         for number in range(len(theirs)):
             theirs.masks_and_position_ids_are_cached = False
             expected, found = theirs[number], loader[number]
