@@ -23,8 +23,6 @@ from tokshard.samples.index.samples import NO_PAD_ID, Sample
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.loader.memory import Layout
-
 # What may be set with tokens_only: the others change or add fields.
 _WITH_TOKENS_ONLY = {"tokens_only", "eod_id", "pad_id", "repeated"}
 
@@ -156,17 +154,12 @@ class SampleAssembly:
         self.fields = shape.fields
         self.options = options
         self.names = _names(shape.fields, options)
-        self._slices = context_slices(shape.sequence_length, shape.context, shape.context_rank)
-        self._length: int = sum(part.stop - part.start for part in self._slices)
-        self._is_cut = len(self._slices) > 1
-        # The other fields with a value for each token; of a sequence that is cut, all of them.
-        whole = () if self._is_cut else ("tokens", "labels", "loss_mask")
-        self._others = tuple(name for name in self.names if name in _DTYPES and name not in whole)
-        self._has_more = not _DTYPES.keys() >= set(self.names)
-        self._needs_starts = options.reset_position_ids or options.reset_attention_mask
+        slices = context_slices(shape.sequence_length, shape.context, shape.context_rank)
+        self._columns = np.concatenate([np.arange(part.start, part.stop) for part in slices])
+        self._positions = np.arange(shape.sequence_length)
+        self._made = ["tokens", "labels", "loss_mask"]
+        self._made += [name for name in ("position_ids", "document_ids") if name in self.names]
         self._has_bounds = "cu_seqlens" in shape.fields
-        self._layout: Layout = ()
-        self._row = np.arange(shape.sequence_length, dtype=np.int64)[None]
 
     @property
     def needs_documents(self) -> bool:
@@ -189,27 +182,25 @@ class SampleAssembly:
             (samples,), counts the labels of whole samples; ``cu_seqlens``, ``max_seqlen`` and
             ``attention_mask`` as in :mod:`tokshard.loader.masks`.
         """
-        arrays = self.arrays(len(samples), memory)
-        tokens, labels, *_ = arrays
+        batch = self.empty(len(samples), memory)
         texts = np.stack([sample.tokens for sample in samples])
-        tokens[:] = texts[:, : self.shape.sequence_length]
+        batch["tokens"][:] = texts[:, : self.shape.sequence_length]
         followed = texts.shape[1] - 1
-        labels[:, :followed] = texts[:, 1:]
-        labels[:, followed:] = self.options.pad_id
-        return self.complete(arrays, datasets, samples)
+        batch["labels"][:, :followed] = texts[:, 1:]
+        batch["labels"][:, followed:] = self.options.pad_id
+        return self.complete(batch, datasets, memory, samples)
 
-    def arrays(self, samples: int, memory: Memory) -> list[NDArray[Any]]:
-        """Return the arrays of a micro-batch for :meth:`complete`; the first two are tokens and labels."""
+    def empty(self, samples: int, memory: Memory) -> MicroBatch:
+        """Return the arrays of a micro-batch for :meth:`complete`, of whole samples."""
         shape = (samples, self.shape.sequence_length)
-        if not self._layout or self._layout[0][0] != shape:
-            others = (((samples, self._length), _DTYPES[name]) for name in self._others)
-            self._layout = ((shape, np.int64), (shape, np.int64), (shape, np.float32), *others)
-        return memory.arrays(self._layout)
+        arrays = memory.arrays(tuple((shape, _DTYPES[name]) for name in self._made))
+        return dict(zip(self._made, arrays, strict=True))
 
     def complete(
         self,
-        arrays: list[NDArray[Any]],
+        batch: MicroBatch,
         datasets: NDArray[np.int16],
+        memory: Memory,
         samples: Sequence[Sample] = (),
         *,
         padded: bool = True,
@@ -217,89 +208,69 @@ class SampleAssembly:
         """Return the fields of a micro-batch from its tokens and labels.
 
         Args:
-            arrays: Those of :meth:`arrays`, the first two filled: int64 of shape (samples, sequence_length),
-                padding included.
+            batch: The arrays of :meth:`empty`; ``tokens`` and ``labels`` are filled, padding included.
             datasets: The dataset of each sample: int16 of shape (samples,).
+            memory: Where other arrays lie.
             samples: The samples with their documents; empty where these are not needed.
             padded: Whether ``pad_id`` may be among the tokens and labels.
         """
         options = self.options
-        tokens, labels, loss_mask, *others = arrays
+        length = self.shape.sequence_length
+        tokens = batch["tokens"]
         starts = None
-        if self._needs_starts and options.eod_id is not None:
+        if options.eod_id is not None and (options.reset_position_ids or options.reset_attention_mask):
             starts = starts_after(tokens, options.eod_id)
-        loss_mask.fill(1)
+        batch["loss_mask"].fill(1)
         if options.eod_mask_loss:
-            loss_mask[tokens == options.eod_id] = 0
+            batch["loss_mask"][tokens == options.eod_id] = 0
         if padded:
-            self._clear_padding(tokens, labels, loss_mask)
-        whole = {"tokens": tokens, "labels": labels, "loss_mask": loss_mask}
-        bounds: list[list[int]] = []
+            self._clear_padding(batch)
+        if options.num_tokens:
+            batch["num_tokens"] = np.count_nonzero(batch["loss_mask"], axis=1)
+        origins = starts if options.reset_position_ids else None
         if self._has_bounds:
-            bounds = [document_bounds(sample.lengths, self.shape.sequence_length) for sample in samples]
-        made: MicroBatch = {}
-        for name, array in zip(self._others, others, strict=True):
-            if name == "position_ids":
-                values = self._position_ids(starts, bounds)
-            elif name == "document_ids":
-                values = self._document_ids(samples)
-            else:
-                values = whole[name]
-            self._cut(values, array)
-            made[name] = array
-        if not self._is_cut:
-            made |= whole
-        if self._has_more:
-            if "attention_mask" in self.names:
-                made["attention_mask"] = self._attention_mask(len(tokens), starts)
-            if self._has_bounds:
-                made["cu_seqlens"], made["max_seqlen"] = packed_bounds(bounds, self.shape.sequence_length)
-            made["dataset_ids"] = datasets
-            made["num_tokens"] = np.count_nonzero(loss_mask, axis=1)
-        return {name: made[name] for name in self.names}
+            bounds = [document_bounds(sample.lengths, length) for sample in samples]
+            origins = starts_of(bounds, length)
+            batch["cu_seqlens"], batch["max_seqlen"] = packed_bounds(bounds, length)
+        if "position_ids" in batch:
+            batch["position_ids"][:] = self._positions if origins is None else self._positions - origins
+        if "document_ids" in batch:
+            self._fill_document_ids(batch["document_ids"], samples)
+            batch["dataset_ids"] = datasets
+        if self.shape.context > 1:
+            batch |= self._part(batch, memory)
+        if "attention_mask" in self.names:
+            reach = None
+            if starts is not None and options.reset_attention_mask:
+                reach = starts[:, self._columns]
+            batch["attention_mask"] = masked_attention(length, self._columns, reach, len(tokens))
+        return {name: batch[name] for name in self.names}
 
-    def _clear_padding(
-        self, tokens: NDArray[np.int64], labels: NDArray[np.int64], loss_mask: NDArray[np.float32]
-    ) -> None:
-        pad_id = self.options.pad_id
-        padding = labels == pad_id
+    def _clear_padding(self, batch: MicroBatch) -> None:
+        tokens = batch["tokens"]
+        labels = batch["labels"]
+        padding = labels == self.options.pad_id
         if padding.any():
-            loss_mask[padding] = 0
+            batch["loss_mask"][padding] = 0
             labels[padding] = 0
         # All but the first token of a sample are labels, too.
-        elif not (tokens[:, 0] == pad_id).any():
+        elif not (tokens[:, 0] == self.options.pad_id).any():
             return
-        tokens[tokens == pad_id] = 0
+        tokens[tokens == self.options.pad_id] = 0
 
-    def _position_ids(self, starts: NDArray[np.int64] | None, bounds: list[list[int]]) -> NDArray[np.int64]:
-        if self._has_bounds:
-            return self._row - starts_of(bounds, self.shape.sequence_length)
-        if starts is not None and self.options.reset_position_ids:
-            return self._row - starts
-        return self._row
-
-    def _attention_mask(self, samples: int, starts: NDArray[np.int64] | None) -> NDArray[np.bool_]:
-        queries = np.empty(self._length, np.int64)
-        self._cut(self._row, queries[None])
-        cut = None
-        if starts is not None and self.options.reset_attention_mask:
-            cut = np.empty((samples, self._length), np.int64)
-            self._cut(starts, cut)
-        return masked_attention(self.shape.sequence_length, queries, cut, samples)
-
-    def _document_ids(self, samples: Sequence[Sample]) -> NDArray[np.int64]:
-        ids = np.full((len(samples), self.shape.sequence_length + 1), NO_DOCUMENT, np.int64)
+    def _fill_document_ids(self, ids: NDArray[np.int64], samples: Sequence[Sample]) -> None:
+        ids.fill(NO_DOCUMENT)
         for row, sample in zip(ids, samples, strict=True):
-            row[: int(sample.lengths.sum())] = np.repeat(sample.document_ids, sample.lengths)
-        return ids[:, : self.shape.sequence_length]
+            owners = np.repeat(sample.document_ids, sample.lengths)[: len(row)]
+            row[: len(owners)] = owners
 
-    def _cut(self, values: NDArray[Any], target: NDArray[Any]) -> None:
-        """Write the rank's part of ``values`` to ``target``; a single row is repeated for each sample."""
-        filled = 0
-        for part in self._slices:
-            size = part.stop - part.start
-            target[:, filled : filled + size] = values[:, part]
-            filled += size
+    def _part(self, batch: MicroBatch, memory: Memory) -> MicroBatch:
+        """Return the context-parallel rank's part of the fields with a value for each token."""
+        shape = len(batch["tokens"]), len(self._columns)
+        arrays = memory.arrays(tuple((shape, _DTYPES[name]) for name in self._made))
+        for name, array in zip(self._made, arrays, strict=True):
+            np.take(batch[name], self._columns, axis=1, out=array, mode="clip")
+        return dict(zip(self._made, arrays, strict=True))
 
 
 def _names(fields: tuple[str, ...], options: BatchOptions) -> tuple[str, ...]:

@@ -234,8 +234,9 @@ class MicroBatchReader:
             (texts,) = self._memory.arrays((((len(rows), self._width), np.int64),))
             self._copy(chunk, rows, texts, 0)
             return {"tokens": texts}
-        arrays = assembly.arrays(len(rows), self._memory)
-        tokens, labels, *_ = arrays
+        batch = assembly.empty(len(rows), self._memory)
+        tokens = batch["tokens"]
+        labels = batch["labels"]
         if assembly.shape.extra_token:
             tokens[:, 0], padded = self._copy(chunk, rows, labels, 1)
             tokens[:, 1:] = labels[:, :-1]
@@ -244,7 +245,8 @@ class MicroBatchReader:
             labels[:, :-1] = tokens[:, 1:]
             labels[:, -1] = assembly.options.pad_id
             padded = True
-        return assembly.complete(arrays, chunk.refs.datasets[rows.start : rows.stop], padded=padded)
+        datasets = chunk.refs.datasets[rows.start : rows.stop]
+        return assembly.complete(batch, datasets, self._memory, padded=padded)
 
     def _copy(
         self, chunk: ChunkRanges, rows: range, target: NDArray[np.int64], skipped: int

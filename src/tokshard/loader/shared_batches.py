@@ -1,11 +1,9 @@
 """Transport of micro-batches from the worker processes of a torch ``DataLoader``.
 
-torch passes each tensor through shared memory of its own: new files, descriptors and, in both processes, new
-pages for every micro-batch, which costs many times as much as to read it. Here a worker writes all arrays of
-a micro-batch into one anonymous file in memory (``memfd_create``), which it uses again once they were read.
-The system frees the file with the last process that has it open, however that ends. The process that receives
-the arrays copies them out at once, into memory that it uses again once nobody refers to them, and so never
-sees a later micro-batch in them.
+torch passes each tensor through a new shared file, with new pages in both processes, which costs many times
+as much as to read it. Here a worker writes all arrays of a micro-batch into one anonymous file in memory
+(``memfd_create``), which it uses again once they were read. The system frees the file with the last process
+that has it open, however that ends. The process that receives the arrays copies them out at once.
 """
 
 from __future__ import annotations
@@ -14,19 +12,15 @@ import errno
 import os
 import threading
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tokshard.errors import WorkerError, reason_of
 from tokshard.loader.memory import Memory
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    TensorBatch = dict[str, Any]
-    Fields = tuple[tuple[str, tuple[int, ...], str], ...]
-    """The names, shapes and dtypes of some arrays."""
+Fields = tuple[tuple[str, tuple[int, ...], str], ...]
+"""The names, shapes and dtypes of some arrays."""
 
 # A file begins with random bytes, which name its content, or with zeros once that was read.
 _NAME_BYTES = 16
@@ -41,14 +35,13 @@ os.register_at_fork(after_in_child=_descriptors.clear)  # the files of the paren
 
 
 class SharedBatch(dict[str, Any]):
-    """A micro-batch of tensors that arrives in another process as a dictionary of other tensors.
+    """A micro-batch of tensors that multiprocessing sends to another process as a dictionary of copies.
 
-    Only when multiprocessing sends it. A copy that a collate function made as an ordinary dictionary crosses
-    as torch sends tensors, and so does this one where the system has no such files.
+    Where the system has no such files, it crosses as torch sends tensors.
     """
 
 
-def _send(batch: SharedBatch) -> tuple[Callable[..., TensorBatch], tuple[Any, ...]]:
+def _send(batch: SharedBatch) -> tuple[Any, ...]:
     try:
         arrays = {name: np.asarray(tensor.numpy(), order="C") for name, tensor in batch.items()}
         path, content = _write([array.data for array in arrays.values()])
@@ -59,7 +52,7 @@ def _send(batch: SharedBatch) -> tuple[Callable[..., TensorBatch], tuple[Any, ..
     return _receive, (path, content, fields)
 
 
-def _receive(path: str, content: bytes, fields: Fields) -> TensorBatch:
+def _receive(path: str, content: bytes, fields: Fields) -> dict[str, Any]:
     import torch
 
     arrays = _memory.arrays(tuple((shape, dtype) for _, shape, dtype in fields))
@@ -71,29 +64,21 @@ def _receive(path: str, content: bytes, fields: Fields) -> TensorBatch:
 
 
 def _write(buffers: list[memoryview]) -> tuple[str, bytes]:
-    """Write buffers to a file; return its path, for any process of this user, and the name of its content.
-
-    Raises:
-        OSError: No memory for the buffers, or they exceed 1 GiB.
-        AttributeError: The system has no such files.
-    """
+    """Write buffers to a file; return its path, for any process of this user, and the name of its content."""
     size_bytes = _size_bytes(buffers)
     # The files of a process that has changed its user, for example, are open to root alone.
     if size_bytes > _MOST_BYTES or os.stat("/proc/self/fd").st_uid != os.geteuid():
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
     content = os.urandom(_NAME_BYTES)
     with _lock:
-        descriptor = next(filter(_is_unused, _descriptors), -1)
+        unused = (file for file in _descriptors if os.pread(file, _NAME_BYTES, 0) in {_READ, b""})
+        descriptor = next(unused, -1)
         if descriptor < 0:
             _descriptors.append(descriptor := os.memfd_create("tokshard-memory"))
         if os.pwritev(descriptor, [content, *buffers], 0) != size_bytes:
             os.pwrite(descriptor, _READ, 0)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return f"/proc/{os.getpid()}/fd/{descriptor}", content
-
-
-def _is_unused(descriptor: int) -> bool:
-    return os.pread(descriptor, _NAME_BYTES, 0) in {_READ, b""}
 
 
 def _read(path: str, content: bytes, buffers: list[memoryview]) -> None:

@@ -186,16 +186,7 @@ class PlanDataLoader:
 
 
 def data_loader(loader: RankLoader, *, num_workers: int = 0, **options: Any) -> PlanDataLoader:
-    """Return a data loader of a rank's micro-batches, from where the loader stands.
-
-    Args:
-        loader: The rank's loader.
-        num_workers: How many processes read; 0 for this one.
-        **options: See :class:`PlanDataLoader`.
-
-    Raises:
-        UsageError: See :class:`PlanDataLoader`.
-    """
+    """Return a :class:`PlanDataLoader`, read by ``num_workers`` processes; by this one for 0."""
     return PlanDataLoader(loader, num_workers=num_workers, **options)
 
 
@@ -208,8 +199,7 @@ class ExternalIterator:
 
     def __init__(self, source: RankLoader | PlanDataLoader) -> None:
         self._source = source
-        loader = data_loader(source) if isinstance(source, RankLoader) else source
-        self._batches = iter(loader)
+        self._batches = iter(PlanDataLoader(source) if isinstance(source, RankLoader) else source)
 
     def __repr__(self) -> str:
         return f"ExternalIterator({self._source!r})"
