@@ -18,7 +18,6 @@ from tokshard.ranks.consumption import ConsumptionOrder
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.manifests import check_rank, read_rank
 from tokshard.ranks.plan import Plan, Stream, read_plan
-from tokshard.samples.index.splits import TRAIN
 
 DEFAULT_OPEN_FILES = 600
 DEFAULT_READAHEAD = 8
@@ -61,7 +60,7 @@ class RankLoader:
         plan: Plan,
         rank: int,
         *,
-        stream: str = TRAIN,
+        stream: str = "train",
         options: BatchOptions | None = None,
         max_open_files: int = DEFAULT_OPEN_FILES,
         readahead: int = DEFAULT_READAHEAD,
@@ -181,7 +180,7 @@ class RankLoader:
             if rank is None:
                 raise UsageError("the rank is required to read a plan in another world", hint="pass rank=0")
             plan = read_plan(path, roots=roots)
-            plan = _in_world(plan, settings.get("stream", TRAIN), **world)
+            plan = _in_world(plan, settings.get("stream", "train"), **world)
         else:
             plan, rank = read_rank(path, rank, roots=roots)
         loader = cls(plan, rank, **settings)

@@ -317,15 +317,18 @@ def _continued(state: LoaderState, stream: Stream, order: ConsumptionOrder) -> t
             state,
         )
     reading = Reading.of(order.ranks, order.micro_batch_size, order.schedule, stream.mode, stream.tail)
-    return continue_order(order, point, state.step_start, reading, order.schedule), number
+    try:
+        return continue_order(order, point, state.step_start, reading, order.schedule), number
+    except UsageError as error:
+        raise UsageError(error.message, hint=_replan_hint(state)) from error
 
 
 def _mismatch(message: str, difference: str, state: LoaderState) -> ResumeMismatchError:
-    return ResumeMismatchError(
-        message,
-        differences=(difference,),
-        hint=(
-            "build the continuing plan: tokshard replan OLD_PLAN "
-            f"--consumed-samples {state.consumed_samples} -o NEW_PLAN"
-        ),
+    return ResumeMismatchError(message, differences=(difference,), hint=_replan_hint(state))
+
+
+def _replan_hint(state: LoaderState) -> str:
+    return (
+        "build the continuing plan: tokshard replan OLD_PLAN "
+        f"--consumed-samples {state.consumed_samples} -o NEW_PLAN"
     )
