@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint, FingerprintedIndex, unchanged
@@ -16,6 +17,7 @@ from tokshard.dataset.products import DESCRIPTION_SUFFIX, dataset_hint, kind_of
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.token_ids import check_token_ids
+from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.dataset.tokenizer_identity import compare, tokenizer_name
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource
@@ -34,106 +36,79 @@ from tokshard.samples.index.splits import SPLITS, Split, parse_split, whole_spli
 from tokshard.storage.fs import abspath, realpath
 from tokshard.storage.paths import bin_path, idx_path, strip_data_suffix
 
+LookAt = Callable[[str], DatasetReference]
+
 _NAMED_INDEX = "pass one of its description.txt files, or the dataset of the cache"
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetSnapshot:
-    """A dataset as it is now.
-
-    Attributes:
-        prefix: Its path prefix.
-        documents: The number of its documents.
-        multimodal: Whether its sequences have modes.
-        fingerprint: What identifies its content: with digests everything that
-            :func:`~tokshard.dataset.fingerprint.dataset_fingerprint` gives, else the sizes and what the
-            manifest says.
-        bin: The fingerprint of its ``.bin`` file.
-        idx: The fingerprint of its ``.idx`` file.
-    """
-
-    prefix: str
-    documents: int
-    multimodal: bool
-    fingerprint: DatasetFingerprint
-    bin: FileFingerprint
-    idx: FileFingerprint
-
-
-class DatasetSnapshots:
-    """The datasets of a plan, each looked at once.
+def dataset_reference(prefix: str, *, digests: bool = True) -> DatasetReference:
+    """Return the reference to all documents of a dataset as it is now.
 
     Args:
-        digests: Whether to read the ``.idx`` files whole (20 bytes for each sequence and document), to see
-            that they are consistent and that indexes were made from them. Without, their headers, sizes and
-            manifests are looked at.
+        prefix: The path prefix of the dataset.
+        digests: Whether to read the ``.idx`` file completely (20 bytes for each sequence and document), to
+            check that it is consistent and to tell whether indexes were built from it. Otherwise its header,
+            the sizes of the files and the manifest are read.
+
+    Raises:
+        MissingFileError: One or both files of the dataset are missing.
+        IntegrityError: It contradicts itself.
+        InputError: It changed while it was read.
     """
-
-    def __init__(self, *, digests: bool = True) -> None:
-        self._digests = digests
-        self._known: dict[str, DatasetSnapshot] = {}
-
-    def of(self, prefix: str) -> DatasetSnapshot:
-        """Return a dataset as it is now.
-
-        Raises:
-            MissingFileError: One or both files of the dataset are missing.
-            IntegrityError: It contradicts itself.
-            InputError: It changed while it was read.
-        """
-        if prefix not in self._known:
-            with unchanged([prefix]):
-                self._known[prefix] = self._look(prefix)
-        return self._known[prefix]
-
-    def _look(self, prefix: str) -> DatasetSnapshot:
+    with unchanged([prefix]):
         require_files(prefix)
         manifest = read_manifest(prefix)
-        multimodal = manifest is not None and manifest.dataset.multimodal
-        bin_fingerprint, idx_fingerprint = (
-            FileFingerprint.of(bin_path(prefix)),
-            FileFingerprint.of(idx_path(prefix)),
-        )
-        if self._digests:
-            opened = FingerprintedIndex.open(prefix)
-            documents, fingerprint = opened.table.document_count, opened.fingerprint
+        is_multimodal = manifest is not None and manifest.dataset.multimodal
+        bin_file = FileFingerprint.of(bin_path(prefix))
+        idx_file = FileFingerprint.of(idx_path(prefix))
+        if digests:
+            index = FingerprintedIndex.open(prefix)
+            documents = index.table.document_count
+            fingerprint = index.fingerprint
         else:
-            documents = _documents(prefix, idx_fingerprint, multimodal=multimodal)
-            sizes = (bin_fingerprint.size_bytes, idx_fingerprint.size_bytes)
-            known = None
-            if manifest is not None:
-                files = manifest.files
-                if (files.bin.size_bytes, files.idx.size_bytes) == sizes:
-                    known = manifest.fingerprint
-            fingerprint = DatasetFingerprint(
-                bin_bytes=bin_fingerprint.size_bytes,
-                idx_bytes=idx_fingerprint.size_bytes,
-                manifest_fingerprint=known,
-            )
-        return DatasetSnapshot(prefix, documents, multimodal, fingerprint, bin_fingerprint, idx_fingerprint)
+            documents = _documents(prefix, idx_file, multimodal=is_multimodal)
+            fingerprint = DatasetFingerprint(bin_bytes=bin_file.size_bytes, idx_bytes=idx_file.size_bytes)
+            if manifest is not None and (manifest.files.bin.size_bytes, manifest.files.idx.size_bytes) == (
+                bin_file.size_bytes,
+                idx_file.size_bytes,
+            ):
+                fingerprint = replace(fingerprint, manifest_fingerprint=manifest.fingerprint)
+    return DatasetReference(
+        path_prefix=abspath(prefix),
+        first=0,
+        samples=documents,
+        multimodal=is_multimodal,
+        bin=bin_file,
+        idx=idx_file,
+        fingerprint=fingerprint,
+    )
 
-    def indexed(self, prefix: str, entry: CacheEntry, description: GPTDatasetDescription) -> DatasetReference:
-        """Return the reference to the samples of a cached index, if all of it fits together.
 
-        Raises:
-            MissingFileError: The dataset or a file of the index does not exist.
-            IntegrityError: The index was made from other data, is damaged, or its content is unverified.
-        """
-        snapshot = self.of(prefix)
-        origin = _origin(entry)
-        _check_content(snapshot, origin.dataset, entry.hash, entry.description_path, origin)
-        epochs = _epochs(entry, description, origin)
-        return DatasetReference(
-            path_prefix=abspath(prefix),
-            first=0,
-            samples=epochs.samples,
-            multimodal=snapshot.multimodal,
-            bin=snapshot.bin,
-            idx=snapshot.idx,
-            fingerprint=snapshot.fingerprint.filled_from(origin.dataset),
-            index=CachedArrays.at(os.path.join(os.path.abspath(entry.directory), entry.stem), GPT_ARRAYS),
-            epochs=epochs,
-        )
+def _indexed(dataset: DatasetReference, file: str, description: GPTDatasetDescription) -> DatasetReference:
+    """Return the reference to the samples of a cached index, if all of it fits together.
+
+    Args:
+        dataset: The dataset.
+        file: The path of the description of the index.
+        description: Its content.
+
+    Raises:
+        MissingFileError: A file of the index does not exist.
+        IntegrityError: The index was made from other data, is damaged, or its content is unverified.
+    """
+    entry = CacheEntry.of(description, os.path.dirname(file))
+    if entry.description_path != file:
+        raise IntegrityError(f"{file} contradicts the hash in its name", path=file, hint=_NAMED_INDEX)
+    origin = _origin(entry)
+    _check_content(dataset, origin.dataset, origin.tokenizer, entry.hash, file)
+    epochs = _epochs(entry, description, origin)
+    return replace(
+        dataset,
+        samples=epochs.samples,
+        fingerprint=dataset.fingerprint.filled_from(origin.dataset),
+        index=CachedArrays.at(os.path.join(os.path.abspath(entry.directory), entry.stem), GPT_ARRAYS),
+        epochs=epochs,
+    )
 
 
 def _documents(prefix: str, fingerprint: FileFingerprint, *, multimodal: bool) -> int:
@@ -164,29 +139,25 @@ def _origin(entry: CacheEntry) -> IndexOrigin:
 
 
 def _check_content(
-    snapshot: DatasetSnapshot,
+    dataset: DatasetReference,
     recorded: DatasetFingerprint,
+    tokenizer: DatasetTokenizer | None,
     index_hash: str,
     path: str,
-    origin: IndexOrigin | None = None,
 ) -> None:
-    changes = snapshot.fingerprint.changes_since(recorded)
-    if changes:
-        if origin is not None:
-            changes = [*_tokenizer_change(origin, snapshot.prefix), *changes]
-        raise IntegrityError(
-            f"the index {index_hash} was built from other content of {snapshot.prefix}: {', '.join(changes)}",
-            path=path,
-            hint="run tokshard build-indices --rebuild, or tokshard blend --rebuild",
-        )
-
-
-def _tokenizer_change(origin: IndexOrigin, prefix: str) -> list[str]:
-    then = origin.tokenizer.identity if origin.tokenizer is not None else None
-    now = read_dataset_tokenizer(prefix).identity
-    if compare(then, now).verdict != "different":
-        return []
-    return [f"its tokenizer was {tokenizer_name(then)} and is now {tokenizer_name(now)}"]
+    """Raise IntegrityError if an index was built when a dataset had another fingerprint."""
+    changes = dataset.fingerprint.changes_since(recorded)
+    if not changes:
+        return
+    then = None if tokenizer is None else tokenizer.identity
+    now = read_dataset_tokenizer(dataset.path_prefix).identity
+    if compare(then, now).verdict == "different":
+        changes.insert(0, f"its tokenizer was {tokenizer_name(then)} and is now {tokenizer_name(now)}")
+    raise IntegrityError(
+        f"the index {index_hash} was built from other content of {dataset.path_prefix}: {', '.join(changes)}",
+        path=path,
+        hint="run tokshard build-indices --rebuild, or tokshard blend --rebuild",
+    )
 
 
 def _epochs(entry: CacheEntry, description: GPTDatasetDescription, origin: IndexOrigin) -> EpochPlan:
@@ -227,7 +198,7 @@ class RequestedSamples:
             weights of training, validation and testing. None for all that there is, and for documents for
             training alone.
         path_as: Pairs (path here, path in the description of an index).
-        digests: See :class:`~tokshard.ranks.discovery.DatasetSnapshots`.
+        digests: See :func:`dataset_reference`.
         missing_hint: The hint of the error about a path without a blend or index.
     """
 
@@ -268,8 +239,8 @@ def open_sources(paths: Sequence[str], requested: RequestedSamples) -> dict[str,
     Args:
         paths: One blend (its directory or ``blend.json``); or one or more indexes: datasets with indexes in
             their default cache, ``description.txt`` files, or directories of caches; or with
-            ``requested.documents`` datasets, of which globs give those that match in natural order. Several
-            indexes or datasets are numbered through, one after the other: they are the shards.
+            ``requested.documents`` datasets or globs of them, which match in natural order. The samples of
+            several indexes or datasets are numbered one after the other.
         requested: Which samples.
 
     Returns:
@@ -284,18 +255,19 @@ def open_sources(paths: Sequence[str], requested: RequestedSamples) -> dict[str,
         raise UsageError(
             "at least one source is required", hint="pass a blend, an index, or --documents and datasets"
         )
-    snapshots = DatasetSnapshots(digests=requested.digests)
+    # Each dataset is read once, though several streams use it.
+    look_at = functools.cache(functools.partial(dataset_reference, digests=requested.digests))
     if requested.documents:
-        found = _document_sources(expand(paths, ""), requested, snapshots)
+        found = _document_sources(expand(paths, ""), requested, look_at)
     elif requested.split is not None and requested.names is None:
         raise UsageError(
             f"--split {requested.split} requires --documents",
             hint="pass for example --split train to choose a split of a blend or index",
         )
     elif len(paths) == 1 and _is_blend(paths[0]):
-        found = _blend(paths[0], requested, snapshots)
+        found = _blend(paths[0], requested, look_at)
     else:
-        found = _indexes(paths, requested, snapshots)
+        found = _indexes(paths, requested, look_at)
     if not found:
         raise InputError(
             f"no samples in {requested.split or 'any split'} of {', '.join(paths)}",
@@ -331,14 +303,17 @@ def read_blends(paths: Iterable[str]) -> dict[str, BlendDocument]:
     return {document_path(path): BlendDocument.read(path) for path in paths if _is_blend(path)}
 
 
-def _blend(path: str, requested: RequestedSamples, snapshots: DatasetSnapshots) -> dict[str, SampleSource]:
+def _blend(path: str, requested: RequestedSamples, look_at: LookAt) -> dict[str, SampleSource]:
     document = BlendDocument.read(path)
     sources = {}
     for name, split in document.splits.items():
         if not requested.includes(name) or not split.samples:
             continue
         for source in split.sources:
-            _check_content(snapshots.of(source.prefix), source.fingerprint, source.hash, source.description)
+            tokenizer = document.tokenizer_of(source)
+            _check_content(
+                look_at(source.prefix), source.fingerprint, tokenizer, source.hash, source.description
+            )
         sources[name] = SampleSource.of_blend(name, split)
     for file, fingerprint in {
         file: fingerprint for source in sources.values() for file, fingerprint in source.files.items()
@@ -347,9 +322,7 @@ def _blend(path: str, requested: RequestedSamples, snapshots: DatasetSnapshots) 
     return sources
 
 
-def _indexes(
-    paths: Sequence[str], requested: RequestedSamples, snapshots: DatasetSnapshots
-) -> dict[str, SampleSource]:
+def _indexes(paths: Sequence[str], requested: RequestedSamples, look_at: LookAt) -> dict[str, SampleSource]:
     named = [_descriptions(path, requested) for path in paths]
     names = [
         name for name in SPLITS if any(name in by_split for by_split in named) and requested.includes(name)
@@ -364,15 +337,7 @@ def _indexes(
                     hint="pass --split to choose the splits",
                 )
             prefix, file = by_split[name]
-            description = _gpt_description(file)
-            entry = CacheEntry.of(description, os.path.dirname(file))
-            if entry.description_path != file:
-                raise IntegrityError(
-                    f"{file} contradicts the hash in its name",
-                    path=file,
-                    hint=_NAMED_INDEX,
-                )
-            references.append(snapshots.indexed(prefix, entry, description))
+            references.append(_indexed(look_at(prefix), file, _gpt_description(file)))
         sources[name] = SampleSource(
             "index", name, sum(reference.samples for reference in references), tuple(references)
         )
@@ -438,26 +403,16 @@ def _gpt_description(path: str) -> GPTDatasetDescription:
 
 
 def _document_sources(
-    prefixes: Sequence[str], requested: RequestedSamples, snapshots: DatasetSnapshots
+    prefixes: Sequence[str], requested: RequestedSamples, look_at: LookAt
 ) -> dict[str, SampleSource]:
     check_token_ids({prefix: read_dataset_tokenizer(prefix) for prefix in prefixes})
     sources = {}
     for name, split in _document_splits(requested).items():
         references = []
         for prefix in prefixes:
-            snapshot = snapshots.of(prefix)
-            part = split.ranges(snapshot.documents)[SPLITS.index(name)] or range(0)
-            references.append(
-                DatasetReference(
-                    path_prefix=abspath(prefix),
-                    first=part.start,
-                    samples=len(part),
-                    multimodal=snapshot.multimodal,
-                    bin=snapshot.bin,
-                    idx=snapshot.idx,
-                    fingerprint=snapshot.fingerprint,
-                )
-            )
+            dataset = look_at(prefix)
+            part = split.ranges(dataset.samples)[SPLITS.index(name)] or range(0)
+            references.append(replace(dataset, first=part.start, samples=len(part)))
         total = sum(reference.samples for reference in references)
         if total:
             sources[name] = SampleSource("documents", name, total, tuple(references))

@@ -29,7 +29,7 @@ from tokshard.samples.index.index import GPTDatasetIndex
 from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, map_npy
 from tokshard.samples.index.packing import Packing
 from tokshard.storage.digest import identity_digest
-from tokshard.storage.fs import relative_inside
+from tokshard.storage.fs import abspath, relative_inside
 from tokshard.storage.paths import bin_path, idx_path, is_remote
 from tokshard.storage.reading import read_json_bytes
 
@@ -305,7 +305,7 @@ class SampleSource(Record):
         """Return the samples of a split of a blend."""
         datasets = tuple(
             DatasetReference(
-                path_prefix=source.prefix,
+                path_prefix=abspath(source.prefix),
                 first=0,
                 # Without an order the ids are those of the one source.
                 samples=source.draws if split.order is None else source.epochs.samples,
@@ -313,12 +313,12 @@ class SampleSource(Record):
                 bin=source.files["bin"],
                 idx=source.files["idx"],
                 fingerprint=source.fingerprint,
-                index=CachedArrays(source.index, {name: source.files[name] for name in GPT_ARRAYS}),
+                index=CachedArrays(abspath(source.index), {name: source.files[name] for name in GPT_ARRAYS}),
                 epochs=source.epochs,
             )
             for source in split.sources
         )
-        order = None if split.order is None else CachedArrays(split.order.index, split.order.files)
+        order = None if split.order is None else CachedArrays(abspath(split.order.index), split.order.files)
         return cls("blend", name, split.samples, datasets, order)
 
     @property
