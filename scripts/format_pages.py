@@ -1,4 +1,4 @@
-"""Tables of the fields of manifest.json, blend.json and plan.json, from the docstrings of their classes.
+"""Tables of the fields of manifest.json, blend.json, plan.json and sources.json, from docstrings.
 
 Each of the three pages has one place for them: first the fields of the file, then those of each class in it.
 A class that an earlier page describes is linked.
@@ -20,10 +20,15 @@ from tokshard.core.codec import Bounds, Record
 from tokshard.core.options import declared_options
 from tokshard.dataset.manifest import Manifest
 from tokshard.ranks.plan import Plan
+from tokshard.ranks.sources import PlanSources
 from tokshard.samples.blend.document import BlendDocument
 
 DIRECTORY = Path(__file__).resolve().parents[1] / "docs/reference/formats"
-PAGES: dict[str, Any] = {"manifest.md": Manifest, "blend.md": BlendDocument, "plan.md": Plan}
+PAGES: dict[str, tuple[Any, ...]] = {
+    "manifest.md": (Manifest,),
+    "blend.md": (BlendDocument,),
+    "plan.md": (Plan, PlanSources),
+}
 START, END = "<!-- fields, by scripts/update_docs -->\n\n", "\n<!-- end of fields -->"
 NOUNS = {int: "integer", float: "number", str: "text", bool: "boolean", Any: "any value"}
 
@@ -32,8 +37,12 @@ def format_pages() -> dict[str, str]:
     """Return the three pages by file name, with the fields of today's classes."""
     pages: dict[str, str] = {}
     homes: dict[Any, str] = {}
-    for page, cls in PAGES.items():
-        parts = [part for part in records_in(cls, {cls: None}) if part not in (*homes, cls)]
+    for page, (cls, *others) in PAGES.items():
+        records = records_in(cls, {cls: None})
+        for other in others:
+            records[other] = None
+            records_in(other, records)
+        parts = [part for part in records if part not in (*homes, cls)]
         homes |= dict.fromkeys(parts, page)
         link = functools.partial(link_from, page, homes)
         tables = table(cls, link) + "".join(f"\n### {title(part)}\n\n{table(part, link)}" for part in parts)
@@ -64,7 +73,7 @@ def link_from(page: str, homes: dict[Any, str], cls: Any, plural: str) -> str:
 def stored_fields(cls: Any) -> dict[str, Any]:
     """Return the types of the fields of a class."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
 
 
 def title(cls: Any) -> str:
