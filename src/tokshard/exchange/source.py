@@ -103,7 +103,8 @@ def _samples(options: ExportOptions, *, has_last_label: bool) -> OpenSource:
         source = stream.source
         kind = "plan"
         order = identity_digest([plan.plan_id, split])
-        count, ids_of = _planned_ids(stream)
+        count = stream.order.samples
+        ids_of = _planned_ids(stream)
     else:
         requested = RequestedSamples(
             split=split.partition(".")[0],
@@ -176,23 +177,10 @@ def _consecutive_ids(first: int, stop: int) -> Integers:
     return np.arange(first, stop, dtype=np.int64)
 
 
-def _planned_ids(stream: Stream) -> tuple[int, IdsOf]:
-    """Return the number of samples that the steps of a plan read, and the function to their ids.
-
-    The order is that of the global batches: micro-batch by micro-batch, within these rank by rank, and
-    within a rank's micro-batch row by row.
-    """
-    assignment = stream.assignment
+def _planned_ids(stream: Stream) -> IdsOf:
+    """Return the function to the ids that a plan reads, in consumption order."""
     key_of = stream.open_sort_key()
-    size = assignment.micro_batch_size
-    ranks = assignment.ranks
-
-    def ids_of(first: int, stop: int) -> Integers:
-        group, position = np.divmod(np.arange(first, stop, dtype=np.int64), size * ranks)
-        rank, row = np.divmod(position, size)
-        return assignment.at(rank, group * size + row, key_of)
-
-    return assignment.samples_per_rank * ranks, ids_of
+    return lambda first, stop: stream.order.ids(np.arange(first, stop, dtype=np.int64), key_of)
 
 
 class _SampleRecords(Records):
@@ -222,7 +210,7 @@ class _SampleRecords(Records):
         padded = [
             dataset.path_prefix
             for dataset in source.datasets
-            if dataset.index is not None and dataset.index.epochs.has_padding
+            if dataset.epochs is not None and dataset.epochs.has_padding
         ]
         if pad_id is None and padded:
             raise UsageError(
