@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
+_BLOCK = 1 << 22
+
+
 class Locator:
     """Maps sample ids to datasets and to the samples in them.
 
@@ -66,10 +69,32 @@ class Locator:
         dataset = np.searchsorted(self._bounds, ids, side="right") - 1
         return dataset.astype(np.int16), ids - self._bounds[dataset] + self._firsts[dataset]
 
+    def count(self, first: int, stop: int) -> Integers:
+        """Count the samples of each dataset among consecutive ids.
+
+        Args:
+            first: The first id.
+            stop: The end of the ids; at most the total (trusted).
+
+        Returns:
+            int64 of shape ``(datasets,)``.
+
+        Raises:
+            IntegrityError: See :meth:`locate`.
+        """
+        if self._bounds is not None:
+            edges: Integers = np.clip(self._bounds, first, max(first, stop))
+            return np.diff(edges)
+        counts = np.zeros(self._samples.size, dtype=np.int64)
+        for begin in range(first, stop, _BLOCK):
+            block = self._blend()[0][begin : min(begin + _BLOCK, stop)]
+            if block.min() < 0 or block.max() >= counts.size:
+                raise self._wrong("the blend has samples of a dataset that does not exist")
+            counts += np.bincount(block, minlength=counts.size)
+        return counts
+
     def _locate_blended(self, ids: Integers) -> tuple[NDArray[np.int16], Integers]:
-        if self._arrays is None:
-            self._arrays = self._open()
-        dataset, sample = (array[ids] for array in self._arrays)
+        dataset, sample = (array[ids] for array in self._blend())
         unknown = (dataset < 0) | (dataset >= self._samples.size)
         unknown |= (sample < 0) | (sample >= self._samples[np.where(unknown, 0, dataset)])
         if unknown.any():
@@ -79,6 +104,11 @@ class Locator:
                 f"{int(dataset[place])}, which does not exist"
             )
         return dataset, sample
+
+    def _blend(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        if self._arrays is None:
+            self._arrays = self._open()
+        return self._arrays
 
     def _open(self) -> tuple[NDArray[Any], NDArray[Any]]:
         files = self.source.order

@@ -23,6 +23,7 @@ from tokshard.core.keyed_orders import Bijection, derive_key, subkeys
 from tokshard.dataset.products import BLEND_NAME
 from tokshard.errors import UsageError
 from tokshard.ranks.discovery import RequestedSamples, open_sources
+from tokshard.ranks.locator import Locator
 from tokshard.ranks.options import ReplanOptions
 from tokshard.ranks.plan import Plan, Reweighting, Stream
 from tokshard.ranks.publication import LOCK_NAME
@@ -233,18 +234,8 @@ def _refuse_own_order(stream: Stream) -> None:
 
 def _draws(stream: Stream, consumed_samples: int, record: Reweighting | None) -> list[int]:
     """Return the draws of each dataset of a stream so far."""
-    source = stream.source
     _, position = stream.order.point(consumed_samples - stream.order.consumed_samples)
-    position = min(position, source.total)
-    if source.order is None:
-        bounds = source.bounds
-        drawn = np.clip(position - bounds[:-1], 0, np.diff(bounds))
-    else:
-        drawn = np.zeros(len(source.datasets), dtype=np.int64)
-        dataset_index = source.order.open()["dataset_index"]
-        for begin in range(0, position, _BLOCK):
-            block = dataset_index[begin : min(begin + _BLOCK, position)]
-            drawn += np.bincount(block, minlength=drawn.size)
+    drawn = Locator(stream.source).count(0, min(position, stream.source.total))
     earlier = np.zeros(drawn.size, dtype=np.int64) if record is None else np.array(record.draws)
     draws: list[int] = (drawn + earlier).tolist()
     return draws
