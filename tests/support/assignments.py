@@ -1,4 +1,4 @@
-"""Assignments for tests, and what all ranks of one read."""
+"""Options, streams and plans for tests, and what all ranks of an order read."""
 
 import hashlib
 import json
@@ -6,12 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tokshard.ranks.assignment import Assignment, EpochRange, available_steps
-from tokshard.ranks.modes import World, cyclic_order, layout_of
 from tokshard.ranks.options import ShardPlanOptions
-from tokshard.ranks.order import SampleOrder
-from tokshard.ranks.planning import plan_shards, plan_stream
-from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.plan import Plan
+from tokshard.ranks.planning import plan_shards, plan_stream, sources_file
 from tokshard.ranks.topology import DEFAULT_ORDER, Topology
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "shuffles.json"
@@ -28,8 +25,14 @@ def options_of(**options):
 
 
 def planned(sources, **options):
-    """Return the plan of some sources, which is not written."""
-    return plan_shards(sources, options_of(**options))
+    """Return the plan of some sources, which is not written; ``sources.json`` will describe them."""
+    return plan_shards(sources, options_of(**options), sources_file(sources, "plan", {}))
+
+
+def plan_with(topology, streams, history=(), **fields):
+    """Return the plan of some streams, whose sources ``sources.json`` will describe."""
+    sources = {name: stream.source for name, stream in streams.items()}
+    return Plan.of(topology, sources_file(sources, "plan", {}), streams, history, **fields)
 
 
 def stream_of(source, **options):
@@ -37,40 +40,10 @@ def stream_of(source, **options):
     return plan_stream(source, options_of(**options))
 
 
-def assignment_of(
-    mode,
-    order,
-    world,
-    *,
-    tail="drop",
-    sharded=True,
-    first_epoch=0,
-    epochs=1,
-    schedule=None,
-    consumed_samples=0,
-    skipped=0,
-):
-    """Return an assignment of all the steps that an order fills."""
-    layout = layout_of(mode, order.samples, world, tail=tail, sharded=sharded)
-    epoch_ranges = (EpochRange(order, layout, first_epoch, epochs),)
-    schedule = schedule or BatchSchedule.constant(world.whole)
-    before = (consumed_samples, skipped)
-    steps = available_steps(epoch_ranges, world.micro_batch_size, schedule, *before)
-    return Assignment(epoch_ranges, world.micro_batch_size, schedule, steps, *before)
-
-
-def order_of(mode, samples, world, *, sharded=True, links=()):
-    """Return the order of an epoch: Megatron's random one in mode cyclic, else that of the links."""
-    if mode == "cyclic":
-        return cyclic_order(samples, world, sharded=sharded, faithful=False)
-    return SampleOrder(samples, links)
-
-
-def everything(assignment):
-    """Return the ids of all ranks: int64 of shape (micro-batches, ranks, micro batch size)."""
-    local = np.arange(assignment.samples_per_rank)
-    rows = [assignment.ids(rank, 0, local.size) for rank in range(assignment.ranks)]
-    return np.stack(rows).reshape(assignment.ranks, -1, assignment.micro_batch_size).transpose(1, 0, 2)
+def everything(order, key_of=None):
+    """Return what all ranks read: int64 of shape (ranks, samples of a rank)."""
+    count = order.samples_per_rank
+    return np.stack([order.ids(order.numbers(rank, 0, count), key_of) for rank in range(order.ranks)])
 
 
 def digest(values):
@@ -81,17 +54,3 @@ def digest(values):
 
 def golden():
     return json.loads(GOLDEN.read_text())
-
-
-__all__ = [
-    "World",
-    "assignment_of",
-    "digest",
-    "everything",
-    "golden",
-    "options_of",
-    "order_of",
-    "planned",
-    "stream_of",
-    "topology_of",
-]

@@ -344,12 +344,12 @@ def plan_file_changed(directory):
 
 
 def plan_reweighted_file(directory):
-    """A plan that continues with other weights, whose file of unread samples has changed."""
+    """A plan that continues with other weights, whose order has changed."""
     before = read_plan(sound_plan(directory))
     blend = f"1 {directory}/data/web 3 {directory}/data/code"
     after = continued(before, 16, output=directory / "plan2", blend=blend)
     write_plan(after, directory / "plan2")
-    flip(after.streams["train"].source.order.path("unread"), 130)
+    flip(after.streams["train"].source.order.path("dataset_sample_index"), 130)
     return str(directory / "plan2")
 
 

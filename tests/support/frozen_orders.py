@@ -3,9 +3,9 @@
 import numpy as np
 
 from tokshard.core.keyed_orders import sorted_order
-from tokshard.ranks.order import Bucketing
+from tokshard.ranks.links import Bucketing
 from tokshard.ranks.permutation import forward_swaps, inside_out
-from tokshard.ranks.shuffles import BlockShuffle, ShardShuffle, Shuffle
+from tokshard.ranks.shuffles import BlockShuffle, DatasetShuffle, Shuffle
 
 SEEDS = (0, 1, 1234, 2**32 - 1, 2**40 + 7)
 LENGTHS = (10, 1000, 4097, 100_000)
@@ -37,12 +37,12 @@ def whole_blocks(seed, length):
 
 
 def shards(seed, length):
-    return ShardShuffle((1,) * length, seed, per_epoch=True).order(epoch=1)
+    return DatasetShuffle((1,) * length, seed, per_epoch=True).order(epoch=1)
 
 
 def bucketing(seed, length):
     keys = np.arange(length) * 7919 % 64
-    return Bucketing(length, 128, 8, seed, per_epoch=True).forward(
+    return Bucketing(length, 128, 8, seed, per_epoch=True).by_keys(
         np.arange(min(length, 1000)), 1, keys.__getitem__
     )
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from support.assignments import planned
-from support.replanned_plans import continued, plan_of, source_of, write_blend
+from support.replanned_plans import continued, numbers_of, plan_of, source_of, write_blend
+from tokshard.ranks.choices import Shuffling
 from tokshard.ranks.discovery import RequestedSamples, open_sources
-from tokshard.ranks.layouts import repeats
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "orders.json.gz"
 
@@ -70,35 +70,34 @@ def blended_in_stages(case, directory):
         )
         stages.append(
             {name: _array(output, name) for name in ("dataset_index", "dataset_sample_index")}
-            | {"steps": plan.streams["train"].assignment.steps}
+            | {"steps": plan.streams["train"].order.steps}
         )
     return stages
 
 
 def _as_options(values):
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    if options.get("shuffle") == "datasets":
-        options["shuffle"] = "shards"
+    sizes = {
+        name: options.pop(f"shuffle_{name}") for name in ("block", "window") if f"shuffle_{name}" in options
+    }
+    if "shuffle" in options:
+        options["shuffle"] = Shuffling(options["shuffle"], **sizes)
     return options
 
 
 def _stage(stream):
-    assignment = stream.assignment
-    size = assignment.micro_batch_size
-    numbers = np.arange(assignment.samples_per_rank * assignment.ranks, dtype=np.int64)
-    micro_batches, places = np.divmod(numbers, size * assignment.ranks)
-    ranks = places // size
-    local = micro_batches * size + places % size
-    ids = assignment.at(ranks, local, key_of)
-    first = assignment.epoch_ranges[0].layout
+    order = stream.order
+    numbers = numbers_of(order)
+    ids = order.ids(numbers, key_of)
+    first = order.epoch_ranges[0]
     return {
-        "steps": assignment.steps,
-        "consumed_samples": assignment.consumed_samples,
+        "steps": order.steps,
+        "consumed_samples": order.consumed_samples,
         "ids": _digest(ids),
         "first": ids[:8].tolist(),
-        "padding": _digest(assignment.repeated(ranks, local)),
-        "dropped": first.dropped().count,
-        "repeated": sum(count for _, _, count in repeats(first)),
+        "padding": _digest(order.repeated(numbers)),
+        "dropped": first.dropped,
+        "repeated": first.repeated,
     }
 
 

@@ -4,25 +4,21 @@ import os
 
 import numpy as np
 
-from support.assignments import topology_of
+from support.assignments import plan_with, topology_of
 from support.plain_datasets import Plain
 from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.loader import RankLoader
-from tokshard.ranks.assignment import Assignment, EpochRange, available_steps
-from tokshard.ranks.modes import World, cyclic_order, layout_of, shuffle_links
-from tokshard.ranks.order import SampleOrder
-from tokshard.ranks.plan import Plan, Stream
+from tokshard.ranks.choices import Shuffling
+from tokshard.ranks.modes import Reading, order_after
+from tokshard.ranks.plan import Stream
 from tokshard.ranks.publication import write_plan
 from tokshard.ranks.schedule import BatchSchedule
-from tokshard.ranks.sources import (
-    CachedArrays,
-    DatasetReference,
-    IndexReference,
-    SampleSource,
-)
+from tokshard.ranks.shuffles import shuffle_links
+from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource
 from tokshard.samples.blend.order import build_blending_indices
 from tokshard.samples.index.index import GPTDatasetIndex
+from tokshard.samples.index.npy import GPT_ARRAYS
 
 EOD = 0
 LENGTH = 8
@@ -53,11 +49,11 @@ def save_array(directory, name, array):
 
 def cached(directory, stem, kind, arrays):
     digest = stem.encode().hex().ljust(32, "0")[:32]
+    prefix = f"{digest}-{kind}-train"
     fingerprints = {
-        name: save_array(directory, f"{digest}-{kind}-train-{name}.npy", array)
-        for name, array in arrays.items()
+        name: save_array(directory, f"{prefix}-{name}.npy", array) for name, array in arrays.items()
     }
-    return CachedArrays(str(directory), digest, "train", kind, fingerprints)
+    return CachedArrays(os.path.join(directory, prefix), fingerprints)
 
 
 def reference_of(directory, prefix, *, number=0, **options):
@@ -75,13 +71,9 @@ def reference_of(directory, prefix, *, number=0, **options):
     if options["sequence_length"] is None:
         return DatasetReference(samples=dataset.document_count, **common)
     index = GPTDatasetIndex.build(dataset.sequence_lengths, range(len(dataset)), **options)
-    arrays = {
-        "document_index": index.document_index,
-        "sample_index": index.sample_index,
-        "shuffle_index": index.shuffle_index,
-    }
+    arrays = {name: getattr(index, name) for name in GPT_ARRAYS}
     files = cached(directory, f"index{number}", "GPTDataset", arrays)
-    return DatasetReference(samples=len(index), index=IndexReference(files, index.plan), **common)
+    return DatasetReference(samples=len(index), index=files, epochs=index.plan, **common)
 
 
 def source_of(
@@ -109,30 +101,41 @@ def source_of(
     return SampleSource("blend", "train", size, references, order)
 
 
-def stream_of(source, topology, *, mode="single", micro=2, batch=0, **options):
+def stream_of(
+    source,
+    topology,
+    *,
+    mode="single",
+    micro=2,
+    batch=0,
+    tail="drop",
+    shuffle="none",
+    links=(),
+    epochs=1,
+    schedule=None,
+    consumed_samples=0,
+    skipped=0,
+    steps=None,
+    sort_key=None,
+    document_boundaries=False,
+):
     """Return a stream of all steps that a source fills."""
-    world = World(topology.data_parallel, micro, batch)
-    order = SampleOrder(source.total, options.pop("links", ()))
+    batch = batch or micro * topology.data_parallel
+    reading = Reading(topology.data_parallel, micro, batch, mode, tail)
     if mode == "cyclic":
-        order = cyclic_order(source.total, world, sharded=True)
-    if "shuffle" in options:
-        shards = tuple(dataset.samples for dataset in source.datasets) if source.order is None else None
-        links = shuffle_links(options["shuffle"], source.total, 5, shard_sizes=shards, block=16)
-        order = SampleOrder(source.total, links)
-    tail = options.pop("tail", "drop")
-    layout = layout_of(mode, order.samples, world, tail=tail)
-    epoch_ranges = (EpochRange(order, layout, 0, options.pop("epochs", 1)),)
-    schedule = options.pop("schedule", None) or BatchSchedule.constant(world.whole)
-    start = (options.pop("consumed_samples", 0), options.pop("skipped", 0))
-    steps = options.pop("steps", None) or available_steps(epoch_ranges, micro, schedule, *start)
-    assignment = Assignment(epoch_ranges, micro, schedule, steps, *start)
-    shape = {"shuffle": "none", "sort_key": None, "document_boundaries": False, **options}
-    return Stream(source, assignment, mode, tail, **shape)
+        links = reading.cyclic_links(source.total)
+    elif shuffle != "none":
+        sizes = [dataset.samples for dataset in source.datasets]
+        links = shuffle_links(Shuffling(shuffle, block=16), source.total, 5, dataset_sizes=sizes)
+    ranges = [reading.epochs(source.total, links, 0, epochs)]
+    schedule = schedule or BatchSchedule.constant(batch)
+    order = order_after(ranges, reading, schedule, consumed_samples, skipped, steps)
+    return Stream.of(source, order, mode, tail, sort_key, document_boundaries=document_boundaries)
 
 
 def write_streams(directory, topology, *, history=(), **streams):
     """Write a plan; return its directory."""
-    plan = Plan.of(topology, streams, history)
+    plan = plan_with(topology, streams, history)
     place = os.path.join(directory, f"plan-{plan.plan_id[:12]}")
     write_plan(plan, place)
     return place

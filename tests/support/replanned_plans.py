@@ -12,17 +12,12 @@ from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.options import ReplanOptions
 from tokshard.ranks.plan import Plan
-from tokshard.ranks.replan.job import continue_plan
-from tokshard.ranks.sources import (
-    CachedArrays,
-    DatasetReference,
-    IndexReference,
-    SampleSource,
-)
-from tokshard.ranks.summary import coverage_of
+from tokshard.ranks.replan import continue_plan
+from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource
 from tokshard.samples.blend.job import build_blend
 from tokshard.samples.blend.recipe import Source
 from tokshard.samples.index.epochs import EpochPlan, plan_epochs
+from tokshard.samples.index.npy import GPT_ARRAYS
 
 FINGERPRINT = FileFingerprint(128, "0" * 64)
 
@@ -35,11 +30,12 @@ def reference(name, samples) -> DatasetReference:
         sequences=samples + 1, tokens_per_epoch=samples * 8 + 1, sequence_length=8, num_samples=None
     )
     assert epochs.samples == samples
-    fingerprints = dict.fromkeys(("document_index", "sample_index", "shuffle_index"), FINGERPRINT)
-    files = CachedArrays("/cache", name.encode().hex().zfill(32), "train", "GPTDataset", fingerprints)
+    stem = f"{name.encode().hex().zfill(32)}-GPTDataset-train"
+    index = CachedArrays(f"/cache/{stem}", dict.fromkeys(GPT_ARRAYS, FINGERPRINT))
     fingerprint = FileFingerprint(samples, f"{samples:064x}")
-    index = IndexReference(files, epochs)
-    return DatasetReference(f"/data/{name}", 0, samples, fingerprint, fingerprint, False, UNKNOWN, index)
+    return DatasetReference(
+        f"/data/{name}", 0, samples, False, fingerprint, fingerprint, UNKNOWN, index, epochs
+    )
 
 
 def source_of(*sizes, name="train") -> SampleSource:
@@ -65,38 +61,24 @@ def continued(plan, consumed, ranks=None, *, output="/nowhere", **changes) -> Pl
     return found.plan
 
 
+def numbers_of(order, steps=None):
+    """Return the numbers of the first steps."""
+    return np.arange(order.first_number(order.steps if steps is None else steps), dtype=np.int64)
+
+
 def reads_of(plan, name="train", steps=None):
     """List what all ranks read: for each step the ids, micro-batch by micro-batch and rank by rank."""
-    assignment = plan.streams[name].assignment
-    steps = assignment.steps if steps is None else steps
-    count = assignment.first_local(steps)
-    ranks = np.stack([assignment.ids(rank, 0, count) for rank in range(assignment.ranks)])
-    found = []
-    for step in range(steps):
-        here = ranks[:, assignment.first_local(step) : assignment.first_local(step + 1)]
-        found.append(
-            here.reshape(assignment.ranks, -1, assignment.micro_batch_size)
-            .transpose(1, 0, 2)
-            .ravel()
-            .tolist()
-        )
-    return found
+    order = plan.streams[name].order
+    steps = order.steps if steps is None else steps
+    ids = order.ids(numbers_of(order, steps)).tolist()
+    return [ids[order.first_number(step) : order.first_number(step + 1)] for step in range(steps)]
 
 
 def with_epochs(plan, steps=None):
-    """List (epoch, id) of what is read in the first steps, by the definition of local indices."""
-    assignment = plan.streams["train"].assignment
-    steps = assignment.steps if steps is None else steps
-    found = []
-    for local in range(assignment.first_local(steps)):
-        place, epoch = local + assignment.skipped, None
-        for each in assignment.epoch_ranges:
-            if place < each.per_rank:
-                epoch = each.first_epoch + place // each.per_epoch
-                break
-            place -= each.per_rank
-        found += [(epoch, int(assignment.ids(rank, local, 1)[0])) for rank in range(assignment.ranks)]
-    return found
+    """List (epoch, id) of what is read in the first steps."""
+    order = plan.streams["train"].order
+    numbers = numbers_of(order, steps)
+    return list(zip(order.epochs(numbers).tolist(), order.ids(numbers).tolist(), strict=True))
 
 
 def fault_of(reads, plan, total, batch) -> str | None:
@@ -117,16 +99,17 @@ def fault_of(reads, plan, total, batch) -> str | None:
     unread = collections.defaultdict(lambda: set(range(total)))
     for epoch, sample in reads:
         unread[epoch].remove(sample)
-    assignment, left = plan.streams["train"].assignment, 0
-    for each in assignment.epoch_ranges:
-        for epoch in range(each.first_epoch, each.first_epoch + each.epochs):
-            tail = assignment.tail(epoch)
-            dropped = set(tail.nth(np.arange(tail.count)).tolist())
+    order = plan.streams["train"].order
+    unused = sum(epochs.size for epochs in order.epoch_ranges) - order.skipped - order.samples
+    left = 0
+    for epochs in order.epoch_ranges:
+        for epoch in range(epochs.first_epoch, epochs.first_epoch + epochs.epochs):
+            dropped = set(epochs.ids(np.arange(epochs.read, epochs.positions), epoch).tolist())
             if not dropped <= unread[epoch]:
                 return f"a sample of epoch {epoch} that is reported as dropped is read"
             left += len(unread.pop(epoch) - dropped)
-    if left != coverage_of(assignment).left or left >= batch:
-        return f"{left} samples are not read, but {coverage_of(assignment).left} are reported as left"
+    if left != unused or left >= batch:
+        return f"{left} samples are not read, but {unused} are left after the last step"
     # Epochs before: what fills no batch is dropped.
     ended = {epoch: len(samples) for epoch, samples in unread.items() if len(samples) >= batch}
     return f"samples are lost: {ended} (by epoch)" if ended else None

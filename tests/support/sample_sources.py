@@ -1,17 +1,12 @@
 """Small datasets, indexes and blends for tests of plans, and sources that no files stand behind."""
 
-import numpy as np
-
+from support import assignments
 from support.mixture_data import run, write_mixture
 from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.ranks.discovery import RequestedSamples, open_sources
-from tokshard.ranks.sources import (
-    CachedArrays,
-    DatasetReference,
-    IndexReference,
-    SampleSource,
-)
+from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource
 from tokshard.samples.index.epochs import plan_epochs
+from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS
 
 FINGERPRINT = FileFingerprint(0, "0" * 64)
 
@@ -37,15 +32,7 @@ def document_source(sizes, *, name="train", firsts=None):
     """Return documents of datasets that are not there."""
     firsts = firsts or [0] * len(sizes)
     references = tuple(
-        DatasetReference(
-            f"/data/shard-{number}",
-            first,
-            size,
-            FINGERPRINT,
-            FINGERPRINT,
-            False,
-            UNKNOWN,
-        )
+        DatasetReference(f"/data/shard-{number}", first, size, False, FINGERPRINT, FINGERPRINT, UNKNOWN)
         for number, (first, size) in enumerate(zip(firsts, sizes, strict=True))
     )
     return SampleSource("documents", name, sum(sizes), references)
@@ -59,31 +46,19 @@ def index_source(samples, *, sequence_length=4096, datasets=1, blended=False, na
         sequence_length=sequence_length,
         num_samples=samples,
     )
-    files = dict.fromkeys(("document_index", "sample_index", "shuffle_index"), FINGERPRINT)
-    index = IndexReference(CachedArrays("/cache", "a" * 32, "train", "GPTDataset", files), epochs)
+    index = CachedArrays(f"/cache/{'a' * 32}-GPTDataset-train", dict.fromkeys(GPT_ARRAYS, FINGERPRINT))
     references = tuple(
         DatasetReference(
-            f"/data/set-{number}",
-            0,
-            samples,
-            FINGERPRINT,
-            FINGERPRINT,
-            False,
-            UNKNOWN,
-            index,
+            f"/data/set-{number}", 0, samples, False, FINGERPRINT, FINGERPRINT, UNKNOWN, index, epochs
         )
         for number in range(datasets)
     )
     if not blended:
         return SampleSource("index", name, samples * datasets, references)
-    arrays = dict.fromkeys(("dataset_index", "dataset_sample_index"), FINGERPRINT)
-    order = CachedArrays("/cache", "b" * 32, "train", "BlendedDataset", arrays)
+    order = CachedArrays(f"/cache/{'b' * 32}-BlendedDataset-train", dict.fromkeys(BLEND_ARRAYS, FINGERPRINT))
     return SampleSource("blend", name, samples * datasets, references, order)
 
 
 def everything(stream, key_of=None):
     """Return what all data-parallel ranks read: int64 of shape (ranks, samples of a rank)."""
-    assignment = stream.assignment
-    return np.stack(
-        [assignment.ids(rank, 0, assignment.samples_per_rank, key_of) for rank in range(assignment.ranks)]
-    )
+    return assignments.everything(stream.order, key_of)

@@ -15,18 +15,12 @@ from tokshard.checks.trace.traced_data import TracedData, TracedStream
 from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import TokshardError
+from tokshard.ranks.choices import Shuffling
 from tokshard.ranks.locator import Locator
-from tokshard.ranks.plan import Plan
-from tokshard.ranks.sources import (
-    CachedArrays,
-    DatasetReference,
-    IndexReference,
-    SampleSource,
-    array_path,
-)
+from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource
 from tokshard.samples.blend.order import build_blending_indices
 from tokshard.samples.index.index import GPTDatasetIndex
-from tokshard.samples.index.npy import write_npy
+from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, write_npy
 from tokshard.samples.index.samples import GPTSamples
 
 # Of each document the lengths of its sequences; most have one, some none, and some of them no token.
@@ -52,10 +46,10 @@ def write_dataset(prefix, lengths):
 
 
 def cached(directory, number, kind, arrays):
-    digest = f"{number:032x}"
+    prefix = os.path.join(directory, f"{number:032x}-{kind}-train")
     for name, array in arrays.items():
-        write_npy(array_path(str(directory), digest, kind, "train", name), array)
-    return CachedArrays.at(str(directory), digest, "train", kind)
+        write_npy(f"{prefix}-{name}.npy", array)
+    return CachedArrays.at(prefix, list(arrays))
 
 
 def reference_of(directory, number, lengths, *, unused=0, **options):
@@ -76,11 +70,9 @@ def reference_of(directory, number, lengths, *, unused=0, **options):
         return DatasetReference(first=first, samples=max(1, len(lengths) - first - unused), **common)
     dataset = IndexedDataset(prefix)
     index = GPTDatasetIndex.build(dataset.sequence_lengths, range(len(dataset)), **options)
-    names = ("document_index", "sample_index", "shuffle_index")
-    files = cached(directory, number, "GPTDataset", {name: getattr(index, name) for name in names})
-    return DatasetReference(
-        first=0, samples=max(1, len(index) - unused), index=IndexReference(files, index.plan), **common
-    )
+    files = cached(directory, number, "GPTDataset", {name: getattr(index, name) for name in GPT_ARRAYS})
+    samples = max(1, len(index) - unused)
+    return DatasetReference(first=0, samples=samples, index=files, epochs=index.plan, **common)
 
 
 def source_of(directory, worlds, *, blend=None, **options):
@@ -96,8 +88,7 @@ def source_of(directory, worlds, *, blend=None, **options):
         return SampleSource(kind, "train", sum(reference.samples for reference in references), references)
     size = min(blend, *(reference.samples for reference in references))
     arrays = build_blending_indices(np.full(len(references), 1 / len(references)), size)
-    names = ("dataset_index", "dataset_sample_index")
-    order = cached(directory, 99, "BlendedDataset", dict(zip(names, arrays, strict=True)))
+    order = cached(directory, 99, "BlendedDataset", dict(zip(BLEND_ARRAYS, arrays, strict=True)))
     return SampleSource("blend", "train", size, references, order)
 
 
@@ -111,8 +102,8 @@ def data_of(source, stream=None, topology=None, stages=None):
             {"train": TracedStream("train", source)},
             datasets,
         )
-    plan = Plan.of(topology, {"train": stream})
-    stages = stages or (PlanStage(plan.plan_id, stream.assignment, stream.assignment.steps),)
+    plan = assignments.plan_with(topology, {"train": stream})
+    stages = stages or (PlanStage(plan.plan_id, stream.order, stream.order.steps),)
     traced = TracedStream("train", source, stages, stream)
     return TracedData("plan", "here", {"train": traced}, datasets, plan)
 
@@ -122,8 +113,8 @@ requests = st.one_of(
         {
             "mode": st.sampled_from(["single", "contiguous", "sequential", "chunked"]),
             "tail": st.sampled_from(["drop", "pad"]),
-            "shuffle": st.sampled_from(["none", "samples", "windows"]),
-            "shuffle_block": st.integers(1, 5),
+            "shuffle": st.sampled_from(["none", "samples"]).map(Shuffling)
+            | st.builds(Shuffling, st.just("windows"), st.integers(1, 5)),
             "shuffle_per_epoch": st.booleans(),
             "epochs": st.integers(1, 3),
             "bucket_buffer": st.none() | st.sampled_from([12, 24]),
@@ -149,8 +140,6 @@ def stream_of(source, ranks, size, batches, request):
         options["bucket_pack"] = 4
     batch = ranks * size * batches
     start = options.pop("steps_before") * batch
-    if options.get("shuffle") != "windows":
-        options.pop("shuffle_block", None)
     sizes = {"micro_batch_size": size, "global_batch_size": batch, "consumed_samples": start}
     try:
         return assignments.stream_of(source, data_parallel=ranks, **sizes, **options)
@@ -198,18 +187,15 @@ def slow_pieces(worlds, source, sample):
     return [tuple(piece) for piece in pieces]
 
 
-def slow_reads(assignment, key_of, steps=None):
+def slow_reads(order, key_of, steps=None):
     """Yield (id, epoch, step, rank, row, repeated, consumed samples after) of all that a plan reads."""
-    for rank in range(assignment.ranks):
-        for step in range(assignment.steps if steps is None else steps):
-            first = assignment.first_local(step)
-            for row, sample in enumerate(assignment.step_ids(rank, step, key_of).ravel().tolist()):
-                local = np.array([first + row])
-                repeated = bool(assignment.repeated(np.array([rank]), local)[0])
-                epoch, within = 0, int(local[0]) + assignment.skipped
-                for epoch_range in assignment.epoch_ranges:
-                    if within < epoch_range.per_rank:
-                        epoch = epoch_range.first_epoch + within // epoch_range.per_epoch
-                        break
-                    within -= epoch_range.per_rank
-                yield sample, epoch, step, rank, row, repeated, assignment.consumed_after(step + 1)
+    for rank in range(order.ranks):
+        for step in range(order.steps if steps is None else steps):
+            first = order.first_number(step) // order.ranks
+            count = order.first_number(step + 1) // order.ranks - first
+            numbers = order.numbers(rank, first, count)
+            columns = (order.ids(numbers, key_of), order.epochs(numbers), order.repeated(numbers))
+            for row, (sample, epoch, repeated) in enumerate(
+                zip(*map(np.ndarray.tolist, columns), strict=True)
+            ):
+                yield sample, epoch, step, rank, row, repeated, order.consumed_after(step + 1)
