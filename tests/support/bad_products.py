@@ -239,6 +239,32 @@ def blend_source_damaged(directory):
     return path
 
 
+def blend_file_changed(directory):
+    path = sound_blend(directory)
+    flip(directory / "data/code.bin", 36)
+    return path
+
+
+def blend_array_changed(directory):
+    """A document with another fingerprint than that of an array."""
+    path = sound_blend(directory)
+    edit_json(
+        f"{path}/blend.json",
+        lambda value: value["splits"]["train"]["order"]["files"]["dataset_index"].update(size_bytes=1),
+    )
+    return path
+
+
+def blend_epochs(directory):
+    """A document with other numbers of an index than those of its description."""
+    path = sound_blend(directory)
+    edit_json(
+        f"{path}/blend.json",
+        lambda value: value["splits"]["train"]["sources"][0]["epochs"].update(num_samples=1),
+    )
+    return path
+
+
 def blend_samples(directory):
     path = sound_blend(directory)
     file = document(path).splits["train"].sources[1].paths["shuffle_index"]

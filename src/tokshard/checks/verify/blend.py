@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -14,19 +14,21 @@ from tokshard.checks.verify.tokenizers import examine_tokenizers
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
-from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
+from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError, UsageError
 from tokshard.samples.blend.certificate import Certificate, SourceArrays, measure
 from tokshard.samples.blend.document import BlendDocument, BlendSplit
-from tokshard.samples.blend.sources import BlendSource
-from tokshard.samples.index.description import BlendedDescription, read_description
+from tokshard.samples.blend.sources import BlendSource, CacheEntryNames
+from tokshard.samples.index.description import BlendedDescription, GPTDatasetDescription, read_description
 from tokshard.samples.index.entry import CacheEntry
-from tokshard.samples.index.npy import map_npy, read_spec
+from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, map_npy, read_spec
 from tokshard.storage.fs import getsize, isfile
 from tokshard.storage.paths import bin_path, idx_path
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+_DATA = ("bin", "idx")
 
 
 def verify_blend(
@@ -45,6 +47,7 @@ def verify_blend(
         findings.counts[f"{name}_samples"] = split.samples
         for source in split.sources:
             _examine_source(name, source, findings, context, missing)
+        _examine_indexes(name, split, findings, context)
         if split.certificate.samples != split.samples:
             counted = split.certificate.samples
             text = f"the certificate of {name} must cover {split.samples} samples, got {counted}"
@@ -53,7 +56,7 @@ def verify_blend(
     if context.reaches("deep") and not missing:
         for name, split in document.splits.items():
             files = [*split.sources, *([] if split.order is None else [split.order])]
-            if all(os.path.realpath(names.description) in context.sound_indexes for names in files):
+            if all(_is_sound(names, context) for names in files):
                 with unreadable_found(findings, findings.path):
                     _examine_order(name, split, findings)
                     _examine_certificate(name, split, document.sequence_length, findings)
@@ -120,6 +123,46 @@ def _examine_source(
     if changes:
         text = f"{prefix} has changed since it was blended: {', '.join(changes)}"
         findings.find("blend-source-changed", text, path=prefix)
+    else:
+        _examine_files(source, _DATA, findings)
+
+
+def _examine_files(files: CacheEntryNames, names: Iterable[str], findings: ProductFindings) -> None:
+    for name in names:
+        path = files.paths[name]
+        try:
+            files.files[name].check(path, "blend")
+        except (InputError, IntegrityError, StorageError) as error:
+            findings.find_error("blend-file-changed", error, path=path)
+
+
+def _examine_indexes(name: str, split: BlendSplit, findings: ProductFindings, context: VerifyContext) -> None:
+    """Compare the indexes and the order with the blend; what is wrong with them is a finding of the cache."""
+    for source in split.sources:
+        if _is_sound(source, context):
+            _examine_files(source, GPT_ARRAYS, findings)
+            with unreadable_found(findings, source.description):
+                _examine_epochs(name, source, findings)
+    if split.order is not None and _is_sound(split.order, context):
+        _examine_files(split.order, BLEND_ARRAYS, findings)
+
+
+def _is_sound(files: CacheEntryNames, context: VerifyContext) -> bool:
+    return os.path.realpath(files.description) in context.sound_indexes
+
+
+def _examine_epochs(name: str, source: BlendSource, findings: ProductFindings) -> None:
+    sidecar = _entry(source.index).readable_sidecar()
+    description = read_description(source.description)
+    if sidecar is None or sidecar.origin is None or not isinstance(description, GPTDatasetDescription):
+        return
+    try:
+        plan = sidecar.origin.plan(description)
+    except (InputError, UsageError):
+        plan = None
+    if plan != source.epochs:
+        text = f"the epochs of {source.prefix} in {name} contradict its index {source.description}"
+        findings.find("blend-samples", text, path=source.description)
 
 
 def _examine_order(name: str, split: BlendSplit, findings: ProductFindings) -> None:

@@ -180,6 +180,7 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
             "a dataset of a blend is missing", "restore it at the path recorded in the blend"
         ),
         "blend-source-changed": _error("a dataset has changed since it was blended", _REBLEND),
+        "blend-file-changed": _error("a file has changed since the blend was built", _REBLEND),
         "blend-samples": _error("the samples of a source in the blend contradict its index", _REBLEND),
         "blend-order": _error("the weights of a blend contradict the description of its order", _REBLEND),
         "blend-certificate": _error("a figure of the certificate is wrong", _REBLEND),

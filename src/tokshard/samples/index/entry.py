@@ -16,7 +16,7 @@ from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMism
 from tokshard.errors import InputError, TokshardError, raise_exhaustion
 from tokshard.samples.index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.samples.index.description import BlendedDescription, Description, GPTDatasetDescription
-from tokshard.samples.index.epochs import SplitSize
+from tokshard.samples.index.epochs import SplitSize, plan_epochs
 from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, ArraySpec, map_npy
 from tokshard.samples.index.packing import PackedEpoch, pack_words
 from tokshard.samples.index.packing_report import PackingReport
@@ -59,6 +59,22 @@ class IndexOrigin(Record):
     def size(self) -> SplitSize:
         """The size of the split."""
         return SplitSize(self.sequences, self.tokens_per_epoch, self.packed)
+
+    def plan(self, description: GPTDatasetDescription) -> EpochPlan:
+        """Return the numbers of the index that a description names; the recorded ones are not compared.
+
+        Raises:
+            UsageError, InputError: There is no such index.
+        """
+        return plan_epochs(
+            sequences=self.sequences,
+            tokens_per_epoch=self.tokens_per_epoch,
+            sequence_length=description.sequence_length,
+            num_samples=description.num_samples,
+            extra_token=self.extra_token,
+            drop_last_partial=self.drop_last_partial,
+            packed=self.packed,
+        )
 
     @property
     def pack(self) -> str:
