@@ -19,7 +19,7 @@ from tokshard.errors import MissingFileError, UsageError
 from tokshard.exchange.manifest import ExportSource, SourceDataset, SourceKind
 from tokshard.exchange.options import ExportOptions
 from tokshard.exchange.records import DatasetRecords, Integers, Records
-from tokshard.ranks.discovery import DatasetSnapshots, RequestedSamples, open_sources
+from tokshard.ranks.discovery import RequestedSamples, dataset_reference, open_sources
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.plan import Stream, read_plan
 from tokshard.ranks.sources import SampleSource
@@ -74,7 +74,7 @@ def open_source(options: ExportOptions, *, has_last_label: bool) -> OpenSource:
 def _dataset(options: ExportOptions) -> OpenSource:
     prefix = strip_data_suffix(str(options.source))
     try:
-        snapshot = DatasetSnapshots().of(prefix)
+        snapshot = dataset_reference(prefix)
     except MissingFileError as error:
         if (kind := sampled_kind(prefix)) is None:
             raise
