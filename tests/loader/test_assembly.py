@@ -12,7 +12,7 @@ from tokshard.loader.assembly import SampleAssembly, SampleShape
 from tokshard.loader.documents import DocumentAssembly
 from tokshard.loader.masks import document_bounds
 from tokshard.loader.memory import Memory
-from tokshard.ranks.order import Bucketing
+from tokshard.ranks.links import Bucketing
 from tokshard.ranks.topology import FIELDS, context_slices
 from tokshard.samples.index.samples import Sample
 

@@ -27,11 +27,11 @@ from support.replanned_plans import continued
 from support.restored_loaders import assert_same_after_restore
 from tokshard.errors import IntegrityError, MissingFileError, ResumeMismatchError, UsageError
 from tokshard.loader import BatchOptions, RankLoader
-from tokshard.ranks.history import StoppedPlan
+from tokshard.ranks.links import Bucketing
 from tokshard.ranks.locator import Locator
-from tokshard.ranks.plan import read_plan
+from tokshard.ranks.manifests import read_rank
+from tokshard.ranks.plan import StoppedPlan, read_plan
 from tokshard.ranks.publication import write_plan
-from tokshard.ranks.ranks import read_rank
 from tokshard.ranks.schedule import BatchSchedule
 from tokshard.samples.index.samples import GPTSamples
 
@@ -57,12 +57,16 @@ MODES = {
 }
 
 
+def numbers_of(loader, step):
+    """Return the numbers of the micro-batches of a step over all steps."""
+    first = sum(len(loader.micro_batches(earlier)) for earlier in range(step))
+    return range(first, first + len(loader.micro_batches(step)))
+
+
 def planned(blend, name, ranks):
     directory, source, _ = blend
     options = dict(MODES[name])
     if name == "bucketed":
-        from tokshard.ranks.order import Bucketing
-
         options["links"] = (Bucketing(source.total, 24, 6, 3, per_epoch=True),)
     return plan_for(directory, topology=topology_of(ranks), source=source, **options)
 
@@ -86,8 +90,7 @@ def test_micro_batches_are_the_samples_of_the_plan(blend, name, ranks):
                 tokens, labels, mask, positions, _ = slow_inputs(text, reset_position_ids=True, **options)
                 for field, expected in zip(batch, (tokens, positions, labels, mask), strict=True):
                     assert batch[field][row].tolist() == expected
-    assignment = loader.assignment
-    assert len(seen) == assignment.samples_per_rank * ranks
+    assert len(seen) == loader.order.samples
     if name in {"single", "growing"}:
         assert sorted(seen) == list(range(len(seen)))
 
@@ -100,17 +103,16 @@ def test_samples_that_fill_the_last_batch_are_marked(blend, name):
         loader = open_plan(path, rank, options=BatchOptions(repeated=True))
         for step in range(loader.steps):
             whole = loader.batch(step)["repeated"]
-            parts = [loader[number]["repeated"] for number in loader.micro_batches(step)]
+            numbers = numbers_of(loader, step)
+            parts = [loader[number]["repeated"] for number in numbers]
             assert all((part.dtype, part.shape) == (np.bool_, (2,)) for part in parts)
             assert np.concatenate(parts).tolist() == whole.tolist()
-            ids = [
-                sample_id for number in loader.micro_batches(step) for sample_id in loader.sample_ids(number)
-            ]
+            ids = [sample_id for number in numbers for sample_id in loader.sample_ids(number)]
             first_read += [sample_id for sample_id, again in zip(ids, whole, strict=True) if not again]
             marked += int(whole.sum())
     if name == "chunked":
         assert sorted(first_read) == list(range(total))
-        assert marked == loader.assignment.samples_per_rank * 5 - total > 0
+        assert marked == loader.order.samples - total > 0
     else:
         assert marked == 0
     assert "repeated" not in open_plan(path, 0)[0]
@@ -125,10 +127,11 @@ def test_any_step_and_any_micro_batch_can_be_asked_for(blend, name):
         assert same(loader[number], batches[number])
     numbers = []
     for step in range(loader.steps):
-        micro = loader.micro_batches(step)
+        micro = numbers_of(loader, step)
         numbers += micro
         whole = loader.batch(step)
-        parts = [loader.batch(step, number) for number in range(len(micro))]
+        assert loader.micro_batches(step) == range(len(micro))
+        parts = [loader.batch(step, number) for number in loader.micro_batches(step)]
         assert all(same(part, batches[number]) for part, number in zip(parts, micro, strict=True))
         joined = {field: np.concatenate([part[field] for part in parts]) for field in whole}
         assert same(whole, joined)
@@ -146,7 +149,7 @@ def test_a_state_saved_at_any_position_resumes_there(blend, name):
 def test_a_state_of_a_position_beyond_the_plan_is_refused(blend):
     loader = open_plan(planned(blend, "growing", 3), 1)
     end = len(loader)
-    assert loader.state_dict(end)["consumed_samples"] == loader.assignment.samples_per_rank * 3
+    assert loader.state_dict(end)["consumed_samples"] == loader.order.samples
     for position in (-1, end + 1):
         with pytest.raises(UsageError, match=f"position must be from 0 to {end}, got {position}"):
             loader.state_dict(position)
@@ -170,7 +173,7 @@ def test_counts_follow_the_reading(blend):
 
 def test_rewinding_goes_back_whole_steps(blend):
     loader = open_plan(planned(blend, "growing", 1), 0)
-    starts = [loader.micro_batches(step).start for step in range(4)]
+    starts = [numbers_of(loader, step).start for step in range(4)]
     for position in range(starts[3], len(loader)):
         for steps in range(4):
             loader.seek(position * 2)
@@ -251,7 +254,7 @@ def test_in_mode_single_a_state_resumes_at_another_world_size(blend, data):
                 if state is not None:
                     loader.load_state_dict(state)
                     assert loader.step == first
-            numbers = [loader.micro_batches(step) for loader in loaders]
+            numbers = [numbers_of(loader, step) for loader in loaders]
             for micro in zip(*numbers, strict=True):
                 found += [
                     sample_id
@@ -284,10 +287,13 @@ def test_other_plans_states_are_refused(blend, tmp_path):
     for wrong in ({}, state | {"epoch": "0"}, state | {"schema": "tokshard.loader/3"}, [], None):
         with pytest.raises(UsageError, match="state"):
             open_plan(single, 0).load_state_dict(wrong)
-    # In the middle of a step of the other world, where its gradients cannot be cut.
+    # In the middle of a step, where no micro-batch of the other world starts.
+    whole = plan_for(directory, source=source, topology=topology_of(2), batch=24)
+    loader = open_plan(whole, 0)
+    next(loader)
     other = plan_for(directory, source=source, topology=topology_of(3), batch=24)
-    with pytest.raises(UsageError, match="must be at the end of a step"):
-        open_plan(other, 0).load_state_dict(state | {"consumed_samples": 12})
+    with pytest.raises(UsageError, match="at 4 consumed samples is inside a step, and no micro-batch of 6"):
+        open_plan(other, 0).load_state_dict(loader.state_dict())
 
 
 def test_a_plan_continues_where_the_one_before_it_stopped(blend):
@@ -304,7 +310,7 @@ def test_a_plan_continues_where_the_one_before_it_stopped(blend):
     new.load_state_dict(state)
     assert (new.position, new.consumed_samples) == (0, 12)
     with pytest.raises(ResumeMismatchError, match="starts at 12 consumed samples, but the state is at 8"):
-        new.load_state_dict(state | {"consumed_samples": 8})
+        new.load_state_dict(state | {"consumed_samples": 8, "step_start": 8, "position": 8})
 
 
 @pytest.fixture(scope="module")
@@ -331,7 +337,7 @@ def test_a_state_resumes_in_the_plan_that_was_made_for_it(long_blend, mode):
             if state is not None:
                 loader.load_state_dict(state)
             assert loader.consumed_samples == consumed
-            for _ in range(loader.micro_batches(steps - 1).stop):
+            for _ in range(numbers_of(loader, steps - 1).stop):
                 seen += loader.sample_ids(loader.position)
                 next(loader)
         state, consumed = loaders[-1].state_dict(), loaders[-1].consumed_samples
@@ -516,7 +522,7 @@ def test_what_was_consumed_before_the_plan_counts(blend):
     directory, source, _ = blend
     topology = topology_of(2)
     whole = open_plan(plan_for(directory, source=source, topology=topology), 1)
-    path = plan_for(directory, source=source, topology=topology, consumed_samples=8, skipped=4)
+    path = plan_for(directory, source=source, topology=topology, consumed_samples=8, skipped=8)
     loader = open_plan(path, 1)
     assert loader.consumed_samples == 8
     assert all(map(same, loader, list(whole)[2:]))

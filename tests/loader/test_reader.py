@@ -46,7 +46,7 @@ def test_tokens_alone_are_the_samples_as_they_are_stored(tmp_path, weights, extr
                 assert batch["tokens"].tolist() == [text_of(source, k, pad_id) for k in ids]
     whole = loader.batch(1)["tokens"]
     assert whole.tolist() == [
-        row for number in loader.micro_batches(1) for row in loader[number]["tokens"].tolist()
+        row for number in loader.micro_batches(1) for row in loader.batch(1, number)["tokens"].tolist()
     ]
 
 
@@ -104,7 +104,7 @@ def test_contiguous_reading_opens_each_dataset_once_in_an_epoch(
     tmp_path, monkeypatch, readahead, capacity, kind
 ):
     source = source_of(tmp_path, datasets=8, documents=14, kind=kind)
-    options = {"mode": "contiguous", "shuffle": "shards", "epochs": 1}
+    options = {"mode": "contiguous", "shuffle": "datasets", "epochs": 1}
     path = plan_for(tmp_path, source=source, topology=topology_of(2), **options)
     plain = [list(open_plan(path, rank, readahead=0)) for rank in range(2)]
     opened = []

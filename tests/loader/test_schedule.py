@@ -25,12 +25,12 @@ def source(tmp_path_factory):
     rank=st.integers(0, 1),
 )
 def test_answers_do_not_depend_on_what_was_asked_before(source, asked, chunk, rank):
-    assignment = stream_of(source, topology_of(2), mode="sequential", micro=1, shuffle="samples").assignment
+    order = stream_of(source, topology_of(2), mode="sequential", micro=1, shuffle="samples").order
     locator = Locator(source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schedule_module, "_CHUNK", chunk)
-        schedule = MicroBatchSchedule(assignment, rank, locator, None)
-        expected = assignment.ids(rank, 0, assignment.samples_per_rank)
+        schedule = MicroBatchSchedule(order, rank, locator, None)
+        expected = order.ids(order.numbers(rank, 0, order.samples_per_rank))
         for start, stride, count in asked:
             for number in range(start, min(start + stride * count, len(schedule)), stride):
                 found = schedule.micro_batch(number)
@@ -43,30 +43,30 @@ def test_answers_do_not_depend_on_what_was_asked_before(source, asked, chunk, ra
 
 
 def test_reading_on_looks_up_many_at_once(source, monkeypatch):
-    assignment = stream_of(source, topology_of(1), micro=1).assignment
+    order = stream_of(source, topology_of(1), micro=1).order
     calls = []
-    original = type(assignment).at
+    original = type(order).ids
 
-    def counting(self, ranks, local, key_of=None):
-        calls.append(local.size)
-        return original(self, ranks, local, key_of)
+    def counting(self, numbers, key_of=None):
+        calls.append(numbers.size)
+        return original(self, numbers, key_of)
 
-    monkeypatch.setattr(type(assignment), "at", counting)
-    schedule = MicroBatchSchedule(assignment, 0, Locator(source), None)
+    monkeypatch.setattr(type(order), "ids", counting)
+    schedule = MicroBatchSchedule(order, 0, Locator(source), None)
     for number in range(len(schedule)):
         schedule.micro_batch(number)
     assert calls == [1, len(schedule) - 1]
     calls.clear()
-    jumping = MicroBatchSchedule(assignment, 0, Locator(source), None)
+    jumping = MicroBatchSchedule(order, 0, Locator(source), None)
     jumping.micro_batch(len(schedule) - 1)
     jumping.micro_batch(0)
     assert calls == [1, 1]
 
 
 def test_threads_may_ask_at_the_same_time(source):
-    assignment = stream_of(source, topology_of(1), micro=1, shuffle="samples", epochs=30).assignment
-    schedule = MicroBatchSchedule(assignment, 0, Locator(source), None)
-    expected, wrong = assignment.ids(0, 0, assignment.samples_per_rank), []
+    order = stream_of(source, topology_of(1), micro=1, shuffle="samples", epochs=30).order
+    schedule = MicroBatchSchedule(order, 0, Locator(source), None)
+    expected, wrong = order.ids(order.numbers(0, 0, order.samples_per_rank)), []
 
     def ask(offset):
         found = [int(schedule.micro_batch(number).ids[0]) for number in range(offset, len(schedule))]
@@ -81,8 +81,8 @@ def test_threads_may_ask_at_the_same_time(source):
 
 
 def test_groups_keep_the_order_of_their_samples(source):
-    assignment = stream_of(source, topology_of(1), micro=8, shuffle="samples").assignment
-    micro_batch = MicroBatchSchedule(assignment, 0, Locator(source), None).micro_batch(0)
+    order = stream_of(source, topology_of(1), micro=8, shuffle="samples").order
+    micro_batch = MicroBatchSchedule(order, 0, Locator(source), None).micro_batch(0)
     groups = micro_batch.by_dataset()
     assert sorted(place for places in groups.values() for place in places) == list(range(8))
     for dataset, places in groups.items():
@@ -96,29 +96,25 @@ def test_a_schedule_agrees_with_counting_its_micro_batches(source, micro, skippe
     group = 2 * micro
     sizes = f"0:{group} {5 * group}:{3 * group}" if growing else f"0:{2 * group}"
     schedule = BatchSchedule.parse(sizes)
-    start = {"skipped": skipped * micro, "consumed_samples": skipped * group}
-    assignment = stream_of(
+    start = {"skipped": skipped * group, "consumed_samples": skipped * group}
+    order = stream_of(
         source, topology_of(2), micro=micro, batch=2 * group, epochs=epochs, schedule=schedule, **start
-    ).assignment
-    micro_batches, position, consumed = MicroBatchSchedule(assignment, 0), 0, assignment.consumed_samples
-    for step in range(assignment.steps):
+    ).order
+    micro_batches, position, consumed = MicroBatchSchedule(order, 0), 0, order.consumed_samples
+    for step in range(order.steps):
         assert micro_batches.start_of_step(step) == position
-        for number in micro_batches.of_step(step):
+        for number in range(position, micro_batches.start_of_step(step + 1)):
             assert (number, micro_batches.step(position), micro_batches.consumed(position)) == (
                 position,
                 step,
                 consumed,
             )
             assert micro_batches.at(consumed) == position
-            local = position * micro + assignment.skipped
-            assert micro_batches.epoch(position) == local // assignment.epoch_ranges[0].per_epoch
+            point = divmod(position * group + order.skipped, order.epoch_ranges[0].read)
+            assert order.point(position * group) == point
             position, consumed = position + 1, consumed + group
-        assert consumed == assignment.consumed_after(step + 1)
+        assert consumed == order.consumed_after(step + 1)
     assert position == len(micro_batches) == micro_batches.at(consumed)
-    assert (micro_batches.step(position), micro_batches.epoch(position)) == (
-        assignment.steps,
-        micro_batches.epoch(position - 1),
-    )
-    assert np.array_equal(
-        assignment.ids(0, 0, position * micro), assignment.ids(0, 0, assignment.samples_per_rank)
-    )
+    assert micro_batches.step(position) == order.steps
+    assert order.point(position * group)[0] in {order.point((position - 1) * group)[0] + last for last in (0, 1)}
+    assert position * micro == order.samples_per_rank

@@ -10,7 +10,7 @@ import numpy as np
 import tokshard
 from support.assignments import topology_of
 from support.loader_plans import open_plan, plan_for, source_of, stream_of, write_streams
-from tokshard.ranks.order import Bucketing
+from tokshard.ranks.links import Bucketing
 
 # Imports nothing outside the standard library but numpy and tokshard, reads a plan, and says what came.
 PROGRAM = """
