@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer, agree, common_tokenizer
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer
+from tokshard.dataset.tokenizer_agreement import JobTokenizer, agree, common_tokenizer
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare
 from tokshard.errors import TokenizerMismatchError
 

@@ -26,7 +26,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
-from tokshard.core.formatting import short_repr
 from tokshard.core.json_text import dump_json, parse_json_object, paused_garbage_collection
 from tokshard.errors import IntegrityError, OlderVersionError, UsageError
 from tokshard.version import __version__
@@ -108,6 +107,8 @@ class Document(Record):
             cls.__repr__ = Document.__repr__  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
+        from tokshard.core.formatting import short_repr  # the loader needs no words
+
         return short_repr(self)
 
     def to_json(self) -> dict[str, Any]:

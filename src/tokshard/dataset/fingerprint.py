@@ -22,7 +22,7 @@ from tokshard.storage.paths import bin_path, idx_path, is_remote
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
+    from tokshard.dataset.recorded_tokenizers import DatasetTokenizer
 
 BLOCKS = 8
 BLOCK_BYTES = 4096
@@ -200,7 +200,7 @@ class FingerprintedIndex:
             StorageError: A file cannot be read.
         """
         from tokshard.dataset.manifest import read_manifest  # the loader does without
-        from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
+        from tokshard.dataset.recorded_tokenizers import DatasetTokenizer
 
         bin_file, file = open_pair(path_prefix)
         manifest = read_manifest(path_prefix)

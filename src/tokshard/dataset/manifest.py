@@ -22,7 +22,7 @@ from tokshard.dataset.parameters import (
     SplitName,
     TokenizeParameters,
 )
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, TokenizerMismatch
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError, OlderVersionError, ignore_older
 from tokshard.storage import fs, paths

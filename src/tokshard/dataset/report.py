@@ -9,7 +9,7 @@ from tokshard.core.formatting import counted, size
 from tokshard.dataset.counts import Counts
 from tokshard.dataset.manifest import DatasetFiles, DatasetRecord, Manifest
 from tokshard.dataset.outputs import BuildAction, OutputState
-from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
+from tokshard.dataset.recorded_tokenizers import TokenizerMismatch
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tokshard.dataset.index_file import read_header
 from tokshard.dataset.layout import require_integers
 from tokshard.dataset.reader import IndexedDataset, open_pair
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer
 from tokshard.errors import InputError
 
 BLOCK_BYTES = 64 * 1024

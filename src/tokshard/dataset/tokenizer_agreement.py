@@ -11,133 +11,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, takewhile
-from typing import Any, Literal
+from typing import Any
 
-from tokshard.core.codec import Count, Record
 from tokshard.core.formatting import counted, listed, percent
-from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions, tokenizer_name
+from tokshard.dataset.recorded_tokenizers import (
+    SHOWN_NAMES,
+    DatasetTokenizer,
+    MismatchKind,
+    MismatchSide,
+    TokenizerMismatch,
+    allowed_warnings,
+)
+from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions
 from tokshard.errors import TokenizerMismatchError
 
 ALLOW_HINT = (
     "tokenize the data again with one tokenizer and one --eod, or pass --allow-tokenizer-mismatch to use it "
     "anyway: equal ids will mean different text"
 )
-_SHOWN_NAMES = 3
 # Many sources must not make many large records.
 _RECORDED_NAMES = 10
 _RECORDED_MISMATCHES = 20
 # A thousand tokenizers have half a million pairs.
 _MOST_MISMATCHES = 1000
-
-MismatchKind = Literal["tokenizer", "eod", "vocabulary"]
-
-
-@dataclass(frozen=True, slots=True)
-class MismatchSide(Record):
-    """One side of a mismatch: datasets of one tokenizer, or the job.
-
-    Attributes:
-        identity: Tokenizer. Null if it is unknown.
-        eod_id: Id of the EOD token that ends documents. Null if it is unknown.
-        names: Path prefixes of the datasets, at most 10, or the name of the job's tokenizer.
-        count: Number of datasets. 0 for the job.
-    """
-
-    identity: TokenizerIdentity | None
-    eod_id: Count | None
-    names: tuple[str, ...]
-    count: Count
-
-    @property
-    def label(self) -> str:
-        """The datasets or the job, with the tokenizer."""
-        shown = self.names[:_SHOWN_NAMES]
-        more = f" and {self.count - len(shown):,} more" if self.count > len(shown) else ""
-        name = ", ".join(shown) + more if self.count else f"the job's tokenizer {self.names[0]}"
-        if self.identity is None:
-            return name
-        return f"{name} ({tokenizer_name(self.identity)}, {counted(self.identity.vocab_size, 'token')})"
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerMismatch(Record):
-    """Two sides whose tokens do not fit together.
-
-    Attributes:
-        kind: ``tokenizer``: the tokenizers differ. ``eod``: documents end with different EOD tokens.
-            ``vocabulary``: the first side has ids beyond the vocabulary of the second.
-        first: One side.
-        second: The other side.
-        detail: Difference, in words.
-    """
-
-    kind: MismatchKind
-    first: MismatchSide
-    second: MismatchSide
-    detail: str
-
-    @property
-    def message(self) -> str:
-        """One sentence that names both sides with their tokenizers."""
-        first, second = self.first.label, self.second.label
-        if self.kind == "vocabulary":
-            return f"{first} contains {self.detail} of {second}"
-        if self.kind == "eod":
-            return f"{first} and {second} end documents with different EOD tokens: {self.detail}"
-        if not self.first.count:
-            return f"{first} is not the tokenizer of {second}: {self.detail}"
-        return f"{first} and {second} were encoded with different tokenizers: {self.detail}"
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetTokenizer(Record):
-    """The tokenizer of a dataset, and how its documents were encoded.
-
-    Attributes:
-        identity: Tokenizer. Absent if it is unknown or mixed.
-        append_eod: Whether the EOD token ends each document. Absent if it is unknown or mixed.
-        special_tokens: Whether the tokenizer's post-processor was applied. Absent if it is unknown or mixed.
-        eod_id: Id of the EOD token that ends documents. Absent if it is unknown or if none ends them.
-        mismatches: Mismatches inside the dataset, from its manifest. Absent if there are none.
-        merged: Different tokenizers of the datasets that were merged into this one. Absent if there is only
-            one, or if nothing is known of them.
-    """
-
-    identity: TokenizerIdentity | None = None
-    append_eod: bool | None = None
-    special_tokens: bool | None = None
-    eod_id: Count | None = None
-    mismatches: tuple[TokenizerMismatch, ...] | None = None
-    merged: tuple[DatasetTokenizer, ...] | None = None
-
-    @property
-    def parts(self) -> tuple[DatasetTokenizer, ...]:
-        """The tokenizers of its documents: itself, or those of the datasets that it was merged from."""
-        if self.merged:
-            return self.merged
-        if self.identity is not None or not self.mismatches:
-            return (replace(self, mismatches=None),)
-        # An earlier version has merged them: others are unknown.
-        sides = (side for found in self.mismatches for side in (found.first, found.second))
-        return (
-            *dict.fromkeys(DatasetTokenizer(side.identity, eod_id=side.eod_id) for side in sides),
-            _UNKNOWN,
-        )
-
-    @property
-    def adds_special_tokens(self) -> bool | None:
-        """Whether documents have special tokens such as BOS; None if unknown."""
-        if not self.special_tokens or self.identity is None:
-            return self.special_tokens
-        return (self.identity.prefix_ids, self.identity.suffix_ids) != ((), ())
-
-    @property
-    def splits_special_tokens(self) -> bool | None:
-        """Whether text that spells a special token was encoded as ordinary text; None if unknown."""
-        return None if self.identity is None else self.identity.special_tokens_in_text == "split"
-
-
-_UNKNOWN = DatasetTokenizer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +148,6 @@ class TokenizerAgreement:
             raise TokenizerMismatchError(self.mismatches[0].message + also, hint=ALLOW_HINT)
 
 
-def allowed_warnings(mismatches: Iterable[TokenizerMismatch] | None) -> tuple[str, ...]:
-    """Return the warnings by which reports repeat mismatches that were allowed."""
-    return tuple(f"allowed by --allow-tokenizer-mismatch: {found.message}" for found in mismatches or ())
-
-
 def agree(
     datasets: Sequence[tuple[str, DatasetTokenizer]],
     job: JobTokenizer | None = None,
@@ -286,7 +177,7 @@ def agree(
         which, was = (
             ("tokenizers", "are unknown and were") if unknown[1:] else ("tokenizer", "is unknown and was")
         )
-        reasons.append(f"the {which} of {listed(unknown, _SHOWN_NAMES)} {was} not compared")
+        reasons.append(f"the {which} of {listed(unknown, SHOWN_NAMES)} {was} not compared")
     if job is not None and job.null_vocab_size is not None:
         unchecked |= dict.fromkeys(name for name, _ in datasets)
     elif job is not None and job.identity is None and any(group.identity for group in pairs.groups):
@@ -466,7 +357,7 @@ def _policy(
     if not {True, False} <= set().union(*values):
         return []
     chosen = [number for number, value in enumerate(values) if True in value]
-    names = listed(list(dict.fromkeys(datasets[number][0] for number in chosen)), _SHOWN_NAMES)
+    names = listed(list(dict.fromkeys(datasets[number][0] for number in chosen)), SHOWN_NAMES)
     if shares is None:
         return [f"there are datasets {which}: {names}"]
     share = percent(sum(shares[number] for number in chosen))

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from tokshard.core.codec import Bounds, Count, Record, Sha256
-from tokshard.core.formatting import visible
 
 TokenizerKind = Literal["bytes", "huggingface", "tiktoken", "sentencepiece", "null"]
 
@@ -67,6 +66,8 @@ def tokenizer_name(identity: TokenizerIdentity | None) -> str:
 
     The identity is None for datasets whose tokenizer is unknown or that were merged from several.
     """
+    from tokshard.core.formatting import visible  # the loader needs no words
+
     if identity is None:
         return "unknown or mixed"
     parts = (identity.kind, identity.name, identity.digest[:12])

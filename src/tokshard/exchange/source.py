@@ -12,8 +12,8 @@ from tokshard.core.open_cache import OpenCache, affordable
 from tokshard.dataset.index_file import read_header
 from tokshard.dataset.manifest import is_multimodal, read_dataset_manifest
 from tokshard.dataset.products import kind_of, sampled_kind
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer
 from tokshard.dataset.source import InputFile, Tokens
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.dataset.tokenizer_identity import compare
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.exchange.manifest import ExportSource, SourceDataset, SourceKind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from tokshard.core.formatting import counted
-from tokshard.dataset.tokenizer_agreement import allowed_warnings
+from tokshard.dataset.recorded_tokenizers import allowed_warnings
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions, tokenizer_name
 from tokshard.errors import TokenizerMismatchError
 from tokshard.ranks.plan import Plan

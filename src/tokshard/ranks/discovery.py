@@ -15,9 +15,9 @@ from tokshard.dataset.manifest import read_dataset_tokenizer, read_manifest
 from tokshard.dataset.merge.inputs import expand
 from tokshard.dataset.products import DESCRIPTION_SUFFIX, dataset_hint, kind_of
 from tokshard.dataset.reader import require_files
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer
 from tokshard.dataset.source import InputFile
 from tokshard.dataset.token_ids import check_token_ids
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.dataset.tokenizer_identity import compare, tokenizer_name
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource

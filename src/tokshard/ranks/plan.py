@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from tokshard.core.codec import TOOL, Amount, Count, Document, Record, Sha256, Tool, encode
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.products import PLAN_NAME
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch, allowed_warnings
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, TokenizerMismatch, allowed_warnings
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.ranks.choices import Mode, Tail
 from tokshard.ranks.consumption import ConsumptionOrder

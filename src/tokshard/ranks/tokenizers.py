@@ -7,12 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tokshard.dataset.manifest import read_dataset_tokenizer
-from tokshard.dataset.tokenizer_agreement import (
-    DatasetTokenizer,
-    TokenizerMismatch,
-    agree,
-    common_tokenizer,
-)
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, TokenizerMismatch
+from tokshard.dataset.tokenizer_agreement import agree, common_tokenizer
 from tokshard.ranks.plan import Plan
 from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.samples.blend.document import BlendDocument

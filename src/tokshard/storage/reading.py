@@ -16,7 +16,6 @@ from concurrent.futures import wait
 from contextlib import suppress
 from typing import Any, BinaryIO, TypeVar
 
-from tokshard.core.background import Background
 from tokshard.core.codec import Document
 from tokshard.core.json_text import MAX_JSON_BYTES, parse_json_object
 from tokshard.errors import InputError, MissingFileError, StorageError, TokshardError
@@ -99,6 +98,8 @@ def _open_pipe(path: str) -> int:
         InputError: No process has done so within :data:`PIPE_SECONDS`.
         OSError: It cannot be opened.
     """
+    from tokshard.core.background import Background  # most inputs are no pipes
+
     opened = Background(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     while not wait([opened], PIPE_SECONDS).done:
         # Its writer may be writing to another pipe first.

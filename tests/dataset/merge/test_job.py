@@ -32,7 +32,7 @@ from tokshard.dataset.concatenate import Concatenation
 from tokshard.dataset.layout import MAX_POINTER_BYTES
 from tokshard.dataset.manifest import read_dataset_tokenizer, read_manifest
 from tokshard.dataset.merge import inputs
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer
 from tokshard.errors import (
     InputError,
     IntegrityError,

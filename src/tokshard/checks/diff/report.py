@@ -9,7 +9,7 @@ from typing import Any, Literal
 from tokshard.core.codec import Count, Document, Md5, Record
 from tokshard.core.formatting import count, counted, shortened, shown_path
 from tokshard.core.presentation import Section, Table
-from tokshard.dataset.tokenizer_agreement import TokenizerMismatch, allowed_warnings
+from tokshard.dataset.recorded_tokenizers import TokenizerMismatch, allowed_warnings
 
 ComparedKind = Literal["plan", "blend", "cache"]
 

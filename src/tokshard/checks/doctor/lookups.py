@@ -17,7 +17,7 @@ from tokshard.core.megatron_rules import MEGATRON_VERSIONS
 from tokshard.core.path_mapping import PathMapping
 from tokshard.core.presentation import first_lines
 from tokshard.dataset.products import DESCRIPTION_SUFFIX
-from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
+from tokshard.dataset.recorded_tokenizers import TokenizerMismatch
 from tokshard.errors import StorageError, UsageError
 from tokshard.samples.blend.plan import SplitPlan
 from tokshard.samples.index.build_or_reuse import CacheTarget

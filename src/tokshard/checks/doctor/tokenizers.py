@@ -11,14 +11,9 @@ from tokshard.checks.doctor.launch.rules import Result, SkippedCheck
 from tokshard.core.findings import Finding
 from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.reader import require_files
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, TokenizerMismatch, allowed_warnings
 from tokshard.dataset.token_ids import check_token_ids
-from tokshard.dataset.tokenizer_agreement import (
-    DatasetTokenizer,
-    JobTokenizer,
-    TokenizerMismatch,
-    agree,
-    allowed_warnings,
-)
+from tokshard.dataset.tokenizer_agreement import JobTokenizer, agree
 from tokshard.errors import InputError, IntegrityError, StorageError
 from tokshard.samples.index.identifiers import HUGGING_FACE, NULL
 from tokshard.samples.index.tokenizer_check import check_tokenizers, job_tokenizer

@@ -18,7 +18,7 @@ from tokshard.core.presentation import (
 )
 from tokshard.dataset.parameters import TokenizeParameters
 from tokshard.dataset.pieces import shuffle_text
-from tokshard.dataset.tokenizer_agreement import TokenizerMismatch, allowed_warnings
+from tokshard.dataset.recorded_tokenizers import TokenizerMismatch, allowed_warnings
 from tokshard.dataset.tokenizer_identity import tokenizer_name
 
 if TYPE_CHECKING:

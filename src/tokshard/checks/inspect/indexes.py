@@ -13,7 +13,7 @@ from tokshard.core.codec import Amount, Count, Document, Md5, Positive, Record, 
 from tokshard.core.formatting import counted
 from tokshard.core.lengths import LengthSummary
 from tokshard.dataset.fingerprint import FingerprintedIndex, dataset_fingerprint
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, TokenizerMismatch
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import InputError, IntegrityError, TokshardError, raise_exhaustion
 from tokshard.samples.blend.certificate import Certificate, measure_weight_errors

@@ -12,7 +12,7 @@ from tokshard.checks.trace.report import RankReaders, TraceKind
 from tokshard.core.formatting import counted
 from tokshard.dataset.manifest import is_multimodal, read_dataset_tokenizer
 from tokshard.dataset.reader import require_files
-from tokshard.dataset.tokenizer_agreement import allowed_warnings
+from tokshard.dataset.recorded_tokenizers import allowed_warnings
 from tokshard.errors import UsageError
 from tokshard.ranks.discovery import RequestedSamples, open_sources, read_blends
 from tokshard.ranks.plan import Plan, Stream, read_plan

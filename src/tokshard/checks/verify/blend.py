@@ -13,7 +13,7 @@ from tokshard.checks.verify.report import ProductFindings, VerifiedProduct
 from tokshard.checks.verify.tokenizers import examine_tokenizers
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer
 from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError, UsageError
 from tokshard.samples.blend.certificate import Certificate, SourceArrays, measure
 from tokshard.samples.blend.document import BlendDocument, BlendSplit

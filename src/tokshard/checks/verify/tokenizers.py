@@ -7,13 +7,8 @@ from collections.abc import Mapping
 from tokshard.checks.verify.context import VerifyContext
 from tokshard.checks.verify.report import ProductFindings
 from tokshard.dataset.manifest import read_dataset_tokenizer
-from tokshard.dataset.tokenizer_agreement import (
-    DatasetTokenizer,
-    JobTokenizer,
-    TokenizerMismatch,
-    agree,
-    allowed_warnings,
-)
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, TokenizerMismatch, allowed_warnings
+from tokshard.dataset.tokenizer_agreement import JobTokenizer, agree
 from tokshard.dataset.tokenizer_identity import compare_definitions
 from tokshard.errors import IntegrityError, StorageError
 from tokshard.samples.blend.document import BlendDocument

@@ -20,8 +20,8 @@ from tokshard.dataset.manifest import (
     read_manifest,
 )
 from tokshard.dataset.reader import require_files
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer
 from tokshard.dataset.source import InputFile
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.digest import FileState

@@ -32,9 +32,10 @@ from tokshard.dataset.merge.piece import (
 from tokshard.dataset.merge.shuffle import ShuffledDocuments, ShuffleSizes, shuffle_sizes
 from tokshard.dataset.outputs import BuildAction, Outputs
 from tokshard.dataset.parameters import Build, DocumentShuffle, MergeParameters
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer
 from tokshard.dataset.report import BuildReport, DatasetProduct
 from tokshard.dataset.token_ids import check_token_ids
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerAgreement, agree, shared_identity
+from tokshard.dataset.tokenizer_agreement import TokenizerAgreement, agree, shared_identity
 from tokshard.dataset.tokenizer_identity import tokenizer_name
 from tokshard.errors import InputError, StorageError
 from tokshard.storage.digest import UNSEALED, sealed

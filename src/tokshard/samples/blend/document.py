@@ -11,7 +11,8 @@ from tokshard.core.codec import TOOL, Document, Sha256, Tool, encode
 from tokshard.core.formatting import counted
 from tokshard.core.json_text import dump_readable_json
 from tokshard.dataset.products import BLEND_NAME
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer, TokenizerMismatch, agree
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, TokenizerMismatch
+from tokshard.dataset.tokenizer_agreement import JobTokenizer, agree
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.samples.blend.certificate import Certificate

@@ -16,8 +16,9 @@ from tokshard.core.progress import Progress, ProgressUpdate, reporting
 from tokshard.dataset.fingerprint import FileFingerprint
 from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.products import BLEND_NAME
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer
 from tokshard.dataset.token_ids import check_token_ids
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, JobTokenizer
+from tokshard.dataset.tokenizer_agreement import JobTokenizer
 from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError, UsageError, ignore_older
 from tokshard.samples.blend.certificate import SourceArrays, measure
 from tokshard.samples.blend.document import BlendDocument, BlendSplit, BlendTokenizers, writing

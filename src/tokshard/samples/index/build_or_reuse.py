@@ -14,7 +14,7 @@ from tokshard.core.codec import TOOL
 from tokshard.core.open_cache import OpenCache, affordable
 from tokshard.core.progress import Progress
 from tokshard.dataset.fingerprint import DatasetFingerprint, FingerprintedIndex
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, TokenizerMismatch
 from tokshard.errors import (
     InputError,
     IntegrityError,

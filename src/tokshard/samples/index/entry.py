@@ -12,7 +12,7 @@ import numpy as np
 from tokshard.core.codec import Count, Document, Md5, Positive, Record, Tool
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.products import CACHE_FILE, CACHE_LOCK, DESCRIPTION_SUFFIX
-from tokshard.dataset.tokenizer_agreement import DatasetTokenizer, TokenizerMismatch
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, TokenizerMismatch
 from tokshard.errors import InputError, TokshardError, raise_exhaustion
 from tokshard.samples.index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.samples.index.description import BlendedDescription, Description, GPTDatasetDescription

@@ -18,7 +18,7 @@ from tokshard.core.path_mapping import PathMapping
 from tokshard.core.presentation import Section, Table, launch_with, outcome
 from tokshard.core.progress import Progress
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.dataset.tokenizer_agreement import TokenizerMismatch
+from tokshard.dataset.recorded_tokenizers import TokenizerMismatch
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.index.build_or_reuse import Action
 from tokshard.samples.index.description import GPTDatasetDescription, JobSettings

@@ -8,14 +8,9 @@ from dataclasses import dataclass, replace
 from tokshard.core.background import ThreadRunner
 from tokshard.core.progress import Progress
 from tokshard.dataset.fingerprint import DatasetFingerprint
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, TokenizerMismatch, allowed_warnings
 from tokshard.dataset.token_ids import check_token_ids
-from tokshard.dataset.tokenizer_agreement import (
-    DatasetTokenizer,
-    JobTokenizer,
-    TokenizerAgreement,
-    TokenizerMismatch,
-    allowed_warnings,
-)
+from tokshard.dataset.tokenizer_agreement import JobTokenizer, TokenizerAgreement
 from tokshard.samples.index.build_or_reuse import (
     LOCK_WAIT_SECONDS,
     Action,

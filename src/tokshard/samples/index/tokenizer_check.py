@@ -7,15 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokshard.core.path_mapping import PathMapping
+from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, MismatchSide, TokenizerMismatch
 from tokshard.dataset.token_ids import blocks_for, find_beyond
-from tokshard.dataset.tokenizer_agreement import (
-    DatasetTokenizer,
-    JobTokenizer,
-    MismatchSide,
-    TokenizerAgreement,
-    TokenizerMismatch,
-    agree,
-)
+from tokshard.dataset.tokenizer_agreement import JobTokenizer, TokenizerAgreement, agree
 from tokshard.errors import TokshardError
 from tokshard.storage.paths import is_remote
 
