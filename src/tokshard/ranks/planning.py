@@ -22,7 +22,7 @@ from tokshard.ranks.modes import Reading, order_after
 from tokshard.ranks.options import ShardPlanOptions, batch_schedule
 from tokshard.ranks.plan import Plan, Stream
 from tokshard.ranks.publication import write_plan
-from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.schedule import BatchSchedule, batch_size_warning
 from tokshard.ranks.shuffles import shuffle_links
 from tokshard.ranks.sources import SOURCES_NAME, PathResolver, PlanSources, SampleSource, SourcesFile
 from tokshard.ranks.tokenizers import PlanTokenizers, agree_on_tokenizers
@@ -109,7 +109,12 @@ def _plan_of(options: ShardPlanOptions, progress: Progress) -> Plan:
     progress.start("planning and checking")
     blends = {} if options.documents else read_blends(paths)
     tokenizers = agree_on_tokenizers(sources.values(), blends, allowed=options.allow_tokenizer_mismatch)
-    return plan_shards(sources, options, sources_file(sources, options.output, blends), tokenizers)
+    plan = plan_shards(sources, options, sources_file(sources, options.output, blends), tokenizers)
+    if "train" not in plan.streams:
+        return plan
+    schedule = plan.streams["train"].order.schedule
+    warnings = (batch_size_warning(schedule, blend.global_batch_size, path) for path, blend in blends.items())
+    return replace(plan, warnings=(*plan.warnings, *filter(None, warnings)))
 
 
 def sources_file(

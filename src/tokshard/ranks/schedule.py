@@ -295,6 +295,17 @@ class BatchSchedule(Record):
         )
 
 
+def batch_size_warning(schedule: BatchSchedule, job_batch_size: int | None, path: str) -> str | None:
+    """Return the warning that a blend was built for a job with another last batch size, or None."""
+    planned = schedule.segments[-1][1]
+    if job_batch_size in {None, planned}:
+        return None
+    return (
+        f"the global batch size is {planned:,}, but {path} was built for a job with {job_batch_size:,}: pass "
+        f"--from-launch LAUNCH or --global-batch-size {job_batch_size} to plan that job"
+    )
+
+
 def _first_reaching(number: int, each: float) -> int:
     # The smallest count with ``int(count / each) >= number`` in floating point.
     count = math.floor(number * each)

@@ -17,7 +17,7 @@ from tokshard.checks.doctor.forecast import (
     prefixes_of,
     recipe_of_launch,
 )
-from tokshard.checks.doctor.launch.arguments import LaunchArguments
+from tokshard.checks.doctor.launch.arguments import LaunchArguments, parse_step_schedule
 from tokshard.checks.doctor.launch.launch import Launch
 from tokshard.checks.doctor.launch.programs import unchecked_options, unsupported_data
 from tokshard.checks.doctor.launch.rules import (
@@ -61,7 +61,8 @@ class LaunchIndexes:
         config: The parameters of the job's dataset builder.
         cache_directory: The job's ``--data-cache-path`` on this machine; None if the job has none.
         tokenizer: A copy of the job's tokenizer on this machine, if the job's path is another one.
-        global_batch_size: The samples of a step; None if unknown, or if they change during the job.
+        global_batch_size: The samples of the job's last step; None if unknown.
+        changes_batch_size: Whether earlier steps have other batch sizes.
         blend_command: The command that builds them.
         warnings: Messages for the user.
         defers_index_loading: Whether the job computes the sizes of indexes from token counts, so that it
@@ -73,6 +74,7 @@ class LaunchIndexes:
     cache_directory: str | None
     tokenizer: str | None
     global_batch_size: int | None
+    changes_batch_size: bool
     blend_command: str
     warnings: tuple[str, ...]
     defers_index_loading: bool = False
@@ -91,6 +93,7 @@ class LaunchIndexes:
             naming=self._naming,
             path_as=effective_pairs(config.path_as, paths),
             cache_dir=self.cache_directory,
+            global_batch_size=self.global_batch_size,
         )
 
     def build_indices_options(self, given: Sequence[str] = ()) -> BuildIndicesOptions:
@@ -111,7 +114,7 @@ class LaunchIndexes:
         return BuildIndicesOptions(
             requests=tuple(request for split in splits for request in split.requests),
             naming=self._naming,
-            global_batch_size=self.global_batch_size,
+            global_batch_size=None if self.changes_batch_size else self.global_batch_size,
             cache_dir=self.cache_directory,
         )
 
@@ -185,16 +188,18 @@ def _indexes(launch: Launch, options: DoctorOptions) -> LaunchIndexes:
         config=replace(config, tokenizer=identifiers),
         cache_directory=cache.directory,
         tokenizer=_local_tokenizer(arguments, paths),
-        global_batch_size=_constant_batch_size(arguments),
+        global_batch_size=_last_batch_size(arguments),
+        changes_batch_size=bool(arguments.rampup_batch_size or arguments.step_batch_size_schedule),
         blend_command=command.text(is_blend=True, names=TokenizerNames("file"), is_named=True),
         warnings=tuple(_warnings(launch)),
         defers_index_loading=arguments.dataloader_defer_npy_index_mmap,
     )
 
 
-def _constant_batch_size(arguments: LaunchArguments) -> int | None:
-    changes = arguments.rampup_batch_size or arguments.step_batch_size_schedule
-    return None if changes else arguments.batch_size
+def _last_batch_size(arguments: LaunchArguments) -> int | None:
+    if arguments.step_batch_size_schedule is None:
+        return arguments.batch_size
+    return parse_step_schedule(arguments.step_batch_size_schedule, arguments.seq_length)[-1][1]
 
 
 def _require_known(launch: Launch, options: DoctorOptions) -> None:

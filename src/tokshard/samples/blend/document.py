@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from tokshard.core.codec import TOOL, Document, Sha256, Tool, encode
+from tokshard.core.codec import TOOL, Document, Positive, Sha256, Tool, encode
 from tokshard.core.formatting import counted
 from tokshard.core.json_text import dump_readable_json
 from tokshard.dataset.products import BLEND_NAME
@@ -95,6 +95,7 @@ class BlendDocument(Document):
         job_tokenizer: Tokenizer of the job. Absent if it could not be read.
         tokenizer_mismatches: Mismatches that ``--allow-tokenizer-mismatch`` allowed. Absent if there are
             none.
+        global_batch_size: Global batch size of the job at its end. Absent if no option told it.
     """
 
     SCHEMA = "tokshard.blend/2"
@@ -110,6 +111,7 @@ class BlendDocument(Document):
     tokenizers: tuple[DatasetTokenizer, ...]
     job_tokenizer: TokenizerIdentity | None = None
     tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
+    global_batch_size: Positive | None = None
 
     def __repr__(self) -> str:
         splits = ", ".join(

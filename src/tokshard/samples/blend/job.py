@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tokshard.core.codec import Amount, Document, Md5, Record
@@ -167,6 +167,7 @@ def blend(options: BlendOptions, *, dry_run: bool = False, progress: Progress | 
             force=options.force,
             job=options.naming.job_tokenizer(options.path_as),
             allow_tokenizer_mismatch=options.allow_tokenizer_mismatch,
+            global_batch_size=options.job_batch_size,
             progress=progress,
         )
 
@@ -197,6 +198,7 @@ def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is
     force: bool = False,
     job: JobTokenizer | None = None,
     allow_tokenizer_mismatch: bool = False,
+    global_batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> BlendReport:
     """Build the blend of a recipe; see :func:`blend`."""
@@ -217,6 +219,7 @@ def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is
         built.tokenizers, None if job is None else job.identity, planned.agreement.to_record
     )
     document = BlendDocument.of(cache, recipe, plan.resolved, plan.builder, built.splits, tokenizers)
+    document = replace(document, global_batch_size=global_batch_size)
     with writing(directory):
         exists = lexists(path)
         # Only now are the fingerprints of the datasets known.

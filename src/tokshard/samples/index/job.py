@@ -190,7 +190,7 @@ def _report(
         seconds=time.monotonic() - started,
         warnings=tuple(dict.fromkeys((*of_plans, *planned.tokenizer_warnings(outcomes)))),
         tokenizer_mismatches=planned.agreement.to_record or None,
-        global_batch_size=options.global_batch_size or options.training.global_batch_size,
+        global_batch_size=options.job_batch_size,
     )
 
 

@@ -244,7 +244,11 @@ _CACHE_DIR = Option(
 
 @dataclass(frozen=True, kw_only=True)
 class IndexingOptions(Options):
-    """Options of all functions that build indexes for a Megatron job."""
+    """Options of all functions that build indexes for a Megatron job.
+
+    Attributes:
+        global_batch_size: The samples of a step of the job; None for that of ``training``.
+    """
 
     seq_length: Annotated[Positive | None, _SEQ_LENGTH] = None
     split: Annotated[
@@ -326,11 +330,17 @@ class IndexingOptions(Options):
         Positive | None,
         Option("Use N threads.", default="all cores", group=RUN, with_launch=True),
     ] = None
+    global_batch_size: int | None = None
 
     def _validate(self) -> None:
         self.job_sizes  # noqa: B018 - raises for arguments that are missing or out of range
         if self.split is not None:
             parse_split(self.split)
+
+    @property
+    def job_batch_size(self) -> int | None:
+        """The samples of a step of the job; None if unknown."""
+        return self.global_batch_size or self.training.global_batch_size
 
     @property
     def job_sizes(self) -> Sizes | None:
@@ -346,7 +356,6 @@ class BuildIndicesOptions(IndexingOptions):
     ``naming.like``, then from Megatron.
 
     Attributes:
-        global_batch_size: The samples of a step, which reports mention; None for that of ``training``.
         requests: The indexes themselves, instead of datasets, lengths, sizes and what else decides about
             them; ``--from-launch`` sets it.
 
@@ -368,7 +377,6 @@ class BuildIndicesOptions(IndexingOptions):
     cache_dir: Annotated[StrPath | None, replace(_CACHE_DIR, default="PREFIX/cache/GPTDataset_indices")] = (
         None
     )
-    global_batch_size: int | None = None
     requests: tuple[IndexRequest, ...] = ()
 
     def _validate(self) -> None:
