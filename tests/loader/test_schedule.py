@@ -116,5 +116,7 @@ def test_a_schedule_agrees_with_counting_its_micro_batches(source, micro, skippe
         assert consumed == order.consumed_after(step + 1)
     assert position == len(micro_batches) == micro_batches.at(consumed)
     assert micro_batches.step(position) == order.steps
-    assert order.point(position * group)[0] in {order.point((position - 1) * group)[0] + last for last in (0, 1)}
+    assert order.point(position * group)[0] in {
+        order.point((position - 1) * group)[0] + last for last in (0, 1)
+    }
     assert position * micro == order.samples_per_rank

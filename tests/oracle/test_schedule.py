@@ -83,7 +83,10 @@ def follows(schedule, theirs, world, start=0):
         counts = [consumed for consumed, _, _ in steps]
         assert timeline.consumed(np.arange(len(steps))).tolist() == counts
         assert timeline.step_of(np.array(counts)).tolist() == list(range(len(steps)))
-        sizes = [(timeline.batch_size(step), timeline.micro_batches(step)) for step in range(len(steps))]
+        sizes = [
+            (timeline.batch_size(step), timeline.batch_size(step) // timeline.group)
+            for step in range(len(steps))
+        ]
         assert sizes == [step[1:] for step in steps]
     if len(steps) < STEPS:
         with pytest.raises(UsageError, match="must be divisible"):

@@ -38,7 +38,7 @@ def test_every_id_is_located_where_it_is_read(mode, sharded, schedule):
     read_at = {}
     for rank, step in itertools.product(range(4), range(plan.steps)):
         batches = plan.step_ids(rank, step)
-        assert batches.shape == (plan.timeline.micro_batches(step), 2)
+        assert batches.shape == (plan.timeline.batch_size(step) // plan.timeline.group, 2)
         for slot, sample in enumerate(batches.ravel().tolist()):
             epoch = (plan.first_local(step) + slot) // 50
             assert read_at.setdefault((epoch, sample), (rank, step, slot)) == (rank, step, slot)

@@ -7,8 +7,6 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tokshard.core.codec import Count, Document, Sha256, encode
 from tokshard.errors import IntegrityError, ResumeMismatchError, UsageError
 from tokshard.ranks.consumption import ConsumptionOrder
@@ -17,6 +15,7 @@ from tokshard.ranks.locator import Locator
 from tokshard.storage.digest import identity_digest
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from tokshard.ranks.links import KeyOf
@@ -108,8 +107,7 @@ class MicroBatchSchedule:
 
     def step(self, position: int) -> int:
         """Return the step of a micro-batch; the number of steps for the end."""
-        consumed = np.array([self.consumed(position)], dtype=np.int64)
-        return min(int(self.order.timeline.step_of(consumed)[0]), self.order.steps)
+        return min(int(self.order.timeline.step_of(self.consumed(position))), self.order.steps)
 
     def consumed(self, position: int) -> int:
         """Return the samples that all ranks have consumed before a micro-batch."""
@@ -211,7 +209,7 @@ class LoaderState(Document):
         """Return the state at a number of an order of a stream."""
         epoch, position = order.point(number)
         consumed = order.consumed_samples + number
-        step = min(int(order.timeline.step_of(np.array([consumed]))[0]), order.steps)
+        step = min(int(order.timeline.step_of(consumed)), order.steps)
         return cls(
             plan_id=plan_id,
             stream=name,

@@ -240,7 +240,7 @@ class ConsumptionOrder(Record):
         """
         if not 0 <= step <= self.steps:
             raise IndexError(f"step must be from 0 to {self.steps}, got {step}")
-        return int(self.timeline.consumed(np.array([step], dtype=np.int64))[0]) - self.consumed_samples
+        return int(self.timeline.consumed(step)) - self.consumed_samples
 
     def consumed_after(self, step: int) -> int:
         """Return the consumed samples of all ranks after the first ``step`` steps."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tokshard.core import megatron_rules
 from tokshard.core.codec import Count, Positive
 from tokshard.core.options import Force, Option, Options, StrPath, StrPaths, parse_pair
 from tokshard.errors import UsageError
 from tokshard.ranks.choices import Mode, Shuffling, Tail, TrainingMode
-from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.topology import DEFAULT_ORDER, Topology
 from tokshard.storage.lock import Lock
+
+if TYPE_CHECKING:
+    from tokshard.ranks.schedule import BatchSchedule
 
 DATA = "Data"
 _RANKS = "Ranks"
@@ -413,7 +415,10 @@ def batch_schedule(
         options: In one of Megatron's three ways.
         sequence_length: Tokens of a sample, for schedules by tokens.
     """
-    size, down = options.global_batch_size, options.decrease_batch_size_if_needed
+    from tokshard.ranks.schedule import BatchSchedule  # not needed for help, and imports numpy
+
+    size = options.global_batch_size
+    down = options.decrease_batch_size_if_needed
     if options.step_batch_size_schedule is not None:
         return replace(
             BatchSchedule.parse(options.step_batch_size_schedule, sequence_length), round_down=down

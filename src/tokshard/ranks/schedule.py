@@ -5,19 +5,18 @@ constant, ``--rampup-batch-size`` (up to 0.17) and ``--step-batch-size-schedule`
 is a schedule resolved for one world size, in closed form.
 """
 
-# numpy is imported inside functions: the command line reads the defaults of options that hold schedules.
-
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Self
 
-from tokshard.core.codec import Bounds, Record
+import numpy as np
+
+from tokshard.core.codec import Record
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -45,38 +44,28 @@ class Timeline:
         """The consumed samples at step 0."""
         return self.pieces[0][1]
 
-    def consumed(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the samples consumed before each step, by all ranks."""
-        import numpy as np
-
+    def consumed(self, steps: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """Return the samples consumed before each step, or before one step, by all ranks."""
         table = np.array(self.pieces, dtype=np.int64)
         piece = table[np.searchsorted(table[:, 0], steps, side="right") - 1]
         return piece[..., 1] + (steps - piece[..., 0]) * piece[..., 2]
 
-    def step_of(self, consumed: NDArray[np.int64]) -> NDArray[np.int64]:
+    def step_of(self, consumed: NDArray[np.int64] | int) -> NDArray[np.int64]:
         """Return the step that reads the sample with each number in the order of consumption.
 
         At a boundary this is the step that comes next: ``step_of(consumed(s)) == s``.
         """
-        import numpy as np
-
         table = np.array(self.pieces, dtype=np.int64)
         piece = table[np.searchsorted(table[:, 1], consumed, side="right") - 1]
         return piece[..., 0] + (consumed - piece[..., 1]) // piece[..., 2]
 
     def samples_of(self, steps: int) -> int:
         """Return the samples of the first steps."""
-        import numpy as np
-
-        return int(self.consumed(np.array([steps]))[0]) - self.start
+        return int(self.consumed(steps)) - self.start
 
     def batch_size(self, step: int) -> int:
         """Return the global batch size of a step."""
         return next(size for first, _, size in reversed(self.pieces) if first <= step)
-
-    def micro_batches(self, step: int) -> int:
-        """Return the number of micro-batches of a step on every rank."""
-        return self.batch_size(step) // self.group
 
     def boundary(self, consumed: int) -> int:
         """Return the step before which exactly this many samples were consumed.
@@ -86,10 +75,8 @@ class Timeline:
         """
         if consumed < self.start:
             raise UsageError(f"consumed samples must be at least {self.start}, got {consumed}")
-        import numpy as np
-
-        step = int(self.step_of(np.array([consumed]))[0])
-        before = int(self.consumed(np.array([step]))[0])
+        step = int(self.step_of(consumed))
+        before = int(self.consumed(step))
         if before != consumed:
             raise UsageError(
                 f"consumed samples must be at the end of a step, got {consumed}: step {step} starts at "
@@ -100,18 +87,13 @@ class Timeline:
 
     def steps_within(self, samples: int) -> int:
         """Return how many whole steps fit a number of samples."""
-        import numpy as np
-
-        return int(self.step_of(np.array([self.start + samples]))[0])
+        return int(self.step_of(self.start + samples))
 
 
 _SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 MAX_SAMPLES = 2**62
 MAX_SEGMENTS = 100_000
-
-# Wide, so that the class refuses a batch size with its own words.
-_Number = Annotated[int, Bounds(-(10**40), 10**40)]
 """More sizes than this are a mistake, and would make plans large."""
 
 
@@ -134,7 +116,7 @@ class BatchSchedule(Record):
         (16, 32)
     """
 
-    segments: tuple[tuple[_Number, _Number], ...]
+    segments: tuple[tuple[int, int], ...]
     round_down: bool
 
     def _validate(self) -> None:
