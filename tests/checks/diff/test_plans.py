@@ -6,8 +6,9 @@ import pytest
 
 from support.replanned_plans import continued, plan_of, samples_of, source_of, write_blend
 from tokshard.checks.diff.options import DiffOptions
-from tokshard.checks.diff.plans import StraightRun, diff_plans
+from tokshard.checks.diff.plans import diff_plans, shared_order
 from tokshard.checks.diff.report import FieldDifference, StepDifference
+from tokshard.ranks.choices import Shuffling
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.publication import write_plan
 
@@ -16,7 +17,7 @@ MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
 
 def listed(plan, start, epochs=None):
     """List (dataset, epoch, sample) of each step that begins at or after the start, with its bounds."""
-    assignment = plan.streams["train"].assignment
+    order = plan.streams["train"].order
     epochs = {} if epochs is None else epochs
     sizes = {each.path_prefix: each.samples for each in plan.streams["train"].source.datasets}
     steps = []
@@ -28,9 +29,9 @@ def listed(plan, start, epochs=None):
                 epoch, seen = epochs[path] = (epoch + 1, set())
             seen.add(sample)
             named.append((path, epoch, sample))
-        begin = assignment.consumed_after(step)
+        begin = order.consumed_after(step)
         if begin >= start:
-            steps.append((begin, assignment.consumed_after(step + 1), named))
+            steps.append((begin, order.consumed_after(step + 1), named))
     return steps
 
 
@@ -63,7 +64,7 @@ def slow_difference(first, second):
 def check(a, b, epochs=None, entries=50):
     difference = diff_plans(a, b, entries=entries)
     stream = difference.parts[0]
-    start = max(plan.streams["train"].assignment.consumed_samples for plan in (a, b))
+    start = max(plan.streams["train"].order.consumed_samples for plan in (a, b))
     assert stream.start == start
     first, second = listed(a, start, None), listed(b, start, epochs)
     place, counts = slow_difference(first, second)
@@ -71,7 +72,7 @@ def check(a, b, epochs=None, entries=50):
         assert stream.first_step is None
     else:
         assert stream.first_step.consumed_samples == first[place][0]
-        last_a, last_b = (plan.streams["train"].assignment.steps for plan in (a, b))
+        last_a, last_b = (plan.streams["train"].order.steps for plan in (a, b))
         assert stream.first_step.a == last_a - len(first) + place
         assert stream.first_step.b == last_b - len(second) + place
     for source in stream.sources:
@@ -147,22 +148,26 @@ def test_a_plan_that_begins_later_is_the_end_of_the_whole_one():
         assert [(source.same, source.moved) for source in stream.sources] == [(70, 0), (250, 0)]
 
 
-def test_plans_are_straight_where_consumed_samples_are_places_of_one_order():
-    def straight(**options):
-        return StraightRun.of(plan_of(source_of(400), 2, batch=8, **options).streams["train"])
+def test_plans_share_an_order_if_their_samples_follow_from_the_consumed_samples():
+    def shared(ranks=2, **options):
+        return shared_order(plan_of(source_of(400), ranks, batch=8, **options).streams["train"].order)
 
-    assert straight() == straight(consumed_samples=80) == straight(steps=3)
-    assert straight().shift == 0
-    assert straight(shuffle="samples") not in {None, straight()}
-    for other in ({"mode": "contiguous"}, {"mode": "cyclic"}, {"epochs": 2}):
-        assert straight(**other) is None
+    assert shared() == shared(4) == shared(consumed_samples=80) == shared(steps=3)
+    assert shared(mode="contiguous") == shared(mode="contiguous", consumed_samples=80)
+    assert shared(shuffle=Shuffling("samples")) not in {None, shared()}
+    assert shared(mode="contiguous") not in {None, shared(), shared(4, mode="contiguous")}
+    assert shared(epochs=2) is None
+    assert shared(16 // 2, mode="contiguous", micro_batch_size=1, tail="pad") is not None
     plan = plan_of(source_of(400), 2, batch=8)
     after = continued(plan, 80, 4)
-    assert StraightRun.of(after.streams["train"]) == straight()
+    assert shared_order(after.streams["train"].order) == shared()
 
 
 def test_comparing_can_stop_early():
-    a, b = plan_of(source_of(400), 2, batch=8), plan_of(source_of(400), 2, batch=8, shuffle="samples")
+    a, b = (
+        plan_of(source_of(400), 2, batch=8),
+        plan_of(source_of(400), 2, batch=8, shuffle=Shuffling("samples")),
+    )
     stream = diff_plans(a, b, DiffOptions(first_only=True)).parts[0]
     assert (stream.first_step, stream.sources) == (StepDifference(0, 0, 0), ())
     stream = diff_plans(a, b, DiffOptions(steps=5)).parts[0]

@@ -1,14 +1,15 @@
-"""Difference of two plans: the first step that differs, and the samples of each source that moved.
+"""Difference of two plans: the first step that differs, and the samples of each dataset that moved.
 
-Streams that read one order straight through, as most do, are compared by formulas, whatever their size.
-Others are read in blocks, and the reads of both get common numbers.
+Both are read in consumption order, step by step. Where both read one order, formulas suffice, whatever its
+size.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,22 +24,16 @@ from tokshard.checks.diff.report import (
 )
 from tokshard.core.codec import encode
 from tokshard.dataset.tokenizer_identity import tokenizer_name
-from tokshard.errors import IntegrityError
-from tokshard.ranks.assignment import Assignment
-from tokshard.ranks.history import reweighting_of, stops_of
-from tokshard.ranks.intervals import Intervals
-from tokshard.ranks.layouts import Striped
+from tokshard.ranks.consumption import ConsumptionOrder
+from tokshard.ranks.links import Bucketing, Interleave, Skip
 from tokshard.ranks.locator import Locator
-from tokshard.ranks.order import SampleOrder, Selection
 from tokshard.ranks.plan import Plan, Stream
-from tokshard.ranks.replan.reweighting import open_start
-from tokshard.ranks.sources import DatasetReference, SampleSource
+from tokshard.ranks.reweighting import source_epochs
+from tokshard.ranks.sources import DatasetReference
 from tokshard.samples.index.packing import pack_words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from tokshard.ranks.order import KeyOf
 
     Integers = NDArray[np.int64]
 
@@ -46,8 +41,7 @@ TABLE_ENTRIES = 1 << 28
 """Samples that are compared at a time: 4 bytes each, so 1 GiB. More samples take more passes."""
 
 _UNREAD, _FOUND = -1, -2
-_STEPS = 1 << 20
-_BLOCK = 1 << 20
+_BLOCK = 1 << 18
 
 
 def diff_plans(
@@ -55,12 +49,12 @@ def diff_plans(
 ) -> DiffReport:
     """Compare what two plans read, from the consumed samples on at which the later one begins.
 
-    Where both read one order straight through, as before and after a change of the world size, formulas
-    suffice. Otherwise both are read in blocks, and a table of 4 bytes a sample is held, of up to ``entries``
-    samples; where there are more, they are compared in several passes.
+    Where both read one order, as before and after a change of the world size, formulas suffice. Otherwise
+    both are read in blocks, and a table of 4 bytes a sample is held, of up to ``entries`` samples; where
+    there are more, they are compared in several passes.
 
     Raises:
-        MissingFileError, IntegrityError: The arrays of a blend are not there or have changed.
+        MissingFileError, IntegrityError: The arrays of a blend do not exist or have changed.
     """
     options = options or DiffOptions()
     parts = tuple(_diff_stream(a, b, name, options, entries) for name in a.streams if name in b.streams)
@@ -75,178 +69,17 @@ def diff_plans(
 
 
 def _diff_stream(a: Plan, b: Plan, name: str, options: DiffOptions, entries: int) -> StreamDifference:
-    readers = (_StreamReader(a, name), _StreamReader(b, name))
-    start = max(reader.assignment.consumed_samples for reader in readers)
-    ranges = (_steps(readers[0], start, options.steps), _steps(readers[1], start, options.steps))
-    pair = _Pair(readers, ranges, _ReadNumbering.common(*readers))
+    start = max(plan.streams[name].order.consumed_samples for plan in (a, b))
+    first, second = (_Reader(plan, name, start, options.steps) for plan in (a, b))
+    pair = _Pair(first, second)
     return StreamDifference(
         name=name,
         fields=different_fields(_stream_fields(a.streams[name]), _stream_fields(b.streams[name])),
         start=start,
-        compared=(
-            readers[0].assignment.consumed_after(ranges[0].stop),
-            readers[1].assignment.consumed_after(ranges[1].stop),
-        ),
+        compared=(first.stop, second.stop),
         first_step=pair.first_difference(),
         sources=() if options.first_only else pair.count(entries),
     )
-
-
-def _steps(reader: _StreamReader, start: int, steps: int | None) -> range:
-    assignment = reader.assignment
-    if start >= assignment.consumed_after(assignment.steps):
-        return range(assignment.steps, assignment.steps)
-    first = int(assignment.timeline.step_of(np.array([start]))[0])
-    if assignment.consumed_after(first) < start:
-        first += 1
-    return range(first, assignment.steps if steps is None else min(assignment.steps, first + steps))
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    readers: tuple[_StreamReader, _StreamReader]
-    ranges: tuple[range, range]
-    numbering: _ReadNumbering
-
-    def first_difference(self) -> StepDifference | None:
-        if self.is_straight:
-            return self._first_other_size()
-        done, block = 0, 1
-        shorter = min(map(len, self.ranges))
-        while done < shorter:
-            count = min(block, shorter - done)
-            found = self._differing(done, count)
-            if found is not None:
-                return self._at(found)
-            done += count
-            block = min(block * 2, self._most_steps(done))
-        return None
-
-    @property
-    def is_straight(self) -> bool:
-        first, second = (StraightRun.of(reader.stream) for reader in self.readers)
-        return first is not None and first == second
-
-    def _at(self, place: int) -> StepDifference:
-        first, second = self.ranges[0][place], self.ranges[1][place]
-        return StepDifference(first, second, self.readers[0].assignment.consumed_after(first))
-
-    def _first_other_size(self) -> StepDifference | None:
-        shorter = min(map(len, self.ranges))
-        for done in range(0, shorter, _STEPS):
-            count = min(_STEPS, shorter - done)
-            other = self._other_sizes(done, count)
-            if other.size:
-                return self._at(done + int(other[0]))
-        return None
-
-    def _other_sizes(self, done: int, count: int) -> Integers:
-        # Pairs are counted from ``done``.
-        edges = [
-            reader.assignment.timeline.consumed(np.arange(all_steps[done], all_steps[done] + count + 1))
-            for reader, all_steps in zip(self.readers, self.ranges, strict=True)
-        ]
-        return np.flatnonzero((edges[0][:-1] != edges[1][:-1]) | (edges[0][1:] != edges[1][1:]))
-
-    def _most_steps(self, done: int) -> int:
-        index = min(done, len(self.ranges[0]) - 1)
-        size = self.readers[0].assignment.timeline.batch_size(self.ranges[0][index])
-        return max(1, (1 << 20) // max(size, 1))
-
-    def _differing(self, done: int, count: int) -> int | None:
-        other = self._other_sizes(done, count)
-        count = int(other[0]) if other.size else count
-        sorted_reads = [self._sorted(which, done, count) for which in (0, 1)]
-        shorter = min(reads[0].size for reads in sorted_reads)
-        wrong = np.zeros(shorter, dtype=np.bool_)
-        for column in (0, 1):
-            wrong |= sorted_reads[0][column][:shorter] != sorted_reads[1][column][:shorter]
-        if wrong.any():
-            place = int(np.argmax(wrong))
-            return done + int(min(reads[0][place] for reads in sorted_reads))
-        longer = max(sorted_reads, key=lambda reads: reads[0].size)
-        if longer[0].size > shorter:
-            return done + int(longer[0][shorter])
-        return done + count if other.size else None
-
-    def _sorted(self, which: int, done: int, count: int) -> tuple[Integers, Integers]:
-        # (step, number) of all reads; steps are counted from the first one.
-        first = self.ranges[which].start + done
-        steps, numbers = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-        for reads in self.readers[which].blocks(first, first + count):
-            steps.append(reads.step - first)
-            numbers.append(self.numbering.numbers(which, reads))
-        step, number = np.concatenate(steps), np.concatenate(numbers)
-        order = np.lexsort((number, step))
-        return step[order], number[order]
-
-    def count(self, entries: int) -> tuple[SourceDifference, ...]:
-        if self.is_straight and self._first_other_size() is None:
-            return self._count_straight()
-        counts = np.zeros((4, len(self.numbering.names)), dtype=np.int64)
-        total = int(self.numbering.starts[-1])
-        for low in range(0, total, entries):
-            counts += self._count_range(low, min(low + entries, total))
-        rows = zip(self.numbering.names, *counts.tolist(), strict=True)
-        return tuple(SourceDifference(*row) for row in rows)
-
-    def _count_straight(self) -> tuple[SourceDifference, ...]:
-        # Samples that both read are equal, and one may read on where the other ends.
-        stream = self.readers[0].stream
-        run = StraightRun.of(stream)
-        if run is None:
-            return ()
-        start, *ends = (
-            reader.assignment.consumed_after(step)
-            for reader, step in (
-                (self.readers[0], self.ranges[0].start),
-                (self.readers[0], self.ranges[0].stop),
-                (self.readers[1], self.ranges[1].stop),
-            )
-        )
-        same = run.count(stream, start, min(ends))
-        added, removed = run.count(stream, ends[0], ends[1]), run.count(stream, ends[1], ends[0])
-        rows = np.stack((same, same * 0, added, removed), axis=1).tolist()
-        return tuple(
-            SourceDifference(reference.path_prefix, *row)
-            for reference, row in zip(stream.source.datasets, rows, strict=True)
-        )
-
-    def _count_range(self, low: int, high: int) -> Integers:
-        table = np.full(high - low, _UNREAD, dtype=np.int32)
-        places = len(self.numbering.names)
-        for steps, numbers in self._reads(0, low, high):
-            table[numbers - low] = steps - self.ranges[0].start
-        same, moved, added = (np.zeros(places, dtype=np.int64) for _ in range(3))
-        for steps, numbers in self._reads(1, low, high):
-            found = table[numbers - low].astype(np.int64)
-            both = found >= 0
-            dataset = self.numbering.dataset_of(numbers)
-            together = both.copy()
-            together[both] = self._together(found[both] + self.ranges[0].start, steps[both])
-            same += _sums(dataset[together], places)
-            moved += _sums(dataset[both & ~together], places)
-            added += _sums(dataset[~both], places)
-            table[numbers[both] - low] = _FOUND
-        left = np.flatnonzero(table >= 0) + low
-        return np.stack((same, moved, added, _sums(self.numbering.dataset_of(left), places)))
-
-    def _reads(self, which: int, low: int, high: int) -> Iterator[tuple[Integers, Integers]]:
-        steps = self.ranges[which]
-        for reads in self.readers[which].blocks(steps.start, steps.stop):
-            numbers = self.numbering.numbers(which, reads)
-            here = (numbers >= low) & (numbers < high)
-            yield reads.step[here], numbers[here]
-
-    def _together(self, first: Integers, second: Integers) -> NDArray[np.bool_]:
-        # Consumed samples of one step are within those of the other.
-        a, b = (reader.assignment.timeline for reader in self.readers)
-        a_from, a_to = a.consumed(first), a.consumed(first + 1)
-        b_from, b_to = b.consumed(second), b.consumed(second + 1)
-        within: NDArray[np.bool_] = ((a_from >= b_from) & (a_to <= b_to)) | (
-            (b_from >= a_from) & (b_to <= a_to)
-        )
-        return within
 
 
 def _plan_fields(plan: Plan) -> dict[str, Any]:
@@ -255,222 +88,295 @@ def _plan_fields(plan: Plan) -> dict[str, Any]:
 
 
 def _stream_fields(stream: Stream) -> dict[str, Any]:
-    assignment = stream.assignment
+    order = stream.order
+    shuffles = [
+        link.words
+        for link in order.epoch_ranges[-1].links
+        if not isinstance(link, Interleave | Skip | Bucketing)
+    ]
     return {
-        "source": stream.source.id,
+        "source": stream.source_id,
         "samples": stream.source.total,
         "sequence_length": stream.source.sequence_length,
         "packing": pack_words(dataset.packing for dataset in stream.source.datasets),
         "mode": stream.mode,
         "tail": stream.tail,
-        "shuffle": stream.shuffle,
+        "shuffle": ", ".join(shuffles) or "none",
         "sort_key": stream.sort_key,
         "boundaries": stream.document_boundaries,
-        "data_parallel": assignment.ranks,
-        "micro_batch_size": assignment.micro_batch_size,
-        "batch_size": assignment.schedule.text,
-        "steps": assignment.steps,
-        "consumed_samples": assignment.consumed_samples,
+        "data_parallel": order.ranks,
+        "micro_batch_size": order.micro_batch_size,
+        "batch_size": order.schedule.text,
+        "steps": order.steps,
+        "consumed_samples": order.consumed_samples,
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _StepReads:
-    # Reads in the order of consumption, all int64 of shape (reads,); ``epoch`` is the source epoch of the
-    # dataset, ``sample`` a sample of its index.
-    step: Integers
-    dataset: Integers
-    epoch: Integers
-    sample: Integers
+def shared_order(order: ConsumptionOrder) -> tuple[object, ...] | None:
+    """Return what determines the sample at each number of consumed samples.
+
+    Two orders with the same value read the same samples where both read. None if samples are repeated, or
+    there may be several epochs.
+    """
+    epochs = order.epoch_ranges[0]
+    if len(order.epoch_ranges) > 1 or epochs.epochs != 1 or epochs.repeated:
+        return None
+    return epochs.total, epochs.links, epochs.first_epoch, order.skipped - order.consumed_samples
 
 
-class _StreamReader:
-    def __init__(self, plan: Plan, name: str) -> None:
-        self.stream: Stream = plan.streams[name]
-        self.assignment: Assignment = self.stream.assignment
-        self._locator = Locator(self.stream.source)
+class _Reader:
+    """The steps of a stream that are compared. They are counted from the first one.
+
+    Attributes:
+        first: Number of the first step that is compared.
+        steps: Number of steps.
+    """
+
+    def __init__(self, plan: Plan, name: str, start: int, steps: int | None) -> None:
+        self.stream = plan.streams[name]
+        self.order = self.stream.order
+        self.first = self.order.steps
+        if start < self.order.consumed_after(self.order.steps):
+            timeline = self.order.timeline
+            self.first = int(timeline.step_of(np.array([start], dtype=np.int64))[0])
+            self.first += self.order.consumed_after(self.first) < start
+        self.steps = self.order.steps - self.first
+        if steps is not None:
+            self.steps = min(self.steps, steps)
+        self.locator = Locator(self.stream.source)
         self._key_of = self.stream.open_sort_key()
-        record = reweighting_of(stops_of(plan.history, name))
-        self._source_epochs = None if record is None else open_start(self.stream.source, record)[1]
+        self._reweighting = plan.reweighting_of(name)
 
     @property
-    def datasets(self) -> tuple[DatasetReference, ...]:
-        return self.stream.source.datasets
+    def start(self) -> int:
+        """The consumed samples before the first step."""
+        return self.order.consumed_after(self.first)
 
-    def last_epochs(self) -> Integers:
-        # int64 of shape (datasets,).
-        if self._source_epochs is not None:
-            last = np.zeros(len(self.datasets), dtype=np.int64)
-            np.maximum.at(last, self._source_epochs.rows[:, 0], self._source_epochs.rows[:, 1])
-            return last
-        end = max(self.assignment.samples_per_rank - 1, 0)
-        epoch = int(_epochs_of(self.assignment, np.array([end], dtype=np.int64))[0])
-        return np.full(len(self.datasets), epoch, dtype=np.int64)
+    @property
+    def stop(self) -> int:
+        """The consumed samples after the last step."""
+        return self.order.consumed_after(self.first + self.steps)
 
-    def blocks(self, first: int, stop: int) -> Iterator[_StepReads]:
-        # Without samples that are read again as padding.
+    def edges(self, steps: Integers) -> tuple[Integers, Integers]:
+        """Return the consumed samples before and after each step."""
+        timeline = self.order.timeline
+        return timeline.consumed(self.first + steps), timeline.consumed(self.first + steps + 1)
+
+    def count(self, start: int, stop: int) -> Integers:
+        """Count the samples of each dataset between two numbers of consumed samples of one epoch."""
+        first, end = start - self.order.consumed_samples, stop - self.order.consumed_samples
+        if not self.order.epoch_ranges[0].links:
+            return self.locator.count(first + self.order.skipped, end + self.order.skipped)
+        counts = np.zeros(len(self.stream.source.datasets), dtype=np.int64)
+        for begin in range(first, end, _BLOCK):
+            numbers = np.arange(begin, min(begin + _BLOCK, end), dtype=np.int64)
+            datasets, _ = self.locator.locate(self.order.ids(numbers, self._key_of))
+            counts += np.bincount(datasets, minlength=counts.size)
+        return counts
+
+    def blocks(self, steps: int) -> Iterator[tuple[Integers, Integers, Integers, Integers]]:
+        """Yield the step, dataset, source epoch and sample of each read that does not repeat another."""
+        order = self.order
+        first, stop = self.first, self.first + steps
         while first < stop:
-            size = max(1, self.assignment.timeline.batch_size(first))
-            last = min(stop, first + max(1, _BLOCK // size))
-            yield self._reads(first, last)
-            first = last
+            end = min(stop, first + max(1, _BLOCK // order.timeline.batch_size(first)))
+            numbers = np.arange(order.first_number(first), order.first_number(end), dtype=np.int64)
+            numbers = numbers[~order.repeated(numbers)]
+            ids = order.ids(numbers, self._key_of)
+            datasets, samples = self.locator.locate(ids)
+            known = self._source_epochs
+            epochs = order.epochs(numbers) if known is None else known[ids]
+            steps_of = order.timeline.step_of(numbers + order.consumed_samples) - self.first
+            yield steps_of, datasets.astype(np.int64), epochs, samples
+            first = end
 
-    def _reads(self, first: int, stop: int) -> _StepReads:
-        assignment = self.assignment
-        begin, end = assignment.first_local(first), assignment.first_local(stop)
-        local = np.repeat(np.arange(begin, end, dtype=np.int64), assignment.ranks)
-        ranks = np.tile(np.arange(assignment.ranks, dtype=np.int64), end - begin)
-        sizes = np.diff(assignment.timeline.consumed(np.arange(first, stop + 1, dtype=np.int64)))
-        steps = np.repeat(np.arange(first, stop, dtype=np.int64), sizes)
-        first_time = ~assignment.repeated(ranks, local)
-        steps, local, ranks = steps[first_time], local[first_time], ranks[first_time]
-        ids = assignment.at(ranks, local, self._key_of)
-        datasets, samples = self._locator.locate(ids)
-        table = self._source_epochs
-        epochs = _epochs_of(assignment, local) if table is None else table.of(ids, datasets)
-        return _StepReads(steps, datasets.astype(np.int64), epochs, samples)
+    def source_epoch_counts(self) -> Integers:
+        """Return the number of source epochs of each dataset, those that are not read included."""
+        datasets = self.stream.source.datasets
+        order, known = self.stream.source.order, self._source_epochs
+        if known is None or order is None:
+            last = self.order.epochs(np.array([max(self.order.samples - 1, 0)], dtype=np.int64))
+            return np.repeat(last + 1, len(datasets))
+        counts = np.zeros(len(datasets), dtype=np.int64)
+        np.maximum.at(counts, order.open()["dataset_index"], known + 1)
+        return counts
 
-
-def _epochs_of(assignment: Assignment, local: Integers) -> Integers:
-    epochs = np.full(local.shape, -1, dtype=np.int64)
-    place = local + assignment.skipped
-    for epoch_range in assignment.epoch_ranges:
-        here = (place >= 0) & (place < epoch_range.per_rank)
-        epochs[here] = epoch_range.first_epoch + place[here] // epoch_range.per_epoch
-        place = place - epoch_range.per_rank
-    return epochs
+    @cached_property
+    def _source_epochs(self) -> Integers | None:
+        """The source epoch of each id of a re-weighted blend."""
+        record = self._reweighting
+        return None if record is None else source_epochs(self.stream.source, record)
 
 
-@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The steps of two streams that are compared: pairs of steps, and samples that only one has.
+
+    Attributes:
+        steps: Number of steps that both have.
+    """
+
+    def __init__(self, first: _Reader, second: _Reader) -> None:
+        self.readers = (first, second)
+        self.steps = min(first.steps, second.steps)
+
+    def first_difference(self) -> StepDifference | None:
+        step = self.aligned if self._share_order else self._first_other_samples()
+        if step == self.steps:
+            return None
+        first, second = (reader.first + step for reader in self.readers)
+        return StepDifference(first, second, self.readers[0].order.consumed_after(first))
+
+    @cached_property
+    def aligned(self) -> int:
+        """The number of steps at the beginning that have the same consumed samples in both."""
+        # Consumed samples are straight lines between the changes of batch sizes: two that agree at a change
+        # and one step later agree until the next change.
+        places = {0, self.steps}
+        for reader in self.readers:
+            places |= {step - reader.first for step, _, _ in reader.order.timeline.pieces}
+        inside = [edge for edge in {*places, *(place + 1 for place in places)} if 0 <= edge <= self.steps]
+        edges = np.array(sorted(inside), dtype=np.int64)
+        first, second = (reader.edges(edges)[0] for reader in self.readers)
+        other = edges[first != second]
+        return max(int(other[0]) - 1, 0) if other.size else self.steps
+
+    @cached_property
+    def _share_order(self) -> bool:
+        first, second = (reader.stream for reader in self.readers)
+        known = shared_order(first.order)
+        return (
+            known is not None and known == shared_order(second.order) and first.source_id == second.source_id
+        )
+
+    @cached_property
+    def _numbering(self) -> _ReadNumbering:
+        return _ReadNumbering(*self.readers)
+
+    def _first_other_samples(self) -> int:
+        """Return the first step with other samples, or else the number of aligned steps."""
+        # Aligned steps have equal batch sizes, so blocks have the same steps.
+        blocks = (self._sorted_reads(which) for which in (0, 1))
+        for first, second in zip(*blocks, strict=True):
+            shorter = min(len(first), len(second))
+            other = np.flatnonzero((first[:shorter] != second[:shorter]).any(axis=1))
+            if other.size:
+                return int(min(first[other[0], 0], second[other[0], 0]))
+            if len(first) != len(second):
+                return int(max(first, second, key=len)[shorter, 0])
+        return self.aligned
+
+    def _sorted_reads(self, which: int) -> Iterator[Integers]:
+        """Yield (step, number) of the reads of aligned steps, sorted, block by block."""
+        for steps, numbers in self._reads(which, self.aligned):
+            yield np.stack((steps, numbers), axis=1)[np.lexsort((numbers, steps))]
+
+    def _reads(self, which: int, steps: int) -> Iterator[tuple[Integers, Integers]]:
+        for found, *sample in self.readers[which].blocks(steps):
+            yield found, self._numbering.numbers(which, *sample)
+
+    def count(self, entries: int) -> tuple[SourceDifference, ...]:
+        """Count the samples of each dataset that are the same, moved, added and removed."""
+        if self._share_order and self.aligned == self.steps:
+            names = [dataset.path_prefix for dataset in self.readers[0].stream.source.datasets]
+            counts = self._count_shared()
+        else:
+            names = self._numbering.names
+            counts = np.zeros((4, len(names)), dtype=np.int64)
+            total = int(self._numbering.starts[-1])
+            for low in range(0, total, entries):
+                counts += self._count_range(low, min(low + entries, total))
+        return tuple(SourceDifference(*row) for row in zip(names, *counts.tolist(), strict=True))
+
+    def _count_shared(self) -> Integers:
+        # Samples that both read are the same, and one may read on where the other ends.
+        a, b = self.readers
+        end = min(a.stop, b.stop)
+        same = a.count(max(a.start, b.start), end)
+        added, removed = b.count(max(b.start, end), b.stop), a.count(max(a.start, end), a.stop)
+        return np.stack((same, np.zeros_like(same), added, removed))
+
+    def _count_range(self, low: int, high: int) -> Integers:
+        # The table has the step of A that reads each number.
+        table = np.full(high - low, _UNREAD, dtype=np.int32)
+        for steps, numbers in self._reads_between(0, low, high):
+            table[numbers - low] = steps
+        counts = np.zeros((4, len(self._numbering.names)), dtype=np.int64)
+        for steps, numbers in self._reads_between(1, low, high):
+            found = table[numbers - low].astype(np.int64)
+            kinds = np.full(found.shape, 2)
+            both = found >= 0
+            kinds[both] = np.where(self._within(found[both], steps[both]), 0, 1)
+            counts += self._table(kinds, numbers)
+            table[numbers[both] - low] = _FOUND
+        removed = np.flatnonzero(table >= 0) + low
+        return counts + self._table(np.full(removed.shape, 3), removed)
+
+    def _table(self, kinds: Integers, numbers: Integers) -> Integers:
+        """Count reads by their kind (same, moved, added, removed) and dataset."""
+        places = len(self._numbering.names)
+        datasets = self._numbering.datasets_of(numbers)
+        return np.bincount(kinds * places + datasets, minlength=4 * places).reshape(4, places)
+
+    def _reads_between(self, which: int, low: int, high: int) -> Iterator[tuple[Integers, Integers]]:
+        for steps, numbers in self._reads(which, self.readers[which].steps):
+            wanted = (numbers >= low) & (numbers < high)
+            yield steps[wanted], numbers[wanted]
+
+    def _within(self, first: Integers, second: Integers) -> NDArray[np.bool_]:
+        """Return whether the consumed samples of one step are all within those of the other."""
+        (a_from, a_to), (b_from, b_to) = self.readers[0].edges(first), self.readers[1].edges(second)
+        within: NDArray[np.bool_] = (a_from >= b_from) & (a_to <= b_to)
+        return within | (b_from >= a_from) & (b_to <= a_to)
+
+
 class _ReadNumbering:
-    # Numbers are equal where dataset, source epoch and sample are. ``starts`` holds the first number of each
-    # dataset and the end of all; ``of`` maps the datasets of either stream to their places in ``names``.
-    names: tuple[str, ...]
-    starts: Integers
-    sizes: Integers
-    of: tuple[Integers, Integers]
+    """Numbers of reads, which are equal where dataset, source epoch and sample are.
 
-    @classmethod
-    def common(cls, a: _StreamReader, b: _StreamReader) -> _ReadNumbering:
-        # Datasets are the same if their bytes and indexes are.
-        references = list(a.datasets)
-        first = np.arange(len(references), dtype=np.int64)
-        second = np.array([_place(references, reference) for reference in b.datasets], dtype=np.int64)
-        sizes = np.array([_samples(reference) for reference in references], dtype=np.int64)
+    Attributes:
+        names: Path prefix of each dataset of either stream. Datasets are the same if their bytes and indexes
+            are.
+        starts: First number of each dataset, and the end.
+    """
+
+    def __init__(self, *readers: _Reader) -> None:
+        places: dict[tuple[object, int], int] = {}
+        references: list[DatasetReference] = []
+        self._places = []
+        for reader in readers:
+            found = []
+            occurrences: Counter[object] = Counter()
+            for reference in reader.stream.source.datasets:
+                identity = _identity(reference)
+                occurrences[identity] += 1
+                # A dataset that a blend has again is another one.
+                place = places.setdefault((identity, occurrences[identity]), len(references))
+                if place == len(references):
+                    references.append(reference)
+                found.append(place)
+            self._places.append(np.array(found, dtype=np.int64))
+        self.names = [reference.path_prefix for reference in references]
+        self._sizes = np.array([_samples(reference) for reference in references], dtype=np.int64)
         epochs = np.zeros(len(references), dtype=np.int64)
-        for places, reader in ((first, a), (second, b)):
-            np.maximum.at(epochs, places, reader.last_epochs() + 1)
-        starts = np.concatenate(([0], np.cumsum(sizes * epochs)))
-        return cls(tuple(reference.path_prefix for reference in references), starts, sizes, (first, second))
+        for reader, of_reader in zip(readers, self._places, strict=True):
+            np.maximum.at(epochs, of_reader, reader.source_epoch_counts())
+        self.starts = np.concatenate(([0], np.cumsum(self._sizes * epochs)))
 
-    def numbers(self, which: int, reads: _StepReads) -> Integers:
-        place = self.of[which][reads.dataset]
-        numbers: Integers = self.starts[place] + reads.epoch * self.sizes[place] + reads.sample
+    def numbers(self, which: int, datasets: Integers, epochs: Integers, samples: Integers) -> Integers:
+        """Return the numbers of reads of the first stream or the second."""
+        place = self._places[which][datasets]
+        numbers: Integers = self.starts[place] + epochs * self._sizes[place] + samples
         return numbers
 
-    def dataset_of(self, numbers: Integers) -> Integers:
+    def datasets_of(self, numbers: Integers) -> Integers:
+        """Return the place of the dataset of each number."""
         return np.searchsorted(self.starts, numbers, side="right") - 1
 
 
-def _place(references: list[DatasetReference], reference: DatasetReference) -> int:
-    # A dataset that is not among the others is appended.
-    for place, other in enumerate(references):
-        if _data_identity(reference) == _data_identity(other):
-            return place
-    references.append(reference)
-    return len(references) - 1
-
-
-def _data_identity(reference: DatasetReference) -> tuple[object, ...]:
+def _identity(reference: DatasetReference) -> tuple[object, ...]:
     """Return an identity of the bytes and the index of a dataset, whatever its paths."""
-    files = None if reference.index is None else (reference.index.files.hash, reference.index.files.split)
-    return (reference.bin, reference.idx, files, reference.packing)  # the hash does not contain the packing
+    stem = None if reference.index is None else reference.index.stem
+    return (reference.bin, reference.idx, stem, reference.packing)  # the hash does not contain the packing
 
 
 def _samples(reference: DatasetReference) -> int:
-    return reference.first + reference.samples if reference.index is None else reference.index.epochs.samples
-
-
-def _sums(places: Integers, count: int) -> Integers:
-    return np.bincount(places, minlength=count).astype(np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class StraightRun:
-    """Reads of a stream as one run of positions in an order.
-
-    Attributes:
-        shift: What is added to a number of consumed samples to get a position.
-    """
-
-    source: str
-    order: SampleOrder
-    epoch: int
-    shift: int
-
-    @classmethod
-    def of(cls, stream: Stream) -> Self | None:
-        """Return the run of a stream; None where ranks read in blocks, again, or several epochs."""
-        assignment = stream.assignment
-        first = assignment.epoch_ranges[0]
-        once = len(assignment.epoch_ranges) == 1 and first.epochs == 1 and isinstance(first.layout, Striped)
-        if not once or first.per_epoch * assignment.ranks > first.order.samples:
-            return None
-        order, offset = first.order, 0
-        if order.transforms and isinstance(order.transforms[0], Selection):
-            kept = order.transforms[0].kept
-            if kept.starts.size > 1:
-                return None
-            order, offset = SampleOrder(order.total, order.transforms[1:]), int(kept.starts[0])
-        shift = offset + assignment.skipped * assignment.ranks - assignment.consumed_samples
-        return cls(stream.source.id, order, first.first_epoch, shift)
-
-    def count(self, stream: Stream, start: int, stop: int) -> NDArray[np.int64]:
-        """Count the samples of each dataset between two numbers of consumed samples."""
-        key_of = stream.open_sort_key()
-        run = Intervals.of([(start + self.shift, max(start, stop) + self.shift)])
-        return _count_datasets(Locator(stream.source), self.order, run, self.epoch, key_of)
-
-
-def _count_datasets(
-    locator: Locator, order: SampleOrder, positions: Intervals, epoch: int, key_of: KeyOf | None
-) -> Integers:
-    """Count the samples of each dataset at some positions of an order.
-
-    If nothing shuffles the ids, this is arithmetic with intervals, or for a blend a count over runs of its
-    dataset index. Otherwise the samples are looked up block by block.
-
-    Returns:
-        int64 of shape (datasets,).
-    """
-    source = locator.source
-    ids = _ids_in_order(order, positions)
-    if ids is not None and source.order is None:
-        return np.diff(ids.count_below(source.bounds))
-    counts = np.zeros(len(source.datasets), dtype=np.int64)
-    if ids is not None and source.order is not None:
-        dataset_index = source.order.open()["dataset_index"]
-        for start, stop in zip(ids.starts.tolist(), ids.stops.tolist(), strict=True):
-            for begin in range(start, stop, _BLOCK):
-                counts += _bincount(dataset_index[begin : min(begin + _BLOCK, stop)], counts.size, source)
-        return counts
-    for block in positions.blocks():
-        datasets, _ = locator.locate(order.ids(block, epoch, key_of))
-        counts += np.bincount(datasets, minlength=counts.size)
-    return counts
-
-
-def _bincount(datasets: NDArray[Any], count: int, source: SampleSource) -> Integers:
-    if datasets.size and (datasets.min() < 0 or datasets.max() >= count):
-        path = source.order.path("dataset_index") if source.order else ""
-        raise IntegrityError(f"{path} contains a dataset that is not in the blend", path=path)
-    return np.bincount(datasets, minlength=count).astype(np.int64)
-
-
-def _ids_in_order(order: SampleOrder, positions: Intervals) -> Intervals | None:
-    """Return the ids at some positions, or None if the order shuffles them."""
-    for link in order.transforms:
-        if not isinstance(link, Selection):
-            return None
-        positions = link.kept.select(positions)
-    return positions
+    return reference.first + reference.samples if reference.epochs is None else reference.epochs.samples
