@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tokshard.checks.verify.context import VerifyContext, unreadable_found
 from tokshard.checks.verify.report import ProductFindings, VerifiedProduct
 from tokshard.checks.verify.tokenizers import examine_tokenizers
-from tokshard.dataset.fingerprint import FileFingerprint
 from tokshard.dataset.products import rank_name
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, TokshardError
-from tokshard.ranks.history import reweighting_of, stops_of
 from tokshard.ranks.locator import Locator
-from tokshard.ranks.plan import Plan, Stream
-from tokshard.ranks.ranks import check_ranks, read_rank
-from tokshard.ranks.sources import CachedArrays, DatasetReference
-from tokshard.ranks.summary import check_partition
-from tokshard.samples.index.description import BlendedDescription
+from tokshard.ranks.manifests import check_ranks, read_rank
+from tokshard.ranks.plan import Plan
+from tokshard.ranks.sources import DatasetReference
 from tokshard.samples.index.entry import CacheEntry
 from tokshard.storage.fs import state
-from tokshard.storage.paths import bin_path, idx_path
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from tokshard.ranks.order import KeyOf
-
 
 _BLOCK = 1 << 18
 
@@ -67,7 +55,9 @@ def _verified_reads(
 ) -> VerifiedProduct:
     before, plan = reading
     if isinstance(plan, TokshardError):
-        findings.find_error("plan-damaged", plan, path=path)
+        # The file of the samples may be a blend.json elsewhere.
+        file = getattr(plan, "path", None) or getattr(plan, "filename", None)
+        findings.find_error(_file_code(plan) if file not in {None, path} else "plan-damaged", plan, path=path)
     else:
         _examine_reads(plan, findings, context)
     # When a plan is replaced, its document is removed first and written last.
@@ -81,26 +71,24 @@ def _find_rank(path: str, error: TokshardError, findings: ProductFindings) -> No
     findings.find_error(code, error, path=path)
 
 
+def _file_code(error: TokshardError) -> str:
+    return "plan-file-missing" if isinstance(error, MissingFileError) else "plan-file-changed"
+
+
 def _examine_reads(plan: Plan, findings: ProductFindings, context: VerifyContext) -> None:
-    for path, stamp in _stamped_files(plan):
+    files = [found for stream in plan.streams.values() for found in stream.source.files.items()]
+    for path, fingerprint in dict.fromkeys(files):
         try:
-            stamp.check(path)
-        except MissingFileError as error:
-            findings.find_error("plan-file-missing", error, path=path)
+            fingerprint.check(path)
         except (InputError, IntegrityError, StorageError) as error:
-            findings.find_error("plan-file-changed", error, path=path)
+            findings.find_error(_file_code(error), error, path=path)
     if context.reaches("digest"):
         for dataset in {dataset.path_prefix: dataset for dataset in _datasets(plan)}.values():
             _examine_dataset(dataset, findings, context)
     recorded = {dataset.path_prefix: plan.tokenizer for dataset in _datasets(plan)}
     examine_tokenizers(recorded, plan.tokenizer_mismatches, findings, context)
     for name, stream in plan.streams.items():
-        findings.counts[f"{name}_samples"] = stream.assignment.samples_per_rank * stream.assignment.ranks
-        for epochs in stream.assignment.epoch_ranges:
-            try:
-                check_partition(epochs.layout)
-            except IntegrityError as error:
-                findings.find_error("plan-coverage", error)
+        findings.counts[f"{name}_samples"] = stream.order.samples
     if context.reaches("deep") and not findings.has("plan-file-missing", "plan-file-changed"):
         _examine_samples(plan, findings)
 
@@ -112,24 +100,6 @@ def _examine_samples(plan: Plan, findings: ProductFindings) -> None:
                 findings.find("plan-coverage", f"{findings.path}: {name}: {text}")
 
 
-def _stamped_files(plan: Plan) -> list[tuple[str, FileFingerprint]]:
-    found: dict[tuple[str, FileFingerprint], None] = {}
-    for name, stream in plan.streams.items():
-        for dataset in stream.source.datasets:
-            found[idx_path(dataset.path_prefix), dataset.idx] = None
-            found[bin_path(dataset.path_prefix), dataset.bin] = None
-        cached = [dataset.index.files for dataset in stream.source.datasets if dataset.index is not None]
-        cached += [stream.source.order] if stream.source.order is not None else []
-        for files in cached:
-            for array, stamp in files.fingerprints.items():
-                found[files.path(array), stamp] = None
-        record, order = reweighting_of(stops_of(plan.history, name)), stream.source.order
-        if record is not None and order is not None:
-            found[order.path("unread"), record.unread] = None
-            found[order.path("source_epochs"), record.source_epochs] = None
-    return list(found)
-
-
 def _datasets(plan: Plan) -> Iterator[DatasetReference]:
     for stream in plan.streams.values():
         yield from stream.source.datasets
@@ -139,7 +109,7 @@ def _examine_dataset(dataset: DatasetReference, findings: ProductFindings, conte
     try:
         changes = context.fingerprint(dataset.path_prefix).changes_since(dataset.fingerprint)
     except MissingFileError:
-        return  # found by its stamp
+        return  # found by its fingerprint
     except (InputError, IntegrityError, StorageError) as error:
         findings.find_error("dataset-damaged", error, path=dataset.path_prefix)
         return
@@ -150,17 +120,14 @@ def _examine_dataset(dataset: DatasetReference, findings: ProductFindings, conte
 
 def entries_of(plan: Plan) -> Iterator[tuple[CacheEntry, str | None]]:
     """Yield the entries of caches that a plan reads, and the path prefix of the dataset of each index."""
-    for stream in plan.streams.values():
+    for name, stream in plan.streams.items():
         for dataset in stream.source.datasets:
             if dataset.index is not None:
-                yield _entry(dataset.index.files), dataset.path_prefix
+                yield CacheEntry(*os.path.split(dataset.index.path_prefix)), dataset.path_prefix
         order = stream.source.order
-        if order is not None and order.kind == BlendedDescription.CLASS:
-            yield _entry(order), None
-
-
-def _entry(files: CachedArrays) -> CacheEntry:
-    return CacheEntry(files.directory, f"{files.hash}-{files.kind}-{files.split}")
+        # The order of a re-weighted blend is no entry of a cache.
+        if order is not None and plan.reweighting_of(name) is None:
+            yield CacheEntry(*os.path.split(order.path_prefix)), None
 
 
 def prefixes_of(plan: Plan) -> list[str]:
@@ -169,10 +136,10 @@ def prefixes_of(plan: Plan) -> list[str]:
 
 
 def count_reads(plan: Plan, name: str) -> Iterator[str]:
-    """Count what all ranks of a stream read in the first epoch of each pass, sample by sample.
+    """Count what all ranks of a stream read in the first epoch of each range, sample by sample.
 
     One byte per sample of the source is held. If a blend was re-weighted, samples are read again in later
-    source epochs, so positions of the order are counted instead of samples of datasets.
+    source epochs, so ids are counted instead of samples of datasets.
 
     Yields:
         A phrase for each problem.
@@ -182,36 +149,28 @@ def count_reads(plan: Plan, name: str) -> Iterator[str]:
         StorageError: A file cannot be read.
     """
     stream = plan.streams[name]
-    weighted = reweighting_of(stops_of(plan.history, name)) is not None
-    locator = None if weighted or stream.source.order is None else Locator(stream.source)
+    order = stream.order
+    is_mixed = stream.source.order is not None and plan.reweighting_of(name) is None
+    locator = Locator(stream.source)
     key_of = stream.open_sort_key()
     sizes = [dataset.samples for dataset in stream.source.datasets]
     bounds = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
-    for place, epochs in enumerate(stream.assignment.epoch_ranges):
-        before = sum(earlier.per_rank for earlier in stream.assignment.epoch_ranges[:place])
-        first = max(0, before - stream.assignment.skipped)
-        stop = min(before + epochs.per_epoch - stream.assignment.skipped, stream.assignment.samples_per_rank)
-        seen = np.zeros(stream.source.total if locator is None else int(bounds[-1]), np.bool_)
+    end = -order.skipped
+    for epochs in order.epoch_ranges:
+        first = max(0, end)
+        end += epochs.size
+        epoch, position = order.point(first)
+        seen = np.zeros(bounds[-1] if is_mixed else stream.source.total, np.bool_)
         reads = 0
-        for ids in _blocks(stream, first, stop, key_of):
-            if locator is None:
-                samples = ids
-            else:
-                numbers, within = locator.locate(ids)
-                samples = bounds[numbers] + within
+        stop = min(first + epochs.read - position, end, order.samples)
+        for begin in range(first, stop, _BLOCK):
+            numbers = np.arange(begin, min(begin + _BLOCK, stop), dtype=np.int64)
+            samples = order.ids(numbers[~order.repeated(numbers)], key_of)
+            if is_mixed:
+                datasets, within = locator.locate(samples)
+                samples = bounds[datasets] + within
             seen[samples] = True
-            reads += len(samples)
+            reads += samples.size
         distinct = int(np.count_nonzero(seen))
         if distinct != reads:
-            yield f"{reads - distinct} samples are read twice in epoch {epochs.first_epoch}"
-
-
-def _blocks(stream: Stream, first: int, stop: int, key_of: KeyOf | None) -> Iterator[NDArray[np.int64]]:
-    # Samples read again as padding are left out.
-    assignment = stream.assignment
-    for rank in range(assignment.ranks):
-        for begin in range(first, stop, _BLOCK):
-            local = np.arange(begin, min(begin + _BLOCK, stop), dtype=np.int64)
-            ranks = np.full(len(local), rank, dtype=np.int64)
-            ids = assignment.at(ranks, local, key_of)
-            yield ids[~assignment.repeated(ranks, local)]
+            yield f"{reads - distinct} samples are read twice in epoch {epoch}"
