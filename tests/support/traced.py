@@ -174,7 +174,7 @@ def slow_pieces(worlds, source, sample):
         tokens = [token for token in samples.read(place).tokens.tolist() if token >= 0]
     documents, sequences = bounds_of(worlds)[number]
     pieces = []
-    extra = reference.index is not None and reference.index.epochs.extra_token
+    extra = reference.epochs is not None and reference.epochs.extra_token
     for at_token, token in enumerate(tokens):
         sequence = max(at for at in range(len(sequences) - 1) if sequences[at] <= token < sequences[at + 1])
         document = next(at for at in range(len(documents) - 1) if documents[at] <= token < documents[at + 1])

@@ -86,6 +86,14 @@ class EpochRange(Record):
         return inside + max(self.read - self.positions, 0)
 
     @property
+    def first_repeated(self) -> int:
+        """A position of an epoch before which no sample is repeated."""
+        first = self.links[0] if self.links else None
+        if isinstance(first, Interleave) and first.distinct < first.read:
+            return min(first.first_repeated, self.read)
+        return min(self.positions, self.read)
+
+    @property
     def size(self) -> int:
         """The samples that all ranks read in all epochs."""
         return ENDLESS if self.epochs is None else self.read * self.epochs

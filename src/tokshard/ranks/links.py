@@ -143,6 +143,13 @@ class Interleave(Link):
         return full * min(self.run, per_rank) + min(short, per_rank)
 
     @property
+    def first_repeated(self) -> int:
+        """A position in consumption order before which no rank repeats one of its own."""
+        last_run = min(max(self.total - (self.ranks - 1) * self.run, 0), self.run)
+        least = last_run if self.run else self.total // self.ranks
+        return least // self.micro_batch_size * self.ranks * self.micro_batch_size
+
+    @property
     def samples(self) -> int:
         """The number of positions in consumption order: what all ranks read, and then the other positions."""
         return self.read + self.total - self.distinct

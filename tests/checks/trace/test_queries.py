@@ -6,13 +6,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support import traced as support
-from support.assignments import topology_of
+from support.assignments import plan_with, topology_of
 from support.replanned_plans import continued
 from tokshard.checks.trace.options import TraceItem
 from tokshard.checks.trace.queries import trace_items, trace_sample, trace_step
 from tokshard.checks.trace.reads import stages_of
 from tokshard.checks.trace.traced_data import TracedData, TracedStream
-from tokshard.ranks.plan import Plan
+from tokshard.ranks.choices import Shuffling
 from tokshard.samples.index.packing import Packing
 
 worlds = st.lists(support.documents, min_size=1, max_size=3)
@@ -114,7 +114,7 @@ def test_plans_of_all_modes_are_traced_there_and_back_as_the_twin_lists_them(
         through, items = support.data_of(source, stream, topology_of(ranks)), everything(lengths, source)
         consumed = data.draw(st.integers(0, 80))
         pieces = [support.slow_pieces(lengths, source, sample) for sample in range(source.total)]
-        expected_reads = list(support.slow_reads(stream.assignment, through.streams["train"].key_of))
+        expected_reads = list(support.slow_reads(stream.order, through.streams["train"].key_of))
         expected = [
             (sample, *piece, *where, after <= consumed)
             for sample, *where, after in expected_reads
@@ -127,7 +127,7 @@ def test_plans_of_all_modes_are_traced_there_and_back_as_the_twin_lists_them(
         assert {rank.data_parallel_rank: rank.ranks for rank in report.ranks} == {
             rank: (rank,) for rank in sorted({read.data_parallel_rank for read in reads})
         }
-        step = data.draw(st.integers(0, stream.assignment.steps - 1))
+        step = data.draw(st.integers(0, stream.order.steps - 1))
         forward = trace_step(through, "train", step)
         assert [
             (sample.data_parallel_rank, sample.micro_batch * size + sample.row, sample.sample)
@@ -142,10 +142,10 @@ def test_a_plan_is_traced_through_those_that_it_continues(lengths, seed, data):
         source = support.source_of(
             directory, lengths, sequence_length=2, seed=seed, num_samples=48, extra_token=True
         )
-        request = {"epochs": 2, "shuffle": "samples", "shuffle_per_epoch": True}
+        request = {"epochs": 2, "shuffle": Shuffling("samples"), "shuffle_per_epoch": True}
         stream = support.stream_of(source, 2, 2, 1, request)
-        first = Plan.of(topology_of(2), {"train": stream})
-        stop = data.draw(st.integers(1, stream.assignment.steps - 4))
+        first = plan_with(topology_of(2), {"train": stream})
+        stop = data.draw(st.integers(1, stream.order.steps - 4))
         second = continued(first, 4 * stop, 4, global_batch_size=8)
         stages, others = stages_of(second, "train")
         assert ([stage.plan_id for stage in stages], others) == ([first.plan_id, second.plan_id], 0)
@@ -154,8 +154,8 @@ def test_a_plan_is_traced_through_those_that_it_continues(lengths, seed, data):
         pieces = [support.slow_pieces(lengths, source, sample) for sample in range(source.total)]
         expected = [
             (sample, *piece, *where, after <= consumed)
-            for assignment, steps in ((stream.assignment, stop), (second.streams["train"].assignment, None))
-            for sample, *where, after in support.slow_reads(assignment, None, steps)
+            for order, steps in ((stream.order, stop), (second.streams["train"].order, None))
+            for sample, *where, after in support.slow_reads(order, None, steps)
             for piece in pieces[sample]
         ]
         report = trace_items(through, [item for item, _, _ in items], consumed_samples=consumed)

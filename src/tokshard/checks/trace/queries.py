@@ -111,25 +111,27 @@ def trace_step(
     traced = data.stream(stream)
     if data.plan is None or traced.stream is None:
         raise UsageError(f"--step requires a plan, got {data.path}")
-    topology, assignment = data.plan.topology, traced.stream.assignment
-    if not 0 <= step < assignment.steps:
-        raise UsageError(
-            f"step must be from 0 to {assignment.steps - 1} for {stream} of {data.path}, got {step}"
-        )
+    topology = data.plan.topology
+    order = traced.stream.order
+    if not 0 <= step < order.steps:
+        raise UsageError(f"step must be from 0 to {order.steps - 1} for {stream} of {data.path}, got {step}")
     if rank is not None and not 0 <= rank < topology.world_size:
         raise UsageError(f"rank must be from 0 to {topology.world_size - 1} for {data.path}, got {rank}")
     contents = StreamContents(traced.source, tokenizer)
+    size = order.micro_batch_size
+    first = order.first_number(step) // order.ranks
+    count = order.first_number(step + 1) // order.ranks - first
     samples: list[SampleContents] = []
-    for dp_rank in range(assignment.ranks) if rank is None else [topology.coordinates(rank).dp]:
-        ids = assignment.step_ids(dp_rank, step, traced.key_of)
-        samples += contents.samples(ids.ravel(), data_parallel_rank=dp_rank, micro_batch_size=ids.shape[1])
+    for dp_rank in range(order.ranks) if rank is None else [topology.coordinates(rank).dp]:
+        ids = order.ids(order.numbers(dp_rank, first, count), traced.key_of)
+        samples += contents.samples(ids, data_parallel_rank=dp_rank, micro_batch_size=size)
     return TraceSamplesReport(
         kind=data.kind,
         path=data.path,
         stream=stream,
         plan_id=data.plan_id,
         step=step,
-        consumed_samples=assignment.consumed_after(step),
+        consumed_samples=order.consumed_after(step),
         rank=rank,
         samples=tuple(samples),
         warnings=data.allowed_mismatches or None,

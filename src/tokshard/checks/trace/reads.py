@@ -17,7 +17,6 @@ import numpy as np
 from tokshard.checks.trace.report import DocumentRead
 from tokshard.checks.trace.sequence_table import find, find_in_blocks, pairs, spread
 from tokshard.errors import IntegrityError
-from tokshard.ranks.layouts import repeats
 from tokshard.samples.index.spans import SampleSpans, Spans
 from tokshard.storage.paths import idx_path
 
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokshard.checks.trace.sequence_table import SequenceTable
-    from tokshard.ranks.assignment import Assignment
-    from tokshard.ranks.order import KeyOf
+    from tokshard.ranks.consumption import ConsumptionOrder
+    from tokshard.ranks.links import KeyOf
     from tokshard.ranks.plan import Plan
     from tokshard.ranks.sources import DatasetReference, SampleSource
     from tokshard.samples.index.index import GPTDatasetIndex
@@ -49,7 +48,7 @@ class PlanStage:
     """
 
     plan_id: str
-    assignment: Assignment
+    order: ConsumptionOrder
     steps: int
 
 
@@ -106,13 +105,15 @@ def stages_of(plan: Plan, stream: str) -> tuple[tuple[PlanStage, ...], int]:
     stages: list[PlanStage] = []
     unknown = 0
     for entry in plan.history:
-        if stream in entry.streams:
-            stopped = entry.streams[stream]
-            stages.append(PlanStage(entry.plan_id, stopped.assignment, stopped.step))
-            if stopped.reweighting is not None:
-                unknown += len(stages)
-                stages = []
-    last = plan.streams[stream].assignment
+        stopped = entry.streams.get(stream)
+        if stopped is None:
+            continue
+        steps = stopped.order.step_at(stopped.consumed_samples)
+        stages.append(PlanStage(entry.plan_id, stopped.order, steps))
+        if stopped.reweighting is not None:
+            unknown += len(stages)
+            stages = []
+    last = plan.streams[stream].order
     return (*stages, PlanStage(plan.plan_id, last, last.steps)), unknown
 
 
@@ -163,7 +164,7 @@ def find_reads(
 
 def _details(stages: tuple[PlanStage, ...], read: list[int], consumed_samples: int | None) -> dict[str, Any]:
     stage, epoch, step, rank, place, repeated, consumed = read
-    micro_batch, row = divmod(place, stages[stage].assignment.micro_batch_size)
+    micro_batch, row = divmod(place, stages[stage].order.micro_batch_size)
     return {
         "plan_id": stages[stage].plan_id,
         "epoch": epoch,
@@ -265,8 +266,8 @@ def _ids_of(source: SampleSource, parts: _DocumentParts) -> tuple[Integers, Inte
             parts.sample - np.array([reference.first for reference in references], np.int64)[parts.dataset]
         )
         counts = np.array([reference.samples for reference in references], np.int64)[parts.dataset]
-        here = np.flatnonzero((within >= 0) & (within < counts))
-        return here, (source.bounds[parts.dataset] + within)[here]
+        inside = np.flatnonzero((within >= 0) & (within < counts))
+        return inside, (source.bounds[parts.dataset] + within)[inside]
     arrays = source.order.open()
     numbers, samples = arrays["dataset_index"], arrays["dataset_sample_index"]
     if numbers.shape != (source.total,) or samples.shape != (source.total,):
@@ -289,64 +290,43 @@ def reads_of_samples(stages: tuple[PlanStage, ...], ids: Integers, key_of: KeyOf
 
     ``ids`` are int64, ascending, each once. ``key_of`` is needed where samples are sorted by length.
     """
-    found = [
-        np.stack(
-            [
-                which,
-                np.full(which.shape, number, np.int64),
-                np.full(which.shape, epoch, np.int64),
-                *_steps_of(stage.assignment, ranks, local),
-                np.full(which.shape, repeated, np.int64),
-            ]
-        )
-        for number, stage in enumerate(stages)
-        for epoch, repeated, which, ranks, local in _local_indices(stage.assignment, ids, key_of)
-    ]
-    table = np.concatenate(found, axis=1) if found else np.empty((8, 0), np.int64)
-    limits = np.array([stage.steps for stage in stages], np.int64)
-    return SampleReads(*table[:, table[3] < limits[table[1]]])
+    found = [np.empty((8, 0), np.int64)]
+    for number, stage in enumerate(stages):
+        order = stage.order
+        stop = order.first_number(stage.steps)
+        for epoch, repeated, which, numbers in _numbers_of(order, ids, stop, key_of):
+            read = order.reads(numbers)
+            consumed = order.timeline.consumed(read.step + 1)
+            columns = (which, number, epoch, read.step, read.rank, read.row, consumed, repeated)
+            found.append(np.stack(np.broadcast_arrays(*columns)))
+    return SampleReads(*np.concatenate(found, axis=1))
 
 
-def _local_indices(
-    assignment: Assignment, ids: Integers, key_of: KeyOf | None
-) -> Iterator[tuple[int, bool, Integers, Integers, Integers]]:
-    # Yields (epoch, whether repeated, which ids, their ranks, their local indices).
-    base = -assignment.skipped
-    for epoch_range in assignment.epoch_ranges:
-        reached = min(epoch_range.per_rank, assignment.samples_per_rank - base)
-        for number in range(-(-reached // epoch_range.per_epoch)):
-            start = base + number * epoch_range.per_epoch
-            if start + epoch_range.per_epoch <= 0:
-                continue
-            epoch = epoch_range.first_epoch + number
-            positions = epoch_range.order.positions(ids, epoch, key_of)
-            ranks, within = epoch_range.layout.locate(np.maximum(positions, 0))
-            local = start + within
-            read = (positions >= 0) & (ranks >= 0) & (local >= 0) & (local < assignment.samples_per_rank)
-            yield epoch, False, np.flatnonzero(read), ranks[read], local[read]
-            for rank, first, count in repeats(epoch_range.layout):
-                for begin in range(start + first, start + first + count, _BLOCK):
-                    stop = min(begin + _BLOCK, start + first + count, assignment.samples_per_rank)
-                    repeated = np.arange(max(begin, 0), stop, dtype=np.int64)
-                    of_rank = np.full(repeated.shape, rank, np.int64)
-                    which, here = _members(assignment.at(of_rank, repeated, key_of), ids)
-                    yield epoch, True, which, of_rank[here], repeated[here]
-        base += epoch_range.per_rank
+def _numbers_of(
+    order: ConsumptionOrder, ids: Integers, stop: int, key_of: KeyOf | None
+) -> Iterator[tuple[int, bool, Integers, Integers]]:
+    """Yield an epoch, whether samples are repeated in it, places of ids, and the numbers that read them."""
+    number = 0
+    while number < stop:
+        epoch, position = order.point(number)
+        epochs = next(epochs for epochs in order.epoch_ranges if epochs.has_epoch(epoch))
+        end = min(number + epochs.read - position, stop)
+        numbers = order.find(ids, epoch, key_of)
+        which = np.flatnonzero((numbers >= 0) & (numbers < stop))
+        yield epoch, False, which, numbers[which]
+        first = number + max(epochs.first_repeated - position, 0)
+        for begin in range(first, end, _BLOCK):
+            again = np.arange(begin, min(begin + _BLOCK, end), dtype=np.int64)
+            again = again[order.repeated(again)]
+            which, is_wanted = _members(order.ids(again, key_of), ids)
+            yield epoch, True, which, again[is_wanted]
+        number = end
 
 
 def _members(found: Integers, ids: Integers) -> tuple[Integers, NDArray[np.bool_]]:
+    """Return the place in ``ids`` of each that is there, and which ones are."""
     if not ids.size:
         return np.empty(0, np.int64), np.zeros(found.shape, np.bool_)
     which = np.minimum(np.searchsorted(ids, found), ids.size - 1)
-    here = ids[which] == found
-    return which[here], here
-
-
-def _steps_of(
-    assignment: Assignment, ranks: Integers, local: Integers
-) -> tuple[Integers, Integers, Integers, Integers]:
-    # (step, rank, row, consumed samples after the step).
-    timeline, before = assignment.timeline, assignment.consumed_samples
-    steps = timeline.step_of(local * assignment.ranks + before)
-    firsts = (timeline.consumed(steps) - before) // assignment.ranks
-    return steps, ranks, local - firsts, timeline.consumed(steps + 1)
+    is_wanted = ids[which] == found
+    return which[is_wanted], is_wanted

@@ -20,7 +20,7 @@ from tokshard.ranks.sources import SampleSource
 from tokshard.storage.paths import strip_data_suffix
 
 if TYPE_CHECKING:
-    from tokshard.ranks.order import KeyOf
+    from tokshard.ranks.links import KeyOf
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def open_plan(path: str, moved: Iterable[tuple[str, str]] = ()) -> TracedData:
         streams[name] = TracedStream(name, stream.source, stages, stream)
         if others:
             warnings.append(
-                f"reads of {name} before {stages[0].assignment.consumed_samples} consumed samples were not "
+                f"reads of {name} before {stages[0].order.consumed_samples} consumed samples were not "
                 f"searched: {counted(others, 'earlier plan')} read a different blend; trace "
                 f"{'that plan' if others == 1 else 'those plans'} separately"
             )
