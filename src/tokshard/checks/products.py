@@ -64,8 +64,8 @@ from tokshard.dataset.products import (
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, TokshardError
 from tokshard.exchange.manifest import manifest_path
+from tokshard.ranks.manifests import read_rank
 from tokshard.ranks.plan import Plan, read_plan
-from tokshard.ranks.ranks import read_rank
 from tokshard.samples.blend.document import BlendDocument, document_path
 from tokshard.samples.index.entry import CacheEntry, entries_in, entries_of
 from tokshard.storage import fs

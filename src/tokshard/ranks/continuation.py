@@ -91,7 +91,7 @@ def _epoch_under_way(
         if not in_order.fills(epochs.total):
             return None
         return _whole_epochs(epochs.total, links, epoch, 1, reading), 0
-    owner = _owner(epochs, stopped)
+    owner = owner_of(epochs, stopped)
     if owner is not None and owner.run and position:
         if deals_again:
             # In ascending order all that this many rounds of the ranks have not read.
@@ -123,7 +123,7 @@ def _whole_epochs(
     return reading.epochs(total, links, first_epoch, epochs)
 
 
-def _owner(epochs: EpochRange, stopped: ConsumptionOrder) -> Interleave | None:
+def owner_of(epochs: EpochRange, stopped: ConsumptionOrder) -> Interleave | None:
     """Return the link by which the ranks of an order own parts of an epoch."""
     first = epochs.links[0] if epochs.links else None
     if not isinstance(first, Interleave) or first.read != epochs.read:
@@ -133,7 +133,7 @@ def _owner(epochs: EpochRange, stopped: ConsumptionOrder) -> Interleave | None:
 
 
 def _links_of_epoch(epochs: EpochRange, stopped: ConsumptionOrder) -> tuple[AnyLink, ...]:
-    return epochs.links if _owner(epochs, stopped) is None else epochs.links[1:]
+    return epochs.links if owner_of(epochs, stopped) is None else epochs.links[1:]
 
 
 def _reads_all(order: ConsumptionOrder) -> bool:

@@ -11,6 +11,7 @@ from support.sample_sources import blend_sources, document_source
 from tokshard.checks.inspect import planned
 from tokshard.checks.inspect.planned import count_planned
 from tokshard.errors import TokshardError
+from tokshard.ranks.choices import Shuffling
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.locator import Locator
 
@@ -19,14 +20,17 @@ REQUESTS = [
     {"micro_batch_size": 2, "rampup_batch_size": (6, 6, 18), "global_batch_size": 12},
     {"steps": 3},
     {"mode": "contiguous"},
-    {"mode": "contiguous", "shuffle": "samples"},
-    {"mode": "chunked", "tail": "pad", "shuffle": "windows", "shuffle_block": 5, "shuffle_window": 2},
-    {"shuffle": "windows", "shuffle_block": 7, "shuffle_window": 2},
+    {"mode": "contiguous", "shuffle": Shuffling("samples")},
+    {"mode": "chunked", "tail": "pad", "shuffle": Shuffling("windows", 5, 2)},
+    {"shuffle": Shuffling("windows", 7, 2)},
     {"mode": "cyclic", "steps": 50},
     {"mode": "sequential", "bucket_buffer": 30, "epochs": 2},
     {"consumed_samples": 18, "micro_batch_size": 3},
-    {"shuffle": "samples", "epochs": 3, "consumed_samples": 18},
-    {"shuffle": "samples", "steps": 7, "consumed_samples": 9},
+    {"shuffle": Shuffling("samples"), "epochs": 3, "consumed_samples": 18},
+    {"shuffle": Shuffling("samples"), "steps": 7, "consumed_samples": 9},
+    {"shuffle": Shuffling("samples"), "global_batch_size": 21, "epochs": 2},
+    {"tail": "pad", "global_batch_size": 21, "epochs": 2, "shuffle": Shuffling("windows", 7, 2)},
+    {"mode": "sequential", "tail": "pad", "global_batch_size": 21, "epochs": 2, "consumed_samples": 63},
 ]
 
 
@@ -42,12 +46,9 @@ def stream_of(kind, directory, **request):
 
 
 def counted_one_by_one(stream):
-    assignment, locator = stream.assignment, Locator(stream.source)
-    counts = np.zeros(len(stream.source.datasets), np.int64)
-    for rank in range(assignment.ranks):
-        ids = assignment.ids(rank, 0, assignment.samples_per_rank, stream.open_sort_key())
-        counts += np.bincount(locator.locate(ids)[0], minlength=counts.size)
-    return tuple(counts.tolist())
+    ids = assignments.everything(stream.order, stream.open_sort_key()).ravel()
+    datasets, _ = Locator(stream.source).locate(ids)
+    return tuple(np.bincount(datasets, minlength=len(stream.source.datasets)).tolist())
 
 
 @pytest.mark.parametrize("request_", REQUESTS)
@@ -56,10 +57,12 @@ def test_planned_samples_are_what_the_ranks_read(tmp_path, kind, request_):
     stream = stream_of(kind, tmp_path, **request_)
     found = count_planned(stream)
     assert (found.counts, found.exact) == (counted_one_by_one(stream), True)
-    assert found.total == stream.assignment.samples_per_rank * stream.assignment.ranks
+    assert found.total == stream.order.samples
 
 
-@pytest.mark.parametrize("request_", [{"shuffle": "samples", "steps": 12}, {"mode": "cyclic", "steps": 50}])
+@pytest.mark.parametrize(
+    "request_", [{"shuffle": Shuffling("samples"), "steps": 12}, {"mode": "cyclic", "steps": 50}]
+)
 def test_of_many_reads_a_random_sample_is_looked_up(tmp_path, request_):
     stream = stream_of("documents", tmp_path, **request_)
     exact, found = count_planned(stream), count_planned(stream, limit=30)
@@ -81,8 +84,16 @@ def test_many_epochs_are_looked_up(tmp_path, monkeypatch):
 def test_plain_orders_are_counted_without_looking_up_reads(tmp_path, monkeypatch):
     stream = stream_of("blend", tmp_path, steps=4)
     exact = count_planned(stream)
-    monkeypatch.setattr(planned._DatasetCounts, "add", None)
+    monkeypatch.setattr(Locator, "locate", None)
     assert count_planned(stream, limit=0) == exact
+
+
+def test_of_epochs_that_are_nearly_whole_the_unread_samples_are_looked_up(tmp_path):
+    stream = stream_of("blend", tmp_path, shuffle=Shuffling("samples"), global_batch_size=21)
+    assert stream.order.epoch_ranges[0].dropped == 18
+    assert count_planned(stream, limit=18).exact
+    assert count_planned(stream, limit=18) == count_planned(stream)
+    assert not count_planned(stream, limit=17).exact
 
 
 def test_one_dataset_is_counted_without_its_files():

@@ -19,14 +19,14 @@ from tokshard.checks.inspect.options import InspectOptions
 from tokshard.checks.inspect.plan_facts import describe_plan
 from tokshard.checks.inspect.plans import (
     PlanSummary,
-    epochs_of,
     find_dataset_sample,
     find_sample,
     inspect_rank,
     inspect_sample,
     read_grid,
 )
-from tokshard.errors import InputError, StorageError, UsageError
+from tokshard.errors import InputError, MissingFileError, StorageError, UsageError
+from tokshard.ranks.choices import Shuffling
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.plan import read_plan
@@ -46,9 +46,9 @@ def documents_in(directory):
 REQUESTS = [
     {},
     {"micro_batch_size": 2, "rampup_batch_size": (6, 6, 18), "global_batch_size": 12},
-    {"mode": "contiguous", "shuffle": "shards"},
-    {"mode": "chunked", "tail": "pad", "shuffle": "windows", "shuffle_block": 5, "shuffle_window": 2},
-    {"shuffle": "windows", "shuffle_block": 7, "shuffle_window": 2},
+    {"mode": "contiguous", "shuffle": Shuffling("datasets")},
+    {"mode": "chunked", "tail": "pad", "shuffle": Shuffling("windows", 5, 2)},
+    {"shuffle": Shuffling("windows", 7, 2)},
     {"mode": "cyclic", "steps": 50},
     {"mode": "sequential", "bucket_buffer": 30, "epochs": 2},
     {"consumed_samples": 18, "micro_batch_size": 3},
@@ -58,14 +58,14 @@ REQUESTS = [
 @pytest.mark.parametrize("request_", REQUESTS)
 @pytest.mark.parametrize("kind", ["documents", "blend"])
 def test_every_index_of_every_rank_is_found_again(tmp_path, kind, request_):
-    if kind == "blend" and request_.get("shuffle") == "shards":
-        request_ = {**request_, "shuffle": "samples"}
+    if kind == "blend" and request_.get("shuffle") == Shuffling("datasets"):
+        request_ = {**request_, "shuffle": Shuffling("samples")}
     sources = documents_in(tmp_path) if kind == "documents" else blend_sources(tmp_path)
     plan = plan_of({"train": sources["train"]}, **request_)
     write_plan(plan, tmp_path / "plan")
-    assignment, seen = plan.streams["train"].assignment, set()
+    seen = set()
     for rank in range(3):
-        for index in range(0, assignment.samples_per_rank, 7):
+        for index in range(0, plan.streams["train"].order.samples_per_rank, 7):
             (place,) = inspect_rank(str(tmp_path / "plan"), rank, index=index).places
             assert (place.data_parallel_rank, place.index) == (rank, index)
             again = find_sample(plan, "train", place.sample, epoch=place.epoch)
@@ -108,10 +108,11 @@ def test_documents_of_a_split_keep_their_numbers():
         find_dataset_sample(plan, "train", 0, 203)
 
 
-def test_the_epoch_of_an_index_is_counted_from_the_first_pass_on():
+def test_the_epoch_of_an_index_is_counted_from_the_first_pass_on(tmp_path):
     plan = plan_of({"train": document_source([12])}, epochs=3, consumed_samples=6)
-    assignment = plan.streams["train"].assignment
-    assert epochs_of(assignment, np.arange(10)).tolist() == [0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+    write_plan(plan, tmp_path)
+    epochs = [inspect_rank(str(tmp_path), 0, index=index).places[0].epoch for index in range(10)]
+    assert epochs == [0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
     assert find_sample(plan, "train", 0).data_parallel_rank is None
     assert find_sample(plan, "train", 0, epoch=1).index == 2
     with pytest.raises(UsageError, match="epoch 3 is not read"):
@@ -152,8 +153,13 @@ def test_the_summary_tells_shards_batches_and_tails(tmp_path):
     stream = PlanSummary.of(plan).to_json()["streams"]["train"]
     assert [(shard["samples"], shard["ids"]) for shard in stream["datasets"]] == [(7, [0, 7]), (4, [7, 11])]
     assert (stream["steps"], stream["batch_sizes"]) == (2, [[0, 0, 4]])
-    (covered,) = stream["coverage"]["epoch_ranges"]
-    assert (covered["read"], covered["dropped"], covered["dropped_ids"]) == (8, 3, [[8, 11]])
+    assert stream["epoch_ranges"] == [{"first_epoch": 0, "epochs": 1, "read": 8, "dropped": 3, "repeated": 0}]
+    assert (stream["mode"], stream["tail"], stream["shuffle"], stream["remaining"]) == (
+        "single",
+        "drop",
+        [],
+        0,
+    )
     blended = plan_of({"train": index_source(6, datasets=2, blended=True)})
     assert PlanSummary.of(blended).to_json()["streams"]["train"]["datasets"][1]["ids"] is None
 
@@ -222,29 +228,28 @@ def plans(tmp_path):
 def test_it_shows_what_ranks_begin_with(plans, ranks, steps):
     for plan in plans.values():
         for stream in plan.streams.values():
-            grid, assignment = read_grid(stream, ranks=ranks, steps=steps), stream.assignment
-            assert (grid.ranks[0], grid.ranks[-1]) == (0, assignment.ranks - 1)
-            assert (grid.steps[0], grid.steps[-1]) == (0, assignment.steps - 1)
+            grid = read_grid(stream, ranks=ranks, steps=steps)
+            order = stream.order
+            assert (grid.ranks[0], grid.ranks[-1]) == (0, order.ranks - 1)
+            assert (grid.steps[0], grid.steps[-1]) == (0, order.steps - 1)
             assert len(grid.ranks) <= ranks
             assert len(grid.steps) <= steps
             for row, rank in enumerate(grid.ranks):
-                twin = [int(assignment.step_ids(rank, step)[0, 0]) for step in grid.steps]
-                assert list(grid.samples[row]) == twin
+                firsts = [order.first_number(step) // order.ranks for step in grid.steps]
+                twin = [int(order.ids(order.numbers(rank, first, 1))[0]) for first in firsts]
+                assert grid.samples[row].tolist() == twin
                 if stream.source.order is not None:
                     numbers = np.load(stream.source.order.path("dataset_index"))
                 else:
                     numbers = np.repeat(range(2), [dataset.samples for dataset in stream.source.datasets])
-                assert list(grid.datasets[row]) == numbers[twin].tolist()
-            assert grid.unknown is None
+                assert grid.datasets[row].tolist() == numbers[twin].tolist()
 
 
 def test_without_the_data_it_says_so(plans):
     stream = plans["plan"].streams["train"]
     Path(stream.source.order.path("dataset_index")).unlink()
-    grid = read_grid(stream, ranks=32, steps=80)
-    assert grid.datasets is None
-    assert "dataset_index.npy" in grid.unknown.message
-    assert grid.samples[0][0] == 0
+    with pytest.raises(MissingFileError, match=r"dataset_index\.npy"):
+        read_grid(stream, ranks=32, steps=80)
 
 
 def test_a_failing_disk_is_named_on_the_terminal_and_absent_data_only_on_the_page(plans, monkeypatch):

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from tokshard.checks.inspect.axes import SHARES, linear_axis
 from tokshard.checks.inspect.facts import Facts
 from tokshard.checks.inspect.planned import PlannedSamples, count_planned
-from tokshard.checks.inspect.plans import RankSummary, ReadGrid, SamplePlace, parents_of, read_grid
+from tokshard.checks.inspect.plans import (
+    RankSummary,
+    ReadGrid,
+    SamplePlace,
+    read_grid,
+    remaining_samples,
+    shuffle_words,
+)
 from tokshard.core.formatting import count, counted, listed, number_ranges, percent, shown_path
 from tokshard.core.presentation import (
     Aside,
@@ -26,10 +33,12 @@ from tokshard.core.presentation import (
 )
 from tokshard.dataset.tokenizer_identity import tokenizer_name
 from tokshard.errors import StorageError, TokshardError, raise_exhaustion
-from tokshard.ranks.layouts import Striped
+from tokshard.ranks.continuation import owner_of
+from tokshard.ranks.links import Bucketing
 from tokshard.ranks.plan import Plan, Stream
-from tokshard.ranks.ranks import SampleRange, ranges_of
-from tokshard.ranks.summary import Composition, Coverage, coverage_of
+from tokshard.ranks.shuffles import DatasetShuffle
+from tokshard.ranks.sources import SampleSource
+from tokshard.samples.index.packing import pack_words
 
 _SHOWN_BARS = 16
 _SHOWN_DATASETS = 100
@@ -51,7 +60,8 @@ def describe_plan(plan: Plan, *, charts: bool = True) -> list[Section]:
         f"data {topology.data_parallel} x pipeline {topology.pipeline_parallel}, order {topology.rank_order}"
     )
     facts: Facts = [("plan", plan.plan_id), ("ranks", f"{count(topology.world_size)}: {sizes}")]
-    facts += [("" if number else "continues", parent) for number, parent in enumerate(parents_of(plan))]
+    labels = ("continues", *[""] * len(plan.history))
+    facts += [(label, stopped.plan_id) for label, stopped in zip(labels, plan.history, strict=False)]
     if plan.tokenizer is not None and plan.tokenizer.identity is not None:
         identity = plan.tokenizer.identity
         facts.append(("tokenizer", f"{tokenizer_name(identity)}, {counted(identity.vocab_size, 'token')}"))
@@ -62,26 +72,9 @@ def describe_plan(plan: Plan, *, charts: bool = True) -> list[Section]:
 
 
 def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
-    assignment = stream.assignment
-    sizes = [batch for first, _, batch in assignment.timeline.pieces if first < max(1, assignment.steps)]
-    reads = assignment.samples_per_rank * assignment.ranks
-    title = f"{name}: {counted(reads, 'sample')} in {counted(assignment.steps, 'step')}"
-    growing = f" to {count(sizes[-1])}" if len(sizes) > 1 else ""
-    facts: Facts = [
-        ("samples", f"{count(reads)} planned, {count(stream.source.total)} in the data"),
-        ("steps", f"{count(assignment.steps)} with a global batch size of {count(sizes[0])}{growing}"),
-        (
-            "each rank",
-            (
-                f"{counted(assignment.samples_per_rank, 'sample')} in micro-batches of "
-                f"{assignment.micro_batch_size}"
-            ),
-        ),
-        *Composition.of(stream).lines(),
-    ]
-    if assignment.consumed_samples:
-        facts.append(("consumed", f"{counted(assignment.consumed_samples, 'sample')} before step 0"))
-    facts += _tail_facts(coverage_of(assignment))
+    order = stream.order
+    title = f"{name}: {counted(order.samples, 'sample')} in {counted(order.steps, 'step')}"
+    facts = _stream_facts(stream)
     if not charts:
         return Section(title, [FactList(facts)])
     blocks: list[Block] = [FactList(facts)]
@@ -99,14 +92,78 @@ def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
     if stream.source.order is None:
         blocks.append(_ranges_chart(stream))
     page_only += _batch_size_chart(stream)
-    grid = _grid(stream)
-    if grid is not None and grid.unknown is not None:
-        unknown = Aside(f"Datasets by step are unknown: {grid.unknown.message}")
-        _blocks_for(grid.unknown, blocks, page_only).append(unknown)
-    elif grid is not None and grid.datasets is not None and len(stream.source.datasets) > 1:
-        mixed = ranges_of(assignment, stream.source, 0) is None
-        (blocks if mixed else page_only).append(_grid_chart(stream, grid, grid.datasets))
+    if order.steps and len(stream.source.datasets) > 1:
+        is_mixed = _datasets_in_runs(stream) is None
+        try:
+            grid = read_grid(stream, ranks=_SHOWN_RANKS, steps=_SHOWN_STEPS)
+        except TokshardError as error:
+            raise_exhaustion(error)
+            unknown = Aside(f"Datasets by step are unknown: {error.message}")
+            _blocks_for(error, blocks, page_only).append(unknown)
+        else:
+            (blocks if is_mixed else page_only).append(_grid_chart(stream, grid))
     return Section(title, blocks, page_only)
+
+
+def _stream_facts(stream: Stream) -> Facts:
+    """Return the samples of a stream, and the order of its first epoch from the data to the ranks."""
+    order = stream.order
+    first = order.epoch_ranges[0]
+    sizes = [batch for step, _, batch in order.timeline.pieces if step < max(1, order.steps)]
+    growing = f" to {count(sizes[-1])}" if len(sizes) > 1 else ""
+    per_rank = counted(order.samples_per_rank, "sample")
+    owner = owner_of(first, order)
+    if owner is None:
+        how = f"{count(order.micro_batch_size)} in turn"
+    else:
+        how = f"runs of {count(owner.run)}" if owner.run else "1 in turn"
+    positions = counted(first.read - first.repeated + first.dropped, "sample")
+    ranks = counted(order.ranks, "data-parallel rank")
+    each = count(first.read // order.ranks)
+    facts: Facts = [
+        ("samples", f"{count(order.samples)} planned, {count(stream.source.total)} in the data"),
+        ("steps", f"{count(order.steps)} with a global batch size of {count(sizes[0])}{growing}"),
+        ("each rank", f"{per_rank} in micro-batches of {order.micro_batch_size}"),
+        ("sample", _sample_words(stream.source)),
+        ("blend", _blend_words(stream.source)),
+        ("shuffle", ", then ".join(shuffle_words(stream)) or "none"),
+        *(
+            ("bucketing", f"{link.words}, sorted by {stream.sort_key}")
+            for link in first.links
+            if isinstance(link, Bucketing)
+        ),
+        (
+            "assignment",
+            f"{stream.mode}: {positions} over {ranks}, {how}, {each} per rank; tail {stream.tail}",
+        ),
+    ]
+    if order.consumed_samples:
+        facts.append(("consumed", f"{counted(order.consumed_samples, 'sample')} before step 0"))
+    for epochs in order.epoch_ranges:
+        for label, samples in (("dropped", epochs.dropped), ("repeated", epochs.repeated)):
+            if samples:
+                facts.append((label, f"{counted(samples, 'sample')} in each epoch"))
+    if left := remaining_samples(order):
+        facts.append(("remaining", f"{counted(left, 'sample')} could be read after the last step"))
+    return facts
+
+
+def _sample_words(source: SampleSource) -> str:
+    if source.sequence_length is None:
+        return "one document"
+    extra = " (+1 for the last label)" if source.extra_token else ""
+    packings = [dataset.packing for dataset in source.datasets]
+    packing = f" ({pack_words(packings)})" if any(packings) else ""
+    return f"{count(source.sequence_length)} tokens{extra}, from the sample indexes of the datasets{packing}"
+
+
+def _blend_words(source: SampleSource) -> str:
+    datasets = len(source.datasets)
+    if source.order is None:
+        noun = "dataset" if datasets == 1 else "datasets, concatenated"
+        return f"none: {count(source.total)} samples of {count(datasets)} {noun}"
+    blend_hash = source.order.stem.partition("-")[0]
+    return f"{count(source.total)} samples of {counted(datasets, 'dataset')}, in the order of {blend_hash}"
 
 
 def _blocks_for(error: TokshardError, blocks: list[Block], page_only: list[Block]) -> list[Block]:
@@ -150,33 +207,9 @@ def _planned_blocks(stream: Stream, planned: PlannedSamples) -> Sequence[Block]:
     return blocks
 
 
-def _tail_facts(covered: Coverage) -> Facts:
-    facts: Facts = []
-    for epochs in covered.epoch_ranges:
-        if dropped := epochs.dropped:
-            ids = [
-                f"{first}" if stop == first + 1 else f"{first} to {stop - 1}"
-                for first, stop in epochs.dropped_ids or ()
-            ]
-            facts.append(("dropped", f"{counted(dropped, 'sample')} in each epoch{_listed(ids)}"))
-        if epochs.repeated:
-            ids = [
-                f"{sample} ({times} times)" if times > 1 else f"{sample}"
-                for sample, times in epochs.repeated_ids or ()
-            ]
-            facts.append(("repeated", f"{counted(epochs.repeated, 'sample')} in each epoch{_listed(ids)}"))
-    if covered.left:
-        facts.append(("remaining", f"{counted(covered.left, 'sample')} could be read after the last step"))
-    return facts
-
-
-def _listed(ids: list[str]) -> str:
-    return f": ids {listed(ids, _SHOWN_IDS)}" if ids else ""
-
-
 def _batch_size_chart(stream: Stream) -> list[Block]:
-    steps = stream.assignment.steps
-    pieces = [piece for piece in stream.assignment.timeline.pieces if piece[0] < steps][:_SHOWN_BATCH_SIZES]
+    steps = stream.order.steps
+    pieces = [piece for piece in stream.order.timeline.pieces if piece[0] < steps][:_SHOWN_BATCH_SIZES]
     if len(pieces) < 2:
         return []
     most = max(batch for _, _, batch in pieces)
@@ -192,25 +225,25 @@ def _batch_size_chart(stream: Stream) -> list[Block]:
 
 
 def _ranges_chart(stream: Stream) -> LaneChart:
-    source, assignment = stream.source, stream.assignment
-    shown, bounds = source.datasets[:_SHOWN_BARS], source.bounds.tolist()
+    source = stream.source
+    ranks = stream.order.ranks
+    shown = source.datasets[:_SHOWN_BARS]
+    bounds = source.bounds.tolist()
     lanes = [
         Lane(
             f"dataset {number}",
-            [_ids(bounds[number], bounds[number + 1], source.total, number, dataset.path_prefix)],
+            [_ids_span(stream, number, bounds[number], bounds[number + 1])],
             f"{counted(dataset.samples, 'sample')} of {shown_path(dataset.path_prefix)}",
         )
         for number, dataset in enumerate(shown)
     ]
     if len(source.datasets) > len(shown):
         lanes.append(Lane("...", [], f"{count(len(source.datasets))} datasets in all"))
-    ranks = list(range(min(assignment.ranks, _SHOWN_RANKS)))
-    if assignment.ranks > _SHOWN_RANKS:
-        ranks[-1] = assignment.ranks - 1
-    if ranges_of(assignment, source, 0) is None:
+    if _datasets_in_runs(stream) is None:
         lanes.append(_spread_lane(stream))
     else:
-        lanes += [_rank_lane(stream, rank, bounds) for rank in ranks]
+        shown_ranks = [*range(min(ranks, _SHOWN_RANKS) - 1), ranks - 1]
+        lanes += [_rank_lane(stream, rank) for rank in shown_ranks]
     return LaneChart(
         "Sample ids of each dataset, and the ids that each data-parallel rank (dp rank) reads",
         lanes,
@@ -222,61 +255,76 @@ def _ranges_chart(stream: Stream) -> LaneChart:
 
 def _spread_lane(stream: Stream) -> Lane:
     # All ranks alike: each reads samples from everywhere.
-    assignment = stream.assignment
-    samples = counted(assignment.samples_per_rank, "sample")
-    if assignment.ranks == 1:
+    order = stream.order
+    samples = counted(order.samples_per_rank, "sample")
+    if order.ranks == 1:
         return Lane("dp rank 0", [Span(0.0, 1.0, _SPREAD, shade=0.0)], samples)
-    how = "in turn" if isinstance(assignment.epoch_ranges[0].layout, Striped) else "in runs of the order"
-    label = f"dp ranks {number_ranges(range(assignment.ranks))}"
+    owner = owner_of(order.epoch_ranges[0], order)
+    how = "in runs of the order" if owner is not None and owner.run else "in turn"
+    label = f"dp ranks {number_ranges(range(order.ranks))}"
     return Lane(label, [Span(0.0, 1.0, _SPREAD, shade=0.0)], f"{samples} each, {how}")
 
 
-def _rank_lane(stream: Stream, rank: int, bounds: list[int]) -> Lane:
-    assignment = stream.assignment
-    samples = counted(assignment.samples_per_rank, "sample")
-    ranges = ranges_of(assignment, stream.source, rank) or ()
-    numbers = listed([part.dataset for part in ranges], _SHOWN_IDS)
-    spans = [_range_span(stream, part, bounds) for part in ranges]
-    return Lane(f"dp rank {rank}", spans, f"{samples} of dataset {numbers}" if ranges else "nothing")
+def _datasets_in_runs(stream: Stream) -> list[int] | None:
+    """Return the datasets in reading order if each rank reads a run of neighboring samples, or else None."""
+    epochs = stream.order.epoch_ranges[0]
+    owner = owner_of(epochs, stream.order)
+    if stream.source.order is not None or epochs.epochs != 1 or len(stream.order.epoch_ranges) > 1:
+        return None
+    if owner is None or not owner.run:
+        return None
+    match epochs.links[1:]:
+        case ():
+            return list(range(len(stream.source.datasets)))
+        case (DatasetShuffle() as shuffle,):
+            numbers: list[int] = shuffle.order(epochs.first_epoch).tolist()
+            return numbers
+    return None
 
 
-def _range_span(stream: Stream, part: SampleRange, bounds: list[int]) -> Span:
-    reference = stream.source.datasets[part.dataset]
-    shift = bounds[part.dataset] - reference.first
-    total = stream.source.total
-    return _ids(part.first + shift, part.stop + shift, total, part.dataset, reference.path_prefix)
+def _rank_lane(stream: Stream, rank: int) -> Lane:
+    order = stream.order
+    epochs = order.epoch_ranges[0]
+    bounds = stream.source.bounds.tolist()
+    numbers = order.numbers(rank, 0, order.samples_per_rank)[[0, -1]]
+    first, last = epochs.links[0].forward(numbers + order.skipped, epochs.first_epoch).tolist()
+    spans = []
+    begin = 0
+    for number in _datasets_in_runs(stream) or ():
+        samples = stream.source.datasets[number].samples
+        low = max(first - begin, 0)
+        high = min(last + 1 - begin, samples)
+        if low < high:
+            spans.append(_ids_span(stream, number, bounds[number] + low, bounds[number] + high))
+        begin += samples
+    read = listed([span.color for span in spans], _SHOWN_IDS)
+    return Lane(f"dp rank {rank}", spans, f"{counted(order.samples_per_rank, 'sample')} of dataset {read}")
 
 
-def _ids(first: int, stop: int, total: int, color: int, prefix: str) -> Span:
+def _ids_span(stream: Stream, dataset: int, first: int, stop: int) -> Span:
     samples = f"samples {count(first)} to {count(stop - 1)}" if first < stop else "no samples"
-    title = f"{samples} of {prefix}"
-    return Span(first / max(total, 1), stop / max(total, 1), title, color)
+    title = f"{samples} of {stream.source.datasets[dataset].path_prefix}"
+    total = max(stream.source.total, 1)
+    return Span(first / total, stop / total, title, dataset)
 
 
-def _grid(stream: Stream) -> ReadGrid | None:
-    try:
-        return read_grid(stream, ranks=_SHOWN_RANKS, steps=_SHOWN_STEPS)
-    except TokshardError as error:
-        raise_exhaustion(error)
-        return None  # the lengths that it sorts by are not here; all else of the plan is shown
-
-
-def _grid_chart(stream: Stream, grid: ReadGrid, datasets: Sequence[Sequence[int]]) -> LaneChart:
-    wide, assignment = len(grid.steps), stream.assignment
+def _grid_chart(stream: Stream, grid: ReadGrid) -> LaneChart:
+    wide = len(grid.steps)
     prefixes = [shown_path(dataset.path_prefix) for dataset in stream.source.datasets]
     lanes = []
-    for row, rank in enumerate(grid.ranks):
+    for rank, samples, datasets in zip(
+        grid.ranks, grid.samples.tolist(), grid.datasets.tolist(), strict=True
+    ):
         spans = []
-        for column, step in enumerate(grid.steps):
-            dataset, sample = datasets[row][column], count(grid.samples[row][column])
-            title = f"dp rank {rank}, step {step}: sample {sample} of {prefixes[dataset]}"
+        for column, (step, sample, dataset) in enumerate(zip(grid.steps, samples, datasets, strict=True)):
+            title = f"dp rank {rank}, step {step}: sample {count(sample)} of {prefixes[dataset]}"
             spans.append(Span(column / wide, (column + 1) / wide, title, dataset))
         lanes.append(Lane(f"dp rank {rank}", spans))
     some = [
         f"{shown} of {count(total)} {name}"
         for shown, total, name in (
-            (len(grid.ranks), assignment.ranks, "ranks"),
-            (wide, assignment.steps, "steps"),
+            (len(grid.ranks), stream.order.ranks, "ranks"),
+            (wide, stream.order.steps, "steps"),
         )
         if shown < total
     ]
@@ -299,7 +347,7 @@ def _ranks_section(plan: Plan) -> Section:
     for rank in range(min(topology.world_size, _SHOWN_TABLE_RANKS)):
         place, needs = topology.coordinates(rank), topology.needs(rank, boundaries=boundaries)
         reads = ", ".join(needs) or "nothing: other ranks send what it needs"
-        samples = [count(stream.assignment.samples_per_rank) if needs else "0" for stream in streams]
+        samples = [count(stream.order.samples_per_rank) if needs else "0" for stream in streams]
         rows.append((str(rank), *map(str, (place.tp, place.cp, place.dp, place.pp)), *samples, reads))
     header = (
         *("rank", "tensor", "context", "data", "pipeline"),
@@ -348,18 +396,16 @@ def describe_rank(plan: Plan, summary: RankSummary) -> list[Section]:
     ]
     sections = [Section("", [FactList(facts)])]
     for name, stream in plan.streams.items():
-        assignment = stream.assignment
-        reads = ", ".join(summary.streams[name].needs) or "nothing: other ranks send what it needs"
+        part = summary.streams[name]
         numbers: Facts = [
-            ("reads", reads),
-            ("steps", count(assignment.steps)),
-            ("samples", count(assignment.samples_per_rank)),
+            ("reads", ", ".join(part.fields) or "nothing: other ranks send what it needs"),
+            ("steps", count(part.steps)),
+            ("samples", count(part.samples)),
         ]
         blocks: list[Block] = [FactList(numbers)]
-        if ranges_of(assignment, stream.source, place.dp):
-            lane = _rank_lane(stream, place.dp, stream.source.bounds.tolist())
+        if part.samples and _datasets_in_runs(stream) is not None:
             axis = linear_axis("sample id", max(stream.source.total, 1))
-            blocks.append(LaneChart("Sample ids it reads", [lane], axis))
+            blocks.append(LaneChart("Sample ids it reads", [_rank_lane(stream, place.dp)], axis))
         sections.append(Section(name, blocks))
     if summary.places:
         where = "" if summary.step is None else f", step {summary.step}"

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokshard.errors import IntegrityError
-from tokshard.ranks.assignment import Assignment, EpochRange
-from tokshard.ranks.layouts import Striped, repeats_any
+from tokshard.ranks.consumption import ConsumptionOrder, EpochRange
+from tokshard.ranks.links import Bucketing
 from tokshard.ranks.locator import Locator
-from tokshard.ranks.order import Bucketing, SampleOrder
 from tokshard.ranks.plan import Stream
-from tokshard.ranks.sources import SampleSource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
 LOOKED_UP = 1 << 21
 """The most reads that are looked up one by one, which takes about a second."""
 
-_CHUNK = 1 << 20
 _MOST_EPOCHS = 1000
 """If a stream reads more epochs, they are not examined one by one: its reads are looked up or sampled."""
 
@@ -47,43 +43,12 @@ class PlannedSamples:
         return sum(self.counts)
 
 
-@dataclass(frozen=True, slots=True)
-class _EpochReads:
-    # The reads of one epoch by each rank: local indices ``first`` to ``stop`` of the epoch, which begin at
-    # ``start`` in the assignment.
-    epoch_range: EpochRange
-    epoch: int
-    first: int
-    stop: int
-    start: int
-
-    @property
-    def local(self) -> range:
-        return range(self.start, self.start + self.stop - self.first)
-
-    @property
-    def is_whole(self) -> bool:
-        """True if every id is read once, except those that the layout drops."""
-        order, layout = self.epoch_range.order, self.epoch_range.layout
-        whole = (self.first, self.stop) == (0, self.epoch_range.per_epoch)
-        return whole and order.samples == order.total and not repeats_any(layout)
-
-    @property
-    def id_range(self) -> tuple[int, int] | None:
-        """The range of ids that all ranks read, or None if the ids are not contiguous or may not be."""
-        layout, first, stop = self.epoch_range.layout, self.first, self.stop
-        if self.epoch_range.order.transforms or not isinstance(layout, Striped):
-            return None
-        ids = first * layout.ranks, stop * layout.ranks
-        cut = first % layout.width or stop % layout.width or ids[1] > layout.samples
-        return None if cut else ids
-
-
 def count_planned(stream: Stream, *, limit: int = LOOKED_UP) -> PlannedSamples:
     """Count the planned samples of each dataset.
 
-    Whole epochs, and samples read in the order of their ids, are counted without looking up each read; for
-    a blend this reads its ``dataset_index``, 2 bytes per sample. All other reads are looked up one by one.
+    Samples read in the order of their ids are counted without looking up each read; for a blend this reads
+    its ``dataset_index``, 2 bytes per sample. Of other epochs that are read nearly whole, the samples that
+    are not read are looked up. All other reads are looked up one by one.
 
     Args:
         stream: The stream.
@@ -93,93 +58,69 @@ def count_planned(stream: Stream, *, limit: int = LOOKED_UP) -> PlannedSamples:
     Raises:
         TokshardError: The arrays of a blend, or the lengths that samples are sorted by, cannot be read.
     """
-    assignment, source, key_of = stream.assignment, stream.source, stream.open_sort_key()
-    ranks = assignment.ranks
-    if len(source.datasets) == 1:
-        return PlannedSamples((assignment.samples_per_rank * ranks,), exact=True)
-    tally, others = _DatasetCounts(source), list[range]()
+    order = stream.order
+    if len(stream.source.datasets) == 1:
+        return PlannedSamples((order.samples,), exact=True)
+    key_of = stream.open_sort_key()
+    locator = Locator(stream.source)
+    counts = np.zeros(len(stream.source.datasets), dtype=np.int64)
+    is_long = order.samples > _MOST_EPOCHS * min(epochs.read for epochs in order.epoch_ranges)
+    looked_up = [(0, order.samples)] if is_long else []
     whole = 0
-    if assignment.samples_per_rank > _MOST_EPOCHS * min(part.per_epoch for part in assignment.epoch_ranges):
-        others.append(range(assignment.samples_per_rank))
-    for piece in _pieces(assignment) if not others else ():
-        dropped = piece.epoch_range.layout.dropped()
-        if piece.id_range is not None:
-            tally.add_range(*piece.id_range)
-        elif piece.is_whole and dropped.count < limit:
+    for start, epochs, epoch, first, stop in () if is_long else _parts(order):
+        unread = epochs.positions - (stop - first)
+        is_bijective = first < epochs.positions and all(link.samples == link.of for link in epochs.links)
+        if is_bijective and not unread:
             whole += 1
-            if dropped.count:
-                positions = dropped.nth(np.arange(dropped.count, dtype=np.int64))
-                tally.add(piece.epoch_range.order.ids(positions, piece.epoch, key_of), times=-1)
+        elif is_bijective and not epochs.links:
+            counts += locator.count(first, stop)
+        elif is_bijective and unread <= min(limit, stop - first):
+            whole += 1
+            positions = np.append(np.arange(first), np.arange(stop, epochs.positions))
+            counts -= _counts(locator, epochs.ids(positions, epoch, key_of))
         else:
-            others.append(piece.local)
+            looked_up.append((start, stop - first))
     if whole:
-        tally.add_range(0, source.total, times=whole)
-    reads = sum(map(len, others)) * ranks
+        counts += whole * locator.count(0, stream.source.total)
+    starts, sizes = np.array(looked_up, dtype=np.int64).reshape(-1, 2).T
+    reads = int(sizes.sum())
     if reads <= limit:
-        for local in others:
-            for rank in range(ranks):
-                indices = np.arange(local.start, local.stop, dtype=np.int64)
-                tally.add(assignment.at(np.full(indices.shape, rank, dtype=np.int64), indices, key_of))
-        return PlannedSamples(tally.counts(), exact=True)
-    drawn = np.random.default_rng(0)
-    some = drawn.choice(len(others), limit, p=np.array(list(map(len, others))) * ranks / reads)
-    starts, sizes = (np.array(values) for values in zip(*((o.start, len(o)) for o in others), strict=True))
-    indices = starts[some] + drawn.integers(sizes[some])
-    ids = _without_sorting(assignment).at(drawn.integers(ranks, size=limit), indices)
-    tally.add(ids, times=reads / limit)
-    return PlannedSamples(tally.counts(), exact=False)
+        for start, size in looked_up:
+            counts += _counts(locator, order.ids(np.arange(start, start + size), key_of))
+        return PlannedSamples(tuple(counts.tolist()), exact=True)
+    drawn = np.random.default_rng(0).integers(reads, size=limit)
+    ends = np.cumsum(sizes)
+    part = np.searchsorted(ends, drawn, side="right")
+    numbers = drawn + (starts - (ends - sizes))[part]
+    estimated = counts + _counts(locator, _without_sorting(order).ids(numbers)) * (reads / limit)
+    return PlannedSamples(tuple(np.rint(estimated).astype(np.int64).tolist()), exact=False)
 
 
-class _DatasetCounts:
-    def __init__(self, source: SampleSource) -> None:
-        self._source, self._locator = source, Locator(source)
-        self._order: NDArray[np.int16] | None = None
-        self._counts = np.zeros(len(source.datasets))  # exact up to 2**53
-
-    def counts(self) -> tuple[int, ...]:
-        return tuple(round(count) for count in self._counts.tolist())
-
-    def add(self, ids: Integers, times: float = 1) -> None:
-        found = np.bincount(self._locator.locate(ids)[0], minlength=self._counts.size)
-        self._counts += times * found
-
-    def add_range(self, first: int, stop: int, times: int = 1) -> None:
-        if self._source.order is None:
-            bounds = np.clip(self._source.bounds, first, stop)
-            self._counts += times * (bounds[1:] - bounds[:-1])
-            return
-        if self._order is None:
-            self._order = self._source.order.open()["dataset_index"]
-        for place in range(first, stop, _CHUNK):
-            block = self._order[place : min(place + _CHUNK, stop)]
-            if block.min() < 0 or block.max() >= self._counts.size:
-                path = self._source.order.path("dataset_index")
-                raise IntegrityError(
-                    f"{path} contains the number of a dataset that does not exist", path=path
-                )
-            self._counts += times * np.bincount(block, minlength=self._counts.size)
+def _counts(locator: Locator, ids: Integers) -> Integers:
+    """Return the number of samples of each dataset among some ids: int64 of shape (datasets,)."""
+    datasets, _ = locator.locate(ids)
+    return np.bincount(datasets, minlength=len(locator.source.datasets))
 
 
-def _pieces(assignment: Assignment) -> Iterator[_EpochReads]:
-    start, before = assignment.skipped, 0
-    stop = start + assignment.samples_per_rank
-    for epoch_range in assignment.epoch_ranges:
-        first, last = max(start - before, 0), min(stop - before, epoch_range.per_rank)
-        size = epoch_range.per_epoch
-        for epoch in range(first // size, -(-last // size)):
-            at = epoch * size
-            inside = max(first - at, 0), min(last - at, size)
-            yield _EpochReads(
-                epoch_range, epoch_range.first_epoch + epoch, *inside, before + at + inside[0] - start
-            )
-        before += epoch_range.per_rank
+def _parts(order: ConsumptionOrder) -> Iterator[tuple[int, EpochRange, int, int, int]]:
+    """Yield the reads of each epoch: their first number, the epoch, and their first position and the end.
+
+    Positions that are read and those that repeat the last one are different parts.
+    """
+    start = 0
+    while start < order.samples:
+        epoch, first = order.point(start)
+        epochs = next(epochs for epochs in order.epoch_ranges if epochs.has_epoch(epoch))
+        end = min(epochs.read, epochs.positions) if first < epochs.positions else epochs.read
+        stop = min(end, first + order.samples - start)
+        yield start, epochs, epoch, first, stop
+        start += stop - first
 
 
-def _without_sorting(assignment: Assignment) -> Assignment:
+def _without_sorting(order: ConsumptionOrder) -> ConsumptionOrder:
     # Sorting within windows hardly changes what is read, and looking it up at random places would be slow.
-    def order(epochs: EpochRange) -> SampleOrder:
-        kept = (transform for transform in epochs.order.transforms if not isinstance(transform, Bucketing))
-        return SampleOrder(epochs.order.total, tuple(kept))
-
-    ranges = tuple(replace(epochs, order=order(epochs)) for epochs in assignment.epoch_ranges)
-    return replace(assignment, epoch_ranges=ranges)
+    ranges = tuple(
+        replace(epochs, links=tuple(link for link in epochs.links if not isinstance(link, Bucketing)))
+        for epochs in order.epoch_ranges
+    )
+    return replace(order, epoch_ranges=ranges)

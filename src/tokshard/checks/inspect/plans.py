@@ -10,11 +10,13 @@ import numpy as np
 from tokshard.checks.inspect.planned import count_planned
 from tokshard.core.codec import Count, Document, Positive, Record
 from tokshard.errors import TokshardError, UsageError, raise_exhaustion
-from tokshard.ranks.assignment import Assignment
+from tokshard.ranks.choices import Mode, Tail
+from tokshard.ranks.consumption import ENDLESS, ConsumptionOrder
+from tokshard.ranks.continuation import owner_of
+from tokshard.ranks.links import Bucketing
 from tokshard.ranks.locator import Locator
+from tokshard.ranks.manifests import RankManifest, RankStream, read_rank
 from tokshard.ranks.plan import Plan, Stream, read_plan
-from tokshard.ranks.ranks import RankManifest, RankStream, read_rank
-from tokshard.ranks.summary import Composition, Coverage, coverage_of
 from tokshard.ranks.topology import Coordinates, Topology
 
 if TYPE_CHECKING:
@@ -41,15 +43,31 @@ class DatasetOfPlan(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class EpochSummary(Record):
+    """Samples of each epoch of a range that all ranks read, do not read, and read again to fill batches."""
+
+    first_epoch: Count
+    epochs: Positive | None
+    read: Positive
+    dropped: Count
+    repeated: Count
+
+
+@dataclass(frozen=True, slots=True)
 class StreamSummary(Record):
     """A stream of a plan."""
 
     samples: Count
     steps: Count
     batch_sizes: tuple[tuple[Count, Count, Count], ...]
-    composition: Composition
+    sequence_length: Positive | None
     datasets: tuple[DatasetOfPlan, ...]
-    coverage: Coverage
+    shuffle: tuple[str, ...]
+    sort_key: str | None
+    mode: Mode
+    tail: Tail
+    epoch_ranges: tuple[EpochSummary, ...]
+    remaining: Count | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +90,7 @@ class PlanSummary(Document):
             plan_id=plan.plan_id,
             topology=plan.topology,
             data_parallel=plan.topology.data_parallel,
-            continues=parents_of(plan),
+            continues=tuple(stopped.plan_id for stopped in plan.history),
             warnings=plan.messages,
             streams={name: _stream_summary(stream) for name, stream in plan.streams.items()},
         )
@@ -128,21 +146,24 @@ def inspect_rank(
 
     Raises:
         UsageError: There is no such rank, stream, step or index.
-        MissingFileError, IntegrityError: See :func:`~tokshard.ranks.ranks.read_rank`.
+        MissingFileError, IntegrityError: See :func:`~tokshard.ranks.manifests.read_rank`.
     """
     plan, rank = read_rank(path, rank)
     found = _stream(plan, stream)
-    assignment = found.assignment
-    local = np.empty(0, dtype=np.int64)
+    order = found.order
+    first = count = 0
     if step is not None:
-        if not 0 <= step < assignment.steps:
-            raise UsageError(f"the step of {stream} must be 0 to {assignment.steps - 1}, got {step}")
-        local = np.arange(assignment.first_local(step), assignment.first_local(step + 1), dtype=np.int64)
+        if not 0 <= step < order.steps:
+            raise UsageError(f"the step of {stream} must be 0 to {order.steps - 1}, got {step}")
+        first = order.first_number(step) // order.ranks
+        count = order.first_number(step + 1) // order.ranks - first
     if index is not None:
-        if not 0 <= index < assignment.samples_per_rank:
-            raise UsageError(f"the index must be 0 to {assignment.samples_per_rank - 1}, got {index}")
-        local = np.array([index], dtype=np.int64)
+        if not 0 <= index < order.samples_per_rank:
+            raise UsageError(f"the index must be 0 to {order.samples_per_rank - 1}, got {index}")
+        first = index
+        count = 1
     manifest = RankManifest.of(plan, rank)
+    numbers = order.numbers(manifest.coordinates.dp, first, count)
     return RankSummary(
         plan_id=plan.plan_id,
         rank=rank,
@@ -151,7 +172,7 @@ def inspect_rank(
         streams=manifest.streams,
         stream=stream,
         step=step,
-        places=_places_of_rank(found, manifest.coordinates.dp, local),
+        places=_places(found, order.ids(numbers, found.open_sort_key()), order.epochs(numbers), numbers),
     )
 
 
@@ -184,16 +205,13 @@ def find_sample(plan: Plan, stream: str, sample: int, *, epoch: int | None = Non
     found = _stream(plan, stream)
     if not 0 <= sample < found.source.total:
         raise UsageError(f"the sample of {stream} must be 0 to {found.source.total - 1}, got {sample}")
-    chosen = found.assignment.epoch_ranges[0].first_epoch if epoch is None else epoch
+    chosen = found.order.epoch_ranges[0].first_epoch if epoch is None else epoch
     ids = np.array([sample], dtype=np.int64)
     try:
-        location = found.assignment.locate(ids, chosen, found.open_sort_key())
+        numbers = found.order.find(ids, chosen, found.open_sort_key())
     except IndexError as error:
         raise UsageError(f"{stream}: {error}") from error
-    rank, step, row = (int(part[0]) for part in (location.rank, location.step, location.row))
-    if rank < 0:
-        return _place(found, sample, chosen, None)
-    return _place(found, sample, chosen, (rank, found.assignment.first_local(step) + row))
+    return _places(found, ids, np.full_like(ids, chosen), numbers)[0]
 
 
 def find_dataset_sample(plan: Plan, stream: str, dataset: int, dataset_sample: int) -> tuple[int, ...]:
@@ -216,7 +234,8 @@ def find_dataset_sample(plan: Plan, stream: str, dataset: int, dataset_sample: i
         )
     if source.order is None:
         return (int(source.bounds[dataset]) + place,)
-    locator, found = Locator(source), list[int]()
+    locator = Locator(source)
+    found: list[int] = []
     for first in range(0, source.total, _CHUNK):
         ids = np.arange(first, min(first + _CHUNK, source.total), dtype=np.int64)
         datasets, samples = locator.locate(ids)
@@ -224,31 +243,33 @@ def find_dataset_sample(plan: Plan, stream: str, dataset: int, dataset_sample: i
     return tuple(found)
 
 
-def parents_of(plan: Plan) -> tuple[str, ...]:
-    """Return the ids of the plans that a plan continues, oldest first."""
-    return tuple(parent.plan_id for parent in plan.history)
+def shuffle_words(stream: Stream) -> tuple[str, ...]:
+    """Return what moves the samples of the first epoch, from the data to the ranks, for people.
+
+    It has neither the bucketing nor the part of each rank.
+    """
+    epochs = stream.order.epoch_ranges[0]
+    owner = owner_of(epochs, stream.order)
+    links = [link for link in epochs.links if link != owner and not isinstance(link, Bucketing)]
+    return tuple(link.words for link in reversed(links))
 
 
-def epochs_of(assignment: Assignment, local: Integers) -> Integers:
-    """Return the epoch of each local index: int64, the shape of ``local``."""
-    result = np.full(local.shape, -1, dtype=np.int64)
-    left = local + assignment.skipped
-    for epoch_range in assignment.epoch_ranges:
-        here = (left >= 0) & (left < epoch_range.per_rank)
-        result[here] = epoch_range.first_epoch + left[here] // epoch_range.per_epoch
-        left = left - epoch_range.per_rank
-    return result
+def remaining_samples(order: ConsumptionOrder) -> int | None:
+    """Return how many samples could be read after the last step, or None if epochs are unlimited."""
+    size = sum(epochs.size for epochs in order.epoch_ranges)
+    return None if size >= ENDLESS else size - order.skipped - order.samples
 
 
 def _stream_summary(stream: Stream) -> StreamSummary:
     source = stream.source
+    order = stream.order
     bounds = None if source.order is not None else source.bounds.tolist()
     planned = _planned(stream)
     return StreamSummary(
         samples=source.total,
-        steps=stream.assignment.steps,
-        batch_sizes=tuple((int(a), int(b), int(c)) for a, b, c in stream.assignment.timeline.pieces),
-        composition=Composition.of(stream),
+        steps=order.steps,
+        batch_sizes=tuple((int(a), int(b), int(c)) for a, b, c in order.timeline.pieces),
+        sequence_length=source.sequence_length,
         datasets=tuple(
             DatasetOfPlan(
                 number,
@@ -259,7 +280,15 @@ def _stream_summary(stream: Stream) -> StreamSummary:
             )
             for number, dataset in enumerate(source.datasets)
         ),
-        coverage=coverage_of(stream.assignment),
+        shuffle=shuffle_words(stream),
+        sort_key=stream.sort_key,
+        mode=stream.mode,
+        tail=stream.tail,
+        epoch_ranges=tuple(
+            EpochSummary(epochs.first_epoch, epochs.epochs, epochs.read, epochs.dropped, epochs.repeated)
+            for epochs in order.epoch_ranges
+        ),
+        remaining=remaining_samples(order),
     )
 
 
@@ -272,37 +301,25 @@ def _planned(stream: Stream) -> tuple[int, ...] | None:
     return found.counts if found.exact else None
 
 
-def _places_of_rank(stream: Stream, rank: int, local: Integers) -> tuple[SamplePlace, ...]:
-    if not local.size:
-        return ()
-    ids = stream.assignment.at(np.full(local.shape, rank, dtype=np.int64), local, stream.open_sort_key())
-    epochs = epochs_of(stream.assignment, local)
-    rows = zip(ids.tolist(), epochs.tolist(), local.tolist(), strict=True)
-    return tuple(_place(stream, sample, epoch, (rank, index)) for sample, epoch, index in rows)
-
-
-def _place(stream: Stream, sample: int, epoch: int, read_by: tuple[int, int] | None) -> SamplePlace:
-    assignment = stream.assignment
-    datasets, samples = Locator(stream.source).locate(np.array([sample], dtype=np.int64))
-    dataset = int(datasets[0])
-    rank = index = step = micro_batch = row = None
-    if read_by is not None:
-        rank, index = read_by
-        consumed = assignment.consumed_samples + index * assignment.ranks
-        step = int(assignment.timeline.step_of(np.array([consumed], dtype=np.int64))[0])
-        micro_batch, row = divmod(index - assignment.first_local(step), assignment.micro_batch_size)
-    return SamplePlace(
-        sample=sample,
-        dataset=dataset,
-        prefix=stream.source.datasets[dataset].path_prefix,
-        dataset_sample=int(samples[0]),
-        epoch=epoch,
-        data_parallel_rank=rank,
-        index=index,
-        step=step,
-        micro_batch=micro_batch,
-        row=row,
-    )
+def _places(stream: Stream, ids: Integers, epochs: Integers, numbers: Integers) -> tuple[SamplePlace, ...]:
+    """Return the places of samples; a number below 0 is a sample that no rank reads."""
+    if not ids.size:
+        return ()  # no file is opened
+    order = stream.order
+    datasets, samples = Locator(stream.source).locate(ids)
+    reads = order.reads(np.maximum(numbers, 0))
+    indices = numbers // order.group * order.micro_batch_size + numbers % order.micro_batch_size
+    places = []
+    for place, number in enumerate(numbers.tolist()):
+        dataset = int(datasets[place])
+        read_by: tuple[int | None, ...] = (None,) * 5
+        if number >= 0:
+            micro_batch, row = divmod(int(reads.row[place]), order.micro_batch_size)
+            read_by = (int(reads.rank[place]), int(indices[place]), int(reads.step[place]), micro_batch, row)
+        prefix = stream.source.datasets[dataset].path_prefix
+        sample = (int(ids[place]), dataset, prefix, int(samples[place]), int(epochs[place]))
+        places.append(SamplePlace(*sample, *read_by))
+    return tuple(places)
 
 
 def _stream(plan: Plan, name: str) -> Stream:
@@ -318,20 +335,18 @@ class ReadGrid:
     Attributes:
         ranks: The data-parallel ranks that are shown.
         steps: The steps that are shown.
-        samples: For each of these ranks the ids of the samples, one for each step.
-        datasets: Likewise the numbers of their datasets; None where the data cannot be opened.
-        unknown: Why that is so, or None.
+        samples: The ids of the samples: int64 of shape (ranks, steps).
+        datasets: The numbers of their datasets: int16 of the same shape.
     """
 
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
-    samples: tuple[tuple[int, ...], ...]
-    datasets: tuple[tuple[int, ...], ...] | None
-    unknown: TokshardError | None
+    samples: Integers
+    datasets: NDArray[np.int16]
 
 
-def read_grid(stream: Stream, *, ranks: int, steps: int) -> ReadGrid | None:
-    """Return what the ranks of a stream begin with at its steps; None where nothing is read.
+def read_grid(stream: Stream, *, ranks: int, steps: int) -> ReadGrid:
+    """Return what the ranks of a stream begin with at its steps.
 
     Args:
         stream: The stream.
@@ -339,24 +354,16 @@ def read_grid(stream: Stream, *, ranks: int, steps: int) -> ReadGrid | None:
         steps: The largest number of steps.
 
     Raises:
-        TokshardError: The stream sorts samples by something that cannot be read.
+        TokshardError: The arrays of a blend, or the lengths that samples are sorted by, cannot be read.
     """
-    assignment = stream.assignment
-    rows, columns = _spread(assignment.ranks, ranks), _spread(assignment.steps, steps)
-    if not columns:
-        return None
-    first = np.array([assignment.first_local(step) for step in columns], dtype=np.int64)
-    local = np.tile(first, len(rows))
-    ids = assignment.at(
-        np.repeat(np.array(rows, dtype=np.int64), len(columns)), local, stream.open_sort_key()
-    )
-    datasets, unknown = None, None
-    try:
-        datasets = _rows(Locator(stream.source).locate(ids)[0], len(rows))
-    except TokshardError as error:
-        raise_exhaustion(error)
-        unknown = error
-    return ReadGrid(rows, columns, _rows(ids, len(rows)), datasets, unknown)
+    order = stream.order
+    rows = _spread(order.ranks, ranks)
+    columns = _spread(order.steps, steps)
+    firsts = np.array([order.first_number(step) for step in columns], dtype=np.int64)
+    numbers = firsts + order.micro_batch_size * np.array(rows, dtype=np.int64)[:, np.newaxis]
+    ids = order.ids(numbers.ravel(), stream.open_sort_key())
+    datasets, _ = Locator(stream.source).locate(ids)
+    return ReadGrid(rows, columns, ids.reshape(numbers.shape), datasets.reshape(numbers.shape))
 
 
 def _spread(total: int, shown: int) -> tuple[int, ...]:
@@ -377,7 +384,3 @@ def _spread(total: int, shown: int) -> tuple[int, ...]:
         for part in range(1, shown - 1)
     ]
     return (0, *inner, total - 1)
-
-
-def _rows(values: np.ndarray, rows: int) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(row) for row in values.reshape(rows, -1).tolist())
