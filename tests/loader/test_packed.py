@@ -26,8 +26,8 @@ from tokshard.loader.assembly import SampleShape
 from tokshard.loader.memory import Memory
 from tokshard.loader.padding import PaddedSampleAssembly
 from tokshard.loader.reader import make_assembly
-from tokshard.ranks.locator import open_sort_key
 from tokshard.ranks.links import Bucketing
+from tokshard.ranks.locator import open_sort_key
 from tokshard.ranks.sources import SampleSource
 from tokshard.ranks.topology import FIELDS, Coordinates
 from tokshard.samples.index.packing import Packing

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tokshard.ranks.order import Bucketing
 
 from oracle.reference import Megatron, Tokenizer
 from oracle.support import skip_unless_first
@@ -30,7 +31,6 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import UsageError
 from tokshard.loader import BatchOptions
 from tokshard.loader.torch import ExternalIterator, PlanDataset, PlanSampler, Turn, data_loader
-from tokshard.ranks.order import Bucketing
 from tokshard.ranks.sources import SampleSource
 
 pytestmark = pytest.mark.oracle

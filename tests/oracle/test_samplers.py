@@ -8,6 +8,8 @@ from itertools import chain, cycle, islice
 
 import numpy as np
 import pytest
+from tokshard.ranks.intervals import Intervals
+from tokshard.ranks.order import SampleOrder
 
 from oracle.samplers import MegatronSamplers, TwinSamplers, cyclic
 from oracle.support import is_one_of_several, megatron_or_skip, skip_unless_first
@@ -15,9 +17,7 @@ from support.assignments import World, assignment_of, planned, stream_of
 from support.sample_sources import document_source
 from support.slow_samplers import random_worlds
 from tokshard.errors import UsageError
-from tokshard.ranks.intervals import Intervals
 from tokshard.ranks.modes import cyclic_order
-from tokshard.ranks.order import SampleOrder
 from tokshard.ranks.permutation import INSIDE_OUT_LENGTH, torch_randperm
 
 pytestmark = pytest.mark.oracle

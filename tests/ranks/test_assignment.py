@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tokshard.ranks.assignment import Assignment, EpochRange, available_steps
+from tokshard.ranks.intervals import Intervals
+from tokshard.ranks.layouts import Striped
+from tokshard.ranks.order import SampleOrder
+from tokshard.ranks.replan.remainder import Remainder
 
 from support.assignments import World, assignment_of, everything, order_of
 from tokshard.core.codec import decode, encode
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.ranks.assignment import Assignment, EpochRange, available_steps
-from tokshard.ranks.intervals import Intervals
-from tokshard.ranks.layouts import Striped
 from tokshard.ranks.modes import cyclic_order, layout_of, shuffle_links
-from tokshard.ranks.order import SampleOrder
-from tokshard.ranks.replan.remainder import Remainder
 from tokshard.ranks.schedule import BatchSchedule
 
 KINDS = [

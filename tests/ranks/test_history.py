@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from tokshard.ranks.history import StoppedPlan, reweighting_of, stops_of
 
 from tokshard.core.codec import decode, encode
 from tokshard.core.json_text import dump_json
 from tokshard.errors import IntegrityError
-from tokshard.ranks.history import StoppedPlan, reweighting_of, stops_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "formats" / "plan-history-2.json"
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokshard.ranks.intervals import Intervals
+from tokshard.ranks.order import Selection
 
 from tokshard.core.codec import decode
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.ranks.intervals import Intervals
-from tokshard.ranks.order import Selection
 
 MEMBERS = st.sets(st.integers(0, 60))
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokshard.ranks.layouts import Blocked, Layout, Striped, repeats
 
 from support.assignments import World
 from tokshard.core.codec import decode, encode
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.ranks.layouts import Blocked, Layout, Striped, repeats
 from tokshard.ranks.modes import layout_of
 
 KINDS = [("single", 3), ("sequential", 1), ("chunked", 2), ("contiguous", 1), ("full-validation", 1)]

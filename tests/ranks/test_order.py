@@ -4,10 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from support import slow_samplers
-from tokshard.core.codec import decode, encode
-from tokshard.errors import IntegrityError, UsageError
 from tokshard.ranks.intervals import Intervals
 from tokshard.ranks.layouts import Blocked, Striped
 from tokshard.ranks.order import (
@@ -17,6 +13,10 @@ from tokshard.ranks.order import (
     SampleOrder,
     Selection,
 )
+
+from support import slow_samplers
+from tokshard.core.codec import decode, encode
+from tokshard.errors import IntegrityError, UsageError
 from tokshard.ranks.permutation import torch_randperm
 from tokshard.ranks.shuffles import BlockShuffle, ShardShuffle, Shuffle, TorchPermutation
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokshard.ranks.history import StoppedPlan
+from tokshard.ranks.summary import Composition
 
 from support.assignments import planned, topology_of
 from support.sample_sources import blend_sources, document_source, everything, index_source
 from tokshard.dataset.products import PLAN_NAME
 from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
-from tokshard.ranks.history import StoppedPlan
 from tokshard.ranks.plan import Plan, PlanWarning, read_plan
 from tokshard.ranks.publication import write_plan
 from tokshard.ranks.schedule import BatchSchedule
-from tokshard.ranks.summary import Composition
 
 PATH = "/runs/plan/plan.json"
 NOT_READ = {"tool", "history", "warnings", "fingerprint", "path_prefix", "directory"}

@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokshard.ranks.intervals import Intervals
+from tokshard.ranks.layouts import Blocked, Striped
+from tokshard.ranks.order import SampleOrder
+from tokshard.ranks.summary import LISTED, check_partition, coverage_of
 
 from support import assignments, slow_samplers
 from support.assignments import planned as plan_of
@@ -14,12 +18,8 @@ from support.assignments import stream_of
 from support.sample_sources import document_source, everything, index_source
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.ranks.choices import ShuffleKind, TrainingMode
-from tokshard.ranks.intervals import Intervals
-from tokshard.ranks.layouts import Blocked, Striped
 from tokshard.ranks.modes import World, cyclic_order, layout_of, shuffle_links
-from tokshard.ranks.order import SampleOrder
 from tokshard.ranks.plan import PlanWarning
-from tokshard.ranks.summary import LISTED, check_partition, coverage_of
 
 MODES, SHUFFLES = get_args(TrainingMode), get_args(ShuffleKind)
 

@@ -5,6 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from tokshard.ranks.ranks import (
+    RankManifest,
+    RankPositions,
+    check_ranks,
+    ranges_of,
+    read_rank,
+)
 
 from support.assignments import planned
 from support.mixture_data import write_mixture
@@ -15,13 +22,6 @@ from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.plan import read_plan
 from tokshard.ranks.publication import LOCK_NAME, write_plan
-from tokshard.ranks.ranks import (
-    RankManifest,
-    RankPositions,
-    check_ranks,
-    ranges_of,
-    read_rank,
-)
 from tokshard.storage.lock import WriterLock
 
 

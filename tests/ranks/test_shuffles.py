@@ -3,11 +3,11 @@
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokshard.ranks.order import SampleOrder
 
 from support import slow_samplers
 from tokshard.core.keyed_orders import Bijection, derive_key, subkeys
 from tokshard.ranks.modes import shuffle_links
-from tokshard.ranks.order import SampleOrder
 from tokshard.ranks.shuffles import BlockShuffle
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokshard.ranks.replan.job import replan
 
 from support.assignments import planned
 from support.replanned_plans import (
@@ -25,7 +26,6 @@ from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.options import ReplanOptions
 from tokshard.ranks.plan import PlanWarning, read_plan
 from tokshard.ranks.publication import LOCK_NAME, write_plan
-from tokshard.ranks.replan.job import replan
 
 MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
 WORLDS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 48]

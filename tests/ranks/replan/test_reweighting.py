@@ -6,10 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from tokshard.errors import UsageError
 from tokshard.ranks.intervals import Intervals
-from tokshard.ranks.replan import reweighting
 from tokshard.ranks.replan.reweighting import OrderFiles, reweight
 from tokshard.ranks.replan.source_progress import (
     OpenEpoch,
@@ -17,6 +14,9 @@ from tokshard.ranks.replan.source_progress import (
     SourceProgress,
     progress_of_rows,
 )
+
+from tokshard.errors import UsageError
+from tokshard.ranks.replan import reweighting
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "formats" / "reweighted-1"
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from tokshard.ranks.replan.source_progress import SourceEpochTable, progress_of_rows
 
 from tokshard.errors import IntegrityError
-from tokshard.ranks.replan.source_progress import SourceEpochTable, progress_of_rows
 
 
 def test_rows_that_cannot_be_are_integrity_errors():
