@@ -26,7 +26,7 @@ def shard_plan(options: ShardPlanOptions, planned: DryRun, run: CommandRun) -> N
             --pipeline-parallel 4 --global-batch-size 1024 -o plan
 
         tokshard shard-plan 'data/chat-*' --documents --mode contiguous \
-            --shuffle shards --data-parallel 8 --bucket-buffer 4096 -o plan
+            --shuffle datasets --data-parallel 8 --bucket-buffer 4096 -o plan
     """
     report = tokshard.shard_plan(options, dry_run=planned.dry_run, progress=run.progress)
     run.warn(report.plan.messages)
