@@ -198,8 +198,11 @@ def test_a_new_blend_with_another_tokenizer_than_the_plan_is_refused(here):
     web, code = ("1", "data/web"), ("1", "data/code")
     assert blend("a.json", weights=web).returncode == 0
     assert plan("mix").stderr == ""
-    assert blend("b.json", "--force", weights=code).returncode == 0
-    words = ("replan", "plan", "--consumed-samples", 8, "--blend", "mix", "-o", "plan2")
+    (here / "mix").rename(here / "first")
+    assert blend("b.json", weights=code).returncode == 0
+    (here / "mix").rename(here / "other")
+    (here / "first").rename(here / "mix")
+    words = ("replan", "plan", "--consumed-samples", 8, "--blend", "other", "-o", "plan2")
     done = run(*words)
     assert (done.returncode, "the data of plan " in done.stderr) == (6, True)
     assert not (here / "plan2/plan.json").exists()

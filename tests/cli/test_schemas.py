@@ -24,7 +24,7 @@ SOURCE = Path(tokshard.__file__).parent
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/reference/json.md"
 IN_WORK_DIRECTORIES = {f"tokshard.{name}/2" for name in script.INTERNAL}
-HASHED = {"tokshard.reweighted/1"}
+HASHED = {"tokshard.reweighted/2"}
 OWN = IN_WORK_DIRECTORIES | HASHED
 """Schemas of what nobody else reads: it is for the run that goes on, or for a digest."""
 
@@ -52,7 +52,7 @@ BAD = SAMPLE / "hostile.jsonl"
 NAMES = "--megatron 0.19 --tokenizer-model /models/llama"
 SAMPLES = "--seq-length 64 --split 9,1 --num-samples 300,10"
 CONTIGUOUS = (
-    "--data-parallel 2 --tensor-parallel 2 --mode contiguous --shuffle shards --bucket-buffer 64 --tail pad"
+    "--data-parallel 2 --tensor-parallel 2 --mode contiguous --shuffle datasets --bucket-buffer 64 --tail pad"
 )
 MIX = f"0.7 web 0.3 code {SAMPLES}"
 JOB = (

@@ -8,7 +8,6 @@ import pytest
 from support.command_line import failure, installed, json_of, tokshard
 from support.mixture_data import run, write_mixture
 from support.plain_datasets import Plain
-from tokshard.ranks.options import ShardPlanOptions
 from tokshard.ranks.plan import read_plan
 
 
@@ -58,7 +57,8 @@ def test_the_result_as_json(mixture, tmp_path):
     assert value["plan"]["plan_id"] == read_plan(tmp_path / "plan").plan_id
     assert (value["output"], value["action"], value["files"]) == (str(tmp_path / "plan"), "written", 3)
     assert value["size_bytes"] == sum(path.stat().st_size for path in (tmp_path / "plan").iterdir())
-    assert value["coverage"]["test"]["epoch_ranges"][0]["dropped"] == 1
+    (epochs,) = value["plan"]["streams"]["test"]["order"]["epoch_ranges"]
+    assert epochs["total"] - epochs["read"] == 1
 
 
 def test_a_dry_run_writes_nothing(mixture, tmp_path):
@@ -167,21 +167,21 @@ def test_a_schedule_is_in_tokens_and_shown(mixture, tmp_path):
     options = ["--step-batch-size-schedule", "0:4 160:8", "--split", "train", "--data-parallel", 2]
     done = plan(mixture, tmp_path / "plan", *options)
     assert "10 with a global batch size of 4 to 8" in done.stdout
-    assignment = read_plan(tmp_path / "plan").streams["train"].assignment
-    assert assignment.schedule.segments == ((0, 4), (20, 8))
+    order = read_plan(tmp_path / "plan").streams["train"].order
+    assert order.schedule.segments == ((0, 4), (20, 8))
 
 
 def test_a_ramp_and_its_rounding(mixture, tmp_path):
     options = ["--rampup-batch-size", 4, 2, 20, "--global-batch-size", 8, "--data-parallel", 4]
     options += ["--decrease-batch-size-if-needed", "--split", "train"]
     plan(mixture, tmp_path / "plan", *options)
-    timeline = read_plan(tmp_path / "plan").streams["train"].assignment.timeline
+    timeline = read_plan(tmp_path / "plan").streams["train"].order.timeline
     assert [size for _, _, size in timeline.pieces] == [4, 4, 8]
 
 
 def test_every_option_reaches_the_plan(mixture, tmp_path):
-    options = ["--documents", "--split", "90,10", "--mode", "chunked", "--shuffle", "windows"]
-    options += ["--shuffle-block", 4, "--shuffle-window", 3, "--shuffle-per-epoch"]
+    options = ["--documents", "--split", "90,10", "--mode", "chunked", "--shuffle", "windows:4:3"]
+    options += ["--shuffle-per-epoch"]
     options += ["--tail", "pad", "--seed", 99, "--epochs", 3]
     options += [
         "--bucket-buffer",
@@ -200,48 +200,53 @@ def test_every_option_reaches_the_plan(mixture, tmp_path):
     plan(mixture, tmp_path / "plan", *options, source=documents(mixture))
     found = read_plan(tmp_path / "plan")
     train, valid = found.streams["train"], found.streams["valid"]
-    assert (train.mode, train.tail, train.shuffle, train.sort_key) == (
-        "chunked",
-        "pad",
-        "windows",
-        "sequences",
-    )
-    (epoch_range,) = train.assignment.epoch_ranges
-    bucketing, shuffle, blocks = epoch_range.order.transforms
+    assert (train.mode, train.tail, train.sort_key) == ("chunked", "pad", "sequences")
+    (epoch_range,) = train.order.epoch_ranges
+    _, bucketing, shuffle, blocks = epoch_range.links
     assert (bucketing.buffer, bucketing.pack, bucketing.seed) == (24, 6, 99)
     assert (shuffle.window, shuffle.seed, shuffle.per_epoch) == (12, 99, True)
     assert (blocks.block, blocks.seed, blocks.per_epoch) == (4, 99, True)
-    assert (epoch_range.epochs, train.assignment.consumed_samples) == (3, 6)
+    assert (epoch_range.epochs, train.order.consumed_samples, train.order.skipped) == (3, 6, 6)
     topology = found.topology
     assert (topology.rank_order, topology.mtp_stages) == ("tp-cp-ep-dp-pp", (0, 1))
     assert (train.document_boundaries, valid.document_boundaries) == (True, True)
-    assert (valid.mode, valid.assignment.consumed_samples) == ("full-validation", 3)
-    whole = ["--documents", "--shuffle", "shards", "--data-parallel", 2]
-    plan(mixture, tmp_path / "shards", *whole, source=documents(mixture))
-    train = read_plan(tmp_path / "shards").streams["train"]
-    (shards,) = train.assignment.epoch_ranges[0].order.transforms
-    assert shards.sizes == tuple(reference.samples for reference in train.source.datasets)
-    assert (shards.seed, shards.per_epoch) == (1234, False)
+    assert (valid.mode, valid.order.consumed_samples) == ("full-validation", 3)
+    whole = ["--documents", "--shuffle", "datasets", "--data-parallel", 2]
+    plan(mixture, tmp_path / "datasets", *whole, source=documents(mixture))
+    train = read_plan(tmp_path / "datasets").streams["train"]
+    (datasets,) = train.order.epoch_ranges[0].links
+    assert datasets.sizes == tuple(reference.samples for reference in train.source.datasets)
+    assert (datasets.seed, datasets.per_epoch) == (1234, False)
     cyclic = ["--mode", "cyclic", "--no-data-sharding", "--equal-counts", "--data-parallel", 3, "--steps", 5]
     plan(mixture, tmp_path / "cyclic", *cyclic, "--micro-batch-size", 4, "--split", "train")
-    (torch,) = read_plan(tmp_path / "cyclic").streams["train"].assignment.epoch_ranges[0].order.transforms
+    _, torch = read_plan(tmp_path / "cyclic").streams["train"].order.epoch_ranges[0].links
     assert (torch.blocks, torch.length) == (1, 60)
 
 
 def test_the_windowed_shuffle_is_described_and_has_defaults(mixture, tmp_path):
-    assert (ShardPlanOptions.shuffle_block, ShardPlanOptions.shuffle_window) == (256, 4096)
-    options = [*SMALL, "--documents", "--shuffle", "windows"]
-    plan(mixture, tmp_path / "plan", *options, source=documents(mixture))
-    options += ["--shuffle-block", 3, "--shuffle-window", 2, "--force"]
+    options = [*SMALL, "--documents", "--shuffle"]
+    plan(mixture, tmp_path / "plan", *options, "windows", source=documents(mixture))
+    plan(mixture, tmp_path / "plan", *options, "windows:256:4096", source=documents(mixture))
+    options += ["windows:3:2", "--force"]
     shown = plan(mixture, tmp_path / "plan", *options, source=documents(mixture)).stdout
     assert "blocks of 3 samples in random order by tokshard.feistel/1, seed 1234" in shown
     assert "windows of 6 samples shuffled by tokshard.feistel/1, seed 1234" in shown
-    refused = run("shard-plan", mixture / "mix", "-o", tmp_path / "x", *SMALL, "--shuffle-window", 3)
-    assert refused.returncode == 2
-    assert "--shuffle-window requires --shuffle windows" in refused.stderr
-    refused = run("shard-plan", mixture / "mix", "-o", tmp_path / "x", *SMALL, "--shuffle-block", 3)
-    assert refused.returncode == 2
-    assert "--shuffle-block requires --shuffle windows" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "message"),
+    [
+        ("shards", "must be one of none, samples, datasets, windows or windows:BLOCK:WINDOW, got 'shards'"),
+        ("samples:3:4", "or windows:BLOCK:WINDOW, got 'samples:3:4'"),
+        ("windows:3", "or windows:BLOCK:WINDOW, got 'windows:3'"),
+        ("windows:3:x", "must be windows:BLOCK:WINDOW with numbers of at least 1, got 'windows:3:x'"),
+        ("windows:0:4", "must be windows:BLOCK:WINDOW with numbers of at least 1, got 'windows:0:4'"),
+    ],
+)
+def test_a_shuffle_that_does_not_exist_is_refused(mixture, tmp_path, shuffle, message):
+    done = run("shard-plan", mixture / "mix", "-o", tmp_path / "x", *SMALL, "--shuffle", shuffle)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"--shuffle {message}" in done.stderr if shuffle == "shards" else message in done.stderr
 
 
 def test_an_index_that_a_job_names_otherwise(mixture, tmp_path):
@@ -312,6 +317,7 @@ def test_a_damaged_plan_is_an_integrity_error(mixture, tmp_path):
         ("rank-00007.json", b'{"theirs": 1}\n'),
         ("rank-00000.json", b"not JSON"),
         ("rank-00001.json", None),
+        ("sources.json", b'{"theirs": 1}\n'),
     ],
 )
 def test_shard_plan_keeps_files_of_other_programs(tmp_path, name, content):
@@ -326,7 +332,7 @@ def test_shard_plan_keeps_files_of_other_programs(tmp_path, name, content):
     run = installed if name == "rank-00000.json" else tokshard
     assert failure(run(*command)) == (
         4,
-        f"cannot write the plan: {plan}/{name} is no manifest of a rank",
+        f"cannot write the plan: {plan}/{name} belongs to another program",
         "pass another --output, or --force to replace it",
     )
     assert [path.name for path in plan.iterdir() if path.name != ".plan.lock"] == [name]

@@ -52,7 +52,7 @@ def test_a_step_of_a_rank_is_what_the_loader_reads_and_its_text_is_in_the_lines_
         176,
     )
     loader = RankLoader.open("plan", 4)
-    batches = [loader[number] for number in loader.micro_batches(11)]
+    batches = [loader.batch(11, number) for number in loader.micro_batches(11)]
     rows = [row.tolist() for batch in batches for row in batch["tokens"]]
     assert len(found["samples"]) == len(rows) == 4
     for sample, row in zip(found["samples"], rows, strict=True):

@@ -217,8 +217,15 @@ def order_after(
             timeline = schedule.timeline(reading.group, consumed_samples, stop=stop)
             steps = min(available, timeline.steps_within(limit))
     if not ranges or steps > available or not steps:
+        epochs = sum(part.epochs or 0 for part in ranges)
+        part = "an epoch" if epochs == 1 else f"{epochs} epochs"
+        left = (
+            f"{available:,} steps are left in {part} of {ranges[0].total:,} samples"
+            if ranges
+            else "0 steps are left"
+        )
         raise UsageError(
-            f"{available:,} steps are left after {consumed_samples:,} consumed samples (global batch size "
+            f"{left} after {consumed_samples:,} consumed samples (global batch size "
             f"{schedule.size_at(consumed_samples)}), fewer than the required {steps or 1:,}",
             hint="pass more --epochs or fewer --steps, or build a larger blend",
         )

@@ -224,7 +224,7 @@ class Plan(Document):
         tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None,
     ) -> Self:
         """Return the plan of some streams, with its id."""
-        return cls(
+        plan = cls(
             TOOL,
             _identity(topology, streams),
             topology,
@@ -235,6 +235,7 @@ class Plan(Document):
             tokenizer,
             tokenizer_mismatches,
         )
+        return plan.over({name: stream.source for name, stream in streams.items()})
 
     def _validate(self) -> None:
         if not self.streams:

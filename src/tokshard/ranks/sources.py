@@ -437,7 +437,10 @@ class SourcesFile(Record):
             raise IntegrityError(
                 f"{path} has changed since the plan was built",
                 path=path,
-                hint="restore the file, or run tokshard shard-plan again with --force",
+                hint=(
+                    "restore the file and write other blends to other directories, or run tokshard shard-plan "
+                    "again with --force"
+                ),
             )
         value = parse_json_object(content, path)
         try:
