@@ -73,7 +73,8 @@ def test_id_of_a_blend():
             "sources": [
                 {
                     "hash": source["index"][:32],
-                    **{key: source[key] for key in ("samples", "draws", "fingerprint")},
+                    "samples": source["epochs"]["samples"],
+                    **{key: source[key] for key in ("draws", "fingerprint")},
                 }
                 for source in split["sources"]
             ],

@@ -96,7 +96,7 @@ def test_a_fingerprint_covers_small_files_whole_and_the_ends_of_large_ones(tmp_p
     path = tmp_path_factory.getbasetemp() / "file"
     path.write_bytes(bytes(size))
     fingerprint = FileFingerprint.of(str(path))
-    fingerprint.check(str(path))
+    fingerprint.check(str(path), "plan")
     assert fingerprint.size_bytes == size
     if not size:
         return

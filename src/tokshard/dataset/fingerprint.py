@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from tokshard.core.codec import Count, Record, Sha256, Xxh3
 from tokshard.dataset.layout import IndexTable, require_integers
+from tokshard.dataset.products import BUILT_AGAIN, MOVED_HINT, Kind
 from tokshard.dataset.reader import open_pair
 from tokshard.dataset.source import DataFile, open_data
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError
@@ -26,12 +27,6 @@ if TYPE_CHECKING:
 
 BLOCKS = 8
 BLOCK_BYTES = 4096
-
-_AGAIN = {
-    "blend": "tokshard blend again with --rebuild --force",
-    "plan": "tokshard shard-plan again with --force",
-}
-MOVED_HINT = "if the data has moved, pass --moved OLD=NEW (trace, shard-plan) or roots={OLD: NEW} (Python)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +82,12 @@ class FileFingerprint(Record):
             digest.update(block)
         return cls(file.size_bytes, digest.hexdigest())
 
-    def check(self, path: str, product: Literal["blend", "plan"] = "plan") -> None:
+    def check(self, path: str, product: Kind) -> None:
         """Check that a file is the one of the fingerprint.
 
         Args:
             path: The file.
-            product: The product that the fingerprint is from, for messages.
+            product: The kind of the product that records the fingerprint, for messages.
 
         Raises:
             MissingFileError: The file was not found.
@@ -109,7 +104,7 @@ class FileFingerprint(Record):
         raise IntegrityError(
             f"{path} has changed since the {product} was built: {change}",
             path=path,
-            hint=f"restore the file, or run {_AGAIN[product]}",
+            hint=f"restore the file, or run {BUILT_AGAIN[product]}",
         )
 
 

@@ -52,6 +52,17 @@ CACHE_LOCK: Final = "tokshard.lock"
 DESCRIPTION_SUFFIX: Final = "-description.txt"
 """The end of the names of the files that describe the entries of an index cache."""
 
+BUILT_AGAIN: Final[dict[Kind, str]] = {
+    "blend": "tokshard blend again with --rebuild --force",
+    "plan": "tokshard shard-plan again with --force",
+}
+"""The commands that build a product again whose files have changed, by its kind."""
+
+MOVED_HINT: Final = (
+    "if the data has moved, pass --moved OLD=NEW (trace, shard-plan) or roots={OLD: NEW} (Python)"
+)
+"""The hint about a file that is not where such a product says."""
+
 _DOCUMENTS: dict[str, Kind] = {PLAN_NAME: "plan", BLEND_NAME: "blend", TOKENIZER_NAME: "tokenizer"}
 _HASH = re.compile(r"[0-9a-f]{32}")
 _HINT = (

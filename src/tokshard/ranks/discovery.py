@@ -30,7 +30,7 @@ from tokshard.samples.index.entry import (
     default_directory,
     gpt_specs,
 )
-from tokshard.samples.index.epochs import EpochPlan, plan_epochs
+from tokshard.samples.index.epochs import EpochPlan
 from tokshard.samples.index.npy import GPT_ARRAYS, read_spec
 from tokshard.samples.index.splits import SPLITS, Split, parse_split, whole_split
 from tokshard.storage.fs import abspath, realpath
@@ -161,15 +161,7 @@ def _check_content(
 
 
 def _epochs(entry: CacheEntry, description: GPTDatasetDescription, origin: IndexOrigin) -> EpochPlan:
-    plan = plan_epochs(
-        sequences=origin.sequences,
-        tokens_per_epoch=origin.tokens_per_epoch,
-        packed=origin.packed,
-        sequence_length=description.sequence_length,
-        num_samples=description.num_samples,
-        extra_token=origin.extra_token,
-        drop_last_partial=origin.drop_last_partial,
-    )
+    plan = origin.plan(description)
     if (plan.epochs, plan.samples) != (origin.epochs, origin.samples):
         raise IntegrityError(
             f"{entry.sidecar_path}: {origin.samples} samples of {origin.epochs} epochs must be "

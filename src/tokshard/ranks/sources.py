@@ -20,7 +20,8 @@ import numpy as np
 from tokshard.core.codec import Bounds, Count, Document, Record, Sha256, encode
 from tokshard.core.json_text import dump_readable_json, parse_json_object
 from tokshard.core.path_mapping import PathMapping
-from tokshard.dataset.fingerprint import MOVED_HINT, DatasetFingerprint, FileFingerprint
+from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
+from tokshard.dataset.products import BUILT_AGAIN, MOVED_HINT
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.samples.blend.sources import SplitFiles, read_split_files
@@ -170,7 +171,7 @@ class CachedArrays(Record):
             IntegrityError: One has changed since the plan was made.
         """
         for name, fingerprint in self.files.items():
-            fingerprint.check(self.path(name))
+            fingerprint.check(self.path(name), "plan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +247,8 @@ class DatasetReference(Record):
         Raises:
             MissingFileError, IntegrityError: See :meth:`open_dataset`.
         """
-        self.idx.check(idx_path(self.path_prefix))
-        self.bin.check(bin_path(self.path_prefix))
+        self.idx.check(idx_path(self.path_prefix), "plan")
+        self.bin.check(bin_path(self.path_prefix), "plan")
 
     def open_index(self) -> GPTDatasetIndex:
         """Map the index that makes its samples.
@@ -438,8 +439,8 @@ class SourcesFile(Record):
                 f"{path} has changed since the plan was built",
                 path=path,
                 hint=(
-                    "restore the file and write other blends to other directories, or run tokshard shard-plan "
-                    "again with --force"
+                    "restore the file, and write other blends to other directories, or run "
+                    f"{BUILT_AGAIN['plan']}"
                 ),
             )
         value = parse_json_object(content, path)

@@ -206,7 +206,7 @@ def _parts_of(source: SampleSource, targets: Sequence[DocumentId], table_of: Tab
     for number, reference in enumerate(source.datasets):
         mine = np.array(by_prefix.get(reference.path_prefix, ()), np.int64)
         if mine.size:
-            reference.idx.check(idx_path(reference.path_prefix))
+            reference.idx.check(idx_path(reference.path_prefix), "plan")
             documents = np.array([targets[target][1] for target in mine.tolist()], np.int64)
             table = table_of(reference.path_prefix)
             owner, spans = _spans_of(reference, table, documents)

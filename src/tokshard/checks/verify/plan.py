@@ -79,7 +79,7 @@ def _examine_reads(plan: Plan, findings: ProductFindings, context: VerifyContext
     files = [found for stream in plan.streams.values() for found in stream.source.files.items()]
     for path, fingerprint in dict.fromkeys(files):
         try:
-            fingerprint.check(path)
+            fingerprint.check(path, "plan")
         except (InputError, IntegrityError, StorageError) as error:
             findings.find_error(_file_code(error), error, path=path)
     if context.reaches("digest"):
