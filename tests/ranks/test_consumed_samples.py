@@ -28,7 +28,7 @@ def test_single_has_every_step_of_the_pretraining_sampler(total, ranks, size, ro
     for consumed in range(total - batch + 1):
         expected = [single_sampler(total, consumed, size, rank, ranks) for rank in range(ranks)]
         stream = planned(total, ranks, size, rounds, consumed)
-        assert stream.assignment.steps == len(expected[0]) // rounds
+        assert stream.order.steps == len(expected[0]) // rounds
         read = everything(stream).reshape(ranks, -1, size)
         assert read.tolist() == [batches[: read.shape[1]] for batches in expected]
 
@@ -42,7 +42,7 @@ def test_every_mode_fills_as_many_steps_as_samples_are_left(total, ranks, size, 
     for consumed in range(0, total - batch + 1, group):
         stream = planned(total, ranks, size, rounds, consumed, mode=mode, tail=tail)
         left = total - consumed
-        assert stream.assignment.steps == (-(-left // batch) if tail == "pad" else left // batch)
+        assert stream.order.steps == (-(-left // batch) if tail == "pad" else left // batch)
         read, skipped = everything(stream), consumed // ranks
         shared = min(start.shape[1] - skipped, read.shape[1])
         assert (read[:, :shared] == start[:, skipped : skipped + shared]).all()
@@ -55,10 +55,10 @@ def test_every_mode_fills_as_many_steps_as_samples_are_left(total, ranks, size, 
 
 def test_a_later_epoch_that_starts_within_a_batch_loses_no_step():
     whole = planned(359, 5, 4, 3, 0, epochs=3)
-    per_epoch = whole.assignment.samples_per_rank // 3 * 5
+    per_epoch = whole.order.samples_per_rank // 3 * 5
     for consumed in range(per_epoch, 2 * per_epoch, 20):
         stream = planned(359, 5, 4, 3, consumed, epochs=3)
-        assert stream.assignment.steps == (359 - consumed % per_epoch) // 60 + 5
+        assert stream.order.steps == (359 - consumed % per_epoch) // 60 + 5
         assert everything(stream)[0, 0] == consumed % per_epoch
 
 

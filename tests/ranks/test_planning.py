@@ -7,21 +7,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokshard.ranks.intervals import Intervals
-from tokshard.ranks.layouts import Blocked, Striped
-from tokshard.ranks.order import SampleOrder
-from tokshard.ranks.summary import LISTED, check_partition, coverage_of
 
-from support import assignments, slow_samplers
+from support import slow_samplers
 from support.assignments import planned as plan_of
 from support.assignments import stream_of
 from support.sample_sources import document_source, everything, index_source
-from tokshard.errors import IntegrityError, UsageError
-from tokshard.ranks.choices import ShuffleKind, TrainingMode
-from tokshard.ranks.modes import World, cyclic_order, layout_of, shuffle_links
-from tokshard.ranks.plan import PlanWarning
+from tokshard.errors import UsageError
+from tokshard.ranks.choices import ShuffleName, Shuffling, TrainingMode
+from tokshard.ranks.consumption import EpochRange
+from tokshard.ranks.modes import Reading
+from tokshard.ranks.shuffles import shuffle_links
 
-MODES, SHUFFLES = get_args(TrainingMode), get_args(ShuffleKind)
+MODES = get_args(TrainingMode)
+SHUFFLES = get_args(ShuffleName)
 
 
 def planned(total=60, ranks=3, source=None, **options):
@@ -34,10 +32,6 @@ def lengths_of(ids):
 
 def shuffle_is_possible(mode, shuffle):
     return shuffle == "none" or mode != "cyclic"
-
-
-def windows_of(shuffle, block, window):
-    return {"shuffle_block": block, "shuffle_window": window} if shuffle == "windows" else {}
 
 
 CASES = [
@@ -57,33 +51,28 @@ def test_every_sample_is_read_once_apart_from_the_tail(mode, shuffle, tail, buck
             source=document_source(sizes),
             ranks=ranks,
             mode=mode,
-            shuffle=shuffle,
+            shuffle=Shuffling(shuffle, 4, 2),
             tail=tail,
             micro_batch_size=size,
             global_batch_size=batch,
             bucket_buffer=3 * batch if bucket else None,
-            **windows_of(shuffle, 4, 2),
         )
         key_of = lengths_of if bucket else None
         read = everything(stream, key_of)
-        covered = coverage_of(stream.assignment).epoch_ranges[0]
+        (epochs,) = stream.order.epoch_ranges
         ids, times = np.unique(read, return_counts=True)
         total = sum(sizes)
         steps = -(-total // batch) if tail == "pad" else total // batch
         assert read.shape == (ranks, steps * size)
-        assert times.sum() - ids.size == covered.repeated == (steps * batch - total if tail == "pad" else 0)
+        assert times.sum() - ids.size == epochs.repeated == (steps * batch - total if tail == "pad" else 0)
         dropped = np.setdiff1d(np.arange(total), ids)
-        assert dropped.size == covered.dropped == max(0, total - steps * batch)
-        if not bucket:
-            assert [
-                sample_id for pair in covered.dropped_ids for sample_id in range(*pair)
-            ] == dropped.tolist()
-            again = [
-                (int(sample_id), int(count) - 1)
-                for sample_id, count in zip(ids, times, strict=True)
-                if count > 1
-            ]
-            assert list(covered.repeated_ids) == again
+        assert dropped.size == epochs.dropped == max(0, total - steps * batch)
+        behind = epochs.ids(np.arange(epochs.read, epochs.positions), 0, key_of)
+        assert sorted(behind.tolist()) == dropped.tolist()
+        order = stream.order
+        numbers = np.arange(order.samples)
+        again = order.ids(numbers, key_of)[order.repeated(numbers)]
+        assert np.array_equal(np.sort(again), np.repeat(ids, times - 1))
 
 
 @given(
@@ -103,7 +92,7 @@ def test_megatrons_sampler_continues_from_any_number_of_consumed_samples(total, 
         for rank in range(ranks):
             slow[rank] += range(first + rank * size, first + (rank + 1) * size)
     assert everything(stream).tolist() == slow
-    assert stream.assignment.consumed_samples == consumed
+    assert stream.order.consumed_samples == consumed
 
 
 @settings(max_examples=60)
@@ -124,18 +113,17 @@ def test_what_is_left_after_consumed_samples_is_the_end_of_the_whole(
         "source": document_source([40, 17]),
         "ranks": ranks,
         "mode": mode,
-        "shuffle": shuffle,
+        "shuffle": Shuffling(shuffle, 8, 3),
         "shuffle_per_epoch": True,
-        **windows_of(shuffle, 8, 3),
         "micro_batch_size": size,
         "epochs": epochs,
     }
     whole = planned(**options)
-    steps = whole.assignment.steps
+    steps = whole.order.steps
     step = data.draw(st.integers(0, steps - 1))
     consumed = step * ranks * size
     rest = planned(**options, consumed_samples=consumed)
-    assert rest.assignment.steps == steps - step
+    assert rest.order.steps == steps - step
     np.testing.assert_array_equal(everything(rest), everything(whole)[:, step * size :])
 
 
@@ -155,10 +143,10 @@ def test_a_later_epoch_follows_a_first_one_that_began_in_its_middle():
 
 def test_cyclic_reads_as_many_epochs_as_its_steps_need():
     stream = planned(20, ranks=2, mode="cyclic", micro_batch_size=2, steps=23)
-    assert stream.assignment.samples_per_rank == 46
-    assert coverage_of(stream.assignment).left is None
+    assert stream.order.samples_per_rank == 46
+    assert [epochs.epochs for epochs in stream.order.epoch_ranges] == [None]
     assert sorted(everything(stream)[0, :10].tolist()) == list(range(10))
-    with pytest.raises(UsageError, match="5 steps are left in an epoch"):
+    with pytest.raises(UsageError, match="5 steps are left after 0 consumed samples"):
         planned(20, ranks=2, mode="cyclic", micro_batch_size=2, steps=6, epochs=1)
 
 
@@ -173,22 +161,20 @@ def test_the_ragged_end_of_megatrons_unsharded_sampler_is_refused_or_cut():
 
 def test_batches_grow_and_every_rank_takes_as_many_steps():
     stream = planned(100, ranks=2, micro_batch_size=2, step_batch_size_schedule="0:4 20:8 36:16")
-    timeline = stream.assignment.timeline
-    assert [timeline.batch_size(step) for step in range(stream.assignment.steps)] == [4] * 5 + [8] * 2 + [
-        16
-    ] * 4
-    covered = coverage_of(stream.assignment)
-    assert (covered.reads, covered.samples_per_rank, covered.left) == (100, 50, 0)
+    timeline = stream.order.timeline
+    assert [timeline.batch_size(step) for step in range(stream.order.steps)] == [4] * 5 + [8] * 2 + [16] * 4
+    assert (stream.order.samples, stream.order.samples_per_rank) == (100, 50)
 
 
 def test_too_many_steps_are_refused_with_the_numbers():
     with pytest.raises(
-        UsageError, match=r"20 steps are left in an epoch of 60 samples .* fewer than the required 21"
+        UsageError,
+        match=r"20 steps are left after 0 consumed samples \(global batch size 3\), fewer than the .* 21",
     ) as caught:
         planned(60, ranks=3, steps=21)
     assert "--epochs" in caught.value.hint
-    assert planned(60, ranks=3, steps=21, epochs=2).assignment.steps == 21
-    with pytest.raises(UsageError, match=r"0 steps are left .* after 60 consumed"):
+    assert planned(60, ranks=3, steps=21, epochs=2).order.steps == 21
+    with pytest.raises(UsageError, match=r"0 steps are left after 60 consumed"):
         planned(60, ranks=3, consumed_samples=60)
 
 
@@ -204,12 +190,8 @@ def test_too_many_steps_are_refused_with_the_numbers():
         ({"mode": "cyclic", "tail": "pad"}, "requires --tail drop .*, got pad"),
         ({"mode": "random"}, "--mode must be one of single, cyclic, .*, got 'random'"),
         ({"mode": "full-validation"}, "--mode must be one of .* got 'full-validation'"),
-        ({"shuffle": "all"}, "--shuffle must be one of none, shards, .*, got 'all'"),
         ({"tail": "cut"}, "--tail must be one of drop, pad, got 'cut'"),
-        ({"shuffle": "samples", "shuffle_window": 2}, "--shuffle-window requires --shuffle windows"),
-        ({"shuffle": "windows", "shuffle_window": 0}, "--shuffle-window must be at least 1, got 0"),
-        ({"shuffle_block": 2}, "--shuffle-block requires --shuffle windows"),
-        ({"shuffle": "shards"}, "only one dataset"),
+        ({"shuffle": "datasets"}, "requires several datasets: only one dataset was given"),
         (
             {"bucket_buffer": 10},
             "must be a positive multiple of the pack, got a buffer of 10 samples and a pack of 3",
@@ -226,11 +208,11 @@ def test_what_cannot_be_planned_is_refused_with_the_numbers(request_, message):
         planned(60, ranks=3, **request_)
 
 
-def test_a_blend_has_no_shards_to_shuffle_but_windows():
+def test_a_blend_has_no_datasets_to_shuffle_but_windows():
     source = index_source(50, datasets=2, blended=True)
     with pytest.raises(UsageError, match="the samples of a blend are already mixed"):
-        planned(source=source, shuffle="shards")
-    windowed = planned(source=source, ranks=2, shuffle="windows", shuffle_block=7, shuffle_window=2)
+        planned(source=source, shuffle="datasets")
+    windowed = planned(source=source, ranks=2, shuffle="windows:7:2")
     assert np.unique(everything(windowed)).size == 100
 
 
@@ -245,9 +227,9 @@ def test_streams_have_batches_and_counters_of_their_own():
     plan = plan_of(sources, **train, eval_global_batch_size=4, consumed_valid_samples=(8, 4))
     found = {
         name: (
-            stream.assignment.consumed_samples,
-            stream.assignment.steps,
-            stream.assignment.timeline.batch_size(0),
+            stream.order.consumed_samples,
+            stream.order.steps,
+            stream.order.timeline.batch_size(0),
         )
         for name, stream in plan.streams.items()
     }
@@ -271,103 +253,46 @@ def test_a_sequence_that_context_parallelism_does_not_divide_is_refused():
         plan_of(sources, **ranks)
     plan_of({"train": index_source(100, sequence_length=40)}, **ranks)
     documents = plan_of({"train": document_source([100])}, **ranks)
-    assert documents.warnings == (PlanWarning("document-padding", "train", multiple=8),)
-    assert documents.warnings[0].message == "the documents of train must be padded to multiples of 8 tokens"
+    assert documents.warnings == ("the documents of train must be padded to multiples of 8 tokens",)
 
 
-def test_ids_are_listed_only_where_that_is_cheap():
-    for more in (0, 1):
-        stream = planned(10 * LISTED + more, ranks=1, global_batch_size=3 * LISTED)
-        covered = coverage_of(stream.assignment).epoch_ranges[0]
-        assert covered.dropped == LISTED + more
-        assert (covered.dropped_ids is None) is bool(more)
-    long = planned((1 << 22) + 1, ranks=2, mode="cyclic")
-    covered = coverage_of(long.assignment).epoch_ranges[0]
-    assert covered.dropped == 1
-    assert covered.dropped_ids is None
-
-
-class Overlapping:
-    """A layout as others make them: blocks of the larger size, whose last ranks read what others read."""
-
-    samples, ranks, samples_per_rank = 5, 4, 2
-
-    def owned(self, rank):
-        return 2
-
-    def dropped(self):
-        return Blocked(5, 4, 2, 2, "last").dropped()
-
-    def at(self, ranks, local):
-        return np.minimum(ranks * 2 + local, 4)
-
-    def locate(self, positions):
-        return positions // 2, positions % 2
-
-
-class Gap(Overlapping):
-    """A layout that leaves a position out and does not say so."""
-
-    def owned(self, rank):
-        return 1
-
-
-@pytest.mark.parametrize("layout", [Overlapping(), Gap()])
-def test_a_layout_that_repeats_or_loses_samples_is_found(layout):
-    with pytest.raises(IntegrityError, match="not every sample exactly once"):
-        check_partition(layout)
-
-
-@given(st.integers(1, 300), st.integers(1, 20), st.integers(1, 5), st.booleans())
-def test_the_layouts_in_use_pass_the_same_check(samples, ranks, width, pads):
-    rounds = -(-samples // (ranks * width)) if pads else samples // (ranks * width)
-    if not rounds:
-        return
-    striped = Striped(samples, ranks, width, rounds * width, "last")
-    read, dropped = check_partition(striped)
-    assert (read, dropped) == (min(samples, rounds * width * ranks), max(0, samples - rounds * width * ranks))
-    check_partition(Blocked(samples, ranks, -(-samples // ranks), rounds * width, "last"))
+def stream_read(stream, size):
+    """Return the micro-batches of each rank."""
+    return everything(stream).reshape(stream.order.ranks, -1, size).tolist()
 
 
 def test_single_reads_in_the_order_of_the_pretraining_sampler():
     for generator, total, size, ranks in slow_samplers.random_worlds(300, seed=1):
         consumed = generator.randint(0, total - size * ranks)
-        unread = SampleOrder(total, ()).rest(Intervals.of([(consumed, total)]))
-        plan = assignments.assignment_of("single", unread, World(ranks, size), consumed_samples=consumed)
-        for rank in range(ranks):
-            read = plan.ids(rank, 0, plan.samples_per_rank).reshape(-1, size).tolist()
-            assert read == slow_samplers.single_sampler(total, consumed, size, rank, ranks)
+        stream = planned(total, ranks, micro_batch_size=size, consumed_samples=consumed)
+        assert stream_read(stream, size) == [
+            slow_samplers.single_sampler(total, consumed, size, rank, ranks) for rank in range(ranks)
+        ]
 
 
 @pytest.mark.parametrize("sharded", [True, False])
 def test_cyclic_reads_in_the_order_of_the_random_sampler(sharded):
     compared = ragged = 0
     for generator, total, size, ranks in slow_samplers.random_worlds(110, seed=2):
-        world = World(ranks, size)
-        rounds = total // world.group
-        consumed = generator.randint(0, 3 * rounds) * world.group
-        expected = [
-            [
-                batch
-                for epoch in range(3)
-                for batch in sampler(total, consumed, epoch, size, rank, ranks, sharded)
-            ]
-            for rank in range(ranks)
-        ]
+        group = ranks * size
+        consumed = generator.randint(0, 3 * (total // group)) * group
+        options = {"mode": "cyclic", "data_sharding": sharded, "micro_batch_size": size}
         counts = {
             len(slow_samplers.cyclic_sampler(total, 0, size, rank, ranks, sharded)) for rank in range(ranks)
         }
         if len(counts) > 1:
             ragged += 1
             with pytest.raises(UsageError, match="it hangs"):
-                cyclic_order(total, world, sharded=sharded)
+                planned(total, ranks, **options)
             continue
-        order = cyclic_order(total, world, sharded=sharded)
-        options = {"consumed_samples": consumed, "skipped": consumed // ranks}
-        plan = assignments.assignment_of("cyclic", order, world, sharded=sharded, epochs=6, **options)
-        for rank, batches in enumerate(expected):
-            read = plan.ids(rank, 0, min(plan.samples_per_rank, len(batches) * size)).reshape(-1, size)
-            assert read.tolist() == batches[: len(read)]
+        stream = planned(total, ranks, consumed_samples=consumed, epochs=6, **options)
+        for rank, batches in enumerate(stream_read(stream, size)):
+            expected = [
+                batch
+                for epoch in range(3)
+                for batch in sampler(total, consumed, epoch, size, rank, ranks, sharded)
+            ]
+            assert batches[: len(expected)] == expected[: len(batches)]
         compared += 1
     assert compared >= 75
     assert bool(ragged) == (not sharded)
@@ -382,51 +307,53 @@ def sampler(total, consumed, epoch, size, rank, ranks, sharded):
 
 def test_the_ragged_case_has_equal_counts_where_they_are_asked_for():
     for _, total, size, ranks in slow_samplers.random_worlds(200, seed=3):
-        world = World(ranks, size)
-        order = cyclic_order(total, world, sharded=False, faithful=False)
-        plan = assignments.assignment_of("cyclic", order, world, sharded=False)
-        for rank in range(ranks):
-            read = plan.ids(rank, 0, plan.samples_per_rank).reshape(-1, size).tolist()
-            assert read == slow_samplers.cyclic_sampler(
-                total, 0, size, rank, ranks, sharded=False, truncated=True
-            )
+        options = {"mode": "cyclic", "data_sharding": False, "equal_counts": True}
+        stream = planned(total, ranks, micro_batch_size=size, **options)
+        assert stream_read(stream, size) == [
+            slow_samplers.cyclic_sampler(total, 0, size, rank, ranks, sharded=False, truncated=True)
+            for rank in range(ranks)
+        ]
 
 
 def test_the_ragged_case_of_22_samples_is_named():
-    with pytest.raises(UsageError, match="some ranks 4 and others 3 micro-batches of 22 samples"):
-        cyclic_order(22, World(3, 2), sharded=False)
+    with pytest.raises(UsageError, match="some ranks 4 and others 3 micro-batches of 22 samples") as caught:
+        Reading(3, 2, 6, "cyclic", sharded=False).cyclic_links(22)
+    assert caught.value.hint == "pass --equal-counts, or omit --no-data-sharding"
 
 
-def test_contiguous_ranks_read_runs_of_neighbours():
-    plan = assignments.assignment_of("contiguous", SampleOrder(11, ()), World(3, 1))
-    assert assignments.everything(plan)[:, :, 0].T.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    assert plan.tail(0).pairs() == ((9, 11),)
+def test_contiguous_ranks_read_runs_of_neighbors():
+    stream = planned(11, mode="contiguous")
+    assert everything(stream).tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert stream.order.epoch_ranges[0].ids(np.arange(9, 11), 0).tolist() == [9, 10]
+
+
+def shuffled(kind, sizes, seed, **options):
+    total = sum(sizes)
+    links = shuffle_links(Shuffling(kind, 50, 2), total, seed, dataset_sizes=sizes, **options)
+    return EpochRange(total, links, total, 0, None)
 
 
 @pytest.mark.parametrize("kind", SHUFFLES)
 def test_shuffles_read_every_sample_once_and_differ_by_seed_and_epoch(kind):
     sizes = (40, 1, 0, 77, 82)
-    links = shuffle_links(kind, 200, 7, shard_sizes=sizes, block=50, window=2)
-    order = SampleOrder(200, links)
+    order = shuffled(kind, sizes, 7)
     orders = [order.ids(np.arange(200), epoch) for epoch in range(3)]
     for epoch, ids in enumerate(orders):
         assert np.array_equal(np.sort(ids), np.arange(200))
-        assert np.array_equal(order.positions(ids, epoch), np.arange(200))
-    other = SampleOrder(200, shuffle_links(kind, 200, 8, shard_sizes=sizes, block=50, window=2))
-    once = SampleOrder(
-        200, shuffle_links(kind, 200, 7, shard_sizes=sizes, block=50, window=2, per_epoch=False)
-    )
+        assert np.array_equal(order.find(ids, epoch), np.arange(200))
+    once = shuffled(kind, sizes, 7, per_epoch=False)
     assert np.array_equal(once.ids(np.arange(200), 5), orders[0])
     if kind == "none":
         assert orders[0].tolist() == list(range(200))
     else:
-        seen = {tuple(ids.tolist()) for ids in [*orders, other.ids(np.arange(200), 0)]}
-        # Four orders of four shards that are not empty may meet by chance; those of samples cannot.
-        assert len(seen) >= (2 if kind == "shards" else 4)
+        other = shuffled(kind, sizes, 8).ids(np.arange(200), 0)
+        different = {tuple(ids.tolist()) for ids in [*orders, other]}
+        # Four orders of four datasets that are not empty may meet by chance; those of samples cannot.
+        assert len(different) >= (2 if kind == "datasets" else 4)
 
 
-def test_shuffled_shards_keep_their_samples_in_order_and_together():
-    ids = SampleOrder(60, shuffle_links("shards", 60, 3, shard_sizes=(10, 20, 0, 30))).ids(np.arange(60), 0)
+def test_shuffled_datasets_keep_their_samples_in_order_and_together():
+    ids = shuffled("datasets", (10, 20, 0, 30), 3).ids(np.arange(60), 0)
     starts = [place for place in range(60) if place == 0 or ids[place] != ids[place - 1] + 1]
     assert {int(ids[place]) for place in starts} <= {0, 10, 30}
     assert ids.tolist() != list(range(60))
@@ -435,11 +362,15 @@ def test_shuffled_shards_keep_their_samples_in_order_and_together():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: layout_of("single", 5, World(3, 2)), "5 samples are fewer than one batch of 6"),
-        (lambda: layout_of("full-validation", 5, World(3, 2)), "requires a batch of 1 sample per rank"),
-        (lambda: World(3, 2, 16), "the global batch size must be divisible .* = 2 x 3 = 6, got 16"),
-        (lambda: World(0, 2), "must be at least 1, got 0 and"),
-        (lambda: shuffle_links("shards", 10, 0, shard_sizes=(4, 5)), "must have 10 samples in total, got 9"),
+        (lambda: Reading(3, 2, 6).read(5), "5 samples are fewer than one batch of 6"),
+        (lambda: Reading(3, 2, 6, "full-validation"), "requires a batch of 1 sample per rank"),
+        (lambda: Reading(3, 2, 16), "the global batch size must be divisible .* = 2 x 3 = 6, got 16"),
+        (lambda: Reading(0, 2, 2), "must be at least 1, got 0 and"),
+        (lambda: Reading(3, 2, 6, "cyclic", "pad"), "requires --tail drop .*, got pad"),
+        (
+            lambda: EpochRange(10, shuffled("datasets", (4, 5), 0).links, 10, 0, None),
+            "dataset-shuffle must have 10 samples, got 9",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(call, said):
@@ -448,9 +379,11 @@ def test_what_cannot_be_meant_is_a_usage_error(call, said):
 
 
 def test_the_tail_is_measured_by_the_batch():
-    world = World(ranks=2, micro_batch_size=2, batch=12)
     for mode in MODES:
-        layout = layout_of(mode, 35, world)
-        assert layout.samples_per_rank == 12
-        assert layout.dropped().count == 11
-    assert layout_of("single", 35, world, tail="pad").samples_per_rank == 18
+        options = {"mode": mode, "micro_batch_size": 2, "global_batch_size": 12}
+        (epochs,) = planned(35, ranks=2, **options).order.epoch_ranges
+        # Megatron's cyclic sampler drops less than a micro-batch of each rank.
+        read = 32 if mode == "cyclic" else 24
+        assert (epochs.read, epochs.dropped) == (read, 35 - read)
+    padded = planned(35, ranks=2, tail="pad", micro_batch_size=2, global_batch_size=12)
+    assert padded.order.epoch_ranges[0].read == 36

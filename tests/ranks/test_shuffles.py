@@ -3,17 +3,17 @@
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokshard.ranks.order import SampleOrder
 
 from support import slow_samplers
 from tokshard.core.keyed_orders import Bijection, derive_key, subkeys
-from tokshard.ranks.modes import shuffle_links
-from tokshard.ranks.shuffles import BlockShuffle
+from tokshard.ranks.choices import Shuffling
+from tokshard.ranks.consumption import EpochRange
+from tokshard.ranks.shuffles import BlockShuffle, shuffle_links
 
 
 def windowed(samples, block, window, seed, *, per_epoch=True):
-    links = shuffle_links("windows", samples, seed, block=block, window=window, per_epoch=per_epoch)
-    return SampleOrder(samples, links)
+    links = shuffle_links(Shuffling("windows", block, window), samples, seed, per_epoch=per_epoch)
+    return EpochRange(samples, links, samples, 0, None)
 
 
 def shuffled(purpose, seed, epoch):
@@ -44,7 +44,7 @@ def test_the_windowed_shuffle_is_that_of_lists(samples, block, window, seed, epo
         shuffled("tokshard.feistel/1:samples", seed, epoch),
     )
     assert ids.tolist() == slow
-    assert order.positions(ids, epoch).tolist() == list(range(samples))
+    assert order.find(ids, epoch).tolist() == list(range(samples))
     some = np.arange(samples)[::-3]
     assert order.ids(some, epoch).tolist() == ids[some].tolist()
     once = windowed(samples, block, window, seed, per_epoch=False)
@@ -73,4 +73,4 @@ def test_a_window_reads_whole_blocks_from_all_over_the_data():
 def test_one_of_trillions_of_samples_is_found_alone():
     order = windowed(10**12 + 7, 256, 4096, 1)
     ids = order.ids(np.array([0, 10**12 + 6, 123_456_789_012]), 3)
-    assert order.positions(ids, 3).tolist() == [0, 10**12 + 6, 123_456_789_012]
+    assert order.find(ids, 3).tolist() == [0, 10**12 + 6, 123_456_789_012]

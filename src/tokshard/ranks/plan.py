@@ -223,7 +223,11 @@ class Plan(Document):
         tokenizer: DatasetTokenizer | None = None,
         tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None,
     ) -> Self:
-        """Return the plan of some streams, with its id."""
+        """Return the plan of some streams over their sources, with its id.
+
+        Raises:
+            UsageError: The parts do not fit.
+        """
         plan = cls(
             TOOL,
             _identity(topology, streams),
