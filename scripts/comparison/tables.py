@@ -9,12 +9,10 @@ from typing import Any
 
 from measure import Spread, digits
 
-from tools import OURS, TOOLS
+from tools import OURS, PLAIN, TOKENS, TOOLS
 
 Results = dict[str, Any]
 Run = dict[str, Any]
-
-PLAIN = f"{OURS}/plain"
 
 
 @dataclass(frozen=True)
@@ -57,12 +55,13 @@ def peak(runs: list[Run], name: str) -> str:
 
 def title(name: str) -> str:
     """Return what the page calls a row."""
-    return {PLAIN: "tokshard `RankLoader`, numpy arrays"}.get(name) or TOOLS[name].title
+    rows = {PLAIN: "tokshard `RankLoader`, numpy arrays", TOKENS: "tokshard `data_loader`, tokens only"}
+    return rows.get(name) or TOOLS[name].title
 
 
 def identified(prefix: str, rows: dict[str, list[str]]) -> list[list[str]]:
     """Return the rows of tools with their ids before them; a tool has the same number in all tables."""
-    numbers = {name: number for number, name in enumerate(TOOLS, 1)} | {PLAIN: 2}
+    numbers = {name: number for number, name in enumerate(TOOLS, 1)} | {PLAIN: 2, TOKENS: 3}
     return [[f"{prefix}{numbers[name]}", *row] for name, row in rows.items()]
 
 

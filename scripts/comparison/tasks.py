@@ -13,7 +13,7 @@ from typing import Any
 import process
 import tools
 from corpus import Corpus, make, token_arrays
-from tools import OURS, TOOLS, Tool
+from tools import OURS, PLAIN, TOKENS, TOOLS, Tool
 
 WEIGHTS = (0.5, 0.3, 0.2)
 SEED = 1234
@@ -106,7 +106,7 @@ def interleaved(
     bench: Bench,
     stage: str,
     settings: dict[str, tuple[int | None, ...]],
-    once: Callable[[Tool, int | None, bool], dict[str, Any]],
+    once: Callable[[str, int | None, bool], dict[str, Any]],
     better: Callable[[dict[str, Any]], float],
 ) -> dict[str, Any]:
     """Run all rows in turn, several rounds, after a trial of all settings that is not counted.
@@ -115,7 +115,7 @@ def interleaved(
         bench: What the stages share.
         stage: Name of the stage.
         settings: Numbers of workers by row: the name of a tool, and what follows a slash is ignored.
-        once: Runs a tool with a number of workers, as a trial or not; returns its figures.
+        once: Runs a row with a number of workers, as a trial or not; returns its figures.
         better: Of the figures of two settings, those with the lower value are better.
 
     Returns:
@@ -129,7 +129,7 @@ def interleaved(
                 print(f"{stage}, round {number}: {row}, {workers} workers", file=sys.stderr, flush=True)
                 tool = TOOLS[row.split("/")[0]]
                 with bench.skipping(tool, stage):
-                    tried[workers] = once(tool, workers, number == 0)
+                    tried[workers] = once(row, workers, number == 0)
             if not tried:
                 del results[row]
                 continue
@@ -145,7 +145,8 @@ def tokens(bench: Bench, corpus: Corpus) -> dict[str, Any]:
     options = bench.options
     quarter = make(options.files, bench.directory / "quarter", options.megabytes / 4)
 
-    def once(tool: Tool, workers: int | None, trial: bool) -> dict[str, Any]:
+    def once(row: str, workers: int | None, trial: bool) -> dict[str, Any]:
+        tool = TOOLS[row]
         files = (quarter if trial else corpus).files
         run = bench.run(tool, "tokens", fresh(output / tool.name), files=files, workers=workers)
         return figures(succeeded(run))
@@ -186,7 +187,8 @@ def build(bench: Bench, paths: dict[str, list[Path]], *, several: bool) -> dict[
     stage = "blend" if several else "index"
     folder = bench.directory / stage
 
-    def once(tool: Tool, _workers: int | None, _trial: bool) -> dict[str, Any]:
+    def once(row: str, _workers: int | None, _trial: bool) -> dict[str, Any]:
+        tool = TOOLS[row]
         first, *others = paths[tool.name]
         run = bench.run(
             tool,
@@ -216,7 +218,8 @@ def load(bench: Bench, paths: dict[str, list[Path]]) -> dict[str, Any]:
     samples = int(samples_of(paths[OURS][0], length) * 0.9)
     members = {"samples": samples, "length": length, "batch": batch, "seed": SEED}
 
-    def once(tool: Tool, workers: int | None, trial: bool) -> dict[str, Any]:
+    def once(row: str, workers: int | None, trial: bool) -> dict[str, Any]:
+        tool = TOOLS[row.split("/", maxsplit=1)[0]]
         run = bench.run(
             tool,
             "load",
@@ -224,6 +227,7 @@ def load(bench: Bench, paths: dict[str, list[Path]]) -> dict[str, Any]:
             sources=[(1, str(paths[tool.name][0]))],
             seconds=bench.options.seconds / 4 if trial else bench.options.seconds,
             workers=workers,
+            tokens_only=row == TOKENS,
             python=torch if tool.name == OURS else None,
             **members,
         )
@@ -237,8 +241,9 @@ def load(bench: Bench, paths: dict[str, list[Path]]) -> dict[str, Any]:
     for stage in ("blend", "plan"):
         sources = [(1, str(paths[OURS][0]))]
         succeeded(bench.run(ours, stage, folder / OURS, sources=sources, **members))
-    rows: dict[str, tuple[int | None, ...]] = {f"{OURS}/plain": (None,)}
+    rows: dict[str, tuple[int | None, ...]] = {PLAIN: (None,)}
     if torch:
+        rows[TOKENS] = ours.loaders
         rows |= {tool.name: tool.loaders for tool in bench.able("load") if tool.name in paths}
     return interleaved(bench, "load", rows, once, lambda run: -run["rate"])
 

@@ -53,6 +53,8 @@ class Tool:
 
 
 OURS = "tokshard"
+PLAIN = f"{OURS}/plain"
+TOKENS = f"{OURS}/tokens"
 TOOLS = {
     tool.name: tool
     for tool in (

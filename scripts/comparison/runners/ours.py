@@ -67,9 +67,11 @@ def load(job: harness.Job) -> None:
     """Read batches of tensors."""
 
     def opened() -> object:
-        from tokshard.loader import RankLoader
+        from tokshard.loader import BatchOptions, RankLoader
 
-        loader = RankLoader.open(f"{job.output}/plan", rank=0)
+        # The files are in the page cache, and the peers of this row read nothing ahead.
+        settings = {"options": BatchOptions(tokens_only=True), "readahead": 0} if job.tokens_only else {}
+        loader = RankLoader.open(f"{job.output}/plan", rank=0, **settings)
         if job.workers is None:
             return loader
         from tokshard.loader.torch import data_loader
