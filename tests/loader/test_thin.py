@@ -90,6 +90,28 @@ def test_the_loader_brings_numpy_and_needs_no_more(tmp_path):
     assert run(sys.executable, places) == expected(places)
 
 
+COUNT = """
+import sys
+import tokshard.loader
+paths = [module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] == "tokshard"]
+lines = 0
+for path in paths:
+    with open(path) as file:
+        lines += len(file.readlines())
+print(len(paths), lines)
+"""
+# What the import of the loader may bring, and only ever less: 35 modules and 5,500 lines is the goal.
+MOST_MODULES = 56
+MOST_LINES = 10_240
+
+
+def test_the_import_of_the_loader_brings_few_of_our_modules():
+    done = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
+    modules, lines = map(int, done.stdout.split())
+    assert modules <= MOST_MODULES
+    assert lines <= MOST_LINES
+
+
 def test_another_import_would_be_found():
     code = PROGRAM.replace("from tokshard.loader import", "import xxhash\nfrom tokshard.loader import")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -23,6 +23,8 @@ from tokshard.samples.index.samples import NO_PAD_ID, Sample
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tokshard.loader.memory import Layout
+
 # What may be set with tokens_only: the others change or add fields.
 _WITH_TOKENS_ONLY = {"tokens_only", "eod_id", "pad_id", "repeated"}
 
@@ -160,6 +162,7 @@ class SampleAssembly:
         self._made = ["tokens", "labels", "loss_mask"]
         self._made += [name for name in ("position_ids", "document_ids") if name in self.names]
         self._has_bounds = "cu_seqlens" in shape.fields
+        self._layout: Layout = ()
 
     @property
     def needs_documents(self) -> bool:
@@ -193,8 +196,9 @@ class SampleAssembly:
     def empty(self, samples: int, memory: Memory) -> MicroBatch:
         """Return the arrays of a micro-batch for :meth:`complete`, of whole samples."""
         shape = (samples, self.shape.sequence_length)
-        arrays = memory.arrays(tuple((shape, _DTYPES[name]) for name in self._made))
-        return dict(zip(self._made, arrays, strict=True))
+        if not self._layout or self._layout[0][0] != shape:
+            self._layout = tuple((shape, _DTYPES[name]) for name in self._made)
+        return dict(zip(self._made, memory.arrays(self._layout), strict=True))
 
     def complete(
         self,
