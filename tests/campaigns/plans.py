@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from campaigns.tally import Place, Result
 from ranks.replan.test_job import MODES
+
+from campaigns.tally import Place, Result
 from support.replanned_plans import continued, fault_of, plan_of, source_of, with_epochs
 from tokshard.core.formatting import counted
 from tokshard.errors import UsageError

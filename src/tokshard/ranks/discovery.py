@@ -30,7 +30,7 @@ from tokshard.samples.index.entry import (
     default_directory,
     gpt_specs,
 )
-from tokshard.samples.index.epochs import EpochPlan
+from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.npy import GPT_ARRAYS, read_spec
 from tokshard.samples.index.splits import SPLITS, Split, parse_split, whole_split
 from tokshard.storage.fs import abspath, realpath

@@ -25,7 +25,7 @@ from tokshard.dataset.products import BUILT_AGAIN, MOVED_HINT
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.samples.blend.sources import SplitFiles, read_split_files
-from tokshard.samples.index.epochs import EpochPlan
+from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.index import GPTDatasetIndex
 from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, map_npy
 from tokshard.samples.index.packing import Packing

@@ -29,7 +29,8 @@ from tokshard.samples.blend.weights import (
     with_surplus,
 )
 from tokshard.samples.index.description import BlendedDescription
-from tokshard.samples.index.epochs import EpochPlan, SplitSize, warnings_of
+from tokshard.samples.index.epoch_plan import EpochPlan
+from tokshard.samples.index.epochs import SplitSize, warnings_of
 from tokshard.samples.index.options import IndexRequest
 from tokshard.samples.index.packing import Packing
 from tokshard.samples.index.splits import SPLITS, whole_split

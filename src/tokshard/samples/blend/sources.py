@@ -14,7 +14,7 @@ from tokshard.core.codec import Bounds, Count, Record, decode
 from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.dataset.products import DESCRIPTION_SUFFIX
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.samples.index.epochs import EpochPlan
+from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS
 from tokshard.samples.index.packing import Packing
 from tokshard.storage.paths import bin_path, check_plain_name, idx_path, is_remote

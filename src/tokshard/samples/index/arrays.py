@@ -12,7 +12,8 @@ import numpy as np
 
 from tokshard.core.formatting import size
 from tokshard.errors import InputError, UsageError
-from tokshard.samples.index.epochs import MAX_INT32, EpochPlan
+from tokshard.samples.index.epoch_plan import EpochPlan
+from tokshard.samples.index.epochs import MAX_INT32
 from tokshard.samples.index.shuffling import BLOCK, ShuffleStream
 from tokshard.storage.compilation import WORTH_COMPILING, compiled, has_numba
 

@@ -31,7 +31,8 @@ import numpy as np
 
 from tokshard.errors import InputError
 from tokshard.samples.index.arrays import sample_index_dtype, shuffle_index_dtype
-from tokshard.samples.index.epochs import EpochPlan, SplitSize
+from tokshard.samples.index.epoch_plan import EpochPlan
+from tokshard.samples.index.epochs import SplitSize
 from tokshard.samples.index.pack_runs import best_fit
 from tokshard.samples.index.packing import PackedEpoch, Packing
 from tokshard.storage.compilation import WORTH_COMPILING, compiled, has_numba

@@ -32,7 +32,7 @@ from tokshard.samples.index.entry import (
     default_directory,
     gpt_specs,
 )
-from tokshard.samples.index.epochs import EpochPlan
+from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.examination import Condition, EntryContent, Examination, examine
 from tokshard.samples.index.npy import Blocks, write_blocks
 from tokshard.samples.index.options import IndexRequest

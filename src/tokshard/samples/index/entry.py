@@ -27,7 +27,7 @@ from tokshard.storage.reading import read_document
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.samples.index.epochs import EpochPlan
+    from tokshard.samples.index.epoch_plan import EpochPlan
 
 
 def default_directory(path_prefix: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from tokshard.errors import UsageError
-from tokshard.samples.index.epochs import EpochPlan, SplitSize, plan_epochs
+from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.packing import Packing
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class GPTDatasetIndex:
             build_sample_index,
             build_shuffle_index,
         )
+        from tokshard.samples.index.epochs import SplitSize, plan_epochs
         from tokshard.samples.index.shuffling import ShuffleStream
 
         if sequences.step != 1 or sequences.start < 0 or sequences.stop > len(lengths):

@@ -22,7 +22,8 @@ from tokshard.dataset.recorded_tokenizers import TokenizerMismatch
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.index.build_or_reuse import Action
 from tokshard.samples.index.description import GPTDatasetDescription, JobSettings
-from tokshard.samples.index.epochs import EpochPlan, warnings_of
+from tokshard.samples.index.epoch_plan import EpochPlan
+from tokshard.samples.index.epochs import warnings_of
 from tokshard.samples.index.examination import Condition
 from tokshard.samples.index.options import (
     MISSING_SIZE,

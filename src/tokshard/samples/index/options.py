@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tokshard.dataset.layout import IndexTable
     from tokshard.dataset.tokenizer_agreement import JobTokenizer
     from tokshard.samples.index.description import GPTDatasetDescription, JobSettings
-    from tokshard.samples.index.epochs import EpochPlan, SplitSize
+    from tokshard.samples.index.epoch_plan import EpochPlan
+    from tokshard.samples.index.epochs import SplitSize
     from tokshard.samples.index.index import GPTDatasetIndex
 
 SAMPLES = "Samples"

@@ -21,7 +21,7 @@ from tokshard.samples.index.build_or_reuse import (
     sweep,
 )
 from tokshard.samples.index.entry import CacheEntry
-from tokshard.samples.index.epochs import EpochPlan
+from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.examination import Examination
 from tokshard.samples.index.options import IndexRequest
 from tokshard.samples.index.packing_report import PackingReport
