@@ -386,6 +386,7 @@ ONLY_COMMANDS_USE = {
     "checks.inspect.packing_facts.describe_built",
     "checks.inspect.plan_facts.describe_plan",
     "checks.doctor.from_launch.indexes_of_launch",
+    "checks.doctor.from_launch.plan_of_launch",
     "checks.trace.report.TraceReadsReport",
     "checks.verify.options.Level",
     "samples.blend.emission.emit_megatron",

@@ -101,6 +101,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "launch.sh": (
         ("doctor", "FILE"),
         ("build-indices", "--from-launch", "FILE", "--cache-dir", "new/cache"),
+        ("shard-plan", "mix", "--from-launch", "FILE", "-o", "new/plan"),
     ),
     "olmo/*.npy": (
         ("convert", "FILE", "--from", "olmo", *CONVERT),

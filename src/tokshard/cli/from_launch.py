@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from tokshard import BlendOptions, BuildIndicesOptions, DoctorOptions
+from tokshard import BlendOptions, BuildIndicesOptions, DoctorOptions, ShardPlanOptions
 from tokshard.checks.doctor.options import ITERATION, VARIABLES
 from tokshard.cli.command_run import CommandRun
 from tokshard.cli.generate import Given
@@ -37,15 +37,17 @@ class LaunchOptions(Options):
     from_launch: Annotated[
         str | None,
         Option(
-            "Build what the job of a launch script looks up, as tokshard doctor reads it: the path of a "
+            "Take everything about the job from a launch script, as tokshard doctor reads it: the path of a "
             "script, the script with its parameters or a whole command in quotes, or - for stdin.",
             metavar="LAUNCH",
         ),
     ] = None
     variables: Annotated[
-        tuple[tuple[str, str], ...], replace(VARIABLES, is_rare=True, requires="from_launch")
+        tuple[tuple[str, str], ...], replace(VARIABLES, group=None, is_rare=True, requires="from_launch")
     ] = ()
-    iteration: Annotated[Count | None, replace(ITERATION, is_rare=True, requires="from_launch")] = None
+    iteration: Annotated[
+        Count | None, replace(ITERATION, group=None, is_rare=True, requires="from_launch")
+    ] = None
 
     def indexes(self, given: Given[Any]) -> LaunchIndexes | None:
         """Return the indexes of the job that ``--from-launch`` names; None without it.
@@ -81,6 +83,20 @@ class LaunchOptions(Options):
                 hint="remove --dataloader-defer-npy-index-mmap from the launch command",
             )
         return indexes
+
+    def plan(self, given: Given[ShardPlanOptions]) -> tuple[ShardPlanOptions, tuple[str, ...]]:
+        """Return the options of a plan, with ``--from-launch`` those of its job, and warnings.
+
+        Raises:
+            UsageError, InputError: See :func:`~tokshard.checks.doctor.from_launch.plan_of_launch`.
+        """
+        if self.from_launch is None:
+            return given.make(), ()
+        from tokshard.checks.doctor.from_launch import plan_of_launch
+
+        launch = read_launch(self.from_launch)
+        job = DoctorOptions(launch=launch, variables=self.variables, iteration=self.iteration)
+        return plan_of_launch(job, given.values)
 
     def _refuse(self, given: Given[Any]) -> None:
         """Refuse options that the launch command decides about."""

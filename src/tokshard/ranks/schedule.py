@@ -273,7 +273,8 @@ class BatchSchedule(Record):
             return running
         raise UsageError(
             f"the global batch size (from {threshold} consumed samples on) must be divisible by "
-            f"micro batch size x data-parallel size = {group}, got {size}"
+            f"micro batch size x data-parallel size = {group}, got {size}",
+            hint=f"use a multiple of {group}, or --decrease-batch-size-if-needed to round it down",
         )
 
 

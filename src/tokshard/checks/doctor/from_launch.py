@@ -1,11 +1,12 @@
-"""The indexes that a launch script's job looks up, as options of the commands that build them."""
+"""The indexes that a launch script's job looks up, and its ranks and batches, as options of commands."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tokshard.checks.doctor.build_command import BuildCommand
 from tokshard.checks.doctor.forecast import (
@@ -17,11 +18,13 @@ from tokshard.checks.doctor.forecast import (
     prefixes_of,
     recipe_of_launch,
 )
-from tokshard.checks.doctor.launch.arguments import LaunchArguments, parse_step_schedule
+from tokshard.checks.doctor.launch.arguments import LaunchArguments, option_of, parse_step_schedule
 from tokshard.checks.doctor.launch.launch import Launch
 from tokshard.checks.doctor.launch.programs import unchecked_options, unsupported_data
 from tokshard.checks.doctor.launch.rules import (
     check_arguments,
+    check_processes,
+    hint_of_values,
     reason_data_unknown,
     reason_names_unknown,
     reason_sizes_unknown,
@@ -39,8 +42,13 @@ from tokshard.checks.doctor.lookups import (
 from tokshard.checks.doctor.options import DoctorOptions
 from tokshard.core.findings import Finding
 from tokshard.core.megatron_rules import MEGATRON_VERSIONS
+from tokshard.core.options import declared_options, several
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import MissingFileError, TokshardError, UsageError
+from tokshard.ranks.discovery import read_blends
+from tokshard.ranks.options import ShardPlanOptions, batch_schedule
+from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.topology import DEFAULT_ORDER
 from tokshard.samples.blend.options import BlendOptions, BuilderConfig
 from tokshard.samples.blend.plan import SplitPlan, plan_requests
 from tokshard.samples.blend.recipe import BlendRecipe
@@ -49,6 +57,21 @@ from tokshard.samples.index.options import BuildIndicesOptions, NamingOptions, e
 # With these errors a job does not start, or reads other data than it seems to.
 _DECISIVE = frozenset(
     {"arguments", "no-single-source", "no-data", "split-excluded", "default-split", "split"}
+)
+_MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+_BATCHES = ("micro_batch_size", "global_batch_size", "rampup_batch_size", "step_batch_size_schedule")
+_STEPS = ("train_iters", "train_samples", "phase_transition_iterations")
+_SAMPLERS = ("dataloader_type", "no_data_sharding")
+_EVALUATION = ("eval_global_batch_size", "eval_micro_batch_size", "full_validation")
+_PLANNED = (*_MODEL_SIZES, *_BATCHES, *_STEPS, *_EVALUATION, "world_size", "seq_length", *_SAMPLERS)
+# Modes by --dataloader-type; an external loader decides itself.
+_MODES = {None: "single", "single": "single", "cyclic": "cyclic", "external": None}
+# Options that change batches or the order of samples in a way that plans do not have.
+_IGNORED = (
+    "hybrid_context_parallel",
+    "iterations_to_skip",
+    "skip_train_iteration_range",
+    "use_checkpoint_args",
 )
 
 
@@ -191,7 +214,7 @@ def _indexes(launch: Launch, options: DoctorOptions) -> LaunchIndexes:
         global_batch_size=_last_batch_size(arguments),
         changes_batch_size=bool(arguments.rampup_batch_size or arguments.step_batch_size_schedule),
         blend_command=command.text(is_blend=True, names=TokenizerNames("file"), is_named=True),
-        warnings=tuple(_warnings(launch)),
+        warnings=tuple(_warnings(launch, "the data", "the indexes", unchecked_options(launch))),
         defers_index_loading=arguments.dataloader_defer_npy_index_mmap,
     )
 
@@ -261,12 +284,168 @@ def _local_tokenizer(arguments: LaunchArguments, paths: PathMapping) -> str | No
     return here if os.path.exists(here) else None
 
 
-def _warnings(launch: Launch) -> list[str]:
+def _warnings(launch: Launch, subject: str, result: str, unchecked: Sequence[str]) -> list[str]:
     warnings = [f"{reason}; {skipped('launch', reason).hint}" for reason in launch.reasons_undecided()]
     if (reason := launch.reason_unread()) is not None:
         warnings.append(f"scripts {reason}")
     if (reason := launch.arguments.reason_hidden()) is not None:
-        warnings.append(f"{reason}; if they concern the data, {skipped('arguments', reason).hint}")
-    if unchecked := unchecked_options(launch):
-        warnings.append(f"the effect of {', '.join(unchecked)} on the indexes is not known")
+        warnings.append(f"{reason}; if they concern {subject}, {skipped('arguments', reason).hint}")
+    if unchecked:
+        warnings.append(f"the effect of {', '.join(unchecked)} on {result} is not known")
     return warnings
+
+
+def plan_of_launch(job: DoctorOptions, given: Mapping[str, Any]) -> tuple[ShardPlanOptions, tuple[str, ...]]:
+    """Return the options that plan a launch script's job, and warnings.
+
+    Args:
+        job: The launch script.
+        given: Other options of the plan, by fields.
+
+    Raises:
+        UsageError: A number of the plan is unknown or invalid, an option is given that the launch command
+            decides about, or several launch commands need different plans.
+        InputError: A file cannot be read.
+    """
+    launches = read_job(job)
+    plans = [_plan(launch, given) for launch in launches]
+    if any(plan != plans[0] for plan in plans):
+        lines = "; ".join(f"line {launch.line}" for launch in launches)
+        raise UsageError(
+            f"{len(launches)} launch commands need different plans: {lines}",
+            hint="pass one of the commands in quotes; `tokshard doctor --show-command` prints them",
+        )
+    warnings: list[str] = []
+    for launch in launches:
+        unchecked = [option_of(name) for name in _IGNORED if name in launch.others]
+        warnings += _warnings(launch, "ranks or batches", "the plan", unchecked)
+    return plans[0], tuple(dict.fromkeys(warnings))
+
+
+def _plan(launch: Launch, given: Mapping[str, Any]) -> ShardPlanOptions:
+    arguments = launch.arguments
+    passed = dict(given)
+    if arguments.world_size is None and "world_size" in given:
+        unknown = tuple(pair for pair in arguments.unknown if pair[0] != "world_size")
+        arguments = replace(arguments, world_size=passed.pop("world_size"), unknown=unknown)
+    _require_numbers(arguments, launch.others)
+    decided = _decided(arguments, launch.others)
+    for field, declared in declared_options(ShardPlanOptions).items():
+        if field in passed and field in decided:
+            raise UsageError(
+                f"{declared.name} cannot be used with --from-launch",
+                hint=f"remove {declared.name}: the launch command decides about it",
+            )
+    try:
+        options = ShardPlanOptions(**passed, **decided)
+    except UsageError as error:
+        error.hint = error.hint or "correct this option, or the launch command"
+        raise
+    unplanned = {
+        f"--dataloader-type {arguments.dataloader_type}": arguments.dataloader_type not in _MODES,
+        "--phase-transition-iterations": arguments.phase_transition_iterations is not None,
+        "--pipeline-model-parallel-layout and --mtp-num-layers": (
+            bool(options.mtp_stages) and "pipeline_model_parallel_layout" in launch.others
+        ),
+        "--step-batch-size-schedule in tokens": options.documents and options.step_batch_size_schedule,
+    }
+    for option, is_present in unplanned.items():
+        if is_present:
+            raise UsageError(
+                f"the launch command has {option}, which --from-launch cannot plan",
+                hint="pass the ranks, batches and steps as options instead of --from-launch",
+            )
+    blends = {} if options.documents else read_blends(several(options.sources))
+    for path, blend in blends.items():
+        if arguments.sequence_length not in {None, blend.sequence_length}:
+            raise UsageError(
+                f"{path} has samples of {blend.sequence_length} tokens, but the launch command has "
+                f"--seq-length {arguments.sequence_length}",
+                hint="pass the blend of this job, which tokshard blend --from-launch builds",
+            )
+    return _with_progress(options, arguments)
+
+
+def _require_numbers(arguments: LaunchArguments, others: Mapping[str, str]) -> None:
+    """Raise an error for a number of the plan that is unknown, missing or invalid."""
+    reason = arguments.reason_unknown(*_PLANNED)
+    if reason is None and arguments.world_size is None:
+        reason = "the command does not contain the number of processes"
+    has_sizes = any(getattr(arguments, name) is not None for name in _MODEL_SIZES)
+    has_steps = arguments.train_iters or arguments.train_samples
+    if reason is None and not (has_sizes and has_steps and arguments.micro_batch_size):
+        reason = arguments.reason_hidden()
+    if reason is None and arguments.micro_batch_size is None:
+        reason = "the command does not contain --micro-batch-size"
+    if reason is not None:
+        hint = _in_quotes(skipped("plan", reason).hint or "")
+        if "number of processes" in reason:
+            values = hint_of_values(reason)
+            hint = "pass --world-size N" if values is None else f"{_in_quotes(values)}, or --world-size N"
+        raise UsageError(f"the plan of the job is unknown: {reason}", hint=hint)
+    for finding in (*arguments.problems, *check_processes(arguments)):
+        is_rounded = finding.code == "batch-size" and "decrease_batch_size_if_needed" in others
+        if finding.severity == "error" and not is_rounded:
+            raise UsageError(finding.message, hint=finding.hint)
+
+
+def _decided(arguments: LaunchArguments, others: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of a plan that a launch command decides, by fields."""
+    is_external = arguments.dataloader_type == "external"
+    # Megatron itself passes what an external loader reads on to the other ranks of a replica.
+    sizes = [1 if is_external else getattr(arguments, name) or 1 for name in _MODEL_SIZES]
+    tensor, pipeline, context = sizes
+    # ShardPlanOptions refuses words that are no numbers.
+    words = arguments.rampup_batch_size or ()
+    rampup = tuple(int(word) if word.replace("_", "").isdecimal() else word for word in words)
+    schedule = arguments.step_batch_size_schedule
+    batch = arguments.global_batch_size if schedule is None else None
+    rounds_down = "decrease_batch_size_if_needed" in others
+    decided: dict[str, Any] = {
+        "world_size": arguments.data_parallel_size if is_external else arguments.world_size,
+        "data_parallel": None,
+        "tensor_parallel": tensor,
+        "pipeline_parallel": pipeline,
+        "context_parallel": context,
+        "mtp_stages": (pipeline - 1,) if "mtp_num_layers" in others and pipeline > 1 else (),
+        "order": "tp-cp-ep-pp-dp" if "use_tp_pp_dp_mapping" in others else DEFAULT_ORDER,
+        "micro_batch_size": arguments.micro_batch_size,
+        "global_batch_size": batch,
+        "step_batch_size_schedule": schedule,
+        "rampup_batch_size": rampup or None,
+        "decrease_batch_size_if_needed": rounds_down and (batch or schedule) is not None,
+        "data_sharding": not arguments.no_data_sharding,
+        **{name: getattr(arguments, name) for name in _EVALUATION},
+    }
+    if (mode := _MODES.get(arguments.dataloader_type)) is not None:
+        decided["mode"] = mode
+    if arguments.train_iters or arguments.train_samples:
+        decided["steps"] = arguments.train_iters or None
+    return decided
+
+
+def _with_progress(options: ShardPlanOptions, arguments: LaunchArguments) -> ShardPlanOptions:
+    """Return the options with the consumed samples and the remaining steps of a job that resumes."""
+    import numpy as np
+
+    group = options.micro_batch_size * options.topology().data_parallel
+    schedule = batch_schedule(options, arguments.seq_length) or BatchSchedule.constant(group)
+    timeline = schedule.timeline(group, stop=arguments.train_samples, steps=arguments.train_iters)
+    step = arguments.iteration or 0
+    consumed = options.consumed_samples
+    if not consumed:
+        consumed = int(timeline.consumed(np.array([step]))[0])
+    elif arguments.iteration is None:
+        step = timeline.boundary(consumed)
+    steps = options.steps
+    if arguments.train_iters:
+        steps = arguments.train_iters - step
+    elif arguments.train_samples:
+        remaining = schedule.timeline(group, consumed, stop=arguments.train_samples)
+        steps = remaining.steps_within(max(0, arguments.train_samples - consumed))
+    if steps is not None and steps < 1:
+        raise UsageError(
+            f"the job has no steps after step {step:,} and {consumed:,} consumed samples",
+            hint="pass the --iteration or --consumed-samples of a checkpoint of this job",
+        )
+    return replace(options, consumed_samples=consumed, steps=steps)

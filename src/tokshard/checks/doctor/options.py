@@ -41,8 +41,8 @@ VARIABLES = Option(
     group=NAMES,
 )
 ITERATION = Option(
-    "The iteration of the checkpoint that the job resumes from. With --phase-transition-iterations, it "
-    "decides the number of samples.",
+    "The iteration of the checkpoint that the job resumes from. It decides the consumed samples of a plan "
+    "and, with --phase-transition-iterations, the number of samples.",
     default="0",
     group=NAMES,
 )
