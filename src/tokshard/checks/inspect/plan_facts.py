@@ -105,7 +105,7 @@ def _describe_stream(name: str, stream: Stream, *, charts: bool) -> Section:
     return Section(title, blocks, page_only)
 
 
-def _stream_facts(stream: Stream) -> Facts:
+def _stream_facts(stream: Stream) -> list[tuple[str, str]]:
     """Return the samples of a stream, and the order of its first epoch from the data to the ranks."""
     order = stream.order
     first = order.epoch_ranges[0]
@@ -117,10 +117,11 @@ def _stream_facts(stream: Stream) -> Facts:
         how = f"{count(order.micro_batch_size)} in turn"
     else:
         how = f"runs of {count(owner.run)}" if owner.run else "1 in turn"
-    positions = counted(first.read - first.repeated + first.dropped, "sample")
+    read = first.read - order.skipped
+    samples = counted(read - first.repeated + first.dropped, "sample")
     ranks = counted(order.ranks, "data-parallel rank")
-    each = count(first.read // order.ranks)
-    facts: Facts = [
+    each = count(read // order.ranks)
+    facts = [
         ("samples", f"{count(order.samples)} planned, {count(stream.source.total)} in the data"),
         ("steps", f"{count(order.steps)} with a global batch size of {count(sizes[0])}{growing}"),
         ("each rank", f"{per_rank} in micro-batches of {order.micro_batch_size}"),
@@ -134,15 +135,18 @@ def _stream_facts(stream: Stream) -> Facts:
         ),
         (
             "assignment",
-            f"{stream.mode}: {positions} over {ranks}, {how}, {each} per rank; tail {stream.tail}",
+            f"{stream.mode}: {samples} over {ranks}, {how}, {each} per rank; tail {stream.tail}",
         ),
     ]
     if order.consumed_samples:
         facts.append(("consumed", f"{counted(order.consumed_samples, 'sample')} before step 0"))
     for epochs in order.epoch_ranges:
-        for label, samples in (("dropped", epochs.dropped), ("repeated", epochs.repeated)):
-            if samples:
-                facts.append((label, f"{counted(samples, 'sample')} in each epoch"))
+        counts = {"dropped": epochs.dropped, "repeated": epochs.repeated}
+        facts += [
+            (label, f"{counted(number, 'sample')} in each epoch")
+            for label, number in counts.items()
+            if number
+        ]
     if left := remaining_samples(order):
         facts.append(("remaining", f"{counted(left, 'sample')} could be read after the last step"))
     return facts
