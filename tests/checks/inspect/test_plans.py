@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from support.assignments import planned
@@ -14,7 +14,7 @@ from support.pages import build
 from support.plain_datasets import Plain
 from support.sample_sources import blend_sources, document_source, index_source
 from tokshard.checks.commands.inspect import inspect, write_inspection_page
-from tokshard.checks.inspect import plan_facts
+from tokshard.checks.inspect import plan_charts
 from tokshard.checks.inspect.options import InspectOptions
 from tokshard.checks.inspect.plan_facts import describe_plan
 from tokshard.checks.inspect.plans import (
@@ -23,9 +23,8 @@ from tokshard.checks.inspect.plans import (
     find_sample,
     inspect_rank,
     inspect_sample,
-    read_grid,
 )
-from tokshard.errors import InputError, MissingFileError, StorageError, UsageError
+from tokshard.errors import InputError, StorageError, UsageError
 from tokshard.ranks.choices import Shuffling
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.locator import Locator
@@ -224,32 +223,29 @@ def plans(tmp_path):
     return {kind: read_plan(paths[kind]) for kind in ("plan", "runs")}
 
 
-@pytest.mark.parametrize(("ranks", "steps"), [(100, 1000), (2, 3)])
-def test_it_shows_what_ranks_begin_with(plans, ranks, steps):
+@pytest.mark.parametrize(("most_ranks", "most_steps"), [(100, 1000), (2, 3)])
+def test_it_shows_what_ranks_begin_with(plans, monkeypatch, most_ranks, most_steps):
+    monkeypatch.setattr(plan_charts, "_SHOWN_RANKS", most_ranks)
+    monkeypatch.setattr(plan_charts, "_SHOWN_STEPS", most_steps)
     for plan in plans.values():
         for stream in plan.streams.values():
-            grid = read_grid(stream, ranks=ranks, steps=steps)
             order = stream.order
-            assert (grid.ranks[0], grid.ranks[-1]) == (0, order.ranks - 1)
-            assert (grid.steps[0], grid.steps[-1]) == (0, order.steps - 1)
-            assert len(grid.ranks) <= ranks
-            assert len(grid.steps) <= steps
-            for row, rank in enumerate(grid.ranks):
-                firsts = [order.first_number(step) // order.ranks for step in grid.steps]
-                twin = [int(order.ids(order.numbers(rank, first, 1))[0]) for first in firsts]
-                assert grid.samples[row].tolist() == twin
-                if stream.source.order is not None:
-                    numbers = np.load(stream.source.order.path("dataset_index"))
-                else:
-                    numbers = np.repeat(range(2), [dataset.samples for dataset in stream.source.datasets])
-                assert grid.datasets[row].tolist() == numbers[twin].tolist()
-
-
-def test_without_the_data_it_says_so(plans):
-    stream = plans["plan"].streams["train"]
-    Path(stream.source.order.path("dataset_index")).unlink()
-    with pytest.raises(MissingFileError, match=r"dataset_index\.npy"):
-        read_grid(stream, ranks=32, steps=80)
+            prefixes = [dataset.path_prefix for dataset in stream.source.datasets]
+            (chart,) = plan_charts._step_charts(stream)
+            assert 2 <= len(chart.lanes) <= most_ranks
+            assert all(2 <= len(lane.spans) <= most_steps for lane in chart.lanes)
+            shown = set()
+            for span in (span for lane in chart.lanes for span in lane.spans):
+                rank, step, sample, prefix = re.fullmatch(
+                    r"dp rank (\d+), step (\d+): sample (\d+) of (.*)", span.title
+                ).groups()
+                first = order.first_number(int(step)) // order.ranks
+                ids = order.ids(order.numbers(int(rank), first, 1))
+                datasets, _ = Locator(stream.source).locate(ids)
+                assert (ids[0], prefix) == (int(sample), prefixes[datasets[0]])
+                assert span.color == datasets[0]
+                shown.add((int(rank), int(step)))
+            assert {(0, 0), (order.ranks - 1, order.steps - 1)} <= shown
 
 
 def test_a_failing_disk_is_named_on_the_terminal_and_absent_data_only_on_the_page(plans, monkeypatch):
@@ -258,11 +254,14 @@ def test_a_failing_disk_is_named_on_the_terminal_and_absent_data_only_on_the_pag
     texts = repr([section.blocks for section in describe_plan(plan)])
     assert "Planned samples per dataset are unknown" not in texts
     assert "Datasets by step are unknown" not in texts
+    hidden = repr([section.page_only for section in describe_plan(plan)])
+    for subject in ("Planned samples per dataset", "Datasets by step"):
+        assert f"{subject} are unknown: file of the plan not found: " in hidden
 
     def failing(*_):
         raise StorageError("read", "x.npy", OSError(errno.EIO, "Input/output error"))
 
-    monkeypatch.setattr(plan_facts, "count_planned", failing)
+    monkeypatch.setattr(plan_charts, "count_planned", failing)
     monkeypatch.setattr(Locator, "locate", failing)
     texts = repr([section.blocks for section in describe_plan(plan)])
     assert "Planned samples per dataset are unknown: cannot read x.npy: Input/output error" in texts

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 # Entries of a blend's arrays that are searched at a time: 40 MB.
 _CHUNK = 1 << 22
 
-_GOLDEN = 0.6180339887498949
-"""Its multiples, modulo 1, are spread evenly however many there are."""
-
 
 @dataclass(frozen=True, slots=True)
 class DatasetOfPlan(Record):
@@ -326,61 +323,3 @@ def _stream(plan: Plan, name: str) -> Stream:
     if name not in plan.streams:
         raise UsageError(f"the stream must be {' or '.join(plan.streams)}, got {name!r}")
     return plan.streams[name]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadGrid:
-    """The first sample of some ranks at some steps, spread over all of them.
-
-    Attributes:
-        ranks: The data-parallel ranks that are shown.
-        steps: The steps that are shown.
-        samples: The ids of the samples: int64 of shape (ranks, steps).
-        datasets: The numbers of their datasets: int16 of the same shape.
-    """
-
-    ranks: tuple[int, ...]
-    steps: tuple[int, ...]
-    samples: Integers
-    datasets: NDArray[np.int16]
-
-
-def read_grid(stream: Stream, *, ranks: int, steps: int) -> ReadGrid:
-    """Return what the ranks of a stream begin with at its steps.
-
-    Args:
-        stream: The stream.
-        ranks: The largest number of ranks, 2 or more.
-        steps: The largest number of steps.
-
-    Raises:
-        TokshardError: The arrays of a blend, or the lengths that samples are sorted by, cannot be read.
-    """
-    order = stream.order
-    rows = _spread(order.ranks, ranks)
-    columns = _spread(order.steps, steps)
-    firsts = np.array([order.first_number(step) for step in columns], dtype=np.int64)
-    numbers = firsts + order.micro_batch_size * np.array(rows, dtype=np.int64)[:, np.newaxis]
-    ids = order.ids(numbers.ravel(), stream.open_sort_key())
-    datasets, _ = Locator(stream.source).locate(ids)
-    return ReadGrid(rows, columns, ids.reshape(numbers.shape), datasets.reshape(numbers.shape))
-
-
-def _spread(total: int, shown: int) -> tuple[int, ...]:
-    """Return at most ``shown`` of the numbers below ``total``, with the first and the last.
-
-    They are one of each of equal parts, and not equally far apart: of an order that repeats itself, as that
-    of a blend, numbers at equal distances can show one source alone.
-
-    Example:
-        >>> _spread(3, 5), _spread(100, 4)
-        ((0, 1, 2), (0, 40, 55, 99))
-    """
-    if total <= shown:
-        return tuple(range(total))
-    edges = [part * total // shown for part in range(shown + 1)]
-    inner = [
-        edges[part] + int(part * _GOLDEN % 1 * (edges[part + 1] - edges[part]))
-        for part in range(1, shown - 1)
-    ]
-    return (0, *inner, total - 1)
