@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.pages import HOSTILE, PLAIN, SHOWN, TEXT, Page, build
+from support.sample_sources import everything
 from tokshard.checks.commands.inspect import inspect, write_inspection_page
 from tokshard.checks.inspect import page as page_module
 from tokshard.checks.inspect.charts import COLORS, Markup, bars, tag
@@ -381,11 +382,8 @@ def test_the_page_of_a_plan_shows_planned_samples_and_ranks(products, tmp_path, 
     found = page_of(products[kind], tmp_path)
     plan = read_plan(products[kind])
     stream = plan.streams["train"]
-    assignment, locator = stream.assignment, Locator(stream.source)
-    counts = np.zeros(2, np.int64)
-    for rank in range(assignment.ranks):
-        ids = assignment.ids(rank, 0, assignment.samples_per_rank)
-        counts += np.bincount(locator.locate(ids)[0], minlength=2)
+    datasets, _ = Locator(stream.source).locate(everything(stream).ravel())
+    counts = np.bincount(datasets, minlength=2)
     rows = rows_of(found.content, "Datasets of the plan")
     assert [int(row[2].replace(",", "")) for row in rows] == counts.tolist()
     assert [row[3] for row in rows] == [f"{100 * share:.2f}%" for share in counts / counts.sum()]
@@ -394,7 +392,7 @@ def test_the_page_of_a_plan_shows_planned_samples_and_ranks(products, tmp_path, 
     caption = "Every rank: its place in each parallel dimension, and what it reads from disk"
     ranks = rows_of(found.content, caption)
     assert [row[:6] for row in ranks] == [
-        [str(rank), "0", "0", str(rank), "0", str(assignment.samples_per_rank)] for rank in range(4)
+        [str(rank), "0", "0", str(rank), "0", str(stream.order.samples_per_rank)] for rank in range(4)
     ]
     assert labels_of(found.content, "Planned samples per dataset") == ["0%", "25%", "50%", "75%", "100%"]
 
