@@ -159,6 +159,10 @@ EXAMPLES = [
     _structure(bad_products.plan_of_unknown_tokenizer, notes=["tokenizer-unchecked"]),
     _structure(bad_products.plan_file_missing, "plan-file-missing"),
     _structure(bad_products.plan_file_changed, "plan-file-changed"),
+    _structure(bad_products.plan_sources_missing, "plan-file-missing"),
+    _structure(bad_products.plan_sources_changed, "plan-file-changed"),
+    _structure(bad_products.plan_blend_missing, "plan-file-missing"),
+    _structure(bad_products.plan_blend_changed, "plan-file-changed"),
     _structure(bad_products.plan_reweighted_file, "plan-file-changed"),
     _deep(bad_products.plan_coverage, "plan-coverage"),
     # Exports

@@ -16,8 +16,12 @@ from support.index_caches import build_requests
 from support.mixture_data import run
 from support.replanned_plans import continued
 from support.two_tokenizers import write_two_tokenizers
+from tokshard.core.codec import encode
+from tokshard.dataset.fingerprint import FileFingerprint
 from tokshard.ranks.discovery import RequestedSamples, open_sources
+from tokshard.ranks.options import ShardPlanOptions
 from tokshard.ranks.plan import read_plan
+from tokshard.ranks.planning import shard_plan
 from tokshard.ranks.publication import write_plan
 from tokshard.samples.blend.document import BlendDocument
 from tokshard.samples.blend.job import build_blend
@@ -369,6 +373,33 @@ def plan_file_changed(directory):
     return path
 
 
+def plan_sources_missing(directory):
+    path = sound_plan(directory)
+    os.unlink(f"{path}/sources.json")
+    return path
+
+
+def plan_sources_changed(directory):
+    path = sound_plan(directory)
+    edit_json(f"{path}/sources.json", lambda value: value["streams"]["train"].update(total=1))
+    return path
+
+
+def plan_blend_changed(directory):
+    """A plan of a blend that was built again with other weights."""
+    path = sound_blend(directory)
+    shard_plan(ShardPlanOptions(sources=(path,), output=directory / "plan", data_parallel=2, **BATCHES))
+    shutil.rmtree(path)
+    sound_blend(directory, weights=(0.6, 0.4))
+    return str(directory / "plan")
+
+
+def plan_blend_missing(directory):
+    path = plan_blend_changed(directory)
+    os.unlink(directory / "mix/blend.json")
+    return f"{path}/rank-00000.json"
+
+
 def plan_reweighted_file(directory):
     """A plan that continues with other weights, whose order has changed."""
     before = read_plan(sound_plan(directory))
@@ -387,6 +418,8 @@ def plan_coverage(directory):
     first, second = np.flatnonzero(np.load(file.replace("_sample", "")) == 0)[:2]
     samples[second] = samples[first]
     np.save(file, samples)
+    changed = {"dataset_sample_index": encode(FileFingerprint.of(file))}
+    edit_json(f"{path}/blend.json", lambda value: value["splits"]["train"]["order"]["files"].update(changed))
     return sound_plan(directory, path)
 
 

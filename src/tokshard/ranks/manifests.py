@@ -7,7 +7,7 @@ description of the samples alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -144,13 +144,15 @@ def read_rank(
     return plan, rank
 
 
-def check_ranks(plan: Plan, directory: str) -> Iterator[tuple[int, TokshardError]]:
-    """Check the manifests of all ranks against their plan.
+def check_ranks(
+    plan: Plan, directory: str, ranks: Iterable[int] | None = None
+) -> Iterator[tuple[int, TokshardError]]:
+    """Check the manifests of some ranks, by default all, against their plan.
 
     Yields:
         For each manifest that is missing, damaged, or does not follow from the plan: the rank and the error.
     """
-    for rank in range(plan.topology.world_size):
+    for rank in range(plan.topology.world_size) if ranks is None else ranks:
         try:
             if _read_manifest(plan, rank, directory) != RankManifest.of(plan, rank):
                 path = os.path.join(directory, rank_name(rank))

@@ -272,7 +272,7 @@ def rewritable(directory, product):
 
 @pytest.mark.parametrize(
     ("product", "module"),
-    [("cache", "checks/verify/cache.py"), ("plan", "checks/verify/plan.py"), ("plan", "ranks/ranks.py")],
+    [("cache", "checks/verify/cache.py"), ("plan", "checks/verify/plan.py"), ("plan", "ranks/manifests.py")],
 )
 def test_a_product_that_is_rewritten_meanwhile_is_changed_or_sound(tmp_path, product, module):
     path, rewrite = rewritable(tmp_path, product)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from tokshard.checks.verify.context import VerifyContext, unreadable_found
 from tokshard.checks.verify.report import ProductFindings, VerifiedProduct
 from tokshard.checks.verify.tokenizers import examine_tokenizers
-from tokshard.dataset.products import rank_name
+from tokshard.dataset.products import RANK_NAME, rank_name
 from tokshard.errors import InputError, IntegrityError, MissingFileError, StorageError, TokshardError
 from tokshard.ranks.locator import Locator
-from tokshard.ranks.manifests import check_ranks, read_rank
+from tokshard.ranks.manifests import check_ranks
 from tokshard.ranks.plan import Plan
 from tokshard.ranks.sources import DatasetReference
 from tokshard.samples.index.entry import CacheEntry
@@ -31,10 +31,9 @@ def verify_plan(path: str, reading: PlanReading, context: VerifyContext) -> Veri
     findings = ProductFindings("plan", path)
     _, plan = reading
     if isinstance(plan, Plan):
-        directory = os.path.dirname(path)
-        findings.counts["ranks"] = plan.topology.world_size
-        for rank, error in check_ranks(plan, directory):
-            _find_rank(os.path.join(directory, rank_name(rank)), error, findings)
+        ranks = range(plan.topology.world_size)
+        findings.counts["ranks"] = len(ranks)
+        _examine_ranks(plan, os.path.dirname(path), ranks, findings)
     return _verified_reads(path, reading, findings, context)
 
 
@@ -42,12 +41,16 @@ def verify_rank(path: str, plan_path: str, reading: PlanReading, context: Verify
     """Verify the manifest of one rank, and the files that its plan reads."""
     findings = ProductFindings("rank", path)
     _, plan = reading
-    if isinstance(plan, Plan):
-        try:
-            read_rank(path)
-        except TokshardError as error:
-            _find_rank(path, error, findings)
+    named = RANK_NAME.fullmatch(os.path.basename(path))
+    if isinstance(plan, Plan) and named is not None:
+        _examine_ranks(plan, os.path.dirname(path), (int(named[1]),), findings)
     return _verified_reads(plan_path, reading, findings, context)
+
+
+def _examine_ranks(plan: Plan, directory: str, ranks: Iterable[int], findings: ProductFindings) -> None:
+    for rank, error in check_ranks(plan, directory, ranks):
+        code = "plan-rank-missing" if isinstance(error, MissingFileError) else "plan-rank"
+        findings.find_error(code, error, path=os.path.join(directory, rank_name(rank)))
 
 
 def _verified_reads(
@@ -55,20 +58,16 @@ def _verified_reads(
 ) -> VerifiedProduct:
     before, plan = reading
     if isinstance(plan, TokshardError):
-        # The file of the samples may be a blend.json elsewhere.
-        file = getattr(plan, "path", None) or getattr(plan, "filename", None)
-        findings.find_error(_file_code(plan) if file not in {None, path} else "plan-damaged", plan, path=path)
+        # The file that describes the samples may be a blend.json elsewhere.
+        file = getattr(plan, "filename", None) or getattr(plan, "path", None)
+        is_other_file = not isinstance(plan, StorageError) and file not in {None, path}
+        findings.find_error(_file_code(plan) if is_other_file else "plan-damaged", plan, path=path)
     else:
         _examine_reads(plan, findings, context)
     # When a plan is replaced, its document is removed first and written last.
     if state(path) != before:
         findings.find_changed()
     return findings.close()
-
-
-def _find_rank(path: str, error: TokshardError, findings: ProductFindings) -> None:
-    code = "plan-rank-missing" if isinstance(error, MissingFileError) else "plan-rank"
-    findings.find_error(code, error, path=path)
 
 
 def _file_code(error: TokshardError) -> str:
