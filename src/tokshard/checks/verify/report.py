@@ -196,7 +196,7 @@ RULES: Mapping[str, FindingRule] = MappingProxyType(
             "a file that the plan reads is missing", "restore it at the path recorded in the plan"
         ),
         "plan-file-changed": _error("a file has changed since the plan was built", _REPLAN),
-        "plan-coverage": _error("over all ranks, samples are lost or read twice", _REPLAN),
+        "plan-coverage": _error("over all ranks, samples are read twice in an epoch", _REPLAN),
         # Exports
         "export-damaged": _error("the manifest of an export cannot be read, or was changed", _REEXPORT),
         "export-unfinished": _warning(
