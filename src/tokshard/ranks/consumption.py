@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -145,15 +145,8 @@ class EpochRange(Record):
         return lambda positions: key_of(self._forward(positions, epoch, key_of, place + 1))
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPositions:
-    """Steps, ranks and rows that read samples: int64 arrays of one shape.
-
-    Attributes:
-        step: Step of the plan.
-        rank: Data-parallel rank.
-        row: Place within the samples of the rank in the step. The micro-batch is ``row // b``.
-    """
+class ReadPositions(NamedTuple):
+    """Steps, data-parallel ranks and rows within the samples of a rank in a step: int64 of one shape."""
 
     step: Integers
     rank: Integers
@@ -394,18 +387,13 @@ def available_steps(
     skipped: int = 0,
     steps: int | None = None,
 ) -> int:
-    """Return how many whole steps the epoch ranges fill.
+    """Return how many whole steps the epoch ranges fill after the samples that were consumed or skipped.
 
-    Args:
-        epoch_ranges: Ranges of epochs, in reading order.
-        group: Samples of one micro-batch of all ranks.
-        schedule: Global batch size by consumed samples.
-        consumed_samples: Samples that all ranks have consumed before step 0.
-        skipped: Samples of the epoch ranges that were consumed before step 0.
-        steps: If given, batch sizes from this step on are not checked.
+    With ``steps``, batch sizes from this step on are not checked.
 
     Raises:
-        UsageError: A global batch size in use is not divisible by micro-batch size x data-parallel size.
+        UsageError: A global batch size in use is not divisible by ``group``, the samples of one micro-batch of
+            all ranks.
     """
     left = min(sum(epochs.size for epochs in epoch_ranges) - skipped, ENDLESS // 2)
     left = max(left, 0)
