@@ -59,7 +59,7 @@ BUILT_AGAIN: Final[dict[Kind, str]] = {
 """The commands that build a product again whose files have changed, by its kind."""
 
 MOVED_HINT: Final = (
-    "if the data has moved, pass --moved OLD=NEW (trace, shard-plan) or roots={OLD: NEW} (Python)"
+    "if the data has moved, pass --moved OLD=NEW (inspect, trace, replan) or roots={OLD: NEW} (Python)"
 )
 """The hint about a file that is not where such a product says."""
 

@@ -392,8 +392,8 @@ def available_steps(
     With ``steps``, batch sizes from this step on are not checked.
 
     Raises:
-        UsageError: A global batch size in use is not divisible by ``group``, the samples of one micro-batch of
-            all ranks.
+        UsageError: A global batch size in use is not divisible by ``group``, the samples of one micro-batch
+            of all ranks.
     """
     left = min(sum(epochs.size for epochs in epoch_ranges) - skipped, ENDLESS // 2)
     left = max(left, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from tokshard.core.codec import TOOL, Amount, Count, Document, Record, Sha256, Tool, encode
@@ -20,7 +20,7 @@ from tokshard.ranks.choices import Mode, Tail
 from tokshard.ranks.consumption import ConsumptionOrder
 from tokshard.ranks.links import Bucketing
 from tokshard.ranks.locator import open_sort_key
-from tokshard.ranks.sources import SampleSource, SourcesFile
+from tokshard.ranks.sources import PathResolver, SampleSource, SourcesFile
 from tokshard.ranks.topology import Topology, context_slices
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import refuse_remote
@@ -325,9 +325,10 @@ def read_plan(path: str | os.PathLike[str], *, roots: Mapping[str, str] | None =
         raise MissingFileError(
             f"plan not found: {file}", path=file, hint="build it with tokshard shard-plan"
         ) from None
-    moved = PathMapping(tuple((roots or {}).items()))
-    sources = plan.sources.read(os.path.dirname(file), moved, list(plan.streams))
+    resolver = PathResolver(os.path.dirname(file), PathMapping(tuple((roots or {}).items())))
     try:
-        return plan.over(sources)
+        described_in = replace(plan.sources, path=resolver.opened(plan.sources.path))
+        sources = described_in.read(resolver, list(plan.streams))
+        return replace(plan, sources=described_in).over(sources)
     except UsageError as error:
         raise IntegrityError(f"{file}: {error.message}", path=file, hint=error.hint) from error

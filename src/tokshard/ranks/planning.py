@@ -24,10 +24,11 @@ from tokshard.ranks.plan import Plan, Stream
 from tokshard.ranks.publication import write_plan
 from tokshard.ranks.schedule import BatchSchedule, batch_size_warning
 from tokshard.ranks.shuffles import shuffle_links
-from tokshard.ranks.sources import SOURCES_NAME, PathResolver, PlanSources, SampleSource, SourcesFile
+from tokshard.ranks.sources import SOURCES_NAME, PlanSources, SampleSource, SourcesFile
 from tokshard.ranks.tokenizers import PlanTokenizers, agree_on_tokenizers
 from tokshard.ranks.topology import Topology
 from tokshard.samples.blend.document import BlendDocument
+from tokshard.storage.fs import abspath
 from tokshard.storage.lock import lock_mode
 from tokshard.storage.reading import read_json_bytes
 
@@ -126,9 +127,9 @@ def sources_file(
         UsageError: A path has characters that a plan does not store.
     """
     for path, blend in blends.items():
-        return SourcesFile.of(PathResolver(os.fspath(output)).stored(path), read_json_bytes(path), blend.id)
+        return SourcesFile.of(abspath(path), read_json_bytes(path), blend.id)
     content = PlanSources(dict(sources)).stored_in(os.fspath(output))
-    return SourcesFile.of(SOURCES_NAME, content)
+    return SourcesFile.of(os.path.join(os.fspath(output), SOURCES_NAME), content)
 
 
 def plan_shards(

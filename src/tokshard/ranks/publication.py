@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from tokshard.core.json_text import dump_readable_json
 from tokshard.dataset.products import PLAN_NAME, RANK_NAME, rank_name
@@ -11,7 +12,7 @@ from tokshard.dataset.source import InputFile
 from tokshard.errors import OlderVersionError, OutputExistsError, TokshardError, ignore_older
 from tokshard.ranks.manifests import RankManifest
 from tokshard.ranks.plan import Plan
-from tokshard.ranks.sources import SOURCES_NAME, PlanSources
+from tokshard.ranks.sources import SOURCES_NAME, PathResolver, PlanSources
 from tokshard.storage import fs, syscalls
 from tokshard.storage.files import AtomicFile
 from tokshard.storage.lock import WriterLock
@@ -60,7 +61,11 @@ def write_plan(plan: Plan, directory: str | os.PathLike[str], *, force: bool = F
             contents[SOURCES_NAME] = PlanSources(sources).stored_in(output)
         first = list(contents)
         hint = "merge some of the datasets with tokshard merge"
-        contents[PLAN_NAME] = dump_readable_json(plan.to_json(), PLAN_NAME, hint=hint)
+        path = SOURCES_NAME
+        if plan.sources.blend_id is not None:
+            path = PathResolver(output).stored(plan.sources.path)
+        stored = replace(plan, sources=replace(plan.sources, path=path))
+        contents[PLAN_NAME] = dump_readable_json(stored.to_json(), PLAN_NAME, hint=hint)
         exists = fs.lexists(os.path.join(output, PLAN_NAME))
         replaced = [name for name in os.listdir(output) if _is_beside_plan(name)]
         # A plan that is written again stays as it is: jobs may be reading it.

@@ -123,7 +123,8 @@ def continue_plan(plan: Plan, options: ReplanOptions) -> Continuation:
     tokenizer, mismatches = plan.tokenizer, plan.tokenizer_mismatches
     if options.blend is None:
         warnings += [warning for warning in plan.warnings if warning not in earlier]
-        if plan.sources.blend_id is None:
+        # The blend still names the data at its old paths.
+        if plan.sources.blend_id is None or options.moved:
             described_in = sources_file(sources, options.output, {})
     else:
         described_in = sources_file(sources, options.output, {})

@@ -399,6 +399,8 @@ class PlanSources(Document):
 class SourcesFile(Record):
     """The file that describes the samples of a plan.
 
+    In memory its path can be opened. Inside the plan's directory it is stored relative to that.
+
     Attributes:
         path: ``sources.json`` next to the plan, or the ``blend.json`` that the plan reads.
         sha256: SHA-256 of the file.
@@ -414,20 +416,14 @@ class SourcesFile(Record):
         """Return the record of a file with some content."""
         return cls(path, hashlib.sha256(content).hexdigest(), blend_id)
 
-    def read(self, directory: str, moved: PathMapping, streams: Sequence[str]) -> dict[str, SampleSource]:
-        """Read the samples of streams.
-
-        Args:
-            directory: Directory of the plan.
-            moved: Where data has moved.
-            streams: Names of the streams.
+    def read(self, resolver: PathResolver, streams: Sequence[str]) -> dict[str, SampleSource]:
+        """Read the samples of streams from the file, whose path can be opened.
 
         Raises:
             MissingFileError: The file was not found.
             IntegrityError: It has changed since the plan was built, or is damaged.
         """
-        resolver = PathResolver(directory, moved)
-        path = resolver.opened(self.path)
+        path = self.path
         try:
             content = read_json_bytes(path)
         except (FileNotFoundError, NotADirectoryError):
