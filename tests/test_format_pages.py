@@ -39,26 +39,30 @@ def digest(value):
 
 
 def placeless(value):
-    """Return a source without the paths and the fingerprints of its datasets."""
+    """Return a source without the directories of its files, or the paths and fingerprints of datasets."""
     if isinstance(value, list):
         return [placeless(item) for item in value]
     if not isinstance(value, dict):
         return value
-    replaced = {"path_prefix": "", "directory": "", "fingerprint": {"bin_bytes": 0, "idx_bytes": 0}}
-    return {name: replaced[name] if name in replaced else placeless(item) for name, item in value.items()}
+    found = {name: placeless(item) for name, item in value.items() if name != "fingerprint"}
+    if "path_prefix" in found:
+        found["path_prefix"] = "" if "bin" in found else found["path_prefix"].rpartition("/")[2]
+    return found
 
 
 def test_plan_id():
     plan = json.loads((GOLDEN / "plan-2.json").read_text())
+    sources = json.loads((GOLDEN / "sources-2.json").read_text())["streams"]
     streams = {
         name: {
-            "source": digest(placeless(stream["source"])),
-            "assignment": stream["assignment"],
-            "sort_key": stream["sort_key"],
-            "document_boundaries": stream["document_boundaries"],
+            "source": digest(placeless(sources[name])),
+            **{field: stream[field] for field in ("order", "sort_key", "document_boundaries")},
         }
         for name, stream in plan["streams"].items()
     }
+    assert [stream["source_id"] for stream in plan["streams"].values()] == [
+        stream["source"] for stream in streams.values()
+    ]
     identity = {"schema": "tokshard.plan/2", "topology": plan["topology"], "streams": streams}
     assert plan["plan_id"] == digest(identity)
 

@@ -7,8 +7,6 @@ import typing
 from pathlib import Path
 
 import pytest
-from tokshard.ranks.history import StoppedPlan
-from tokshard.ranks.ranks import RankManifest
 
 from tokshard.core.codec import Document, Record, _shape_of, decode, encode
 from tokshard.core.json_text import dump_json
@@ -19,7 +17,9 @@ from tokshard.dataset.run import RunJob
 from tokshard.errors import IntegrityError
 from tokshard.exchange.manifest import ExportManifest
 from tokshard.loader.schedule import LoaderState
-from tokshard.ranks.plan import Plan
+from tokshard.ranks.manifests import RankManifest
+from tokshard.ranks.plan import Plan, StoppedPlan
+from tokshard.ranks.sources import PlanSources
 from tokshard.samples.blend.document import BlendDocument
 from tokshard.samples.index.entry import Sidecar
 from tokshard.storage.publication import Publication
@@ -34,6 +34,7 @@ DOCUMENTS = (
     Manifest,
     PartFooter,
     Plan,
+    PlanSources,
     Publication,
     RankManifest,
     RunJob,

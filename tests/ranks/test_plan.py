@@ -1,33 +1,36 @@
-"""``plan.json``: what is written is read again, and nothing else is."""
+"""``plan.json`` and ``sources.json``: what is written is read again, and nothing else is."""
 
 import copy
+import hashlib
 import json
+import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokshard.ranks.history import StoppedPlan
-from tokshard.ranks.summary import Composition
 
-from support.assignments import planned, topology_of
-from support.sample_sources import blend_sources, document_source, everything, index_source
-from tokshard.dataset.products import PLAN_NAME
+from support.assignments import plan_with, planned, topology_of
+from support.sample_sources import blend_directory, blend_sources, document_source, everything, index_source
+from tokshard.dataset.products import PLAN_NAME, rank_name
 from tokshard.errors import IntegrityError, MissingFileError, TokshardError, UsageError
-from tokshard.ranks.plan import Plan, PlanWarning, read_plan
+from tokshard.ranks.choices import Shuffling
+from tokshard.ranks.options import ShardPlanOptions
+from tokshard.ranks.plan import Plan, StoppedPlan, read_plan
+from tokshard.ranks.planning import shard_plan
 from tokshard.ranks.publication import write_plan
 from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.sources import SOURCES_NAME, PlanSources, SourcesFile
 
-PATH = "/runs/plan/plan.json"
-NOT_READ = {"tool", "history", "warnings", "fingerprint", "path_prefix", "directory"}
+NOT_READ = {"tool", "history", "warnings", "fingerprint", "path_prefix"}
 """Fields that do not determine what is read: any value of their kind is accepted."""
 
 
 train_options = st.builds(
     dict,
-    st.sampled_from(["none", "shards", "samples"]).map(lambda shuffle: {"shuffle": shuffle})
-    | st.builds(dict, shuffle=st.just("windows"), shuffle_block=st.integers(1, 30)),
+    shuffle=st.sampled_from(["none", "datasets", "samples"])
+    | st.builds(Shuffling, st.just("windows"), st.integers(1, 30)),
     mode=st.sampled_from(["single", "contiguous", "sequential", "chunked"]),
     tail=st.sampled_from(["drop", "pad"]),
     seed=st.integers(0, 2**32),
@@ -53,38 +56,42 @@ def small_plan(**options):
     return planned(sources, world_size=4, tensor_parallel=2, **options)
 
 
+def sources_of(plan):
+    return PlanSources({name: stream.source for name, stream in plan.streams.items()})
+
+
 def written(plan):
-    return json.loads(json.dumps(plan.stored_in("/runs/plan").to_json()))
+    """Return the JSON of ``plan.json`` and of ``sources.json``."""
+    return json.loads(plan.to_bytes()), json.loads(sources_of(plan).stored_in("plan"))
 
 
-def opened(value):
-    return Plan.from_json(value, PATH).opened_from(PATH)
+def opened(directory, value, sources, *, seals=False):
+    """Read the files of a plan; with ``seals`` after ``plan.json`` has got the digest of the sources."""
+    content = json.dumps(sources).encode()
+    if seals:
+        digest = hashlib.sha256(content).hexdigest()
+        value = value | {"sources": value["sources"] | {"sha256": digest}}
+    (directory / PLAN_NAME).write_text(json.dumps(value))
+    (directory / SOURCES_NAME).write_bytes(content)
+    return read_plan(directory)
 
 
 @settings(max_examples=80)
 @given(ranks=ranks_options, train=train_options)
-def test_a_plan_is_read_as_it_was_written(ranks, train):
+def test_a_plan_is_read_as_it_was_written(tmp_path_factory, ranks, train):
     sources = {
         "train": document_source([40, 0, 41]),
         "valid.0": index_source(50, sequence_length=36, datasets=2, blended=True, name="valid.0"),
         "test": index_source(40, sequence_length=36, name="test"),
     }
     plan = planned(sources, **ranks, **train, eval_micro_batch_size=1)
-    again = opened(written(plan))
+    directory = tmp_path_factory.getbasetemp() / "written"
+    write_plan(plan, directory, force=True)
+    again = read_plan(directory)
     assert again == plan
     assert again.plan_id == plan.plan_id
-    assert written(again) == written(plan)
-
-
-def test_the_order_of_composition_is_fixed():
-    plan = small_plan(shuffle="shards", bucket_buffer=20)
-    shown = {name: dict(Composition.of(stream).lines()) for name, stream in plan.streams.items()}
-    train = shown.pop("train")
-    assert tuple(train) == ("sample", "blend", "shuffle", "bucketing", "assignment")
-    assert all(tuple(lines) == ("sample", "blend", "shuffle", "assignment") for lines in shown.values())
-    assert train["shuffle"].startswith("2 datasets in random order by tokshard.sorted/1")
-    assert train["bucketing"].endswith("sorted by length")
-    assert train["blend"] == "none: 63 samples of 2 datasets, concatenated"
+    assert sources_of(again) == sources_of(plan)
+    assert again.to_bytes() == (directory / PLAN_NAME).read_bytes()
 
 
 CHANGES = [None, True, -1, 0, 1, 2, 7, 2**62, 2**63 - 1, 10**30, 1.5, "", "x", "train", [], [1], {}, {"a": 1}]
@@ -109,56 +116,113 @@ def changed(value, path, new):
     return value
 
 
-@pytest.mark.parametrize("kind", ["documents", "blend"])
-def test_every_changed_field_is_refused_unless_nothing_depends_on_it(kind):
-    source = document_source([5, 3]) if kind == "documents" else index_source(8, datasets=2, blended=True)
-    options = {"shuffle": "windows", "shuffle_block": 3, "shuffle_window": 2, "bucket_buffer": 4}
-    plan = planned({"train": source}, world_size=2, **options)
-    value, tried = written(plan), 0
+def mutants(value):
+    """Yield each path in a value, and the value with something else there."""
     for path in leaves(value):
         for new in CHANGES if path else ():
             mutant = changed(value, path, new)
-            if json.dumps(mutant) == json.dumps(value):
-                continue
-            tried += 1
-            try:
-                found = opened(mutant)
-            except IntegrityError:
-                continue
-            assert NOT_READ & set(path), path
-            assert found.plan_id == plan.plan_id
-    assert tried > 1500
+            if json.dumps(mutant) != json.dumps(value):
+                yield path, mutant
 
 
-def test_every_missing_and_every_additional_field_is_refused():
-    value = written(small_plan(shuffle="shards"))
-    free = {"tool", "fingerprint"}
-    for path in leaves(value):
-        inner = value
-        for step in path:
-            inner = inner[step]
-        if not isinstance(inner, dict) or free & set(path):
+@pytest.mark.parametrize("kind", ["documents", "blend"])
+def test_every_changed_field_is_refused_unless_nothing_depends_on_it(tmp_path, kind):
+    source = document_source([5, 3]) if kind == "documents" else index_source(8, datasets=2, blended=True)
+    plan = planned({"train": source}, world_size=2, shuffle="windows:3:2", bucket_buffer=4)
+    value, sources = written(plan)
+    cases = [(path, mutant, sources) for path, mutant in mutants(value)]
+    cases += [(path, value, mutant) for path, mutant in mutants(sources)]
+    assert len(cases) > 1500
+    for path, of_plan, of_sources in cases:
+        try:
+            found = opened(tmp_path, of_plan, of_sources, seals=of_plan is value)
+        except (IntegrityError, MissingFileError):
             continue
-        for name in [*inner, "unknown"]:
-            mutant = copy.deepcopy(value)
-            target = mutant
+        assert NOT_READ & set(path), path
+        assert found.plan_id == plan.plan_id
+
+
+def test_every_missing_and_every_additional_field_is_refused(tmp_path):
+    value, sources = written(small_plan(shuffle="datasets"))
+    for number, whole in enumerate((value, sources)):
+        for path in leaves(whole):
+            part = whole
             for step in path:
-                target = target[step]
-            if name == "unknown":
-                target[name] = 1
-            else:
-                del target[name]
-            if path == ("streams",) and name == "valid":
+                part = part[step]
+            if not isinstance(part, dict) or {"tool", "fingerprint"} & set(path):
                 continue
-            with pytest.raises(IntegrityError):
-                opened(mutant)
+            for name in [*part, "unknown"]:
+                mutant = copy.deepcopy(whole)
+                target = mutant
+                for step in path:
+                    target = target[step]
+                if name == "unknown":
+                    target[name] = 1
+                else:
+                    del target[name]
+                files = [value, sources]
+                files[number] = mutant
+                with pytest.raises(IntegrityError):
+                    opened(tmp_path, *files, seals=number == 1)
 
 
-def test_a_stream_taken_away_changes_the_plan():
-    value = written(small_plan())
+def test_a_stream_taken_away_changes_the_plan(tmp_path):
+    value, sources = written(small_plan())
     del value["streams"]["valid"]
     with pytest.raises(IntegrityError, match="plan_id contradicts the other fields"):
-        opened(value)
+        opened(tmp_path, value, sources)
+
+
+def test_sources_that_changed_or_went_are_said_with_a_hint(tmp_path):
+    write_plan(small_plan(), tmp_path)
+    path = tmp_path / SOURCES_NAME
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(IntegrityError, match=r"sources\.json has changed since the plan was built") as caught:
+        read_plan(tmp_path)
+    assert caught.value.hint == "restore the file, or run tokshard shard-plan again with --force"
+    path.unlink()
+    with pytest.raises(MissingFileError, match=r"file of the plan not found: .*sources\.json") as caught:
+        read_plan(tmp_path)
+    assert "--moved OLD=NEW" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (lambda path: path.unlink(), MissingFileError, r"file of the plan not found: .*blend\.json"),
+        (
+            lambda path: path.write_bytes(path.read_bytes() + b" "),
+            IntegrityError,
+            r"blend\.json has changed since the plan was built",
+        ),
+    ],
+)
+def test_a_blend_that_changed_or_went_is_said(tmp_path, change, error, said):
+    blend = blend_directory(tmp_path)
+    options = {"sources": (str(blend),), "output": str(tmp_path / "plan"), "data_parallel": 2}
+    plan = shard_plan(ShardPlanOptions(**options)).plan
+    assert sorted(os.listdir(tmp_path / "plan")) == [PLAN_NAME, rank_name(0), rank_name(1)]
+    assert read_plan(tmp_path / "plan") == plan
+    assert plan.sources.path == str(blend / "blend.json")
+    change(blend / "blend.json")
+    with pytest.raises(error, match=said) as caught:
+        read_plan(tmp_path / "plan")
+    assert caught.value.hint
+
+
+def test_the_sources_of_another_plan_are_refused(tmp_path):
+    value, _ = written(small_plan())
+    _, others = written(planned({"train": document_source([40, 24])}, world_size=2))
+    with pytest.raises(IntegrityError, match="samples of train are not those that the plan was built for"):
+        opened(tmp_path, value, others, seals=True)
+
+
+def test_a_plan_of_a_trillion_samples_is_small():
+    source = index_source(10**9, datasets=1000)
+    options = {"world_size": 16_384, "tensor_parallel": 8, "shuffle": "windows", "epochs": 3}
+    plan = planned({"train": source}, global_batch_size=4096, **options)
+    assert plan.streams["train"].source.total == 10**12
+    assert len(plan.to_bytes()) < 10_000
 
 
 @pytest.mark.parametrize(
@@ -167,7 +231,7 @@ def test_a_stream_taken_away_changes_the_plan():
 def test_streams_have_known_names(name):
     plan = small_plan()
     with pytest.raises(UsageError, match="invalid stream name"):
-        Plan.of(plan.topology, {name: plan.streams["train"]})
+        plan_with(plan.topology, {name: plan.streams["train"]})
 
 
 @pytest.mark.parametrize(
@@ -191,7 +255,7 @@ def test_what_is_no_plan_is_said_to_be_none(tmp_path, content):
 
 
 def test_a_cut_plan_is_refused_at_every_length(tmp_path):
-    content = json.dumps(written(small_plan())).encode()
+    content = small_plan().to_bytes()
     for length in range(0, len(content) - 1, 37):
         (tmp_path / PLAN_NAME).write_bytes(content[:length])
         with pytest.raises(IntegrityError):
@@ -216,19 +280,19 @@ def test_the_plan_id_depends_on_what_is_read_and_on_nothing_else():
         small_plan(document_boundaries=True),
         small_plan(consumed_samples=2),
         small_plan(steps=3),
-        Plan.of(topology_of(8, tensor=4), first.streams),
-        Plan.of(first.topology, {"train": first.streams["train"]}),
+        plan_with(topology_of(8, tensor=4), first.streams),
+        plan_with(first.topology, {"train": first.streams["train"]}),
     ]
     assert len({plan.plan_id for plan in [first, *different]}) == len(different) + 1
-    same = Plan.of(
-        first.topology, first.streams, (StoppedPlan("a" * 64, {}),), (PlanWarning("no-bucketing"),)
-    )
+    elsewhere = SourcesFile("/mix/blend.json", "b" * 64, "c" * 64)
+    history = (StoppedPlan("a" * 64, {}),)
+    same = Plan.of(first.topology, elsewhere, first.streams, history, ("a warning",))
     assert same.plan_id == first.plan_id
 
 
 def test_a_moved_plan_reads_the_data_that_moved_with_it_and_maps_the_rest(tmp_path):
     sources = blend_sources(tmp_path / "old")
-    plan = planned(sources, world_size=2)
+    plan = planned(sources, world_size=2, output=str(tmp_path / "old"))
     write_plan(plan, tmp_path / "old")
     (tmp_path / "old").rename(tmp_path / "new")
     found = read_plan(tmp_path / "new")
@@ -236,7 +300,7 @@ def test_a_moved_plan_reads_the_data_that_moved_with_it_and_maps_the_rest(tmp_pa
     prefixes = [dataset.path_prefix for dataset in found.streams["train"].source.datasets]
     assert prefixes == [str(tmp_path / "new/data/web"), str(tmp_path / "new/data/code")]
     assert found.streams["train"].source.datasets[0].open_dataset().document_count == 60
-    write_plan(plan, tmp_path / "elsewhere")
+    write_plan(planned(sources, world_size=2), tmp_path / "elsewhere")
     with pytest.raises(MissingFileError):
         read_plan(tmp_path / "elsewhere").streams["train"].source.datasets[0].open_dataset()
     mapped = read_plan(tmp_path / "elsewhere", roots={str(tmp_path / "old"): str(tmp_path / "new")})
@@ -248,13 +312,16 @@ def test_a_stream_whose_parts_do_not_fit_is_refused():
     plan = small_plan(bucket_buffer=20)
     stream = plan.streams["train"]
     with pytest.raises(UsageError, match="must have 64 samples, got 63"):
-        replace(stream, source=document_source([64]), sort_key="length")
+        stream.over(document_source([64]))
+    with pytest.raises(UsageError, match="do not support the sort key 'length'") as caught:
+        stream.over(index_source(63))
+    assert caught.value.hint == "use one of pieces"
     with pytest.raises(UsageError, match="requires a sort key"):
         replace(stream, sort_key=None)
-    with pytest.raises(UsageError, match="data-parallel size 4"):
-        Plan.of(topology_of(4), {"train": stream})
+    with pytest.raises(UsageError, match="ranks of train must be the data-parallel size 4, got 2"):
+        plan_with(topology_of(4), {"train": stream})
     with pytest.raises(UsageError, match="at least 1 stream"):
-        Plan.of(topology_of(4), {})
+        plan_with(topology_of(4), {})
 
 
 @given(st.binary(max_size=300))
@@ -269,4 +336,4 @@ def test_schedules_come_back(tmp_path):
     sizes = {"rampup_batch_size": (4, 4, 30), "global_batch_size": 16}
     plan = planned({"train": document_source([90])}, world_size=2, **sizes)
     write_plan(plan, tmp_path)
-    assert read_plan(tmp_path).streams["train"].assignment.schedule == BatchSchedule.rampup(4, 4, 30, 16)
+    assert read_plan(tmp_path).streams["train"].order.schedule == BatchSchedule.rampup(4, 4, 30, 16)

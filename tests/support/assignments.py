@@ -24,9 +24,9 @@ def options_of(**options):
     return ShardPlanOptions(sources=("data",), output="plan", **options)
 
 
-def planned(sources, **options):
+def planned(sources, *, output="plan", **options):
     """Return the plan of some sources, which is not written; ``sources.json`` will describe them."""
-    return plan_shards(sources, options_of(**options), sources_file(sources, "plan", {}))
+    return plan_shards(sources, options_of(**options), sources_file(sources, output, {}))
 
 
 def plan_with(topology, streams, history=(), **fields):
