@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokshard.ranks.replan.job import replan
 
 from support.assignments import planned
 from support.replanned_plans import (
@@ -24,8 +23,9 @@ from support.replanned_plans import (
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.options import ReplanOptions
-from tokshard.ranks.plan import PlanWarning, read_plan
+from tokshard.ranks.plan import read_plan
 from tokshard.ranks.publication import LOCK_NAME, write_plan
+from tokshard.ranks.replan import replan
 
 MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
 WORLDS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 48]
@@ -57,7 +57,7 @@ def test_24_then_16_then_48_ranks_read_every_sample_once_through_files(tmp_path,
         write_plan(plan, tmp_path / f"{number}")
         plan = read_plan(tmp_path / f"{number}")
         read += flat(reads_of(plan, steps=steps))
-        consumed = plan.streams["train"].assignment.consumed_after(steps)
+        consumed = plan.streams["train"].order.consumed_after(steps)
         assert consumed == len(read)
         parent, plan = plan, continued(plan, consumed, ranks, mode=dealt)
         planned = flat(reads_of(plan))
@@ -76,23 +76,23 @@ def test_each_sample_is_read_once_in_each_epoch_or_reported_as_dropped_or_left(d
     batch = ranks * size * groups
     mode = data.draw(st.sampled_from(MODES))
     shuffle = "none" if mode == "cyclic" else data.draw(st.sampled_from(["none", "samples", "windows"]))
+    if shuffle == "windows":
+        shuffle = f"windows:{draw(1, 9)}:{draw(1, 4)}"
     total = sum(sizes)
     if total < batch:
         return
     options = {"mode": mode, "shuffle": shuffle, "epochs": epochs, "shuffle_per_epoch": True}
-    if shuffle == "windows":
-        options |= {"shuffle_block": draw(1, 9), "shuffle_window": draw(1, 4)}
     plan = plan_of(source_of(*sizes), ranks, batch=batch, size=size, **options)
     assert fault_of(with_epochs(plan), plan, total, batch) is None
     read, largest = [], batch
     for _ in range(draw(1, 3)):
-        assignment = plan.streams["train"].assignment
-        step = draw(0, assignment.steps)
+        order = plan.streams["train"].order
+        step = draw(0, order.steps)
         ranks, size = draw(1, 5), draw(1, 3)
         batch = ranks * size * draw(1, 3)
         changes = {"micro_batch_size": size, "global_batch_size": batch}
         dealt = data.draw(st.sampled_from([None, "single", "contiguous", "sequential", "chunked"]))
-        consumed = assignment.consumed_after(step)
+        consumed = order.consumed_after(step)
         try:
             after = continued(plan, consumed, ranks, mode=dealt, **changes)
         except UsageError:
@@ -116,10 +116,10 @@ def test_a_plan_in_the_middle_of_a_run_is_continued_too():
 
 def test_steps_that_were_asked_for_are_not_exceeded():
     plan = plan_of(source_of(1000), 4, batch=8, steps=20)
-    assert continued(plan, 80, 2).streams["train"].assignment.steps == 10
-    assert continued(plan, 80, 2, steps=50).streams["train"].assignment.steps == 50
+    assert continued(plan, 80, 2).streams["train"].order.steps == 10
+    assert continued(plan, 80, 2, steps=50).streams["train"].order.steps == 50
     bigger = continued(plan, 80, 2, global_batch_size=32)
-    assert bigger.streams["train"].assignment.steps == 2
+    assert bigger.streams["train"].order.steps == 2
     with pytest.raises(UsageError, match="500"):
         continued(plan, 80, 2, steps=500)
 
@@ -149,7 +149,7 @@ def test_validation_continues_from_its_own_count():
     full = planned(sources, **train, full_validation=True)
     after = continued(full, 40, 3, global_batch_size=9, eval_global_batch_size=9)
     assert sorted(set(flat(reads_of(after, "valid")))) == list(range(50))
-    assert after.streams["valid"].assignment.steps == 17
+    assert after.streams["valid"].order.steps == 17
 
 
 TOKENS = {"web": 700, "code": 350, "books": 210}
@@ -210,8 +210,8 @@ def test_new_weights_take_new_sources_drop_others_and_take_them_up_again(tmp_pat
     assert read_plan(tmp_path / "plan4") == fourth
 
 
-def test_a_changed_dataset_and_lost_bucketing_are_warnings(tmp_path):
-    plan = blended_plan(tmp_path, {"web": 0.5, "code": 0.5}, 96, 4, batch=8, bucket_buffer=16)
+def test_a_changed_dataset_is_a_warning(tmp_path):
+    plan = blended_plan(tmp_path, {"web": 0.5, "code": 0.5}, 96, 4, batch=8)
     assert plan.warnings == ()
     for suffix in (".bin", ".idx"):
         (tmp_path / f"code{suffix}").unlink()
@@ -220,33 +220,38 @@ def test_a_changed_dataset_and_lost_bucketing_are_warnings(tmp_path):
     )
     after = reweighted(plan, tmp_path / "plan2", 48, changed)
     data = f"the data of plan {plan.plan_id[:12]}, {tmp_path}/web, {tmp_path}/code"
-    unknown = f"the tokenizers of {data} are unknown and were not compared"
     assert after.warnings == (
-        PlanWarning("changed-dataset", "train", path_prefix=str(tmp_path / "code")),
-        PlanWarning("no-bucketing", "train"),
-        PlanWarning("tokenizer", detail=unknown),
-    )
-    assert [warning.message for warning in after.warnings] == [
         f"{tmp_path}/code has changed since the earlier plan read it, and is read from its start",
-        "the new blend is read in blend order, without bucketing",
-        unknown,
-    ]
+        f"the tokenizers of {data} are unknown and were not compared",
+    )
     assert by_name(samples_of(after))["code"][0] == 0
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_no_sample_is_read_again_before_all_others_of_its_source(tmp_path, mode):
-    plan = blended_plan(tmp_path, {"web": 2, "code": 1, "books": 1}, 96, 4, batch=8, mode=mode)
+@pytest.mark.parametrize(
+    "options", [{"mode": "contiguous"}, {"mode": "cyclic"}, {"shuffle": "samples"}, {"bucket_buffer": 16}]
+)
+def test_a_plan_that_does_not_read_its_blend_in_order_gets_no_other_weights(tmp_path, options):
+    plan = blended_plan(tmp_path, {"web": 0.5, "code": 0.5}, 96, 4, batch=8, **options)
+    with pytest.raises(UsageError, match="requires a plan of mode single without shuffle and") as caught:
+        reweighted(plan, tmp_path / "plan2", 48, f"1 {tmp_path}/web 3 {tmp_path}/code")
+    assert caught.value.hint == "build a new blend and a new plan for the samples that follow"
+    assert not (tmp_path / "plan2").exists()
+
+
+def test_no_sample_is_read_again_before_all_others_of_its_source(tmp_path):
+    plan = blended_plan(tmp_path, {"web": 2, "code": 1, "books": 1}, 96, 4, batch=8)
     read, generator = [], random.Random(1)
     for number in range(4):
-        steps = generator.randint(1, 4)
-        read += flat(samples_of(plan, steps=steps))
+        for ranks in (2, 4):
+            steps = generator.randint(1, 3)
+            read += flat(samples_of(plan, steps=steps))
+            consumed = plan.streams["train"].order.consumed_after(steps)
+            if ranks == 2:
+                plan = continued(plan, consumed, ranks)
         weights = [generator.randint(1, 9) for _ in TOKENS]
         recipe = " ".join(f"{weight} {tmp_path}/{name}" for weight, name in zip(weights, TOKENS, strict=True))
-        consumed = plan.streams["train"].assignment.consumed_after(steps)
-        changes = {"mode": "single", "steps": 40} if number == 3 else {"steps": 12}
-        after = reweighted(plan, tmp_path / f"to{number}", consumed, recipe, 4, **changes)
-        plan = after
+        steps = 40 if number == 3 else 12
+        plan = reweighted(plan, tmp_path / f"to{number}", consumed, recipe, 4, steps=steps)
     read += flat(samples_of(plan))
     for dataset in plan.streams["train"].source.datasets:
         times = np.zeros(dataset.samples, dtype=int)
@@ -255,21 +260,32 @@ def test_no_sample_is_read_again_before_all_others_of_its_source(tmp_path, mode)
         assert times.max() >= 2
 
 
+def test_the_seed_of_source_epochs_stays_that_of_the_first_change(tmp_path):
+    plan = blended_plan(tmp_path, {"web": 0.5, "code": 0.5}, 96, 4, batch=8)
+    blend = f"1 {tmp_path}/web 3 {tmp_path}/code"
+    second = reweighted(plan, tmp_path / "plan2", 48, blend, seed=7)
+    third = reweighted(second, tmp_path / "plan3", 56, blend)
+    assert [plan.reweighting_of("train").seed for plan in (second, third)] == [7, 7]
+    assert reweighted(second, tmp_path / "plan3", 56, blend, seed=7) == third
+    with pytest.raises(UsageError, match="--seed must be 7, as in the plan that continues, got 8"):
+        reweighted(second, tmp_path / "plan4", 56, blend, seed=8)
+
+
 def test_a_rest_of_several_epochs_continues_in_the_source_epoch(tmp_path):
     plan = blended_plan(tmp_path, {"web": 0.5, "code": 0.5}, 40, 2, batch=8, epochs=3)
     after = reweighted(plan, tmp_path / "plan2", 56, f"1 {tmp_path}/web 1 {tmp_path}/code")
     now = by_name(samples_of(after))
     assert (now["web"][0], now["code"][0]) == (8, 8)
-    assert after.streams["train"].assignment.steps == 8
+    assert after.streams["train"].order.steps == 8
 
 
 def test_a_reweighted_plan_with_a_changed_file_is_not_continued(tmp_path):
     plan = blended_plan(tmp_path, {"web": 0.5, "code": 0.5}, 60, 2, batch=4)
     after = reweighted(plan, tmp_path / "plan2", 24, f"1 {tmp_path}/web 3 {tmp_path}/code")
-    with open(after.streams["train"].source.order.path("source_epochs"), "r+b") as file:
+    with open(after.streams["train"].source.order.path("dataset_sample_index"), "r+b") as file:
         file.seek(130)
         file.write(b"\x01")
-    with pytest.raises(IntegrityError, match=r"source_epochs\.npy"):
+    with pytest.raises(IntegrityError, match=r"dataset_sample_index\.npy"):
         reweighted(after, tmp_path / "plan3", 32, f"1 {tmp_path}/web 1 {tmp_path}/code")
 
 
@@ -319,5 +335,4 @@ def test_a_dry_run_writes_nothing_and_is_the_plan_that_is_written(tmp_path, weig
     report = replan(options)
     assert read_plan(options.output) == dry
     assert report.plan == dry
-    assert report.coverage.keys() == dry.streams.keys()
-    assert report.files == 3
+    assert report.files == 4
