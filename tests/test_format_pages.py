@@ -14,7 +14,10 @@ import format_pages  # noqa: E402
 
 GOLDEN = ROOT / "tests/golden/formats"
 CLASSES = {
-    cls: None for page in format_pages.PAGES.values() for cls in format_pages.records_in(page, {page: None})
+    cls: None
+    for classes in format_pages.PAGES.values()
+    for described in classes
+    for cls in format_pages.records_in(described, {described: None})
 }
 
 
