@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 TABLE_ENTRIES = 1 << 28
 """Samples that are compared at a time: 4 bytes each, so 1 GiB. More samples take more passes."""
 
-_UNREAD, _FOUND = -1, -2
+_UNREAD = -1
+_FOUND = -2
 _BLOCK = 1 << 18
 
 
@@ -70,7 +71,7 @@ def diff_plans(
 
 def _diff_stream(a: Plan, b: Plan, name: str, options: DiffOptions, entries: int) -> StreamDifference:
     start = max(plan.streams[name].order.consumed_samples for plan in (a, b))
-    first, second = (_Reader(plan, name, start, options.steps) for plan in (a, b))
+    first, second = (_StreamReader(plan, name, start, options.steps) for plan in (a, b))
     pair = _Pair(first, second)
     return StreamDifference(
         name=name,
@@ -124,7 +125,7 @@ def shared_order(order: ConsumptionOrder) -> tuple[object, ...] | None:
     return epochs.total, epochs.links, epochs.first_epoch, order.skipped - order.consumed_samples
 
 
-class _Reader:
+class _StreamReader:
     """The steps of a stream that are compared. They are counted from the first one.
 
     Attributes:
@@ -164,7 +165,8 @@ class _Reader:
 
     def count(self, start: int, stop: int) -> Integers:
         """Count the samples of each dataset between two numbers of consumed samples of one epoch."""
-        first, end = start - self.order.consumed_samples, stop - self.order.consumed_samples
+        first = start - self.order.consumed_samples
+        end = stop - self.order.consumed_samples
         if not self.order.epoch_ranges[0].links:
             return self.locator.count(first + self.order.skipped, end + self.order.skipped)
         counts = np.zeros(len(self.stream.source.datasets), dtype=np.int64)
@@ -177,7 +179,8 @@ class _Reader:
     def blocks(self, steps: int) -> Iterator[tuple[Integers, Integers, Integers, Integers]]:
         """Yield the step, dataset, source epoch and sample of each read that does not repeat another."""
         order = self.order
-        first, stop = self.first, self.first + steps
+        first = self.first
+        stop = first + steps
         while first < stop:
             end = min(stop, first + max(1, _BLOCK // order.timeline.batch_size(first)))
             numbers = np.arange(order.first_number(first), order.first_number(end), dtype=np.int64)
@@ -193,7 +196,8 @@ class _Reader:
     def source_epoch_counts(self) -> Integers:
         """Return the number of source epochs of each dataset, those that are not read included."""
         datasets = self.stream.source.datasets
-        order, known = self.stream.source.order, self._source_epochs
+        order = self.stream.source.order
+        known = self._source_epochs
         if known is None or order is None:
             last = self.order.epochs(np.array([max(self.order.samples - 1, 0)], dtype=np.int64))
             return np.repeat(last + 1, len(datasets))
@@ -215,7 +219,7 @@ class _Pair:
         steps: Number of steps that both have.
     """
 
-    def __init__(self, first: _Reader, second: _Reader) -> None:
+    def __init__(self, first: _StreamReader, second: _StreamReader) -> None:
         self.readers = (first, second)
         self.steps = min(first.steps, second.steps)
 
@@ -289,10 +293,11 @@ class _Pair:
 
     def _count_shared(self) -> Integers:
         # Samples that both read are the same, and one may read on where the other ends.
-        a, b = self.readers
-        end = min(a.stop, b.stop)
-        same = a.count(max(a.start, b.start), end)
-        added, removed = b.count(max(b.start, end), b.stop), a.count(max(a.start, end), a.stop)
+        first, second = self.readers
+        end = min(first.stop, second.stop)
+        same = first.count(max(first.start, second.start), end)
+        removed = first.count(max(first.start, end), first.stop)
+        added = second.count(max(second.start, end), second.stop)
         return np.stack((same, np.zeros_like(same), added, removed))
 
     def _count_range(self, low: int, high: int) -> Integers:
@@ -306,12 +311,12 @@ class _Pair:
             kinds = np.full(found.shape, 2)
             both = found >= 0
             kinds[both] = np.where(self._within(found[both], steps[both]), 0, 1)
-            counts += self._table(kinds, numbers)
+            counts += self._count(kinds, numbers)
             table[numbers[both] - low] = _FOUND
         removed = np.flatnonzero(table >= 0) + low
-        return counts + self._table(np.full(removed.shape, 3), removed)
+        return counts + self._count(np.full(removed.shape, 3), removed)
 
-    def _table(self, kinds: Integers, numbers: Integers) -> Integers:
+    def _count(self, kinds: Integers, numbers: Integers) -> Integers:
         """Count reads by their kind (same, moved, added, removed) and dataset."""
         places = len(self._numbering.names)
         datasets = self._numbering.datasets_of(numbers)
@@ -324,9 +329,10 @@ class _Pair:
 
     def _within(self, first: Integers, second: Integers) -> NDArray[np.bool_]:
         """Return whether the consumed samples of one step are all within those of the other."""
-        (a_from, a_to), (b_from, b_to) = self.readers[0].edges(first), self.readers[1].edges(second)
-        within: NDArray[np.bool_] = (a_from >= b_from) & (a_to <= b_to)
-        return within | (b_from >= a_from) & (b_to <= a_to)
+        begins, ends = self.readers[0].edges(first)
+        other_begins, other_ends = self.readers[1].edges(second)
+        is_inside: NDArray[np.bool_] = (begins >= other_begins) & (ends <= other_ends)
+        return is_inside | ((other_begins >= begins) & (other_ends <= ends))
 
 
 class _ReadNumbering:
@@ -338,7 +344,7 @@ class _ReadNumbering:
         starts: First number of each dataset, and the end.
     """
 
-    def __init__(self, *readers: _Reader) -> None:
+    def __init__(self, *readers: _StreamReader) -> None:
         places: dict[tuple[object, int], int] = {}
         references: list[DatasetReference] = []
         self._places = []
