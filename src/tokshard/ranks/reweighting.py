@@ -192,23 +192,32 @@ def draw_samples(
     return sources, numbers
 
 
-def source_epochs(source: SampleSource, record: Reweighting) -> Integers:
-    """Return the source epoch of each sample of a re-weighted blend: int64 of shape (samples,).
+def source_epochs(source: SampleSource, record: Reweighting) -> NDArray[np.int32]:
+    """Return the source epoch of each sample of a re-weighted blend.
+
+    Returns:
+        int32 of shape ``(samples,)``.
 
     Raises:
-        MissingFileError, IntegrityError: The arrays do not exist or have changed.
+        UsageError: The source has no arrays.
+        MissingFileError, IntegrityError: They do not exist or have changed.
     """
     if source.order is None:
         raise UsageError(f"{source.name} was re-weighted, but its source has no blend")
-    dataset_index = np.asarray(source.order.open()["dataset_index"])
-    order = np.argsort(dataset_index, kind="stable")
-    counts = np.bincount(dataset_index, minlength=len(source.datasets))
-    # Number of each sample among the draws of its source, in the order of the sources.
-    numbers = np.arange(dataset_index.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    draws = numbers + np.repeat(np.array(record.draws, dtype=np.int64), counts)
+    locator = Locator(source)
     sizes = np.array([dataset.samples for dataset in source.datasets], dtype=np.int64)
-    epochs = np.empty(dataset_index.shape, dtype=np.int64)
-    epochs[order] = draws // np.repeat(sizes, counts)
+    drawn = np.array(record.draws, dtype=np.int64)
+    epochs = np.empty(source.total, dtype=np.int32)
+    for begin in range(0, source.total, _BLOCK):
+        ids = np.arange(begin, min(begin + _BLOCK, source.total), dtype=np.int64)
+        datasets, _ = locator.locate(ids)
+        # In the order of the datasets, the draws of each follow each other.
+        order = np.argsort(datasets, kind="stable")
+        counts = np.bincount(datasets, minlength=sizes.size)
+        before = np.cumsum(counts) - counts
+        draws = np.arange(ids.size) + np.repeat(drawn - before, counts)
+        epochs[ids[order]] = draws // np.repeat(sizes, counts)
+        drawn += counts
     return epochs
 
 

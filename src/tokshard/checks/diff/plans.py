@@ -188,7 +188,7 @@ class _StreamReader:
             ids = order.ids(numbers, self._key_of)
             datasets, samples = self.locator.locate(ids)
             known = self._source_epochs
-            epochs = order.epochs(numbers) if known is None else known[ids]
+            epochs = order.epochs(numbers) if known is None else known[ids].astype(np.int64)
             steps_of = order.timeline.step_of(numbers + order.consumed_samples) - self.first
             yield steps_of, datasets.astype(np.int64), epochs, samples
             first = end
@@ -206,7 +206,7 @@ class _StreamReader:
         return counts
 
     @cached_property
-    def _source_epochs(self) -> Integers | None:
+    def _source_epochs(self) -> NDArray[np.int32] | None:
         """The source epoch of each id of a re-weighted blend."""
         record = self._reweighting
         return None if record is None else source_epochs(self.stream.source, record)
