@@ -194,6 +194,8 @@ def test_padding_is_reported_as_it_is_read(mode):
         order = order_of(samples, 3, 2, mode=mode, tail="pad")
         ids, padding = order.ids(numbers_of(order)), order.repeated(numbers_of(order))
         assert sorted(ids[~padding].tolist()) == list(range(samples))
+        first = order.epoch_ranges[0].first_repeated
+        assert not padding[:first].any()
         assert (order.epoch_ranges[0].repeated, order.epoch_ranges[0].dropped) == (padding.sum(), 0)
 
 

@@ -114,6 +114,7 @@ def test_interleaving_is_what_the_ranks_read_and_then_the_rest_in_order(link):
     own = [position for position, is_repeated in read if not is_repeated]
     rest = sorted(set(range(link.total)) - set(own))
     assert (link.distinct, link.samples) == (len(own), len(read) + len(rest))
+    assert not any(is_repeated for _, is_repeated in read[: link.first_repeated])
     order = [position for position, _ in read] + rest
     assert link.forward(np.arange(link.samples), 0).tolist() == order
     places = {position: place for place, position in enumerate(order) if place >= len(read)}
