@@ -327,8 +327,8 @@ def read_plan(path: str | os.PathLike[str], *, roots: Mapping[str, str] | None =
         ) from None
     resolver = PathResolver(os.path.dirname(file), PathMapping(tuple((roots or {}).items())))
     try:
-        described_in = replace(plan.sources, path=resolver.opened(plan.sources.path))
-        sources = described_in.read(resolver, list(plan.streams))
-        return replace(plan, sources=described_in).over(sources)
+        if plan.sources.blend_id is not None:
+            plan = replace(plan, sources=replace(plan.sources, path=resolver.opened(plan.sources.path)))
+        return plan.over(plan.sources.read(resolver, list(plan.streams)))
     except UsageError as error:
         raise IntegrityError(f"{file}: {error.message}", path=file, hint=error.hint) from error

@@ -129,7 +129,7 @@ def sources_file(
     for path, blend in blends.items():
         return SourcesFile.of(abspath(path), read_json_bytes(path), blend.id)
     content = PlanSources(dict(sources)).stored_in(os.fspath(output))
-    return SourcesFile.of(os.path.join(os.fspath(output), SOURCES_NAME), content)
+    return SourcesFile.of(SOURCES_NAME, content)
 
 
 def plan_shards(

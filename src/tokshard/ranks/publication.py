@@ -61,10 +61,10 @@ def write_plan(plan: Plan, directory: str | os.PathLike[str], *, force: bool = F
             contents[SOURCES_NAME] = PlanSources(sources).stored_in(output)
         first = list(contents)
         hint = "merge some of the datasets with tokshard merge"
-        path = SOURCES_NAME
+        stored = plan
         if plan.sources.blend_id is not None:
             path = PathResolver(output).stored(plan.sources.path)
-        stored = replace(plan, sources=replace(plan.sources, path=path))
+            stored = replace(plan, sources=replace(plan.sources, path=path))
         contents[PLAN_NAME] = dump_readable_json(stored.to_json(), PLAN_NAME, hint=hint)
         exists = fs.lexists(os.path.join(output, PLAN_NAME))
         replaced = [name for name in os.listdir(output) if _is_beside_plan(name)]

@@ -399,7 +399,7 @@ class PlanSources(Document):
 class SourcesFile(Record):
     """The file that describes the samples of a plan.
 
-    In memory its path can be opened. Inside the plan's directory it is stored relative to that.
+    In memory the path of a blend can be opened; in the file it is relative if it is inside the plan's directory.
 
     Attributes:
         path: ``sources.json`` next to the plan, or the ``blend.json`` that the plan reads.
@@ -417,13 +417,13 @@ class SourcesFile(Record):
         return cls(path, hashlib.sha256(content).hexdigest(), blend_id)
 
     def read(self, resolver: PathResolver, streams: Sequence[str]) -> dict[str, SampleSource]:
-        """Read the samples of streams from the file, whose path can be opened.
+        """Read the samples of streams.
 
         Raises:
             MissingFileError: The file was not found.
             IntegrityError: It has changed since the plan was built, or is damaged.
         """
-        path = self.path
+        path = os.path.join(resolver.directory, SOURCES_NAME) if self.blend_id is None else self.path
         try:
             content = read_json_bytes(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -434,10 +434,8 @@ class SourcesFile(Record):
             raise IntegrityError(
                 f"{path} has changed since the plan was built",
                 path=path,
-                hint=(
-                    "restore the file, and write other blends to other directories, or run "
-                    f"{BUILT_AGAIN['plan']}"
-                ),
+                hint=f"restore the file, or run {BUILT_AGAIN['plan']}"
+                + ("" if self.blend_id is None else "; write other blends to other directories"),
             )
         value = parse_json_object(content, path)
         try:
