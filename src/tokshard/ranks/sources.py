@@ -399,7 +399,7 @@ class PlanSources(Document):
 class SourcesFile(Record):
     """The file that describes the samples of a plan.
 
-    In memory the path of a blend can be opened; in the file it is relative if it is inside the plan's directory.
+    In memory the path of a blend can be opened. In the file it is relative inside the plan's directory.
 
     Attributes:
         path: ``sources.json`` next to the plan, or the ``blend.json`` that the plan reads.

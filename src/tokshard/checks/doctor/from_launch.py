@@ -426,15 +426,13 @@ def _decided(arguments: LaunchArguments, others: Mapping[str, str]) -> dict[str,
 
 def _with_progress(options: ShardPlanOptions, arguments: LaunchArguments) -> ShardPlanOptions:
     """Return the options with the consumed samples and the remaining steps of a job that resumes."""
-    import numpy as np
-
     group = options.micro_batch_size * options.topology().data_parallel
     schedule = batch_schedule(options, arguments.seq_length) or BatchSchedule.constant(group)
     timeline = schedule.timeline(group, stop=arguments.train_samples, steps=arguments.train_iters)
     step = arguments.iteration or 0
     consumed = options.consumed_samples
     if not consumed:
-        consumed = int(timeline.consumed(np.array([step]))[0])
+        consumed = int(timeline.consumed(step))
     elif arguments.iteration is None:
         step = timeline.boundary(consumed)
     steps = options.steps
