@@ -1,27 +1,20 @@
-"""The manifests of ranks: written with the plan, checked against it, and small."""
+"""Plans in files: manifests of ranks that follow from the plan, published with it, and small."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
-from tokshard.ranks.ranks import (
-    RankManifest,
-    RankPositions,
-    check_ranks,
-    ranges_of,
-    read_rank,
-)
 
 from support.assignments import planned
-from support.mixture_data import write_mixture
-from support.sample_sources import blend_sources, document_source, everything, index_source
+from support.loader_plans import source_of
+from support.sample_sources import index_source
 from tokshard.dataset.products import PLAN_NAME, kind_of, rank_name
 from tokshard.errors import IntegrityError, LockedError, MissingFileError, OutputExistsError, UsageError
-from tokshard.ranks.discovery import RequestedSamples, open_sources
-from tokshard.ranks.locator import Locator
+from tokshard.loader import RankLoader
+from tokshard.ranks.manifests import RankManifest, check_ranks, read_rank
 from tokshard.ranks.plan import read_plan
 from tokshard.ranks.publication import LOCK_NAME, write_plan
+from tokshard.ranks.sources import SOURCES_NAME
 from tokshard.storage.lock import WriterLock
 
 
@@ -49,15 +42,14 @@ def test_each_rank_reads_its_manifest(tmp_path):
     plan = a_plan()
     sizes = write_plan(plan, tmp_path)
     ranks = [rank_name(rank) for rank in range(8)]
-    assert names_in(tmp_path) == sorted([PLAN_NAME, *ranks])
+    assert names_in(tmp_path) == sorted([PLAN_NAME, SOURCES_NAME, *ranks])
     assert sizes == {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     for rank in range(8):
         for path in (tmp_path, tmp_path / PLAN_NAME, tmp_path / ranks[rank]):
             assert read_rank(path, rank) == (plan, rank)
         manifest = RankManifest.of(plan, rank)
         assert manifest.coordinates == plan.topology.coordinates(rank)
-        assert manifest.streams["train"].needs == plan.topology.needs(rank)
-        assert manifest.streams["train"].data_parallel_rank == manifest.coordinates.dp
+        assert manifest.streams["train"].fields == plan.topology.needs(rank)
     assert read_rank(tmp_path / rank_name(3))[1] == 3
 
 
@@ -66,22 +58,23 @@ def test_ranks_that_read_nothing_say_so(tmp_path):
     manifest = json.loads((tmp_path / rank_name(1)).read_text())
     assert manifest["coordinates"]["tp"] == 1
     for stream in manifest["streams"].values():
-        assert (stream["needs"], stream["reads"]) == ([], [])
+        assert (stream["fields"], stream["samples"], stream["count"]) == ([], 0, 0)
+        assert stream["steps"] > 0
 
 
 def test_boundaries_are_read_by_every_stage(tmp_path):
     write_plan(a_plan(document_boundaries=True), tmp_path)
     for rank in (0, 4):
         manifest = RankManifest.of(*read_rank(tmp_path, rank))
-        assert "cu_seqlens" in manifest.streams["train"].needs
-        assert "cu_seqlens" in manifest.streams["valid"].needs
+        assert "cu_seqlens" in manifest.streams["train"].fields
+        assert "cu_seqlens" in manifest.streams["valid"].fields
 
 
-def test_a_rank_is_read_from_the_plan_alone(tmp_path):
+def test_a_rank_is_read_from_the_plan_and_its_sources_alone(tmp_path):
     plan = a_plan()
     write_plan(plan, tmp_path)
     for path in tmp_path.iterdir():
-        if path.name != PLAN_NAME:
+        if path.name not in {PLAN_NAME, SOURCES_NAME}:
             path.unlink()
     for path in (tmp_path, tmp_path / PLAN_NAME):
         assert read_rank(path, 5) == (plan, 5)
@@ -103,29 +96,38 @@ def test_a_rank_must_be_said_and_be_there(tmp_path):
         read_rank(tmp_path / "no", 3)
 
 
-CHANGES = {
-    "rank": lambda value: value.update(rank=2),
+UNREADABLE = {
     "plan_id": lambda value: value.update(plan_id="0" * 64),
     "plan": lambda value: value.update(plan="../plan.json"),
     "schema": lambda value: value.update(schema="tokshard.rank/3"),
-    "coordinates": lambda value: value["coordinates"].update(dp=1),
     "more": lambda value: value.update(more=1),
     "no streams": lambda value: value.pop("streams"),
-    "stream": lambda value: value["streams"].pop("valid"),
     "list": lambda value: value.update(streams=[]),
-    "needs": lambda value: value["streams"]["train"].update(needs=["tokens"]),
+    "count": lambda value: value["streams"]["train"].update(count=[3]),
+    "run": lambda value: value["streams"]["train"].update(run=0),
+}
+WRONG = {
+    "rank": lambda value: value.update(rank=2),
+    "coordinates": lambda value: value["coordinates"].update(dp=1),
+    "stream": lambda value: value["streams"].pop("valid"),
+    "fields": lambda value: value["streams"]["train"].update(fields=["tokens"]),
     "steps": lambda value: value["streams"]["train"].update(steps=1),
-    "positions": lambda value: value["streams"]["train"]["positions"][0].update(start=1),
-    "reads": lambda value: value["streams"]["train"].update(reads=[3]),
+    "start": lambda value: value["streams"]["train"].update(start=1),
+    "stride": lambda value: value["streams"]["train"].update(stride=3),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_manifest_that_does_not_follow_from_the_plan_is_refused(tmp_path, change):
-    write_plan(a_plan(), tmp_path)
-    edit(tmp_path / rank_name(0), change)
-    with pytest.raises(IntegrityError, match=r"rank-00000\.json"):
-        read_rank(tmp_path, 0)
+@pytest.mark.parametrize("name", [*UNREADABLE, *WRONG])
+def test_a_manifest_that_does_not_follow_from_the_plan_is_refused(tmp_path, name):
+    plan = a_plan()
+    write_plan(plan, tmp_path)
+    edit(tmp_path / rank_name(0), (UNREADABLE | WRONG)[name])
+    [(rank, error)] = check_ranks(plan, str(tmp_path))
+    assert (rank, type(error)) == (0, IntegrityError)
+    assert rank_name(0) in error.message
+    if name in UNREADABLE:
+        with pytest.raises(IntegrityError, match=r"rank-00000\.json"):
+            read_rank(tmp_path, 0)
 
 
 def test_the_manifest_of_another_plan_is_refused(tmp_path):
@@ -136,56 +138,50 @@ def test_the_manifest_of_another_plan_is_refused(tmp_path):
         read_rank(tmp_path / "a", 0)
 
 
-@pytest.mark.parametrize("mode", ["contiguous", "chunked"])
-@pytest.mark.parametrize("shuffle", ["none", "shards"])
-@pytest.mark.parametrize("split", [None, "10,85,5"])
-def test_ranges_hold_exactly_the_documents_that_a_rank_reads(tmp_path, mode, shuffle, split):
-    write_mixture(tmp_path / "src")
-    prefixes = [str(tmp_path / "src/data/web"), str(tmp_path / "src/data/code")]
-    name = "train" if split is None else "valid"
-    sources = open_sources(prefixes, RequestedSamples(documents=True, split=split))
-    plan = plan_of({"train": sources[name]}, 5, mode=mode, shuffle=shuffle)
-    write_plan(plan, tmp_path / "plan")
-    locator = Locator(sources[name])
-    for rank, ids in enumerate(everything(plan.streams["train"])):
-        manifest = json.loads((tmp_path / "plan" / rank_name(rank)).read_text())
-        ranges = [
-            (read["dataset"], document)
-            for read in manifest["streams"]["train"]["reads"]
-            for document in range(read["first"], read["stop"])
-        ]
-        assert ranges == list(zip(*map(np.ndarray.tolist, locator.locate(ids)), strict=True))
+def owned(link, consumed):
+    """Return the position that a rank reads, by the formula of an interleave in the documentation."""
+    group = link["ranks"] * link["micro_batch_size"]
+    rank = consumed % group // link["micro_batch_size"]
+    local = consumed // group * link["micro_batch_size"] + consumed % link["micro_batch_size"]
+    if link["run"]:
+        return min(rank * link["run"] + min(local, link["run"] - 1), link["total"] - 1)
+    return min(local * link["ranks"] + rank, link["total"] - 1)
+
+
+def read_without_tokshard(directory, rank):
+    """List the sample ids of a rank from two files of JSON."""
+    reads = json.loads((directory / rank_name(rank)).read_bytes())["streams"]["train"]
+    order = json.loads((directory / PLAN_NAME).read_bytes())["streams"]["train"]["order"]
+    assert reads["samples"] == reads["count"] * reads["run"]
+    ids = []
+    for i in range(reads["samples"]):
+        number = reads["start"] + i // reads["run"] * reads["stride"] + i % reads["run"]
+        position = number - order["consumed_samples"] + order["skipped"]
+        for epochs in order["epoch_ranges"]:
+            if position < epochs["read"] * epochs["epochs"]:
+                break
+            position -= epochs["read"] * epochs["epochs"]
+        position %= epochs["read"]
+        if epochs["links"]:
+            [link] = epochs["links"]
+            position = owned(link, position)
+        ids.append(min(position, epochs["total"] - 1))
+    return ids
 
 
 @pytest.mark.parametrize("mode", ["single", "sequential", "contiguous", "chunked"])
 @pytest.mark.parametrize("tail", ["drop", "pad"])
-def test_the_formula_of_positions_is_what_a_rank_reads(mode, tail):
-    for total, ranks, size in ((5, 4, 1), (40, 3, 2), (41, 3, 2), (7, 1, 3), (100, 6, 5)):
-        if tail == "drop" and total < ranks * size:
-            continue
-        source = document_source([total])
-        plan = plan_of({"train": source}, ranks, mode=mode, tail=tail, micro_batch_size=size)
-        assignment = plan.streams["train"].assignment
-        for rank in range(ranks):
-            formula = RankPositions.of(assignment.epoch_ranges[0], rank)
-            start, run, stride = formula.start, formula.run, formula.stride
-            found = [start + i // run * stride + i % run for i in range(formula.count)]
-            read = assignment.ids(rank, 0, assignment.samples_per_rank).tolist()
-            assert found == read[: len(found)]
-            assert len(found) + formula.repeated == len(read)
-
-
-def test_what_is_spread_over_all_datasets_has_no_ranges(tmp_path):
-    source = blend_sources(tmp_path)["train"]
-    spread = [
-        plan_of({"train": source}, mode="contiguous"),
-        plan_of({"train": document_source([40])}),
-        plan_of({"train": document_source([40])}, mode="contiguous", shuffle="samples"),
-        plan_of({"train": document_source([40])}, mode="contiguous", epochs=2),
-    ]
-    for plan in spread:
-        stream = plan.streams["train"]
-        assert ranges_of(stream.assignment, stream.source, 0) is None
+@pytest.mark.parametrize("consumed", [0, 12, 42])
+def test_the_formula_of_a_manifest_is_what_the_loader_reads(tmp_path, mode, tail, consumed):
+    source = source_of(str(tmp_path))
+    options = {"mode": mode, "tail": tail, "micro_batch_size": 2, "epochs": 3, "consumed_samples": consumed}
+    plan = plan_of({"train": source}, 6, tensor_parallel=2, **options)
+    write_plan(plan, tmp_path / "plan")
+    for rank in range(6):
+        loader = RankLoader.open(tmp_path / "plan", rank)
+        found = [sample for number in range(len(loader)) for sample in loader.sample_ids(number)]
+        expected = read_without_tokshard(tmp_path / "plan", rank)
+        assert expected == (found if rank % 2 == 0 else [])
 
 
 def test_a_thousand_ranks_over_a_billion_samples_are_small(tmp_path):
@@ -193,10 +189,11 @@ def test_a_thousand_ranks_over_a_billion_samples_are_small(tmp_path):
     ranks = {"tensor_parallel": 8, "pipeline_parallel": 4, "context_parallel": 2}
     plan = plan_of({"train": source}, 1024, **ranks, micro_batch_size=2, global_batch_size=1024)
     sizes = write_plan(plan, tmp_path)
-    assert len(sizes) == 1025
-    assert sum(sizes.values()) < 2_000_000
+    assert len(sizes) == 1026
+    assert sizes[PLAN_NAME] < 2_000
+    assert sum(sizes.values()) < 1_000_000
     assert read_rank(tmp_path, 1023)[0].plan_id == plan.plan_id
-    assert plan.streams["train"].assignment.steps == 10**9 // 1024
+    assert plan.streams["train"].order.steps == 10**9 // 1024
 
 
 def test_another_plan_is_replaced_only_when_asked(tmp_path):
@@ -214,7 +211,7 @@ def test_another_plan_is_replaced_only_when_asked(tmp_path):
     write_plan(a_plan(), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     write_plan(other, tmp_path, force=True)
-    assert names_in(tmp_path) == [PLAN_NAME, rank_name(0), rank_name(1)]
+    assert names_in(tmp_path) == [PLAN_NAME, rank_name(0), rank_name(1), SOURCES_NAME]
     (tmp_path / PLAN_NAME).write_text("{")
     with pytest.raises(OutputExistsError, match="another plan"):
         write_plan(other, tmp_path)
@@ -228,7 +225,20 @@ def test_strangers_stay_and_what_a_killed_run_left_goes(tmp_path):
     for name in [*strangers, f".plan.work/{rank_name(1)}", f".plan.work/.{PLAN_NAME}.77-3.tokshard-tmp"]:
         (tmp_path / name).write_text(name)
     write_plan(a_plan(), tmp_path)
-    assert set(names_in(tmp_path)) == {*strangers, PLAN_NAME, *(rank_name(rank) for rank in range(8))}
+    ours = {PLAN_NAME, SOURCES_NAME, *(rank_name(rank) for rank in range(8))}
+    assert set(names_in(tmp_path)) == {*strangers, *ours}
+
+
+@pytest.mark.parametrize("name", [SOURCES_NAME, rank_name(5)])
+def test_files_of_other_programs_under_our_names_stay_unless_forced(tmp_path, name):
+    (tmp_path / name).write_text('{"sources": []}')
+    with pytest.raises(OutputExistsError, match=f"{name} belongs to another program") as caught:
+        write_plan(a_plan(), tmp_path)
+    assert caught.value.hint == "pass another --output, or --force to replace it"
+    assert names_in(tmp_path) == [name]
+    assert (tmp_path / name).read_text() == '{"sources": []}'
+    write_plan(a_plan(), tmp_path, force=True)
+    assert read_rank(tmp_path, 5)[0] == a_plan()
 
 
 def test_a_second_writer_is_told_of_the_first(tmp_path):

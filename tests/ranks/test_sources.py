@@ -93,7 +93,7 @@ def test_samples_read_through_a_reference_are_those_of_a_rebuilt_index(tmp_path,
     reference = source.datasets[0]
     ours = GPTSamples(reference.open_dataset(), reference.open_index())
     dataset = IndexedDataset(prefix)
-    epochs = reference.index.epochs
+    epochs = reference.epochs
     index = GPTDatasetIndex.build(
         dataset.sequence_lengths,
         range(54),
@@ -145,7 +145,7 @@ def test_a_packed_index_is_found_and_the_pieces_of_its_samples_are_their_documen
     assert done.returncode == 0, done.stderr
     source = open_sources([str(tmp_path / "packed")], RequestedSamples())["train"]
     (reference,) = source.datasets
-    table, epochs = reference.open_dataset().index, reference.index.epochs
+    table, epochs = reference.open_dataset().index, reference.epochs
     packs = EpochPacks.of(table.sequence_lengths, range(table.sequence_count), 8, Packing())
     assert (epochs.packed, source.total) == (packs.size.packed, 2 * packs.samples)
     samples = GPTSamples(reference.open_dataset(), reference.open_index())
@@ -388,7 +388,7 @@ def test_arrays_map_as_the_cache_loads_them(tmp_path):
     source = blend_sources(tmp_path)["train"]
     reference = source.datasets[0]
     index = reference.open_index()
-    [path] = (tmp_path / "mix/cache").glob(f"{reference.index.files.hash}*.txt")
+    [path] = (tmp_path / "mix/cache").glob(f"{reference.index.stem}-description.txt")
     description = read_description(str(path))
     arrays = CacheEntry.of(description, str(tmp_path / "mix/cache")).load()
     for name, array in arrays.items():

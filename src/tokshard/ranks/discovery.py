@@ -101,12 +101,13 @@ def _indexed(dataset: DatasetReference, file: str, description: GPTDatasetDescri
         raise IntegrityError(f"{file} contradicts the hash in its name", path=file, hint=_NAMED_INDEX)
     origin = _origin(entry)
     _check_content(dataset, origin.dataset, origin.tokenizer, entry.hash, file)
+    index = CachedArrays.at(os.path.join(os.path.abspath(entry.directory), entry.stem), GPT_ARRAYS)
     epochs = _epochs(entry, description, origin)
     return replace(
         dataset,
         samples=epochs.samples,
         fingerprint=dataset.fingerprint.filled_from(origin.dataset),
-        index=CachedArrays.at(os.path.join(os.path.abspath(entry.directory), entry.stem), GPT_ARRAYS),
+        index=index,
         epochs=epochs,
     )
 
