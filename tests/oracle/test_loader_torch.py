@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tokshard.ranks.order import Bucketing
 
 from oracle.reference import Megatron, Tokenizer
 from oracle.support import skip_unless_first
@@ -31,6 +30,7 @@ from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import UsageError
 from tokshard.loader import BatchOptions
 from tokshard.loader.torch import ExternalIterator, PlanDataset, PlanSampler, Turn, data_loader
+from tokshard.ranks.links import Bucketing
 from tokshard.ranks.sources import SampleSource
 
 pytestmark = pytest.mark.oracle
@@ -73,6 +73,7 @@ def plans(tmp_path_factory):
     )
     return {
         "single": plan_for(directory, source=source, topology=topology),
+        "threes": plan_for(directory, source=source, topology=topology_of(3)),
         "cyclic": plan_for(directory, source=source, topology=topology, mode="cyclic", epochs=2),
         "contiguous": plan_for(directory, source=source, topology=topology, mode="contiguous"),
         "documents": write_streams(directory, topology, train=lengths),
@@ -157,7 +158,7 @@ def test_a_distributed_sampler_on_top_is_refused(first_torch, plans, workers):
             data_loader(open_plan(plans["single"], 0), sampler=sampler)
     with pytest.raises(UsageError, match="shuffle=bool"):
         data_loader(open_plan(plans["single"], 0), shuffle=True)
-    assert equal(data[Turn(3)], open_plan(plans["single"], 0)[3])
+    assert equal(data[Turn.of(3, data.loader.origin)], open_plan(plans["single"], 0)[3])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -180,6 +181,74 @@ def test_torchdata_saves_and_restores_it(first_torch, plans, workers):
         rest = list(other)
         assert len(rest) == len(expected) - stop
         assert all(map(equal, rest, expected[stop:]))
+
+
+def state_of_threes(plans):
+    """Return the state of three ranks after a step, where none of the two ranks starts."""
+    loader = open_plan(plans["threes"], 0)
+    next(loader)
+    return loader.state_dict()
+
+
+def test_workers_read_what_a_loader_in_another_world_continues_with(first_torch, plans):
+    state = state_of_threes(plans)
+    loader = open_plan(plans["single"], 1)
+    loader.load_state_dict(state)
+    expected = list(loader)
+    assert (len(expected), loader.sample_ids(0)) == (22, [8, 9])
+    for options in OPTIONS:
+        loader = open_plan(plans["single"], 1)
+        loader.load_state_dict(state)
+        found = list(data_loader(loader, **options))
+        assert len(found) == 22
+        assert all(map(equal, found, expected))
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_from_before_a_state_of_another_world_are_refused(first_torch, plans, context):
+    options = {"num_workers": 1, "multiprocessing_context": context}
+    for persistent in (False, True):
+        loader = open_plan(plans["single"], 1)
+        batches = data_loader(loader, persistent_workers=persistent, **options)
+        next(iter(batches))
+        same_world = loader.state_dict()
+        batches.load_state_dict(state_of_threes(plans))
+        if not persistent:
+            assert equal(next(iter(batches)), loader[0])
+            continue
+        with pytest.raises(UsageError, match=r"(?s)from 6 consumed samples .* counts from 0 .*another world"):
+            next(iter(batches))
+        # A state of the same world means the same micro-batches everywhere.
+        loader.load_state_dict(same_world)
+        assert equal(next(iter(batches)), loader[1])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_torchdata_needs_a_loader_that_has_the_state_of_another_world(first_torch, plans, workers):
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def made(path, rank, state=None):
+        loader = open_plan(path, rank)
+        if state is not None:
+            loader.load_state_dict(state)
+        options = {"batch_size": None, "num_workers": workers}
+        return torchdata.StatefulDataLoader(PlanDataset(loader), sampler=PlanSampler(loader), **options)
+
+    threes = made(plans["threes"], 0)
+    next(iter(threes))
+    with pytest.raises(UsageError, match="the state is of another world") as caught:
+        batches = made(plans["single"], 1)
+        batches.load_state_dict(threes.state_dict())
+        next(iter(batches))
+    assert "load_state_dict before the data loader is made" in caught.value.hint
+    loader = open_plan(plans["single"], 1)
+    loader.load_state_dict(state_of_threes(plans))
+    batches = made(plans["single"], 1, state_of_threes(plans))
+    iterator = iter(batches)
+    assert equal(next(iterator), loader[0])
+    other = made(plans["single"], 1, state_of_threes(plans))
+    other.load_state_dict(batches.state_dict())
+    assert equal(next(iter(other)), loader[1])
 
 
 def test_masks_that_samples_share_become_tensors(first_torch, plans):

@@ -81,7 +81,7 @@ class RankLoader:
             "readahead": readahead,
             "mmap": mmap,
         }
-        self._origin: dict[str, Any] | None = None
+        self._opened: dict[str, Any] | None = None
         self._order = plan.streams[stream].order
         # The state from which the order of this loader starts, if it is not the order of the plan.
         self._anchor: dict[str, Any] | None = None
@@ -184,7 +184,7 @@ class RankLoader:
         else:
             plan, rank = read_rank(path, rank, roots=roots)
         loader = cls(plan, rank, **settings)
-        loader._origin = {
+        loader._opened = {
             "path": os.fspath(path),
             "rank": rank,
             "roots": dict(roots or {}),
@@ -195,12 +195,12 @@ class RankLoader:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Cross processes as the path of the plan and the state; the other side opens the files again."""
-        if self._origin is None:
+        if self._opened is None:
             raise UsageError("only a loader opened by path can be sent to another process")
-        return _reopen, (self._origin, self._anchor, self.state_dict())
+        return _reopen, (self._opened, self._anchor, self.state_dict())
 
     def __repr__(self) -> str:
-        plan = self.plan_id[:12] if self._origin is None else self._origin["path"]
+        plan = self.plan_id[:12] if self._opened is None else self._opened["path"]
         stream = "" if self.stream == "train" else f", stream={self.stream!r}"
         place = f"rank={self.rank} of {self.plan.topology.world_size}{stream}"
         return f"RankLoader(plan={plan!r}, {place}, step={self.step} of {self.steps})"
@@ -231,6 +231,14 @@ class RankLoader:
     def order(self) -> ConsumptionOrder:
         """The samples of all data-parallel ranks and steps."""
         return self._order
+
+    @property
+    def origin(self) -> tuple[str, int, int, int]:
+        """What micro-batch 0 is: the id of the plan, its consumed samples, epoch and position in the epoch.
+
+        It changes only with a state of another world, see :meth:`load_state_dict`.
+        """
+        return self.plan_id, self._order.consumed_samples, *self._order.point(0)
 
     @property
     def fields(self) -> tuple[str, ...]:

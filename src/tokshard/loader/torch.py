@@ -35,7 +35,20 @@ def to_tensors(batch: MicroBatch) -> TensorBatch:
 
 
 class Turn(int):
-    """The number of a micro-batch as :class:`PlanSampler` gives it: the key that the dataset asks for."""
+    """The number of a micro-batch as :class:`PlanSampler` gives it: the key that the dataset asks for.
+
+    Attributes:
+        origin: Where the loader of the sampler counts from, see ``RankLoader.origin``.
+    """
+
+    origin: tuple[str, int, int, int]
+
+    @classmethod
+    def of(cls, number: int, origin: tuple[str, int, int, int]) -> Self:
+        """Return the turn of a micro-batch."""
+        turn = cls(number)
+        turn.origin = origin
+        return turn
 
 
 class PlanDataset:
@@ -61,7 +74,8 @@ class PlanDataset:
         """Return a micro-batch.
 
         Raises:
-            UsageError: The number comes from another sampler.
+            UsageError: The number comes from another sampler, or from a loader that continues in another
+                world than the one of this dataset.
         """
         from torch.utils.data import get_worker_info
 
@@ -71,12 +85,24 @@ class PlanDataset:
                 "distribute the samples again (DistributedSampler) or shuffle them again",
                 hint=_HINT,
             )
+        if number.origin != self.loader.origin:
+            raise UsageError(
+                f"micro-batch {number} is counted from {_shown(number.origin)}, but this loader counts from "
+                f"{_shown(self.loader.origin)}: a state of another world was loaded after the data loader "
+                "was made",
+                hint="make the data loader after the state is loaded, or without persistent_workers",
+            )
         if get_worker_info() is None:
             self.loader.read_ahead(number)
             return to_tensors(self.loader[number])
         from tokshard.loader.shared_batches import SharedBatch
 
         return SharedBatch(to_tensors(self.loader[number]))
+
+
+def _shown(origin: tuple[str, int, int, int]) -> str:
+    plan_id, consumed_samples, epoch, position = origin
+    return f"{consumed_samples} consumed samples (plan {plan_id[:12]}, epoch {epoch}, sample {position})"
 
 
 class PlanSampler:
@@ -109,6 +135,7 @@ class _Turns:
     def __init__(self, loader: RankLoader) -> None:
         self._loader = loader
         self._next = loader.position
+        self._origin = loader.origin
 
     def __iter__(self) -> Self:
         return self
@@ -117,7 +144,7 @@ class _Turns:
         if self._next == len(self._loader):
             raise StopIteration
         self._next += 1
-        return Turn(self._next - 1)
+        return Turn.of(self._next - 1, self._origin)
 
     def state_dict(self) -> dict[str, Any]:
         return self._loader.state_dict(self._next)
