@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self
 
+from tokshard.dataset.products import RANK_NAME
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import UsageError
 from tokshard.loader.assembly import BatchOptions, MicroBatch
@@ -177,6 +178,11 @@ class RankLoader:
         **settings: Any,
     ) -> Self:
         if any(size is not None for size in world.values()):
+            if RANK_NAME.fullmatch(os.path.basename(path)) is not None:
+                raise UsageError(
+                    f"{os.fspath(path)} is of the planned world, and another one is requested",
+                    hint="pass the directory of the plan, and the rank",
+                )
             if rank is None:
                 raise UsageError("the rank is required to read a plan in another world", hint="pass rank=0")
             plan = read_plan(path, roots=roots)
@@ -464,10 +470,14 @@ def _in_world(
             f"{planned.mode} each rank has its own part",
             hint="make a plan for the new world: tokshard replan OLD_PLAN --consumed-samples N -o NEW_PLAN",
         )
-    ranks = data_parallel or order.ranks
+    ranks = order.ranks if data_parallel is None else data_parallel
     schedule = order.schedule if global_batch_size is None else BatchSchedule.constant(global_batch_size)
     reading = Reading.of(
-        ranks, micro_batch_size or order.micro_batch_size, schedule, planned.mode, planned.tail
+        ranks,
+        order.micro_batch_size if micro_batch_size is None else micro_batch_size,
+        schedule,
+        planned.mode,
+        planned.tail,
     )
     order = continue_order(order, order.point(0), order.consumed_samples, reading, schedule)
     model = plan.topology.world_size // plan.topology.data_parallel
