@@ -329,8 +329,11 @@ class StoredBlend(Product):
 
     def _indexes(self) -> Iterator[Product]:
         if isinstance(self._document, BlendDocument):
-            for entry, prefix in blend.entries_of(self._document):
-                yield StoredIndex(entry.description_path, prefix)
+            for split in self._document.splits.values():
+                for source in split.sources:
+                    yield StoredIndex(f"{source.index}{DESCRIPTION_SUFFIX}", source.prefix)
+                if split.order is not None:
+                    yield StoredIndex(f"{split.order.index}{DESCRIPTION_SUFFIX}")
 
     def parts(self) -> Iterator[Product]:
         yield self
@@ -392,18 +395,33 @@ class StoredPlan(Product):
 
     def children(self) -> Iterator[Product]:
         _, document = self._reading
-        if isinstance(document, Plan):
-            yield from _existing(plan.prefixes_of(document))
-            for entry, prefix in plan.entries_of(document):
-                yield StoredIndex(entry.description_path, prefix)
+        if not isinstance(document, Plan):
+            return
+        for name, stream in document.streams.items():
+            for dataset in stream.source.datasets:
+                yield from _existing([dataset.path_prefix])
+                if dataset.index is not None:
+                    yield StoredIndex(dataset.index.path_prefix + DESCRIPTION_SUFFIX, dataset.path_prefix)
+            order = stream.source.order
+            # The order of a re-weighted blend is no entry of a cache.
+            if order is not None and document.reweighting_of(name) is None:
+                yield StoredIndex(order.path_prefix + DESCRIPTION_SUFFIX)
 
     def summary(self, options: InspectOptions) -> PlanSummary | PlanSampleSummary | RankSummary:
-        return self._part(options) if options.part_options else PlanSummary.of(read_plan(self.plan_path))
+        if not self._is_part_asked(options):
+            return PlanSummary.of(read_plan(self.plan_path))
+        return self._part(options)
 
     def sections(self, options: InspectOptions, counted_tokens: int | None = None) -> list[Section]:
-        if options.part_options:
-            return self._part_sections(options)
-        return plan_facts.describe_plan(read_plan(self.plan_path))
+        if not self._is_part_asked(options):
+            return plan_facts.describe_plan(read_plan(self.plan_path))
+        summary = self._part(options)
+        if isinstance(summary, RankSummary):
+            return plan_facts.describe_rank(read_rank(self.path, options.rank)[0], summary)
+        return plan_facts.describe_places(summary.stream, summary.places)
+
+    def _is_part_asked(self, options: InspectOptions) -> bool:
+        return self.kind == "rank" or bool(options.part_options)
 
     def _part(self, options: InspectOptions) -> PlanSampleSummary | RankSummary:
         """Return what a rank reads, or where a sample is read."""
@@ -416,12 +434,6 @@ class StoredPlan(Product):
         return inspect_sample(
             self.plan_path, stream=stream, sample=options.sample, dataset_sample=numbers, epoch=options.epoch
         )
-
-    def _part_sections(self, options: InspectOptions) -> list[Section]:
-        summary = self._part(options)
-        if isinstance(summary, RankSummary):
-            return plan_facts.describe_rank(read_rank(self.path, options.rank)[0], summary)
-        return plan_facts.describe_places(summary.stream, summary.places)
 
     def check(self, context: VerifyContext) -> VerifiedProduct:
         return plan.verify_plan(self.plan_file, self._reading, context)
@@ -448,12 +460,6 @@ class StoredRank(StoredPlan):
     @classmethod
     def found_in(cls, directory: str, below: list[str], names: list[str]) -> Iterator[Product]:
         return iter(())  # its plan is found
-
-    def summary(self, options: InspectOptions) -> PlanSampleSummary | RankSummary:
-        return self._part(options)
-
-    def sections(self, options: InspectOptions, counted_tokens: int | None = None) -> list[Section]:
-        return self._part_sections(options)
 
     def check(self, context: VerifyContext) -> VerifiedProduct:
         return plan.verify_rank(self.path, self.plan_file, self._reading, context)

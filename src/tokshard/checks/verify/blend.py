@@ -71,19 +71,6 @@ def _recorded(document: BlendDocument) -> dict[str, DatasetTokenizer | None]:
     }
 
 
-def entries_of(document: BlendDocument) -> Iterator[tuple[CacheEntry, str | None]]:
-    """Yield the entries of caches that a blend reads, and the path prefix of the dataset of each index."""
-    for split in document.splits.values():
-        for source in split.sources:
-            yield _entry(source.index), source.prefix
-        if split.order is not None:
-            yield _entry(split.order.index), None
-
-
-def _entry(path_prefix: str) -> CacheEntry:
-    return CacheEntry(*os.path.split(path_prefix))
-
-
 def _examine_source(
     split: str,
     source: BlendSource,
@@ -152,7 +139,7 @@ def _is_sound(files: CacheEntryNames, context: VerifyContext) -> bool:
 
 
 def _examine_epochs(name: str, source: BlendSource, findings: ProductFindings) -> None:
-    sidecar = _entry(source.index).readable_sidecar()
+    sidecar = CacheEntry(*os.path.split(source.index)).readable_sidecar()
     description = read_description(source.description)
     if sidecar is None or sidecar.origin is None or not isinstance(description, GPTDatasetDescription):
         return

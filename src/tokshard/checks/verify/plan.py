@@ -16,7 +16,6 @@ from tokshard.ranks.locator import Locator
 from tokshard.ranks.manifests import check_ranks
 from tokshard.ranks.plan import Plan
 from tokshard.ranks.sources import DatasetReference
-from tokshard.samples.index.entry import CacheEntry
 from tokshard.storage.fs import state
 
 _BLOCK = 1 << 18
@@ -115,23 +114,6 @@ def _examine_dataset(dataset: DatasetReference, findings: ProductFindings, conte
     if changes:
         text = f"{dataset.path_prefix} has changed since it was planned: {', '.join(changes)}"
         findings.find("plan-file-changed", text, path=dataset.path_prefix)
-
-
-def entries_of(plan: Plan) -> Iterator[tuple[CacheEntry, str | None]]:
-    """Yield the entries of caches that a plan reads, and the path prefix of the dataset of each index."""
-    for name, stream in plan.streams.items():
-        for dataset in stream.source.datasets:
-            if dataset.index is not None:
-                yield CacheEntry(*os.path.split(dataset.index.path_prefix)), dataset.path_prefix
-        order = stream.source.order
-        # The order of a re-weighted blend is no entry of a cache.
-        if order is not None and plan.reweighting_of(name) is None:
-            yield CacheEntry(*os.path.split(order.path_prefix)), None
-
-
-def prefixes_of(plan: Plan) -> list[str]:
-    """Return the datasets that a plan reads, each once."""
-    return list(dict.fromkeys(dataset.path_prefix for dataset in _datasets(plan)))
 
 
 def count_reads(plan: Plan, name: str) -> Iterator[str]:
