@@ -73,35 +73,21 @@ def rank_chart(stream: Stream, rank: int) -> list[Block]:
 def _planned_blocks(stream: Stream) -> list[Block]:
     """Return the chart of planned samples, and for the page the table of all numbers."""
     planned = count_planned(stream)
-    datasets = stream.source.datasets
-    about = "" if planned.exact else " (estimated)"
-    shares = [(number, samples / max(planned.total, 1)) for number, samples in enumerate(planned.counts)]
-    caption = f"Planned samples per dataset{about}"
-    bars = [
-        Bar(
-            shown_path(datasets[number].path_prefix),
-            share,
-            f"{count(planned.counts[number])} ({percent(share)})",
-            color=number,
-        )
-        for number, share in shares[:_SHOWN_BARS]
-    ]
-    chart = BarChart(caption, bars, ("dataset", "samples"), full=1.0, ticks=SHARES)
-    rows = [
-        (
-            str(number),
-            shown_path(datasets[number].path_prefix),
-            count(planned.counts[number]),
-            percent(share),
-            count(datasets[number].samples),
-        )
-        for number, share in shares[:_SHOWN_DATASETS]
-    ]
+    rows = []
+    bars = []
+    for number, (dataset, samples) in enumerate(zip(stream.source.datasets, planned.counts, strict=True)):
+        share = samples / max(planned.total, 1)
+        prefix = shown_path(dataset.path_prefix)
+        rows.append((str(number), prefix, count(samples), percent(share), count(dataset.samples)))
+        bars.append(Bar(prefix, share, f"{count(samples)} ({percent(share)})", color=number))
+    caption = f"Planned samples per dataset{'' if planned.exact else ' (estimated)'}"
+    chart = BarChart(caption, bars[:_SHOWN_BARS], ("dataset", "samples"), full=1.0, ticks=SHARES)
     kind = "documents in dataset" if stream.source.kind == "documents" else "samples in index"
     header = ("number", "dataset", "planned samples", "share of plan", kind)
-    blocks: list[Block] = [chart, Table(header, rows, left=(1,), caption="Datasets of the plan")]
-    if len(datasets) > len(rows):
-        blocks.append(Aside(f"{count(len(datasets) - len(rows))} more datasets are not shown."))
+    table = Table(header, rows[:_SHOWN_DATASETS], left=(1,), caption="Datasets of the plan")
+    blocks: list[Block] = [chart, table]
+    if len(rows) > _SHOWN_DATASETS:
+        blocks.append(Aside(f"{count(len(rows) - _SHOWN_DATASETS)} more datasets are not shown."))
     if not planned.exact:
         blocks.append(Aside("The counts are estimated from a random sample of the reads."))
     return blocks

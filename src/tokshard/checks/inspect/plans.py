@@ -148,7 +148,8 @@ def inspect_rank(
     plan, rank = read_rank(path, rank)
     found = _stream(plan, stream)
     order = found.order
-    first = count = 0
+    first = 0
+    count = 0
     if step is not None:
         if not 0 <= step < order.steps:
             raise UsageError(f"the step of {stream} must be 0 to {order.steps - 1}, got {step}")
@@ -246,9 +247,8 @@ def shuffle_words(stream: Stream) -> tuple[str, ...]:
     It has neither the bucketing nor the part of each rank.
     """
     epochs = stream.order.epoch_ranges[0]
-    owner = owner_of(epochs, stream.order)
-    links = [link for link in epochs.links if link != owner and not isinstance(link, Bucketing)]
-    return tuple(link.words for link in reversed(links))
+    links = epochs.links if owner_of(epochs, stream.order) is None else epochs.links[1:]
+    return tuple(link.words for link in reversed(links) if not isinstance(link, Bucketing))
 
 
 def remaining_samples(order: ConsumptionOrder) -> int | None:
@@ -265,7 +265,7 @@ def _stream_summary(stream: Stream) -> StreamSummary:
     return StreamSummary(
         samples=source.total,
         steps=order.steps,
-        batch_sizes=tuple((int(a), int(b), int(c)) for a, b, c in order.timeline.pieces),
+        batch_sizes=order.timeline.pieces,
         sequence_length=source.sequence_length,
         datasets=tuple(
             DatasetOfPlan(
@@ -309,13 +309,22 @@ def _places(stream: Stream, ids: Integers, epochs: Integers, numbers: Integers) 
     places = []
     for place, number in enumerate(numbers.tolist()):
         dataset = int(datasets[place])
-        read_by: tuple[int | None, ...] = (None,) * 5
-        if number >= 0:
-            micro_batch, row = divmod(int(reads.row[place]), order.micro_batch_size)
-            read_by = (int(reads.rank[place]), int(indices[place]), int(reads.step[place]), micro_batch, row)
-        prefix = stream.source.datasets[dataset].path_prefix
-        sample = (int(ids[place]), dataset, prefix, int(samples[place]), int(epochs[place]))
-        places.append(SamplePlace(*sample, *read_by))
+        is_read = number >= 0
+        micro_batch, row = divmod(int(reads.row[place]), order.micro_batch_size)
+        places.append(
+            SamplePlace(
+                sample=int(ids[place]),
+                dataset=dataset,
+                prefix=stream.source.datasets[dataset].path_prefix,
+                dataset_sample=int(samples[place]),
+                epoch=int(epochs[place]),
+                data_parallel_rank=int(reads.rank[place]) if is_read else None,
+                index=int(indices[place]) if is_read else None,
+                step=int(reads.step[place]) if is_read else None,
+                micro_batch=micro_batch if is_read else None,
+                row=row if is_read else None,
+            )
+        )
     return tuple(places)
 
 
