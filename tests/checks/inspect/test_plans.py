@@ -12,7 +12,7 @@ from support.assignments import planned
 from support.mixture_data import write_mixture
 from support.pages import build
 from support.plain_datasets import Plain
-from support.sample_sources import blend_sources, document_source, index_source
+from support.sample_sources import blend_sources, document_source, everything, index_source
 from tokshard.checks.commands.inspect import inspect, write_inspection_page
 from tokshard.checks.inspect import plan_charts
 from tokshard.checks.inspect.options import InspectOptions
@@ -28,8 +28,10 @@ from tokshard.errors import InputError, StorageError, UsageError
 from tokshard.ranks.choices import Shuffling
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.locator import Locator
+from tokshard.ranks.options import ReplanOptions
 from tokshard.ranks.plan import read_plan
 from tokshard.ranks.publication import write_plan
+from tokshard.ranks.replan import continue_plan
 
 
 def plan_of(sources, world_size=3, **options):
@@ -163,6 +165,67 @@ def test_the_summary_tells_shards_batches_and_tails(tmp_path):
     assert PlanSummary.of(blended).to_json()["streams"]["train"]["datasets"][1]["ids"] is None
 
 
+def facts_of(plan):
+    """Return the facts about the stream for training, as ``shard-plan`` shows them."""
+    _, stream, _ = describe_plan(plan, charts=False)
+    (facts,) = stream.blocks
+    return dict(facts.facts)
+
+
+def test_the_way_from_the_data_to_the_ranks_is_described():
+    source = document_source([30, 20])
+    shuffle = Shuffling("windows", 4, 2)
+    options = {"tail": "pad", "global_batch_size": 12, "bucket_buffer": 6, "epochs": 2}
+    facts = facts_of(plan_of({"train": source}, mode="chunked", shuffle=shuffle, **options))
+    seeded = "by tokshard.feistel/1, seed 1234, the same in each epoch"
+    assert facts == {
+        "samples": "120 planned, 50 in the data",
+        "steps": "10 with a global batch size of 12",
+        "each rank": "40 samples in micro-batches of 1",
+        "sample": "one document",
+        "blend": "none: 50 samples of 2 datasets, concatenated",
+        "shuffle": (
+            f"blocks of 4 samples in random order {seeded}, then windows of 8 samples shuffled {seeded}"
+        ),
+        "bucketing": (
+            "windows of 6 samples in packs of 3 by tokshard.bucketing/1, seed 1234, different in each epoch, "
+            "sorted by length"
+        ),
+        "assignment": ("chunked: 50 samples over 3 data-parallel ranks, runs of 17, 20 per rank; tail pad"),
+        "repeated": "10 samples in each epoch",
+    }
+
+
+def test_a_plan_that_continues_describes_what_is_left():
+    sizes = {"micro_batch_size": 2, "global_batch_size": 12, "steps": 3}
+    source = document_source([30, 20])
+    stopped = plan_of({"train": source}, mode="contiguous", shuffle=Shuffling("datasets"), **sizes)
+    facts = facts_of(stopped)
+    datasets = "2 datasets in random order by tokshard.sorted/1, seed 1234, the same in each epoch"
+    assert facts["shuffle"] == datasets
+    assert facts["remaining"] == "12 samples could be read after the last step"
+    earlier = f"{datasets}, then runs of 16 samples for each of 3 data-parallel ranks"
+    size = {"data_parallel": 2, "global_batch_size": 8}
+    for mode, shuffle, how in (
+        (None, earlier, "2 in turn"),
+        ("contiguous", f"{earlier}, then the remaining 38 of 50 samples", "runs of 19"),
+    ):
+        options = ReplanOptions(plan="plan", output="plan2", consumed_samples=12, mode=mode, **size)
+        plan = continue_plan(stopped, options).plan
+        facts = facts_of(plan)
+        assert facts["shuffle"] == shuffle
+        assignment = f"contiguous: 38 samples over 2 data-parallel ranks, {how}, 16 per rank; tail drop"
+        assert facts["assignment"] == assignment
+        assert facts["consumed"] == "12 samples before step 0"
+        assert (facts["dropped"], facts["remaining"][:2]) == ("6 samples in each epoch", "8 ")
+        summary = PlanSummary.of(plan)
+        assert summary.continues == (stopped.plan_id,)
+        assert (", then ".join(summary.streams["train"].shuffle), summary.streams["train"].remaining) == (
+            shuffle,
+            8,
+        )
+
+
 def test_a_sample_is_found_by_its_id_or_by_its_dataset(tmp_path):
     plan = plan_of({"train": index_source(12)})
     write_plan(plan, tmp_path)
@@ -246,6 +309,23 @@ def test_it_shows_what_ranks_begin_with(plans, monkeypatch, most_ranks, most_ste
                 assert span.color == datasets[0]
                 shown.add((int(rank), int(step)))
             assert {(0, 0), (order.ranks - 1, order.steps - 1)} <= shown
+
+
+@pytest.mark.parametrize("tail", ["drop", "pad"])
+@pytest.mark.parametrize("mode", ["contiguous", "chunked"])
+@pytest.mark.parametrize("shuffle", ["none", "datasets"])
+@pytest.mark.parametrize("sizes", [[13, 0, 7, 5], [1, 1]])
+def test_the_lane_of_a_rank_has_the_samples_that_it_reads(mode, tail, shuffle, sizes):
+    source = document_source(sizes)
+    batch = {"micro_batch_size": 2, "tail": "pad"} if sum(sizes) < 6 else {"tail": tail}
+    plan = plan_of({"train": source}, mode=mode, shuffle=Shuffling(shuffle), **batch)
+    stream = plan.streams["train"]
+    for rank, ids in enumerate(everything(stream)):
+        ((lane,),) = (chart.lanes for chart in plan_charts.rank_chart(stream, rank))
+        spans = [(round(span.start * source.total), round(span.stop * source.total)) for span in lane.spans]
+        assert {sample for first, stop in spans for sample in range(first, stop)} == {*ids.tolist()}
+        for span, (first, stop) in zip(lane.spans, spans, strict=True):
+            assert source.bounds[span.color] <= first < stop <= source.bounds[span.color + 1]
 
 
 def test_a_failing_disk_is_named_on_the_terminal_and_absent_data_only_on_the_page(plans, monkeypatch):
