@@ -187,8 +187,9 @@ class _StreamReader:
             numbers = numbers[~order.repeated(numbers)]
             ids = order.ids(numbers, self._key_of)
             datasets, samples = self.locator.locate(ids)
-            known = self._source_epochs
-            epochs = order.epochs(numbers) if known is None else known[ids].astype(np.int64)
+            epochs = order.epochs(numbers)
+            if self._source_epochs is not None:
+                epochs = self._source_epochs[ids].astype(np.int64)
             steps_of = order.timeline.step_of(numbers + order.consumed_samples) - self.first
             yield steps_of, datasets.astype(np.int64), epochs, samples
             first = end
@@ -197,12 +198,11 @@ class _StreamReader:
         """Return the number of source epochs of each dataset, those that are not read included."""
         datasets = self.stream.source.datasets
         order = self.stream.source.order
-        known = self._source_epochs
-        if known is None or order is None:
+        if self._source_epochs is None or order is None:
             last = self.order.epochs(np.array([max(self.order.samples - 1, 0)], dtype=np.int64))
             return np.repeat(last + 1, len(datasets))
         counts = np.zeros(len(datasets), dtype=np.int64)
-        np.maximum.at(counts, order.open()["dataset_index"], known + 1)
+        np.maximum.at(counts, order.open()["dataset_index"], self._source_epochs + 1)
         return counts
 
     @cached_property
@@ -235,22 +235,21 @@ class _Pair:
         """The number of steps at the beginning that have the same consumed samples in both."""
         # Consumed samples are straight lines between the changes of batch sizes: two that agree at a change
         # and one step later agree until the next change.
-        places = {0, self.steps}
+        changes = {0, self.steps}
         for reader in self.readers:
-            places |= {step - reader.first for step, _, _ in reader.order.timeline.pieces}
-        inside = [edge for edge in {*places, *(place + 1 for place in places)} if 0 <= edge <= self.steps]
-        edges = np.array(sorted(inside), dtype=np.int64)
-        first, second = (reader.edges(edges)[0] for reader in self.readers)
-        other = edges[first != second]
-        return max(int(other[0]) - 1, 0) if other.size else self.steps
+            changes |= {step - reader.first for step, _, _ in reader.order.timeline.pieces}
+        edges = sorted(changes | {change + 1 for change in changes})
+        steps = np.array([edge for edge in edges if 0 <= edge <= self.steps], dtype=np.int64)
+        first, second = (reader.edges(steps)[0] for reader in self.readers)
+        unequal = steps[first != second]
+        return max(int(unequal[0]) - 1, 0) if unequal.size else self.steps
 
     @cached_property
     def _share_order(self) -> bool:
         first, second = (reader.stream for reader in self.readers)
-        known = shared_order(first.order)
-        return (
-            known is not None and known == shared_order(second.order) and first.source_id == second.source_id
-        )
+        order = shared_order(first.order)
+        is_equal = order == shared_order(second.order) and first.source_id == second.source_id
+        return order is not None and is_equal
 
     @cached_property
     def _numbering(self) -> _ReadNumbering:
@@ -259,24 +258,24 @@ class _Pair:
     def _first_other_samples(self) -> int:
         """Return the first step with other samples, or else the number of aligned steps."""
         # Aligned steps have equal batch sizes, so blocks have the same steps.
-        blocks = (self._sorted_reads(which) for which in (0, 1))
+        blocks = (self._sorted_reads(reader) for reader in (0, 1))
         for first, second in zip(*blocks, strict=True):
             shorter = min(len(first), len(second))
-            other = np.flatnonzero((first[:shorter] != second[:shorter]).any(axis=1))
-            if other.size:
-                return int(min(first[other[0], 0], second[other[0], 0]))
+            unequal = np.flatnonzero((first[:shorter] != second[:shorter]).any(axis=1))
+            if unequal.size:
+                return int(min(first[unequal[0], 0], second[unequal[0], 0]))
             if len(first) != len(second):
                 return int(max(first, second, key=len)[shorter, 0])
         return self.aligned
 
-    def _sorted_reads(self, which: int) -> Iterator[Integers]:
+    def _sorted_reads(self, reader: int) -> Iterator[Integers]:
         """Yield (step, number) of the reads of aligned steps, sorted, block by block."""
-        for steps, numbers in self._reads(which, self.aligned):
+        for steps, numbers in self._reads(reader, self.aligned):
             yield np.stack((steps, numbers), axis=1)[np.lexsort((numbers, steps))]
 
-    def _reads(self, which: int, steps: int) -> Iterator[tuple[Integers, Integers]]:
-        for found, *sample in self.readers[which].blocks(steps):
-            yield found, self._numbering.numbers(which, *sample)
+    def _reads(self, reader: int, steps: int) -> Iterator[tuple[Integers, Integers]]:
+        for step, *sample in self.readers[reader].blocks(steps):
+            yield step, self._numbering.numbers(reader, *sample)
 
     def count(self, entries: int) -> tuple[SourceDifference, ...]:
         """Count the samples of each dataset that are the same, moved, added and removed."""
@@ -307,25 +306,26 @@ class _Pair:
             table[numbers - low] = steps
         counts = np.zeros((4, len(self._numbering.names)), dtype=np.int64)
         for steps, numbers in self._reads_between(1, low, high):
-            found = table[numbers - low].astype(np.int64)
-            kinds = np.full(found.shape, 2)
-            both = found >= 0
-            kinds[both] = np.where(self._within(found[both], steps[both]), 0, 1)
+            first_steps = table[numbers - low].astype(np.int64)
+            is_in_both = first_steps >= 0
+            kinds = np.full(steps.shape, 2)
+            is_same = self._within(first_steps[is_in_both], steps[is_in_both])
+            kinds[is_in_both] = np.where(is_same, 0, 1)
             counts += self._count(kinds, numbers)
-            table[numbers[both] - low] = _FOUND
+            table[numbers[is_in_both] - low] = _FOUND
         removed = np.flatnonzero(table >= 0) + low
         return counts + self._count(np.full(removed.shape, 3), removed)
 
     def _count(self, kinds: Integers, numbers: Integers) -> Integers:
         """Count reads by their kind (same, moved, added, removed) and dataset."""
-        places = len(self._numbering.names)
+        count = len(self._numbering.names)
         datasets = self._numbering.datasets_of(numbers)
-        return np.bincount(kinds * places + datasets, minlength=4 * places).reshape(4, places)
+        return np.bincount(kinds * count + datasets, minlength=4 * count).reshape(4, count)
 
-    def _reads_between(self, which: int, low: int, high: int) -> Iterator[tuple[Integers, Integers]]:
-        for steps, numbers in self._reads(which, self.readers[which].steps):
-            wanted = (numbers >= low) & (numbers < high)
-            yield steps[wanted], numbers[wanted]
+    def _reads_between(self, reader: int, low: int, high: int) -> Iterator[tuple[Integers, Integers]]:
+        for steps, numbers in self._reads(reader, self.readers[reader].steps):
+            is_between = (numbers >= low) & (numbers < high)
+            yield steps[is_between], numbers[is_between]
 
     def _within(self, first: Integers, second: Integers) -> NDArray[np.bool_]:
         """Return whether the consumed samples of one step are all within those of the other."""
@@ -345,36 +345,36 @@ class _ReadNumbering:
     """
 
     def __init__(self, *readers: _StreamReader) -> None:
-        places: dict[tuple[object, int], int] = {}
+        numbered: dict[tuple[object, int], int] = {}
         references: list[DatasetReference] = []
-        self._places = []
+        self._numbers_of = []
         for reader in readers:
-            found = []
+            numbers = []
             occurrences: Counter[object] = Counter()
             for reference in reader.stream.source.datasets:
                 identity = _identity(reference)
                 occurrences[identity] += 1
                 # A dataset that a blend has again is another one.
-                place = places.setdefault((identity, occurrences[identity]), len(references))
-                if place == len(references):
+                number = numbered.setdefault((identity, occurrences[identity]), len(references))
+                if number == len(references):
                     references.append(reference)
-                found.append(place)
-            self._places.append(np.array(found, dtype=np.int64))
+                numbers.append(number)
+            self._numbers_of.append(np.array(numbers, dtype=np.int64))
         self.names = [reference.path_prefix for reference in references]
         self._sizes = np.array([_samples(reference) for reference in references], dtype=np.int64)
         epochs = np.zeros(len(references), dtype=np.int64)
-        for reader, of_reader in zip(readers, self._places, strict=True):
-            np.maximum.at(epochs, of_reader, reader.source_epoch_counts())
+        for reader, datasets in zip(readers, self._numbers_of, strict=True):
+            np.maximum.at(epochs, datasets, reader.source_epoch_counts())
         self.starts = np.concatenate(([0], np.cumsum(self._sizes * epochs)))
 
-    def numbers(self, which: int, datasets: Integers, epochs: Integers, samples: Integers) -> Integers:
+    def numbers(self, reader: int, datasets: Integers, epochs: Integers, samples: Integers) -> Integers:
         """Return the numbers of reads of the first stream or the second."""
-        place = self._places[which][datasets]
-        numbers: Integers = self.starts[place] + epochs * self._sizes[place] + samples
+        common = self._numbers_of[reader][datasets]
+        numbers: Integers = self.starts[common] + epochs * self._sizes[common] + samples
         return numbers
 
     def datasets_of(self, numbers: Integers) -> Integers:
-        """Return the place of the dataset of each number."""
+        """Return the number of the dataset of each read."""
         return np.searchsorted(self.starts, numbers, side="right") - 1
 
 

@@ -74,7 +74,7 @@ def _file_code(error: TokshardError) -> str:
 
 
 def _examine_reads(plan: Plan, findings: ProductFindings, context: VerifyContext) -> None:
-    files = [found for stream in plan.streams.values() for found in stream.source.files.items()]
+    files = [file for stream in plan.streams.values() for file in stream.source.files.items()]
     for path, fingerprint in dict.fromkeys(files):
         try:
             fingerprint.check(path, "plan")
