@@ -53,31 +53,6 @@ class PlanStage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SampleReads:
-    """Reads of samples: int64 arrays of one shape, with an entry for each time that one is read.
-
-    Attributes:
-        which: The place of the sample among those that were looked for.
-        stage: The number of the stage.
-        epoch: The epoch.
-        step: The step of that plan.
-        rank: The data-parallel rank.
-        row: The row among the rank's samples of the step.
-        consumed: The samples that all ranks have consumed after the step.
-        repeated: 1 where it is read as padding, after it was read in the same epoch; else 0.
-    """
-
-    which: Integers
-    stage: Integers
-    epoch: Integers
-    step: Integers
-    rank: Integers
-    row: Integers
-    consumed: Integers
-    repeated: Integers
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _DocumentParts:
     # int64 arrays of one shape.
     target: Integers
@@ -136,35 +111,32 @@ def find_reads(
         IntegrityError: An index does not fit its dataset.
     """
     parts = _parts_of(source, targets, table_of)
-    which, ids = _ids_of(source, parts)
+    part_of_id, ids = _ids_of(source, parts)
     if not stages:
-        for place in np.lexsort((parts.first[which], ids)).tolist():
-            seen = None if consumed_samples is None else bool(ids[place] < consumed_samples)
-            yield _read(stream, targets, parts, int(which[place]), int(ids[place]), {"seen": seen})
+        for number in np.lexsort((parts.first[part_of_id], ids)).tolist():
+            sample = int(ids[number])
+            seen = None if consumed_samples is None else sample < consumed_samples
+            yield _read(stream, targets, parts, int(part_of_id[number]), sample, {"seen": seen})
         return
-    numbers, place_of = np.unique(ids, return_inverse=True)
-    found = reads_of_samples(stages, numbers, key_of)
-    places, times = pairs(place_of, found.which, numbers.size)
-    order = np.lexsort(
-        (
-            parts.first[which[places]],
-            found.row[times],
-            found.rank[times],
-            found.step[times],
-            found.stage[times],
-        )
-    )
-    columns = np.stack(
-        [found.stage, found.epoch, found.step, found.rank, found.row, found.repeated, found.consumed]
-    )
-    for place, time in zip(places[order].tolist(), times[order].tolist(), strict=True):
-        details = _details(stages, columns[:, time].tolist(), consumed_samples)
-        yield _read(stream, targets, parts, int(which[place]), int(ids[place]), details)
+    if not ids.size:
+        return
+    samples, sample_of_id = np.unique(ids, return_inverse=True)
+    reads = _reads_of_samples(stages, samples, key_of)
+    ids_read, times = pairs(sample_of_id, reads[0], samples.size)
+    parts_read = part_of_id[ids_read]
+    reads = reads[:, times]
+    sample_of, stage, step, rank, row, *_ = reads
+    order = np.lexsort((parts.first[parts_read], row, rank, step, stage))
+    sample_ids = samples[sample_of[order]].tolist()
+    for part, sample, read in zip(
+        parts_read[order].tolist(), sample_ids, reads[:, order].T.tolist(), strict=True
+    ):
+        yield _read(stream, targets, parts, part, sample, _details(stages, read, consumed_samples))
 
 
 def _details(stages: tuple[PlanStage, ...], read: list[int], consumed_samples: int | None) -> dict[str, Any]:
-    stage, epoch, step, rank, place, repeated, consumed = read
-    micro_batch, row = divmod(place, stages[stage].order.micro_batch_size)
+    _, stage, step, rank, row_of_step, epoch, repeated, consumed = read
+    micro_batch, row = divmod(row_of_step, stages[stage].order.micro_batch_size)
     return {
         "plan_id": stages[stage].plan_id,
         "epoch": epoch,
@@ -285,48 +257,49 @@ def _ids_of(source: SampleSource, parts: _DocumentParts) -> tuple[Integers, Inte
     return found, ids[times]
 
 
-def reads_of_samples(stages: tuple[PlanStage, ...], ids: Integers, key_of: KeyOf | None) -> SampleReads:
+def _reads_of_samples(stages: tuple[PlanStage, ...], ids: Integers, key_of: KeyOf | None) -> Integers:
     """Return every read of samples.
 
-    ``ids`` are int64, ascending, each once. ``key_of`` is needed where samples are sorted by length.
+    Args:
+        stages: The plans that read them.
+        ids: int64, ascending, each once.
+        key_of: Returns the sort keys of samples; required with bucketing.
+
+    Returns:
+        int64 of shape (8, reads): the index of the id, the number of the stage, step, rank, row among the
+        samples of the rank in the step, epoch, 1 if the sample was read before in the epoch, and the
+        consumed samples of all ranks after the step.
     """
-    found = [np.empty((8, 0), np.int64)]
+    tables = [np.empty((8, 0), np.int64)]
     for number, stage in enumerate(stages):
         order = stage.order
         stop = order.first_number(stage.steps)
-        for epoch, repeated, which, numbers in _numbers_of(order, ids, stop, key_of):
-            read = order.reads(numbers)
-            consumed = order.timeline.consumed(read.step + 1)
-            columns = (which, number, epoch, read.step, read.rank, read.row, consumed, repeated)
-            found.append(np.stack(np.broadcast_arrays(*columns)))
-    return SampleReads(*np.concatenate(found, axis=1))
+        for epoch, is_repeated, indices, numbers in _numbers_of(order, ids, stop, key_of):
+            step, rank, row = order.reads(numbers)
+            consumed = order.timeline.consumed(step + 1)
+            columns = (indices, number, step, rank, row, epoch, is_repeated, consumed)
+            tables.append(np.stack(np.broadcast_arrays(*columns)))
+    return np.concatenate(tables, axis=1)
 
 
 def _numbers_of(
     order: ConsumptionOrder, ids: Integers, stop: int, key_of: KeyOf | None
 ) -> Iterator[tuple[int, bool, Integers, Integers]]:
-    """Yield an epoch, whether samples are repeated in it, places of ids, and the numbers that read them."""
+    """Yield an epoch, whether samples are repeated in it, indices of ids, and the numbers that read them."""
     number = 0
     while number < stop:
         epoch, position = order.point(number)
         epochs = next(epochs for epochs in order.epoch_ranges if epochs.has_epoch(epoch))
         end = min(number + epochs.read - position, stop)
         numbers = order.find(ids, epoch, key_of)
-        which = np.flatnonzero((numbers >= 0) & (numbers < stop))
-        yield epoch, False, which, numbers[which]
+        indices = np.flatnonzero((numbers >= 0) & (numbers < stop))
+        yield epoch, False, indices, numbers[indices]
         first = number + max(epochs.first_repeated - position, 0)
         for begin in range(first, end, _BLOCK):
             again = np.arange(begin, min(begin + _BLOCK, end), dtype=np.int64)
             again = again[order.repeated(again)]
-            which, is_wanted = _members(order.ids(again, key_of), ids)
-            yield epoch, True, which, again[is_wanted]
+            samples = order.ids(again, key_of)
+            indices = np.minimum(np.searchsorted(ids, samples), ids.size - 1)
+            is_of_ids = ids[indices] == samples
+            yield epoch, True, indices[is_of_ids], again[is_of_ids]
         number = end
-
-
-def _members(found: Integers, ids: Integers) -> tuple[Integers, NDArray[np.bool_]]:
-    """Return the place in ``ids`` of each that is there, and which ones are."""
-    if not ids.size:
-        return np.empty(0, np.int64), np.zeros(found.shape, np.bool_)
-    which = np.minimum(np.searchsorted(ids, found), ids.size - 1)
-    is_wanted = ids[which] == found
-    return which[is_wanted], is_wanted
