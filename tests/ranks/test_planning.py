@@ -146,7 +146,9 @@ def test_cyclic_reads_as_many_epochs_as_its_steps_need():
     assert stream.order.samples_per_rank == 46
     assert [epochs.epochs for epochs in stream.order.epoch_ranges] == [None]
     assert sorted(everything(stream)[0, :10].tolist()) == list(range(10))
-    with pytest.raises(UsageError, match="5 steps are left after 0 consumed samples"):
+    with pytest.raises(
+        UsageError, match="5 steps are left in an epoch of 20 samples after 0 consumed samples"
+    ):
         planned(20, ranks=2, mode="cyclic", micro_batch_size=2, steps=6, epochs=1)
 
 
@@ -169,7 +171,7 @@ def test_batches_grow_and_every_rank_takes_as_many_steps():
 def test_too_many_steps_are_refused_with_the_numbers():
     with pytest.raises(
         UsageError,
-        match=r"20 steps are left after 0 consumed samples \(global batch size 3\), fewer than the .* 21",
+        match=r"20 steps are left in an epoch of 60 samples after 0 consumed samples \(global batch size 3\), fewer than the .* 21",
     ) as caught:
         planned(60, ranks=3, steps=21)
     assert "--epochs" in caught.value.hint
