@@ -8,16 +8,13 @@ from itertools import chain, cycle, islice
 
 import numpy as np
 import pytest
-from tokshard.ranks.intervals import Intervals
-from tokshard.ranks.order import SampleOrder
 
 from oracle.samplers import MegatronSamplers, TwinSamplers, cyclic
 from oracle.support import is_one_of_several, megatron_or_skip, skip_unless_first
-from support.assignments import World, assignment_of, planned, stream_of
+from support.assignments import everything, planned, stream_of
 from support.sample_sources import document_source
 from support.slow_samplers import random_worlds
 from tokshard.errors import UsageError
-from tokshard.ranks.modes import cyclic_order
 from tokshard.ranks.permutation import INSIDE_OUT_LENGTH, torch_randperm
 
 pytestmark = pytest.mark.oracle
@@ -45,19 +42,30 @@ def samplers():
     return TwinSamplers()
 
 
-def unread(total, consumed):
-    return SampleOrder(total, ()).rest(Intervals.of([(consumed, total)]))
+def order_of(total, ranks, size, **options):
+    stream = stream_of(document_source([total]), data_parallel=ranks, micro_batch_size=size, **options)
+    return stream.order
+
+
+def micro_batches_of(order):
+    """Return the micro-batches of each rank."""
+    return everything(order).reshape(order.ranks, -1, order.micro_batch_size).tolist()
+
+
+def steps_of(order, rank):
+    """Return what a rank reads: the micro-batches of each step."""
+    batches = micro_batches_of(order)[rank]
+    first = [order.first_number(step) // order.group for step in range(order.steps + 1)]
+    return [batches[first[step] : first[step + 1]] for step in range(order.steps)]
 
 
 def test_single_is_the_pretraining_sampler(samplers):
     for generator, total, size, ranks in random_worlds(WORLDS, seed=11):
         consumed = generator.randint(0, total - size * ranks)
-        plan = assignment_of("single", unread(total, consumed), World(ranks, size), consumed_samples=consumed)
+        order = order_of(total, ranks, size, consumed_samples=consumed)
         for rank in range(ranks):
             expected = samplers.single(total, consumed, size, rank, ranks)
-            assert plan.ids(rank, 0, plan.samples_per_rank).reshape(-1, size).tolist() == expected
-            steps = [plan.step_ids(rank, step).tolist() for step in range(plan.steps)]
-            assert steps == [[batch] for batch in expected]
+            assert steps_of(order, rank) == [[batch] for batch in expected]
 
 
 def test_global_batches_are_those_of_the_hybrid_sampler(samplers):
@@ -65,10 +73,9 @@ def test_global_batches_are_those_of_the_hybrid_sampler(samplers):
         rounds = generator.randint(1, total // (size * ranks))
         batch = size * ranks * rounds
         consumed = generator.randint(0, total - batch)
-        world = World(ranks, size, batch)
-        plan = assignment_of("single", unread(total, consumed), world, consumed_samples=consumed)
+        order = order_of(total, ranks, size, global_batch_size=batch, consumed_samples=consumed)
         for rank in range(ranks):
-            steps = [plan.step_ids(rank, step).ravel().tolist() for step in range(plan.steps)]
+            steps = [list(chain(*step)) for step in steps_of(order, rank)]
             assert steps == samplers.global_batches(total, consumed, size, batch, rank, ranks)
 
 
@@ -78,27 +85,17 @@ def test_cyclic_is_the_random_sampler_over_epochs(samplers, sharded):
     for generator, total, size, ranks in random_worlds(WORLDS if sharded else 450, seed=13):
         worlds = [(total, size, rank, ranks, sharded) for rank in range(ranks)]
         epoch = [len(samplers.cyclic_epoch(total, 0, *world[1:])[0]) for world in worlds]
-        world = World(ranks, size)
+        options = {"mode": "cyclic", "data_sharding": sharded}
         if len(set(epoch)) > 1:
             with pytest.raises(UsageError, match=f"some ranks {max(epoch)} and others {min(epoch)} micro"):
-                cyclic_order(total, world, sharded=sharded)
+                order_of(total, ranks, size, **options)
             ragged += 1
             continue
-        consumed = generator.randrange(3 * epoch[0]) * world.group
-        # ``skipped`` counts from the start of the first epoch: here of epoch 0.
-        plan = assignment_of(
-            "cyclic",
-            cyclic_order(total, world, sharded=sharded),
-            world,
-            sharded=sharded,
-            epochs=5,
-            consumed_samples=consumed,
-            skipped=consumed // ranks,
-        )
-        assert plan.steps == 5 * epoch[0] - consumed // world.group
-        for rank, arguments in enumerate(worlds):
-            read = plan.ids(rank, 0, plan.samples_per_rank).reshape(-1, size).tolist()
-            assert read == cyclic(samplers, arguments, consumed, plan.steps)
+        consumed = generator.randrange(3 * epoch[0]) * ranks * size
+        order = order_of(total, ranks, size, epochs=5, consumed_samples=consumed, **options)
+        assert order.steps == 5 * epoch[0] - consumed // (ranks * size)
+        for read, world in zip(micro_batches_of(order), worlds, strict=True):
+            assert read == cyclic(samplers, world, consumed, order.steps)
         compared += 1
     assert compared >= 300
     assert bool(ragged) == (not sharded)
@@ -113,12 +110,6 @@ def every_rest(batch):
     return range(batch, 2 * batch + 2)
 
 
-def steps_of(stream, rank):
-    """Return what a rank reads: the micro-batches of each step."""
-    order = stream.assignment
-    return [order.step_ids(rank, step).tolist() for step in range(order.steps)]
-
-
 def in_steps(batches, rounds):
     """Return the whole steps of some micro-batches."""
     return [batches[first : first + rounds] for first in range(0, len(batches) - rounds + 1, rounds)]
@@ -131,9 +122,9 @@ def test_single_is_megatrons_for_every_rest_of_a_batch(samplers, ranks, size, ro
     for total in every_rest(batch):
         for consumed in range(0, total - batch + 1, group):
             options = {"data_parallel": ranks, "micro_batch_size": size, "global_batch_size": batch}
-            stream = stream_of(document_source([total]), consumed_samples=consumed, **options)
+            order = stream_of(document_source([total]), consumed_samples=consumed, **options).order
             for rank in range(ranks):
-                steps = steps_of(stream, rank)
+                steps = steps_of(order, rank)
                 batches = samplers.single(total, consumed, size, rank, ranks)
                 assert steps == in_steps(batches, rounds)
                 whole = samplers.global_batches(total, consumed, size, batch, rank, ranks)
@@ -153,29 +144,29 @@ def test_cyclic_is_megatrons_for_every_rest_of_a_batch(samplers, ranks, size, ro
         if len(set(map(len, epoch))) > 1:
             with pytest.raises(UsageError, match="some ranks"):
                 stream_of(source, **options)
-            stream = stream_of(source, equal_counts=True, **options)
+            order = stream_of(source, equal_counts=True, **options).order
             for rank in range(ranks):
-                assert steps_of(stream, rank) == in_steps(epoch[rank][:fewest], 1)
+                assert steps_of(order, rank) == in_steps(epoch[rank][:fewest], 1)
             continue
         # Through the ends of two epochs, which are within steps where they are no multiple of a batch.
         steps = 3 * fewest // rounds
         for consumed in range(0, group * fewest, group):
             batches = {"global_batch_size": group * rounds, "consumed_samples": consumed, "steps": steps}
-            stream = stream_of(source, **options, **batches)
+            order = stream_of(source, **options, **batches).order
             for rank, world in enumerate(worlds):
                 expected = cyclic(samplers, world, consumed, steps * rounds)
-                assert steps_of(stream, rank) == in_steps(expected, rounds)
+                assert steps_of(order, rank) == in_steps(expected, rounds)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 def test_full_validation_is_megatrons_for_every_rest_of_a_batch(samplers, ranks):
     for total in every_rest(ranks):
         sources = {"valid": document_source([total], name="valid")}
-        stream = planned(sources, data_parallel=ranks, full_validation=True).streams["valid"]
+        order = planned(sources, data_parallel=ranks, full_validation=True).streams["valid"].order
         expected = [samplers.full_validation(total, rank, ranks) for rank in range(ranks)]
         longest = max(map(len, expected))
         for rank, batches in enumerate(expected):
-            assert steps_of(stream, rank) == [[batch] for batch in islice(cycle(batches), longest)]
+            assert steps_of(order, rank) == [[batch] for batch in islice(cycle(batches), longest)]
 
 
 # Documents, ranks, micro batch size, micro-batches of a step.
@@ -185,31 +176,31 @@ def test_a_plan_after_any_number_of_consumed_samples_has_all_steps_of_megatron(
 ):
     batch, group = ranks * size * rounds, ranks * size
 
-    def stream_after(mode, consumed, **options):
+    def order_after(mode, consumed, **options):
         options |= {"mode": mode, "consumed_samples": consumed, "global_batch_size": batch}
-        return stream_of(document_source([total]), data_parallel=ranks, micro_batch_size=size, **options)
+        return order_of(total, ranks, size, **options)
 
     for consumed in range(total):
         whole = [samplers.global_batches(total, consumed, size, batch, rank, ranks) for rank in range(ranks)]
         if not whole[0]:
             with pytest.raises(UsageError):
-                stream_after("single", consumed)
+                order_after("single", consumed)
             continue
-        stream = stream_after("single", consumed)
+        order = order_after("single", consumed)
         for rank in range(ranks):
             batches = samplers.single(total, consumed, size, rank, ranks)
             steps = in_steps(batches, rounds)
-            assert steps_of(stream, rank) == steps
+            assert steps_of(order, rank) == steps
             assert [list(chain(*step)) for step in steps] == whole[rank]
     for sharded in (True, False):
         worlds = [(total, size, rank, ranks, sharded) for rank in range(ranks)]
         if len({len(samplers.cyclic_epoch(total, 0, *world[1:])[0]) for world in worlds}) > 1:
             continue
         for consumed in range(0, 2 * batch, group):
-            stream = stream_after("cyclic", consumed, data_sharding=sharded, steps=4)
+            order = order_after("cyclic", consumed, data_sharding=sharded, steps=4)
             for rank, world in enumerate(worlds):
                 batches = cyclic(samplers, world, consumed, 4 * rounds)
-                assert steps_of(stream, rank) == in_steps(batches, rounds)
+                assert steps_of(order, rank) == in_steps(batches, rounds)
 
 
 def test_full_validation_goes_round_as_megatrons_iterators_do(samplers):
@@ -217,12 +208,12 @@ def test_full_validation_goes_round_as_megatrons_iterators_do(samplers):
     for _ in range(WORLDS):
         ranks = generator.randint(1, 9)
         total = generator.randint(ranks, 12 * ranks)
-        plan = assignment_of("full-validation", SampleOrder(total, ()), World(ranks, 1))
+        sources = {"valid": document_source([total], name="valid")}
+        order = planned(sources, data_parallel=ranks, full_validation=True).streams["valid"].order
         expected = [samplers.full_validation(total, rank, ranks) for rank in range(ranks)]
-        assert plan.steps == max(map(len, expected))
-        for rank, batches in enumerate(expected):
-            read = plan.ids(rank, 0, plan.samples_per_rank).reshape(-1, 1).tolist()
-            assert read == list(islice(cycle(batches), plan.steps))
+        assert order.steps == max(map(len, expected))
+        for read, batches in zip(micro_batches_of(order), expected, strict=True):
+            assert read == list(islice(cycle(batches), order.steps))
 
 
 def test_the_twins_are_megatrons_samplers(megatron):
