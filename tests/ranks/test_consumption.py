@@ -18,7 +18,7 @@ from tokshard.ranks.choices import Shuffling
 from tokshard.ranks.consumption import ConsumptionOrder, EpochRange, available_steps
 from tokshard.ranks.continuation import continue_order
 from tokshard.ranks.links import Interleave
-from tokshard.ranks.modes import Reading
+from tokshard.ranks.modes import ReadingMode
 from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.shuffles import shuffle_links
 
@@ -298,7 +298,7 @@ def gone_on(order, step, ranks, size, mode, **options):
         order,
         order.point(order.first_number(step)),
         consumed,
-        Reading(ranks, size, batch, mode),
+        ReadingMode(ranks, size, batch, mode),
         BatchSchedule.constant(batch),
         **options,
     )

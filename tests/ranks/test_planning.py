@@ -15,7 +15,7 @@ from support.sample_sources import document_source, everything, index_source
 from tokshard.errors import UsageError
 from tokshard.ranks.choices import ShuffleName, Shuffling, TrainingMode
 from tokshard.ranks.consumption import EpochRange
-from tokshard.ranks.modes import Reading
+from tokshard.ranks.modes import ReadingMode
 from tokshard.ranks.shuffles import shuffle_links
 
 MODES = get_args(TrainingMode)
@@ -171,7 +171,8 @@ def test_batches_grow_and_every_rank_takes_as_many_steps():
 def test_too_many_steps_are_refused_with_the_numbers():
     with pytest.raises(
         UsageError,
-        match=r"20 steps are left in an epoch of 60 samples after 0 consumed samples \(global batch size 3\), fewer than the .* 21",
+        match=r"20 steps are left in an epoch of 60 samples after 0 consumed samples \(global batch size 3\), "
+        r"fewer than the .* 21",
     ) as caught:
         planned(60, ranks=3, steps=21)
     assert "--epochs" in caught.value.hint
@@ -319,7 +320,7 @@ def test_the_ragged_case_has_equal_counts_where_they_are_asked_for():
 
 def test_the_ragged_case_of_22_samples_is_named():
     with pytest.raises(UsageError, match="some ranks 4 and others 3 micro-batches of 22 samples") as caught:
-        Reading(3, 2, 6, "cyclic", sharded=False).cyclic_links(22)
+        ReadingMode(3, 2, 6, "cyclic", sharded=False).cyclic_links(22)
     assert caught.value.hint == "pass --equal-counts, or omit --no-data-sharding"
 
 
@@ -364,11 +365,11 @@ def test_shuffled_datasets_keep_their_samples_in_order_and_together():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: Reading(3, 2, 6).read(5), "5 samples are fewer than one batch of 6"),
-        (lambda: Reading(3, 2, 6, "full-validation"), "requires a batch of 1 sample per rank"),
-        (lambda: Reading(3, 2, 16), "the global batch size must be divisible .* = 2 x 3 = 6, got 16"),
-        (lambda: Reading(0, 2, 2), "must be at least 1, got 0 and"),
-        (lambda: Reading(3, 2, 6, "cyclic", "pad"), "requires --tail drop .*, got pad"),
+        (lambda: ReadingMode(3, 2, 6).read(5), "5 samples are fewer than one batch of 6"),
+        (lambda: ReadingMode(3, 2, 6, "full-validation"), "requires a batch of 1 sample per rank"),
+        (lambda: ReadingMode(3, 2, 16), "the global batch size must be divisible .* = 2 x 3 = 6, got 16"),
+        (lambda: ReadingMode(0, 2, 2), "must be at least 1, got 0 and"),
+        (lambda: ReadingMode(3, 2, 6, "cyclic", "pad"), "requires --tail drop .*, got pad"),
         (
             lambda: EpochRange(10, shuffled("datasets", (4, 5), 0).links, 10, 0, None),
             "dataset-shuffle must have 10 samples, got 9",

@@ -10,7 +10,7 @@ from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.loader import RankLoader
 from tokshard.ranks.choices import Shuffling
-from tokshard.ranks.modes import Reading, order_after
+from tokshard.ranks.modes import ReadingMode, order_after
 from tokshard.ranks.plan import Stream
 from tokshard.ranks.publication import write_plan
 from tokshard.ranks.schedule import BatchSchedule
@@ -121,7 +121,7 @@ def stream_of(
 ):
     """Return a stream of all steps that a source fills."""
     batch = batch or micro * topology.data_parallel
-    reading = Reading(topology.data_parallel, micro, batch, mode, tail)
+    reading = ReadingMode(topology.data_parallel, micro, batch, mode, tail)
     if mode == "cyclic":
         links = reading.cyclic_links(source.total)
     elif shuffle != "none":

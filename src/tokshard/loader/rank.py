@@ -268,7 +268,7 @@ class RankLoader:
         """
         return range(self._schedule.start_of_step(step + 1) - self._schedule.start_of_step(step))
 
-    # Reading anything.
+    # ReadingMode anything.
 
     def __getitem__(self, number: int | None) -> MicroBatch:
         """Return a micro-batch by its number, counted over all steps.
@@ -459,7 +459,7 @@ def _in_world(
         UsageError: There is no such stream, its ranks own parts, or sizes do not fit.
     """
     from tokshard.ranks.continuation import continue_order
-    from tokshard.ranks.modes import Reading
+    from tokshard.ranks.modes import ReadingMode
     from tokshard.ranks.schedule import BatchSchedule
 
     planned = _stream(plan, stream)
@@ -472,7 +472,7 @@ def _in_world(
         )
     ranks = order.ranks if data_parallel is None else data_parallel
     schedule = order.schedule if global_batch_size is None else BatchSchedule.constant(global_batch_size)
-    reading = Reading.of(
+    reading = ReadingMode.of(
         ranks,
         order.micro_batch_size if micro_batch_size is None else micro_batch_size,
         schedule,

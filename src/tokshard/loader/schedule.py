@@ -296,7 +296,7 @@ def resume(
 
 def _continued(state: LoaderState, stream: Stream, order: ConsumptionOrder) -> tuple[ConsumptionOrder, int]:
     from tokshard.ranks.continuation import continue_order
-    from tokshard.ranks.modes import Reading
+    from tokshard.ranks.modes import ReadingMode
 
     # Steps start where the step under way has started.
     number = state.consumed_samples - state.step_start
@@ -314,7 +314,7 @@ def _continued(state: LoaderState, stream: Stream, order: ConsumptionOrder) -> t
             "consumed_samples",
             state,
         )
-    reading = Reading.of(order.ranks, order.micro_batch_size, order.schedule, stream.mode, stream.tail)
+    reading = ReadingMode.of(order.ranks, order.micro_batch_size, order.schedule, stream.mode, stream.tail)
     try:
         return continue_order(order, point, state.step_start, reading, order.schedule), number
     except UsageError as error:

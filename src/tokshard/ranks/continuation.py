@@ -7,7 +7,7 @@ from dataclasses import replace
 from tokshard.errors import UsageError
 from tokshard.ranks.consumption import AnyLink, ConsumptionOrder, EpochRange, available_steps
 from tokshard.ranks.links import Interleave, Skip
-from tokshard.ranks.modes import Reading, order_after
+from tokshard.ranks.modes import ReadingMode, order_after
 from tokshard.ranks.schedule import BatchSchedule
 
 
@@ -15,7 +15,7 @@ def continue_order(
     stopped: ConsumptionOrder,
     point: tuple[int, int],
     consumed_samples: int,
-    reading: Reading,
+    reading: ReadingMode,
     schedule: BatchSchedule,
     *,
     deals_again: bool = False,
@@ -44,7 +44,7 @@ def continue_order(
         >>> epoch = EpochRange(100, (), read=96, first_epoch=0, epochs=1)
         >>> stopped = ConsumptionOrder(4, 2, BatchSchedule.constant(8), 12, 0, 0, (epoch,))
         >>> fours = BatchSchedule.constant(4)
-        >>> after = continue_order(stopped, stopped.point(24), 24, Reading(2, 2, 4), fours)
+        >>> after = continue_order(stopped, stopped.point(24), 24, ReadingMode(2, 2, 4), fours)
         >>> after.steps, after.consumed_samples, after.ids(after.numbers(rank=1, first=0, count=2)).tolist()
         (19, 24, [26, 27])
     """
@@ -79,7 +79,7 @@ def _epoch_under_way(
     epochs: EpochRange,
     stopped: ConsumptionOrder,
     point: tuple[int, int],
-    reading: Reading,
+    reading: ReadingMode,
     *,
     deals_again: bool,
 ) -> tuple[EpochRange, int] | None:
@@ -116,7 +116,7 @@ def _epoch_under_way(
 
 
 def _whole_epochs(
-    total: int, links: tuple[AnyLink, ...], first_epoch: int, epochs: int | None, reading: Reading
+    total: int, links: tuple[AnyLink, ...], first_epoch: int, epochs: int | None, reading: ReadingMode
 ) -> EpochRange:
     if reading.mode == "cyclic":
         links = reading.cyclic_links(total, faithful=False)

@@ -33,7 +33,7 @@ from tokshard.ranks.shuffles import TorchPermutation
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadingMode:
     """How the ranks of a world read epochs.
 
     Attributes:
@@ -88,7 +88,7 @@ class Reading:
         tail: Tail = "drop",
         *,
         sharded: bool = True,
-    ) -> Reading:
+    ) -> ReadingMode:
         """Return the reading whose tail is measured by the global batch size, if that never changes.
 
         Mode ``cyclic`` measures it by one micro-batch of each rank, as Megatron does.
@@ -187,7 +187,7 @@ class Reading:
 
 def order_after(
     ranges: list[EpochRange],
-    reading: Reading,
+    reading: ReadingMode,
     schedule: BatchSchedule,
     consumed_samples: int,
     skipped: int,

@@ -18,7 +18,7 @@ from tokshard.errors import UsageError
 from tokshard.ranks.consumption import AnyLink, EpochRange
 from tokshard.ranks.discovery import RequestedSamples, open_sources, read_blends
 from tokshard.ranks.links import Bucketing
-from tokshard.ranks.modes import Reading, order_after
+from tokshard.ranks.modes import ReadingMode, order_after
 from tokshard.ranks.options import ShardPlanOptions, batch_schedule
 from tokshard.ranks.plan import Plan, Stream
 from tokshard.ranks.publication import write_plan
@@ -177,7 +177,7 @@ def plan_stream(source: SampleSource, options: ShardPlanOptions) -> Stream:
     ranks = options.topology().data_parallel
     size = options.micro_batch_size
     schedule = batch_schedule(options, source.sequence_length) or BatchSchedule.constant(size * ranks)
-    reading = Reading.of(
+    reading = ReadingMode.of(
         ranks, size, schedule, options.stream_mode, options.tail, sharded=options.data_sharding
     )
     # Mode cyclic reads as many epochs as its steps need.
@@ -195,7 +195,7 @@ def plan_stream(source: SampleSource, options: ShardPlanOptions) -> Stream:
     )
 
 
-def _links(source: SampleSource, reading: Reading, options: ShardPlanOptions) -> tuple[AnyLink, ...]:
+def _links(source: SampleSource, reading: ReadingMode, options: ShardPlanOptions) -> tuple[AnyLink, ...]:
     """Return the links of an epoch without the mode: bucketing, then the shuffle."""
     links: tuple[AnyLink, ...]
     if reading.mode == "cyclic":
@@ -224,7 +224,7 @@ def _links(source: SampleSource, reading: Reading, options: ShardPlanOptions) ->
 
 
 def first_ranges(
-    reading: Reading,
+    reading: ReadingMode,
     total: int,
     links: tuple[AnyLink, ...],
     epochs: int | None,

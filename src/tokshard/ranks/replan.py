@@ -12,7 +12,7 @@ from tokshard.errors import UsageError
 from tokshard.ranks.continuation import continue_order
 from tokshard.ranks.discovery import read_blends
 from tokshard.ranks.links import Interleave
-from tokshard.ranks.modes import Reading, order_after
+from tokshard.ranks.modes import ReadingMode, order_after
 from tokshard.ranks.options import ReplanOptions, batch_schedule, consumed_valid_samples
 from tokshard.ranks.plan import Plan, StoppedPlan, StoppedStream, Stream, read_plan
 from tokshard.ranks.planning import ShardPlanReport, padding_warnings, publish_plan, sources_file
@@ -156,7 +156,7 @@ def _named(stream: str) -> Iterator[None]:
 def _continued(
     stream: Stream,
     consumed: int,
-    reading: Reading,
+    reading: ReadingMode,
     schedule: BatchSchedule,
     name: str,
     options: ReplanOptions,
@@ -176,7 +176,7 @@ def _continued(
 
 
 def _reweighted(
-    plan: Plan, consumed: int, reading: Reading, schedule: BatchSchedule, options: ReplanOptions
+    plan: Plan, consumed: int, reading: ReadingMode, schedule: BatchSchedule, options: ReplanOptions
 ) -> tuple[Stream, OrderFiles, Sequence[str]]:
     stream = plan.streams[TRAIN]
     left = stream.order.consumed_after(stream.order.steps) - consumed
@@ -200,27 +200,29 @@ def _reweighted(
 
 def _reading(
     name: str, stream: Stream, ranks: int, given: BatchSchedule | None, options: ReplanOptions
-) -> tuple[Reading, BatchSchedule]:
+) -> tuple[ReadingMode, BatchSchedule]:
     size = stream.order.micro_batch_size
     schedule = stream.order.schedule
     first = stream.order.epoch_ranges[-1].links[:1]
     is_sharded = bool(first) and isinstance(first[0], Interleave) and first[0].run > 0
     if stream.mode == FULL_VALIDATION:
         schedule = BatchSchedule.constant(ranks)
-        return Reading(ranks, 1, ranks, FULL_VALIDATION, stream.tail), schedule
+        return ReadingMode(ranks, 1, ranks, FULL_VALIDATION, stream.tail), schedule
     if name == TRAIN:
         size = options.micro_batch_size or size
         schedule = given or schedule
         sharded = is_sharded if options.data_sharding is None else options.data_sharding
         mode = options.mode or stream.mode
-        return Reading.of(ranks, size, schedule, mode, options.tail or stream.tail, sharded=sharded), schedule
+        return ReadingMode.of(
+            ranks, size, schedule, mode, options.tail or stream.tail, sharded=sharded
+        ), schedule
     size = options.eval_micro_batch_size or options.micro_batch_size or size
     batch = options.eval_global_batch_size
     if batch is None and given is not None:
         batch = given.segments[-1][1]
     if batch is not None:
         schedule = BatchSchedule.constant(batch)
-    return Reading.of(ranks, size, schedule, stream.mode, stream.tail, sharded=is_sharded), schedule
+    return ReadingMode.of(ranks, size, schedule, stream.mode, stream.tail, sharded=is_sharded), schedule
 
 
 def _consumed(name: str, plan: Plan, options: ReplanOptions) -> int:

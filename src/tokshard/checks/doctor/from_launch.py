@@ -378,7 +378,7 @@ def _require_numbers(arguments: LaunchArguments, others: Mapping[str, str]) -> N
     if reason is None and arguments.micro_batch_size is None:
         reason = "the command does not contain --micro-batch-size"
     if reason is not None:
-        hint = _in_quotes(skipped("plan", reason).hint or "")
+        hint = _in_quotes(skipped("arguments", reason).hint or "")
         if "number of processes" in reason:
             values = hint_of_values(reason)
             hint = "pass --world-size N" if values is None else f"{_in_quotes(values)}, or --world-size N"
