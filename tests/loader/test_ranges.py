@@ -6,14 +6,14 @@ import pytest
 from support.assignments import topology_of
 from support.loader_plans import LENGTH, open_plan, plan_for, same, source_of
 from tokshard.errors import IntegrityError
-from tokshard.loader import BatchOptions, ranges
+from tokshard.loader import BatchOptions, schedule
 from tokshard.samples.index.samples import GPTSamples
 
 
 @pytest.fixture(autouse=True)
 def short_pieces(monkeypatch):
     """Pieces of the small datasets count as long enough to be copied."""
-    monkeypatch.setattr(ranges, "TOKENS_WORTH_A_COPY", 1)
+    monkeypatch.setattr(schedule, "TOKENS_WORTH_A_COPY", 1)
 
 
 def one_by_one(path, rank=0, **settings):

@@ -11,6 +11,7 @@ from support.assignments import topology_of
 from support.loader_plans import LENGTH, open_plan, plan_for, same, source_of
 from tokshard.errors import MissingFileError, UsageError
 from tokshard.loader import BatchOptions
+from tokshard.loader import schedule as schedule_module
 from tokshard.loader.reader import FILES_PER_SHARD, Readahead, Shard
 from tokshard.ranks import sources as source_module
 from tokshard.ranks.locator import Locator
@@ -142,12 +143,36 @@ def test_extents_are_where_the_tokens_of_a_sample_lie(tmp_path):
     order = np.arange(dataset.document_count)[::-1]
     expected = [dataset.document_tokens(number).tolist() for number in order]
     assert tokens(content, *documents.extents(order)) == [token for text in expected for token in text]
-    shard.read_ahead(np.array([0, 1]))
 
 
 def tokens(content, firsts, sizes):
     extents = zip(firsts.tolist(), sizes.tolist(), strict=True)
     return [token for first, size in extents for token in content[first // 2 : (first + size) // 2].tolist()]
+
+
+@pytest.mark.parametrize("least", [1, 96])
+@pytest.mark.parametrize("kind", ["index", "documents"])
+@pytest.mark.parametrize("mmap", [True, False])
+def test_reading_ahead_asks_for_the_tokens_of_samples(tmp_path, monkeypatch, kind, least, mmap):
+    """Both where ranges of tokens are known, and where samples of short pieces are read one by one."""
+    monkeypatch.setattr(schedule_module, "TOKENS_WORTH_A_COPY", least)
+    source = source_of(tmp_path, datasets=2, documents=60, kind=kind)
+    loader = open_plan(plan_for(tmp_path, source=source, micro=2, shuffle="samples"), mmap=mmap)
+    reader = loader._reader
+    asked = {dataset: [] for dataset in range(2)}
+    for dataset, extents in asked.items():
+        file = reader._shards.get(dataset)._file
+        monkeypatch.setattr(
+            file, "prefetch", lambda first, size, extents=extents: extents.append((first, size))
+        )
+    for numbers in (range(1), range(1, 5), range(5, 25), range(20, len(loader))):
+        chunk, rows = reader._rows(numbers.start, len(numbers))
+        reader.advise(numbers)
+        for dataset, own in chunk.by_dataset(rows).items():
+            firsts, sizes = reader._shards.get(dataset).extents(chunk.samples[list(own)])
+            expected = [pair for pair in zip(firsts.tolist(), sizes.tolist(), strict=True) if pair[1]]
+            assert sorted(pair for pair in asked[dataset] if pair[1]) == sorted(expected)
+            asked[dataset].clear()
 
 
 class Advice:

@@ -33,13 +33,13 @@ def test_answers_do_not_depend_on_what_was_asked_before(source, asked, chunk, ra
         expected = order.ids(order.numbers(rank, 0, order.samples_per_rank))
         for start, stride, count in asked:
             for number in range(start, min(start + stride * count, len(schedule)), stride):
-                found = schedule.micro_batch(number)
-                assert found.ids.tolist() == [expected[number]]
-                datasets, samples = locator.locate(found.ids)
-                assert (found.datasets.tolist(), found.samples.tolist()) == (
-                    datasets.tolist(),
-                    samples.tolist(),
-                )
+                chunk = schedule.chunk(number, 1)
+                assert (chunk.first <= number, number < chunk.end) == (True, True)
+                row = number - chunk.first
+                assert chunk.ids[row] == expected[number]
+                located = locator.locate(chunk.ids)
+                assert np.array_equal(chunk.datasets, located[0])
+                assert np.array_equal(chunk.samples, located[1])
 
 
 def test_reading_on_looks_up_many_at_once(source, monkeypatch):
@@ -54,12 +54,12 @@ def test_reading_on_looks_up_many_at_once(source, monkeypatch):
     monkeypatch.setattr(type(order), "ids", counting)
     schedule = MicroBatchSchedule(order, 0, Locator(source), None)
     for number in range(len(schedule)):
-        schedule.micro_batch(number)
+        schedule.chunk(number, 1)
     assert calls == [1, len(schedule) - 1]
     calls.clear()
     jumping = MicroBatchSchedule(order, 0, Locator(source), None)
-    jumping.micro_batch(len(schedule) - 1)
-    jumping.micro_batch(0)
+    jumping.chunk(len(schedule) - 1, 1)
+    jumping.chunk(0, 1)
     assert calls == [1, 1]
 
 
@@ -69,7 +69,10 @@ def test_threads_may_ask_at_the_same_time(source):
     expected, wrong = order.ids(order.numbers(0, 0, order.samples_per_rank)), []
 
     def ask(offset):
-        found = [int(schedule.micro_batch(number).ids[0]) for number in range(offset, len(schedule))]
+        found = []
+        for number in range(offset, len(schedule)):
+            chunk = schedule.chunk(number, 1)
+            found.append(int(chunk.ids[number - chunk.first]))
         wrong.extend(np.flatnonzero(found != expected[offset:]).tolist())
 
     threads = [threading.Thread(target=ask, args=(offset,)) for offset in range(4)]
@@ -82,12 +85,13 @@ def test_threads_may_ask_at_the_same_time(source):
 
 def test_groups_keep_the_order_of_their_samples(source):
     order = stream_of(source, topology_of(1), micro=8, shuffle="samples").order
-    micro_batch = MicroBatchSchedule(order, 0, Locator(source), None).micro_batch(0)
-    groups = micro_batch.by_dataset()
-    assert sorted(place for places in groups.values() for place in places) == list(range(8))
-    for dataset, places in groups.items():
-        assert places == sorted(places)
-        assert set(micro_batch.datasets[places].tolist()) == {dataset}
+    chunk = MicroBatchSchedule(order, 0, Locator(source), None).chunk(0, 8)
+    for rows in (range(8), range(3, 7), range(1)):
+        groups = chunk.by_dataset(rows)
+        assert sorted(row for own in groups.values() for row in own) == list(rows)
+        for dataset, own in groups.items():
+            assert list(own) == sorted(own)
+            assert set(chunk.datasets[list(own)].tolist()) == {dataset}
 
 
 @settings(max_examples=60, deadline=None)

@@ -13,7 +13,8 @@ from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import UsageError
 from tokshard.loader.assembly import BatchOptions, MicroBatch
 from tokshard.loader.reader import MicroBatchReader, Readahead, make_assembly, open_shards
-from tokshard.loader.schedule import LoaderState, MicroBatchSchedule, resume
+from tokshard.loader.resume import LoaderState, resume
+from tokshard.loader.schedule import MicroBatchSchedule
 from tokshard.loader.tokenizer import check_tokenizer
 from tokshard.ranks.consumption import ConsumptionOrder
 from tokshard.ranks.locator import Locator
@@ -303,14 +304,11 @@ class RankLoader:
                     f"micro-batch of step {step} must be from 0 to {count - 1}, got {micro_batch}"
                 )
             return self[first + micro_batch]
-        size = self._order.micro_batch_size
-        reader = self._own()
-        return reader.read(reader.schedule.samples(first * size, count * size), first)
+        return self._own().micro_batches(first, count)
 
     def sample_ids(self, number: int) -> list[int]:
         """Return the ids of the samples of a micro-batch, in the numbering of the stream."""
-        ids: list[int] = self._own().schedule.micro_batch(number).ids.tolist()
-        return ids
+        return self._own().sample_ids(number)
 
     # Moving the position.
 

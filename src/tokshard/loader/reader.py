@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from tokshard.dataset.source import open_data
 from tokshard.errors import TokshardError, UsageError
 from tokshard.loader.assembly import BatchOptions, MicroBatch, SampleAssembly, SampleShape
 from tokshard.loader.memory import Memory
-from tokshard.loader.ranges import ChunkRanges
-from tokshard.loader.schedule import MicroBatchSchedule, SampleRefs
+from tokshard.loader.schedule import Chunk, MicroBatchSchedule
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.sources import SampleSource
 from tokshard.ranks.topology import Coordinates, Topology
@@ -49,8 +48,8 @@ class Shard:
     def __init__(self, dataset: IndexedDataset, samples: GPTSamples | None) -> None:
         self.dataset = dataset
         self.samples = samples
+        self.is_remote = is_remote(dataset.path_prefix)
         self._file = open_data(bin_path(dataset.path_prefix))
-        self._is_remote = is_remote(dataset.path_prefix)
 
     def read(self, number: int) -> Sample:
         """Return a sample, or a document, whose tokens have the dtype of the dataset then."""
@@ -59,16 +58,66 @@ class Shard:
         tokens = self.dataset.document_tokens(number)
         return Sample(tokens, np.array([number]), np.array([len(tokens)]))
 
-    def read_ahead(self, samples: NDArray[np.int64]) -> None:
+    def copy(
+        self, chunk: Chunk, rows: Sequence[int], target: NDArray[np.int64], skipped: int
+    ) -> tuple[list[int], bool]:
+        """Copy the tokens of samples, one after the other.
+
+        Args:
+            chunk: Samples, among them some of this dataset.
+            rows: Which of them.
+            target: int64 of shape (tokens of the samples,).
+            skipped: 1 to leave out the first token of each sample.
+
+        Returns:
+            The first token of each sample, and whether tokens may equal the padding token.
+
+        Raises:
+            IntegrityError: The index does not fit the dataset.
+        """
+        samples = self.samples
+        if samples is None:
+            raise UsageError("the samples of this stream are documents")
+        source = samples.mapped
+        padded = samples.may_hold_padding
+        heads: list[int] = []
+        pieces: list[NDArray[Any]] = []
+        for row in rows:
+            ranges = () if source is None else chunk.ranges(row, samples)
+            if source is not None and ranges:
+                begin = ranges[0]
+                heads.append(source[begin])
+                pieces.append(source[begin + skipped : ranges[1]])
+                edges = iter(ranges[2:])
+                pieces += [source[begin:end] for begin, end in zip(edges, edges, strict=True)]
+            else:
+                (text,) = samples.read_batch(chunk.samples[row : row + 1])
+                heads.append(text[0])
+                pieces.append(text[skipped:])
+                padded = True
+        np.concatenate(pieces, out=target, casting="unsafe")  # tokens may be floating-point numbers
+        return heads, padded
+
+    def read_ahead(self, chunk: Chunk, rows: Sequence[int]) -> None:
         """Prefetch the tokens of samples: into the page cache, or from the object store."""
+        samples = self.samples
+        item_bytes = self.dataset.dtype.itemsize
+        unknown = []
+        for row in rows:
+            ranges = () if samples is None or samples.mapped is None else chunk.ranges(row, samples)
+            edges = iter(ranges)
+            for begin, end in zip(edges, edges, strict=True):
+                self._file.prefetch(begin * item_bytes, (end - begin) * item_bytes)
+            if not ranges:
+                unknown.append(row)
+        if unknown:
+            self.prefetch(chunk.samples[unknown])
+
+    def prefetch(self, samples: NDArray[np.int64]) -> None:
+        """Prefetch the tokens of samples, by their numbers."""
         firsts, sizes = self.extents(samples)
         for first_byte, size_bytes in zip(firsts.tolist(), sizes.tolist(), strict=True):
             self._file.prefetch(first_byte, size_bytes)
-
-    def expect(self, samples: NDArray[np.int64]) -> None:
-        """Start fetching the tokens of samples concurrently if the dataset is remote."""
-        if self._is_remote:
-            self.read_ahead(samples)
 
     def extents(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the byte ranges of the ``.bin`` file that hold the tokens of samples.
@@ -162,39 +211,42 @@ class MicroBatchReader:
         self._memory = Memory()
         self._width = (source.sequence_length or 0) + int(source.extra_token)
         self._size = schedule.order.micro_batch_size
-        # Two, as the schedule has chunks.
-        self._chunks: tuple[ChunkRanges, ...] = ()
 
     def micro_batch(self, number: int) -> MicroBatch:
-        """Return a micro-batch by its number, see :meth:`read`; fastest for one after the other.
+        """Return a micro-batch by its number; fastest for one after the other.
 
         Raises:
             IndexError: The micro-batch does not exist.
             MissingFileError, IntegrityError: A file is not there, or not the one that the plan was made for.
         """
-        first = number * self._size
-        for chunk in self._chunks:
-            if chunk.first <= first and first + self._size <= chunk.end:
-                break
-        else:
-            self.schedule.check(number)
-            chunk = ChunkRanges(*self.schedule.chunk(first, self._size))
-            if chunk.end - chunk.first > self._size:  # else it is a jump, and is not needed again
-                self._chunks = (chunk, *self._chunks[:1])
-        first -= chunk.first
-        return self._read(chunk, range(first, first + self._size))
+        self.schedule.check(number)
+        return self.micro_batches(number, 1)
 
-    def read(self, selected: SampleRefs, number: int) -> MicroBatch:
-        """Return the fields of some samples as one micro-batch; nothing is opened for a rank without any.
-
-        Args:
-            selected: The samples.
-            number: The micro-batch that they begin.
+    def micro_batches(self, number: int, count: int) -> MicroBatch:
+        """Return ``count`` micro-batches (trusted) as one; nothing is opened for a rank without fields.
 
         Raises:
-            MissingFileError, IntegrityError: A file is not there, or not the one that the plan was made for.
+            MissingFileError, IntegrityError: See :meth:`micro_batch`.
         """
-        return self._read(ChunkRanges(number * self._size, selected), range(len(selected.ids)))
+        return self._read(*self._rows(number, count)) if self.assembly.fields else {}
+
+    def sample_ids(self, number: int) -> list[int]:
+        """Return the ids of the samples of a micro-batch.
+
+        Raises:
+            IndexError: The micro-batch does not exist.
+        """
+        self.schedule.check(number)
+        chunk, rows = self._rows(number, 1)
+        ids: list[int] = chunk.ids[rows.start : rows.stop].tolist()
+        return ids
+
+    def _rows(self, number: int, count: int) -> tuple[Chunk, range]:
+        """Return where the samples of some micro-batches are."""
+        first = number * self._size
+        chunk = self.schedule.chunk(first, count * self._size)
+        first -= chunk.first
+        return chunk, range(first, first + count * self._size)
 
     def padding(self) -> MicroBatch:
         """Return a micro-batch of one sample that fills up a batch and has no loss.
@@ -209,26 +261,26 @@ class MicroBatchReader:
             raise UsageError(
                 "a padding sample requires a loss mask, and tokens_only omits it", hint="omit tokens_only"
             )
+        if not self.assembly.fields:
+            return {}
         ids = np.zeros(1, np.int64)
-        batch = self.read(SampleRefs(ids, *Locator(self._source).locate(ids)), 0)
+        batch = self._read(Chunk(0, ids, *Locator(self._source).locate(ids)), range(1))
         for name in {"loss_mask", "num_tokens", "repeated"} & batch.keys():
             batch[name][:] = 0
         return batch
 
-    def _read(self, chunk: ChunkRanges, rows: range) -> MicroBatch:
+    def _read(self, chunk: Chunk, rows: range) -> MicroBatch:
         assembly = self.assembly
-        if not assembly.fields:
-            return {}
         if isinstance(assembly, SampleAssembly) and not assembly.needs_documents:
             batch = self._copied(chunk, rows, assembly)
         else:
-            selected = chunk.refs.part(rows.start, rows.stop)
-            batch = assembly.micro_batch(self._samples(selected), selected.datasets, self._memory)
+            datasets = chunk.datasets[rows.start : rows.stop]
+            batch = assembly.micro_batch(self._samples(chunk, rows), datasets, self._memory)
         if assembly.options.repeated:
             batch["repeated"] = self.schedule.repeated(chunk.first + rows.start, len(rows))
         return batch
 
-    def _copied(self, chunk: ChunkRanges, rows: range, assembly: SampleAssembly) -> MicroBatch:
+    def _copied(self, chunk: Chunk, rows: range, assembly: SampleAssembly) -> MicroBatch:
         """Copy tokens from the maps of the datasets straight to a micro-batch."""
         if assembly.options.tokens_only:
             (texts,) = self._memory.arrays((((len(rows), self._width), np.int64),))
@@ -245,51 +297,54 @@ class MicroBatchReader:
             labels[:, :-1] = tokens[:, 1:]
             labels[:, -1] = assembly.options.pad_id
             padded = True
-        datasets = chunk.refs.datasets[rows.start : rows.stop]
+        datasets = chunk.datasets[rows.start : rows.stop]
         return assembly.complete(batch, datasets, self._memory, padded=padded)
 
     def _copy(
-        self, chunk: ChunkRanges, rows: range, target: NDArray[np.int64], skipped: int
+        self, chunk: Chunk, rows: range, target: NDArray[np.int64], skipped: int
     ) -> tuple[list[int], bool]:
-        """Copy the tokens of samples to the rows of ``target``, see :meth:`ChunkRanges.copy`."""
-        datasets = chunk.datasets[rows.start : rows.stop]
-        if datasets.count(datasets[0]) == len(datasets):
-            samples = self._opened(datasets[0], chunk.refs.samples[rows.start : rows.stop])
-            return chunk.copy(rows, samples, target.reshape(-1), skipped)
+        """Copy the tokens of samples to the rows of ``target``, without the ``skipped`` first ones of each.
+
+        Returns:
+            The first token of each sample, and whether tokens may equal the padding token.
+        """
+        owners = chunk.by_dataset(rows)
+        if len(owners) == 1:
+            (shard,) = self._opened(chunk, owners)
+            return shard.copy(chunk, rows, target.reshape(-1), skipped)
         heads = [0] * len(rows)
         padded = False
-        selected = chunk.refs.part(rows.start, rows.stop)
-        for dataset, places in selected.by_dataset().items():
-            samples = self._opened(dataset, selected.samples[places])
-            for place in places:
-                (heads[place],), may_be_padded = chunk.copy((rows[place],), samples, target[place], skipped)
+        for shard, own in zip(self._opened(chunk, owners), owners.values(), strict=True):
+            for row in own:
+                place = row - rows.start
+                (heads[place],), may_be_padded = shard.copy(chunk, (row,), target[place], skipped)
                 padded = padded or may_be_padded
         return heads, padded
 
-    def _opened(self, dataset: int, numbers: NDArray[np.int64]) -> GPTSamples:
-        shard = self._shards.get(dataset)
-        if shard.samples is None:
-            raise UsageError("the samples of this stream are documents")
-        shard.expect(numbers)
-        return shard.samples
-
-    def _samples(self, selected: SampleRefs) -> list[Sample]:
-        found: dict[int, Sample] = {}
-        for dataset, rows in selected.by_dataset().items():
+    def _opened(self, chunk: Chunk, owners: dict[int, Sequence[int]]) -> Iterator[Shard]:
+        """Yield open datasets, which fetch the tokens of their rows if they are remote."""
+        for dataset, rows in owners.items():
             shard = self._shards.get(dataset)
-            shard.expect(selected.samples[rows])
-            found |= {row: shard.read(int(selected.samples[row])) for row in rows}
-        return [found[row] for row in range(len(found))]
+            if shard.is_remote:
+                shard.prefetch(chunk.samples[rows])
+            yield shard
+
+    def _samples(self, chunk: Chunk, rows: range) -> list[Sample]:
+        found: dict[int, Sample] = {}
+        owners = chunk.by_dataset(rows)
+        for shard, own in zip(self._opened(chunk, owners), owners.values(), strict=True):
+            found |= {row: shard.read(int(chunk.samples[row])) for row in own}
+        return [found[row] for row in rows]
 
     def advise(self, numbers: range) -> None:
         """Prefetch micro-batches from the datasets that are open, or may be without closing others."""
         if not self.assembly.fields:
             return
-        selected = self.schedule.samples(numbers.start * self._size, len(numbers) * self._size)
-        for dataset, rows in selected.by_dataset().items():
+        chunk, rows = self._rows(numbers.start, len(numbers))
+        for dataset, own in chunk.by_dataset(rows).items():
             shard = self._shards.get_ahead(dataset)
             if shard is not None:
-                shard.read_ahead(selected.samples[rows])
+                shard.read_ahead(chunk, own)
 
     def close(self) -> None:
         """Close all datasets; what is read next opens them again."""
