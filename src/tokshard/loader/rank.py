@@ -269,7 +269,7 @@ class RankLoader:
         """
         return range(self._schedule.start_of_step(step + 1) - self._schedule.start_of_step(step))
 
-    # ReadingMode anything.
+    # Reading anything.
 
     def __getitem__(self, number: int | None) -> MicroBatch:
         """Return a micro-batch by its number, counted over all steps.

@@ -81,8 +81,8 @@ def resume(
     """Return the order in which a loader continues from a state, and the number of the next sample.
 
     A state of the same plan, or at the start of the plan that continues it, continues in ``order``. So does
-    any state of the same samples in the same order whose step starts in ``order``. Otherwise the epoch under
-    way goes on with the batches of this plan, whose steps are counted from the state.
+    any state of the same samples in the same order whose step starts in ``order``. Otherwise the current
+    epoch continues with the batches of this plan, whose steps are counted from the state.
 
     Args:
         state: Where a loader stopped.
