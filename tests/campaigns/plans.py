@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from ranks.replan.test_job import MODES
+from ranks.test_replan import MODES
 
 from campaigns.tally import Place, Result
 from support.replanned_plans import continued, fault_of, plan_of, source_of, with_epochs
 from tokshard.core.formatting import counted
 from tokshard.errors import UsageError
+from tokshard.ranks.choices import Shuffling
 from tokshard.ranks.plan import Plan
 
 _DEALT = (None, "single", "contiguous", "sequential", "chunked")
@@ -40,21 +41,22 @@ class PlanCampaign:
         if sum(sizes) < batch:
             sizes.append(batch)
         mode = chance.choice(MODES)
-        shuffle = "none" if mode == "cyclic" else chance.choice(["none", "samples", "windows"])
+        name = "none" if mode == "cyclic" else chance.choice(["none", "samples", "windows"])
+        shuffle = name
+        if name == "windows":
+            shuffle = Shuffling(name, block=chance.randint(1, 9), window=chance.randint(1, 4))
         options = {
             "mode": mode,
             "shuffle": shuffle,
             "epochs": chance.randint(1, 3),
             "shuffle_per_epoch": True,
         }
-        if shuffle == "windows":
-            options |= {"shuffle_block": chance.randint(1, 9), "shuffle_window": chance.randint(1, 4)}
         plan = plan_of(source_of(*sizes), ranks, batch=batch, size=size, **options)
         read: list[tuple[int, int]] = []
         largest = batch
         stops = chance.randint(1, 4)
         for number in range(stops):
-            step = chance.randint(0, plan.streams["train"].assignment.steps)
+            step = chance.randint(0, plan.streams["train"].order.steps)
             read += with_epochs(plan, step)
             ranks, size = chance.randint(1, 6), chance.randint(1, 3)
             batch = ranks * size * chance.randint(1, 3)
@@ -78,7 +80,7 @@ class PlanCampaign:
         self, plan: Plan, step: int, ranks: int, size: int, batch: int, mode: str | None
     ) -> Plan | None:
         """Continue a plan in another world; None if it has no whole batch left."""
-        consumed = plan.streams["train"].assignment.consumed_after(max(0, step - self._skew))
+        consumed = plan.streams["train"].order.consumed_after(max(0, step - self._skew))
         sizes = {"micro_batch_size": size, "global_batch_size": batch}
         try:
             return continued(plan, consumed, ranks, **sizes, mode=mode)
