@@ -197,7 +197,7 @@ def prepare(directory: Path, documents: int, longest: int) -> int:
         sizes = ["--micro-batch-size", str(size), "--global-batch-size", str(size)]
         run([*COMMAND, *plan, *sizes, "-o", str(directory / "plans" / name)])
     plan_file = directory / "plans" / "1" / "plan.json"
-    return int(json.loads(plan_file.read_text())["streams"]["train"]["assignment"]["steps"])
+    return int(json.loads(plan_file.read_text())["streams"]["train"]["order"]["steps"])
 
 
 def run(command: list[str]) -> None:
