@@ -99,7 +99,7 @@ class Reads:
     def __init__(self, stream: Stream, batch: int) -> None:
         from tokshard.ranks.locator import Locator
 
-        self.steps, self.samples = stream.assignment.steps, stream.source.total
+        self.steps, self.samples = stream.order.steps, stream.source.total
         self._stream, self._batch = stream, batch
         self._locator = Locator(stream.source)
         sizes = [dataset.bin.size_bytes for dataset in stream.source.datasets]
@@ -120,7 +120,11 @@ class Reads:
         each = self._batch // RANKS
         shape = (len(ranks), steps.size, each)
         local = np.broadcast_to(steps[:, None] * each + np.arange(each), shape)
-        return self._stream.assignment.at(np.repeat(ranks, steps.size * each), local.ravel()).reshape(shape)
+        order = self._stream.order
+        micro_batch, row = np.divmod(local, order.micro_batch_size)
+        of_rank = np.asarray(ranks)[:, None, None] * order.micro_batch_size
+        numbers = micro_batch * order.group + of_rank + row
+        return order.ids(numbers.ravel()).reshape(shape)
 
     def full_shuffle(self, count: int) -> Integers:
         """Return the first ids of a full shuffle of all samples."""
@@ -179,9 +183,10 @@ def design_effect(steps: Integers, groups: Integers) -> float:
     return chi_squared / ((of_step.size - 1) * (of_group.size - 1) * steps.size / (steps.size - 1))
 
 
-def follow(sources: str, *, batch: int, window: int = WINDOW, **options: Any) -> Followed:
+def follow(sources: str, *, batch: int, shuffle: str, window: int = WINDOW, **options: Any) -> Followed:
     """Plan samples of the current directory, and follow the plan through a window and through its steps."""
     import tokshard
+    from tokshard.ranks.choices import Shuffling
 
     planning = tokshard.ShardPlanOptions(
         sources=(sources,),
@@ -189,6 +194,7 @@ def follow(sources: str, *, batch: int, window: int = WINDOW, **options: Any) ->
         data_parallel=RANKS,
         global_batch_size=batch,
         digests=False,
+        shuffle=Shuffling.parse(shuffle),
         **options,
     )
     reads = Reads(tokshard.shard_plan(planning, dry_run=True).plan.streams["train"], batch)
@@ -224,12 +230,12 @@ def main(arguments: list[str]) -> None:
         os.chdir(directory)
         print(f"48 datasets, {RANKS} ranks, windows of {WINDOW:,} samples")
         rows = []
-        for shuffle in ("none", "shards", "samples", "windows"):
+        for shuffle in ("none", "datasets", "samples", "windows"):
             found = follow("[ab]*", documents=True, shuffle=shuffle, batch=batch)
             rows.append(row(f"`{shuffle}`", found))
-        contiguous: dict[str, Any] = {"mode": "contiguous", "shuffle_window": 4096 // RANKS}
-        found = follow("[ab]*", documents=True, shuffle="windows", batch=batch, **contiguous)
-        rows.append(row("`windows --mode contiguous --shuffle-window 64`", found))
+        narrow = f"windows:256:{4096 // RANKS}"
+        found = follow("[ab]*", documents=True, shuffle=narrow, batch=batch, mode="contiguous")
+        rows.append(row(f"`{narrow} --mode contiguous`", found))
         blend(directory)
         for shuffle in ("none", "windows"):
             # A whole window would read all of this small blend.
@@ -242,11 +248,11 @@ def main(arguments: list[str]) -> None:
 
 def sizes_row(block: int, window: int) -> list[str]:
     """Return the line of a table of sizes: byte ranges, and the design effect for global batch sizes."""
-    sizes: dict[str, Any] = {"shuffle_block": block, "shuffle_window": window}
+    shuffle = f"windows:{block}:{window}"
     effects = []
     for batch in BATCHES:
         samples = max(block * window, batch)
-        found = follow("[ab]*", documents=True, shuffle="windows", batch=batch, window=samples, **sizes)
+        found = follow("[ab]*", documents=True, shuffle=shuffle, batch=batch, window=samples)
         effects.append(f"{found.datasets:.2f}")
     return [
         *(f"{number:,}" for number in (block, window, block * window)),

@@ -47,9 +47,11 @@ def main(arguments: list[str]) -> None:
     options.add_argument("--samples", type=int, default=10_000_000, help="samples of the blend, about")
     with session(options, arguments, "tokshard", "numpy", "numba") as bench:
         tokens = bench.options.samples * SEQUENCE_LENGTH / 1.1
-        tracing.write_world(bench.directory, int(tokens / (tracing.LONGEST_DOCUMENT / 2)), SEQUENCE_LENGTH)
+        documents = int(tokens / (tracing.LONGEST_DOCUMENT / 2))
+        # Weights change only where a blend is read in its order.
+        tracing.write_world(bench.directory, documents, SEQUENCE_LENGTH, shuffle="none")
         stream = json.loads((bench.directory / "plan/plan.json").read_text())["streams"]["train"]
-        samples = stream["source"]["samples"]
+        samples = stream["order"]["epoch_ranges"][0]["total"]
         consumed = samples // 2 // tracing.RANKS * tracing.RANKS
         base = yardstick()
         bench.compare(

@@ -10,9 +10,13 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from measure import CPU, OWN, SECONDS, TOKSHARD, Contender, parser, session, yardstick
+
+if TYPE_CHECKING:
+    from tokshard.ranks.choices import ShuffleName
 
 DOCUMENTS = 100_000_000
 LONGEST_DOCUMENT = 1000
@@ -127,18 +131,19 @@ def reference(directory: Path, number: int, count: int, sequence_length: int):
     """Write a dataset and its index; return what a plan says of it."""
     from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
     from tokshard.dataset.reader import IndexedDataset
-    from tokshard.ranks.sources import DatasetReference, IndexReference
+    from tokshard.ranks.sources import DatasetReference
     from tokshard.samples.index.index import GPTDatasetIndex
 
     prefix = directory / f"data{number}"
     write_dataset(prefix, count)
     lengths = IndexedDataset(prefix).sequence_lengths
-    settings = {"sequence_length": sequence_length, "seed": 1, "num_samples": None}
-    index = GPTDatasetIndex.build(lengths, range(count), **settings)
+    index = GPTDatasetIndex.build(
+        lengths, range(count), sequence_length=sequence_length, seed=1, num_samples=None
+    )
     names = ("document_index", "sample_index", "shuffle_index")
     files = cached(directory, number, "GPTDataset", {name: getattr(index, name) for name in names})
     return DatasetReference(
-        prefix=str(prefix),
+        path_prefix=str(prefix),
         first=0,
         samples=len(index),
         bin=FileFingerprint.of(f"{prefix}.bin"),
@@ -147,25 +152,29 @@ def reference(directory: Path, number: int, count: int, sequence_length: int):
         fingerprint=DatasetFingerprint(
             bin_bytes=os.path.getsize(f"{prefix}.bin"), idx_bytes=os.path.getsize(f"{prefix}.idx")
         ),
-        index=IndexReference(files, index.plan),
+        index=files,
+        epochs=index.plan,
     )
 
 
 def cached(directory: Path, number: int, kind: str, arrays: dict[str, np.ndarray]):
     """Write arrays as a cache has them; return what a plan says of them."""
-    from tokshard.ranks.sources import CachedArrays, array_path
+    from tokshard.ranks.sources import CachedArrays
     from tokshard.samples.index.npy import write_npy
 
-    digest = f"{number:032x}"
+    prefix = str(directory / f"{number:032x}-{kind}-train")
     for name, array in arrays.items():
-        write_npy(array_path(str(directory), digest, kind, "train", name), array)
-    return CachedArrays.at(str(directory), digest, "train", kind)
+        write_npy(f"{prefix}-{name}.npy", array)
+    return CachedArrays.at(prefix, tuple(arrays))
 
 
-def write_world(directory: Path, count: int, sequence_length: int = SEQUENCE_LENGTH) -> None:
+def write_world(
+    directory: Path, count: int, sequence_length: int = SEQUENCE_LENGTH, shuffle: ShuffleName = "samples"
+) -> None:
     """Write two datasets, their blend and a plan."""
+    from tokshard.ranks.choices import Shuffling
     from tokshard.ranks.options import ShardPlanOptions
-    from tokshard.ranks.planning import plan_shards
+    from tokshard.ranks.planning import plan_shards, sources_file
     from tokshard.ranks.publication import write_plan
     from tokshard.ranks.sources import SampleSource
     from tokshard.samples.blend.order import build_exhaustive_blending_indices
@@ -178,8 +187,11 @@ def write_world(directory: Path, count: int, sequence_length: int = SEQUENCE_LEN
     names = ("dataset_index", "dataset_sample_index")
     order = cached(directory, 99, "BlendedDataset", dict(zip(names, arrays, strict=True)))
     source = SampleSource("blend", "train", len(arrays[0]), references, order)
-    options = ShardPlanOptions(sources=("data",), output="plan", data_parallel=RANKS, shuffle="samples")
-    write_plan(plan_shards({"train": source}, options), directory / "plan")
+    options = ShardPlanOptions(
+        sources=("data",), output="plan", data_parallel=RANKS, shuffle=Shuffling(shuffle)
+    )
+    described_in = sources_file({"train": source}, directory / "plan", {})
+    write_plan(plan_shards({"train": source}, options, described_in), directory / "plan")
 
 
 def main(arguments: list[str]) -> None:
