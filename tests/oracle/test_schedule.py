@@ -111,7 +111,7 @@ def test_a_constant_size_is_megatrons():
             assert (
                 schedule.timeline(world.group).batch_size(0) == theirs.get_current_running_global_batch_size()
             )
-            assert schedule.timeline(world.group).micro_batches(7) == theirs.get()
+            assert schedule.timeline(world.group).batch_size(7) == theirs.get() * world.group
             walked += 1
     assert min(walked, refused) > 50
 

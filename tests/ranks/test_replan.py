@@ -204,7 +204,7 @@ def test_new_weights_take_new_sources_drop_others_and_take_them_up_again(tmp_pat
     assert set(last) == {"books", "code"}
     assert last["code"][0] == 24
     assert last["books"][0] == len(now["books"])
-    fourth = continued(third, 80, 8)
+    fourth = continued(third, 80, 8, output=tmp_path / "plan4")
     assert samples_of(fourth)[0] == samples_of(third)[1]
     write_plan(fourth, tmp_path / "plan4")
     assert read_plan(tmp_path / "plan4") == fourth
