@@ -9,9 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from ranks.test_replan import MODES
-
 from campaigns.tally import Place, Result
+from ranks.test_replan import MODES
 from support.replanned_plans import continued, fault_of, plan_of, source_of, with_epochs
 from tokshard.core.formatting import counted
 from tokshard.errors import UsageError

@@ -82,8 +82,8 @@ def test_one_stage_or_multi_token_prediction_needs_every_field():
             {"world_size": 12, "tensor": 5},
             "the world size must be divisible by tensor x pipeline x context = 5",
         ),
-        ({"world_size": 0}, "the world size must be at least 1, got 0"),
-        ({"world_size": 8, "context": -2}, "context-parallel size must be at least 1, got -2"),
+        ({"world_size": 0}, "world_size must be at least 1, got 0"),
+        ({"world_size": 8, "context": -2}, "context_parallel must be at least 1, got -2"),
         ({"world_size": 8, "order": "tp-dp-xx"}, "'tp-dp-xx'"),
         ({"world_size": 8, "order": "tp-dp-tp"}, "at most once"),
         (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokshard.core.codec import Count, Record
+from tokshard.core.codec import Count, Positive, Record
 from tokshard.errors import UsageError
 
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
@@ -56,23 +56,14 @@ class Topology(Record):
         (('tokens', 'position_ids', 'attention_mask'), ())
     """
 
-    world_size: int
-    tensor_parallel: int
-    pipeline_parallel: int
-    context_parallel: int
+    world_size: Positive
+    tensor_parallel: Positive
+    pipeline_parallel: Positive
+    context_parallel: Positive
     rank_order: str
     mtp_stages: tuple[Count, ...]
 
     def _validate(self) -> None:
-        sizes = {
-            "world": self.world_size,
-            "tensor-parallel": self.tensor_parallel,
-            "pipeline-parallel": self.pipeline_parallel,
-            "context-parallel": self.context_parallel,
-        }
-        for name, size in sizes.items():
-            if size < 1:
-                raise UsageError(f"the {name} size must be at least 1, got {size}")
         self._check_world()
         self._check_order()
         self._check_stages()
