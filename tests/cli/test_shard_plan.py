@@ -351,3 +351,36 @@ def test_shard_plan_replaces_a_damaged_manifest_of_its_own(tmp_path):
     (plan / "rank-00000.json").write_bytes(whole[:100])
     assert tokshard(*command).returncode == 0
     assert (plan / "rank-00000.json").read_bytes() == whole
+
+
+def test_a_plan_whose_data_has_moved_is_inspected(tmp_path):
+    old = tmp_path / "old"
+    new = tmp_path / "new"
+    old.mkdir()
+    write_mixture(old)
+    blend = ["blend", "1", old / "data/web", "1", old / "data/code", "--seq-length", 8, "--num-samples", 40]
+    assert run(*blend, "--split", 1, "-o", old / "mix").returncode == 0
+    plan({}, old / "plan", "--data-parallel", 2, source=old / "mix")
+    expected = run("inspect", old / "plan", "--json").json
+    rank = run("inspect", old / "plan", "--rank", 1, "--step", 3, "--json").json
+    old.rename(new)
+    moved = ("--moved", f"{old}={new}")
+    assert failure(run("inspect", new / "plan")) == (
+        3,
+        f"file of the plan not found: {old}/mix/blend.json",
+        "if the data has moved, pass --moved OLD=NEW (inspect, trace, replan) or roots={OLD: NEW} (Python)",
+    )
+    found = run("inspect", new / "plan", *moved, "--json").json
+    assert str(found).replace(str(new), str(old)) == str(expected)
+    of_rank = run("inspect", new / "plan", *moved, "--rank", 1, "--step", 3, "--json").json
+    assert str(of_rank).replace(str(new), str(old)) == str(rank)
+    assert run("inspect", new / "plan", *moved, "--html", tmp_path / "plan.html").returncode == 0
+    assert failure(run("inspect", new / "data/web", *moved)) == (
+        2,
+        f"--moved requires a plan, got {new}/data/web (indexed dataset)",
+        "leave out --moved",
+    )
+    done = run("replan", new / "plan", "--consumed-samples", 20, *moved, "-o", new / "plan2")
+    assert done.returncode == 0, done.stderr
+    assert run("verify", new / "plan2").returncode == 0
+    assert (new / "plan2/sources.json").exists()

@@ -409,30 +409,41 @@ class StoredPlan(Product):
 
     def summary(self, options: InspectOptions) -> PlanSummary | PlanSampleSummary | RankSummary:
         if not self._is_part_asked(options):
-            return PlanSummary.of(read_plan(self.plan_path))
+            return PlanSummary.of(read_plan(self.plan_path, roots=dict(options.moved)))
         return self._part(options)
 
     def sections(self, options: InspectOptions, counted_tokens: int | None = None) -> list[Section]:
         if not self._is_part_asked(options):
-            return plan_facts.describe_plan(read_plan(self.plan_path))
+            return plan_facts.describe_plan(read_plan(self.plan_path, roots=dict(options.moved)))
         summary = self._part(options)
         if isinstance(summary, RankSummary):
-            return plan_facts.describe_rank(read_rank(self.path, options.rank)[0], summary)
+            plan_of_rank, _ = read_rank(self.path, options.rank, roots=dict(options.moved))
+            return plan_facts.describe_rank(plan_of_rank, summary)
         return plan_facts.describe_places(summary.stream, summary.places)
 
     def _is_part_asked(self, options: InspectOptions) -> bool:
-        return self.kind == "rank" or bool(options.part_options)
+        return self.kind == "rank" or options.shows_part
 
     def _part(self, options: InspectOptions) -> PlanSampleSummary | RankSummary:
         """Return what a rank reads, or where a sample is read."""
         stream = options.stream
         if options.sample is None and options.dataset_sample is None:
             return inspect_rank(
-                self.path, options.rank, stream=stream, step=options.step, index=options.index
+                self.path,
+                options.rank,
+                stream=stream,
+                step=options.step,
+                index=options.index,
+                roots=dict(options.moved),
             )
         numbers = None if options.dataset_sample is None else options.dataset_sample_numbers()
         return inspect_sample(
-            self.plan_path, stream=stream, sample=options.sample, dataset_sample=numbers, epoch=options.epoch
+            self.plan_path,
+            stream=stream,
+            sample=options.sample,
+            dataset_sample=numbers,
+            epoch=options.epoch,
+            roots=dict(options.moved),
         )
 
     def check(self, context: VerifyContext) -> VerifiedProduct:

@@ -85,8 +85,8 @@ def write_inspection_page(
         InputError, IntegrityError, StorageError: See :func:`inspect`.
     """
     path, options = os.fspath(path), _options(options)
-    if options.part_options:
-        name = next(iter(options.part_options))
+    if options.shows_part:
+        name = next(name for name in options.part_options if name != "--moved")
         raise UsageError(
             f"--html shows the whole product and cannot be used with {name}", hint=f"leave out {name}"
         )

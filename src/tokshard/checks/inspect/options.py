@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from tokshard.core.options import Option, Options, StrPath, declared_options
 from tokshard.dataset.products import Kind
 from tokshard.errors import UsageError
+from tokshard.ranks.options import MOVED
 from tokshard.samples.index.splits import TRAIN
 
 _DATASET = "Datasets"
@@ -88,18 +89,25 @@ class InspectOptions(Options):
         TRAIN
     )
 
+    moved: Annotated[tuple[tuple[str, str], ...], replace(MOVED, group=_PLAN, is_rare=True)] = ()
+
     def _validate(self) -> None:
         if self.dataset_sample is not None:
             self.dataset_sample_numbers()
 
     @property
     def part_options(self) -> dict[str, Kind]:
-        """The given options that show a part of a product, with the kind of products that has such parts."""
+        """The given options for one kind of product, with this kind."""
         return {
             found.name: "plan" if found.option.group == _PLAN else "dataset"
             for name, found in declared_options(InspectOptions).items()
             if (name == "document" or found.option.group == _PLAN) and self.is_given(name)
         }
+
+    @property
+    def shows_part(self) -> bool:
+        """Whether a part of a product is shown; ``--moved`` only tells where its data is."""
+        return bool(self.part_options.keys() - {"--moved"})
 
     def dataset_sample_numbers(self) -> tuple[int, int]:
         """Return the number of the dataset and of the sample that ``dataset_sample`` names.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -137,7 +138,13 @@ class PlanSampleSummary(Document):
 
 
 def inspect_rank(
-    path: str, rank: int | None, *, stream: str = "train", step: int | None = None, index: int | None = None
+    path: str,
+    rank: int | None,
+    *,
+    stream: str = "train",
+    step: int | None = None,
+    index: int | None = None,
+    roots: Mapping[str, str] | None = None,
 ) -> RankSummary:
     """Summarize what a rank reads, at a step or at one of its indices.
 
@@ -145,7 +152,7 @@ def inspect_rank(
         UsageError: There is no such rank, stream, step or index.
         MissingFileError, IntegrityError: See :func:`~tokshard.ranks.manifests.read_rank`.
     """
-    plan, rank = read_rank(path, rank)
+    plan, rank = read_rank(path, rank, roots=roots)
     found = _stream(plan, stream)
     order = found.order
     first = 0
@@ -181,6 +188,7 @@ def inspect_sample(
     sample: int | None = None,
     dataset_sample: tuple[int, int] | None = None,
     epoch: int | None = None,
+    roots: Mapping[str, str] | None = None,
 ) -> PlanSampleSummary:
     """Summarize the way of a sample, given by its id or by (dataset, sample of the dataset).
 
@@ -188,7 +196,7 @@ def inspect_sample(
         UsageError: There is no such stream, dataset, sample or epoch.
         MissingFileError, IntegrityError: See :func:`~tokshard.ranks.plan.read_plan`.
     """
-    plan = read_plan(path)
+    plan = read_plan(path, roots=roots)
     ids = (sample or 0,) if dataset_sample is None else find_dataset_sample(plan, stream, *dataset_sample)
     places = tuple(find_sample(plan, stream, number, epoch=epoch) for number in ids)
     return PlanSampleSummary(plan.plan_id, stream, places)
