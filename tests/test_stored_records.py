@@ -16,7 +16,7 @@ from tokshard.dataset.records import PieceRecord, RejectionRecord, UnitRecord, t
 from tokshard.dataset.run import RunJob
 from tokshard.errors import IntegrityError
 from tokshard.exchange.manifest import ExportManifest
-from tokshard.loader.resume import LoaderState
+from tokshard.loader.worlds import LoaderState
 from tokshard.ranks.manifests import RankManifest
 from tokshard.ranks.plan import Plan, StoppedPlan
 from tokshard.ranks.sources import PlanSources

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from typing import Final, Literal
 
-from tokshard.core.formatting import listed
 from tokshard.errors import InputError, UsageError
 from tokshard.storage import fs, paths
 from tokshard.storage.paths import BIN_SUFFIX, IDX_SUFFIX, is_remote, natural_key
@@ -205,6 +204,8 @@ def dataset_hint(path: str) -> str | None:
     if (kind := sampled_kind(path)) is not None:
         return f"pass the path prefix of a dataset: {path} is {kind}"
     if prefixes := _prefixes_in(path):
+        from tokshard.core.formatting import listed  # the loader needs no words
+
         return f"pass the path prefix of a dataset in this directory: {listed(prefixes, _SHOWN_PREFIXES)}"
     return None
 

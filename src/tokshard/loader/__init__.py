@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokshard.loader.assembly import BatchOptions
+from tokshard.loader.options import BatchOptions
 from tokshard.loader.rank import RankLoader
 
 __all__ = ["BatchOptions", "RankLoader"]

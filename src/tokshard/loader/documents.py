@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokshard.loader.assembly import BatchOptions, MicroBatch, SampleAssembly, SampleShape
+from tokshard.loader.assembly import MicroBatch, SampleAssembly, SampleShape
 from tokshard.loader.memory import Memory
+from tokshard.loader.options import BatchOptions
 from tokshard.samples.index.samples import Sample
 
 if TYPE_CHECKING:

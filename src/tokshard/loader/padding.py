@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.loader.assembly import NO_DOCUMENT, BatchOptions, MicroBatch, SampleAssembly, SampleShape
+from tokshard.loader.assembly import NO_DOCUMENT, MicroBatch, SampleAssembly, SampleShape
 from tokshard.loader.memory import Memory
+from tokshard.loader.options import BatchOptions
 from tokshard.ranks.sources import SampleSource
 from tokshard.samples.index.packing import pack_words
 

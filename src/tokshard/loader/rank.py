@@ -5,21 +5,17 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from tokshard.dataset.products import RANK_NAME
-from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import UsageError
-from tokshard.loader.assembly import BatchOptions, MicroBatch
-from tokshard.loader.reader import MicroBatchReader, Readahead, make_assembly, open_shards
-from tokshard.loader.resume import LoaderState, resume
-from tokshard.loader.schedule import MicroBatchSchedule
-from tokshard.loader.tokenizer import check_tokenizer
-from tokshard.ranks.consumption import ConsumptionOrder
-from tokshard.ranks.locator import Locator
-from tokshard.ranks.manifests import check_rank, read_rank
-from tokshard.ranks.plan import Plan, Stream, read_plan
+from tokshard.loader.options import BatchOptions
+
+if TYPE_CHECKING:
+    from tokshard.dataset.tokenizer_identity import TokenizerIdentity
+    from tokshard.loader.assembly import MicroBatch
+    from tokshard.loader.reader import MicroBatchReader
+    from tokshard.ranks.consumption import ConsumptionOrder
+    from tokshard.ranks.plan import Plan
 
 DEFAULT_OPEN_FILES = 600
 DEFAULT_READAHEAD = 8
@@ -68,8 +64,11 @@ class RankLoader:
         readahead: int = DEFAULT_READAHEAD,
         mmap: bool = True,
     ) -> None:
+        from tokshard.loader.worlds import stream_of
+        from tokshard.ranks.manifests import check_rank
+
         check_rank(plan, rank)
-        _stream(plan, stream)
+        planned = stream_of(plan, stream)
         if max_open_files < 1 or readahead < 0:
             raise UsageError(
                 f"max_open_files must be at least 1, readahead at least 0, got {max_open_files}, {readahead}"
@@ -78,41 +77,42 @@ class RankLoader:
         self.rank = rank
         self.stream = stream
         self.options = options or BatchOptions()
-        self._settings: dict[str, Any] = {
-            "max_open_files": max_open_files,
-            "readahead": readahead,
-            "mmap": mmap,
-        }
-        self._opened: dict[str, Any] | None = None
-        self._order = plan.streams[stream].order
+        self._max_open_files = max_open_files
+        self._mmap = mmap
+        self._ahead = readahead
+        # The arguments of open().
+        self._opened: tuple[Any, ...] | None = None
         # The state from which the order of this loader starts, if it is not the order of the plan.
         self._anchor: dict[str, Any] | None = None
-        self._reader = self._new_reader()
+        self._read(planned.order)
         self._stand(0)
 
-    def _new_reader(self) -> MicroBatchReader:
+    def _read(self, order: ConsumptionOrder) -> None:
+        from tokshard.loader.reader import open_reader
+
         self._process = os.getpid()
-        topology, options, settings = self.plan.topology, self.options, self._settings
-        planned = self.plan.streams[self.stream]
-        source, place = planned.source, topology.coordinates(self.rank)
-        key_of = planned.open_sort_key()
-        self._schedule = MicroBatchSchedule(self._order, place.dp, Locator(source), key_of)
-        fields = topology.needs(self.rank, boundaries=planned.document_boundaries or options.cu_seqlens)
-        assembly = make_assembly(source, fields, options, topology, place)
-        shards = open_shards(
-            source, options, max_open_files=settings["max_open_files"], mmap=settings["mmap"]
+        self._reader = open_reader(
+            self.plan,
+            self.rank,
+            self.stream,
+            order,
+            self.options,
+            max_open_files=self._max_open_files,
+            mmap=self._mmap,
         )
-        return MicroBatchReader(source, self._schedule, assembly, shards)
+        self._schedule = self._reader.schedule
 
     def _stand(self, position: int) -> None:
+        from tokshard.loader.reader import Readahead
+
         self._position = position
         self._ended = False
-        self._readahead = Readahead(self._reader.advise, self._settings["readahead"], len(self._schedule))
+        self._readahead = Readahead(self._reader.advise, self._ahead, len(self))
 
     def _own(self) -> MicroBatchReader:
         # A forked process may inherit locks that nobody will free.
         if self._process != os.getpid():
-            self._reader = self._new_reader()
+            self._read(self.order)
             self._stand(self._position)
         return self._reader
 
@@ -159,12 +159,14 @@ class RankLoader:
             TokenizerMismatchError: The data has another tokenizer, or ids beyond the vocabulary.
             TokenizerError: The tokenizer cannot be read.
         """
-        world = {
+        from tokshard.loader.tokenizer import check_tokenizer
+
+        sizes = {
             "data_parallel": data_parallel,
             "micro_batch_size": micro_batch_size,
             "global_batch_size": global_batch_size,
         }
-        loader = cls._open(path, rank, roots, world, **settings)
+        loader = cls._open(os.fspath(path), rank, dict(roots or {}), sizes, settings)
         for message in check_tokenizer(loader.plan, tokenizer, vocab_size):
             warnings.warn(message, UserWarning, stacklevel=2)
         return loader
@@ -172,42 +174,27 @@ class RankLoader:
     @classmethod
     def _open(
         cls,
-        path: str | os.PathLike[str],
+        path: str,
         rank: int | None,
-        roots: Mapping[str, str] | None,
-        world: dict[str, int | None],
-        **settings: Any,
+        roots: dict[str, str],
+        sizes: dict[str, int | None],
+        settings: dict[str, Any],
     ) -> Self:
-        if any(size is not None for size in world.values()):
-            if RANK_NAME.fullmatch(os.path.basename(path)) is not None:
-                raise UsageError(
-                    f"{os.fspath(path)} is of the planned world, and another one is requested",
-                    hint="pass the directory of the plan, and the rank",
-                )
-            if rank is None:
-                raise UsageError("the rank is required to read a plan in another world", hint="pass rank=0")
-            plan = read_plan(path, roots=roots)
-            plan = _in_world(plan, settings.get("stream", "train"), **world)
-        else:
-            plan, rank = read_rank(path, rank, roots=roots)
+        from tokshard.loader.worlds import read_in_world
+
+        plan, rank = read_in_world(path, rank, settings.get("stream", "train"), roots, **sizes)
         loader = cls(plan, rank, **settings)
-        loader._opened = {
-            "path": os.fspath(path),
-            "rank": rank,
-            "roots": dict(roots or {}),
-            "world": world,
-            **settings,
-        }
+        loader._opened = (path, rank, roots, sizes, settings)
         return loader
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Cross processes as the path of the plan and the state; the other side opens the files again."""
+        """Cross processes as the path of the plan and the position; the other side opens the files again."""
         if self._opened is None:
             raise UsageError("only a loader opened by path can be sent to another process")
-        return _reopen, (self._opened, self._anchor, self.state_dict())
+        return _reopen, (self._opened, self._anchor, self._position)
 
     def __repr__(self) -> str:
-        plan = self.plan_id[:12] if self._opened is None else self._opened["path"]
+        plan = self.plan_id[:12] if self._opened is None else self._opened[0]
         stream = "" if self.stream == "train" else f", stream={self.stream!r}"
         place = f"rank={self.rank} of {self.plan.topology.world_size}{stream}"
         return f"RankLoader(plan={plan!r}, {place}, step={self.step} of {self.steps})"
@@ -237,7 +224,7 @@ class RankLoader:
     @property
     def order(self) -> ConsumptionOrder:
         """The samples of all data-parallel ranks and steps."""
-        return self._order
+        return self._schedule.order
 
     @property
     def origin(self) -> tuple[str, int, int, int]:
@@ -245,7 +232,7 @@ class RankLoader:
 
         It changes only with a state of another world, see :meth:`load_state_dict`.
         """
-        return self.plan_id, self._order.consumed_samples, *self._order.point(0)
+        return self.plan_id, self.order.consumed_samples, *self.order.point(0)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -255,7 +242,7 @@ class RankLoader:
     @property
     def steps(self) -> int:
         """The number of steps, the same on every rank."""
-        return self._order.steps
+        return self.order.steps
 
     def __len__(self) -> int:
         """Return the number of micro-batches of all steps, the same on every rank."""
@@ -363,7 +350,7 @@ class RankLoader:
     @property
     def epoch(self) -> int:
         """The epoch of the next sample; at the end, the epoch of the last one."""
-        return self._order.point(self._position * self._order.group)[0]
+        return self.order.point(self._position * self.order.group)[0]
 
     def rewind(self, steps: int | None = None) -> None:
         """Go back to the start of a step.
@@ -399,9 +386,10 @@ class RankLoader:
         """
         if position is not None and not 0 <= position <= len(self):
             raise UsageError(f"position must be from 0 to {len(self)}, got {position}")
-        number = (self._position if position is None else position) * self._order.group
-        planned = self.plan.streams[self.stream]
-        return LoaderState.of(self.plan_id, self.stream, planned, self._order, number).to_json()
+        from tokshard.loader.worlds import LoaderState
+
+        number = (self._position if position is None else position) * self.order.group
+        return LoaderState.of(self.plan, self.stream, self.order, number).to_json()
 
     def position_of(self, state: dict[str, Any]) -> int:
         """Return the number of the micro-batch at which :meth:`load_state_dict` would continue.
@@ -410,8 +398,10 @@ class RankLoader:
             ResumeMismatchError, UsageError: See :meth:`load_state_dict`; or steps would be counted from the
                 state, which must be loaded into this loader.
         """
-        order, number = resume(LoaderState.of_dict(state), self.plan, self.stream, self._order)
-        if order is not self._order:
+        from tokshard.loader.worlds import resume
+
+        order, number = resume(state, self.plan, self.stream, self.order)
+        if order is not self.order:
             raise UsageError(
                 "the state is of another world, and its steps are counted from there",
                 hint="load it with RankLoader.load_state_dict before the data loader is made",
@@ -423,19 +413,20 @@ class RankLoader:
 
         A plan continues the plan that it was made from by ``tokshard replan``, at the samples consumed then.
         In mode ``single`` it also continues any plan that reads the same samples in the same order, for any
-        world size: if no step of this plan starts there, ``step`` counts from the state, and the current epoch
-        continues with the batches of this plan. All files are opened again when they are next read, and
+        world size: if no step of this plan starts there, ``step`` counts from the state, and the epoch under
+        way goes on with the batches of this plan. All files are opened again when they are next read, and
         compared with the plan.
 
         Raises:
             ResumeMismatchError: The state is that of another plan or stream.
             UsageError: The state is invalid, or no micro-batch of this plan starts there.
         """
+        from tokshard.loader.worlds import resume
+
         planned = self.plan.streams[self.stream].order
-        order, number = resume(LoaderState.of_dict(state), self.plan, self.stream, planned)
+        order, number = resume(state, self.plan, self.stream, planned)
         self._anchor = None if order is planned else dict(state)
-        self._order = order
-        self._reader = self._new_reader()
+        self._read(order)
         self._stand(number // order.group)
 
     def close(self) -> None:
@@ -443,63 +434,10 @@ class RankLoader:
         self._reader.close()
 
 
-def _in_world(
-    plan: Plan,
-    stream: str,
-    *,
-    data_parallel: int | None,
-    micro_batch_size: int | None,
-    global_batch_size: int | None,
-) -> Plan:
-    """Return a plan of one stream for other ranks and batches.
-
-    Raises:
-        UsageError: There is no such stream, its ranks own parts, or sizes do not fit.
-    """
-    from tokshard.ranks.continuation import continue_order
-    from tokshard.ranks.modes import ReadingMode
-    from tokshard.ranks.schedule import BatchSchedule
-
-    planned = _stream(plan, stream)
-    order = planned.order
-    if not order.is_independent:
-        raise UsageError(
-            f"data_parallel, micro_batch_size and global_batch_size require mode single: in mode "
-            f"{planned.mode} each rank has its own part",
-            hint="make a plan for the new world: tokshard replan OLD_PLAN --consumed-samples N -o NEW_PLAN",
-        )
-    ranks = order.ranks if data_parallel is None else data_parallel
-    schedule = order.schedule if global_batch_size is None else BatchSchedule.constant(global_batch_size)
-    reading = ReadingMode.of(
-        ranks,
-        order.micro_batch_size if micro_batch_size is None else micro_batch_size,
-        schedule,
-        planned.mode,
-        planned.tail,
-    )
-    order = continue_order(order, order.point(0), order.consumed_samples, reading, schedule)
-    model = plan.topology.world_size // plan.topology.data_parallel
-    return Plan.of(
-        replace(plan.topology, world_size=ranks * model),
-        plan.sources,
-        {stream: replace(planned, order=order).over(planned.source)},
-        plan.history,
-        plan.warnings,
-        plan.tokenizer,
-        plan.tokenizer_mismatches,
-    )
-
-
-def _stream(plan: Plan, name: str) -> Stream:
-    if name not in plan.streams:
-        raise UsageError(f"stream must be one of {', '.join(sorted(plan.streams))}, got {name!r}")
-    return plan.streams[name]
-
-
-def _reopen(origin: dict[str, Any], anchor: dict[str, Any] | None, state: dict[str, Any]) -> RankLoader:
+def _reopen(opened: tuple[Any, ...], anchor: dict[str, Any] | None, position: int) -> RankLoader:
     # The process that sent it has compared the tokenizer.
-    loader = RankLoader._open(**origin)  # noqa: SLF001 - of this module
+    loader = RankLoader._open(*opened)  # noqa: SLF001 - of this module
     if anchor is not None:
         loader.load_state_dict(anchor)
-    loader._stand(loader._schedule.at(state["consumed_samples"]))  # noqa: SLF001
+    loader._stand(position)  # noqa: SLF001
     return loader

@@ -15,10 +15,13 @@ from tokshard.core.open_cache import OpenCache, affordable
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import open_data
 from tokshard.errors import TokshardError, UsageError
-from tokshard.loader.assembly import BatchOptions, MicroBatch, SampleAssembly, SampleShape
+from tokshard.loader.assembly import MicroBatch, SampleAssembly, SampleShape
 from tokshard.loader.memory import Memory
+from tokshard.loader.options import BatchOptions
 from tokshard.loader.schedule import Chunk, MicroBatchSchedule
+from tokshard.ranks.consumption import ConsumptionOrder
 from tokshard.ranks.locator import Locator
+from tokshard.ranks.plan import Plan
 from tokshard.ranks.sources import SampleSource
 from tokshard.ranks.topology import Coordinates, Topology
 from tokshard.samples.index.samples import GPTSamples, Sample
@@ -351,6 +354,40 @@ class MicroBatchReader:
         self._shards.clear()
 
 
+def open_reader(
+    plan: Plan,
+    rank: int,
+    name: str,
+    order: ConsumptionOrder,
+    options: BatchOptions,
+    *,
+    max_open_files: int,
+    mmap: bool,
+) -> MicroBatchReader:
+    """Return the reader of what a rank reads of a stream; no dataset is open yet.
+
+    Raises:
+        UsageError: See :func:`make_assembly`.
+    """
+    topology = plan.topology
+    stream = plan.streams[name]
+    source = stream.source
+    place = topology.coordinates(rank)
+    schedule = MicroBatchSchedule(order, place.dp, Locator(source), stream.open_sort_key())
+    fields = topology.needs(rank, boundaries=stream.document_boundaries or options.cu_seqlens)
+    assembly = make_assembly(source, fields, options, topology, place)
+
+    def opened(number: int) -> Shard:
+        reference = source.datasets[number]
+        dataset = reference.open_dataset(mmap=mmap)
+        if reference.index is None:
+            return Shard(dataset, None)
+        return Shard(dataset, GPTSamples(dataset, reference.open_index(), pad_id=options.pad_id))
+
+    capacity = affordable(max(1, max_open_files // FILES_PER_SHARD), FILES_PER_SHARD)
+    return MicroBatchReader(source, schedule, assembly, OpenShards(opened, capacity))
+
+
 def make_assembly(
     source: SampleSource,
     fields: tuple[str, ...],
@@ -390,18 +427,3 @@ def make_assembly(
         check_room(source, shape, options.pad_to_multiple)
         return PaddedSampleAssembly(shape, options)
     return SampleAssembly(shape, options)
-
-
-def open_shards(
-    source: SampleSource, options: BatchOptions, *, max_open_files: int, mmap: bool
-) -> OpenShards:
-    """Return the datasets of a source, none of them open yet."""
-
-    def opened(number: int) -> Shard:
-        reference = source.datasets[number]
-        dataset = reference.open_dataset(mmap=mmap)
-        if reference.index is None:
-            return Shard(dataset, None)
-        return Shard(dataset, GPTSamples(dataset, reference.open_index(), pad_id=options.pad_id))
-
-    return OpenShards(opened, affordable(max(1, max_open_files // FILES_PER_SHARD), FILES_PER_SHARD))

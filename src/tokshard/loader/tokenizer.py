@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from tokshard.core.formatting import counted
 from tokshard.dataset.recorded_tokenizers import allowed_warnings
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, compare_definitions, tokenizer_name
 from tokshard.errors import TokenizerMismatchError
@@ -81,4 +80,6 @@ def _identities(plan: Plan) -> list[TokenizerIdentity]:
 
 
 def _label(identity: TokenizerIdentity) -> str:
+    from tokshard.core.formatting import counted  # the loader needs no words
+
     return f"{tokenizer_name(identity)}, {counted(identity.vocab_size, 'token')}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tokshard.errors import UsageError
-from tokshard.loader.assembly import MicroBatch
 from tokshard.loader.rank import RankLoader
+
+if TYPE_CHECKING:
+    from tokshard.loader.assembly import MicroBatch
 
 __all__ = [
     "ExternalIterator",

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from tokshard.core.codec import Count, Positive, Record
-from tokshard.core.formatting import count, counted
 from tokshard.core.keyed_orders import derive_key, hashes, sorted_order, subkeys
 from tokshard.errors import UsageError
 
@@ -79,7 +78,7 @@ class Skip(Link):
     @property
     def words(self) -> str:
         """The link for people."""
-        return f"the remaining {count(self.samples)} of {count(self.of)} samples"
+        return f"the remaining {self.samples:,} of {self.of:,} samples"
 
     def _move(self, positions: Integers, epoch: int, *, inverse: bool) -> Integers:  # noqa: ARG002
         if inverse:
@@ -157,6 +156,8 @@ class Interleave(Link):
     @property
     def words(self) -> str:
         """The link for people."""
+        from tokshard.core.formatting import counted  # the loader needs no words
+
         how = f"runs of {counted(self.run, 'sample')}" if self.run else "one sample in turn"
         return f"{how} for each of {counted(self.ranks, 'data-parallel rank')}"
 
@@ -261,7 +262,7 @@ class Bucketing(Link):
     @property
     def words(self) -> str:
         """The link for people."""
-        windows = f"windows of {count(self.buffer)} samples in packs of {count(self.pack)}"
+        windows = f"windows of {self.buffer:,} samples in packs of {self.pack:,}"
         return f"{windows} by {self.ALGORITHM}, {seed_words(self.seed, per_epoch=self.per_epoch)}"
 
     def by_keys(self, positions: Integers, epoch: int, key_of: KeyOf, *, inverse: bool = False) -> Integers:

@@ -15,7 +15,6 @@ import numpy as np
 
 from tokshard.core.algorithms import FEISTEL_ALGORITHM, SORTED_ALGORITHM
 from tokshard.core.codec import Count, Positive
-from tokshard.core.formatting import count, counted
 from tokshard.core.keyed_orders import Bijection, derive_key, sorted_order, subkeys
 from tokshard.errors import UsageError
 from tokshard.ranks.choices import Shuffling
@@ -84,8 +83,8 @@ class TorchPermutation(Link):
     @property
     def words(self) -> str:
         """The link for people."""
-        part = "all" if self.blocks == 1 else f"each of {count(self.blocks)} blocks of"
-        return f"{part} {count(self.length)} permuted by {self.ALGORITHM}, seeded by the epoch"
+        part = "all" if self.blocks == 1 else f"each of {self.blocks:,} blocks of"
+        return f"{part} {self.length:,} permuted by {self.ALGORITHM}, seeded by the epoch"
 
     def _move(self, positions: Integers, epoch: int, *, inverse: bool) -> Integers:
         table = (_torch_places if inverse else _torch_order)(self.length, epoch)
@@ -116,7 +115,7 @@ class Shuffle(Link):
     @property
     def words(self) -> str:
         """The link for people."""
-        part = "all" if self.window >= self.samples else f"windows of {count(self.window)} samples"
+        part = "all" if self.window >= self.samples else f"windows of {self.window:,} samples"
         return f"{part} shuffled by {self.ALGORITHM}, {seed_words(self.seed, per_epoch=self.per_epoch)}"
 
     def _move(self, positions: Integers, epoch: int, *, inverse: bool) -> Integers:
@@ -163,6 +162,8 @@ class DatasetShuffle(Link):
     @property
     def words(self) -> str:
         """The link for people."""
+        from tokshard.core.formatting import counted  # the loader needs no words
+
         datasets = counted(len(self.sizes), "dataset")
         seed = seed_words(self.seed, per_epoch=self.per_epoch)
         return f"{datasets} in random order by {self.ALGORITHM}, {seed}"
@@ -210,6 +211,8 @@ class BlockShuffle(Link):
     @property
     def words(self) -> str:
         """The link for people."""
+        from tokshard.core.formatting import counted  # the loader needs no words
+
         blocks = f"blocks of {counted(self.block, 'sample')} in random order"
         return f"{blocks} by {self.ALGORITHM}, {seed_words(self.seed, per_epoch=self.per_epoch)}"
 

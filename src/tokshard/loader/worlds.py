@@ -1,17 +1,20 @@
-"""State of a loader, and how an order continues from it, in any world."""
+"""Worlds of a loader: its state, the order that continues from it in any world, and a plan in another one."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokshard.core.codec import Count, Document, Sha256, encode
+from tokshard.dataset.products import RANK_NAME
 from tokshard.errors import IntegrityError, ResumeMismatchError, UsageError
 from tokshard.ranks.consumption import ConsumptionOrder
+from tokshard.ranks.manifests import read_rank
+from tokshard.ranks.plan import Plan, Stream, read_plan
+from tokshard.ranks.schedule import BatchSchedule
 from tokshard.storage.digest import identity_digest
-
-if TYPE_CHECKING:
-    from tokshard.ranks.plan import Plan, Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,32 +43,21 @@ class LoaderState(Document):
     order: Sha256 | None
 
     @classmethod
-    def of(cls, plan_id: str, name: str, stream: Stream, order: ConsumptionOrder, number: int) -> LoaderState:
+    def of(cls, plan: Plan, name: str, order: ConsumptionOrder, number: int) -> LoaderState:
         """Return the state at a number of an order of a stream."""
         epoch, position = order.point(number)
         consumed = order.consumed_samples + number
         step = min(int(order.timeline.step_of(consumed)), order.steps)
+        digest = _order_digest(plan.streams[name])
         return cls(
-            plan_id=plan_id,
+            plan_id=plan.plan_id,
             stream=name,
             consumed_samples=consumed,
             step_start=order.consumed_after(step),
             epoch=epoch,
             position=position,
-            order=_order_digest(stream),
+            order=digest,
         )
-
-    @classmethod
-    def of_dict(cls, value: Any) -> LoaderState:
-        """Return the state of a dictionary of plain values that ``to_json`` gave.
-
-        Raises:
-            UsageError: It is no state of a loader.
-        """
-        try:
-            return cls.from_json(value, "the loader's state")
-        except IntegrityError as error:
-            raise UsageError(error.message, hint=error.hint) from error
 
 
 def _order_digest(stream: Stream) -> str | None:
@@ -76,7 +68,7 @@ def _order_digest(stream: Stream) -> str | None:
 
 
 def resume(
-    state: LoaderState, plan: Plan, name: str, order: ConsumptionOrder
+    saved: Mapping[str, Any], plan: Plan, name: str, order: ConsumptionOrder
 ) -> tuple[ConsumptionOrder, int]:
     """Return the order in which a loader continues from a state, and the number of the next sample.
 
@@ -85,15 +77,19 @@ def resume(
     epoch continues with the batches of this plan, whose steps are counted from the state.
 
     Args:
-        state: Where a loader stopped.
+        saved: State of a loader where it stopped, as a dictionary of plain values.
         plan: The plan of the loader that continues.
         name: Name of its stream.
         order: Its order.
 
     Raises:
         ResumeMismatchError: The state belongs to another order or stream.
-        UsageError: No micro-batch of this plan starts there, or nothing is left.
+        UsageError: It is no state, no micro-batch of this plan starts there, or nothing is left.
     """
+    try:
+        state = LoaderState.from_json(saved, "the loader's state")
+    except IntegrityError as error:
+        raise UsageError(error.message, hint=error.hint) from error
     if state.stream != name:
         raise ResumeMismatchError(
             f"the state must be of the stream {name!r}, got {state.stream!r}",
@@ -104,8 +100,8 @@ def resume(
     digest = _order_digest(stream)
     is_same = state.plan_id == plan.plan_id or (digest is not None and digest == state.order)
     if is_same and 0 <= number <= order.samples and number % order.group == 0:
-        own = LoaderState.of(state.plan_id, name, stream, order, number)
-        if own == replace(state, order=own.order):
+        own = LoaderState.of(plan, name, order, number)
+        if own == replace(state, plan_id=own.plan_id, order=own.order):
             return order, number
     if plan.history and plan.history[-1].plan_id == state.plan_id:
         if number:
@@ -165,3 +161,69 @@ def _replan_hint(state: LoaderState) -> str:
         "build the continuing plan: tokshard replan OLD_PLAN "
         f"--consumed-samples {state.consumed_samples} -o NEW_PLAN"
     )
+
+
+def read_in_world(
+    path: str,
+    rank: int | None,
+    stream: str,
+    roots: Mapping[str, str],
+    *,
+    data_parallel: int | None,
+    micro_batch_size: int | None,
+    global_batch_size: int | None,
+) -> tuple[Plan, int]:
+    """Read a plan for one rank; with a size, one stream of it for other ranks and batches.
+
+    Raises:
+        UsageError: There is no such rank or stream, its ranks own parts, or sizes do not fit.
+        MissingFileError, IntegrityError: See :func:`~tokshard.ranks.manifests.read_rank`.
+    """
+    if data_parallel is None and micro_batch_size is None and global_batch_size is None:
+        return read_rank(path, rank, roots=roots)
+    if RANK_NAME.fullmatch(os.path.basename(path)) is not None:
+        raise UsageError(
+            f"{path} is of the planned world, and another one is requested",
+            hint="pass the directory of the plan, and the rank",
+        )
+    if rank is None:
+        raise UsageError("the rank is required to read a plan in another world", hint="pass rank=0")
+    plan = read_plan(path, roots=roots)
+    planned = stream_of(plan, stream)
+    order = planned.order
+    if not order.is_independent:
+        raise UsageError(
+            f"data_parallel, micro_batch_size and global_batch_size require mode single: in mode "
+            f"{planned.mode} each rank has its own part",
+            hint="make a plan for the new world: tokshard replan OLD_PLAN --consumed-samples N -o NEW_PLAN",
+        )
+    from tokshard.ranks.continuation import continue_order
+    from tokshard.ranks.modes import ReadingMode
+
+    ranks = order.ranks if data_parallel is None else data_parallel
+    size = order.micro_batch_size if micro_batch_size is None else micro_batch_size
+    schedule = order.schedule if global_batch_size is None else BatchSchedule.constant(global_batch_size)
+    reading = ReadingMode.of(ranks, size, schedule, planned.mode, planned.tail)
+    order = continue_order(order, order.point(0), order.consumed_samples, reading, schedule)
+    model = plan.topology.world_size // plan.topology.data_parallel
+    in_world = Plan.of(
+        replace(plan.topology, world_size=ranks * model),
+        plan.sources,
+        {stream: replace(planned, order=order).over(planned.source)},
+        plan.history,
+        plan.warnings,
+        plan.tokenizer,
+        plan.tokenizer_mismatches,
+    )
+    return in_world, rank
+
+
+def stream_of(plan: Plan, name: str) -> Stream:
+    """Return a stream of a plan.
+
+    Raises:
+        UsageError: There is no such stream.
+    """
+    if name not in plan.streams:
+        raise UsageError(f"stream must be one of {', '.join(sorted(plan.streams))}, got {name!r}")
+    return plan.streams[name]
