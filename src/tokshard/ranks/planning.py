@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -154,10 +155,8 @@ def plan_shards(
     topology = options.topology()
     streams = {}
     for name, source in sources.items():
-        try:
+        with named_stream(name):
             streams[name] = plan_stream(source, options.of_stream(name, names, source.sequence_length))
-        except UsageError as error:
-            raise UsageError(f"{name}: {error.message}", hint=error.hint) from error
     return Plan.of(
         topology,
         described_in,
@@ -166,6 +165,15 @@ def plan_shards(
         tokenizer=tokenizers.common,
         tokenizer_mismatches=tokenizers.mismatches,
     )
+
+
+@contextmanager
+def named_stream(name: str) -> Iterator[None]:
+    """Begin the message of a UsageError with the name of the stream."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{name}: {error.message}", hint=error.hint) from error
 
 
 def plan_stream(source: SampleSource, options: ShardPlanOptions) -> Stream:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
@@ -15,7 +15,13 @@ from tokshard.ranks.links import Interleave
 from tokshard.ranks.modes import ReadingMode, order_after
 from tokshard.ranks.options import ReplanOptions, batch_schedule, consumed_valid_samples
 from tokshard.ranks.plan import Plan, StoppedPlan, StoppedStream, Stream, read_plan
-from tokshard.ranks.planning import ShardPlanReport, padding_warnings, publish_plan, sources_file
+from tokshard.ranks.planning import (
+    ShardPlanReport,
+    named_stream,
+    padding_warnings,
+    publish_plan,
+    sources_file,
+)
 from tokshard.ranks.reweighting import OrderFiles, names_blend, reweighted_source
 from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.tokenizers import agree_on_tokenizers
@@ -67,17 +73,11 @@ def replan(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Continuation:
-    """A plan that continues another one.
-
-    Attributes:
-        plan: The plan.
-        files: The order of its new blend, to be written before the plan, or None.
-    """
+class Continuation(NamedTuple):
+    """A plan that continues another one, and the files of its new blend, to be written before it, or None."""
 
     plan: Plan
-    files: OrderFiles | None = None
+    files: OrderFiles | None
 
 
 def continue_plan(plan: Plan, options: ReplanOptions) -> Continuation:
@@ -105,7 +105,7 @@ def continue_plan(plan: Plan, options: ReplanOptions) -> Continuation:
     warnings: list[str] = []
     files = None
     for name, stream in plan.streams.items():
-        with _named(name):
+        with named_stream(name):
             consumed = _consumed(name, plan, options)
             stream.order.step_at(consumed)
             reading, batches = _reading(name, stream, topology.data_parallel, schedule, options)
@@ -143,14 +143,6 @@ def continue_plan(plan: Plan, options: ReplanOptions) -> Continuation:
         mismatches,
     )
     return Continuation(after, files)
-
-
-@contextmanager
-def _named(stream: str) -> Iterator[None]:
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(f"{stream}: {error.message}", hint=error.hint) from error
 
 
 def _continued(
