@@ -5,7 +5,7 @@
 
 1. Tokenizes the sample data, blends it and plans it for 2 ranks.
 2. Trains with 2 processes, as ``torchrun`` starts them, and kills them with SIGKILL in the middle.
-3. Plans the samples that are unread since the last checkpoint for 1 rank, and resumes with one process.
+3. Resumes from the last checkpoint with one process, which reads the same plan.
 4. Checks the logs of the ranks: every planned sample was read exactly once, gradients were equal at every
    step, and the loss fell.
 
@@ -70,7 +70,7 @@ def train(plan, checkpoint, logs):
     model = DistributedDataParallel(SmallGPT())
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
-    loader = RankLoader.open(plan, rank=rank)
+    loader = RankLoader.open(plan, rank=rank, data_parallel=distributed.get_world_size())
     if os.path.exists(checkpoint):
         saved = torch.load(checkpoint)
         model.module.load_state_dict(saved["model"])
@@ -80,17 +80,18 @@ def train(plan, checkpoint, logs):
     os.makedirs(logs, exist_ok=True)
     with open(f"{logs}/rank-{rank}.jsonl", "w", buffering=1) as log:
         for step in range(loader.step, loader.steps):
-            consumed, numbers = loader.consumed_samples, loader.micro_batches(step)
+            consumed = loader.consumed_samples
+            micro_batches = loader.micro_batches(step)
             samples, losses = [], []
-            for number in numbers:
-                samples += loader.sample_ids(number)
+            for number in micro_batches:
+                samples += loader.sample_ids(loader.position)
                 batch = {name: torch.from_numpy(array) for name, array in next(loader).items()}
                 # Ranks add up their gradients once a step, with the last micro-batch.
-                with contextlib.nullcontext() if number == numbers[-1] else model.no_sync():
+                with contextlib.nullcontext() if number == micro_batches[-1] else model.no_sync():
                     logits = model(batch["tokens"], batch["position_ids"])
                     each = cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none")
                     loss = (each * batch["loss_mask"]).sum() / batch["loss_mask"].sum()
-                    (loss / len(numbers)).backward()
+                    (loss / len(micro_batches)).backward()
                 losses.append(loss.item())
             entry = {"pid": os.getpid(), "consumed": consumed, "samples": samples}
             entry |= {"loss": sum(losses) / len(losses), "gradients": fingerprint_of_gradients(model)}
@@ -137,19 +138,15 @@ def demonstrate(directory):
         *("--num-samples", f"{SAMPLES},0,0", "-o", "mix"),
     )
     batches = ("--micro-batch-size", 4, "--global-batch-size", GLOBAL_BATCH_SIZE)
-    tokshard("shard-plan", "mix", "--data-parallel", 2, *batches, "-o", "plan-2")
+    tokshard("shard-plan", "mix", "--data-parallel", 2, *batches, "-o", "plan")
 
-    while not kill_workers(start(2, "plan-2", "logs-2"), "logs-2"):
+    while not kill_workers(start(2, "plan", "logs-2"), "logs-2"):
         shutil.rmtree("logs-2")
         os.remove("checkpoint.pt")
     consumed = torch.load("checkpoint.pt")["loader"]["consumed_samples"]
     print(f"both ranks killed; the last checkpoint is after {consumed} samples")
 
-    tokshard(
-        *("replan", "plan-2", "--consumed-samples", consumed, "--data-parallel", 1),
-        *("-o", "plan-1"),
-    )
-    if start(1, "plan-1", "logs-1").wait():
+    if start(1, "plan", "logs-1").wait():
         sys.exit(Path("logs-1/torchrun.log").read_text())
     check(consumed)
 
@@ -162,7 +159,7 @@ def tokshard(*words):
     done = subprocess.run([program, *words[1:]], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)
-    if words[1] in {"shard-plan", "replan"}:
+    if words[1] == "shard-plan":
         print(done.stdout)
 
 
@@ -211,11 +208,12 @@ def check(consumed):
     show("2 ranks, after the checkpoint: lost", lost)
     show("1 rank, from the checkpoint on", resumed)
 
-    planned = RankLoader.open("plan-2", rank=0).assignment
+    planned = RankLoader.open("plan", rank=0).order
+    count = GLOBAL_BATCH_SIZE // 2
     print()
     confirm(
         all(
-            entry["samples"] == planned.step_ids(rank, step).ravel().tolist()
+            entry["samples"] == planned.ids(planned.numbers(rank, step * count, count)).tolist()
             for rank, written in enumerate(ranks)
             for step, entry in enumerate(written)
         ),
