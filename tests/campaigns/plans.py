@@ -84,7 +84,7 @@ class PlanCampaign:
         try:
             return continued(plan, consumed, ranks, **sizes, mode=mode)
         except UsageError as error:
-            if "fewer than one batch" in str(error) or "no steps" in str(error):
+            if "fewer than one batch" in str(error) or "0 steps are left" in str(error):
                 return None
             raise
 
