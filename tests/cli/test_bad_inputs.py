@@ -99,7 +99,10 @@ def installed_cases():
     for number, (file, row) in enumerate(CODES.items()):
         # The command runs as root in CI, which may read every file; and each pipe takes 5 s.
         ways = [way for way, codes in row.items() if max(codes) > "1" and way not in {"unreadable", "pipe"}]
-        yield file, "pipe" if file == "launch.sh" else ways[number % len(ways)]
+        if file == "launch.sh":
+            ways = ["pipe"]
+        if ways:  # The commands list each defect of a description, and end with 0 or 1.
+            yield file, ways[number % len(ways)]
 
 
 @pytest.mark.parametrize(("file", "way"), [*installed_cases()])

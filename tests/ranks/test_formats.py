@@ -11,7 +11,7 @@ import pytest
 from tokshard.core.codec import decode
 from tokshard.dataset.products import PLAN_NAME
 from tokshard.errors import IntegrityError
-from tokshard.loader.schedule import LoaderState
+from tokshard.loader.worlds import LoaderState
 from tokshard.ranks.manifests import RankManifest
 from tokshard.ranks.plan import Plan, StoppedPlan, read_plan
 from tokshard.ranks.sources import SOURCES_NAME
