@@ -8,9 +8,7 @@ from support.loader_plans import open_plan, plan_for, same, slow_inputs, some_do
 from support.restored_loaders import assert_same_after_restore
 from tokshard.errors import UsageError
 from tokshard.loader import BatchOptions
-from tokshard.loader.assembly import SampleAssembly, SampleShape
-from tokshard.loader.documents import DocumentAssembly
-from tokshard.loader.masks import document_bounds
+from tokshard.loader.assembly import DocumentAssembly, SampleAssembly, SampleShape, document_bounds
 from tokshard.loader.memory import Memory
 from tokshard.ranks.links import Bucketing
 from tokshard.ranks.topology import FIELDS, context_slices

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokshard.errors import UsageError
-from tokshard.loader.masks import (
-    document_bounds,
-    masked_attention,
-    packed_bounds,
-    starts_after,
-    starts_of,
-)
 from tokshard.loader.memory import Memory
 from tokshard.loader.options import BatchOptions
 from tokshard.ranks.topology import context_slices
@@ -116,7 +111,7 @@ class SampleAssembly:
             ``tokens``, ``labels``, ``position_ids`` and ``document_ids`` (int64) and ``loss_mask``
             (float32), all of shape (samples, length of the rank's part); ``num_tokens``, int64 of shape
             (samples,), counts the labels of whole samples; ``cu_seqlens``, ``max_seqlen`` and
-            ``attention_mask`` as in :mod:`tokshard.loader.masks`.
+            ``attention_mask`` as from :func:`packed_bounds` and :func:`masked_attention`.
         """
         batch = self.empty(len(samples), memory)
         texts = np.stack([sample.tokens for sample in samples])
@@ -168,7 +163,8 @@ class SampleAssembly:
         if self._has_bounds:
             bounds = [document_bounds(sample.lengths, length) for sample in samples]
             origins = starts_of(bounds, length)
-            batch["cu_seqlens"], batch["max_seqlen"] = packed_bounds(bounds, length)
+            batch["cu_seqlens"] = packed_bounds(bounds, length)
+            batch["max_seqlen"] = np.diff(batch["cu_seqlens"], axis=1).max(axis=1)
         if "position_ids" in batch:
             batch["position_ids"][:] = self._positions if origins is None else self._positions - origins
         if "document_ids" in batch:
@@ -221,3 +217,147 @@ def _names(fields: tuple[str, ...], options: BatchOptions) -> tuple[str, ...]:
     if fields and options.num_tokens:
         names.append("num_tokens")
     return tuple(names)
+
+
+class DocumentAssembly:
+    """Assembler of micro-batches from documents; a pure function of its arguments.
+
+    A document of n tokens takes n positions: the label of each is the next token, and the last has none. A
+    micro-batch is as long as its longest document, rounded up to the multiple that the options and context
+    parallelism require. All ranks that read the same documents get the same length.
+
+    Raises:
+        UsageError: ``pad_to_multiple`` is not divisible by 2 x context-parallel size.
+
+    Example:
+        >>> shape = SampleShape(0, False, ("tokens", "labels"))
+        >>> assembly = DocumentAssembly(shape, BatchOptions(pad_to_multiple=4))
+        >>> documents = [Sample(np.array(text), np.array([0]), np.array([1])) for text in ([5, 6, 7], [8])]
+        >>> batch = assembly.micro_batch(documents, np.zeros(2, np.int16), Memory())
+        >>> batch["tokens"].tolist(), batch["labels"].tolist(), batch["lengths"].tolist()
+        ([[5, 6, 7, 0], [8, 0, 0, 0]], [[6, 7, 0, 0], [0, 0, 0, 0]], [3, 1])
+    """
+
+    def __init__(self, shape: SampleShape, options: BatchOptions) -> None:
+        shape.check_multiple(options.pad_to_multiple)
+        self.fields = shape.fields
+        self.options = options
+        self._shape = replace(shape, extra_token=False)
+        self._multiple = options.pad_to_multiple
+        if shape.context > 1:
+            self._multiple = math.lcm(self._multiple, 2 * shape.context)
+
+    def micro_batch(
+        self, samples: Sequence[Sample], datasets: NDArray[np.int16], memory: Memory
+    ) -> MicroBatch:
+        """Return the fields of a micro-batch.
+
+        Args:
+            samples: The documents, of any length.
+            datasets: The dataset of each: int16 of shape (documents,).
+            memory: Where the arrays lie.
+
+        Returns:
+            As :meth:`SampleAssembly.micro_batch`, and ``lengths``, int64 of shape
+            (documents,): the tokens of each, which come before its padding.
+        """
+        texts = [sample.tokens[: self.options.max_length] for sample in samples]
+        lengths = np.array([len(text) for text in texts], np.int64)
+        length = max(-(-int(lengths.max(initial=0)) // self._multiple), 1) * self._multiple
+        padded = np.full((len(texts), length), self.options.pad_id, np.int64)
+        documents = []
+        for row, text, sample in zip(padded, texts, samples, strict=True):
+            row[: len(text)] = text
+            documents.append(Sample(row, sample.document_ids, np.array([len(text)])))
+        assembly = SampleAssembly(replace(self._shape, sequence_length=length), self.options)
+        batch = assembly.micro_batch(documents, datasets, memory)
+        batch["lengths"] = lengths
+        return batch
+
+
+def starts_after(tokens: NDArray[np.int64], eod_id: int) -> NDArray[np.int64]:
+    """Return where the document of each token starts, if documents end with a token.
+
+    Args:
+        tokens: int64 of shape (samples, length).
+        eod_id: The token that ends a document.
+
+    Returns:
+        int64 of the same shape: the first position after the last such token before this one, or 0.
+
+    Example:
+        >>> starts_after(np.array([[7, 0, 7, 7, 0, 7]]), 0).tolist()
+        [[0, 0, 2, 2, 2, 5]]
+    """
+    samples, length = tokens.shape
+    starts = np.zeros((samples, length), np.int64)
+    after = np.arange(1, length, dtype=np.int64)
+    starts[:, 1:] = np.where(tokens[:, :-1] == eod_id, after, 0)
+    return np.maximum.accumulate(starts, axis=1, out=starts)
+
+
+def masked_attention(
+    length: int, queries: NDArray[np.int64], starts: NDArray[np.int64] | None, samples: int
+) -> NDArray[np.bool_]:
+    """Return which keys each query does not attend to: those after it, and those of other documents.
+
+    Args:
+        length: The number of keys.
+        queries: The positions of the queries: int64 of shape (queries,).
+        starts: Where the document of each query starts: int64 of shape (samples, queries); None where
+            queries attend to everything before them.
+        samples: The number of samples.
+
+    Returns:
+        bool of shape (samples, 1, queries, length). Without ``starts`` all samples share one mask, which
+        is read-only then.
+    """
+    keys = np.arange(length, dtype=np.int64)
+    later = keys > queries[:, None]
+    if starts is None:
+        shape = (samples, 1, len(queries), length)
+        return np.broadcast_to(later, shape)
+    masked: NDArray[np.bool_] = (keys < starts[:, :, None]) | later
+    return masked[:, None]
+
+
+def document_bounds(lengths: NDArray[np.int64], sequence_length: int) -> list[int]:
+    """Return the bounds of the documents within a sample, from 0 to its length.
+
+    The extra token, which is a label only, is left out, and padding belongs to the last document. Megatron
+    differs in one case: of a padded sample whose last document has one token, it gives that token to the
+    document before.
+
+    Args:
+        lengths: The tokens of each piece, the extra token among them.
+        sequence_length: The length of the sample without the extra token.
+
+    Example:
+        >>> document_bounds(np.array([3, 4, 1]), 7), document_bounds(np.array([3, 2]), 7)
+        ([0, 3, 7], [0, 3, 7])
+    """
+    pieces: list[int] = lengths.tolist()
+    if pieces:
+        pieces[-1] += sequence_length - sum(pieces)
+        if pieces[-1] == 0:
+            pieces.pop()
+    return [0, *accumulate(pieces)]
+
+
+def packed_bounds(bounds: list[list[int]], sequence_length: int) -> NDArray[np.int32]:
+    """Return the bounds of several samples as an array.
+
+    Returns:
+        int32 of shape (samples, sequence_length + 1), or wider where samples hold more pieces than tokens,
+        empty ones among them. The last bound of each sample is repeated.
+    """
+    width = max([sequence_length + 1, *map(len, bounds)])
+    return np.array([edges + edges[-1:] * (width - len(edges)) for edges in bounds], np.int32)
+
+
+def starts_of(bounds: list[list[int]], sequence_length: int) -> NDArray[np.int64]:
+    """Return where the document of each token starts: int64 of shape (samples, sequence_length)."""
+    starts = np.empty((len(bounds), sequence_length), np.int64)
+    for row, edges in zip(starts, bounds, strict=True):
+        row[:] = np.repeat(edges[:-1], np.diff(edges))
+    return starts

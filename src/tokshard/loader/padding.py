@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.loader.assembly import NO_DOCUMENT, MicroBatch, SampleAssembly, SampleShape
+from tokshard.loader.assembly import NO_DOCUMENT, MicroBatch, SampleAssembly, SampleShape, packed_bounds
 from tokshard.loader.memory import Memory
 from tokshard.loader.options import BatchOptions
 from tokshard.ranks.sources import SampleSource
@@ -96,8 +96,9 @@ class PaddedSampleAssembly:
             array.reshape(-1)[is_padding] = _PADDING[name]
             batch[name] = array
         if "cu_seqlens" in batch:
-            batch["cu_seqlens"] = self._bounds(sizes)
-            batch["cu_seqlens_padded"] = self._bounds(rooms)
+            for name, lengths in (("cu_seqlens", sizes), ("cu_seqlens_padded", rooms)):
+                bounds = [[0, *accumulate(documents)] for documents in lengths]
+                batch[name] = packed_bounds(bounds, self.shape.sequence_length)
             batch["max_seqlen"] = np.array([max(documents) for documents in rooms], np.int32)
         return batch
 
@@ -139,14 +140,6 @@ class PaddedSampleAssembly:
         is_padding = within >= np.repeat(count, local)
         within += np.repeat(firsts, local)
         return within, is_padding
-
-    def _bounds(self, sizes: Sequence[list[int]]) -> NDArray[Any]:
-        bounds = np.empty((len(sizes), self.shape.sequence_length + 1), np.int32)
-        for row, documents in zip(bounds, sizes, strict=True):
-            edges = [0, *accumulate(documents)]
-            row[: len(edges)] = edges
-            row[len(edges) :] = edges[-1]
-        return bounds
 
 
 def check_room(source: SampleSource, shape: SampleShape, multiple: int) -> None:

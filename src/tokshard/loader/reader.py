@@ -15,7 +15,7 @@ from tokshard.core.open_cache import OpenCache, affordable
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.source import open_data
 from tokshard.errors import TokshardError, UsageError
-from tokshard.loader.assembly import MicroBatch, SampleAssembly, SampleShape
+from tokshard.loader.assembly import DocumentAssembly, MicroBatch, SampleAssembly, SampleShape
 from tokshard.loader.memory import Memory
 from tokshard.loader.options import BatchOptions
 from tokshard.loader.schedule import Chunk, MicroBatchSchedule
@@ -31,7 +31,6 @@ from tokshard.storage.paths import bin_path, is_remote
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokshard.loader.documents import DocumentAssembly
     from tokshard.loader.padding import PaddedSampleAssembly
 
     Assembly = SampleAssembly | PaddedSampleAssembly | DocumentAssembly
@@ -416,8 +415,6 @@ def make_assembly(
             f"tokens_only gives whole samples of a fixed length: {problem}", hint="omit tokens_only"
         )
     if length is None:
-        from tokshard.loader.documents import DocumentAssembly
-
         return DocumentAssembly(shape, options)
     if options.max_length is not None:
         raise UsageError("max_length requires a plan of documents: these samples have a fixed length")
