@@ -54,8 +54,7 @@ def test_a_golden_plan_of_the_windowed_shuffle_reads_the_same_samples():
 
 def test_the_golden_state_of_a_loader_is_in_that_plan():
     plan = golden_plan("plan-windows-2.json")
-    stream = plan.streams["train"]
-    state = LoaderState.of(plan.plan_id, "train", stream, stream.order, 224)
+    state = LoaderState.of(plan, "train", plan.streams["train"].order, 224)
     assert state.to_bytes() == (GOLDEN / "loader-2.json").read_bytes()
 
 

@@ -181,8 +181,7 @@ def test_sources_that_changed_or_went_are_said_with_a_hint(tmp_path):
     path.write_bytes(path.read_bytes() + b" ")
     with pytest.raises(IntegrityError, match=r"sources\.json has changed since the plan was built") as caught:
         read_plan(tmp_path)
-    assert caught.value.hint.startswith("restore the file, and ")
-    assert caught.value.hint.endswith("or run tokshard shard-plan again with --force")
+    assert caught.value.hint == "restore the file, or run tokshard shard-plan again with --force"
     path.unlink()
     with pytest.raises(MissingFileError, match=r"file of the plan not found: .*sources\.json") as caught:
         read_plan(tmp_path)
