@@ -199,9 +199,11 @@ def test_an_end_that_was_reached_restarts_and_one_that_was_loaded_does_not(blend
     assert len(list(other)) == len(first)
 
 
-@pytest.mark.parametrize("consumed", [-6, 1, 3, 600])
-def test_positions_between_micro_batches_are_refused(blend, consumed):
-    loader = open_plan(planned(blend, "single", 3), 0)
+@pytest.mark.parametrize(
+    ("mode", "consumed"), [("single", -6), ("single", 600), ("chunked", 1), ("cyclic", 3)]
+)
+def test_positions_between_micro_batches_are_refused(blend, mode, consumed):
+    loader = open_plan(planned(blend, mode, 3), 0)
     with pytest.raises(UsageError, match=f"must be the start of a micro-batch, got {consumed}"):
         loader.seek(consumed)
 

@@ -115,6 +115,23 @@ def test_three_ranks_read_what_four_have_left(data, way):
     assert first.batch(1)["tokens"].shape[0] == 4
 
 
+@pytest.mark.parametrize("consumed", [800, 803, 996])
+def test_consumed_samples_are_a_position_in_any_world(data, consumed):
+    """What Megatron's checkpoint has is the number alone, at the end of a step of some world."""
+    threes = data.plan(2000, 3, 2, 12)
+    loaders = [open_plan(threes, rank) for rank in range(3)]
+    for loader in loaders:
+        loader.seek(consumed)
+    step = 0 if consumed % 12 else consumed // 12
+    assert {(loader.consumed_samples, loader.step) for loader in loaders} == {(consumed, step)}
+    expected = list(range(consumed, consumed + (2000 - consumed) // 12 * 12))
+    assert read(loaders) == expected
+    for loader in loaders:
+        loader.seek(24)
+    assert loaders[0].step == 2
+    assert read(loaders, 2) == list(range(24, 36))
+
+
 def test_another_world_from_the_start_is_that_of_a_plan_for_it(data):
     fours = data.plan(2000, 4, 2, 8)
     planned = data.plan(2000, 3, 2, 12)

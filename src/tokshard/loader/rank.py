@@ -370,10 +370,23 @@ class RankLoader:
     def seek(self, consumed_samples: int) -> None:
         """Move to the position at which all ranks have consumed a number of samples, as Megatron counts them.
 
+        In mode ``single`` this is any number of samples of the first epoch, whatever world size has consumed
+        them: if no micro-batch starts there, ``step`` counts from there.
+
         Raises:
             UsageError: No micro-batch starts there, or the plan does not reach it.
         """
-        self._stand(self._schedule.at(consumed_samples))
+        from tokshard.loader.worlds import state_at
+
+        try:
+            position = self._schedule.at(consumed_samples)
+        except UsageError:
+            state = state_at(self.plan, self.stream, consumed_samples)
+            if state is None:
+                raise
+            self.load_state_dict(state)
+        else:
+            self._stand(position)
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
         """Return the position as a dictionary of JSON values.

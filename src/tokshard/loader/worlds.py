@@ -60,6 +60,22 @@ class LoaderState(Document):
         )
 
 
+def state_at(plan: Plan, name: str, consumed_samples: int) -> dict[str, Any] | None:
+    """Return the state of a stream after a step that ended in the first epoch, in any world.
+
+    Returns:
+        None if the epoch ends before, or the order of samples depends on the world.
+    """
+    order = plan.streams[name].order
+    number = consumed_samples - order.consumed_samples
+    if not order.is_independent or not 0 <= number < order.samples:
+        return None
+    state = LoaderState.of(plan, name, order, number)
+    if state.epoch != order.epoch_ranges[0].first_epoch:
+        return None
+    return replace(state, step_start=consumed_samples).to_json()
+
+
 def _order_digest(stream: Stream) -> str | None:
     if not stream.order.is_independent:
         return None
