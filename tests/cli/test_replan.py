@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from support.command_line import failure
@@ -67,6 +69,10 @@ def test_a_plan_continues_with_other_weights(here):
     assert [dataset["planned"] for dataset in datasets] == [12, 44]
     assert done.json["plan"]["history"][0]["streams"]["train"]["reweighting"]["seed"] == 7
     assert run("verify", "plan2").returncode == 0
+    everything = run("verify", "plan2", "--recursive", "--json")
+    assert everything.returncode == 0, everything.stdout
+    kinds = [product["kind"] for product in everything.json["products"]]
+    assert kinds == ["dataset"] * 2 + ["index"] * 2 + ["plan"]
     compared = run("diff", "plan", "plan2", "--json")
     assert compared.returncode == 1
     web, code = compared.json["parts"][0]["sources"]
@@ -95,6 +101,35 @@ def test_what_cannot_be_is_one_sentence(here, arguments, message):
     assert done.returncode == 2
     assert message in done.stderr
     assert not (here / "plan2").exists()
+
+
+def test_a_stop_of_a_job_with_other_batches_says_how_it_is_continued(here):
+    code, error, hint = failure(replan("--consumed-samples", 60, "-o", "plan2"))
+    assert (code, error) == (
+        2,
+        "train: consumed samples must be at the end of a step, got 60: step 7 starts at 56 and has 8 samples",
+    )
+    assert hint == (
+        "use 56 or 64 consumed samples; "
+        "if a job with other batches stopped there, first replan to its sizes where it had started"
+    )
+    sizes = ["--data-parallel", 3, "--global-batch-size", 6]
+    assert replan("--consumed-samples", 48, *sizes, "-o", "plan2").returncode == 0
+    words = "0.2 data/web 0.8 data/code"
+    done = run("replan", "plan2", "--consumed-samples", 60, "--blend", words, "-o", "plan3")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("consumed", "samples", "dropped"),
+    [(24, "76", "4 samples in each epoch"), (20, "80", "4 samples in epoch 1")],
+)
+def test_a_plan_that_starts_inside_an_epoch_names_the_epochs(here, consumed, samples, dropped):
+    sizes = ["--data-parallel", 4, "--global-batch-size", 8, "--epochs", 2]
+    done = run("shard-plan", "mix", *sizes, "--consumed-samples", consumed, "-o", "plan2")
+    assert done.returncode == 0, done.stderr
+    assert f"{samples} samples of epoch 0 over 4 data-parallel ranks" in done.stdout
+    assert re.findall("dropped +(.*)", done.stdout) == [dropped]
 
 
 def test_a_missing_plan_is_named(here):

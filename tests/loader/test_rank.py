@@ -218,7 +218,9 @@ def test_what_there_is_not_raises(blend):
             loader.batch(wrong)
         with pytest.raises(IndexError):
             loader.batch(0, wrong)
-    with pytest.raises(UsageError, match="stream must be one of train, got 'valid'"):
+    with pytest.raises(IndexError, match=f"step must be from 0 to {loader.steps - 1}, got {loader.steps}"):
+        loader.batch(loader.steps)
+    with pytest.raises(UsageError, match="the stream must be train, got 'valid'"):
         open_plan(path, 0, stream="valid")
     with pytest.raises(UsageError, match="rank must be from 0 to 2, got 3"):
         open_plan(path, 3)

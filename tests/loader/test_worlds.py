@@ -136,7 +136,8 @@ def test_another_world_from_the_start_is_that_of_a_plan_for_it(data):
     fours = data.plan(2000, 4, 2, 8)
     planned = data.plan(2000, 3, 2, 12)
     for rank in range(3):
-        loader = RankLoader.open(fours, rank, **WORLD)
+        sizes = {name: np.int64(size) for name, size in WORLD.items()}
+        loader = RankLoader.open(fours, np.int64(rank), **sizes)
         expected = open_plan(planned, rank)
         assert loader.order == expected.order
         assert same(loader[7], expected[7])
@@ -282,7 +283,7 @@ def test_sizes_of_another_world_are_checked(data):
     )
     assert "rank must be from 0 to 2, got 3" in str(wrong(3, **WORLD))
     assert "the rank is required" in str(wrong(None, **WORLD))
-    assert "stream must be one of train, got 'valid'" in str(wrong(stream="valid", **WORLD))
+    assert "the stream must be train, got 'valid'" in str(wrong(stream="valid", **WORLD))
     for name in ("data_parallel", "micro_batch_size", "global_batch_size"):
         assert "must be at least 1" in str(wrong(**{name: 0}))
     contiguous = data.plan(2000, 4, 2, 8, mode="contiguous")
@@ -290,5 +291,5 @@ def test_sizes_of_another_world_are_checked(data):
     assert "require mode single: in mode contiguous each rank has its own part" in str(owned)
     assert "tokshard replan" in owned.hint
     manifest = wrong(0, os.path.join(path, "rank-00000.json"), **WORLD)
-    assert "rank-00000.json is of the planned world" in str(manifest)
+    assert "rank-00000.json is the manifest of a rank of the planned world" in str(manifest)
     assert manifest.hint == "pass the directory of the plan, and the rank"

@@ -327,7 +327,7 @@ def test_the_global_order_survives_any_change_of_world(mode):
 @pytest.mark.parametrize("mode", [*MODES, "cyclic"])
 def test_stopping_on_24_going_on_on_16_and_then_on_48_reads_every_sample_once(mode):
     for size, (first, second, third) in itertools.product((1, 2), [(24, 16, 48), (48, 24, 16), (5, 7, 3)]):
-        for deals_again in (True, False):
+        for redistributes in (True, False):
             order = order_of(1000, first, size, mode=mode, shuffle="none" if mode == "cyclic" else "samples")
             read = []
             for ranks, steps in ((second, 3), (third, 2), (None, order.steps)):
@@ -336,7 +336,7 @@ def test_stopping_on_24_going_on_on_16_and_then_on_48_reads_every_sample_once(mo
                     stop = order.samples
                 read += order.ids(np.arange(stop)).tolist()
                 if ranks is not None:
-                    order = gone_on(order, steps, ranks, size, mode, deals_again=deals_again)
+                    order = gone_on(order, steps, ranks, size, mode, redistributes=redistributes)
             last = order.epoch_ranges[0]
             dropped = last.ids(np.arange(last.read, last.positions), last.first_epoch).tolist()
             assert sorted([*read, *dropped]) == list(range(1000))
@@ -359,7 +359,7 @@ def test_what_is_left_of_a_later_epoch_comes_before_the_epochs_after_it():
 
 def test_dealing_again_then_whole_epochs_are_one_order():
     order = order_of(100, 4, 2, mode="contiguous", epochs=3, shuffle="samples")
-    after = gone_on(order, 5, 3, 2, "contiguous", deals_again=True)
+    after = gone_on(order, 5, 3, 2, "contiguous", redistributes=True)
     read = order.ids(np.arange(40)).tolist()
     count = after.epoch_ranges[0].read
     first = after.ids(np.arange(count)).tolist()
@@ -377,7 +377,7 @@ def test_a_padded_plan_of_runs_continues_only_without_its_order():
     assert caught.value.hint == (
         "pass --mode contiguous or --mode chunked, which distribute the unread samples"
     )
-    after = gone_on(order, 3, 2, 2, "contiguous", deals_again=True)
+    after = gone_on(order, 3, 2, 2, "contiguous", redistributes=True)
     assert after.epoch_ranges[0].total - 24 == after.epoch_ranges[0].positions
 
 

@@ -287,7 +287,8 @@ class StoredCache(Product):
 
     @classmethod
     def found_in(cls, directory: str, below: list[str], names: list[str]) -> Iterator[Product]:
-        if entries_of(directory, names):
+        # The order of a re-weighted blend, which is next to its plan, is no entry of a cache.
+        if PLAN_NAME not in names and entries_of(directory, names):
             yield cls(directory)
 
     def parts(self) -> Iterator[Product]:
@@ -403,7 +404,6 @@ class StoredPlan(Product):
                 if dataset.index is not None:
                     yield StoredIndex(dataset.index.path_prefix + DESCRIPTION_SUFFIX, dataset.path_prefix)
             order = stream.source.order
-            # The order of a re-weighted blend is no entry of a cache.
             if order is not None and document.reweighting_of(name) is None:
                 yield StoredIndex(order.path_prefix + DESCRIPTION_SUFFIX)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
+from operator import index
 from typing import TYPE_CHECKING, Any, Self
 
 from tokshard.errors import UsageError
@@ -64,11 +65,10 @@ class RankLoader:
         readahead: int = DEFAULT_READAHEAD,
         mmap: bool = True,
     ) -> None:
-        from tokshard.loader.worlds import stream_of
         from tokshard.ranks.manifests import check_rank
 
         check_rank(plan, rank)
-        planned = stream_of(plan, stream)
+        planned = plan.stream(stream)
         if max_open_files < 1 or readahead < 0:
             raise UsageError(
                 f"max_open_files must be at least 1, readahead at least 0, got {max_open_files}, {readahead}"
@@ -84,10 +84,10 @@ class RankLoader:
         self._opened: tuple[Any, ...] | None = None
         # The state from which the order of this loader starts, if it is not the order of the plan.
         self._anchor: dict[str, Any] | None = None
-        self._read(planned.order)
-        self._stand(0)
+        self._open_reader(planned.order)
+        self._set_position(0)
 
-    def _read(self, order: ConsumptionOrder) -> None:
+    def _open_reader(self, order: ConsumptionOrder) -> None:
         from tokshard.loader.reader import open_reader
 
         self._process = os.getpid()
@@ -102,18 +102,18 @@ class RankLoader:
         )
         self._schedule = self._reader.schedule
 
-    def _stand(self, position: int) -> None:
+    def _set_position(self, position: int) -> None:
         from tokshard.loader.reader import Readahead
 
         self._position = position
         self._ended = False
         self._readahead = Readahead(self._reader.advise, self._ahead, len(self))
 
-    def _own(self) -> MicroBatchReader:
+    def _own_reader(self) -> MicroBatchReader:
         # A forked process may inherit locks that nobody will free.
         if self._process != os.getpid():
-            self._read(self.order)
-            self._stand(self._position)
+            self._open_reader(self.order)
+            self._set_position(self._position)
         return self._reader
 
     @classmethod
@@ -141,7 +141,7 @@ class RankLoader:
             roots: Where data has moved, see :func:`~tokshard.ranks.plan.read_plan`.
             data_parallel: The number of data-parallel ranks of the job, if it differs from the plan.
             micro_batch_size: The samples of a micro-batch of one rank, if it differs from the plan.
-            global_batch_size: The samples of a step, if it differs from the plan.
+            global_batch_size: The samples of every step, instead of the plan's batch size or its ramp-up.
             tokenizer: The tokenizer of the job, which must be that of the data: its identity
                 or its path; None to compare nothing.
             vocab_size: The vocabulary size of the model, padding included, which must be larger than all ids
@@ -149,8 +149,8 @@ class RankLoader:
             **settings: See the class.
 
         Warns:
-            UserWarning: The data has different tokenizers (``--allow-tokenizer-mismatch``), or ``tokenizer``
-                or ``vocab_size`` could not be compared.
+            UserWarning: The data has different tokenizers (``--allow-tokenizer-mismatch``), ``tokenizer`` or
+                ``vocab_size`` could not be compared, or ``eod_id`` of the options is not that of the data.
 
         Raises:
             UsageError: The rank or the stream does not exist, or an option does not fit.
@@ -166,8 +166,11 @@ class RankLoader:
             "micro_batch_size": micro_batch_size,
             "global_batch_size": global_batch_size,
         }
+        # Integers of numpy are integers, too.
+        rank = None if rank is None else index(rank)
+        sizes = {name: None if size is None else index(size) for name, size in sizes.items()}
         loader = cls._open(os.fspath(path), rank, dict(roots or {}), sizes, settings)
-        for message in check_tokenizer(loader.plan, tokenizer, vocab_size):
+        for message in check_tokenizer(loader.plan, tokenizer, vocab_size, loader.options.eod_id):
             warnings.warn(message, UserWarning, stacklevel=2)
         return loader
 
@@ -206,7 +209,7 @@ class RankLoader:
         """
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._stand(self._position)
+        other._set_position(self._position)
         return other
 
     # What there is.
@@ -254,6 +257,8 @@ class RankLoader:
         Raises:
             IndexError: The step does not exist.
         """
+        if not 0 <= step < self.steps:
+            raise IndexError(f"step must be from 0 to {self.steps - 1}, got {step}")
         return range(self._schedule.start_of_step(step + 1) - self._schedule.start_of_step(step))
 
     # Reading anything.
@@ -268,7 +273,7 @@ class RankLoader:
             IndexError: There is no such micro-batch; negative numbers do not count from the end.
             MissingFileError, IntegrityError: A file is missing or has changed.
         """
-        reader = self._own()
+        reader = self._own_reader()
         return reader.padding() if number is None else reader.micro_batch(number)
 
     def batch(self, step: int, micro_batch: int | None = None) -> MicroBatch:
@@ -291,11 +296,11 @@ class RankLoader:
                     f"micro-batch of step {step} must be from 0 to {count - 1}, got {micro_batch}"
                 )
             return self[first + micro_batch]
-        return self._own().micro_batches(first, count)
+        return self._own_reader().micro_batches(first, count)
 
     def sample_ids(self, number: int) -> list[int]:
         """Return the ids of the samples of a micro-batch, in the numbering of the stream."""
-        return self._own().sample_ids(number)
+        return self._own_reader().sample_ids(number)
 
     # Moving the position.
 
@@ -308,7 +313,7 @@ class RankLoader:
         if self._position >= len(self):
             self._ended = True
             raise StopIteration
-        reader = self._own()
+        reader = self._own_reader()
         self._readahead.follow(self._position)
         batch = reader.micro_batch(self._position)
         self._position += 1
@@ -316,7 +321,7 @@ class RankLoader:
 
     def read_ahead(self, number: int) -> None:
         """Start reading ahead, in a thread, the micro-batches after one that is about to be read."""
-        self._own()
+        self._own_reader()
         self._readahead.follow(number)
 
     def skip(self, count: int = 1) -> None:
@@ -365,7 +370,7 @@ class RankLoader:
         back = self.step if steps is None else steps
         if not 0 <= back <= self.step:
             raise UsageError(f"cannot go back by {steps} from step {self.step}")
-        self._stand(self._schedule.start_of_step(self.step - back))
+        self._set_position(self._schedule.start_of_step(self.step - back))
 
     def seek(self, consumed_samples: int) -> None:
         """Move to the position at which all ranks have consumed a number of samples, as Megatron counts them.
@@ -379,14 +384,14 @@ class RankLoader:
         from tokshard.loader.worlds import state_at
 
         try:
-            position = self._schedule.at(consumed_samples)
+            position = self._schedule.at(index(consumed_samples))
         except UsageError:
             state = state_at(self.plan, self.stream, consumed_samples)
             if state is None:
                 raise
             self.load_state_dict(state)
         else:
-            self._stand(position)
+            self._set_position(position)
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
         """Return the position as a dictionary of JSON values.
@@ -439,8 +444,8 @@ class RankLoader:
         planned = self.plan.streams[self.stream].order
         order, number = resume(state, self.plan, self.stream, planned)
         self._anchor = None if order is planned else dict(state)
-        self._read(order)
-        self._stand(number // order.group)
+        self._open_reader(order)
+        self._set_position(number // order.group)
 
     def close(self) -> None:
         """Close the files; the next read opens them again."""
@@ -452,5 +457,5 @@ def _reopen(opened: tuple[Any, ...], anchor: dict[str, Any] | None, position: in
     loader = RankLoader._open(*opened)  # noqa: SLF001 - of this module
     if anchor is not None:
         loader.load_state_dict(anchor)
-    loader._stand(position)  # noqa: SLF001
+    loader._set_position(position)  # noqa: SLF001
     return loader

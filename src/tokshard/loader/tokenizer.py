@@ -11,7 +11,10 @@ from tokshard.ranks.plan import Plan
 
 
 def check_tokenizer(
-    plan: Plan, tokenizer: TokenizerIdentity | str | os.PathLike[str] | None, vocab_size: int | None
+    plan: Plan,
+    tokenizer: TokenizerIdentity | str | os.PathLike[str] | None,
+    vocab_size: int | None,
+    eod_id: int | None,
 ) -> list[str]:
     """Compare a job with the tokenizer that a plan records for its data; no data is opened.
 
@@ -19,18 +22,24 @@ def check_tokenizer(
         plan: The plan.
         tokenizer: The tokenizer of the job, or its path; None to compare nothing.
         vocab_size: The vocabulary size of the job's model, padding included; None to compare nothing.
+        eod_id: The id that ends documents in the job's options; None to compare nothing.
 
     Returns:
-        Warnings: mismatches that were allowed when the plan was made, and what could not be compared.
+        Warnings: mismatches that were allowed when the plan was made, what could not be compared, and an
+        ``eod_id`` that is not that of the data.
 
     Raises:
         TokenizerMismatchError: The data has another tokenizer, or ids beyond the vocabulary.
         TokenizerError: The tokenizer cannot be read.
     """
     warnings = list(allowed_warnings(plan.tokenizer_mismatches))
+    known = _identities(plan)
+    recorded = sorted({identity.eod_id for identity in known if identity.eod_id is not None})
+    if eod_id is not None and recorded and eod_id not in recorded:
+        ids = " or ".join(map(str, recorded))
+        warnings.append(f"eod_id is {eod_id}, but the tokenizer of the data ends documents with {ids}")
     if tokenizer is None and vocab_size is None:
         return warnings
-    known = _identities(plan)
     if not known:
         name = plan.plan_id[:12]
         return [*warnings, f"the tokenizer of the data of plan {name} is unknown and was not compared"]

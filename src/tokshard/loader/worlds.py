@@ -199,13 +199,13 @@ def read_in_world(
         return read_rank(path, rank, roots=roots)
     if RANK_NAME.fullmatch(os.path.basename(path)) is not None:
         raise UsageError(
-            f"{path} is of the planned world, and another one is requested",
+            f"{path} is the manifest of a rank of the planned world, and sizes of another one were passed",
             hint="pass the directory of the plan, and the rank",
         )
     if rank is None:
         raise UsageError("the rank is required to read a plan in another world", hint="pass rank=0")
     plan = read_plan(path, roots=roots)
-    planned = stream_of(plan, stream)
+    planned = plan.stream(stream)
     order = planned.order
     if not order.is_independent:
         raise UsageError(
@@ -219,8 +219,12 @@ def read_in_world(
     ranks = order.ranks if data_parallel is None else data_parallel
     size = order.micro_batch_size if micro_batch_size is None else micro_batch_size
     schedule = order.schedule if global_batch_size is None else BatchSchedule.constant(global_batch_size)
-    reading = ReadingMode.of(ranks, size, schedule, planned.mode, planned.tail)
-    order = continue_order(order, order.point(0), order.consumed_samples, reading, schedule)
+    try:
+        reading = ReadingMode.of(ranks, size, schedule, planned.mode, planned.tail)
+        order = continue_order(order, order.point(0), order.consumed_samples, reading, schedule)
+    except UsageError as error:
+        hint = f"pass a global_batch_size that is a multiple of {ranks} x {size} and fits the samples"
+        raise UsageError(error.message, hint=hint) from error
     model = plan.topology.world_size // plan.topology.data_parallel
     in_world = Plan.of(
         replace(plan.topology, world_size=ranks * model),
@@ -232,14 +236,3 @@ def read_in_world(
         plan.tokenizer_mismatches,
     )
     return in_world, rank
-
-
-def stream_of(plan: Plan, name: str) -> Stream:
-    """Return a stream of a plan.
-
-    Raises:
-        UsageError: There is no such stream.
-    """
-    if name not in plan.streams:
-        raise UsageError(f"stream must be one of {', '.join(sorted(plan.streams))}, got {name!r}")
-    return plan.streams[name]

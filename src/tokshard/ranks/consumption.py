@@ -116,7 +116,7 @@ class EpochRange(Record):
         return self._forward(np.minimum(positions, self.positions - 1), epoch, key_of, 0)
 
     def find(self, ids: Integers, epoch: int, key_of: KeyOf | None = None) -> Integers:
-        """Return the position at which each id is read first, -1 if no rank reads it; see :meth:`ids`."""
+        """Return the position at which the owner of each id reads it, -1 if none does; see :meth:`ids`."""
         positions = ids
         for place in range(len(self.links) - 1, -1, -1):
             link = self.links[place]
@@ -329,7 +329,7 @@ class ConsumptionOrder(Record):
         return epochs.first_epoch + epoch, position
 
     def find(self, ids: Integers, epoch: int, key_of: KeyOf | None = None) -> Integers:
-        """Return the number at which each id is read first in an epoch, -1 if the plan does not read it.
+        """Return the number at which the rank that owns each id reads it, -1 if the plan does not read it.
 
         Args:
             ids: int64 of shape ``(n,)``.

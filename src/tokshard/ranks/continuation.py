@@ -18,7 +18,7 @@ def continue_order(
     reading: ReadingMode,
     schedule: BatchSchedule,
     *,
-    deals_again: bool = False,
+    redistributes: bool = False,
     steps: int | None = None,
 ) -> ConsumptionOrder:
     """Return the order of what a stopped order has not read, for other ranks.
@@ -32,7 +32,7 @@ def continue_order(
         consumed_samples: Samples that all ranks have consumed.
         reading: The ranks that continue. Their mode is that of the epochs after the one under way.
         schedule: Global batch size by consumed samples of the whole run.
-        deals_again: Whether the mode deals out the rest of the epoch under way to the ranks, so that
+        redistributes: Whether the mode distributes the rest of the epoch under way to the ranks, so that
             contiguous ranks read neighboring samples again. Otherwise the rest keeps its order: batches of
             the same size have the same samples for any number of ranks.
         steps: Number of steps; by default as many as fit the samples that ``stopped`` had left to read.
@@ -54,7 +54,7 @@ def continue_order(
     for epochs in stopped.epoch_ranges:
         first = max(epochs.first_epoch, epoch)
         if epochs.has_epoch(epoch):
-            begun = _epoch_under_way(epochs, stopped, point, reading, deals_again=deals_again)
+            begun = _epoch_under_way(epochs, stopped, point, reading, redistributes=redistributes)
             if begun is not None:
                 ranges.append(begun[0])
                 skipped = begun[1]
@@ -81,7 +81,7 @@ def _epoch_under_way(
     point: tuple[int, int],
     reading: ReadingMode,
     *,
-    deals_again: bool,
+    redistributes: bool,
 ) -> tuple[EpochRange, int] | None:
     """Return the rest of an epoch and the samples of it to skip, or None if it does not fill a batch."""
     epoch, position = point
@@ -93,7 +93,7 @@ def _epoch_under_way(
         return _whole_epochs(epochs.total, links, epoch, 1, reading), 0
     owner = owner_of(epochs, stopped)
     if owner is not None and owner.run and position:
-        if deals_again:
+        if redistributes:
             # In ascending order all that this many rounds of the ranks have not read.
             links = (replace(owner, read=position), *links)
         elif epochs.repeated:
@@ -106,7 +106,7 @@ def _epoch_under_way(
     samples = links[0].samples if links else epochs.total
     if not in_order.fills(samples - position):
         return None
-    if not deals_again and reading.mode != "sequential":
+    if not redistributes and reading.mode != "sequential":
         return in_order.epochs(epochs.total, links, epoch, 1, position), position
     if position:
         links = (Skip(samples - position, position), *links)

@@ -93,8 +93,8 @@ class Interleave(Link):
     Position ``c`` in consumption order is local index ``l = c // (b * R) * b + c % b`` of rank
     ``r = c % (b * R) // b``, where ``b`` is the micro-batch size and ``R`` the number of ranks. With ``run``
     the rank reads position ``r * run + l``, with ``run`` 0 every R-th one, ``l * R + r``. A rank that has
-    fewer positions than the others repeats its last one, or starts over with its first. The positions that
-    no rank reads follow after ``read``, in ascending order.
+    fewer positions than the others repeats its last one (the last of all with ``run`` 0), or starts over with
+    its first. The positions that no rank reads follow after ``read``, in ascending order.
 
     Example:
         >>> contiguous = Interleave(12, ranks=3, micro_batch_size=2, run=4, read=12, padding="last")

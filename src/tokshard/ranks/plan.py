@@ -284,6 +284,16 @@ class Plan(Document):
         """Return where a stream was stopped, oldest first."""
         return tuple(plan.streams[stream] for plan in self.history if stream in plan.streams)
 
+    def stream(self, name: str) -> Stream:
+        """Return a stream.
+
+        Raises:
+            UsageError: There is no such stream.
+        """
+        if name not in self.streams:
+            raise UsageError(f"the stream must be {' or '.join(self.streams)}, got {name!r}")
+        return self.streams[name]
+
     def reweighting_of(self, stream: str) -> Reweighting | None:
         """Return the order of the blend that a stream reads, or None if it was not re-weighted."""
         records = [stop.reweighting for stop in self.stops_of(stream) if stop.reweighting is not None]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tokshard.core.progress import Progress, reporting
 from tokshard.errors import UsageError
+from tokshard.ranks.consumption import ConsumptionOrder
 from tokshard.ranks.continuation import continue_order
 from tokshard.ranks.discovery import read_blends
 from tokshard.ranks.links import Interleave
@@ -107,7 +108,7 @@ def continue_plan(plan: Plan, options: ReplanOptions) -> Continuation:
     for name, stream in plan.streams.items():
         with named_stream(name):
             consumed = _consumed(name, plan, options)
-            stream.order.step_at(consumed)
+            _check_stop(stream.order, consumed)
             reading, batches = _reading(name, stream, topology.data_parallel, schedule, options)
             if name == TRAIN and options.blend is not None:
                 streams[name], files, notes = _reweighted(plan, consumed, reading, batches, options)
@@ -145,6 +146,16 @@ def continue_plan(plan: Plan, options: ReplanOptions) -> Continuation:
     return Continuation(after, files)
 
 
+def _check_stop(order: ConsumptionOrder, consumed: int) -> None:
+    try:
+        order.step_at(consumed)
+    except UsageError as error:
+        if error.hint is None:
+            raise
+        other = "if a job with other batches stopped there, first replan to its sizes where it had started"
+        raise UsageError(error.message, hint=f"{error.hint}; {other}") from error
+
+
 def _continued(
     stream: Stream,
     consumed: int,
@@ -161,7 +172,7 @@ def _continued(
         consumed,
         reading,
         schedule,
-        deals_again=is_train and options.mode not in _MODES_IN_ORDER,
+        redistributes=is_train and options.mode not in _MODES_IN_ORDER,
         steps=options.steps if is_train else None,
     )
     return replace(stream, order=order, mode=reading.mode, tail=reading.tail).over(stream.source)

@@ -64,6 +64,8 @@ def _stream_facts(stream: Stream) -> list[tuple[str, str]]:
     samples = counted(read - first.repeated + first.dropped, "sample")
     ranks = counted(order.ranks, "data-parallel rank")
     each = count(read // order.ranks)
+    is_begun = order.skipped > 0 and first.epochs != 1
+    of_epoch = f" of epoch {first.first_epoch}" if is_begun or len(order.epoch_ranges) > 1 else ""
     facts = [
         ("samples", f"{count(order.samples)} planned, {count(stream.source.total)} in the data"),
         ("steps", f"{count(order.steps)} with a global batch size of {count(sizes[0])}{growing}"),
@@ -78,7 +80,7 @@ def _stream_facts(stream: Stream) -> list[tuple[str, str]]:
         ),
         (
             "assignment",
-            f"{stream.mode}: {samples} over {ranks}, {how}, {each} per rank; tail {stream.tail}",
+            f"{stream.mode}: {samples}{of_epoch} over {ranks}, {how}, {each} per rank; tail {stream.tail}",
         ),
     ]
     if order.consumed_samples:
@@ -86,7 +88,9 @@ def _stream_facts(stream: Stream) -> list[tuple[str, str]]:
     for epochs in order.epoch_ranges:
         for label, number in (("dropped", epochs.dropped), ("repeated", epochs.repeated)):
             if number:
-                facts.append((label, f"{counted(number, 'sample')} in each epoch"))
+                is_one = of_epoch and epochs.epochs == 1
+                epoch = f"epoch {epochs.first_epoch}" if is_one else "each epoch"
+                facts.append((label, f"{counted(number, 'sample')} in {epoch}"))
     if left := remaining_samples(order):
         facts.append(("remaining", f"{counted(left, 'sample')} could be read after the last step"))
     return facts

@@ -153,7 +153,7 @@ def inspect_rank(
         MissingFileError, IntegrityError: See :func:`~tokshard.ranks.manifests.read_rank`.
     """
     plan, rank = read_rank(path, rank, roots=roots)
-    found = _stream(plan, stream)
+    found = plan.stream(stream)
     order = found.order
     first = 0
     count = 0
@@ -208,7 +208,7 @@ def find_sample(plan: Plan, stream: str, sample: int, *, epoch: int | None = Non
     Raises:
         UsageError: There is no such stream, sample or epoch.
     """
-    found = _stream(plan, stream)
+    found = plan.stream(stream)
     if not 0 <= sample < found.source.total:
         raise UsageError(f"the sample of {stream} must be 0 to {found.source.total - 1}, got {sample}")
     chosen = found.order.epoch_ranges[0].first_epoch if epoch is None else epoch
@@ -228,7 +228,7 @@ def find_dataset_sample(plan: Plan, stream: str, dataset: int, dataset_sample: i
     Raises:
         UsageError: There is no such stream, dataset or sample.
     """
-    source = _stream(plan, stream).source
+    source = plan.stream(stream).source
     if not 0 <= dataset < len(source.datasets):
         raise UsageError(f"the dataset must be 0 to {len(source.datasets) - 1}, got {dataset}")
     reference = source.datasets[dataset]
@@ -334,9 +334,3 @@ def _places(stream: Stream, ids: Integers, epochs: Integers, numbers: Integers) 
             )
         )
     return tuple(places)
-
-
-def _stream(plan: Plan, name: str) -> Stream:
-    if name not in plan.streams:
-        raise UsageError(f"the stream must be {' or '.join(plan.streams)}, got {name!r}")
-    return plan.streams[name]
