@@ -11,7 +11,7 @@ import pytest
 from support.mixture_data import run
 from support.two_tokenizers import tokenize, write_two_tokenizers
 from tokshard.errors import TokenizerMismatchError
-from tokshard.loader import RankLoader
+from tokshard.loader import BatchOptions, RankLoader
 from tokshard.text.tokenizer.definition import tokenizer_identity
 
 SIZES = ("--seq-length", 8, "--split", "1,0,0", "--num-samples", 64)
@@ -89,6 +89,9 @@ def test_the_loader_compares_the_tokenizer_of_the_job(here):
         warnings.simplefilter("error")
         for tokenizer in ("a.json", identity):
             RankLoader.open("plan", 0, tokenizer=tokenizer, vocab_size=identity.max_token_id + 1)
+            RankLoader.open("plan", 0, options=BatchOptions(eod_id=identity.eod_id))
+    with pytest.warns(UserWarning, match=f"eod_id is 1, but .* ends documents with {identity.eod_id}"):
+        RankLoader.open("plan", 0, options=BatchOptions(eod_id=1))
     with pytest.raises(TokenizerMismatchError, match="is not the tokenizer of the data") as refused:
         RankLoader.open("plan", 0, tokenizer="b.json")
     assert refused.value.exit_code == 6

@@ -432,7 +432,7 @@ class RankLoader:
         A plan continues the plan that it was made from by ``tokshard replan``, at the samples consumed then.
         In mode ``single`` it also continues any plan that reads the same samples in the same order, for any
         world size: if no step of this plan starts there, ``step`` counts from the state, and the epoch under
-        way goes on with the batches of this plan. All files are opened again when they are next read, and
+        way continues with the batches of this plan. All files are opened again when they are next read, and
         compared with the plan.
 
         Raises:
