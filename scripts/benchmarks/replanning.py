@@ -32,11 +32,11 @@ def contenders(directory: Path, consumed: int, samples: int) -> list[Contender]:
     differing = command("diff other weights", "diff", plan, weights, "--quiet")
     differing.command = ["sh", "-c", '"$@" || [ $? = 1 ]', "sh", *differing.command]  # 1: samples differ
     return [
-        command("another world", *replan, "--data-parallel", str(RANKS), "-o", world, output=world),
+        command("another world size", *replan, "--data-parallel", str(RANKS), "-o", world, output=world),
         command("other weights", *replan, "--blend", blend, "-o", weights, output=weights),
-        command("verify another world", "verify", world, "--level", "deep", "--quiet"),
+        command("verify another world size", "verify", world, "--level", "deep", "--quiet"),
         command("verify other weights", "verify", weights, "--level", "deep", "--quiet"),
-        command("diff another world", "diff", plan, world, "--quiet"),
+        command("diff another world size", "diff", plan, world, "--quiet"),
         differing,
     ]
 

@@ -78,7 +78,7 @@ class PlanCampaign:
     def _after(
         self, plan: Plan, step: int, ranks: int, size: int, batch: int, mode: str | None
     ) -> Plan | None:
-        """Continue a plan in another world; None if it has no whole batch left."""
+        """Continue a plan with another world size; None if it has no whole batch left."""
         consumed = plan.streams["train"].order.consumed_after(max(0, step - self._skew))
         sizes = {"micro_batch_size": size, "global_batch_size": batch}
         try:

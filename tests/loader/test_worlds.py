@@ -1,4 +1,4 @@
-"""A plan in another world: what all ranks together read, from states of other worlds and with other sizes."""
+"""A plan with another world size: what all ranks together read, from states and with sizes of others."""
 
 import os
 import pickle
@@ -291,5 +291,5 @@ def test_sizes_of_another_world_are_checked(data):
     assert "require mode single: in mode contiguous each rank has its own part" in str(owned)
     assert "tokshard replan" in owned.hint
     manifest = wrong(0, os.path.join(path, "rank-00000.json"), **WORLD)
-    assert "rank-00000.json is the manifest of a rank of the planned world" in str(manifest)
+    assert "rank-00000.json is the manifest of a rank of the planned world size" in str(manifest)
     assert manifest.hint == "pass the directory of the plan, and the rank"

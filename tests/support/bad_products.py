@@ -333,7 +333,7 @@ def sound_plan(directory, source=None):
 
 
 def goes_on(directory):
-    """Plan, stop after two steps, and go on with another world; return the directory of the new plan."""
+    """Plan, stop after two steps, and continue with another world size; return the new plan."""
     before = read_plan(sound_plan(directory))
     write_plan(continued(before, 16, 2), directory / "plan2")
     return str(directory / "plan2")

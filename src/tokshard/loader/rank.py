@@ -136,7 +136,7 @@ class RankLoader:
         ``micro_batch_size`` and ``global_batch_size`` replace those of the plan.
 
         Args:
-            path: The directory of a plan, its ``plan.json``, or the manifest of a rank of the planned world.
+            path: The directory of a plan, its ``plan.json``, or the manifest of a planned rank.
             rank: The rank in the whole job; may be left out where ``path`` is a rank's manifest.
             roots: Where data has moved, see :func:`~tokshard.ranks.plan.read_plan`.
             data_parallel: The number of data-parallel ranks of the job, if it differs from the plan.
@@ -233,7 +233,7 @@ class RankLoader:
     def origin(self) -> tuple[str, int, int, int]:
         """What micro-batch 0 is: the id of the plan, its consumed samples, epoch and position in the epoch.
 
-        It changes only with a state of another world, see :meth:`load_state_dict`.
+        It changes only with a state of another world size, see :meth:`load_state_dict`.
         """
         return self.plan_id, self.order.consumed_samples, *self.order.point(0)
 
@@ -421,7 +421,7 @@ class RankLoader:
         order, number = resume(state, self.plan, self.stream, self.order)
         if order is not self.order:
             raise UsageError(
-                "the state is of another world, and its steps are counted from there",
+                "the state is of another world size, and its steps are counted from there",
                 hint="load it with RankLoader.load_state_dict before the data loader is made",
             )
         return number // order.group

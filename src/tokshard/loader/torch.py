@@ -90,8 +90,8 @@ class PlanDataset:
         if number.origin != self.loader.origin:
             raise UsageError(
                 f"micro-batch {number} is counted from {_shown(number.origin)}, but this loader counts from "
-                f"{_shown(self.loader.origin)}: a state of another world was loaded after the data loader "
-                "was made",
+                f"{_shown(self.loader.origin)}: a state of another world size was loaded after "
+                "the data loader was made",
                 hint="make the data loader after the state is loaded, or without persistent_workers",
             )
         if get_worker_info() is None:

@@ -1,4 +1,4 @@
-"""Worlds of a loader: its state, the order that continues from it in any world, and a plan in another one."""
+"""State of a loader, the order that continues from it with any world size, and a plan with another one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LoaderState(Document):
 
 
 def state_at(plan: Plan, name: str, consumed_samples: int) -> dict[str, Any] | None:
-    """Return the state of a stream after a step that ended in the first epoch, in any world.
+    """Return the state of a stream after a step that ended in the first epoch, with any world size.
 
     Returns:
         None if the epoch ends before, or the order of samples depends on the world.
@@ -199,11 +199,11 @@ def read_in_world(
         return read_rank(path, rank, roots=roots)
     if RANK_NAME.fullmatch(os.path.basename(path)) is not None:
         raise UsageError(
-            f"{path} is the manifest of a rank of the planned world, and sizes of another one were passed",
+            f"{path} is the manifest of a rank of the planned world size, and other sizes were passed",
             hint="pass the directory of the plan, and the rank",
         )
     if rank is None:
-        raise UsageError("the rank is required to read a plan in another world", hint="pass rank=0")
+        raise UsageError("the rank is required to read a plan with another world size", hint="pass rank=0")
     plan = read_plan(path, roots=roots)
     planned = plan.stream(stream)
     order = planned.order
@@ -211,7 +211,7 @@ def read_in_world(
         raise UsageError(
             f"data_parallel, micro_batch_size and global_batch_size require mode single: in mode "
             f"{planned.mode} each rank has its own part",
-            hint="make a plan for the new world: tokshard replan OLD_PLAN --consumed-samples N -o NEW_PLAN",
+            hint="make a plan for the new size: tokshard replan OLD_PLAN --consumed-samples N -o NEW_PLAN",
         )
     from tokshard.ranks.continuation import continue_order
     from tokshard.ranks.modes import ReadingMode

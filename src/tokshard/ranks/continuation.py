@@ -1,4 +1,4 @@
-"""Continuation of an order by another world: the rest of the epoch under way, then the epochs after it."""
+"""Continuation of an order with another world size: the current epoch first, then those after it."""
 
 from __future__ import annotations
 

@@ -182,9 +182,9 @@ def _reweighted(
     plan: Plan, consumed: int, reading: ReadingMode, schedule: BatchSchedule, options: ReplanOptions
 ) -> tuple[Stream, OrderFiles, Sequence[str]]:
     stream = plan.streams[TRAIN]
-    left = stream.order.consumed_after(stream.order.steps) - consumed
-    stop = consumed + left
-    steps = options.steps or schedule.timeline(reading.group, consumed, stop=stop).steps_within(left)
+    stop = stream.order.consumed_after(stream.order.steps)
+    timeline = schedule.timeline(reading.group, consumed, stop=stop)
+    steps = options.steps or timeline.steps_within(stop - consumed)
     if not steps:
         raise UsageError(f"the plan has no steps after {consumed:,} consumed samples", hint="pass --steps")
     samples = schedule.timeline(reading.group, consumed, steps=steps).samples_of(steps)
