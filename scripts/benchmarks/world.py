@@ -44,22 +44,24 @@ def link(names: list[str], samples: int, mixture: list[str]) -> None:
     """Build the index of the first dataset, and give all others the same under their own names."""
     from tokshard.samples.blend.options import BlendOptions
     from tokshard.samples.blend.plan import plan_requests
+    from tokshard.samples.index.build import plan_indexes
     from tokshard.samples.index.entry import CacheEntry, Sidecar
-    from tokshard.samples.index.planned_indexes import plan_indexes
     from tokshard.samples.index.sizes import Sizes
 
     options = BlendOptions(
         sources=tuple(mixture), seq_length=SEQUENCE_LENGTH, num_samples=Sizes(samples, 0, 0), split="1,0,0"
     )
     (outline,) = plan_requests(*options.resolve())
-    (first,) = plan_indexes(outline.requests[:1], cache_directory="cache").build()
-    sidecar = Sidecar.read(first.entry.sidecar_path)
+    planned = plan_indexes(outline.requests[:1], cache_directory="cache")
+    planned.build()
+    (first,) = planned.listed
+    sidecar = Sidecar.read(first.sidecar_path)
     for name, request in zip(names[1:], outline.requests[1:], strict=True):
         for suffix in (".bin", ".idx"):
             os.link(names[0] + suffix, name + suffix)
         entry = CacheEntry.of(request.description(), "cache")
         for array in entry.arrays:
-            os.link(first.entry.array_path(array), entry.array_path(array))
+            os.link(first.array_path(array), entry.array_path(array))
         Path(entry.description_path).write_text(request.description().text())
         replace(sidecar, description_md5=entry.hash).write(entry.sidecar_path)
 

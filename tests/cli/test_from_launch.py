@@ -96,7 +96,7 @@ def test_stale_and_damaged_files_are_replaced(workshop):
     (workshop / "data/web.bin").write_bytes((workshop / "data/web.bin").read_bytes()[::-1])
     next((workshop / "c").glob("*-GPTDataset-train-shuffle_index.npy")).unlink()
     found = run("doctor", *options)
-    assert {"cache-missing", "cache-damaged"} <= set(re.findall(r"(cache-[a-z]+):", found.stdout))
+    assert {"cache-missing", "cache-differs"} <= set(re.findall(r"(cache-[a-z]+):", found.stdout))
     (words,) = commands_in(found)
     # The first blend is kept.
     assert words[-3:] == ["-o", "mix-2", "--rebuild"]

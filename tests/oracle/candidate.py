@@ -9,12 +9,12 @@ from tokshard import IndexedDataset
 from tokshard.samples.blend.job import build_blend
 from tokshard.samples.blend.options import BuilderConfig
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
+from tokshard.samples.index.build import plan_indexes
 from tokshard.samples.index.description import GPTDatasetDescription
 from tokshard.samples.index.entry import CacheEntry, default_directory
 from tokshard.samples.index.epochs import plan_epochs
 from tokshard.samples.index.index import GPTDatasetIndex
 from tokshard.samples.index.options import IndexRequest
-from tokshard.samples.index.planned_indexes import plan_indexes
 from tokshard.samples.index.samples import GPTSamples
 from tokshard.samples.index.sizes import Sizes
 from tokshard.samples.index.splits import parse_split

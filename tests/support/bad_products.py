@@ -55,7 +55,7 @@ def build_cache(prefix, packing=None):
         packing=packing,
     )
     (report,) = build_requests([request])
-    return report.entry.description_path
+    return report.files[0]
 
 
 def array(description, name):

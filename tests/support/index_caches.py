@@ -14,9 +14,9 @@ from support.index_twins import (
     slow_samples,
     slow_shuffle_index,
 )
+from tokshard.samples.index.build import plan_indexes
 from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.options import IndexRequest
-from tokshard.samples.index.planned_indexes import plan_indexes
 from tokshard.samples.index.splits import parse_split
 
 TOKENIZER = {"class": "a.Tokenizer", "tokenizer_path": "/models/ü", "vocab_size": "50257"}
@@ -59,10 +59,18 @@ def build_requests(requests, *, cache_directory=None, workers=None, progress=Non
     return planned.build(progress=progress, **how)
 
 
+def entry_of(report):
+    """Return the files of an index, given its report."""
+    return CacheEntry.of_file(report.files[0])
+
+
 def conditions(requests, *, cache_directory=None, digests=True):
-    """Return the condition of each index, by its entry."""
-    found = plan_indexes(requests, cache_directory=cache_directory).examine(digests=digests)
-    return {entry: examined.condition for entry, examined in found.items()}
+    """Return the condition of each index by its entry: ``"damaged"`` if it differs because of damage."""
+    examinations = plan_indexes(requests, cache_directory=cache_directory).examine(digests=digests)
+    return {
+        entry: "damaged" if examination.is_damaged else examination.condition
+        for entry, examination in examinations.items()
+    }
 
 
 def entry_for(request, directory):

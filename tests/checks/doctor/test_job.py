@@ -218,7 +218,7 @@ def test_each_state_of_the_cache_is_told(data):
     prepare(HEALTHY)
     (sidecar,) = Path("cache").glob("*-BlendedDataset-train-tokshard.json")
     sidecar.unlink()
-    assert codes(diagnose(HEALTHY)) == ["epochs", "epochs", "cache-foreign"]
+    assert codes(diagnose(HEALTHY)) == ["epochs", "epochs", "cache-unverified"]
     assert diagnose(HEALTHY).healthy
     victim = next(Path("cache").glob("*-GPTDataset-valid-sample_index.npy"))
     content = victim.read_bytes()
@@ -226,11 +226,11 @@ def test_each_state_of_the_cache_is_told(data):
     (missing,) = [finding for finding in diagnose(HEALTHY).findings if finding.code == "cache-missing"]
     assert missing.hint.endswith(" --rebuild`")  # or the build would refuse the files without a sidecar
     victim.write_bytes(content[:-1])
-    assert "cache-damaged" in codes(diagnose(HEALTHY), "error")
+    assert "cache-differs" in codes(diagnose(HEALTHY), "error")
     write_dataset("data/code", [9, *CODE])
     stale = diagnose(HEALTHY)
-    assert "cache-stale" in codes(stale, "error")
-    assert {lookup.prefix for lookup in stale.lookups if lookup.condition == "stale"} == {"data/code"}
+    assert "cache-differs" in codes(stale, "error")
+    assert {lookup.prefix for lookup in stale.lookups if "other content" in lookup.reason} == {"data/code"}
     assert all(os.path.isfile(path) for lookup in stale.lookups for path in lookup.files)
 
 

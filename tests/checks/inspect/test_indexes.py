@@ -30,7 +30,7 @@ def index(tmp_path):
 def test_an_index_is_counted(index):
     found = inspect_index(index.description_path)
     documents, rows, shuffle = (np.load(index.array_path(name)) for name in index.arrays)
-    assert (found.entry.condition, found.entry.detail) == ("complete", "")
+    assert (found.entry.condition, found.entry.reason) == ("complete", "")
     assert found.entry.samples == len(shuffle)
     assert found.statistics.sequences == len(set(documents.tolist()))
     assert found.statistics.epochs == len(documents) / found.statistics.sequences
@@ -71,7 +71,7 @@ def test_a_missing_file_makes_it_incomplete(index, name):
     Path(path).unlink()
     found = inspect_index(index.description_path)
     assert (found.entry.condition, found.statistics) == ("missing", None)
-    assert found.entry.detail == f"{Path(path).name} missing"
+    assert found.entry.reason == f"{Path(path).name} missing"
     assert (found.entry.samples is None) == (name == "shuffle_index")
     json.dumps(found.to_json())
 
@@ -91,8 +91,8 @@ def test_a_damaged_file_is_told_and_is_no_error(index, which, content, text):
     paths = {"description": index.description_path, "sidecar": index.sidecar_path}
     Path(paths.get(which) or index.array_path(which)).write_bytes(content)
     found = inspect_index(index.description_path)
-    assert (found.entry.condition, found.statistics) == ("damaged", None)
-    assert text in found.entry.detail
+    assert (found.entry.condition, found.statistics) == ("differs", None)
+    assert text in found.entry.reason
     json.dumps(found.to_json())
 
 
@@ -102,12 +102,12 @@ def test_a_description_under_another_name_is_told(index):
     other.write_bytes(path.read_bytes())
     found = inspect_index(str(other))
     assert found.entry.condition == "missing"
-    assert "shuffle_index.npy missing" in found.entry.detail
-    assert f"{other} contradicts the hash in its name" in found.entry.detail
+    assert "shuffle_index.npy missing" in found.entry.reason
+    assert f"{other} contradicts the hash in its name" in found.entry.reason
     for name in index.arrays:
         array = Path(index.array_path(name))
         array.with_name(array.name.replace(index.hash, "0" * 32)).write_bytes(array.read_bytes())
-    assert inspect_index(str(other)).entry.condition == "damaged"
+    assert inspect_index(str(other)).entry.condition == "differs"
 
 
 def test_a_file_that_is_no_index_is_refused():

@@ -7,6 +7,7 @@ from support.index_caches import (
     LENGTHS,
     build_requests,
     entry_for,
+    entry_of,
     request_for,
     write_as_megatron,
     write_dataset,
@@ -20,7 +21,7 @@ from tokshard.samples.index.npy import ArraySpec
 def entry(tmp_path):
     prefix = write_dataset(str(tmp_path / "data/web"))
     (outcome,) = build_requests([request_for(prefix)], cache_directory=str(tmp_path / "cache"))
-    return outcome.entry
+    return entry_of(outcome)
 
 
 def kinds(entry):
@@ -29,15 +30,15 @@ def kinds(entry):
 
 def test_an_entry_is_examined_by_itself(entry, tmp_path):
     found = examine(entry, digests=True)
-    assert (found.condition, found.detail, found.problems) == ("complete", "is complete", ())
+    assert (found.condition, found.reason, found.problems) == ("fresh", "is complete", ())
     assert found.sidecar == Sidecar.read(entry.sidecar_path)
     assert CacheEntry.of(found.description, entry.directory) == entry
     for name in entry.arrays:
         assert found.specs[name] == ArraySpec.of(entry.load()[name])
     foreign = write_as_megatron(request_for("data/web"), LENGTHS, str(tmp_path / "other"))
-    assert (examine(foreign).condition, examine(foreign).sidecar) == ("complete", None)
+    assert (examine(foreign).condition, examine(foreign).sidecar) == ("fresh", None)
     absent = examine(entry_for(request_for("x", seed=5), tmp_path))
-    assert (absent.condition, absent.detail) == ("missing", "does not exist")
+    assert (absent.condition, absent.reason) == ("missing", "does not exist")
 
 
 def test_each_kind_of_damage_is_named(entry):
@@ -55,7 +56,7 @@ def test_each_kind_of_damage_is_named(entry):
     array.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     assert kinds(entry) == []
     assert [problem.kind for problem in examine(entry, digests=True).problems] == ["digest"]
-    assert examine(entry, digests=True).condition == "damaged"
+    assert examine(entry, digests=True).is_damaged
     array.write_bytes(content)
     sidecar = Path(entry.sidecar_path)
     known = sidecar.read_text()

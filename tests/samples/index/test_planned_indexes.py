@@ -20,6 +20,7 @@ from support.index_caches import (
     conditions,
     contents,
     entry_for,
+    entry_of,
     request_for,
     saved,
     slow_arrays,
@@ -36,7 +37,7 @@ from tokshard.errors import (
     OutputExistsError,
     UsageError,
 )
-from tokshard.samples.index import build_or_reuse, planned_indexes
+from tokshard.samples.index import build
 from tokshard.samples.index.splits import parse_split, whole_split
 from tokshard.storage import syscalls
 from tokshard.storage.lock import WriterLock
@@ -130,10 +131,10 @@ def test_all_splits_are_built_and_then_found(prefix, directory, monkeypatch):
     requests = splits_of(prefix)
     reports = build_requests(requests, cache_directory=directory)
     assert actions(reports) == ["built"] * 3
-    assert [report.request for report in reports] == requests
+    assert [report.description for report in reports] == [request.description() for request in requests]
     for report, request in zip(reports, requests, strict=True):
         for name, array in slow_arrays(request, LENGTHS).items():
-            assert Path(report.entry.array_path(name)).read_bytes() == saved(array)
+            assert Path(entry_of(report).array_path(name)).read_bytes() == saved(array)
     before = contents(directory)
     assert states(requests, directory) == ["fresh"] * 3
     with monkeypatch.context() as patch:
@@ -145,14 +146,14 @@ def test_all_splits_are_built_and_then_found(prefix, directory, monkeypatch):
 
 def test_the_default_directory_is_megatrons(prefix):
     (report,) = build_requests([request_for(prefix)])
-    assert report.entry.directory == f"{prefix}/cache/GPTDataset_indices"
+    assert entry_of(report).directory == f"{prefix}/cache/GPTDataset_indices"
     assert states([request_for(prefix)], None) == ["fresh"]
 
 
 def test_splits_without_a_share_are_left_out(prefix, directory):
     requests = splits_of(prefix, split=parse_split("90,0,10"))
     reports = build_requests(requests, cache_directory=directory)
-    assert [report.request.split_name for report in reports] == ["train", "test"]
+    assert [report.description.index_split for report in reports] == ["train", "test"]
     per_split = splits_of(prefix, split=whole_split("valid"))
     assert [entry.stem.rpartition("-")[2] for entry in conditions(per_split)] == ["valid"]
 
@@ -182,7 +183,7 @@ def test_the_same_request_twice_is_built_once(prefix, directory):
     requests = [request_for(prefix), request_for(prefix), request_for(prefix, drop_last_partial=False)]
     reports = build_requests(requests, cache_directory=directory)
     assert actions(reports) == ["built"] * 3
-    assert len({report.entry.stem for report in reports}) == 1
+    assert len({entry_of(report).stem for report in reports}) == 1
 
 
 @pytest.mark.parametrize("difference", ["prefix", "option"])
@@ -214,7 +215,7 @@ def test_each_dataset_is_opened_once(prefix, directory, tmp_path, monkeypatch):
 
 
 def test_many_datasets_are_not_all_held_open(tmp_path, directory, monkeypatch):
-    monkeypatch.setattr(build_or_reuse, "_OPEN_DATASETS", 2)
+    monkeypatch.setattr(build, "_OPEN_DATASETS", 2)
     prefixes = [write_dataset(str(tmp_path / f"d{i}"), LENGTHS[i:] + LENGTHS[:i]) for i in range(7)]
     requests = [request_for(path, training_path=path) for path in prefixes]
     assert set(actions(build_requests(requests, cache_directory=directory))) == {"built"}
@@ -226,7 +227,7 @@ def test_a_rewritten_dataset_makes_the_cache_stale(prefix, directory):
     build_requests(requests, cache_directory=directory)
     before = contents(directory)
     write_dataset(prefix, LENGTHS[::-1])
-    assert states(requests, directory) == ["stale"] * 3
+    assert states(requests, directory) == ["differs"] * 3
     with pytest.raises(OutputExistsError, match=r"idx_xxh3_128 was .* and is ") as caught:
         build_requests(requests, cache_directory=directory)
     assert "--rebuild" in caught.value.hint
@@ -247,7 +248,7 @@ def test_one_stale_index_keeps_all_others_from_being_built(prefix, directory):
 
 def test_a_flipped_bit_is_seen_by_digests_and_only_by_them(prefix, directory):
     (report,) = build_requests([request_for(prefix)], cache_directory=directory)
-    path = Path(report.entry.array_path("document_index"))
+    path = Path(entry_of(report).array_path("document_index"))
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
@@ -272,20 +273,20 @@ def test_a_rebuild_repairs_damage_that_only_digests_detect(prefix, directory):
 def test_options_outside_the_hash_make_the_cache_stale(prefix, directory):
     requests = splits_of(prefix)
     build_requests(requests, cache_directory=directory)
-    assert states(splits_of(prefix, drop_last_partial=False), directory) == ["fresh", "stale", "fresh"]
-    assert states(splits_of(prefix, extra_token=False), directory) == ["stale"] * 3
+    assert states(splits_of(prefix, drop_last_partial=False), directory) == ["fresh", "differs", "fresh"]
+    assert states(splits_of(prefix, extra_token=False), directory) == ["differs"] * 3
 
 
 def test_a_cache_of_megatrons_is_refused_and_rebuilt_on_request(prefix, directory):
     request = request_for(prefix)
     write_as_megatron(request, LENGTHS, directory)
     write_dataset(prefix, LENGTHS[1:])
-    assert states([request], directory) == ["stale"]
+    assert states([request], directory) == ["differs"]
     with pytest.raises(OutputExistsError, match="does not fit the current dataset"):
         build_requests([request], cache_directory=directory)
     swapped = [LENGTHS[2], LENGTHS[0], LENGTHS[1], *LENGTHS[3:]]
     write_dataset(prefix, swapped)
-    assert states([request], directory) == ["foreign"]
+    assert states([request], directory) == ["differs"]
     before = contents(directory)
     with pytest.raises(OutputExistsError, match="was not built by tokshard: its content is") as caught:
         build_requests([request], cache_directory=directory)
@@ -293,18 +294,18 @@ def test_a_cache_of_megatrons_is_refused_and_rebuilt_on_request(prefix, director
     assert contents(directory) == before
     (report,) = build_requests([request], cache_directory=directory, rebuild=True)
     for name, array in slow_arrays(request, swapped).items():
-        assert Path(report.entry.array_path(name)).read_bytes() == saved(array)
+        assert Path(entry_of(report).array_path(name)).read_bytes() == saved(array)
 
 
 def test_a_dataset_that_changes_while_it_is_used_is_noticed(prefix, directory, monkeypatch):
-    monkeypatch.setattr(build_or_reuse, "_OPEN_DATASETS", 0)
-    original = planned_indexes.build_or_reuse
+    monkeypatch.setattr(build, "_OPEN_DATASETS", 0)
+    original = build.build_or_reuse
 
     def later(*arguments, **options):
         write_dataset(prefix, LENGTHS[::-1])
         return original(*arguments, **options)
 
-    monkeypatch.setattr(planned_indexes, "build_or_reuse", later)
+    monkeypatch.setattr(build, "build_or_reuse", later)
     with pytest.raises(IntegrityError, match="changed while its indexes were built"):
         build_requests([request_for(prefix)], cache_directory=directory)
     assert states([request_for(prefix)], directory) == ["missing"]
@@ -329,7 +330,7 @@ def test_progress_ends_at_its_total_and_comes_from_the_calling_thread(prefix, di
     requests = splits_of(prefix)
     listener = Listener()
     reports = build_requests(requests, cache_directory=directory, progress=listener)
-    entries = [report.entry for report in reports]
+    entries = [entry_of(report) for report in reports]
     size = sum(os.path.getsize(entry.array_path(name)) for entry in entries for name in entry.arrays)
     assert [total for total in listener.totals if total is not None] == [size]
     assert listener.updates[-1].bytes_done == size
@@ -372,7 +373,7 @@ def test_a_wait_for_another_process_is_told_of_once(prefix, directory):
 
 BUILDER = """
 import json, os, sys, time
-from tokshard.samples.index.planned_indexes import plan_indexes
+from tokshard.samples.index.build import plan_indexes
 from tokshard.samples.index.options import IndexRequest
 from tokshard.samples.index.splits import parse_split
 wanted = json.loads(sys.argv[1])
@@ -437,5 +438,5 @@ def test_a_builder_that_is_killed_leaves_nothing_that_looks_whole_and_no_lock(pr
     assert not [name for name in os.listdir(directory) if name.startswith(".") or name.endswith(".lock")]
     assert np.array_equal(
         np.load(entry_for(requests[0], directory).array_path("shuffle_index")),
-        np.load(reports[0].entry.array_path("shuffle_index")),
+        np.load(entry_of(reports[0]).array_path("shuffle_index")),
     )

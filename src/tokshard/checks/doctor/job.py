@@ -268,12 +268,11 @@ def diagnose(
     results.add(*defects, *findings_of_packing(arguments, packed_prefixes(splits)))
     lookups, is_named = cache.lookups(splits), tokenizer is not None or cache.has_names_of(splits)
     results.add(*_of_sizes(splits, forecast.config))
-    conditions = {lookup.condition for lookup in lookups}
     told = command.text(
         is_blend=is_blend(splits),
         names=candidate.names,
         is_named=is_named or len(candidates_of_launch(arguments)) == 1,
-        rebuild=not conditions.isdisjoint({"stale", "damaged", "foreign"}),
+        rebuild=any(lookup.condition == "differs" for lookup in lookups),
         packing=common_packing(packings.values()),
     )
     told = f"run {told}"
@@ -380,25 +379,35 @@ def _of_cache(
             "without --data-cache-path every rank builds the blend again at every start",
             remedy,
         )
-    build, rebuild = f"build them: {remedy}", f"replace them: {remedy}"
-    rules: tuple[tuple[str, str, Any, str, str | None], ...] = (
-        ("missing", "cache-missing", "warning", "the job will build {}", build),
-        ("stale", "cache-stale", "error", "the job will read {}, built from other content", rebuild),
-        ("outdated", "cache-outdated", "note", "the job will read {}, built by an earlier tokshard", build),
-        ("damaged", "cache-damaged", "error", "the job will fail on, or misread, {}", rebuild),
+    differing = [lookup for lookup in lookups if lookup.condition == "differs"]
+    rules: tuple[tuple[str, Any, str, list[CacheLookup], str | None], ...] = (
         (
-            "foreign",
-            "cache-foreign",
+            "cache-missing",
+            "warning",
+            "the job will build {}",
+            [lookup for lookup in lookups if lookup.condition == "missing"],
+            f"build them: {remedy}",
+        ),
+        (
+            "cache-differs",
+            "error",
+            "the job will fail on, or misread, {}",
+            [lookup for lookup in differing if not lookup.is_unverified],
+            f"replace them: {remedy}",
+        ),
+        (
+            "cache-unverified",
             "note",
-            "the job will read {}, which were not built by tokshard and are unverified",
+            "the job will read {}, whose content is not recorded",
+            [lookup for lookup in differing if lookup.is_unverified],
             None,
         ),
     )
-    for condition, code, severity, text, hint in rules:
-        those = [lookup for lookup in lookups if lookup.condition == condition]
+    for code, severity, text, those, hint in rules:
         if those:
             names = listed([f"{lookup.split} of {lookup.name}" for lookup in those], 3)
-            sets = f"{len(those)} of {len(lookups)} sets of files ({names})"
+            reason = f": it {those[0].reason}" if severity == "error" else ""
+            sets = f"{len(those)} of {len(lookups)} sets of files ({names}{reason})"
             yield Finding(code, severity, text.format(sets), hint)
 
 

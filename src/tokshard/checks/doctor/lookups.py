@@ -20,10 +20,10 @@ from tokshard.dataset.products import DESCRIPTION_SUFFIX
 from tokshard.dataset.recorded_tokenizers import TokenizerMismatch
 from tokshard.errors import StorageError, UsageError
 from tokshard.samples.blend.plan import SplitPlan
-from tokshard.samples.index.build_or_reuse import CacheTarget
+from tokshard.samples.index.build import plan_indexes
 from tokshard.samples.index.description import BlendedDescription, Description, descriptions_in, differences
 from tokshard.samples.index.entry import CacheEntry, default_directory
-from tokshard.samples.index.examination import Condition
+from tokshard.samples.index.examination import CacheTarget, Condition, Examination
 from tokshard.samples.index.identifiers import (
     HUGGING_FACE,
     NEUTRAL,
@@ -32,7 +32,6 @@ from tokshard.samples.index.identifiers import (
 )
 from tokshard.samples.index.options import IndexRequest
 from tokshard.samples.index.packing import Packing
-from tokshard.samples.index.planned_indexes import plan_indexes
 
 _SHOWN_DIFFERENCES = 6
 _PLACE = re.compile(r"\[\d+\]")
@@ -74,7 +73,8 @@ class CacheLookup(Record):
     description: str
     files: tuple[str, ...]
     condition: Condition | None
-    detail: str
+    reason: str
+    is_unverified: bool = False
     nearest: NearestDescription | None = None
 
     @property
@@ -89,7 +89,7 @@ class CacheLookup(Record):
 
     def lines(self) -> Iterator[str]:
         """Return the entry for people: its state, its name, and the most similar entry."""
-        reason = "" if self.condition in {"fresh", "missing"} else f": it {self.detail}"
+        reason = "" if self.condition in {"fresh", "missing"} else f": it {self.reason}"
         yield f"  {self.condition or 'unknown':<8} {self.split} of {self.name}{reason}"
         yield f"           {self.stem}-*"
         if self.nearest is not None:
@@ -317,27 +317,21 @@ class JobCache:
 
     def lookups(self, splits: Sequence[SplitPlan]) -> list[CacheLookup]:
         """Return all cache entries that a job looks up, with their conditions."""
-        conditions = self._conditions(splits)
-        found = []
+        requests = [request for split in splits if split.sources for request in split.requests]
+        examinations = plan_indexes(requests, cache_directory=self._directory).examine()
+        lookups = []
         for split in splits:
             for request in split.requests:
                 entry = self.entry(request)
-                condition, detail = conditions.get(entry.stem, (None, "cannot be examined"))
-                if not all(map(os.path.isfile, entry.megatron_files)):
-                    detail = detail if condition == "missing" else "does not exist"
-                    condition = "missing"
-                description = request.description()
-                found.append(
-                    self._lookup(split.name, request.training_path, entry, description, condition, detail)
+                examination = examinations.get(entry)
+                lookups.append(
+                    self._lookup(split.name, request.training_path, entry, request.description(), examination)
                 )
             blend = split.description()
             if blend is not None and self._directory is not None:
                 target = CacheTarget.of_blend(blend, self._directory, "the blend")
-                examined = target.examine()
-                found.append(
-                    self._lookup(split.name, None, target.entry, blend, examined.condition, examined.detail)
-                )
-        return found
+                lookups.append(self._lookup(split.name, None, target.entry, blend, target.examine()))
+        return lookups
 
     def packings(self, splits: Sequence[SplitPlan]) -> dict[CacheEntry, Packing | None]:
         """Return the packing of each index that is looked up and exists; None for concatenated documents."""
@@ -362,18 +356,26 @@ class JobCache:
         prefix: str | None,
         entry: CacheEntry,
         description: Description,
-        condition: Condition | None,
-        detail: str,
+        examination: Examination | None,
     ) -> CacheLookup:
-        nearest = self._cached.nearest(description, entry.directory) if condition == "missing" else None
+        """Return the entry as it was examined; None if its split has a defect and no expected content."""
+        condition: Condition | None = None
+        reason = "cannot be examined"
+        if examination is not None:
+            condition, reason = examination.condition, examination.reason
+        elif not all(map(os.path.isfile, entry.megatron_files)):
+            condition, reason = "missing", "does not exist"
         return CacheLookup(
-            split, prefix, entry.hash, description.text(), entry.megatron_files, condition, detail, nearest
+            split=split,
+            prefix=prefix,
+            hash=entry.hash,
+            description=description.text(),
+            files=entry.megatron_files,
+            condition=condition,
+            reason=reason,
+            is_unverified=examination is not None and examination.is_unverified,
+            nearest=self._cached.nearest(description, entry.directory) if condition == "missing" else None,
         )
-
-    def _conditions(self, splits: Sequence[SplitPlan]) -> dict[str, tuple[Condition | None, str]]:
-        requests = [request for split in splits if split.sources for request in split.requests]
-        found = plan_indexes(requests, cache_directory=self._directory).examine()
-        return {entry.stem: (examined.condition, examined.detail) for entry, examined in found.items()}
 
     def _found(self, splits: Sequence[SplitPlan]) -> int:
         return sum(

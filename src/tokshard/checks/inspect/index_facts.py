@@ -40,7 +40,7 @@ def describe_cache(summary: CacheSummary) -> list[Section]:
         ("entries", f"{indexes}, {counted(blends, 'order of a blend', 'orders of blends')}"),
         ("size", size(summary.size_bytes)),
     ]
-    facts += [(entry.condition, f"{entry.hash}: {entry.detail}") for entry in summary.entries if entry.detail]
+    facts += [(entry.condition, f"{entry.hash}: {entry.reason}") for entry in summary.entries if entry.reason]
     facts += dict.fromkeys(fact for entry in summary.entries for fact in _entry_mismatches(entry))
     rows = [
         (
@@ -84,7 +84,7 @@ def _entry_mismatches(entry: EntrySummary) -> Facts:
 
 def _maker(entry: EntrySummary) -> str:
     if entry.sidecar is None:
-        return "earlier tokshard" if entry.condition == "outdated" else "another program"
+        return "unknown" if entry.condition == "differs" else "another program"
     return f"tokshard {entry.sidecar.tool.version}"
 
 
@@ -104,7 +104,7 @@ def describe_index(summary: IndexSummary) -> list[Section]:
     facts: Facts = [
         ("index", f"{entry.hash}, {'the order of a blend' if entry.is_blend else 'an index of a dataset'}"),
         ("in", summary.directory or "."),
-        ("files", entry.condition + (f": {entry.detail}" if entry.detail else "")),
+        ("files", entry.condition + (f": {entry.reason}" if entry.reason else "")),
         ("made by", _maker(entry)),
         ("dataset", entry.name),
         ("origin", f"{_ORIGINS[summary.dataset_condition]}{detail}"),

@@ -20,7 +20,7 @@ from tokshard.samples.blend.certificate import Certificate, measure_weight_error
 from tokshard.samples.blend.document import BlendDocument, document_path
 from tokshard.samples.index.description import BlendedDescription, Description, GPTDatasetDescription
 from tokshard.samples.index.entry import CacheEntry, Sidecar, entries_in, entries_of
-from tokshard.samples.index.examination import Condition, Examination, examine
+from tokshard.samples.index.examination import Examination, examine
 from tokshard.samples.index.npy import map_npy
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class EntrySummary(Record):
     hash: Md5
     split: str
     is_blend: bool
-    condition: Condition
-    detail: str
+    condition: Literal["complete", "missing", "differs"]
+    reason: str
     datasets: tuple[str, ...]
     samples: Count | None
     size_bytes: Count
@@ -74,8 +74,8 @@ class EntrySummary(Record):
             hash=entry.hash,
             split=entry.split,
             is_blend=entry.is_blend,
-            condition=found.condition,
-            detail="; ".join(_problems(found)),
+            condition="complete" if found.condition == "fresh" else found.condition,
+            reason="; ".join(_problems(found)),
             datasets=datasets,
             samples=None if samples is None else samples.shape[0],
             size_bytes=sum(array.size_bytes for array in arrays),
@@ -217,7 +217,7 @@ def inspect_index(path: str) -> IndexSummary:
     if not named:
         raise InputError(f"{path} is not the name of a cached index file")
     entry, found = named[0], examine(named[0])
-    whole = found.condition == "complete"
+    whole = found.condition == "fresh"
     condition, detail = _dataset_condition(found)
     return IndexSummary(
         directory=directory,

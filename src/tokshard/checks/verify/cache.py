@@ -48,7 +48,7 @@ _CODES = {
     "array": "cache-array",
     "shape": "cache-shape",
     "sidecar": "cache-sidecar",
-    "outdated": "older-version",
+    "older": "older-version",
 }
 
 

@@ -21,7 +21,7 @@ from tokshard.samples.blend.plan import BlendPlan
 from tokshard.samples.blend.recipe import BlendRecipe
 from tokshard.samples.blend.sources import BlendSource, SplitFiles, opened_path
 from tokshard.samples.blend.weights import BlendWeights, shares_of
-from tokshard.samples.index.build_or_reuse import locked
+from tokshard.samples.index.build import locked
 from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.files import write_atomically

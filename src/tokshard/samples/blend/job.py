@@ -28,11 +28,18 @@ from tokshard.samples.blend.plan import BlendPlan, PlannedSplit, SplitPlan, plan
 from tokshard.samples.blend.recipe import BlendRecipe
 from tokshard.samples.blend.sources import BlendOrderFiles, BlendSource
 from tokshard.samples.blend.weights import BlendWeights
-from tokshard.samples.index.build_or_reuse import Action, CacheTarget, Datasets, build_or_reuse
+from tokshard.samples.index.build import (
+    Action,
+    Datasets,
+    IndexTarget,
+    PlannedIndexes,
+    build_or_reuse,
+    plan_indexes,
+)
 from tokshard.samples.index.entry import CacheEntry
+from tokshard.samples.index.examination import CacheTarget
 from tokshard.samples.index.job import actions_text
 from tokshard.samples.index.npy import Blocks, npy_fingerprint
-from tokshard.samples.index.planned_indexes import IndexOutcome, PlannedIndexes, plan_indexes
 from tokshard.samples.index.tokenizer_check import check_tokenizers
 from tokshard.storage.fs import abspath, lexists
 from tokshard.storage.lock import lock_mode
@@ -141,8 +148,7 @@ def blend(options: BlendOptions, *, dry_run: bool = False, progress: Progress | 
         UsageError: The output is missing, or the recipe cannot be built; see
             :func:`tokshard.samples.blend.plan.plan_blend`.
         InputError: A dataset is missing, or has nothing in a split.
-        OutputExistsError: There is another blend at the output, or an index in the cache that is stale or
-            Megatron's own.
+        OutputExistsError: There is another blend at the output, or an index in the cache that differs.
         IntegrityError: A dataset or an index is damaged.
         TokenizerMismatchError: The datasets were encoded with different tokenizers, or with another one than
             the job's, and ``allow_tokenizer_mismatch`` is not set.
@@ -251,28 +257,26 @@ def _build(
 ) -> _Built:
     # Nothing is certified that is not what was written: so what is found is read whole.
     reports = planned.build(rebuild=rebuild, digests=True, progress=progress)
-    numbers = {
-        tokenizer: number for number, tokenizer in enumerate(dict.fromkeys(planned.tokenizers.values()))
-    }
-    remaining = iter(reports)
+    distinct = dict.fromkeys(target.tokenizer for target in planned.targets)
+    numbers = {tokenizer: number for number, tokenizer in enumerate(distinct)}
+    remaining = iter(zip(planned.targets, reports, strict=True))
     built = _Built([], {}, tuple(numbers), planned.tokenizer_warnings(reports))
     datasets = Datasets()  # opened again: what they contain now is compared with what was indexed
     for split in plan.splits:
         own = [next(remaining) for _ in split.sources]
         built.outcomes.extend(
-            EntryOutcome(split.name, report.request.prefix, report.entry.hash, report.action)
-            for report in own
+            EntryOutcome(split.name, report.path_prefix, report.hash, report.action) for _, report in own
         )
         entry = None
         if (description := split.description()) is not None:
             mismatches = planned.agreement.to_record
             target = CacheTarget.of_blend(description, cache, f"the {split.name} blend", mismatches)
             entry = target.entry
-            progress.start(f"ordering {split.name}", target.content.file_bytes)
+            progress.start(f"ordering {split.name}", target.file_bytes)
             action = _build_order(split, target, progress, rebuild=rebuild)
             built.outcomes.append(EntryOutcome(split.name, None, entry.hash, action))
         progress.start(f"measuring {split.name}")
-        built.splits[split.name] = _describe(split, own, entry, numbers, datasets)
+        built.splits[split.name] = _describe(split, [target for target, _ in own], entry, numbers, datasets)
     return built
 
 
@@ -286,9 +290,8 @@ def order_of(split: SplitPlan) -> Iterator[tuple[NDArray[np.int16], NDArray[np.i
 
 def _build_order(split: SplitPlan, target: CacheTarget, progress: Progress, *, rebuild: bool) -> Action:
     if not rebuild:
-        found = target.examine(digests=True)
-        target.refuse(found.condition, found.detail)
-    order = Blocks(target.content.specs, lambda: order_of(split))
+        target.refuse(target.examine(digests=True), rebuild=False)
+    order = Blocks(target.specs, lambda: order_of(split))
     written = 0
 
     def tell(count: int) -> None:
@@ -301,7 +304,7 @@ def _build_order(split: SplitPlan, target: CacheTarget, progress: Progress, *, r
 
 def _describe(
     split: SplitPlan,
-    reports: Sequence[IndexOutcome],
+    targets: Sequence[IndexTarget],
     entry: CacheEntry | None,
     tokenizers: Mapping[DatasetTokenizer, int],
     datasets: Datasets,
@@ -309,23 +312,23 @@ def _describe(
     sources: list[BlendSource] = []
 
     def measured_sources() -> Iterator[SourceArrays]:
-        for planned, report in zip(split.sources, reports, strict=True):
-            dataset = datasets.get(report.request.prefix)
-            dataset.check(report.dataset)
-            index = report.entry.load()
+        for planned, target in zip(split.sources, targets, strict=True):
+            dataset = datasets.get(target.request.prefix)
+            dataset.check(target.origin.dataset)
+            index = target.entry.load()
             source = BlendSource(
-                prefix=abspath(report.request.prefix),
-                training_path=report.request.training_path,
-                index=os.path.join(report.entry.directory, report.entry.stem),
+                prefix=abspath(target.request.prefix),
+                training_path=target.request.training_path,
+                index=os.path.join(target.entry.directory, target.entry.stem),
                 draws=planned.draws,
-                fingerprint=report.dataset,
-                tokenizer=tokenizers[report.tokenizer],
-                epochs=report.plan,
+                fingerprint=target.origin.dataset,
+                tokenizer=tokenizers[target.tokenizer],
+                epochs=target.plan,
                 files=dataset.files | _fingerprints(index),
             )
             sources.append(source)
             yield SourceArrays(
-                report.request.prefix,
+                target.request.prefix,
                 dataset.table.sequence_lengths,
                 index["document_index"],
                 index["shuffle_index"],
@@ -336,13 +339,13 @@ def _describe(
     certificate = measure(
         None if arrays is None else (arrays["dataset_index"], arrays["dataset_sample_index"]),
         split.shares,
-        [report.plan.samples for report in reports],
+        [target.plan.samples for target in targets],
         measured_sources(),
         split.requests[0].sequence_length,
     )
     planned = [source.draws for source in split.sources]
     if [source.samples for source in certificate.sources] != planned or certificate.draws_out_of_range:
-        path = reports[0].entry.description_path if entry is None else entry.description_path
+        path = targets[0].entry.description_path if entry is None else entry.description_path
         raise IntegrityError(
             f"the {split.name} split does not contain the planned samples",
             path=path,

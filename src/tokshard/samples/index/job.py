@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tokshard.core import megatron_rules
-from tokshard.core.codec import Amount, Count, Document, Md5, Positive, Record
+from tokshard.core.codec import Amount, Count, Document, Positive, Record
 from tokshard.core.formatting import count, counted, duration, listed, shown_path, size
 from tokshard.core.path_mapping import PathMapping
 from tokshard.core.presentation import Section, Table, launch_with, outcome
@@ -20,11 +20,8 @@ from tokshard.core.progress import Progress
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.recorded_tokenizers import TokenizerMismatch
 from tokshard.errors import InputError, UsageError
-from tokshard.samples.index.build_or_reuse import Action
-from tokshard.samples.index.description import GPTDatasetDescription, JobSettings
-from tokshard.samples.index.epoch_plan import EpochPlan
-from tokshard.samples.index.epochs import warnings_of
-from tokshard.samples.index.examination import Condition
+from tokshard.samples.index.build import Action, IndexReport, plan_indexes
+from tokshard.samples.index.description import JobSettings
 from tokshard.samples.index.options import (
     MISSING_SIZE,
     MISSING_SIZE_HINT,
@@ -32,8 +29,6 @@ from tokshard.samples.index.options import (
     IndexRequest,
     neutral_identifiers,
 )
-from tokshard.samples.index.packing_report import PackingReport
-from tokshard.samples.index.planned_indexes import IndexOutcome, PlannedIndexes, plan_indexes
 from tokshard.samples.index.splits import Split, parse_split, whole_split
 from tokshard.storage.lock import lock_mode
 
@@ -46,40 +41,6 @@ class EpochSize(Record):
     sequence_length: Positive
     epochs: Positive
     train_samples: Count
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexReport(Record):
-    """One index, and what was done about it."""
-
-    path_prefix: str
-    hash: Md5
-    description: GPTDatasetDescription
-    plan: EpochPlan
-    documents: Count
-    files: tuple[str, ...]
-    size_bytes: Count
-    condition: Condition
-    detail: str
-    action: Action
-    warnings: tuple[str, ...]
-    packing_report: PackingReport | None = None
-
-    def launch_step(self) -> str:
-        """Return the next step: a launch with the arguments that find this index."""
-        described = self.description
-        arguments = [
-            "--data-path",
-            described.dataset_path,
-            "--data-cache-path",
-            os.path.dirname(self.files[0]),
-        ]
-        arguments += ["--seq-length", str(described.sequence_length), "--seed", str(described.random_seed)]
-        if described.split is not None:
-            arguments += ["--split", described.split]
-        if self.packing_report is not None:
-            arguments.append("--eod-mask-loss")
-        return launch_with(shlex.join(arguments))
 
 
 _WORDS = {"found": "reused"}
@@ -133,8 +94,21 @@ class BuildIndicesReport(Document):
         written = size(sum(index.size_bytes for index in self.indices))
         where = listed(list(directories), _SHOWN_DIRECTORIES)
         facts = [("indexes", f"{actions} in {where} ({written})")]
-        next_steps = [next_step or self.indices[0].launch_step()] if self.has_megatron_names else []
+        next_steps = [next_step or _launch_step(self.indices[0])] if self.has_megatron_names else []
         return outcome("written", [], facts, duration(self.seconds), next_steps)
+
+
+def _launch_step(index: IndexReport) -> str:
+    """Return the next step: a launch with the arguments that find an index."""
+    described = index.description
+    arguments = ["--data-path", described.dataset_path]
+    arguments += ["--data-cache-path", os.path.dirname(index.files[0])]
+    arguments += ["--seq-length", str(described.sequence_length), "--seed", str(described.random_seed)]
+    if described.split is not None:
+        arguments += ["--split", described.split]
+    if index.packing_report is not None:
+        arguments.append("--eod-mask-loss")
+    return launch_with(shlex.join(arguments))
 
 
 def actions_text(actions: Iterable[Action]) -> str:
@@ -159,7 +133,7 @@ def build_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
         InputError: A dataset, or a file about the job, is missing, or a split of a dataset is empty.
         TokenizerMismatchError: The datasets were encoded with different tokenizers, or with another one than
             the job's, and ``allow_tokenizer_mismatch`` is not set.
-        OutputExistsError: An index is stale or Megatron's own, and ``rebuild`` is not set.
+        OutputExistsError: An index differs from what would be built, and ``rebuild`` is not set.
         IntegrityError: A dataset or an index is damaged.
         LockedError: Another process was not done in time.
         StorageError: The disk is full or broken. What was built is kept.
@@ -171,47 +145,16 @@ def build_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
     job = options.naming.job_tokenizer(options.path_as)
     planned = planned.agreeing(job, allowed=options.allow_tokenizer_mismatch)
     with lock_mode(options.lock):
-        outcomes = planned.build(rebuild=options.rebuild, progress=progress)
-    return _report(options, planned, outcomes, epoch_sizes, started)
-
-
-def _report(
-    options: BuildIndicesOptions,
-    planned: PlannedIndexes,
-    outcomes: Sequence[IndexOutcome],
-    epoch_sizes: Sequence[EpochSize],
-    started: float,
-) -> BuildIndicesReport:
-    reports = tuple(map(report_of, outcomes))
+        reports = planned.build(rebuild=options.rebuild, progress=progress)
     of_plans = (warning for report in reports for warning in report.warnings)
     return BuildIndicesReport(
         has_megatron_names=options.naming.are_given,
         epoch_sizes=tuple(epoch_sizes),
-        indices=reports,
+        indices=tuple(reports),
         seconds=time.monotonic() - started,
-        warnings=tuple(dict.fromkeys((*of_plans, *planned.tokenizer_warnings(outcomes)))),
+        warnings=tuple(dict.fromkeys((*of_plans, *planned.tokenizer_warnings(reports)))),
         tokenizer_mismatches=planned.agreement.to_record or None,
         global_batch_size=options.job_batch_size,
-    )
-
-
-def report_of(outcome: IndexOutcome) -> IndexReport:
-    """Return the report of an index that was built or found."""
-    request, plan = outcome.request, outcome.plan
-    return IndexReport(
-        path_prefix=request.prefix,
-        hash=outcome.entry.hash,
-        description=request.description(),
-        plan=plan,
-        # The last entry of a packed index is read as a label only.
-        documents=plan.documents - (plan.packed is not None),
-        files=outcome.entry.megatron_files,
-        size_bytes=outcome.array_bytes,
-        condition=outcome.before.condition,
-        detail=outcome.before.detail,
-        action=outcome.action,
-        warnings=tuple(warnings_of(plan)),
-        packing_report=outcome.packing_report,
     )
 
 

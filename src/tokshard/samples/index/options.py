@@ -311,7 +311,7 @@ class IndexingOptions(Options):
     rebuild: Annotated[
         bool,
         Option(
-            "Replace files that are stale, damaged or from another program.",
+            "Replace index files that differ: damaged, built from other data, or by another program.",
             group=RUN,
             is_rare=True,
             with_launch=True,

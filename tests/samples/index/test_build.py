@@ -12,10 +12,10 @@ from support.interleaving import interleaved
 from tokshard.core.codec import encode
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.errors import IntegrityError, LockedError, OutputExistsError, StorageError
-from tokshard.samples.index.build_or_reuse import CacheTarget, build_or_reuse, write
+from tokshard.samples.index.build import build_or_reuse, write
 from tokshard.samples.index.description import BlendedDescription, GPTDatasetDescription
 from tokshard.samples.index.entry import CacheEntry, IndexOrigin, blend_specs
-from tokshard.samples.index.examination import EntryContent, examine
+from tokshard.samples.index.examination import CacheTarget, examine
 from tokshard.storage import syscalls
 from tokshard.storage.digest import content_digest
 from tokshard.storage.lock import WriterLock
@@ -41,8 +41,13 @@ ORIGIN = IndexOrigin(
 
 @pytest.fixture
 def target(tmp_path):
-    content = EntryContent(blend_specs(BLEND.samples), ORIGIN)
-    return CacheTarget(CacheEntry.of(BLEND, str(tmp_path / "cache")), BLEND, content, "the valid blend")
+    return CacheTarget(
+        entry=CacheEntry.of(BLEND, str(tmp_path / "cache")),
+        description=BLEND,
+        label="the valid blend",
+        specs=blend_specs(BLEND.samples),
+        origin=ORIGIN,
+    )
 
 
 def make():
@@ -50,7 +55,8 @@ def make():
 
 
 def condition(target, *, digests=True):
-    return target.examine(digests=digests).condition
+    examination = target.examine(digests=digests)
+    return "damaged" if examination.is_damaged else examination.condition
 
 
 def test_files_hold_what_megatron_would_write(target):
@@ -113,7 +119,7 @@ def test_any_missing_file_of_megatrons_makes_the_entry_missing_and_is_rebuilt(ta
         os.unlink(path)
         found = target.examine()
         assert found.condition == "missing"
-        assert os.path.basename(path) in found.detail
+        assert os.path.basename(path) in found.reason
         assert build_or_reuse(target, make) == "built"
         assert contents(target.entry.directory) == whole
 
@@ -198,15 +204,14 @@ def test_a_sidecar_with_other_fields_is_damage(target, change):
 
 
 def changed_origin(target, **changes):
-    content = EntryContent(target.content.specs, replace(ORIGIN, **changes))
-    return CacheTarget(target.entry, target.description, content, target.label)
+    return replace(target, origin=replace(ORIGIN, **changes))
 
 
 def test_another_content_of_the_dataset_is_stale_by_name(target):
     build_or_reuse(target, make)
     other = changed_origin(target, dataset=replace(FINGERPRINT, bin_bytes=9))
     refused(other, OutputExistsError, "other content of the dataset: bin_bytes was 8 and is now 9")
-    assert condition(target) == "stale"
+    assert condition(target) == "differs"
 
 
 @pytest.mark.parametrize(
@@ -239,7 +244,8 @@ def as_megatron(target, arrays):
 
 def test_a_cache_of_megatrons_is_left_alone_and_replaced_on_request(target):
     as_megatron(target, ARRAYS)
-    assert condition(target) == condition(target, digests=False) == "foreign"
+    assert condition(target) == condition(target, digests=False) == "differs"
+    assert target.examine().is_unverified
     refused(target, OutputExistsError, "was not built by tokshard: its content is unverified")
 
 
@@ -311,7 +317,7 @@ def begin_to_replace(target):
 
 @pytest.mark.parametrize(
     ("disturb", "allowed"),
-    [(replace_entry, {"stale", "missing", "fresh"}), (begin_to_replace, {"stale", "missing"})],
+    [(replace_entry, {"differs", "missing", "fresh"}), (begin_to_replace, {"differs", "missing"})],
 )
 @pytest.mark.parametrize("size", [6, 7], ids=["of the same sizes", "of other sizes"])
 def test_an_entry_that_is_replaced_while_it_is_examined_is_never_damaged(target, disturb, allowed, size):
@@ -348,7 +354,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing_that_looks_whole(target, f
         patch.setattr(syscalls, "write", failing_write)
         with pytest.raises(StorageError, match="No space left"):
             build_or_reuse(other, make, rebuild=True)
-    assert condition(other) == ("stale" if failing == 1 else "missing")
+    assert condition(other) == ("differs" if failing == 1 else "missing")
     assert not [name for name in os.listdir(target.entry.directory) if name.startswith(".")]
     build_or_reuse(other, make, rebuild=True)
     assert condition(other) == "fresh"
@@ -356,6 +362,6 @@ def test_a_file_that_cannot_be_written_leaves_nothing_that_looks_whole(target, f
 
 def test_a_directory_in_place_of_a_file_is_a_named_error(target):
     os.makedirs(target.entry.array_path("dataset_index"))
-    assert examine(target.entry, target.content, digests=True).condition == "missing"
+    assert examine(target.entry, target, digests=True).condition == "missing"
     with pytest.raises(StorageError, match=r"dataset_index\.npy"):
         build_or_reuse(target, make)
