@@ -287,7 +287,8 @@ def test_inspect_and_doctor_name_an_index_of_an_earlier_version(place):
     done = installed(*doctor)
     assert (done.returncode, done.stderr) == (0, "")
     assert (
-        "note: cache-unverified: the job will read 1 of 1 sets of files (train of data/stories)" in done.stdout
+        "note: cache-unverified: the job will read 1 of 1 sets of files (train of data/stories)"
+        in done.stdout
     )
     assert "was built by an earlier version of tokshard" in done.stdout
     done = installed("inspect", "cache")

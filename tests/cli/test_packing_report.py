@@ -112,7 +112,7 @@ def test_inspect_counts_the_cuts_of_an_index(workshop, pack):
         len(cut),
         sum(WEB[document] for document in cut),
     )
-    origin = found["entry"]["sidecar"]["origin"]
+    origin = found["entry"]["sidecar"]["origin"]["plan"]
     assert statistics["epochs"] == origin["epochs"] > 1
     documents = origin["epochs"] * (sum(map(bool, WEB)) if pack is PACK else len(WEB))
     share = statistics["cut_tokens"] / (origin["epochs"] * sum(WEB))

@@ -168,7 +168,7 @@ def wrong_packing(directory):
 def other_epochs(directory):
     """A sidecar with a number that the arrays and the dataset do not have."""
     description = sound_cache(directory)
-    edit_json(sidecar(description), lambda value: value["origin"].update(epochs=5))
+    edit_json(sidecar(description), lambda value: value["origin"]["plan"].update(tokens_per_epoch=155))
     return description
 
 

@@ -23,21 +23,16 @@ from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageE
 from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource
 from tokshard.samples.blend.document import BlendDocument, document_path
 from tokshard.samples.index.description import GPTDatasetDescription, descriptions_in, read_description
-from tokshard.samples.index.entry import (
-    CacheEntry,
-    IndexOrigin,
-    Sidecar,
-    default_directory,
-    gpt_specs,
-)
-from tokshard.samples.index.epoch_plan import EpochPlan
-from tokshard.samples.index.npy import GPT_ARRAYS, read_spec
+from tokshard.samples.index.entry import CacheEntry, IndexOrigin, Sidecar, default_directory
+from tokshard.samples.index.examination import examine
+from tokshard.samples.index.npy import GPT_ARRAYS
 from tokshard.samples.index.splits import SPLITS, Split, parse_split, whole_split
 from tokshard.storage.fs import abspath, realpath
 from tokshard.storage.paths import bin_path, idx_path, strip_data_suffix
 
 LookAt = Callable[[str], DatasetReference]
 
+_REBUILD = "run tokshard build-indices --rebuild, or tokshard blend --rebuild"
 _NAMED_INDEX = "pass one of its description.txt files, or the dataset of the cache"
 
 
@@ -99,16 +94,15 @@ def _indexed(dataset: DatasetReference, file: str, description: GPTDatasetDescri
     entry = CacheEntry.of(description, os.path.dirname(file))
     if entry.description_path != file:
         raise IntegrityError(f"{file} contradicts the hash in its name", path=file, hint=_NAMED_INDEX)
-    origin = _origin(entry)
+    origin = _origin(entry, dataset.path_prefix)
     _check_content(dataset, origin.dataset, origin.tokenizer, entry.hash, file)
     index = CachedArrays.at(os.path.join(os.path.abspath(entry.directory), entry.stem), GPT_ARRAYS)
-    epochs = _epochs(entry, description, origin)
     return replace(
         dataset,
-        samples=epochs.samples,
+        samples=origin.plan.samples,
         fingerprint=dataset.fingerprint.filled_from(origin.dataset),
         index=index,
-        epochs=epochs,
+        epochs=origin.plan,
     )
 
 
@@ -121,21 +115,28 @@ def _documents(prefix: str, fingerprint: FileFingerprint, *, multimodal: bool) -
     return header.document_count
 
 
-def _origin(entry: CacheEntry) -> IndexOrigin:
+def _origin(entry: CacheEntry, prefix: str) -> IndexOrigin:
+    """Return the origin of an index whose files are all as they were written.
+
+    Raises:
+        MissingFileError: A file does not exist.
+        IntegrityError: A file is damaged or of an earlier version, or nothing records its content.
+    """
     sidecar = Sidecar.read(entry.sidecar_path)
     if sidecar is None:
+        command = ["tokshard", "build-indices", prefix, "--like", entry.description_path]
+        command += ["--cache-dir", entry.directory, "--rebuild"]
         raise IntegrityError(
             f"the content of the index {entry.hash} is unverified: {entry.sidecar_path} not found",
             path=entry.sidecar_path,
-            hint="run tokshard build-indices --like DESCRIPTION.txt, to verify an index of Megatron",
+            hint=f"run `{shlex.join(command)}`: it writes the same bytes and records them",
         )
-    if sidecar.description_md5 != entry.hash:
-        raise IntegrityError(
-            f"{entry.sidecar_path} belongs to another index, {sidecar.description_md5}",
-            path=entry.sidecar_path,
-        )
-    if sidecar.origin is None:
-        raise IntegrityError(f"{entry.sidecar_path}: origin is null", path=entry.sidecar_path)
+    examined = examine(entry)
+    message = f"the index {entry.hash} in {entry.directory} {examined.reason}"
+    if examined.condition == "missing":
+        raise MissingFileError(message, path=entry.description_path, hint=_REBUILD)
+    if examined.condition == "differs" or sidecar.origin is None:
+        raise IntegrityError(message, path=entry.description_path, hint=_REBUILD)
     return sidecar.origin
 
 
@@ -157,28 +158,8 @@ def _check_content(
     raise IntegrityError(
         f"the index {index_hash} was built from other content of {dataset.path_prefix}: {', '.join(changes)}",
         path=path,
-        hint="run tokshard build-indices --rebuild, or tokshard blend --rebuild",
+        hint=_REBUILD,
     )
-
-
-def _epochs(entry: CacheEntry, description: GPTDatasetDescription, origin: IndexOrigin) -> EpochPlan:
-    plan = origin.plan(description)
-    if (plan.epochs, plan.samples) != (origin.epochs, origin.samples):
-        raise IntegrityError(
-            f"{entry.sidecar_path}: {origin.samples} samples of {origin.epochs} epochs must be "
-            f"{plan.samples} of {plan.epochs}",
-            path=entry.sidecar_path,
-        )
-    for name, spec in gpt_specs(plan).items():
-        path = entry.array_path(name)
-        stored = read_spec(path)
-        if stored != spec:
-            raise IntegrityError(
-                f"{path} must be {spec} for the index, got {stored}",
-                path=path,
-                hint="rebuild the index with --rebuild",
-            )
-    return plan
 
 
 @dataclass(frozen=True, slots=True)

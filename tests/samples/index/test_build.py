@@ -15,6 +15,7 @@ from tokshard.errors import IntegrityError, LockedError, OutputExistsError, Stor
 from tokshard.samples.index.build import build_or_reuse, write
 from tokshard.samples.index.description import BlendedDescription, GPTDatasetDescription
 from tokshard.samples.index.entry import CacheEntry, IndexOrigin, blend_specs
+from tokshard.samples.index.epochs import plan_epochs
 from tokshard.samples.index.examination import CacheTarget, examine
 from tokshard.storage import syscalls
 from tokshard.storage.digest import content_digest
@@ -29,13 +30,7 @@ ARRAYS = {
 FINGERPRINT = DatasetFingerprint(bin_bytes=8, idx_bytes=5, manifest_fingerprint="ab" * 32)
 ORIGIN = IndexOrigin(
     dataset=FINGERPRINT,
-    extra_token=True,
-    drop_last_partial=True,
-    sequences=1,
-    tokens_per_epoch=7,
-    epochs=1,
-    samples=6,
-    samples_before_final_epoch=0,
+    plan=plan_epochs(sequences=1, tokens_per_epoch=7, sequence_length=1, num_samples=None),
 )
 
 
@@ -223,7 +218,7 @@ def test_another_content_of_the_dataset_is_stale_by_name(target):
 )
 def test_another_option_outside_the_hash_is_stale_by_name(target, attribute, option):
     build_or_reuse(target, make)
-    other = changed_origin(target, **{attribute: False})
+    other = changed_origin(target, plan=replace(ORIGIN.plan, **{attribute: False}))
     refused(other, OutputExistsError, f"was built with {option}=True instead of {option}=False")
 
 
@@ -349,7 +344,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing_that_looks_whole(target, f
             raise StorageError("write", path, OSError(28, "No space left on device"))
         original(descriptor, buffer, path)
 
-    other = changed_origin(target, extra_token=False)
+    other = changed_origin(target, plan=replace(ORIGIN.plan, extra_token=False))
     with monkeypatch.context() as patch:
         patch.setattr(syscalls, "write", failing_write)
         with pytest.raises(StorageError, match="No space left"):

@@ -53,8 +53,8 @@ def test_an_exhaustive_blend_has_the_sum_of_its_weights():
 def test_a_sidecar_of_version_1_is_read_and_written_back_byte_for_byte():
     path = Path(__file__).parents[2] / "golden" / "formats" / "cache-2.json"
     sidecar = Sidecar.read(str(path))
-    assert sidecar.origin.extra_token
-    assert not sidecar.origin.drop_last_partial
+    assert sidecar.origin.plan.extra_token
+    assert not sidecar.origin.plan.drop_last_partial
     assert sidecar.files["sample_index.npy"] == FileRecord(440, "4b" * 16)
     assert sidecar.to_bytes() == path.read_bytes()
 
@@ -70,8 +70,8 @@ def test_a_sidecar_with_tokenizers_is_read_and_written_back_byte_for_byte():
 def test_a_sidecar_of_packed_samples_is_read_and_written_back_byte_for_byte():
     path = Path(__file__).parents[2] / "golden" / "formats" / "cache-2-packed.json"
     sidecar = Sidecar.read(str(path))
-    assert sidecar.origin.packed.packing == Packing(max_documents=8, pad_multiple=4)
-    assert sidecar.origin.packed.samples == sidecar.packing_report.samples == 6
+    assert sidecar.origin.plan.packing == Packing(max_documents=8, pad_multiple=4)
+    assert sidecar.origin.plan.packed.samples == sidecar.packing_report.samples == 6
     assert sidecar.packing_report.concat.cut_documents == 2.875
     assert sidecar.to_bytes() == path.read_bytes()
 

@@ -340,8 +340,8 @@ class JobCache:
         for entry in entries:
             if os.path.isfile(entry.description_path):
                 sidecar = entry.readable_sidecar()
-                packed = sidecar.origin.packed if sidecar is not None and sidecar.origin is not None else None
-                found[entry] = None if packed is None else packed.packing
+                origin = None if sidecar is None else sidecar.origin
+                found[entry] = None if origin is None else origin.plan.packing
         return found
 
     def allowed_mismatches(self, lookups: Iterable[CacheLookup]) -> tuple[TokenizerMismatch, ...]:

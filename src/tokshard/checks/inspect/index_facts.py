@@ -146,10 +146,11 @@ def _packing_facts(entry: EntrySummary, statistics: SampleStatistics | None) -> 
         return []
     facts: Facts = [("packing", origin.pack)]
     if statistics is not None and statistics.cut_documents is not None:
-        documents = origin.epochs * (origin.sequences if origin.packed is None else origin.packed.documents)
+        plan = origin.plan
+        documents = plan.documents - (plan.packed is not None)
         cut = f"{count(statistics.cut_documents)} of {count(documents)}"
-        if statistics.cut_tokens is not None and origin.tokens_per_epoch:
-            share = statistics.cut_tokens / (origin.epochs * origin.tokens_per_epoch)
+        if statistics.cut_tokens is not None and plan.tokens:
+            share = statistics.cut_tokens / plan.tokens
             cut += f", which have {percent(share)} of the tokens"
         facts.append(("documents cut", cut))
     return facts

@@ -286,13 +286,13 @@ def _sample_statistics(found: Examination, condition: DatasetCondition | None) -
     lowest, highest = _range(documents)
     sequences = highest - lowest + 1
     epochs = len(documents) / sequences if sequences else 0.0
-    packed = origin is not None and origin.packed is not None
-    if origin is not None and origin.packed is not None:
+    packed = None if origin is None else origin.plan.packed
+    if packed is not None:
         # Sequences without tokens are left out, and one more entry closes the last sample.
-        epochs = (len(documents) - 1) / origin.packed.documents
+        epochs = (len(documents) - 1) / packed.documents
     rows = map_npy(entry.array_path("sample_index"))
     cut_documents = cut_tokens = None
-    if origin is not None and origin.extra_token and isinstance(description, GPTDatasetDescription):
+    if origin is not None and origin.plan.extra_token and isinstance(description, GPTDatasetDescription):
         lengths = None
         if condition == "unchanged":
             lengths = FingerprintedIndex.open(description.dataset_path).table.sequence_lengths
@@ -300,7 +300,7 @@ def _sample_statistics(found: Examination, condition: DatasetCondition | None) -
     return SampleStatistics(
         sequences=sequences,
         epochs=epochs,
-        sequences_per_sample=LengthSummary.of(_sequences_per_sample(rows, packed=packed)),
+        sequences_per_sample=LengthSummary.of(_sequences_per_sample(rows, packed=packed is not None)),
         cut_documents=cut_documents,
         cut_tokens=cut_tokens,
     )

@@ -14,11 +14,11 @@ from tokshard.checks.verify.tokenizers import examine_tokenizers
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.recorded_tokenizers import DatasetTokenizer
-from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError, UsageError
+from tokshard.errors import InputError, IntegrityError, StorageError, TokshardError
 from tokshard.samples.blend.certificate import Certificate, SourceArrays, measure
 from tokshard.samples.blend.document import BlendDocument, BlendSplit
 from tokshard.samples.blend.sources import BlendSource, CacheEntryNames
-from tokshard.samples.index.description import BlendedDescription, GPTDatasetDescription, read_description
+from tokshard.samples.index.description import BlendedDescription, read_description
 from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, map_npy, read_spec
 from tokshard.storage.fs import getsize, isfile
@@ -140,14 +140,9 @@ def _is_sound(files: CacheEntryNames, context: VerifyContext) -> bool:
 
 def _examine_epochs(name: str, source: BlendSource, findings: ProductFindings) -> None:
     sidecar = CacheEntry(*os.path.split(source.index)).readable_sidecar()
-    description = read_description(source.description)
-    if sidecar is None or sidecar.origin is None or not isinstance(description, GPTDatasetDescription):
+    if sidecar is None or sidecar.origin is None:
         return
-    try:
-        plan = sidecar.origin.plan(description)
-    except (InputError, UsageError):
-        plan = None
-    if plan != source.epochs:
+    if sidecar.origin.plan != source.epochs:
         text = f"the epochs of {source.prefix} in {name} contradict its index {source.description}"
         findings.find("blend-samples", text, path=source.description)
 

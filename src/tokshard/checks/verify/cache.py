@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -225,7 +226,10 @@ def compare_index(
         findings.find("cache-content", text, path=entry.description_path)
         return
     origin = None if sidecar is None else sidecar.origin
-    for name in () if origin is None else origin.contradictions(plan):
+    recorded = plan if origin is None else origin.plan
+    for name in (field.name for field in fields(plan)):
+        if getattr(recorded, name) == getattr(plan, name):
+            continue
         text = f"{entry.sidecar_path}: {name} contradicts the dataset"
         findings.find("cache-content", text, path=entry.sidecar_path)
     if sidecar is not None and sidecar.packing_report not in {None, size.report}:
@@ -255,9 +259,9 @@ def _request(prefix: str, description: GPTDatasetDescription, sidecar: Sidecar |
         sequence_length=description.sequence_length,
         seed=description.random_seed,
         tokenizer=description.tokenizer,
-        extra_token=origin is None or origin.extra_token,
-        drop_last_partial=origin is None or origin.drop_last_partial,
-        packing=None if origin is None or origin.packed is None else origin.packed.packing,
+        extra_token=origin is None or origin.plan.extra_token,
+        drop_last_partial=origin is None or origin.plan.drop_last_partial,
+        packing=None if origin is None else origin.plan.packing,
     )
 
 

@@ -80,7 +80,7 @@ class IndexTarget(CacheTarget):
             description=request.description(),
             label=label,
             specs=gpt_specs(plan),
-            origin=IndexOrigin.of(dataset.fingerprint, plan, dataset.tokenizer),
+            origin=IndexOrigin(dataset=dataset.fingerprint, plan=plan, tokenizer=dataset.tokenizer),
             packing_report=size.report,
             request=request,
             plan=plan,

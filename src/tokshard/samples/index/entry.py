@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tokshard.core.codec import Count, Document, Md5, Positive, Record, Tool
+from tokshard.core.codec import Document, Md5, Record, Tool
 from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.dataset.products import CACHE_FILE, CACHE_LOCK, DESCRIPTION_SUFFIX
 from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, TokenizerMismatch
-from tokshard.errors import InputError, TokshardError, raise_exhaustion
+from tokshard.errors import InputError, TokshardError, UsageError, raise_exhaustion
 from tokshard.samples.index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.samples.index.description import BlendedDescription, Description, GPTDatasetDescription
-from tokshard.samples.index.epochs import SplitSize, plan_epochs
+from tokshard.samples.index.epoch_plan import EpochPlan
+from tokshard.samples.index.epochs import plan_epochs
 from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, ArraySpec, map_npy
-from tokshard.samples.index.packing import PackedEpoch, pack_words
+from tokshard.samples.index.packing import pack_words
 from tokshard.samples.index.packing_report import PackingReport
 from tokshard.storage.digest import FileRecord
 from tokshard.storage.files import write_atomically
@@ -26,8 +27,6 @@ from tokshard.storage.reading import read_document
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from tokshard.samples.index.epoch_plan import EpochPlan
 
 
 def default_directory(path_prefix: str) -> str:
@@ -42,66 +41,33 @@ def default_directory(path_prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexOrigin(Record):
-    """The data and options that a dataset's index was built from, beyond its description."""
+    """The data and the numbers that a dataset's index was built from, beyond its description."""
 
     dataset: DatasetFingerprint
-    extra_token: bool
-    drop_last_partial: bool
-    sequences: Count
-    tokens_per_epoch: Count
-    epochs: Positive
-    samples: Count
-    samples_before_final_epoch: Count
+    plan: EpochPlan
     tokenizer: DatasetTokenizer | None = None
-    packed: PackedEpoch | None = None
-
-    @property
-    def size(self) -> SplitSize:
-        """The size of the split."""
-        return SplitSize(self.sequences, self.tokens_per_epoch, self.packed)
-
-    def plan(self, description: GPTDatasetDescription) -> EpochPlan:
-        """Return the numbers of the index that a description names; the recorded ones are not compared.
-
-        Raises:
-            UsageError, InputError: There is no such index.
-        """
-        return plan_epochs(
-            sequences=self.sequences,
-            tokens_per_epoch=self.tokens_per_epoch,
-            sequence_length=description.sequence_length,
-            num_samples=description.num_samples,
-            extra_token=self.extra_token,
-            drop_last_partial=self.drop_last_partial,
-            packed=self.packed,
-        )
 
     @property
     def pack(self) -> str:
         """The packing, for people."""
-        return pack_words([None if self.packed is None else self.packed.packing])
+        return pack_words([self.plan.packing])
 
-    @classmethod
-    def of(cls, dataset: DatasetFingerprint, plan: EpochPlan, tokenizer: DatasetTokenizer) -> Self:
-        """Return the origin of an index that is built from a dataset by a plan."""
-        return cls(
-            dataset=dataset,
-            extra_token=plan.extra_token,
-            drop_last_partial=plan.drop_last_partial,
-            sequences=plan.sequences,
-            tokens_per_epoch=plan.tokens_per_epoch,
-            epochs=plan.epochs,
-            samples=plan.samples,
-            samples_before_final_epoch=plan.samples_before_final,
-            tokenizer=tokenizer,
-            packed=plan.packed,
-        )
-
-    def contradictions(self, plan: EpochPlan) -> tuple[str, ...]:
-        """Return the names of the numbers that are others than those of a plan for the dataset."""
-        expected = self.of(self.dataset, plan, self.tokenizer or DatasetTokenizer())
-        names = (field.name for field in fields(self) if field.name != "tokenizer")
-        return tuple(name for name in names if getattr(self, name) != getattr(expected, name))
+    def contradicts(self, description: GPTDatasetDescription) -> bool:
+        """Return whether the plan is not the one that follows from its sizes and a description."""
+        plan = self.plan
+        try:
+            expected = plan_epochs(
+                sequences=plan.sequences,
+                tokens_per_epoch=plan.tokens_per_epoch,
+                sequence_length=description.sequence_length,
+                num_samples=description.num_samples,
+                extra_token=plan.extra_token,
+                drop_last_partial=plan.drop_last_partial,
+                packed=plan.packed,
+            )
+        except (InputError, UsageError):
+            return True
+        return plan != expected
 
     def difference_from(self, earlier: IndexOrigin) -> str | None:
         """Return the difference of an entry with another origin, None if its content would be the same."""
@@ -110,8 +76,12 @@ class IndexOrigin(Record):
         if changes := self.dataset.changes_since(earlier.dataset):
             return f"was built from other content of the dataset: {', '.join(changes)}"
         for option, then, now in (
-            ("add_extra_token_to_sequence", earlier.extra_token, self.extra_token),
-            ("drop_last_partial_sequence", earlier.drop_last_partial, self.drop_last_partial),
+            ("add_extra_token_to_sequence", earlier.plan.extra_token, self.plan.extra_token),
+            (
+                "drop_last_partial_sequence",
+                earlier.plan.drop_last_partial,
+                self.plan.drop_last_partial,
+            ),
         ):
             if then != now:
                 return f"was built with {option}={then} instead of {option}={now}"

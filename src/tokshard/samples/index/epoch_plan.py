@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokshard.core.codec import Count, Positive, Record
-from tokshard.samples.index.packing import PackedEpoch
+from tokshard.samples.index.packing import PackedEpoch, Packing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,11 @@ class EpochPlan(Record):
         if self.packed is not None:
             return self.epochs * self.packed.documents + 1
         return self.epochs * self.sequences
+
+    @property
+    def packing(self) -> Packing | None:
+        """The packing of its documents; None if they are concatenated."""
+        return None if self.packed is None else self.packed.packing
 
     @property
     def sample_tokens(self) -> int:

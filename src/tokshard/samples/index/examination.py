@@ -18,8 +18,13 @@ from tokshard.dataset.recorded_tokenizers import TokenizerMismatch
 from tokshard.dataset.source import InputFile
 from tokshard.errors import InputError, IntegrityError, OlderVersionError, OutputExistsError
 from tokshard.samples.index.arrays import sample_index_dtype, shuffle_index_dtype
-from tokshard.samples.index.description import BlendedDescription, Description, read_description
-from tokshard.samples.index.entry import CacheEntry, IndexOrigin, Sidecar, blend_specs
+from tokshard.samples.index.description import (
+    BlendedDescription,
+    Description,
+    GPTDatasetDescription,
+    read_description,
+)
+from tokshard.samples.index.entry import CacheEntry, IndexOrigin, Sidecar, blend_specs, gpt_specs
 from tokshard.samples.index.npy import ArraySpec, read_spec
 from tokshard.samples.index.packing_report import PackingReport
 from tokshard.storage import fs
@@ -207,7 +212,7 @@ class CacheTarget:
         if expected is None:
             return
         pack = "concat" if sidecar is None or sidecar.origin is None else sidecar.origin.pack
-        if pack == expected.pack or (sidecar is None and expected.packed is None):
+        if pack == expected.pack or (sidecar is None and expected.plan.packed is None):
             return
         reason = f"was built with --pack {pack} instead of --pack {expected.pack}"
         if sidecar is None:
@@ -257,11 +262,11 @@ class _Examiner:
             return Examination(entry, self._missing, specs={})
         description = self._description()
         specs = self._specs()
-        sidecar = self._sidecar(specs)
+        sidecar = self._sidecar(specs, description)
         if self._target is not None:
             self._compare(self._target, sidecar, specs)
         elif description is not None:
-            self._check_shapes(description, specs)
+            self._check_shapes(description, sidecar, specs)
         if digests and sidecar is not None and not self._problems:
             self._check_digests(sidecar, specs)
         return Examination(entry, self._missing, tuple(self._problems), description, sidecar, specs)
@@ -296,7 +301,7 @@ class _Examiner:
                     self._add("array", path, error.message)
         return specs
 
-    def _sidecar(self, specs: Specs) -> Sidecar | None:
+    def _sidecar(self, specs: Specs, description: Description | None) -> Sidecar | None:
         path = self._entry.sidecar_path
         try:
             sidecar = Sidecar.read(path)
@@ -310,7 +315,7 @@ class _Examiner:
             if self._target is not None:
                 self._add("unrecorded", path, f"{path} not found")
             return None
-        contradiction = self._contradiction(sidecar)
+        contradiction = self._contradiction(sidecar, description)
         if contradiction is not None:
             self._add("sidecar", path, f"{path}{contradiction}")
             return None
@@ -322,14 +327,19 @@ class _Examiner:
                 self._add("array", array, message)
         return sidecar
 
-    def _contradiction(self, sidecar: Sidecar) -> str | None:
+    def _contradiction(self, sidecar: Sidecar, description: Description | None) -> str | None:
         if sidecar.description_md5 != self._entry.hash:
             return f" belongs to another index, {sidecar.description_md5}"
         if sidecar.files.keys() != {f"{name}.npy" for name in self._entry.arrays}:
             return f" records other files: {', '.join(sidecar.files)}"
         if sidecar.origin is None and not self._entry.is_blend:
             return ": origin is null, but this is the index of a dataset"
-        return None
+        origin = sidecar.origin
+        if origin is None or not isinstance(description, GPTDatasetDescription):
+            return None
+        return (
+            ": origin.plan contradicts itself or the description" if origin.contradicts(description) else None
+        )
 
     def _compare(self, target: CacheTarget, sidecar: Sidecar | None, specs: Specs) -> None:
         if sidecar is not None and sidecar.origin is not None and target.origin is not None:
@@ -346,11 +356,13 @@ class _Examiner:
                 else:
                     self._add("shape", path, message)
 
-    def _check_shapes(self, description: Description, specs: Specs) -> None:
-        """Compare shapes with each other and the description, without the dataset."""
+    def _check_shapes(self, description: Description, sidecar: Sidecar | None, specs: Specs) -> None:
+        """Compare shapes with the description, and with the sidecar or each other, without the dataset."""
         expected: dict[str, ArraySpec] = {}
         if isinstance(description, BlendedDescription):
-            expected = dict(blend_specs(description.samples))
+            expected = blend_specs(description.samples)
+        elif sidecar is not None and sidecar.origin is not None:
+            expected = gpt_specs(sidecar.origin.plan)
         else:
             documents = specs["document_index"].shape[0] if "document_index" in specs else None
             if documents is not None:
