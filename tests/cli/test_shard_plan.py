@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 
 import pytest
 
@@ -384,3 +385,24 @@ def test_a_plan_whose_data_has_moved_is_inspected(tmp_path):
     assert done.returncode == 0, done.stderr
     assert run("verify", new / "plan2").returncode == 0
     assert (new / "plan2/sources.json").exists()
+
+
+def test_the_hint_about_an_index_without_a_record_makes_it_readable(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Plain("uint16", [[[1] * 40]] * 20).write("web")
+    options = ("--seq-length", "8", "--num-samples", "50", "--split", "1", "--cache-dir", "cache")
+    build = ("build-indices", "web", *options)
+    assert run(*build).returncode == 0
+    (record,) = (tmp_path / "cache").glob("*-tokshard.json")
+    array = record.with_name(record.name.replace("tokshard.json", "shuffle_index.npy"))
+    before = array.read_bytes()
+    record.unlink()
+    plan_words = ("shard-plan", "cache", "--data-parallel", "1", "-o", "plan")
+    code, error, hint = failure(installed(*plan_words))
+    assert (code, "is unverified" in error) == (6, True)
+    command = shlex.split(hint.split("`")[1])
+    assert command[0] == "tokshard"
+    done = installed(*command[1:])
+    assert done.returncode == 0, done.stderr
+    assert array.read_bytes() == before
+    assert installed(*plan_words).returncode == 0

@@ -118,9 +118,6 @@ def check_samples(configuration: Configuration, dataset, cache_directory: str | 
         assert sample.tokens.dtype == text.dtype
         np.testing.assert_array_equal(sample.tokens, text)
         np.testing.assert_array_equal(sample.document_ids, document_ids)
-        expected = items(dataset, number)
-        found = samples.inputs(number)
-        equal_samples(found, expected)
     if numbers:
         batch = samples.read_batch(np.array(numbers))
         np.testing.assert_array_equal(batch, [samples.read(number).tokens for number in numbers])

@@ -94,7 +94,7 @@ def _indexed(dataset: DatasetReference, file: str, description: GPTDatasetDescri
     entry = CacheEntry.of(description, os.path.dirname(file))
     if entry.description_path != file:
         raise IntegrityError(f"{file} contradicts the hash in its name", path=file, hint=_NAMED_INDEX)
-    origin = _origin(entry, dataset.path_prefix)
+    origin = _origin(entry, description, dataset.path_prefix)
     _check_content(dataset, origin.dataset, origin.tokenizer, entry.hash, file)
     index = CachedArrays.at(os.path.join(os.path.abspath(entry.directory), entry.stem), GPT_ARRAYS)
     return replace(
@@ -115,7 +115,7 @@ def _documents(prefix: str, fingerprint: FileFingerprint, *, multimodal: bool) -
     return header.document_count
 
 
-def _origin(entry: CacheEntry, prefix: str) -> IndexOrigin:
+def _origin(entry: CacheEntry, description: GPTDatasetDescription, prefix: str) -> IndexOrigin:
     """Return the origin of an index whose files are all as they were written.
 
     Raises:
@@ -124,8 +124,11 @@ def _origin(entry: CacheEntry, prefix: str) -> IndexOrigin:
     """
     sidecar = Sidecar.read(entry.sidecar_path)
     if sidecar is None:
-        command = ["tokshard", "build-indices", prefix, "--like", entry.description_path]
-        command += ["--cache-dir", entry.directory, "--rebuild"]
+        training_path = description.dataset_path
+        is_same = abspath(training_path) == prefix
+        command = ["tokshard", "build-indices", training_path if is_same else prefix]
+        command += [] if is_same else ["--path-as", f"{prefix}={training_path}"]
+        command += ["--like", entry.description_path, "--cache-dir", entry.directory, "--rebuild"]
         raise IntegrityError(
             f"the content of the index {entry.hash} is unverified: {entry.sidecar_path} not found",
             path=entry.sidecar_path,

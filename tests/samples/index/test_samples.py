@@ -71,7 +71,6 @@ def test_a_sample_is_its_part_of_all_tokens(directory, mmap, worth, lengths, arg
             assert sample.tokens.dtype == sample.document_ids.dtype == sample.lengths.dtype == np.int64
             assert sample.tokens.tolist() == batch[k].tolist() == text
             assert_pieces_are(sample, sequences)
-            assert_inputs_follow(samples.inputs(k), text, extra, pad_id)
 
 
 def assert_pieces_are(sample, sequences):
@@ -87,17 +86,6 @@ def assert_pieces_are(sample, sequences):
         else:
             assert piece == sequence[:length]
             assert number == last or length == len(sequence)
-
-
-def assert_inputs_follow(inputs, text, extra, pad_id):
-    tokens, labels = (text[:-1], text[1:]) if extra else (text, [*text[1:], pad_id])
-    assert inputs.loss_mask.dtype == np.float32
-    assert inputs.loss_mask.tolist() == [float(label != pad_id) for label in labels]
-    assert inputs.tokens.tolist() == [0 if token == pad_id else token for token in tokens]
-    assert inputs.labels.tolist() == [0 if label == pad_id else label for label in labels]
-    assert inputs.position_ids.tolist() == list(range(len(tokens)))
-    assert inputs.tokens.dtype == inputs.labels.dtype == inputs.position_ids.dtype == np.int64
-    assert not np.shares_memory(inputs.tokens, inputs.labels)
 
 
 @pytest.mark.parametrize("mmap", [True, False])
@@ -130,7 +118,7 @@ def test_rows_of_a_sample_that_is_all_padding_hold_the_last_token(tmp_path):
 def test_a_sample_that_is_not_there_is_an_index_error(tmp_path, sample):
     samples = opened(tmp_path, numbered([13]))
     assert len(samples) == 3
-    for read in (samples.read, samples.inputs, lambda k: samples.read_batch([0, k])):
+    for read in (samples.read, lambda k: samples.read_batch([0, k])):
         with pytest.raises(IndexError, match=rf"sample {sample} not found \(the index has 3\)"):
             read(sample)
 

@@ -41,23 +41,6 @@ class Sample:
     lengths: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Inputs:
-    """Training inputs of one sample; all of shape (sequence_length,).
-
-    Attributes:
-        tokens: int64, with 0 for padding.
-        labels: int64, the next token of each, with 0 for padding.
-        loss_mask: float32, 0 where the label is padding, else 1.
-        position_ids: int64, from 0.
-    """
-
-    tokens: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    loss_mask: NDArray[np.float32]
-    position_ids: NDArray[np.int64]
-
-
 class GPTSamples:
     """The samples of a dataset, in the order of its shuffle index.
 
@@ -129,26 +112,6 @@ class GPTSamples:
         for row, sample in zip(batch, numbers, strict=True):
             self._fill(row, sample)
         return batch
-
-    def inputs(self, sample: int) -> Inputs:
-        """Return the item of Megatron Core's ``GPTDataset`` for a sample, without the attention mask.
-
-        Args:
-            sample: From 0 to ``len(self) - 1``.
-
-        Raises:
-            IndexError: The sample does not exist.
-            IntegrityError: The index does not fit the dataset.
-        """
-        text = self.read(sample).tokens
-        if self.index.plan.extra_token:
-            tokens, labels = text[:-1].copy(), text[1:].copy()
-        else:
-            tokens, labels = text, np.append(text[1:], self.pad_id)
-        loss_mask = (labels != self.pad_id).astype(np.float32)
-        for values in (tokens, labels):
-            values[values == self.pad_id] = 0
-        return Inputs(tokens, labels, loss_mask, np.arange(len(tokens)))
 
     def _fill(self, row: NDArray[np.int64], sample: int) -> tuple[NDArray[np.uint32], list[int]]:
         # Returns the sequences that the tokens come from and the pieces' lengths.
