@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from tokshard.samples.index import best_fit, pack_runs, shuffling
+from tokshard.samples.index import best_fit, shuffling
 from tokshard.samples.index.best_fit import EpochPacks
 from tokshard.samples.index.index import GPTDatasetIndex
 from tokshard.samples.index.packing import Packing
@@ -109,7 +109,7 @@ def index(lengths: np.ndarray, size: int, packing: Packing) -> int:
 
 def load_kernels() -> None:
     """Import numba and load the kernels, with the smallest of indexes."""
-    modules = best_fit, pack_runs, shuffling
+    modules = best_fit, shuffling
     before = [module.WORTH_COMPILING for module in modules]
     for module in modules:
         module.WORTH_COMPILING = 0

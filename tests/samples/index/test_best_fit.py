@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokshard.errors import InputError, UsageError
-from tokshard.samples.index import best_fit, pack_runs
+from tokshard.samples.index import best_fit
 from tokshard.samples.index.best_fit import EpochPacks
 from tokshard.samples.index.index import GPTDatasetIndex
 from tokshard.samples.index.packing import MAX_PACKED_SEQUENCE_LENGTH, Packing, packing_of
@@ -80,9 +80,7 @@ def cases(draw, longest=12):
     extra=st.booleans(),
 )
 def test_arrays_equal_those_of_a_slow_packer(way, monkeypatch_once, case, seed, num_samples, extra):
-    for module in (best_fit, pack_runs):
-        monkeypatch_once.setattr(module, "WORTH_COMPILING", 0 if way else 10**9)
-    monkeypatch_once.setattr(pack_runs, "_RUNS_OF_A_CALL", 2)  # as little as a call can do
+    monkeypatch_once.setattr(best_fit, "WORTH_COMPILING", 0 if way else 10**9)
     lengths, size, packing = case
     if not lengths.any():
         with pytest.raises(InputError, match="have no tokens"):

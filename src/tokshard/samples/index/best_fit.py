@@ -8,11 +8,10 @@ with the least free space in which they fit. Of packs with equal space, the one 
 chosen; if a document fits nowhere, it opens a pack.
 
 The result depends on the lengths only through the number of documents of each length. Therefore the packer
-(:mod:`tokshard.samples.index.pack_runs`) works on whole runs of equal documents and equal packs, every epoch
-has the same number of samples, and documents of equal length are interchangeable: an epoch shuffles all
-documents, and documents of equal length take their places in that order. Within a pack, the remainder comes
-first and the others follow in the shuffled order. The samples of an epoch are shuffled as in Megatron, and
-never mixed with other epochs.
+works on runs of equal documents and groups of equal packs, every epoch has the same number of samples, and
+documents of equal length are interchangeable: an epoch shuffles all documents, and documents of equal length
+are packed in that order. Within a pack, the remainder comes first and the others follow in the shuffled
+order. The samples of an epoch are shuffled as in Megatron, and never mixed with other epochs.
 
 The arrays of an index express that as follows. The document index lists the documents with at least one
 token, pack by pack. The rows of the sample index are the beginnings of packs, preceded by those of the full
@@ -24,6 +23,8 @@ The compiled kernel is kept for its speed: ``scripts/bench packing`` measures it
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,6 @@ from tokshard.errors import InputError
 from tokshard.samples.index.arrays import sample_index_dtype, shuffle_index_dtype
 from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.epochs import SplitSize
-from tokshard.samples.index.pack_runs import best_fit
 from tokshard.samples.index.packing import PackedEpoch, Packing
 from tokshard.storage.compilation import WORTH_COMPILING, compiled, has_numba
 
@@ -162,6 +162,66 @@ class EpochPacks:
         found //= each.repeat(documents)
         found += first.repeat(documents)
         return found.astype(np.int32)
+
+
+def best_fit(
+    counts: NDArray[np.int64], size: int, max_documents: int | None
+) -> tuple[NDArray[np.int64], int]:
+    """Pack documents by best-fit decreasing, a run of equal documents at a time.
+
+    A run places documents of one key into one group of packs. A group consists of consecutive packs with the
+    same free space and the same number of documents.
+
+    Args:
+        counts: The number of documents of each key, see :class:`EpochPacks`.
+        size: The room of a pack.
+        max_documents: The maximum number of documents in a pack, or None.
+
+    Returns:
+        The runs and the number of packs. A run is (first pack, packs, documents for each of these packs), in
+        the order of documents by decreasing key: int64 of shape (runs, 3).
+
+    Example:
+        >>> counts = np.zeros(17, np.int64)
+        >>> counts[[5, 4, 3]] = 2, 1, 2  # rooms of 5, 5, 4, 3 and 3 tokens
+        >>> runs, packs = best_fit(counts, 8, None)
+        >>> runs.tolist(), packs
+        ([[0, 2, 1], [2, 1, 1], [0, 2, 1]], 3)
+    """
+    limit = max_documents or int(counts.sum())
+    groups: defaultdict[int, deque[tuple[int, int, int]]] = defaultdict(deque)  # by free space, oldest first
+    spaces: list[int] = []  # free spaces of the groups, ascending
+    runs: list[tuple[int, int, int]] = []
+    packs = 0
+    for key in np.flatnonzero(counts)[::-1].tolist():
+        remaining = int(counts[key])
+        is_remainder = key > size
+        room = key - size if is_remainder else key
+        while remaining:
+            slot = len(spaces) if is_remainder else bisect_left(spaces, room)
+            opens = slot == len(spaces)
+            if opens:
+                space = size
+                first, count, documents = packs, remaining, 0
+            else:
+                space = spaces[slot]
+                first, count, documents = groups[space].popleft()
+            added = 1 if is_remainder else min(space // room, limit - documents, remaining)
+            used = min(count, remaining // added)
+            if opens:
+                packs += used
+            elif used < count:
+                groups[space].appendleft((first + used, count - used, documents))
+            elif not groups[space]:
+                del spaces[slot], groups[space]
+            runs.append((first, used, added))
+            remaining -= used * added
+            free = space - added * room
+            if free and documents + added < limit:
+                if free not in groups:
+                    insort(spaces, free)
+                groups[free].append((first, used, documents + added))
+    return np.array(runs, np.int64).reshape(-1, 3), packs
 
 
 def check_documents(edges: NDArray[np.int64], path_prefix: str) -> None:
