@@ -17,8 +17,6 @@ The arrays of an index express that as follows. The document index lists the doc
 token, pack by pack. The rows of the sample index are the beginnings of packs, preceded by those of the full
 samples of the document that the pack begins with. An additional document at the end is the position of the
 last row: Megatron reads one token of it, as the last label.
-
-The compiled kernel is kept for its speed: ``scripts/bench packing`` measures it.
 """
 
 from __future__ import annotations
@@ -42,19 +40,13 @@ if TYPE_CHECKING:
 
     from tokshard.samples.index.shuffling import ShuffleStream
 
-# Documents handled at once by numpy, and by a kernel (below a second, so that signals are handled between).
-_PIECE = 1 << 18
-_COMPILED_PIECE = 1 << 22
-
-_BLOCK = 1024
+# Documents handled at once: temporary arrays are small, and signals are handled between calls of the kernel.
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpochPacks:
     """The packs of an epoch, without the documents in them.
-
-    Documents are ordered by decreasing *key*: the remainders by size, then the whole documents by size. A
-    run gives ``each`` documents of that order to each of ``packs`` consecutive packs from ``first`` on.
 
     Attributes:
         sequences: The numbers of the split's sequences; each is a document.
@@ -63,7 +55,7 @@ class EpochPacks:
         counts: The number of documents of each key: int64 of shape (2 * sequence_length + 1,). A key is the
             room that a document takes (1 to sequence_length), plus the sequence length for a remainder.
         unpadded_counts: The same as if ``pad_multiple`` was not given: rooms are tokens.
-        runs: int64 of shape (runs, 3): first, packs, each.
+        runs: int64 of shape (runs, 3), see :func:`best_fit`.
         packs: The number of packs.
         full_samples: The samples that a longer document fills alone.
         tokens: The tokens of the epoch.
@@ -100,21 +92,23 @@ class EpochPacks:
             (3, 4, [0, 1, 2])
         """
         packing.check_sequence_length(sequence_length)
-        unpadded = np.zeros(2 * sequence_length + 1, np.int64)
-        full, tokens = 0, 0
-        for first in range(sequences.start, sequences.stop, _PIECE):
-            piece = lengths[first : min(first + _PIECE, sequences.stop)].astype(np.int64)
-            np.add.at(unpadded, _unpadded_keys(piece, sequence_length), 1)
-            full += int(((piece[piece > sequence_length] - 1) // sequence_length).sum())
+        counts = np.zeros(2 * sequence_length + 1, np.int64)
+        full_samples, tokens = 0, 0
+        for start in range(sequences.start, sequences.stop, _PIECE):
+            piece = lengths[start : min(start + _PIECE, sequences.stop)].astype(np.int64)
+            np.add.at(counts, _keys(piece[piece > 0], sequence_length), 1)
+            full_samples += int(((piece[piece > 0] - 1) // sequence_length).sum())
             tokens += int(piece.sum())
-        unpadded[0] = 0
-        counts = unpadded
+        padded_counts = counts
         if packing.pad_multiple is not None:
-            keys = np.flatnonzero(unpadded)
-            counts = np.zeros_like(unpadded)
-            np.add.at(counts, _padded(keys, sequence_length, packing), unpadded[keys])
-        runs, packs = best_fit(counts, sequence_length, packing.max_documents)
-        return cls(sequences, sequence_length, packing, counts, unpadded, runs, packs, full, tokens)
+            # A key is also the length of a document with this key.
+            keys = np.flatnonzero(counts)
+            padded_counts = np.zeros_like(counts)
+            np.add.at(padded_counts, _keys(keys, sequence_length, packing.pad_multiple), counts[keys])
+        runs, packs = best_fit(padded_counts, sequence_length, packing.max_documents)
+        return cls(
+            sequences, sequence_length, packing, padded_counts, counts, runs, packs, full_samples, tokens
+        )
 
     @property
     def documents(self) -> int:
@@ -139,29 +133,30 @@ class EpochPacks:
             packed = PackedEpoch(packing=self.packing, documents=self.documents, samples=self.samples)
         return SplitSize(len(self.sequences), self.tokens, packed)
 
-    def pack_sizes(self) -> NDArray[np.int32]:
-        """Return the number of documents in each pack: int32 of shape (packs,)."""
-        changes = np.zeros(self.packs + 1, np.int32)
-        first, packs, each = self.runs.T
-        np.add.at(changes, first, each.astype(np.int32))
-        np.subtract.at(changes, first + packs, each.astype(np.int32))
-        return np.cumsum(changes[:-1], dtype=np.int32)
-
     def documents_per_sample(self) -> NDArray[np.int64]:
         """Return the number of samples with 0, 1, 2, ... documents; int64."""
-        found = np.bincount(self.pack_sizes(), minlength=2)
-        found[1] += self.full_samples
-        return found
+        samples = np.bincount(np.bincount(self.pack_of_documents()), minlength=2)
+        samples[1] += self.full_samples
+        return samples
 
-    def packs_of_documents(self) -> NDArray[np.int32]:
+    def pack_of_documents(self) -> NDArray[np.int32]:
         """Return the pack of each document, ordered by decreasing key: int32 of shape (documents,)."""
-        first, packs, each = self.runs.T
-        documents = packs * each
-        begins = documents.cumsum() - documents
-        found: NDArray[Any] = np.arange(self.documents) - begins.repeat(documents)
-        found //= each.repeat(documents)
-        found += first.repeat(documents)
-        return found.astype(np.int32)
+        packs = np.empty(self.documents, np.int32)
+        start = 0
+        for first, count, documents in self.runs.tolist():
+            stop = start + count * documents
+            run = packs[start:stop].reshape(count, documents)
+            run[:] = np.arange(first, first + count, dtype=np.int32)[:, None]
+            start = stop
+        return packs
+
+
+def _keys(lengths: NDArray[Any], size: int, multiple: int = 1) -> NDArray[Any]:
+    """Return the key of each document of at least one token, see :class:`EpochPacks`."""
+    rooms = (lengths - 1) % size + 1
+    padded = (rooms + multiple - 1) // multiple * multiple
+    keys: NDArray[Any] = padded + size * (lengths > size)
+    return keys
 
 
 def best_fit(
@@ -250,7 +245,7 @@ def build_packed_index(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32] | NDArray[np.int64], NDArray[np.uint32] | NDArray[np.int64]]:
     """Build the arrays of an index of packed samples.
 
-    Peak memory is the result, and for an epoch 4 bytes per document and 8 per sample.
+    Peak memory is the result, and for an epoch 8 bytes per document and 8 per pack.
 
     Args:
         lengths: The tokens of all sequences of the dataset: int32 of shape (sequences,).
@@ -262,158 +257,113 @@ def build_packed_index(
         The document index, int32 of shape (documents * epochs + 1,); the sample index, int32 or int64 of
         shape (samples + 1, 2); and the shuffle index, uint32 or int64 of shape (samples,).
     """
-    size = packs.sequence_length
+    samples_per_epoch = plan.samples // plan.epochs
     documents = np.empty(plan.documents, np.int32)
     rows: NDArray[Any] = np.empty((plan.samples + 1, 2), sample_index_dtype(plan.documents))
     order: NDArray[Any] = np.empty(plan.samples, shuffle_index_dtype(plan.samples))
-    starts = np.zeros(packs.packs + 1, np.int32)  # of documents, which are numbered by int32
-    np.cumsum(packs.pack_sizes(), out=starts[1:])
+    pack_of_documents = packs.pack_of_documents()
+    starts = np.zeros(packs.packs + 1, np.int32)  # the first document of each pack, in an epoch
+    np.cumsum(np.bincount(pack_of_documents), out=starts[1:])
     for epoch in range(plan.epochs):
-        first, row = epoch * packs.documents, epoch * packs.samples
-        here = documents[first : first + packs.documents]
+        position = epoch * packs.documents
+        row = epoch * samples_per_epoch
+        epoch_documents = documents[position : position + packs.documents]
         # No name keeps the shuffled documents: they are as large as the document index of the epoch.
-        _place(lengths, _shuffled_documents(lengths, packs, stream), packs, starts, here)
-        _write_rows(lengths, here, starts, size, first, rows[row : row + packs.samples])
-        samples = order[row : row + packs.samples]
-        samples[:] = np.arange(row, row + packs.samples)
+        _place(
+            lengths,
+            _shuffled_documents(lengths, packs, stream),
+            packs,
+            pack_of_documents,
+            starts,
+            epoch_documents,
+        )
+        epoch_rows = rows[row : row + samples_per_epoch]
+        _write_rows(lengths, epoch_documents, starts, packs.sequence_length, position, epoch_rows)
+        samples = order[row : row + samples_per_epoch]
+        samples[:] = np.arange(row, row + samples_per_epoch)
         stream.shuffle(samples)
     documents[-1] = documents[0]
     rows[-1] = len(documents) - 1, 0
     return documents, rows, order
 
 
-def _unpadded_keys(lengths: NDArray[Any], size: int) -> NDArray[Any]:
-    # The key of each document, see EpochPacks, as if it was not padded; 0 for one without tokens.
-    keys: NDArray[Any] = lengths.copy()
-    longer = lengths > size
-    keys[longer] = (lengths[longer] - 1) % size + 1 + size
-    return keys
-
-
-def _padded(keys: NDArray[Any], size: int, packing: Packing) -> NDArray[Any]:
-    multiple = packing.pad_multiple or 1
-    before = (keys > size) * size
-    padded: NDArray[Any] = (keys - before + multiple - 1) // multiple * multiple + before
-    return padded
-
-
 def _shuffled_documents(
     lengths: NDArray[np.int32], packs: EpochPacks, stream: ShuffleStream
 ) -> NDArray[np.int32]:
-    # The documents with at least one token.
-    sequences, count = packs.sequences, packs.documents
-    result = np.empty(count, np.int32)
-    done = 0
-    for first in range(sequences.start, sequences.stop, _PIECE):
-        found = np.flatnonzero(lengths[first : min(first + _PIECE, sequences.stop)] != 0)
-        result[done : done + len(found)] = found + first
-        done += len(found)
-    if done != count:
+    """Return the documents with at least one token in random order."""
+    sequences = packs.sequences
+    pieces = [
+        np.flatnonzero(lengths[start : min(start + _PIECE, sequences.stop)]).astype(np.int32) + start
+        for start in range(sequences.start, sequences.stop, _PIECE)
+    ]
+    documents = np.concatenate(pieces)
+    if len(documents) != packs.documents:
         raise InputError("the lengths of the dataset have changed while its index was built")
-    stream.shuffle(result)
-    return result
+    stream.shuffle(documents)
+    return documents
 
 
 def _place(
     lengths: NDArray[np.int32],
     shuffled: NDArray[np.int32],
     packs: EpochPacks,
+    pack_of_documents: NDArray[np.int32],
     starts: NDArray[np.int32],
     result: NDArray[np.int32],
 ) -> None:
-    # Writes the documents of each pack to its places in ``result``.
+    """Write the shuffled documents of an epoch to ``result``, pack by pack."""
     size = packs.sequence_length
+    multiple = packs.packing.pad_multiple or 1
     if len(shuffled) < WORTH_COMPILING or not has_numba():
-        keys = _padded(_unpadded_keys(lengths[shuffled].astype(np.int64), size), size, packs.packing)
-        by_key = np.argsort(-keys, kind="stable")
-        which = np.empty(len(shuffled), np.int64)
-        which[by_key] = packs.packs_of_documents()
-        # Remainders come first in their packs.
-        result[:] = shuffled[np.argsort(2 * which + (keys <= size), kind="stable")]
+        keys = _keys(lengths[shuffled].astype(np.int64), size, multiple)
+        # Documents by decreasing key, which keeps the shuffled order of equal keys, take the packs in turn.
+        packs_of_shuffled = np.empty(len(shuffled), np.int64)
+        packs_of_shuffled[np.argsort(-keys, kind="stable")] = pack_of_documents
+        # By pack, the remainder first, which keeps the shuffled order within a pack.
+        result[:] = shuffled[np.argsort(2 * packs_of_shuffled + (keys <= size), kind="stable")]
         return
     kernel = compiled(place_documents)
-    scratch = np.empty((2, _BLOCK), np.int64)
-    stops = packs.runs[:, 1:].prod(axis=1).cumsum()
-    keys = np.flatnonzero(packs.counts)[::-1]
-    run_of_key = np.zeros(len(packs.counts), np.int32)
-    run_of_key[keys[1:]] = stops.searchsorted(packs.counts[keys[:-1]].cumsum(), side="right")
-    rest = np.hstack([packs.runs, packs.runs[:, 2:]])
+    # The number of documents with larger keys is the first position of a key in pack_of_documents.
+    next_of_key = packs.documents - packs.counts.cumsum()
     next_in_pack = starts[:-1].copy()
-    next_in_pack[: packs.remainders] += 1
-    for first in range(0, len(shuffled), _COMPILED_PIECE):
-        kernel(
-            lengths,
-            shuffled[first : first + _COMPILED_PIECE],
-            size,
-            packs.packing.pad_multiple or 1,
-            run_of_key,
-            rest,
-            starts,
-            next_in_pack,
-            result,
-            scratch,
-        )
+    next_in_pack[: int(packs.counts[size + 1 :].sum())] += 1  # the first packs begin with a remainder
+    for start in range(0, len(shuffled), _PIECE):
+        documents = shuffled[start : start + _PIECE]
+        keys = _keys(lengths[documents].astype(np.int64), size, multiple)
+        kernel(documents, keys, size, next_of_key, pack_of_documents, next_in_pack, starts, result)
 
 
-def place_documents(  # noqa: PLR0913, PLR0917 - a kernel has no objects
-    lengths: NDArray[np.int32],
-    shuffled: NDArray[np.int32],
+def place_documents(
+    documents: NDArray[np.int32],
+    keys: NDArray[np.int64],
     size: int,
-    multiple: int,
-    run_of_key: NDArray[np.int32],
-    rest: NDArray[np.int64],
-    starts: NDArray[np.int32],
+    next_of_key: NDArray[np.int64],
+    pack_of_documents: NDArray[np.int32],
     next_in_pack: NDArray[np.int32],
+    starts: NDArray[np.int32],
     result: NDArray[np.int32],
-    scratch: NDArray[np.int64],
 ) -> None:
-    """Write documents to their places in the document index of an epoch.
+    """Write documents to their packs; compiled for its speed, which ``scripts/bench packing`` measures.
 
     Args:
-        lengths: The tokens of each sequence of the dataset.
-        shuffled: The documents, in shuffled order.
+        documents: The next documents in shuffled order.
+        keys: Their keys.
         size: The sequence length.
-        multiple: The room of each document is a multiple of this many tokens.
-        run_of_key: The run that takes the next document of each key; changed in place.
-        rest: The rest of each run: its next pack, the number of packs, the documents of each, and how many
-            the next pack still takes: of shape (runs, 4); changed in place.
-        starts: The first place of each pack.
-        next_in_pack: The next free place of each pack, after that of a remainder; changed in place.
-        result: The document index of the epoch, changed in place.
-        scratch: Room for two rows of a block of documents.
+        next_of_key: The position of the next document of each key in ``pack_of_documents``; changed in place.
+        pack_of_documents: The pack of each document, ordered by decreasing key.
+        next_in_pack: The next free position of each pack, after its remainder; changed in place.
+        starts: The first position of each pack.
+        result: The document index of the epoch; changed in place.
     """
-    keys, places = scratch[0], scratch[1]  # places are at first packs
-    for begin in range(0, len(shuffled), _BLOCK):
-        count = min(_BLOCK, len(shuffled) - begin)
-        # One kind of memory access per loop, so that many are under way at once.
-        for k in range(count):
-            keys[k] = lengths[shuffled[begin + k]]
-        for k in range(count):
-            room = keys[k]
-            longer = room > size
-            if longer:
-                room = (room - 1) % size + 1
-            if multiple > 1:
-                room = (room + multiple - 1) // multiple * multiple
-            key = room + size if longer else room
-            keys[k] = key
-            run = run_of_key[key]
-            places[k] = rest[run, 0]
-            rest[run, 3] -= 1
-            if rest[run, 3] == 0:
-                rest[run, 0] += 1
-                rest[run, 1] -= 1
-                rest[run, 3] = rest[run, 2]
-                run_of_key[key] += rest[run, 1] == 0
-        for k in range(count):
-            pack = places[k]
-            if keys[k] > size:
-                places[k] = starts[pack]
-            else:
-                places[k] = next_in_pack[pack]
-                next_in_pack[pack] += 1
-        for k in range(count):
-            result[places[k]] = shuffled[begin + k]
+    for k in range(len(documents)):
+        key = keys[k]
+        pack = pack_of_documents[next_of_key[key]]
+        next_of_key[key] += 1
+        if key > size:
+            result[starts[pack]] = documents[k]
+        else:
+            result[next_in_pack[pack]] = documents[k]
+            next_in_pack[pack] += 1
 
 
 def _write_rows(
@@ -424,14 +374,16 @@ def _write_rows(
     position: int,
     rows: NDArray[Any],
 ) -> None:
-    # Writes the rows of an epoch whose documents begin at a position of the document index.
+    """Write the rows of an epoch whose documents begin at a position of the document index."""
     row = 0
     for first in range(0, len(starts) - 1, _PIECE):
-        begins = starts[first : min(first + _PIECE, len(starts) - 1)]
-        samples = (lengths[documents[begins]].astype(np.int64) - 1) // size + 1
+        pack_starts = starts[first : min(first + _PIECE, len(starts) - 1)].astype(np.int64)
+        # A pack has the full samples of its first document and one more.
+        samples = (lengths[documents[pack_starts]].astype(np.int64) - 1) // size + 1
         stops = samples.cumsum()
-        which = np.arange(len(begins)).repeat(samples)
-        stop = row + len(which)
-        rows[row:stop, 0] = (begins.astype(np.int64) + position)[which]
-        rows[row:stop, 1] = (np.arange(len(which)) - (stops - samples)[which]) * size
+        pack_of_rows = np.arange(len(pack_starts)).repeat(samples)
+        stop = row + len(pack_of_rows)
+        rows[row:stop, 0] = (pack_starts + position)[pack_of_rows]
+        # The rows of a pack are S tokens apart.
+        rows[row:stop, 1] = (np.arange(len(pack_of_rows)) - (stops - samples)[pack_of_rows]) * size
         row = stop
