@@ -383,7 +383,7 @@ ONLY_COMMANDS_USE = {
     "checks.doctor.options.ITERATION",
     "checks.doctor.options.VARIABLES",
     "checks.inspect.blend_facts.describe_blend",
-    "checks.inspect.packing_facts.describe_built",
+    "checks.inspect.packing_facts.describe_packed",
     "checks.inspect.plan_facts.describe_plan",
     "checks.doctor.from_launch.indexes_of_launch",
     "checks.doctor.from_launch.plan_of_launch",

@@ -1,8 +1,7 @@
-"""What is said of packed samples: by build-indices, and by inspect of an index and of a cache."""
+"""Packed samples compared with concatenation: by build-indices, blend and inspect."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -34,65 +33,43 @@ def lines_of(text):
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def test_build_indices_reports_an_epoch_of_packed_samples(workshop):
-    training = ("--train-iters", 100, "--global-batch-size", 4, "--eval-interval", 100, "--eval-iters", 0)
-    done = run(*BUILD, *PACK, *training)
-    report = run(*BUILD, *PACK, *training, "--json").json
-    assert (done.returncode, report["global_batch_size"]) == (0, 4)
-    packing = report["indices"][0]["packing_report"]
+def test_build_indices_compares_an_epoch_of_packed_samples_with_concatenation(workshop):
+    done = run(*BUILD, *PACK, "--num-samples", "none")
+    plan = run(*BUILD, *PACK, "--num-samples", "none", "--json").json["indices"][0]["plan"]
+    packed = plan["packed"]
     longer = [length for length in WEB if length > SIZE]
-    assert (packing["cut_documents"], packing["cut_tokens"]) == (len(longer), sum(longer))
-    assert packing["samples"] * SIZE == sum(WEB) + packing["padding_tokens"]
+    assert (packed["cut_documents"], packed["cut_tokens"]) == (len(longer), sum(longer))
+    assert packed["cut_tokens"] < packed["concat_cut_tokens"] < sum(WEB)
+    fill = sum(WEB) / (packed["samples"] * SIZE)
+    share, concat_share = (packed[name] / sum(WEB) for name in ("cut_tokens", "concat_cut_tokens"))
+    documents = sum(map(bool, WEB))
+    cut = f"{len(longer)} of {documents} {share:.2%}"
+    concat_cut = f"{packed['concat_cut_documents']} of {documents} {concat_share:.2%}"
     lines = lines_of(done.stdout)
-    first = lines.index(f"Packing of data/web, train, in samples of {SIZE} tokens")
-    cut, documents = packing["concat"]["cut_documents"], sum(map(bool, WEB))
-    shares = f"{sum(longer) / sum(WEB):.2%} {packing['concat']['cut_tokens'] / sum(WEB):.2%}"
-    more = f"({packing['samples'] / 48 - 1:+.2%}): {packing['samples'] / 4:.2f} instead of 12.00"
-    assert lines[first : first + 10] == [
-        f"Packing of data/web, train, in samples of {SIZE} tokens",
-        "per epoch best-fit concat (expected)",
-        f"samples {packing['samples']} {(sum(WEB) - 1) // SIZE}",
-        f"lower bound of samples {packing['minimum_samples']}",
-        f"fill {packing['fill']:.2%} 100.00%",
-        f"padding tokens {packing['padding_tokens']} 0",
-        f"documents cut {len(longer)} of {documents} {cut:.0f} of {documents}",
-        f"... of at most {SIZE} tokens 0 {cut - len(longer):.0f}",
-        f"tokens in cut documents {shares}",
-        f"An epoch has {packing['samples']} samples instead of 48 {more} steps of 4 samples.",
+    first = lines.index("Packed samples")
+    assert lines[first + 2 : first + 5] == [
+        "dataset split sequence packing samples fill documents cut tokens in these",
+        f"data/web train {SIZE} best-fit {packed['samples']} {fill:.2%} {cut}",
+        f"concat (expected) {(sum(WEB) - 1) // SIZE} 100.00% {concat_cut}",
     ]
-    drawn = [line for line in lines if re.fullmatch(r"[\d to]+ │\S+ \d+", line)]
-    bins = packing["documents_per_sample"]["bins"]
-    assert [line.split()[-1] for line in drawn] == [str(each["count"]) for each in bins]
     assert any(line.startswith("--eod-mask-loss required") for line in lines)
     assert "--split 1 --eod-mask-loss; check the launch script" in lines[-1]
 
 
 def test_only_packed_samples_are_reported(workshop):
     done = run(*BUILD, "--num-samples", "none")
-    assert "Packing" not in done.stdout
+    assert "Packed samples" not in done.stdout
     assert "--eod-mask-loss" not in done.stdout
     report = run(*BUILD, "--num-samples", "none", "--json").json
-    assert "packing_report" not in report["indices"][0]
-    assert "global_batch_size" not in report
+    assert "packed" not in report["indices"][0]["plan"]
 
 
-def test_many_packed_indexes_are_not_all_described(workshop):
-    lengths = [word for length in (8, 24, 32, 40, 48) for word in ("--seq-length", length)]
-    done = run(*BUILD, *lengths, "--num-samples", "none", "--epochs", 1, *PACK)
-    assert done.stdout.count("Packing of data/web") == 4
-    assert "2 more: run tokshard inspect CACHE" in done.stdout
-
-
-def test_a_launch_script_gives_the_batch_size(workshop):
-    job = (
-        "torchrun pretrain_gpt.py --data-path data/web --split 1 --seq-length 16 --train-iters 10 "
-        "--global-batch-size 3 --eval-interval 10 --eval-iters 0 --tokenizer-model llama "
-        "--tokenizer-type HuggingFaceTokenizer {}"
-    )
-    options = ("--megatron", "0.19", "--pack", "best-fit", "--cache-dir")
-    for number, (more, batch) in enumerate((("", 3), ("--rampup-batch-size 1 1 12", None))):
-        done = run("build-indices", "--from-launch", job.format(more), *options, f"c{number}", "--json")
-        assert done.json.get("global_batch_size") == batch
+def test_indexes_of_the_same_epoch_are_described_once(workshop):
+    lengths = ("--seq-length", 8, "--num-samples", "none", "--num-samples", "1,0,0")
+    done = run(*BUILD, *lengths, *PACK)
+    assert "indexes: 4 built" in done.stdout
+    rows = [line.split()[:3] for line in lines_of(done.stdout) if "best-fit" in line]
+    assert rows == [["data/web", "train", "8"], ["data/web", "train", "16"]]
 
 
 def entry_in(directory):
@@ -126,9 +103,9 @@ def test_inspect_counts_the_cuts_of_an_index(workshop, pack):
         pieces = statistics["sequences_per_sample"]
         assert (pieces["count"], pieces["total"]) == (twin.total(), sum(n * twin[n] for n in twin))
         assert pieces["longest"] == max(twin)
-        packing = found["entry"]["sidecar"]["packing_report"]
-        assert statistics["cut_documents"] == origin["epochs"] * packing["cut_documents"]
-        assert statistics["cut_tokens"] == origin["epochs"] * packing["cut_tokens"]
+        packed = origin["packed"]
+        assert statistics["cut_documents"] == origin["epochs"] * packed["cut_documents"]
+        assert statistics["cut_tokens"] == origin["epochs"] * packed["cut_tokens"]
     write_dataset("data/web", [*WEB, 9])
     changed = run("inspect", entry.description_path, "--json").json["statistics"]
     assert (changed["cut_documents"], changed.get("cut_tokens")) == (len(cut), None)
@@ -153,35 +130,33 @@ def test_an_index_of_documents_that_do_not_exist_is_an_error(workshop):
 
 def test_inspect_shows_packed_indexes_on_pages(workshop):
     assert run(*BUILD, "--seq-length", 32, *PACK, "--num-samples", "none").returncode == 0
-    listed = run("inspect", "packed").stdout
-    header, *rows = lines_of(listed)[lines_of(listed).index("Packed samples") + 2 :]
-    assert (
-        header
-        == "dataset split sequence samples fill documents cut concat cuts tokens in these concat tokens"
-    )
-    assert [row.split()[:3] for row in rows] == [["data/web", "train", "16"], ["data/web", "train", "32"]]
+    listed = lines_of(run("inspect", "packed").stdout)
+    first = listed.index("Packed samples") + 3
+    assert [row.split()[:3] for row in listed[first : first + 4 : 2]] == [
+        ["data/web", "train", "16"],
+        ["data/web", "train", "32"],
+    ]
     for path, expected in (
-        ("packed", ("Tokens in documents that are cut", "data/web, train, 32: samples by the number of")),
-        (entry_in("packed").description_path, ("Samples by the number of their documents", "Shares")),
+        ("packed", ("Tokens in documents that are cut", "data/web, train, 32")),
+        (entry_in("packed").description_path, ("Tokens in documents that are cut", "Sequences per sample")),
     ):
         assert run("inspect", path, "--html", "page.html").returncode == 0
         page = Page(Path("page.html").read_text())
         assert all(any(text in found for found in page.texts) for text in expected)
 
 
-def test_verify_compares_the_report(workshop):
+def test_verify_compares_the_numbers_of_a_packed_epoch(workshop):
     assert run(*BUILD, *PACK, "--num-samples", "none").returncode == 0
     entry = entry_in("packed")
     options = VerifyOptions(path=entry.description_path, level="deep")
     assert not verify(options).findings
     sidecar = entry.readable_sidecar()
-    changed = replace(sidecar.packing_report, cut_documents=sidecar.packing_report.cut_documents + 1)
-    replace(sidecar, packing_report=changed).write(entry.sidecar_path)
+    packed = sidecar.origin.packed
+    changed = replace(packed, cut_documents=packed.cut_documents + 1)
+    replace(sidecar, origin=replace(sidecar.origin, packed=changed)).write(entry.sidecar_path)
     (finding,) = verify(options).findings
     assert finding.code == "cache-content"
-    assert "packing_report contradicts the dataset" in finding.message
-    replace(sidecar, packing_report=None).write(entry.sidecar_path)
-    assert not verify(options).findings
+    assert "packed contradicts the dataset" in finding.message
 
 
 def test_blends_report_their_packed_sources(workshop):
@@ -195,11 +170,8 @@ def test_blends_report_their_packed_sources(workshop):
         lines = lines_of(shown)
         first = lines.index("Packed samples")
         assert lines[first + 3].startswith(f"data/web train {SIZE} ")
-        assert lines[first + 4 : first + 6] == ["", "Options of the job"]
+        assert lines[first + 5 : first + 7] == ["", "Options of the job"]
     assert " --eod-mask-loss; check the launch script" in done.stdout
-    for path in Path("mix/cache").glob("*-tokshard.json"):
-        path.unlink()
-    assert "Packed samples" not in run("inspect", "mix").stdout
     concat = run("blend", "data/web", "data/code", "--seq-length", SIZE, "--split", "1", *NAMES, "-o", "c")
     assert concat.returncode == 0
     assert "--eod-mask-loss" not in concat.stdout

@@ -147,11 +147,13 @@ def test_a_packed_index_is_found_and_the_pieces_of_its_samples_are_their_documen
     (reference,) = source.datasets
     table, epochs = reference.open_dataset().index, reference.epochs
     packs = EpochPacks.of(table.sequence_lengths, range(table.sequence_count), 8, Packing())
-    assert (epochs.packed, source.total) == (packs.size.packed, 2 * packs.samples)
+    assert (epochs.packed, source.total) == (packs.size.packed, 2 * packs.size.packed.samples)
     samples = GPTSamples(reference.open_dataset(), reference.open_index())
     documents = [np.count_nonzero(samples.read(number).lengths) for number in range(source.total)]
     assert open_sort_key(source, "pieces")(all_ids(source)).tolist() == documents
-    assert np.bincount(documents).tolist() == (2 * packs.documents_per_sample()).tolist()
+    full_samples = [1] * (packs.size.packed.samples - packs.packs)
+    pack_sizes = np.bincount(packs.pack_of_documents()).tolist()
+    assert sorted(documents) == sorted(2 * (full_samples + pack_sizes))
 
 
 def test_the_id_of_a_source_says_what_is_read_and_not_where_it_lies(tmp_path):

@@ -37,8 +37,9 @@ def build_indices(given: Given[BuildIndicesOptions], launch: LaunchOptions, run:
     report = tokshard.build_indices(options, progress=run.progress)
     run.warn(report.warnings)
     following = None if indexes is None else launch.following(given, indexes, options.cache_dir)
-    from tokshard.checks.inspect.packing_facts import describe_built
+    from tokshard.checks.inspect.packing_facts import describe_packed
 
-    run.show(
-        report, lambda report: [report.indices_section(), *describe_built(report), report.outcome(following)]
+    packed = describe_packed(
+        (index.path_prefix, index.description.index_split, index.plan) for index in report.indices
     )
+    run.show(report, lambda report: [report.indices_section(), *packed, report.outcome(following)])

@@ -60,38 +60,12 @@ class LengthSummary(Record):
             smallest = int(piece.min())
             shortest = smallest if shortest < 0 else min(shortest, smallest)
             longest = max(longest, int(piece.max()))
-        return cls._of_bins(counts, total, max(shortest, 0), longest)
-
-    @classmethod
-    def of_counts(cls, counts: NDArray[np.int64]) -> LengthSummary:
-        """Summarize lengths that were counted.
-
-        Args:
-            counts: The number of lengths 0, 1, 2 and so on.
-
-        Example:
-            >>> import numpy as np
-            >>> LengthSummary.of_counts(np.array([0, 1, 1, 1])) == LengthSummary.of([np.array([3, 1, 2])])
-            True
-        """
-        import numpy as np
-
-        lengths = np.flatnonzero(counts)
-        if not len(lengths):
-            return cls._of_bins(np.zeros(_BIT_LENGTHS, np.int64), 0, 0, 0)
-        bins = np.zeros(_BIT_LENGTHS, np.int64)
-        np.add.at(bins, _bit_lengths(lengths), counts[lengths])
-        return cls._of_bins(bins, int(lengths @ counts[lengths]), int(lengths[0]), int(lengths[-1]))
-
-    @classmethod
-    def _of_bins(cls, counts: NDArray[np.int64], total: int, shortest: int, longest: int) -> LengthSummary:
-        import numpy as np
-
         count = int(counts.sum())
         used = np.flatnonzero(counts)
         edges = range(int(used[0]), int(used[-1]) + 1) if count else range(0)
         bins = tuple(LengthBin((1 << n) >> 1, (1 << n) - 1 if n else 0, int(counts[n])) for n in edges)
-        return cls(count, total, shortest, longest, total / count if count else 0.0, bins)
+        mean = total / count if count else 0.0
+        return cls(count, total, max(shortest, 0), longest, mean, bins)
 
 
 def _bit_lengths(lengths: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:

@@ -85,7 +85,6 @@ class LaunchIndexes:
         cache_directory: The job's ``--data-cache-path`` on this machine; None if the job has none.
         tokenizer: A copy of the job's tokenizer on this machine, if the job's path is another one.
         global_batch_size: The samples of the job's last step; None if unknown.
-        changes_batch_size: Whether earlier steps have other batch sizes.
         blend_command: The command that builds them.
         warnings: Messages for the user.
         defers_index_loading: Whether the job computes the sizes of indexes from token counts, so that it
@@ -97,7 +96,6 @@ class LaunchIndexes:
     cache_directory: str | None
     tokenizer: str | None
     global_batch_size: int | None
-    changes_batch_size: bool
     blend_command: str
     warnings: tuple[str, ...]
     defers_index_loading: bool = False
@@ -137,7 +135,6 @@ class LaunchIndexes:
         return BuildIndicesOptions(
             requests=tuple(request for split in splits for request in split.requests),
             naming=self._naming,
-            global_batch_size=None if self.changes_batch_size else self.global_batch_size,
             cache_dir=self.cache_directory,
         )
 
@@ -212,7 +209,6 @@ def _indexes(launch: Launch, options: DoctorOptions) -> LaunchIndexes:
         cache_directory=cache.directory,
         tokenizer=_local_tokenizer(arguments, paths),
         global_batch_size=_last_batch_size(arguments),
-        changes_batch_size=bool(arguments.rampup_batch_size or arguments.step_batch_size_schedule),
         blend_command=command.text(is_blend=True, names=TokenizerNames("file"), is_named=True),
         warnings=tuple(_warnings(launch, "the data", "the indexes", unchecked_options(launch))),
         defers_index_loading=arguments.dataloader_defer_npy_index_mmap,

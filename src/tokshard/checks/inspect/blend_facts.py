@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tokshard.checks.inspect.axes import SHARES, linear_axis
 from tokshard.checks.inspect.facts import Facts, mismatch_facts
-from tokshard.checks.inspect.packing_facts import describe_cached, describe_job_options
+from tokshard.checks.inspect.packing_facts import describe_packed
 from tokshard.core.formatting import count, counted, percent
 from tokshard.core.presentation import (
     Aside,
@@ -21,8 +21,6 @@ from tokshard.dataset.tokenizer_identity import tokenizer_name
 from tokshard.samples.blend.certificate import SourceCertificate
 from tokshard.samples.blend.document import BlendDocument, BlendSplit
 from tokshard.samples.blend.plan import KIND_NAMES
-from tokshard.samples.index.entry import CacheEntry
-from tokshard.samples.index.packing_report import PackingReport
 
 SHOWN_SOURCES = 100
 """Bars of a chart at most."""
@@ -43,17 +41,11 @@ def describe_blend(document: BlendDocument, path: str) -> list[Section]:
         Section("", [FactList(facts)]),
         *(describe_split(name, split) for name, split in document.splits.items()),
     ]
-    packed = list(_packed_sources(document))
-    return [*sections, describe_cached(packed), describe_job_options()] if packed else sections
-
-
-def _packed_sources(document: BlendDocument) -> Iterator[tuple[str, str, PackingReport]]:
-    for name, split in document.splits.items():
-        for source, named in zip(split.sources, split.certificate.sources, strict=True):
-            entry = None if source.packing is None else CacheEntry.of_file(source.description)
-            sidecar = None if entry is None else entry.readable_sidecar()
-            if sidecar is not None and sidecar.packing_report is not None:
-                yield named.prefix, name, sidecar.packing_report
+    return sections + describe_packed(
+        (named.prefix, name, source.epochs)
+        for name, split in document.splits.items()
+        for source, named in zip(split.sources, split.certificate.sources, strict=True)
+    )
 
 
 def _tokenizer_facts(document: BlendDocument) -> Facts:

@@ -20,7 +20,7 @@ from tokshard.checks.inspect.indexes import (
     SampleStatistics,
     SourceStatistics,
 )
-from tokshard.checks.inspect.packing_facts import describe_cached, describe_job_options, describe_packing
+from tokshard.checks.inspect.packing_facts import describe_packed
 from tokshard.core.formatting import count, counted, percent, size
 from tokshard.core.presentation import (
     Bar,
@@ -70,12 +70,15 @@ def describe_cache(summary: CacheSummary) -> list[Section]:
             ],
         ),
     ]
-    packed = [
-        (entry.name, entry.split, entry.sidecar.packing_report)
-        for entry in summary.entries
-        if entry.sidecar is not None and entry.sidecar.packing_report is not None
-    ]
-    return [*sections, describe_cached(packed)] if packed else sections
+    return sections + _packed_sections(summary.entries)
+
+
+def _packed_sections(entries: Sequence[EntrySummary]) -> list[Section]:
+    return describe_packed(
+        (entry.name, entry.split, entry.sidecar.origin.plan)
+        for entry in entries
+        if entry.sidecar is not None and entry.sidecar.origin is not None
+    )
 
 
 def _entry_mismatches(entry: EntrySummary) -> Facts:
@@ -126,11 +129,8 @@ def describe_index(summary: IndexSummary) -> list[Section]:
             for array in entry.arrays
         ]
         sections.append(Section("Arrays", [Table(("array", "content", "size"), rows, left=(0, 1))]))
-    packing = None if entry.sidecar is None else entry.sidecar.packing_report
-    if packing is not None:
-        counted_documents = None if statistics is None else statistics.sequences_per_sample
-        sections += [describe_packing(packing, counted_documents), describe_job_options()]
-    elif statistics is not None and statistics.sequences_per_sample.count:
+    sections += _packed_sections([entry])
+    if statistics is not None and statistics.sequences_per_sample.count:
         lengths = statistics.sequences_per_sample
         columns = ("sequences read", "samples")
         chart = lengths_chart("Samples by the number of sequences they read from", columns, lengths)

@@ -54,22 +54,18 @@ class EpochPacks:
         packing: The options.
         counts: The number of documents of each key: int64 of shape (2 * sequence_length + 1,). A key is the
             room that a document takes (1 to sequence_length), plus the sequence length for a remainder.
-        unpadded_counts: The same as if ``pad_multiple`` was not given: rooms are tokens.
         runs: int64 of shape (runs, 3), see :func:`best_fit`.
         packs: The number of packs.
-        full_samples: The samples that a longer document fills alone.
-        tokens: The tokens of the epoch.
+        size: The size of the split.
     """
 
     sequences: range
     sequence_length: int
     packing: Packing
     counts: NDArray[np.int64]
-    unpadded_counts: NDArray[np.int64]
     runs: NDArray[np.int64]
     packs: int
-    full_samples: int
-    tokens: int
+    size: SplitSize
 
     @classmethod
     def of(
@@ -88,16 +84,15 @@ class EpochPacks:
 
         Example:
             >>> packs = EpochPacks.of(np.array([3, 5, 4, 9, 0], np.int32), range(5), 8, Packing())
-            >>> packs.samples, packs.documents, packs.documents_per_sample().tolist()
-            (3, 4, [0, 1, 2])
+            >>> packs.size.packed.samples, packs.documents, packs.runs.tolist()
+            (3, 4, [[0, 1, 1], [1, 1, 1], [0, 1, 1], [1, 1, 1]])
         """
         packing.check_sequence_length(sequence_length)
         counts = np.zeros(2 * sequence_length + 1, np.int64)
-        full_samples, tokens = 0, 0
+        tokens = 0
         for start in range(sequences.start, sequences.stop, _PIECE):
             piece = lengths[start : min(start + _PIECE, sequences.stop)].astype(np.int64)
             np.add.at(counts, _keys(piece[piece > 0], sequence_length), 1)
-            full_samples += int(((piece[piece > 0] - 1) // sequence_length).sum())
             tokens += int(piece.sum())
         padded_counts = counts
         if packing.pad_multiple is not None:
@@ -106,38 +101,14 @@ class EpochPacks:
             padded_counts = np.zeros_like(counts)
             np.add.at(padded_counts, _keys(keys, sequence_length, packing.pad_multiple), counts[keys])
         runs, packs = best_fit(padded_counts, sequence_length, packing.max_documents)
-        return cls(
-            sequences, sequence_length, packing, padded_counts, counts, runs, packs, full_samples, tokens
-        )
+        packed = _packed_epoch(counts, tokens, sequence_length, packing, packs) if packs else None
+        size = SplitSize(len(sequences), tokens, packed)
+        return cls(sequences, sequence_length, packing, padded_counts, runs, packs, size)
 
     @property
     def documents(self) -> int:
         """The documents with at least one token."""
         return int(self.counts.sum())
-
-    @property
-    def remainders(self) -> int:
-        """The documents that are longer than a sample."""
-        return int(self.counts[self.sequence_length + 1 :].sum())
-
-    @property
-    def samples(self) -> int:
-        """The samples of the epoch."""
-        return self.packs + self.full_samples
-
-    @property
-    def size(self) -> SplitSize:
-        """The size of the split, without a report."""
-        packed = None
-        if self.packs:
-            packed = PackedEpoch(packing=self.packing, documents=self.documents, samples=self.samples)
-        return SplitSize(len(self.sequences), self.tokens, packed)
-
-    def documents_per_sample(self) -> NDArray[np.int64]:
-        """Return the number of samples with 0, 1, 2, ... documents; int64."""
-        samples = np.bincount(np.bincount(self.pack_of_documents()), minlength=2)
-        samples[1] += self.full_samples
-        return samples
 
     def pack_of_documents(self) -> NDArray[np.int32]:
         """Return the pack of each document, ordered by decreasing key: int32 of shape (documents,)."""
@@ -157,6 +128,37 @@ def _keys(lengths: NDArray[Any], size: int, multiple: int = 1) -> NDArray[Any]:
     padded = (rooms + multiple - 1) // multiple * multiple
     keys: NDArray[Any] = padded + size * (lengths > size)
     return keys
+
+
+def _packed_epoch(
+    counts: NDArray[np.int64], tokens: int, size: int, packing: Packing, packs: int
+) -> PackedEpoch:
+    """Return the numbers of an epoch, given the number of documents of each key without padding.
+
+    Concatenation cuts the tokens every ``size`` tokens. Documents begin at multiples of ``step``, the
+    greatest common divisor of the size and all lengths. If all multiples below the size are equally likely,
+    a document of at most ``size`` tokens is cut with probability (length - step) / size, and a longer one
+    always.
+    """
+    keys = np.flatnonzero(counts)
+    step = int(np.gcd.reduce(keys, initial=size))
+    # Python integers: the squares of lengths times documents can exceed 64 bits.
+    short = [(length, int(counts[length])) for length in keys[keys <= size].tolist()]
+    short_documents = sum(documents for _, documents in short)
+    short_tokens = sum(length * documents for length, documents in short)
+    short_cuts = sum((length - step) * documents for length, documents in short)
+    short_cut_tokens = sum(length * (length - step) * documents for length, documents in short)
+    remainder_tokens = int(counts[size + 1 :] @ np.arange(1, size + 1))
+    documents = int(counts.sum())
+    return PackedEpoch(
+        packing=packing,
+        documents=documents,
+        samples=packs + (tokens - short_tokens - remainder_tokens) // size,
+        cut_documents=documents - short_documents,
+        cut_tokens=tokens - short_tokens,
+        concat_cut_documents=documents - short_documents + round(short_cuts / size),
+        concat_cut_tokens=tokens - short_tokens + round(short_cut_tokens / size),
+    )
 
 
 def best_fit(

@@ -25,7 +25,6 @@ from tokshard.samples.index.epochs import warnings_of
 from tokshard.samples.index.examination import CacheTarget, Condition, Examination
 from tokshard.samples.index.npy import Blocks, write_blocks
 from tokshard.samples.index.options import IndexRequest
-from tokshard.samples.index.packing_report import PackingReport
 from tokshard.samples.index.tokenizer_check import check_tokenizers
 from tokshard.storage import syscalls
 from tokshard.storage.digest import FileRecord
@@ -71,8 +70,7 @@ class IndexTarget(CacheTarget):
         """
         label = f"the {request.split_name} index of {request.prefix}"
         try:
-            size = request.size(dataset.table)
-            plan = request.plan(size)
+            plan = request.plan(request.size(dataset.table))
         except (InputError, UsageError) as error:
             raise type(error)(f"{label}: {error.message}", hint=error.hint) from None
         return cls(
@@ -81,7 +79,6 @@ class IndexTarget(CacheTarget):
             label=label,
             specs=gpt_specs(plan),
             origin=IndexOrigin(dataset=dataset.fingerprint, plan=plan, tokenizer=dataset.tokenizer),
-            packing_report=size.report,
             request=request,
             plan=plan,
         )
@@ -117,7 +114,6 @@ class IndexReport(Record):
     reason: str
     action: Action
     warnings: tuple[str, ...]
-    packing_report: PackingReport | None = None
 
     @classmethod
     def of(cls, target: IndexTarget, before: Examination, action: Action) -> IndexReport:
@@ -136,7 +132,6 @@ class IndexReport(Record):
             reason=before.reason,
             action=action,
             warnings=tuple(warnings_of(plan)),
-            packing_report=target.packing_report,
         )
 
 
@@ -409,7 +404,6 @@ def write(target: CacheTarget, arrays: Arrays | Blocks, tell: Callable[[int], No
         origin=target.origin,
         files=files,
         tokenizer_mismatches=target.mismatches or None,
-        packing_report=target.packing_report,
     )
     sidecar.write(entry.sidecar_path)
     write_atomically(entry.description_path, target.description.text().encode("ascii"))

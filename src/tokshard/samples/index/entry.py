@@ -20,7 +20,6 @@ from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.epochs import plan_epochs
 from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, ArraySpec, map_npy
 from tokshard.samples.index.packing import pack_words
-from tokshard.samples.index.packing_report import PackingReport
 from tokshard.storage.digest import FileRecord
 from tokshard.storage.files import write_atomically
 from tokshard.storage.reading import read_document
@@ -100,7 +99,6 @@ class Sidecar(Document):
     origin: IndexOrigin | None
     files: dict[str, FileRecord]
     tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
-    packing_report: PackingReport | None = None
 
     def write(self, path: str) -> None:
         """Write the file, atomically."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.packing import PackedEpoch
-
-if TYPE_CHECKING:
-    from tokshard.samples.index.packing_report import PackingReport
 
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
@@ -29,13 +25,11 @@ class SplitSize:
         sequences: The number of sequences.
         tokens: Their tokens.
         packed: The numbers of its packed samples; None for concatenated documents.
-        report: Their report, if it was made.
     """
 
     sequences: int
     tokens: int
     packed: PackedEpoch | None = None
-    report: PackingReport | None = field(default=None, compare=False)
 
 
 def plan_epochs(

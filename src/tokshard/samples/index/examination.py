@@ -26,7 +26,6 @@ from tokshard.samples.index.description import (
 )
 from tokshard.samples.index.entry import CacheEntry, IndexOrigin, Sidecar, blend_specs, gpt_specs
 from tokshard.samples.index.npy import ArraySpec, read_spec
-from tokshard.samples.index.packing_report import PackingReport
 from tokshard.storage import fs
 from tokshard.storage.digest import file_digest
 
@@ -138,7 +137,6 @@ class CacheTarget:
         label: For messages: ``"the train index of data/web"``.
         specs: The dtypes and shapes that follow from the dataset as it is now, and the description.
         origin: The origin of a dataset's index; None for a blend.
-        packing_report: The report of packed samples; None for all others.
         mismatches: The mismatches of tokenizers that were allowed, which the sidecar records.
     """
 
@@ -147,7 +145,6 @@ class CacheTarget:
     label: str
     specs: Specs
     origin: IndexOrigin | None = None
-    packing_report: PackingReport | None = None
     mismatches: tuple[TokenizerMismatch, ...] = ()
 
     @classmethod

@@ -59,7 +59,6 @@ class BuildIndicesReport(Document):
     seconds: Amount
     warnings: tuple[str, ...]
     tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
-    global_batch_size: int | None = None
 
     def indices_section(self) -> Section:
         """Return the indexes, and the samples of their epochs, for people."""
@@ -106,7 +105,7 @@ def _launch_step(index: IndexReport) -> str:
     arguments += ["--seq-length", str(described.sequence_length), "--seed", str(described.random_seed)]
     if described.split is not None:
         arguments += ["--split", described.split]
-    if index.packing_report is not None:
+    if index.plan.packed is not None:
         arguments.append("--eod-mask-loss")
     return launch_with(shlex.join(arguments))
 
@@ -154,7 +153,6 @@ def build_indices(options: BuildIndicesOptions, *, progress: Progress | None = N
         seconds=time.monotonic() - started,
         warnings=tuple(dict.fromkeys((*of_plans, *planned.tokenizer_warnings(reports)))),
         tokenizer_mismatches=planned.agreement.to_record or None,
-        global_batch_size=options.job_batch_size,
     )
 
 

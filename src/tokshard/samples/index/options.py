@@ -490,7 +490,7 @@ class IndexRequest:
         return self.split.ranges(count)[SPLITS.index(self.split_name)]
 
     def size(self, table: IndexTable) -> SplitSize:
-        """Return the size of the split of a dataset, with the report of packed samples; all lengths are read.
+        """Return the size of the split of a dataset, for which all lengths are read.
 
         Raises:
             UsageError: Its samples cannot be packed.
@@ -507,12 +507,9 @@ class IndexRequest:
             )
         if self.packing is not None:
             from tokshard.samples.index.best_fit import EpochPacks, check_documents
-            from tokshard.samples.index.packing_report import PackingReport
 
             check_documents(table.document_indices, self.prefix)
-            packs = EpochPacks.of(table.sequence_lengths, sequences, self.sequence_length, self.packing)
-            report = PackingReport.of(packs, extra_token=self.extra_token) if packs.tokens else None
-            return replace(packs.size, report=report)
+            return EpochPacks.of(table.sequence_lengths, sequences, self.sequence_length, self.packing).size
         lengths = table.sequence_lengths[sequences.start : sequences.stop]
         return SplitSize(len(sequences), int(lengths.sum(dtype="int64")))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tokshard.core.codec import Positive, Record
+from tokshard.core.codec import Count, Positive, Record
 from tokshard.errors import UsageError
 
 PackMethod = Literal["concat", "best-fit"]
@@ -90,11 +90,19 @@ class PackedEpoch(Record):
         packing: Options of the packing.
         documents: Documents of an epoch with at least one token.
         samples: Samples of an epoch.
+        cut_documents: Documents longer than the sequence length. No others are cut.
+        cut_tokens: Their tokens.
+        concat_cut_documents: Documents that concatenation would cut, an expected number.
+        concat_cut_tokens: Their tokens, an expected number.
     """
 
     packing: Packing
     documents: Positive
     samples: Positive
+    cut_documents: Count
+    cut_tokens: Count
+    concat_cut_documents: Count
+    concat_cut_tokens: Count
 
 
 def pack_words(packings: Iterable[Packing | None]) -> str:
