@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tokshard.samples.index.shuffling import ShuffleStream
 
 # Documents handled at once: temporary arrays are small, and signals are handled between calls of the kernel.
-_PIECE = 1 << 20
+_PIECE = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -247,7 +247,7 @@ def build_packed_index(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32] | NDArray[np.int64], NDArray[np.uint32] | NDArray[np.int64]]:
     """Build the arrays of an index of packed samples.
 
-    Peak memory is the result, and for an epoch 8 bytes per document and 8 per pack.
+    Peak memory is the result, and 12 bytes per document and 8 per pack of an epoch.
 
     Args:
         lengths: The tokens of all sequences of the dataset: int32 of shape (sequences,).
@@ -270,15 +270,7 @@ def build_packed_index(
         position = epoch * packs.documents
         row = epoch * samples_per_epoch
         epoch_documents = documents[position : position + packs.documents]
-        # No name keeps the shuffled documents: they are as large as the document index of the epoch.
-        _place(
-            lengths,
-            _shuffled_documents(lengths, packs, stream),
-            packs,
-            pack_of_documents,
-            starts,
-            epoch_documents,
-        )
+        _place(lengths, packs, stream, pack_of_documents, starts, epoch_documents)
         epoch_rows = rows[row : row + samples_per_epoch]
         _write_rows(lengths, epoch_documents, starts, packs.sequence_length, position, epoch_rows)
         samples = order[row : row + samples_per_epoch]
@@ -289,33 +281,27 @@ def build_packed_index(
     return documents, rows, order
 
 
-def _shuffled_documents(
-    lengths: NDArray[np.int32], packs: EpochPacks, stream: ShuffleStream
-) -> NDArray[np.int32]:
-    """Return the documents with at least one token in random order."""
+def _place(
+    lengths: NDArray[np.int32],
+    packs: EpochPacks,
+    stream: ShuffleStream,
+    pack_of_documents: NDArray[np.int32],
+    starts: NDArray[np.int32],
+    result: NDArray[np.int32],
+) -> None:
+    """Write the shuffled documents with at least one token to ``result``, pack by pack."""
+    size = packs.sequence_length
+    multiple = packs.packing.pad_multiple or 1
     sequences = packs.sequences
     pieces = [
         np.flatnonzero(lengths[start : min(start + _PIECE, sequences.stop)]).astype(np.int32) + start
         for start in range(sequences.start, sequences.stop, _PIECE)
     ]
-    documents = np.concatenate(pieces)
-    if len(documents) != packs.documents:
+    shuffled = np.concatenate(pieces)
+    if len(shuffled) != len(result):
         raise InputError("the lengths of the dataset have changed while its index was built")
-    stream.shuffle(documents)
-    return documents
-
-
-def _place(
-    lengths: NDArray[np.int32],
-    shuffled: NDArray[np.int32],
-    packs: EpochPacks,
-    pack_of_documents: NDArray[np.int32],
-    starts: NDArray[np.int32],
-    result: NDArray[np.int32],
-) -> None:
-    """Write the shuffled documents of an epoch to ``result``, pack by pack."""
-    size = packs.sequence_length
-    multiple = packs.packing.pad_multiple or 1
+    del pieces
+    stream.shuffle(shuffled)
     if len(shuffled) < WORTH_COMPILING or not has_numba():
         keys = _keys(lengths[shuffled].astype(np.int64), size, multiple)
         # Documents by decreasing key, which keeps the shuffled order of equal keys, take the packs in turn.
@@ -380,12 +366,11 @@ def _write_rows(
     row = 0
     for first in range(0, len(starts) - 1, _PIECE):
         pack_starts = starts[first : min(first + _PIECE, len(starts) - 1)].astype(np.int64)
-        # A pack has the full samples of its first document and one more.
-        samples = (lengths[documents[pack_starts]].astype(np.int64) - 1) // size + 1
-        stops = samples.cumsum()
-        pack_of_rows = np.arange(len(pack_starts)).repeat(samples)
-        stop = row + len(pack_of_rows)
-        rows[row:stop, 0] = (pack_starts + position)[pack_of_rows]
+        # A pack has a row for each full sample of its first document, and one more.
+        pack_rows = (lengths[documents[pack_starts]].astype(np.int64) - 1) // size + 1
+        stops = row + pack_rows.cumsum()
+        stop = int(stops[-1])
+        rows[row:stop, 0] = (pack_starts + position).repeat(pack_rows)
         # The rows of a pack are S tokens apart.
-        rows[row:stop, 1] = (np.arange(len(pack_of_rows)) - (stops - samples)[pack_of_rows]) * size
+        rows[row:stop, 1] = (np.arange(row, stop) - (stops - pack_rows).repeat(pack_rows)) * size
         row = stop
