@@ -151,9 +151,9 @@ def test_verify_compares_the_numbers_of_a_packed_epoch(workshop):
     options = VerifyOptions(path=entry.description_path, level="deep")
     assert not verify(options).findings
     sidecar = entry.readable_sidecar()
-    packed = sidecar.origin.packed
-    changed = replace(packed, cut_documents=packed.cut_documents + 1)
-    replace(sidecar, origin=replace(sidecar.origin, packed=changed)).write(entry.sidecar_path)
+    plan = sidecar.origin.plan
+    changed = replace(plan, packed=replace(plan.packed, cut_documents=plan.packed.cut_documents + 1))
+    replace(sidecar, origin=replace(sidecar.origin, plan=changed)).write(entry.sidecar_path)
     (finding,) = verify(options).findings
     assert finding.code == "cache-content"
     assert "packed contradicts the dataset" in finding.message
