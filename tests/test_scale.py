@@ -15,7 +15,7 @@ from support import forked_commands
 from support.benchmarks import BENCHMARKS, benchmark_modules
 from tokshard.core import json_text
 from tokshard.errors import InputError, UsageError
-from tokshard.samples.blend.order import check_source_count
+from tokshard.samples.blend.order import BlendOrder
 from tokshard.samples.index.entry import gpt_specs
 from tokshard.samples.index.epochs import plan_epochs
 
@@ -229,9 +229,9 @@ def test_the_shuffle_index_is_as_wide_as_it_must_be(samples, dtype):
 
 
 def test_more_sources_than_int16_numbers_are_refused():
-    check_source_count(np.ones(32_766))
+    BlendOrder(np.ones(32_766), 1)
     with pytest.raises(UsageError, match="int16"):
-        check_source_count(np.ones(32_767))
+        BlendOrder(np.ones(32_767), 1)
 
 
 def test_a_file_that_could_not_be_read_back_is_not_made(monkeypatch):

@@ -1,105 +1,107 @@
+import math
+import subprocess
+import sys
+
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.blends import exhaustive, greedy
 from tokshard.errors import UsageError
-from tokshard.samples.blend import kernels
+from tokshard.samples.blend import order as order_module
 from tokshard.samples.blend.order import (
-    CompiledOrder,
-    FewSourcesOrder,
-    PlainOrder,
-    blend_blocks,
-    build,
+    BlendOrder,
     build_blending_indices,
     build_exhaustive_blending_indices,
-    count_draws,
     normalize,
 )
 from tokshard.storage.compilation import has_numba
 
-needs_numba = pytest.mark.skipif(not has_numba(), reason="numba is not installed")
+IMPLEMENTATIONS = [
+    pytest.param(math.inf, id="numpy"),
+    pytest.param(
+        0, id="compiled", marks=pytest.mark.skipif(not has_numba(), reason="numba is not installed")
+    ),
+]
+"""Thresholds that select an implementation for every size."""
+
+
+@pytest.fixture(params=IMPLEMENTATIONS, scope="module")
+def implementation(request):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order_module, "_WORTH_COMPILING_STEPS", request.param)
+        yield
+
+
+def seeded(size, seed, low=0.01, high=1.0):
+    return np.random.RandomState(seed).uniform(low, high, size)
 
 
 def families():
-    """Weights of many kinds: random, equal, nearly so, round, of a power law, tiny beside large."""
-    positive = st.floats(1e-9, 1e9)
+    """Weights of many kinds: random, equal, nearly equal, round, of a power law, one large and many tiny."""
     count = st.integers(1, 400)
     seed = st.integers(0, 2**32 - 1)
+    spread = st.sampled_from([1e-15, 1e-9, 1e-3])
     return st.one_of(
-        st.lists(positive, min_size=1, max_size=40),
-        st.builds(lambda n, s: np.random.RandomState(s).uniform(0.01, 1, n), count, seed),
+        st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=40),
+        st.builds(seeded, count, seed),
         st.builds(np.ones, count),
+        st.builds(lambda size, number, width: 1 + width * seeded(size, number), count, seed, spread),
         st.builds(
-            lambda n, s, e: 1 + e * np.random.RandomState(s).uniform(0, 1, n),
-            count,
-            seed,
-            st.sampled_from([1e-15, 1e-9, 1e-3]),
+            lambda size, power: 1 / np.arange(1.0, size + 1) ** power, count, st.sampled_from([0.5, 2])
         ),
-        st.builds(lambda n, e: 1 / np.arange(1.0, n + 1) ** e, count, st.sampled_from([0.5, 1.0, 2.0])),
-        st.builds(lambda n, k: 1.0 + np.arange(n) % k, count, st.integers(1, 200)),
-        st.builds(lambda n, s: np.r_[9.0 * n, np.random.RandomState(s).uniform(0, 1, n) + 1e-6], count, seed),
+        st.builds(lambda size, period: 1.0 + np.arange(size) % period, count, st.integers(1, 200)),
+        st.builds(lambda size, number: np.r_[9.0 * size, seeded(size, number, 1e-6)], count, seed),
         st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.4]), min_size=1, max_size=300),
     )
 
 
-def compiled_orders(weights, limits=None):
-    """Each compiled order."""
-    return [CompiledOrder(weights, limits), FewSourcesOrder(weights, limits)]
+def assert_same(arrays, expected):
+    for array, right in zip(arrays, expected, strict=True):
+        np.testing.assert_array_equal(array, right)
 
 
-def assert_same(found, right):
-    for array, expected in zip(found, right, strict=True):
-        np.testing.assert_array_equal(array, expected)
-
-
-@given(weights=families(), size=st.integers(0, 600))
+@given(weights=families(), size=st.integers(0, 600), scale=st.sampled_from([1.0, 3.0, 1e-4]))
 @settings(max_examples=60, deadline=None)
-def test_the_twin_in_numpy_makes_the_order_of_the_definition(weights, size):
-    shares = np.array(normalize(list(weights)))
-    assert_same(build(PlainOrder(shares, None), size), greedy(shares.tolist(), size))
+def test_orders_equal_the_definition(implementation, weights, size, scale):
+    shares = np.array(normalize(list(weights))) * scale
+    assert_same(build_blending_indices(shares, size), greedy(shares.tolist(), size))
 
 
-@needs_numba
-@given(weights=families(), size=st.integers(0, 3000), scale=st.sampled_from([None, 1.0, 3.0, 1e-4]))
-@settings(max_examples=150, deadline=None)
-@example(weights=np.ones(300), size=3000, scale=None)
-@example(weights=np.r_[900.0, np.full(50, 2.0)], size=3000, scale=None)
-@example(weights=1.0 + np.arange(300) % 150, size=3000, scale=None)
-def test_the_compiled_order_is_that_of_the_twin(weights, size, scale):
-    shares = np.array(normalize(list(weights))) * (scale or 1.0)
-    for order in compiled_orders(shares):
-        assert_same(build(order, size), build(PlainOrder(shares, None), size))
+@given(
+    sizes=st.one_of(
+        st.lists(st.integers(1, 60), min_size=1, max_size=30),
+        st.builds(lambda count, size: [size] * count, st.integers(1, 100), st.integers(1, 10)),
+        st.builds(lambda seed: np.random.RandomState(seed).permutation(40) + 1, st.integers(0, 1000)),
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_exhaustive_orders_equal_the_definition(implementation, sizes):
+    assert_same(build_exhaustive_blending_indices(sizes), exhaustive([int(size) for size in sizes]))
 
 
-@needs_numba
-@pytest.mark.parametrize("sources", [1, 2, 7, 8, 9, 16, 17, 32, 33, 63, 64])
-@pytest.mark.parametrize("kind", ["random", "equal", "round", "power", "tiny and huge"])
-def test_few_sources_are_drawn_as_by_the_twin(sources, kind):
-    random = np.random.RandomState(sources)
-    weights = {
-        "random": random.uniform(0.01, 1, sources),
-        "equal": np.ones(sources),
-        "round": random.choice([0.1, 0.2, 0.3, 0.5], sources),
-        "power": 1 / np.arange(1.0, sources + 1),
-        "tiny and huge": 10.0 ** random.uniform(-12, 12, sources),
-    }[kind]
-    shares = np.array(normalize(list(weights)))
-    right = build(PlainOrder(shares, None), 4000)
-    assert_same(build(FewSourcesOrder(shares, None), 4000), right)
-    limits = random.randint(1, 60, sources)
-    total = int(limits.sum())
-    right = build(PlainOrder(shares, limits), total)
-    assert_same(build(FewSourcesOrder(shares, limits), total), right)
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("block", [1, 7, 1000, 5000])
+@pytest.mark.parametrize("lags_of_a_call", [1, 64 * 30, 1 << 26])
+def test_blocks_of_any_size_make_the_same_order(implementation, monkeypatch, block, limited, lags_of_a_call):
+    sizes = np.arange(10, 74)
+    weights, size = (sizes, None) if limited else (normalize(sizes), int(sizes.sum()))
+    expected = BlendOrder(weights, size).build()
+    monkeypatch.setattr(order_module, "_LAGS_OF_A_CALL", lags_of_a_call)
+    order = BlendOrder(weights, size)
+    pieces = [(first.copy(), second.copy()) for first, second in order.blocks(block)]
+    assert_same([np.concatenate(side) for side in zip(*pieces, strict=True)], expected)
+    np.testing.assert_array_equal(order.draws, np.bincount(expected[0]))
+    assert order.size == len(expected[0])
 
 
-@needs_numba
+@pytest.mark.skipif(not has_numba(), reason="numba is not installed")
 @pytest.mark.parametrize("name", ["random", "near", "tiny spread", "steps", "power", "heavy", "few"])
-def test_long_orders_of_many_sources_are_equal(name):
-    random = np.random.RandomState(7).uniform(0, 1, 300)
+def test_long_orders_are_the_same_compiled_and_with_numpy(monkeypatch, name):
+    random = seeded(300, 7)
     weights = {
-        "random": random + 1e-3,
+        "random": random,
         "near": 1 + 0.01 * random,
         "tiny spread": 1 + 1e-9 * random,
         "steps": np.arange(1.0, 301),
@@ -107,68 +109,22 @@ def test_long_orders_of_many_sources_are_equal(name):
         "heavy": np.r_[2000, random],
         "few": np.array([0.1, 0.2, 0.3, 0.4]),
     }[name]
-    shares = np.array(normalize(list(weights)))
-    right = build(PlainOrder(shares, None), 60_000)
-    for order in compiled_orders(shares):
-        assert_same(build(order, 60_000), right)
+    shares = normalize(weights.tolist())
+    monkeypatch.setattr(order_module, "_WORTH_COMPILING_STEPS", 60_001 * 2)
+    with_numpy = build_blending_indices(shares, 60_000)
+    monkeypatch.setattr(order_module, "_WORTH_COMPILING_STEPS", 0)
+    assert_same(build_blending_indices(shares, 60_000), with_numpy)
 
 
-@given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=30))
-@settings(max_examples=60, deadline=None)
-def test_the_exhaustive_twin_makes_the_order_of_the_definition(sizes):
-    assert_same(build_exhaustive_blending_indices(sizes), exhaustive(sizes))
-
-
-def limits():
-    seed, count = st.integers(0, 2**32 - 1), st.integers(1, 400)
-    return st.one_of(
-        st.lists(st.integers(1, 60), min_size=1, max_size=80),
-        st.builds(lambda n, s: np.random.RandomState(s).randint(1, 40, n).tolist(), count, seed),
-        st.builds(
-            lambda n, s: np.random.RandomState(s).randint(1000, 1010, n % 20 + 1).tolist(), count, seed
-        ),
-        st.builds(lambda n, s: np.random.RandomState(s).permutation(n + 1)[:n].clip(1).tolist(), count, seed),
+@pytest.mark.skipif(not has_numba(), reason="numba is not installed")
+@pytest.mark.parametrize(("size", "imports"), [(90_000, False), (100_000, True)])
+def test_only_large_orders_import_numba(size, imports):
+    code = (
+        "import sys; from tokshard.samples.blend.order import BlendOrder; "
+        f"BlendOrder([0.5, 0.5], {size}).fill(*BlendOrder([1.0], 1).build()); print('numba' in sys.modules)"
     )
-
-
-@needs_numba
-@given(sizes=limits())
-@settings(max_examples=80, deadline=None)
-@example(sizes=list(range(1, 301)))
-@example(sizes=[20] * 300)
-def test_the_compiled_exhaustive_order_is_that_of_the_twin(sizes):
-    counts, total = np.array(sizes, np.int64), sum(sizes)
-    weights = counts / float(total)
-    right = build(PlainOrder(weights, counts), total)
-    for order in compiled_orders(weights, counts):
-        assert_same(build(order, total), right)
-    assert_same([np.bincount(right[0])], [counts])
-
-
-@needs_numba
-@pytest.mark.parametrize("limited", [False, True])
-@pytest.mark.parametrize("block", [1, 7, 1000])
-@pytest.mark.parametrize(("kind", "sources"), [(CompiledOrder, 200), (FewSourcesOrder, 64)])
-def test_blocks_of_any_size_make_the_same_order(block, limited, kind, sources):
-    weights = np.array(normalize(np.arange(1.0, sources + 1)))
-    sizes = np.arange(50, sources + 50) if limited else None
-    whole = build(kind(weights, sizes), 3000)
-    order = kind(weights, sizes)
-    pieces = [(first.copy(), second.copy()) for first, second in blend_blocks(order, 3000, block)]
-    assert_same([np.concatenate(side) for side in zip(*pieces, strict=True)], whole)
-    np.testing.assert_array_equal(order.draws(), np.bincount(whole[0], minlength=sources))
-    np.testing.assert_array_equal(count_draws(PlainOrder(weights, sizes), 3000), order.draws())
-
-
-@needs_numba
-def test_the_search_in_blocks_is_what_the_tests_reach():
-    assert kernels.FEW_CLASSES < 300
-
-
-@needs_numba
-def test_large_orders_are_compiled_and_small_ones_are_not():
-    small, large = ([1 / 3, 2 / 3], 50_000), ([1 / 3, 2 / 3], 100_000)
-    assert_same([side[:50_000] for side in build_blending_indices(*large)], build_blending_indices(*small))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(imports)
 
 
 def test_the_arrays_have_megatrons_dtypes():
@@ -185,26 +141,43 @@ def test_two_sources_never_deviate_by_a_whole_sample(weight, size):
 
 
 @pytest.mark.parametrize(
-    "weights", [[], [0.0, 1.0], [-1.0], [float("nan")], [float("inf")], [[1.0]], [1e-9] * 32_767]
+    ("weights", "message"),
+    [
+        ([], "between 1 and 32766 sources .* got 0"),
+        ([[1.0]], "between 1 and 32766 sources"),
+        ([1e-9] * 32_767, "between 1 and 32766 sources .* got 32767"),
+        ([0.0, 1.0], "weight of source 0 must be a positive number, got 0"),
+        ([1.0, -1.0], "weight of source 1 must be a positive number, got -1"),
+        ([float("nan")], "must be a positive number, got nan"),
+        ([float("inf")], "must be a positive number, got inf"),
+    ],
 )
-def test_weights_that_cannot_be_are_refused(weights):
-    with pytest.raises(UsageError):
+def test_invalid_weights_are_refused(weights, message):
+    with pytest.raises(UsageError, match=message):
         build_blending_indices(weights, 1)
 
 
-def test_the_last_source_that_int16_can_number_is_drawn():
-    order, _ = build_blending_indices(np.full(32_766, 1 / 32_766), 5)
-    assert order.tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(UsageError, match="32766"):
-        build_exhaustive_blending_indices([1] * 32_767)
-
-
-@pytest.mark.parametrize("sizes", [[], [0], [1, 0], [-1, 5], [2**53, 1]])
-def test_sizes_that_cannot_be_are_refused(sizes):
-    with pytest.raises(UsageError):
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([], "between 1 and 32766 sources .* got 0"),
+        ([1] * 32_767, "between 1 and 32766 sources .* got 32767"),
+        ([1, 0], "size of source 1 must be a positive number, got 0"),
+        ([-1, 5], "size of source 0 must be a positive number, got -1"),
+        ([2**53, 1], r"size of a blend must be between 0 and 2\^53, got 9007199254740993"),
+    ],
+)
+def test_invalid_sizes_are_refused(sizes, message):
+    with pytest.raises(UsageError, match=message):
         build_exhaustive_blending_indices(sizes)
 
 
-def test_a_negative_size_is_refused():
-    with pytest.raises(UsageError, match="-1"):
-        build_blending_indices([1.0], -1)
+@pytest.mark.parametrize("size", [-1, 2**53 + 1])
+def test_blends_of_invalid_size_are_refused(size):
+    with pytest.raises(UsageError, match=rf"size of a blend must be between 0 and 2\^53, got {size}"):
+        build_blending_indices([1.0], size)
+
+
+def test_as_many_sources_as_int16_numbers_are_drawn():
+    order, _ = build_blending_indices(np.full(32_766, 1 / 32_766), 5)
+    assert order.tolist() == [0, 1, 2, 3, 4]

@@ -22,7 +22,7 @@ from tokshard.errors import (
     UsageError,
     raise_exhaustion,
 )
-from tokshard.samples.blend.order import blend_blocks, exhaustive_order, greedy_order
+from tokshard.samples.blend.order import BlendOrder
 from tokshard.samples.index.description import (
     BlendedDescription,
     GPTDatasetDescription,
@@ -263,28 +263,25 @@ def _request(prefix: str, description: GPTDatasetDescription, sidecar: Sidecar |
 
 def compare_blend(entry: CacheEntry, description: BlendedDescription, findings: ProductFindings) -> None:
     """Build a blend again and compare."""
-    weights = description.weights
     try:
-        if description.size is None:
-            order, size = exhaustive_order([int(weight) for weight in weights])
-        else:
-            order, size = greedy_order(weights, description.size), description.size
+        order = BlendOrder(description.weights, description.size)
     except TokshardError as error:
         findings.find_error("cache-description", error, path=entry.description_path)
         return
     paths = [entry.array_path(name) for name in BLEND_ARRAYS]
     arrays = [map_npy(path) for path in paths]
-    if any(array.shape != (size,) for array in arrays):
+    if any(array.shape != (order.size,) for array in arrays):
         return
-    done, good = 0, [True, True]
-    for block in blend_blocks(order, size):
+    done = 0
+    differing: set[str] = set()
+    for blocks in order.blocks():
         for number, (array, path) in enumerate(zip(arrays, paths, strict=True)):
-            place = first_difference(array[done : done + len(block[number])], block[number])
-            if place is not None and good[number]:
-                good[number] = False
-                text = f"{path} differs from the order of the weights at sample {done + place}"
+            row = first_difference(array[done : done + len(blocks[number])], blocks[number])
+            if row is not None and path not in differing:
+                differing.add(path)
+                text = f"{path} differs from the order of the weights at sample {done + row}"
                 findings.find("cache-content", text, path=path)
-        done += len(block[0])
+        done += len(blocks[0])
 
 
 def first_difference(found: NDArray[Any], right: NDArray[Any]) -> int | None:

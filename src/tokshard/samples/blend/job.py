@@ -23,7 +23,7 @@ from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError
 from tokshard.samples.blend.certificate import SourceArrays, measure
 from tokshard.samples.blend.document import BlendDocument, BlendSplit, BlendTokenizers, writing
 from tokshard.samples.blend.options import CACHE_NAME, BlendOptions, BuilderConfig
-from tokshard.samples.blend.order import blend_blocks, exhaustive_order, greedy_order
+from tokshard.samples.blend.order import BlendOrder
 from tokshard.samples.blend.plan import BlendPlan, PlannedSplit, SplitPlan, plan_blend
 from tokshard.samples.blend.recipe import BlendRecipe
 from tokshard.samples.blend.sources import BlendOrderFiles, BlendSource
@@ -282,10 +282,7 @@ def _build(
 
 def order_of(split: SplitPlan) -> Iterator[tuple[NDArray[np.int16], NDArray[np.int64]]]:
     """Return the order of a blended split from its first sample on, in blocks: int16 and int64."""
-    weights = split.weights or ()
-    if split.size is None:
-        return blend_blocks(*exhaustive_order([int(weight) for weight in weights]))
-    return blend_blocks(greedy_order(weights, split.size), split.size)
+    return BlendOrder(split.weights or (), split.size).blocks()
 
 
 def _build_order(split: SplitPlan, target: CacheTarget, progress: Progress, *, rebuild: bool) -> Action:

@@ -16,7 +16,7 @@ from tokshard.core.codec import Amount, Count, Record, Share
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, TokshardError, UsageError
 from tokshard.samples.blend.options import BuilderConfig
-from tokshard.samples.blend.order import blend_blocks, count_draws, exhaustive_order, greedy_order, normalize
+from tokshard.samples.blend.order import BlendOrder, normalize
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
 from tokshard.samples.blend.sources import Kind
 from tokshard.samples.blend.weights import (
@@ -377,8 +377,8 @@ class _Planner:
         if split.kind == "weighted":
             draws = self._weighted_draws(split, epochs)
         elif split.kind == "exhaustive":
-            exhaustive_order(counts)
             weights = tuple(counts)
+            BlendOrder(weights, None)
         elif split.kind == "proportional":
             size = min(size or 0, sum(counts))
             weights = tuple(normalize(counts))
@@ -398,8 +398,8 @@ class _Planner:
         return epochs
 
     def _weighted_draws(self, split: SplitPlan, epochs: Sequence[EpochPlan]) -> list[int]:
-        size, targets = split.size or 0, split.targets or ()
-        draws: list[int] = count_draws(greedy_order(split.weights or (), size), size).tolist()
+        targets = split.targets or ()
+        draws = _count_draws(BlendOrder(split.weights or (), split.size))
         beyond = [drawn - index.samples for drawn, index in zip(draws, epochs, strict=True)]
         if max(beyond) <= 0:
             return draws
@@ -445,8 +445,8 @@ def _proportional_draws(
     split: SplitPlan, weights: Sequence[float], counts: Sequence[int], size: int
 ) -> list[int]:
     # The order does not depend on the size, so all draws before the first wrong one are a legal blend.
-    order, limits, done = greedy_order(weights, size), np.array(counts), 0
-    for sources, samples in blend_blocks(order, size):
+    order, limits, done = BlendOrder(weights, size), np.array(counts), 0
+    for sources, samples in order.blocks():
         beyond = np.flatnonzero(samples >= limits[sources])
         if len(beyond):
             place, most = int(sources[beyond[0]]), done + int(beyond[0])
@@ -456,7 +456,14 @@ def _proportional_draws(
                 hint=f"request at most {most:,} samples, or none for every sample once",
             )
         done += len(sources)
-    draws: list[int] = order.draws().tolist()
+    draws: list[int] = order.draws.tolist()
+    return draws
+
+
+def _count_draws(order: BlendOrder) -> list[int]:
+    for _ in order.blocks():
+        pass
+    draws: list[int] = order.draws.tolist()
     return draws
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tokshard.core.codec import Amount, Count, Record
 from tokshard.errors import UsageError
-from tokshard.samples.blend.order import count_draws, greedy_order, normalize
+from tokshard.samples.blend.order import BlendOrder, normalize
 from tokshard.samples.blend.recipe import Mixture
 from tokshard.samples.index.sizes import MAX_SURPLUS
 
@@ -291,5 +291,8 @@ def _excess(weights: Sequence[float], caps: Sequence[int | None], size: int) -> 
         return [0] * len(caps)
     shares = normalize(weights)
     total = sum(source_sizes(shares, size, 0.0).targets)
-    draws = count_draws(greedy_order(normalize(shares), total), total).tolist()
+    order = BlendOrder(normalize(shares), total)
+    for _ in order.blocks():
+        pass
+    draws = order.draws.tolist()
     return [0 if cap is None else max(0, drawn - cap) for drawn, cap in zip(draws, caps, strict=True)]
