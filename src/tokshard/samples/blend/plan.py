@@ -6,6 +6,7 @@ blend by weights, and need a size; no weights make a blend in proportion to the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,11 +22,9 @@ from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
 from tokshard.samples.blend.sources import Kind
 from tokshard.samples.blend.weights import (
     BlendWeights,
-    SourceTokens,
     resolve,
     shares_of,
     smallest_surplus,
-    source_sizes,
     with_surplus,
 )
 from tokshard.samples.index.description import BlendedDescription
@@ -267,14 +266,12 @@ def _request_split(
         return SplitPlan(split, split, kind, requests, None, size)
     # The builder normalizes, and the blend normalizes what it gets: the last bits of both are in the hash.
     once = normalize(weights)
-    sizes = source_sizes(once, size, config.surplus)
+    targets = tuple(math.ceil(size * weight) for weight in once)
     requests = tuple(
-        _request(split, source, built, config, own=own)
-        for source, built in zip(mixture.sources, sizes.built, strict=True)
+        _request(split, source, with_surplus(target, config.surplus), config, own=own)
+        for source, target in zip(mixture.sources, targets, strict=True)
     )
-    return SplitPlan(
-        split, split, "weighted", requests, tuple(normalize(once)), sum(sizes.targets), sizes.targets
-    )
+    return SplitPlan(split, split, "weighted", requests, tuple(normalize(once)), sum(targets), targets)
 
 
 def _request_single(name: str, split: str, source: Source, config: BuilderConfig, *, own: bool) -> SplitPlan:
@@ -349,19 +346,13 @@ class _Planner:
 
     def _resolve(self, mixture: Mixture, name: str) -> BlendWeights:
         config, own = self._config, self._recipe.mixture is None
-        tokens: list[SourceTokens] = []
+        epochs: list[EpochPlan] = []
         if not mixture.is_plain:
-            for source in mixture.sources:
-                epochs = self._sizes.plan(_request(name, source, None, config, own=own), 0)
-                packed = None if epochs.packed is None else epochs.packed.samples
-                tokens.append(
-                    SourceTokens(
-                        epochs.tokens_per_epoch, config.sequence_length, int(config.extra_token), packed
-                    )
-                )
-        found = resolve(mixture, config.size_of(name), tokens)
-        self._config = replace(config, sizes=replace(config.sizes, **{name: found.size}))
-        return found
+            requests = (_request(name, source, None, config, own=own) for source in mixture.sources)
+            epochs = [self._sizes.plan(request, 0) for request in requests]
+        weights = resolve(mixture, config.size_of(name), epochs)
+        self._config = replace(config, sizes=replace(config.sizes, **{name: weights.size}))
+        return weights
 
     def _plan_split(self, split: SplitPlan) -> SplitPlan:
         if self._packing_of is not None:
@@ -398,32 +389,27 @@ class _Planner:
         return epochs
 
     def _weighted_draws(self, split: SplitPlan, epochs: Sequence[EpochPlan]) -> list[int]:
-        targets = split.targets or ()
         draws = _count_draws(BlendOrder(split.weights or (), split.size))
-        beyond = [drawn - index.samples for drawn, index in zip(draws, epochs, strict=True)]
-        if max(beyond) <= 0:
-            return draws
-        short = [place for place, missing in enumerate(beyond) if missing > 0]
-
-        def fits(surplus: float) -> bool:
-            return all(
-                self._sizes.plan(split.requests[place], with_surplus(targets[place], surplus)).samples
-                >= draws[place]
-                for place in short
+        missing = [drawn - index.samples for drawn, index in zip(draws, epochs, strict=True)]
+        if max(missing) > 0:
+            sources = zip(split.requests, split.targets or (), draws, epochs, strict=True)
+            surplus = max(self._surplus_for(*source) for source in sources)
+            worst = missing.index(max(missing))
+            raise UsageError(
+                f"the {split.name} blend would draw {draws[worst]:,} samples of "
+                f"{split.requests[worst].prefix!r}, whose index has {epochs[worst].samples:,}",
+                hint=f"pass --surplus {surplus:.6f} "
+                f"(the smallest that works; currently {self._config.surplus:g})",
             )
+        return draws
 
-        needed = smallest_surplus(fits)
-        hint = "pass another --num-samples"
-        if needed is not None:
-            hint = (
-                f"pass --surplus {needed:.6f} (the smallest that works; currently {self._config.surplus:g})"
-            )
-        worst = beyond.index(max(beyond))
-        raise UsageError(
-            f"the {split.name} blend would draw {draws[worst]:,} samples of "
-            f"{split.requests[worst].prefix!r}, whose index has {epochs[worst].samples:,}",
-            hint=hint,
-        )
+    def _surplus_for(self, request: IndexRequest, target: int, draws: int, epochs: EpochPlan) -> float:
+        """Return the smallest surplus with which the index of a source has the samples that are drawn."""
+        samples = 0
+        while epochs.samples < draws:
+            samples = epochs.samples_of_epochs(epochs.epochs) + 1  # requires one more epoch
+            epochs = self._sizes.plan(request, samples)
+        return smallest_surplus(target, samples)
 
     def _warn(self, message: str | None) -> None:
         if message is not None:
