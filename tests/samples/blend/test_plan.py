@@ -1,11 +1,13 @@
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from support.blends import config_for, greedy, mixture_of, recipe_of, write_dataset, write_sources
 from tokshard.errors import InputError, UsageError
-from tokshard.samples.blend.plan import _proportional_draws, plan_blend, plan_requests
+from tokshard.samples.blend.plan import _Planner, plan_blend, plan_requests
 from tokshard.samples.blend.recipe import BlendRecipe, Source
 from tokshard.samples.blend.recipe_files import parse_per_split_words, parse_words
 from tokshard.samples.index.sizes import Sizes
@@ -144,15 +146,21 @@ def test_an_overrun_is_refused_with_the_smallest_surplus_that_works(tmp_path):
 
 
 def test_an_overrun_in_proportion_is_refused_with_the_largest_size_that_works():
-    # In exact arithmetic there is none. Here the sources are said to have fewer samples than they have.
-    split = plan_requests(parse_words(["a", "b"]), config_for(20, split="100"))[0]
-    assert _proportional_draws(split, [0.75, 0.25], [15, 5], 20) == [15, 5]
-    with pytest.raises(UsageError, match="would draw 3 samples of 'b', which has 2 in one epoch") as caught:
-        _proportional_draws(split, [0.75, 0.25], [15, 2], 20)
+    # In exact arithmetic there is none: these sources have fewer samples than their weights are made of.
+    recipe, config = parse_words(["a", "b"]), config_for(20, split="100")
+    split = replace(plan_requests(recipe, config)[0], weights=(0.75, 0.25), size=20)
+
+    def draws(split, *samples):
+        epochs = [SimpleNamespace(samples=count) for count in samples]
+        return _Planner(recipe, config, None, None)._draws(split, epochs)
+
+    assert draws(split, 15, 5) == [15, 5]
+    with pytest.raises(UsageError, match="would draw 5 samples of 'b', whose index has 2") as caught:
+        draws(split, 15, 2)
     most = int(caught.value.hint.split()[3])
-    assert sum(_proportional_draws(split, [0.75, 0.25], [15, 2], most)) == most
-    with pytest.raises(UsageError):
-        _proportional_draws(split, [0.75, 0.25], [15, 2], most + 1)
+    assert sum(draws(replace(split, size=most), 15, 2)) == most
+    with pytest.raises(UsageError, match="would draw 3 samples of 'b', whose index has 2"):
+        draws(replace(split, size=most + 1), 15, 2)
 
 
 def test_an_empty_split_is_refused_with_its_name(sources):

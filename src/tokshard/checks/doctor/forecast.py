@@ -39,7 +39,6 @@ NOT_HERE_HINT = "run {} where the data is, or pass --path-as LOCAL=TRAINING"
 # Hints of errors are about options of tokshard; these are those of a launch command.
 _LAUNCH_HINTS = {
     "pass --num-samples, or omit the weights": "remove --full-validation, or the weights",
-    "pass another --num-samples": "change --train-iters or --train-samples",
     "pass a smaller --seq-length, a larger share in --split, or --num-samples": (
         "use a smaller --seq-length, or a larger share in --split"
     ),

@@ -24,7 +24,7 @@ from tokshard.samples.blend.certificate import SourceArrays, measure
 from tokshard.samples.blend.document import BlendDocument, BlendSplit, BlendTokenizers, writing
 from tokshard.samples.blend.options import CACHE_NAME, BlendOptions, BuilderConfig
 from tokshard.samples.blend.order import BlendOrder
-from tokshard.samples.blend.plan import BlendPlan, PlannedSplit, SplitPlan, plan_blend
+from tokshard.samples.blend.plan import KIND_NAMES, BlendPlan, PlannedSplit, SplitPlan, plan_blend
 from tokshard.samples.blend.recipe import BlendRecipe
 from tokshard.samples.blend.sources import BlendOrderFiles, BlendSource
 from tokshard.samples.blend.weights import BlendWeights
@@ -92,7 +92,7 @@ class BlendReport(Document):
                 )
                 for source in split.sources
             ]
-            title = f"{split.name}: {split.kind_name}, {counted(split.samples, 'sample')}"
+            title = f"{split.name}: {KIND_NAMES[split.kind]}, {counted(split.samples, 'sample')}"
             sections.append(
                 Section(title, [Table(header, rows, hide=("tokens of an epoch", "in its index"))])
             )

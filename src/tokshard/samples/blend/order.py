@@ -164,9 +164,9 @@ class BlendOrder:
             yield sources[:count], samples[:count]
 
     @property
-    def draws(self) -> NDArray[np.int64]:
-        """The number of samples drawn from each source so far: int64 of shape (sources,)."""
-        draws: NDArray[np.int64] = np.minimum(self._counts, self._limits).astype(np.int64)
+    def draws(self) -> list[int]:
+        """The number of samples drawn from each source so far."""
+        draws: list[int] = np.minimum(self._counts, self._limits).astype(np.int64).tolist()
         return draws
 
 

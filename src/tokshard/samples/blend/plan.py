@@ -9,24 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokshard.core.codec import Amount, Count, Record, Share
 from tokshard.dataset.reader import IndexedDataset
-from tokshard.errors import InputError, TokshardError, UsageError
+from tokshard.errors import InputError, UsageError
 from tokshard.samples.blend.options import BuilderConfig
 from tokshard.samples.blend.order import BlendOrder, normalize
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
 from tokshard.samples.blend.sources import Kind
-from tokshard.samples.blend.weights import (
-    BlendWeights,
-    resolve,
-    shares_of,
-    smallest_surplus,
-    with_surplus,
-)
+from tokshard.samples.blend.weights import BlendWeights, resolve, shares_of, smallest_surplus, with_surplus
 from tokshard.samples.index.description import BlendedDescription
 from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.epochs import SplitSize, warnings_of
@@ -35,6 +29,9 @@ from tokshard.samples.index.packing import Packing
 from tokshard.samples.index.splits import SPLITS, whole_split
 from tokshard.storage.fs import realpath
 from tokshard.storage.paths import idx_path
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 PackingOf = Callable[[IndexRequest], Packing | None]
 KIND_NAMES: dict[Kind, str] = {
@@ -65,11 +62,6 @@ class PlannedSplit(Record):
     samples: Count
     size: Count | None
     sources: tuple[SourcePlan, ...]
-
-    @property
-    def kind_name(self) -> str:
-        """The kind in words."""
-        return KIND_NAMES[self.kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +102,7 @@ class SplitPlan:
 
     @property
     def planned(self) -> PlannedSplit:
-        """The split as reports show it."""
+        """The record of the split in reports."""
         return PlannedSplit(self.name, self.kind, self.samples, self.size, self.sources)
 
     def description(self) -> BlendedDescription | None:
@@ -161,7 +153,7 @@ def plan_blend(
     only: str | None = None,
     packing_of: PackingOf | None = None,
 ) -> BlendPlan:
-    """Plan everything that Megatron would build, and check that it would work, without building anything.
+    """Plan everything that Megatron would build, and check that it works. Nothing is built.
 
     The samples drawn from each source are counted exactly, which takes the time of one run of the order
     and memory that does not depend on its length.
@@ -207,76 +199,66 @@ def plan_requests(
         valid weighted 0 [0, 0]
         test weighted 0 [0, 0]
     """
-    if recipe.mixture is not None:
-        weights = _weights(recipe.mixture, resolved[0] if resolved else None)
-        for name in SPLITS:
-            # Megatron asks this of splits without a share, too.
-            _check_size(name, weights, config.size_of(name))
-        shares = zip(SPLITS, config.shares.matrix, strict=True)
-        return tuple(_request_split(recipe.mixture, weights, name, config) for name, share in shares if share)
-    found: list[SplitPlan] = []
-    for place, name in enumerate(SPLITS):
+    splits: list[SplitPlan] = []
+    for number, name in enumerate(SPLITS):
         mixture = recipe.for_split(name)
         if mixture is None:
             continue
-        weights = _weights(mixture, resolved[place] if resolved else None)
-        _check_size(name, weights, config.size_of(name))
-        if len(mixture.sources) == 1:
-            found.append(_request_single(name, name, mixture.sources[0], config, own=True))
-        elif recipe.multiple_validation_sets and name == "valid":
-            found += [
-                _request_single(f"valid.{number}", name, source, config, own=True)
-                for number, source in enumerate(mixture.sources)
-            ]
+        weights = mixture.weights
+        if resolved is not None and (blend_weights := resolved[number % len(resolved)]) is not None:
+            weights = blend_weights.weights
+        elif not mixture.is_plain:
+            raise UsageError("the weights of this recipe depend on its datasets: pass `resolved`")
+        if weights is not None and config.size_of(name) is None:
+            # Megatron requires it also of splits without a share.
+            raise UsageError(
+                f"the number of samples is required for a blend with weights ({name})",
+                hint="pass --num-samples, or omit the weights for one epoch of every source",
+            )
+        own = recipe.mixture is None
+        if not own and not config.shares.matrix[number]:
+            continue
+        is_single = len(mixture.sources) == 1 and (own or weights is None)
+        if is_single or (recipe.multiple_validation_sets and name == "valid"):
+            splits += _request_each(mixture.sources, name, config, own=own)
         else:
-            found.append(_request_split(mixture, weights, name, config, own=True))
-    return tuple(found)
+            splits.append(_request_blend(mixture.sources, weights, name, config, own=own))
+    return tuple(splits)
 
 
-def _weights(mixture: Mixture, resolved: BlendWeights | None) -> tuple[float, ...] | None:
-    if resolved is not None:
-        return resolved.weights
-    if not mixture.is_plain:
-        raise UsageError("the weights of this recipe depend on its datasets: pass `resolved`")
-    return mixture.weights
-
-
-def _check_size(split: str, weights: tuple[float, ...] | None, size: int | None) -> None:
-    if weights is not None and size is None:
-        raise UsageError(
-            f"the number of samples is required for a blend with weights ({split})",
-            hint="pass --num-samples, or omit the weights for one epoch of every source",
-        )
-
-
-def _request_split(
-    mixture: Mixture,
+def _request_blend(
+    sources: Sequence[Source],
     weights: tuple[float, ...] | None,
     split: str,
     config: BuilderConfig,
     *,
-    own: bool = False,
+    own: bool,
 ) -> SplitPlan:
     size = config.size_of(split)
     if weights is None or size is None:
-        if len(mixture.sources) == 1:
-            return _request_single(split, split, mixture.sources[0], config, own=own)
-        requests = tuple(_request(split, source, None, config, own=own) for source in mixture.sources)
+        requests = tuple(_request(split, source, None, config, own=own) for source in sources)
         kind: Kind = "exhaustive" if size is None else "proportional"
         return SplitPlan(split, split, kind, requests, None, size)
     # The builder normalizes, and the blend normalizes what it gets: the last bits of both are in the hash.
-    once = normalize(weights)
-    targets = tuple(math.ceil(size * weight) for weight in once)
+    shares = normalize(weights)
+    targets = tuple(math.ceil(size * share) for share in shares)
     requests = tuple(
         _request(split, source, with_surplus(target, config.surplus), config, own=own)
-        for source, target in zip(mixture.sources, targets, strict=True)
+        for source, target in zip(sources, targets, strict=True)
     )
-    return SplitPlan(split, split, "weighted", requests, tuple(normalize(once)), sum(targets), targets)
+    return SplitPlan(split, split, "weighted", requests, tuple(normalize(shares)), sum(targets), targets)
 
 
-def _request_single(name: str, split: str, source: Source, config: BuilderConfig, *, own: bool) -> SplitPlan:
-    request = _request(split, source, config.size_of(split), config, own=own)
-    return SplitPlan(name, split, "single", (request,), None, None)
+def _request_each(
+    sources: Sequence[Source], split: str, config: BuilderConfig, *, own: bool
+) -> list[SplitPlan]:
+    """Return a plan without a blend for each source, which has a number if there are several."""
+    names = [split] if len(sources) == 1 else [f"{split}.{number}" for number in range(len(sources))]
+    size = config.size_of(split)
+    return [
+        SplitPlan(name, split, "single", (_request(split, source, size, config, own=own),), None, None)
+        for name, source in zip(names, sources, strict=True)
+    ]
 
 
 def _request(
@@ -305,7 +287,7 @@ class _Planner:
         self._recipe = recipe
         self._config = config
         self._only = only
-        self._sizes = _DatasetSizes()
+        self._sizes: dict[tuple[object, ...], dict[str, SplitSize]] = {}
         self._warnings: dict[str, None] = {}
 
     def plan(self) -> BlendPlan:
@@ -349,7 +331,7 @@ class _Planner:
         epochs: list[EpochPlan] = []
         if not mixture.is_plain:
             requests = (_request(name, source, None, config, own=own) for source in mixture.sources)
-            epochs = [self._sizes.plan(request, 0) for request in requests]
+            epochs = [self._epochs(request, 0) for request in requests]
         weights = resolve(mixture, config.size_of(name), epochs)
         self._config = replace(config, sizes=replace(config.sizes, **{name: weights.size}))
         return weights
@@ -362,53 +344,73 @@ class _Planner:
             self._warn(
                 f"{split.name} is a blend of 1 source; remove the weight to read it as a plain dataset"
             )
-        epochs = [self._plan_index(request) for request in split.requests]
+        epochs = [self._epochs(request, request.num_samples) for request in split.requests]
+        for request, index in zip(split.requests, epochs, strict=True):
+            for warning in warnings_of(index):
+                self._warn(f"{request.prefix}, {request.split_name}: {warning}")
         counts = [index.samples for index in epochs]
-        weights, size, draws = split.weights, split.size, counts
-        if split.kind == "weighted":
-            draws = self._weighted_draws(split, epochs)
-        elif split.kind == "exhaustive":
-            weights = tuple(counts)
-            BlendOrder(weights, None)
+        if split.kind == "exhaustive":
+            split = replace(split, weights=tuple(counts))
+            BlendOrder(counts, None)
         elif split.kind == "proportional":
-            size = min(size or 0, sum(counts))
-            weights = tuple(normalize(counts))
-            draws = _proportional_draws(split, weights, counts, size)
-        split = replace(split, weights=weights, size=size)
-        planned = zip(split.requests, split.shares, draws, epochs, strict=True)
-        sources = tuple(
-            SourcePlan(request.prefix, share, drawn, plan, plan.epochs_of(drawn))
-            for request, share, drawn, plan in planned
+            size = min(split.size or 0, sum(counts))
+            split = replace(split, weights=tuple(normalize(counts)), size=size)
+        draws = self._draws(split, epochs) if split.kind in {"weighted", "proportional"} else counts
+        sources = zip(split.requests, split.shares, draws, epochs, strict=True)
+        planned = tuple(
+            SourcePlan(request.prefix, share, drawn, index, index.epochs_of(drawn))
+            for request, share, drawn, index in sources
         )
-        return replace(split, sources=sources)
+        return replace(split, sources=planned)
 
-    def _plan_index(self, request: IndexRequest) -> EpochPlan:
-        epochs = self._sizes.plan(request, request.num_samples)
-        for warning in warnings_of(epochs):
-            self._warn(f"{request.prefix}, {request.split_name}: {warning}")
-        return epochs
+    def _epochs(self, request: IndexRequest, num_samples: int | None) -> EpochPlan:
+        """Return the numbers of an index. A dataset is opened once; if packed, once per sequence length."""
+        packing = request.packing and (request.packing, request.sequence_length)
+        key = request.prefix, request.split, packing
+        if key not in self._sizes:
+            table = IndexedDataset(request.prefix).index
+            ranges = zip(SPLITS, request.split.ranges(table.sequence_count), strict=True)
+            self._sizes[key] = {
+                name: replace(request, split_name=name).size(table) for name, part in ranges if part
+            }
+        size = self._sizes[key].get(request.split_name, SplitSize(0, 0))
+        try:
+            return replace(request, num_samples=num_samples).plan(size)
+        except (UsageError, InputError) as error:
+            message = f"{request.prefix}, {request.split_name}: {error.message}"
+            raise type(error)(message, hint=error.hint) from error
 
-    def _weighted_draws(self, split: SplitPlan, epochs: Sequence[EpochPlan]) -> list[int]:
-        draws = _count_draws(BlendOrder(split.weights or (), split.size))
+    def _draws(self, split: SplitPlan, epochs: Sequence[EpochPlan]) -> list[int]:
+        """Count the samples drawn from each source, which must not be more than its index has."""
+        order = BlendOrder(split.weights or (), split.size)
+        for _ in order.blocks():
+            pass
+        draws = order.draws
         missing = [drawn - index.samples for drawn, index in zip(draws, epochs, strict=True)]
-        if max(missing) > 0:
-            sources = zip(split.requests, split.targets or (), draws, epochs, strict=True)
+        if max(missing) <= 0:
+            return draws
+        if split.targets is None:
+            limits = np.array([index.samples for index in epochs])
+            most = _legal_size(BlendOrder(split.weights or (), split.size), limits)
+            hint = f"request at most {most:,} samples, or none for every sample once"
+        else:
+            sources = zip(split.requests, split.targets, draws, epochs, strict=True)
             surplus = max(self._surplus_for(*source) for source in sources)
-            worst = missing.index(max(missing))
-            raise UsageError(
-                f"the {split.name} blend would draw {draws[worst]:,} samples of "
-                f"{split.requests[worst].prefix!r}, whose index has {epochs[worst].samples:,}",
-                hint=f"pass --surplus {surplus:.6f} "
-                f"(the smallest that works; currently {self._config.surplus:g})",
-            )
-        return draws
+            current = self._config.surplus
+            hint = f"pass --surplus {surplus:.6f} (the smallest that works; currently {current:g})"
+        worst = missing.index(max(missing))
+        raise UsageError(
+            f"the {split.name} blend would draw {draws[worst]:,} samples of "
+            f"{split.requests[worst].prefix!r}, whose index has {epochs[worst].samples:,}",
+            hint=hint,
+        )
 
     def _surplus_for(self, request: IndexRequest, target: int, draws: int, epochs: EpochPlan) -> float:
         """Return the smallest surplus with which the index of a source has the samples that are drawn."""
         samples = 0
         while epochs.samples < draws:
             samples = epochs.samples_of_epochs(epochs.epochs) + 1  # requires one more epoch
-            epochs = self._sizes.plan(request, samples)
+            epochs = self._epochs(request, samples)
         return smallest_surplus(target, samples)
 
     def _warn(self, message: str | None) -> None:
@@ -427,62 +429,19 @@ def shortfall_of(split: SplitPlan, config: BuilderConfig) -> str | None:
     )
 
 
-def _proportional_draws(
-    split: SplitPlan, weights: Sequence[float], counts: Sequence[int], size: int
-) -> list[int]:
-    # The order does not depend on the size, so all draws before the first wrong one are a legal blend.
-    order, limits, done = BlendOrder(weights, size), np.array(counts), 0
+def _legal_size(order: BlendOrder, limits: NDArray[np.int64]) -> int:
+    """Return the samples of an order before the first that its source lacks: no order depends on its size."""
+    size = 0
     for sources, samples in order.blocks():
-        beyond = np.flatnonzero(samples >= limits[sources])
-        if len(beyond):
-            place, most = int(sources[beyond[0]]), done + int(beyond[0])
-            raise UsageError(
-                f"the {split.name} blend of {size:,} samples would draw {counts[place] + 1:,} samples of "
-                f"{split.requests[place].prefix!r}, which has {counts[place]:,} in one epoch",
-                hint=f"request at most {most:,} samples, or none for every sample once",
-            )
-        done += len(sources)
-    draws: list[int] = order.draws.tolist()
-    return draws
-
-
-def _count_draws(order: BlendOrder) -> list[int]:
-    for _ in order.blocks():
-        pass
-    draws: list[int] = order.draws.tolist()
-    return draws
-
-
-class _DatasetSizes:
-    # Each dataset is opened once and closed again; for packed samples, once per sequence length.
-    def __init__(self) -> None:
-        self._sizes: dict[tuple[object, ...], dict[str, SplitSize]] = {}
-
-    def plan(self, request: IndexRequest, num_samples: int | None) -> EpochPlan:
-        size = self._of(request)
-        try:
-            return replace(request, num_samples=num_samples).plan(size)
-        except (UsageError, InputError) as error:
-            raise _named(error, request) from error
-
-    def _of(self, request: IndexRequest) -> SplitSize:
-        packing = request.packing and (request.packing, request.sequence_length)
-        key = request.prefix, request.split, packing
-        if key not in self._sizes:
-            table = IndexedDataset(request.prefix).index
-            ranges = zip(SPLITS, request.split.ranges(table.sequence_count), strict=True)
-            self._sizes[key] = {
-                name: replace(request, split_name=name).size(table) for name, part in ranges if part
-            }
-        return self._sizes[key].get(request.split_name, SplitSize(0, 0))
-
-
-def _named(error: TokshardError, request: IndexRequest) -> TokshardError:
-    return type(error)(f"{request.prefix}, {request.split_name}: {error.message}", hint=error.hint)
+        overdrawn = np.flatnonzero(samples >= limits[sources])
+        if overdrawn.size:
+            return size + int(overdrawn[0])
+        size += len(sources)
+    return size
 
 
 def _refuse_duplicates(sources: Iterable[Source]) -> None:
-    # Two uses of a dataset would give the same samples.
+    """Refuse two uses of a dataset, which would have the same samples."""
     seen: dict[str, Source] = {}
     for source in sources:
         key = realpath(idx_path(source.prefix))  # the same for all spellings of a dataset
