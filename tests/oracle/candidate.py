@@ -92,15 +92,13 @@ def blend_recipe(configuration: Configuration) -> BlendRecipe:
             tuple(
                 Source(local_path(configuration, prefix), weight=weight)
                 for prefix, weight in zip(prefixes, weights, strict=True)
-            ),
-            unit="samples",
-            temperature=1.0,
+            )
         )
 
     if configuration.blend is not None:
-        return BlendRecipe(mixture(configuration.blend), None, multiple_validation_sets=False)
-    train, valid, test = map(mixture, configuration.blend_per_split)
-    return BlendRecipe(None, (train, valid, test), configuration.multiple_validation_sets)
+        return BlendRecipe((mixture(configuration.blend),))
+    mixtures = tuple(map(mixture, configuration.blend_per_split))
+    return BlendRecipe(mixtures, configuration.multiple_validation_sets)
 
 
 def builder_config(configuration: Configuration) -> BuilderConfig:

@@ -497,8 +497,8 @@ def test_packed_indexes_are_found_and_their_samples_counted(data):
     packing = Packing(max_documents=3, pad_multiple=4)
     job = replace(HEALTHY, data_cache_path="packed", reset_attention_mask=True)
     recipe = recipe_of_launch(job, PathMapping())
-    sources = tuple(replace(source, pack="best-fit") for source in recipe.mixture.sources)
-    recipe = replace(recipe, mixture=replace(recipe.mixture, sources=sources))
+    sources = tuple(replace(source, pack="best-fit") for source in recipe.sources)
+    recipe = recipe.map(lambda mixture: replace(mixture, sources=sources))
     build_blend(recipe, replace(builder_config(job), packing=packing), "packed-mix", cache_directory="packed")
     diagnosis = diagnose(job)
     assert {lookup.condition for lookup in diagnosis.lookups} == {"fresh"}

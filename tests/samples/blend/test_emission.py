@@ -4,10 +4,15 @@ import pytest
 
 from support.blends import config_for, recipe_of, write_sources
 from tokshard.errors import UsageError
-from tokshard.samples.blend.emission import emit_megatron_args, emit_megatron_json, emit_megatron_words
+from tokshard.samples.blend.emission import emit_megatron, emit_megatron_args
+from tokshard.samples.blend.options import BlendOptions
 from tokshard.samples.blend.plan import plan_blend
 from tokshard.samples.blend.recipe import Source
 from tokshard.samples.blend.recipe_files import parse_per_split_words, parse_words
+
+
+def emit(plan, form):
+    return emit_megatron(plan, BlendOptions(recipe=plan.recipe), form)
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +37,9 @@ def test_arguments_and_json_of_a_plan_are_read_back_as_the_same_plan(sources):
     assert dict(itertools.pairwise(words))["--train-samples"] == "200"
     again = plan_blend(parse_words(words[begin:end]), config_for(200, 8, 8))
     assert [split.description() for split in again.splits] == [split.description() for split in plan.splits]
-    assert parse_words(emit_megatron_words(plan).split()) == again.recipe
+    assert parse_words(emit(plan, "megatron-words").split()) == again.recipe
     with pytest.raises(UsageError, match="requires sources for each split"):
-        emit_megatron_json(plan)
+        emit(plan, "megatron-json")
 
 
 def test_splits_of_their_own_are_emitted_as_such(sources, tmp_path):
@@ -42,10 +47,10 @@ def test_splits_of_their_own_are_emitted_as_such(sources, tmp_path):
 
     recipe = parse_per_split_words(["1", sources[0], "2", sources[1]], [sources[2]], None)
     plan = plan_blend(recipe, config_for(30, None))
-    (tmp_path / "splits.json").write_text(emit_megatron_json(plan))
+    (tmp_path / "splits.json").write_text(emit(plan, "megatron-json"))
     assert read_per_split(str(tmp_path / "splits.json")) == recipe
     with pytest.raises(UsageError, match="sources for each split"):
-        emit_megatron_words(plan)
+        emit(plan, "megatron-words")
     words = emit_megatron_args(plan)
     assert "--full-validation" in words
     assert words[: words.index("--full-validation")] == [
@@ -64,4 +69,4 @@ def test_a_file_of_words_has_no_prefix_that_megatron_would_cut(sources):
     plan = plan_blend(parse_words(sources[:1]), config_for(30, path_as=((sources[0], "data/a b"),)))
     assert "data/a b" in emit_megatron_args(plan)
     with pytest.raises(UsageError, match="'data/a b': it contains white space"):
-        emit_megatron_words(plan)
+        emit(plan, "megatron-words")

@@ -202,7 +202,7 @@ def test_a_cap_of_whole_epochs_is_one_for_every_document(tmp_path):
 def test_the_recipe_of_the_sample_data_is_one():
     path = Path(__file__).parents[3] / "sample_data" / "recipe.toml"
     recipe, options = read_recipe(str(path))
-    assert [os.path.basename(source.prefix) for source in recipe.mixture.sources] == ["stories", "manuals"]
+    assert [os.path.basename(source.prefix) for source in recipe.sources] == ["stories", "manuals"]
     assert options["num_samples"] == Sizes(8000, 100, 0)
 
 

@@ -107,7 +107,7 @@ def test_several_validation_sets_stay_apart(sources):
     full = plan_blend(recipe, config_for(20, None)).splits[1:]
     assert [split.samples for split in full] == [split.sources[0].plan.samples for split in full]
     capped = mixture_of(Source("a", max_epochs=1), Source("b"))
-    recipe = BlendRecipe(None, (None, capped, None), multiple_validation_sets=True)
+    recipe = BlendRecipe((None, capped, None), multiple_validation_sets=True)
     with pytest.raises(UsageError, match="separate validation sets"):
         plan_blend(recipe, config_for(20, 7))
 

@@ -41,6 +41,13 @@ def test_the_number_of_sources_is_limited_by_name():
 
 def test_a_recipe_has_one_mixture_or_one_for_each_split():
     mixture = mixture_of(Source("a"))
-    for of_all, of_each in ((None, None), (mixture, (mixture, None, None)), (None, (None, None, None))):
-        with pytest.raises(UsageError):
-            BlendRecipe(of_all, of_each, multiple_validation_sets=False)
+    assert not BlendRecipe((mixture,)).is_per_split
+    assert BlendRecipe((None, mixture, None)).for_split("valid") is mixture
+    for mixtures, message in (
+        ((), "either sources for all splits or sources for each split"),
+        ((mixture, mixture), "either sources for all splits or sources for each split"),
+        ((None,), "at least one split must have a source"),
+        ((None, None, None), "at least one split must have a source"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            BlendRecipe(mixtures)

@@ -32,7 +32,7 @@ def pairs(mixture):
     ],
 )
 def test_words_are_read_as_megatron_reads_them(words, expected):
-    assert pairs(parse_words(words).mixture) == expected
+    assert pairs(parse_words(words).for_split("train")) == expected
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_each_form_has_its_reader(tmp_path):
         == parse_words(["0.7", "a", "0.3", "b"])
     )
     per_split, _ = read_arguments([f"{tmp_path}/split.json"])
-    assert [mixture and pairs(mixture) for mixture in per_split.per_split] == [
+    assert [mixture and pairs(mixture) for mixture in per_split.mixtures] == [
         [("a", 1.0), ("b", 2.0)],
         [("c", None), ("d", None)],
         None,
@@ -130,8 +130,8 @@ max_epochs = 4
 
 def test_a_recipe_file_says_all():
     recipe, options = parse_recipe(FULL)
-    assert recipe.mixture == Mixture(
-        (Source("data/web", 300_000_000_000), Source("data/code", 1.5e9, max_epochs=4)), "tokens", 2
+    assert recipe.mixtures == (
+        Mixture((Source("data/web", 300_000_000_000), Source("data/code", 1.5e9, max_epochs=4)), "tokens", 2),
     )
     assert options == {
         "seq_length": 512,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.checks.doctor.launch.rules import (
@@ -187,21 +188,15 @@ def recipe_of_launch(launch: LaunchArguments, paths: PathMapping) -> BlendRecipe
     else:
         words = (launch.train_data_path, launch.valid_data_path, launch.test_data_path)
         recipe = recipe_files.parse_per_split_words(*words, multiple_validation_sets=several)
-    if recipe.per_split is None:
-        return replace(recipe, mixture=_mapped(recipe.mixture, here))
-    train, valid, test = (_mapped(mixture, here) for mixture in recipe.per_split)
-    return replace(recipe, per_split=(train, valid, test))
+    return recipe.map(partial(_mapped, paths=here))
 
 
 def prefixes_of(recipe: BlendRecipe) -> list[str]:
     """Return the path prefixes of all sources of a recipe, in order."""
-    mixtures = [recipe.mixture] if recipe.per_split is None else recipe.per_split
-    return [source.prefix for mixture in mixtures if mixture is not None for source in mixture.sources]
+    return [source.prefix for source in recipe.sources]
 
 
-def _mapped(mixture: Mixture | None, paths: PathMapping) -> Mixture | None:
-    if mixture is None:
-        return None
+def _mapped(mixture: Mixture, paths: PathMapping) -> Mixture:
     sources = (replace(source, prefix=paths.map(source.prefix)) for source in mixture.sources)
     return replace(mixture, sources=tuple(sources))
 

@@ -107,7 +107,7 @@ class LaunchIndexes:
         return BlendOptions(
             recipe=recipe,
             seq_length=config.sequence_length,
-            split=config.split if recipe.per_split is None else None,
+            split=None if recipe.is_per_split else config.split,
             seed=config.seed,
             num_samples=config.sizes,
             surplus=config.surplus,

@@ -14,8 +14,7 @@ from tokshard.core.presentation import launch_with
 from tokshard.errors import UsageError
 from tokshard.samples.blend.options import BlendOptions, Form
 from tokshard.samples.blend.plan import BlendPlan
-from tokshard.samples.blend.recipe import Mixture, check_prefix
-from tokshard.samples.blend.weights import BlendWeights
+from tokshard.samples.blend.recipe import check_prefix
 from tokshard.samples.index.splits import SPLITS
 
 if TYPE_CHECKING:
@@ -36,9 +35,9 @@ def emit_megatron(blend: BlendPlan | BlendReport, options: BlendOptions, form: F
             packed and has no cache.
     """
     if form == "megatron-json":
-        return emit_megatron_json(blend).rstrip("\n")
+        return _json(_data_words(blend))
     if form == "megatron-words":
-        return emit_megatron_words(blend).rstrip("\n")
+        return _line(_data_words(blend))
     if blend.builder.packing is not None and options.cache is None:
         raise UsageError(
             "the arguments of a blend with packed samples require the directory of its cache",
@@ -58,21 +57,24 @@ def emit_megatron_args(
 
     Args:
         blend: The report or the plan of a blend.
-        cache_directory: Where the indexes are at training time, for ``--data-cache-path``.
+        cache_directory: The directory of the indexes at training time, for ``--data-cache-path``.
         size_arguments: The run's own arguments that the sizes come from; ``--train-samples`` without.
 
     Raises:
         UsageError: Megatron would misread a prefix.
     """
-    config = blend.builder
+    config, is_per_split = blend.builder, blend.recipe.is_per_split
+    names = [f"--{split}-data-path" for split in SPLITS] if is_per_split else ["--data-path"]
     words: list[str] = []
-    if blend.recipe.mixture is not None:
-        words += ["--data-path", *_checked_words(blend, blend.recipe.mixture, blend.resolved[0])]
+    for name, data_words in zip(names, _data_words(blend), strict=True):
+        for word in data_words or ():
+            if word.startswith("-"):
+                raise UsageError(
+                    f"Megatron would read the path prefix {word!r} as an option", hint=f"pass ./{word}"
+                )
+        words += [name, *data_words] if data_words else []
+    if not is_per_split:
         words += ["--split", str(config.split)]
-    else:
-        for name, mixture, resolved in zip(SPLITS, blend.recipe.per_split or (), blend.resolved, strict=True):
-            if mixture is not None:
-                words += [f"--{name}-data-path", *_checked_words(blend, mixture, resolved)]
     if blend.recipe.multiple_validation_sets:
         words.append("--multiple-validation-sets")
     if config.sizes.valid is None:
@@ -87,75 +89,48 @@ def emit_megatron_args(
     return words if cache_directory is None else [*words, "--data-cache-path", cache_directory]
 
 
-def emit_megatron_json(blend: BlendPlan | BlendReport) -> str:
-    """Return the content of a file for Megatron's ``--per-split-data-args-path``.
-
-    Raises:
-        UsageError: The splits share one mixture, for which there is no such file; or as for
-            :func:`emit_megatron_args`.
-    """
-    if blend.recipe.per_split is None:
+def _json(data_words: Sequence[list[str] | None]) -> str:
+    if len(data_words) == 1:
         raise UsageError(
             "--emit megatron-json requires sources for each split, but this blend has one mixture",
             hint="pass --emit megatron-args, which prints --data-path and --split",
         )
-    mixtures = zip(SPLITS, blend.recipe.per_split, blend.resolved, strict=True)
-    value = {
-        name: None if mixture is None else _words(blend, mixture, resolved)
-        for name, mixture, resolved in mixtures
-    }
-    return json.dumps(value, indent=2) + "\n"
+    return json.dumps(dict(zip(SPLITS, data_words, strict=True)), indent=2)
 
 
-def emit_megatron_words(blend: BlendPlan | BlendReport) -> str:
-    """Return the content of a file for Megatron's ``--data-args-path``: the words of ``--data-path``.
-
-    Raises:
-        UsageError: Each split has separate sources, for which there is no such file; a prefix has white
-            space in it, where Megatron would cut it; or as for :func:`emit_megatron_args`.
-    """
-    if blend.recipe.mixture is None:
+def _line(data_words: Sequence[list[str] | None]) -> str:
+    if len(data_words) > 1:
         raise UsageError(
             "--emit megatron-words requires one mixture, but this blend has sources for each split",
             hint="pass --emit megatron-json, for --per-split-data-args-path",
         )
-    words = _words(blend, blend.recipe.mixture, blend.resolved[0])
+    words = data_words[0] or []
     for word in words:
-        if len(word.split()) != 1:
+        if len(word.split()) != 1:  # Megatron would cut it
             raise UsageError(
                 f"--emit megatron-words cannot write the path prefix {word!r}: it contains white space",
                 hint="pass --emit megatron-args, which prints --data-path",
             )
-    return " ".join(words) + "\n"
+    return " ".join(words)
 
 
-def _checked_words(
-    blend: BlendPlan | BlendReport, mixture: Mixture, resolved: BlendWeights | None
-) -> list[str]:
-    words = _words(blend, mixture, resolved)
-    for word in words:
-        if word.startswith("-"):
-            raise UsageError(
-                f"Megatron would read the path prefix {word!r} as an option",
-                hint=f"pass ./{word}",
-            )
-    return words
-
-
-def _words(blend: BlendPlan | BlendReport, mixture: Mixture, resolved: BlendWeights | None) -> list[str]:
-    prefixes = []
-    for source in mixture.sources:
-        prefixes.append(blend.builder.training_path(source.prefix))
-        check_prefix(prefixes[-1])
-    weights = resolved.weights if resolved is not None else None
-    if weights is None:
-        return prefixes
-    pairs = zip(weights, prefixes, strict=True)
-    return [word for weight, prefix in pairs for word in (_number(weight), prefix)]
-
-
-def _number(weight: float) -> str:
-    return str(int(weight)) if weight == int(weight) else repr(weight)
+def _data_words(blend: BlendPlan | BlendReport) -> list[list[str] | None]:
+    """Return the words of each mixture of a blend, as ``--data-path`` takes them."""
+    words_of_mixtures: list[list[str] | None] = []
+    for mixture, resolved in zip(blend.recipe.mixtures, blend.resolved, strict=True):
+        if mixture is None:
+            words_of_mixtures.append(None)
+            continue
+        words = []
+        for number, source in enumerate(mixture.sources):
+            prefix = blend.builder.training_path(source.prefix)
+            check_prefix(prefix)
+            if resolved is not None and resolved.weights is not None:
+                weight = resolved.weights[number]
+                words.append(str(int(weight)) if weight == int(weight) else repr(weight))
+            words.append(prefix)
+        words_of_mixtures.append(words)
+    return words_of_mixtures
 
 
 def next_step(report: BlendReport, options: BlendOptions, path: str) -> str:

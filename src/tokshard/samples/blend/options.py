@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from tokshard.core import megatron_rules
@@ -12,7 +13,7 @@ from tokshard.core.codec import Count, Positive, Record
 from tokshard.core.options import Force, Option, StrPath
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
-from tokshard.samples.blend.recipe import BlendRecipe, Epochs, Mixture, Unit, prefixes
+from tokshard.samples.blend.recipe import BlendRecipe, Epochs, Mixture, Unit
 from tokshard.samples.index.options import (
     DEFAULT_SPLIT_WARNING,
     IndexingOptions,
@@ -93,6 +94,15 @@ class BuilderConfig(Record):
         return PathMapping(self.path_as).map(prefix)
 
 
+def _words_of(purpose: str, split: str) -> Option:
+    return Option(
+        f"Use these weights and prefixes for {purpose} only.",
+        aliases=(f"--{split}-data-path",),
+        metavar="'WORDS'",
+        group=_MIXTURE,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class BlendOptions(IndexingOptions):
     """Options of :func:`tokshard.blend`.
@@ -126,33 +136,9 @@ class BlendOptions(IndexingOptions):
             with_launch=True,
         ),
     ] = None
-    train: Annotated[
-        str | None,
-        Option(
-            "Use these weights and prefixes for training only.",
-            aliases=("--train-data-path",),
-            metavar="'WORDS'",
-            group=_MIXTURE,
-        ),
-    ] = None
-    valid: Annotated[
-        str | None,
-        Option(
-            "Use these weights and prefixes for validation only.",
-            aliases=("--valid-data-path",),
-            metavar="'WORDS'",
-            group=_MIXTURE,
-        ),
-    ] = None
-    test: Annotated[
-        str | None,
-        Option(
-            "Use these weights and prefixes for testing only.",
-            aliases=("--test-data-path",),
-            metavar="'WORDS'",
-            group=_MIXTURE,
-        ),
-    ] = None
+    train: Annotated[str | None, _words_of("training", "train")] = None
+    valid: Annotated[str | None, _words_of("validation", "valid")] = None
+    test: Annotated[str | None, _words_of("testing", "test")] = None
     data_args_path: Annotated[
         StrPath | None,
         Option(
@@ -247,20 +233,18 @@ class BlendOptions(IndexingOptions):
         sequence_length = _first(options.seq_length, like and like.sequence_length)
         if sequence_length is None:
             raise UsageError("the sequence length is required", hint="pass for example --seq-length 4096")
-        if recipe.per_split is not None and options.split is not None:
+        if recipe.is_per_split and options.split is not None:
             raise UsageError(
                 f"--split {options.split!r} cannot be used with data for each split",
                 hint="omit --split; a Megatron job with both will not start",
             )
-        mixtures = [mixture for mixture in (recipe.mixture, *(recipe.per_split or ())) if mixture is not None]
-        packed = any(source.pack is not None for mixture in mixtures for source in mixture.sources)
-        named = prefixes(mixtures)
-        check_path_as(self.path_as, (*named, self.cache or ""))
+        check_path_as(self.path_as, (*(source.prefix for source in recipe.sources), self.cache or ""))
+        is_packed = any(source.pack is not None for source in recipe.sources)
         identifiers = self.naming.identifiers()
         config = BuilderConfig(
             sequence_length=sequence_length,
             sizes=_first(options.num_samples, self.job_sizes, Sizes(None, 0, 0)),
-            tokenizer=neutral_identifiers(named[0]) if identifiers is None else identifiers,
+            tokenizer=neutral_identifiers(recipe.sources[0].prefix) if identifiers is None else identifiers,
             split=_first(options.split, like and like.split, megatron_rules.SPLIT),
             seed=_first(options.seed, like and like.random_seed, megatron_rules.SEED),
             surplus=_first(options.surplus, megatron_rules.SURPLUS),
@@ -268,7 +252,7 @@ class BlendOptions(IndexingOptions):
             extra_token=self.add_extra_token,
             drop_last_partial=self.drop_last_partial_validation,
             packing=packing_of(
-                "best-fit" if packed else None, options.max_documents_per_sample, options.pad_multiple
+                "best-fit" if is_packed else None, options.max_documents_per_sample, options.pad_multiple
             ),
         )
         return recipe, config
@@ -280,7 +264,7 @@ class BlendOptions(IndexingOptions):
             UsageError, InputError: See :meth:`resolve`.
         """
         (recipe, options), like = self._with_recipe(), self.naming.settings()
-        is_known = options.split or (like and like.split) or recipe.per_split
+        is_known = options.split or (like and like.split) or recipe.is_per_split
         return () if is_known else (DEFAULT_SPLIT_WARNING,)
 
     def _with_recipe(self) -> tuple[BlendRecipe, BlendOptions]:
@@ -289,12 +273,9 @@ class BlendOptions(IndexingOptions):
         if self.job_sizes is not None:
             given.pop("num_samples", None)
         options = replace(self, **{name: value for name, value in given.items() if not self.is_given(name)})
-        per_split = recipe.per_split
-        if per_split is not None:
-            train, valid, test = (_adjusted(mixture, options) for mixture in per_split)
-            per_split = train, valid, test
+        recipe = recipe.map(partial(_adjusted, options=options))
         several = recipe.multiple_validation_sets or self.multiple_validation_sets
-        return BlendRecipe(_adjusted(recipe.mixture, options), per_split, several), options
+        return replace(recipe, multiple_validation_sets=several), options
 
     def _read_recipe(self) -> tuple[BlendRecipe, dict[str, Any]]:
         from tokshard.samples.blend import recipe_files
@@ -307,13 +288,13 @@ class BlendOptions(IndexingOptions):
             return recipe_files.read_data_args(os.fspath(self.data_args_path)), {}
         if self.per_split_data_args_path is not None:
             return recipe_files.read_per_split(os.fspath(self.per_split_data_args_path)), {}
-        train, valid, test = (None if words is None else _words(words) for words in self._separate)
+        train, valid, test = (
+            None if words is None else _words(words) for words in (self.train, self.valid, self.test)
+        )
         return recipe_files.parse_per_split_words(train, valid, test), {}
 
 
-def _adjusted(mixture: Mixture | None, options: BlendOptions) -> Mixture | None:
-    if mixture is None:
-        return None
+def _adjusted(mixture: Mixture, options: BlendOptions) -> Mixture:
     sources = tuple(
         replace(
             source,

@@ -215,7 +215,7 @@ def plan_requests(
                 f"the number of samples is required for a blend with weights ({name})",
                 hint="pass --num-samples, or omit the weights for one epoch of every source",
             )
-        own = recipe.mixture is None
+        own = recipe.is_per_split
         if not own and not config.shares.matrix[number]:
             continue
         is_single = len(mixture.sources) == 1 and (own or weights is None)
@@ -298,16 +298,16 @@ class _Planner:
                 _refuse_duplicates(mixture.sources)
         if "valid" in names:
             self._check_validation_sets()
-        if recipe.mixture is not None:
-            matrix = self._config.shares.matrix
-            first = next(name for name, share in zip(SPLITS, matrix, strict=True) if share)
-            resolved: tuple[BlendWeights | None, ...] = (self._resolve(recipe.mixture, first),)
-        else:
-            mixtures = ((name, recipe.for_split(name)) for name in SPLITS)
-            resolved = tuple(
-                self._resolve(mixture, name) if mixture is not None and name in names else None
-                for name, mixture in mixtures
-            )
+        deciding: Sequence[str] = SPLITS
+        if not recipe.is_per_split:
+            shares = zip(SPLITS, self._config.shares.matrix, strict=True)
+            deciding = [next(name for name, share in shares if share)]
+        resolved = tuple(
+            self._resolve(mixture, name)
+            if mixture is not None and (name in names or not recipe.is_per_split)
+            else None
+            for name, mixture in zip(deciding, recipe.mixtures, strict=True)
+        )
         requested = plan_requests(recipe, self._config, resolved)
         splits = tuple(self._plan_split(split) for split in requested if split.split in names)
         for split in splits:
@@ -327,7 +327,7 @@ class _Planner:
             self._warn("weights of separate validation sets have no effect")
 
     def _resolve(self, mixture: Mixture, name: str) -> BlendWeights:
-        config, own = self._config, self._recipe.mixture is None
+        config, own = self._config, self._recipe.is_per_split
         epochs: list[EpochPlan] = []
         if not mixture.is_plain:
             requests = (_request(name, source, None, config, own=own) for source in mixture.sources)

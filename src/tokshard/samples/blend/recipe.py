@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, get_args
 
 from tokshard.core.codec import Bounds, Record
@@ -89,42 +89,15 @@ class Mixture(Record):
             than 1 applies to the number of tokens of each source.
 
     Example:
-        >>> sources = (Source("web", weight=7), Source("code", weight=3, max_epochs=4))
-        >>> Mixture(sources, "samples", temperature=1).weights
+        >>> Mixture((Source("web", weight=7), Source("code", weight=3, max_epochs=4))).weights
         (7.0, 3.0)
     """
 
     sources: tuple[Source, ...]
-    unit: Unit
-    temperature: float
+    unit: Unit = "samples"
+    temperature: float = 1.0
 
     def _validate(self) -> None:
-        self._check_count()
-        if self.temperature <= 0:
-            raise UsageError(f"temperature must be a positive number, got {self.temperature:g}")
-        for name in ("weight", "epochs"):
-            self._check_all_or_none(name)
-        self._check_fit()
-
-    @property
-    def weights(self) -> tuple[float, ...] | None:
-        """The weights as given, or None where none are."""
-        given = tuple(source.weight for source in self.sources if source.weight is not None)
-        return given or None
-
-    @property
-    def epochs(self) -> tuple[float, ...] | None:
-        """The epochs as given, or None where none are."""
-        given = tuple(source.epochs for source in self.sources if source.epochs is not None)
-        return given or None
-
-    @property
-    def is_plain(self) -> bool:
-        """True if Megatron reads these prefixes and weights unchanged: no weight has to be computed."""
-        capped = any(source.max_epochs is not None for source in self.sources)
-        return self.unit == "samples" and self.temperature == 1.0 and not capped and self.epochs is None
-
-    def _check_count(self) -> None:
         if not self.sources:
             raise UsageError(
                 "a mixture must have at least 1 source", hint="pass the path prefix of a dataset"
@@ -135,17 +108,10 @@ class Mixture(Record):
                 f"got {len(self.sources)}",
                 hint="merge some of them with tokshard merge",
             )
-
-    def _check_all_or_none(self, name: str) -> None:
-        without = [source.prefix for source in self.sources if getattr(source, name) is None]
-        if without and len(without) < len(self.sources):
-            given = next(source.prefix for source in self.sources if source.prefix not in without)
-            raise UsageError(
-                f"{given!r} has {'a weight' if name == 'weight' else 'epochs'}, but {without[0]!r} does not",
-                hint="pass weights for all sources of a mixture, or epochs for all, or neither",
-            )
-
-    def _check_fit(self) -> None:
+        if self.temperature <= 0:
+            raise UsageError(f"temperature must be a positive number, got {self.temperature:g}")
+        self._check_all_or_none("weight", "a weight")
+        self._check_all_or_none("epochs", "epochs")
         if self.epochs is not None and self.temperature != 1.0:
             raise UsageError("temperature cannot be used with epochs")
         if self.unit == "tokens" and self.weights is None:
@@ -153,48 +119,83 @@ class Mixture(Record):
         if self.weights is not None and not math.isfinite(sum(self.weights)):
             raise UsageError("the sum of the weights is out of range")
 
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """The weights as given, or None without weights."""
+        return tuple(source.weight for source in self.sources if source.weight is not None) or None
+
+    @property
+    def epochs(self) -> tuple[float, ...] | None:
+        """The epochs as given, or None without epochs."""
+        return tuple(source.epochs for source in self.sources if source.epochs is not None) or None
+
+    @property
+    def is_plain(self) -> bool:
+        """True if Megatron reads these prefixes and weights unchanged: no weight has to be computed."""
+        capped = any(source.max_epochs is not None for source in self.sources)
+        return self.unit == "samples" and self.temperature == 1.0 and not capped and self.epochs is None
+
+    def _check_all_or_none(self, name: str, words: str) -> None:
+        without = [source.prefix for source in self.sources if getattr(source, name) is None]
+        if without and len(without) < len(self.sources):
+            given = next(source.prefix for source in self.sources if source.prefix not in without)
+            raise UsageError(
+                f"{given!r} has {words}, but {without[0]!r} does not",
+                hint="pass weights for all sources of a mixture, or epochs for all, or neither",
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class BlendRecipe(Record):
     """The recipe of a blend: one mixture for all splits, or one for each split.
 
     Raises:
-        UsageError: There is not exactly one of ``mixture`` and ``per_split``, or no mixture at all.
+        UsageError: There are neither 1 nor 3 mixtures, or none of them has a source.
 
     Attributes:
-        mixture: Mixture of all splits, among which each dataset is divided by the split string. Null if each
-            split has its own mixture.
-        per_split: Mixtures of train, valid and test. A split without data has null instead. Null if all
-            splits have the same mixture.
+        mixtures: One mixture for all splits, among which each dataset is divided by the split string; or the
+            mixtures of train, valid and test, null for a split without data.
         multiple_validation_sets: Whether each validation source is a split of its own.
 
     Example:
-        >>> mixture = Mixture((Source("data/web", 0.7), Source("data/code", 0.3)), "samples", temperature=1)
-        >>> recipe = BlendRecipe(mixture, None, multiple_validation_sets=False)
+        >>> recipe = BlendRecipe((Mixture((Source("data/web", 0.7), Source("data/code", 0.3))),))
         >>> [source.prefix for source in recipe.for_split("train").sources]
         ['data/web', 'data/code']
     """
 
-    mixture: Mixture | None
-    per_split: tuple[Mixture | None, Mixture | None, Mixture | None] | None
-    multiple_validation_sets: bool
+    mixtures: tuple[Mixture | None, ...]
+    multiple_validation_sets: bool = False
 
     def _validate(self) -> None:
-        if (self.mixture is None) == (self.per_split is None):
+        if len(self.mixtures) not in {1, len(SPLITS)}:
             raise UsageError("a recipe must have either sources for all splits or sources for each split")
-        if self.per_split is not None and not any(self.per_split):
+        if not any(self.mixtures):
             raise UsageError(
                 "at least one split must have a source", hint="pass the path prefix of a dataset"
             )
-        if self.multiple_validation_sets and self.per_split is None:
+        if self.multiple_validation_sets and not self.is_per_split:
             raise UsageError(
                 "separate validation sets require sources for each split",
                 hint="pass --train and --valid: Megatron separates validation sets only with data per split",
             )
 
+    @property
+    def is_per_split(self) -> bool:
+        """True if each split has a mixture of its own."""
+        return len(self.mixtures) > 1
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources of all mixtures, in order."""
+        return tuple(source for mixture in self.mixtures if mixture for source in mixture.sources)
+
     def for_split(self, name: str) -> Mixture | None:
-        """Return the mixture that a split is drawn from, or None where it has none."""
-        return self.mixture if self.per_split is None else self.per_split[SPLITS.index(name)]
+        """Return the mixture that a split is drawn from, or None without data."""
+        return self.mixtures[SPLITS.index(name) if self.is_per_split else 0]
+
+    def map(self, function: Callable[[Mixture], Mixture]) -> BlendRecipe:
+        """Return the recipe with a function applied to each mixture."""
+        return replace(self, mixtures=tuple(mixture and function(mixture) for mixture in self.mixtures))
 
 
 def reads_as_number(word: str) -> bool:
@@ -231,10 +232,3 @@ def check_prefix(prefix: str) -> None:
             f"Megatron would read the path prefix {prefix!r} as a weight",
             hint=f"pass ./{prefix}",
         )
-
-
-def prefixes(mixtures: Iterable[Mixture | None]) -> tuple[str, ...]:
-    """Return all prefixes that mixtures name, each once, in order."""
-    return tuple(
-        dict.fromkeys(source.prefix for mixture in mixtures if mixture for source in mixture.sources)
-    )

@@ -1,21 +1,21 @@
 """Recipes in files and words: TOML, and the forms that Megatron knows.
 
-What Megatron would misread without a message is refused here, with the reading that it would have had.
+Words that Megatron would misread without a message are refused, with the reading that they would have had.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tokshard.core.codec import shown
+from tokshard.core.codec import Reader, checker, shown
 from tokshard.core.formatting import count
+from tokshard.core.json_text import parse_json_object
 from tokshard.core.options import declared_options, parse_count, parse_number
-from tokshard.errors import InputError, UsageError
+from tokshard.errors import InputError, IntegrityError, UsageError
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source, reads_as_number
 from tokshard.samples.index.options import SAMPLES, SIZES, IndexingOptions
 from tokshard.samples.index.sizes import Sizes
@@ -25,14 +25,6 @@ from tokshard.storage.reading import read_text
 # 400 bytes for each of 20,000 sources, all that a blend.json can hold; the parser of TOML is slow.
 _MAX_RECIPE_BYTES = 8 << 20
 _EXAMPLE = "pass alternating weights and path prefixes (0.7 data/web 0.3 data/code), or only path prefixes"
-_MIXTURE_KEYS = ("unit", "temperature", "source")
-_SOURCE_KEYS = ("prefix", "weight", "epochs", "max_epochs", "pack")
-# The options about samples that a recipe can set: those of which it is known whether they were given.
-_OPTIONS = {
-    field: found
-    for field, found in declared_options(IndexingOptions).items()
-    if found.option.group in {SAMPLES, SIZES} and found.default is None
-}
 
 
 def read_arguments(arguments: Sequence[str]) -> tuple[BlendRecipe, dict[str, Any]]:
@@ -47,13 +39,13 @@ def read_arguments(arguments: Sequence[str]) -> tuple[BlendRecipe, dict[str, Any
         InputError: A file cannot be read or used.
     """
     if len(arguments) == 1:
-        only = arguments[0]
-        if only.endswith(".toml"):
-            return read_recipe(only)
-        if only.endswith(".json"):
-            return read_per_split(only), {}
-        if only.startswith("@"):
-            return read_data_args(only[1:]), {}
+        (argument,) = arguments
+        if argument.endswith(".toml"):
+            return read_recipe(argument)
+        if argument.endswith(".json"):
+            return read_per_split(argument), {}
+        if argument.startswith("@"):
+            return read_data_args(argument[1:]), {}
     return parse_words(arguments), {}
 
 
@@ -64,7 +56,7 @@ def parse_words(words: Sequence[str]) -> BlendRecipe:
         UsageError: There is no word, weights and prefixes do not alternate, or a prefix reads as a number.
 
     Example:
-        >>> parse_words(["0.7", "data/web", "0.3", "data/code"]).mixture.weights
+        >>> parse_words(["0.7", "data/web", "0.3", "data/code"]).for_split("train").weights
         (0.7, 0.3)
         >>> parse_words(["1", "data/web", "data/code"])
         Traceback (most recent call last):
@@ -72,7 +64,7 @@ def parse_words(words: Sequence[str]) -> BlendRecipe:
         tokshard.errors.UsageError: Megatron would read '1' as a path prefix: 3 words are an odd number
         hint: pass alternating weights and path prefixes (0.7 data/web 0.3 data/code), or only path prefixes
     """
-    return BlendRecipe(_words_mixture(words), None, multiple_validation_sets=False)
+    return BlendRecipe((_words_mixture(words),))
 
 
 def parse_per_split_words(
@@ -84,10 +76,8 @@ def parse_per_split_words(
     Raises:
         UsageError: As for :func:`parse_words`, or there is none of them.
     """
-    first, second, third = (
-        None if words is None else _words_mixture(words) for words in (train, valid, test)
-    )
-    return BlendRecipe(None, (first, second, third), multiple_validation_sets)
+    mixtures = (None if words is None else _words_mixture(words) for words in (train, valid, test))
+    return BlendRecipe(tuple(mixtures), multiple_validation_sets)
 
 
 def read_data_args(path: str) -> BlendRecipe:
@@ -106,67 +96,43 @@ def read_per_split(path: str, *, multiple_validation_sets: bool = False) -> Blen
         InputError: It is not such a file.
         UsageError: As for :func:`parse_words`.
     """
+    hint = "use exactly the keys train, valid and test, with null for a split without data"
     try:
-        value = json.loads(_read_recipe_text(path), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(value, dict) or set(value) != set(SPLITS):
-        keys = (
-            f"has the keys {', '.join(map(str, value))}"
-            if isinstance(value, dict)
-            else "is not a JSON object"
-        )
-        raise InputError(
-            f"{path} {keys}",
-            hint="use exactly the keys train, valid and test, with null for a split without data",
-        )
-    train, valid, test = (_words(value[name], name, path) for name in SPLITS)
-    return parse_per_split_words(train, valid, test, multiple_validation_sets=multiple_validation_sets)
+        value = parse_json_object(_read_recipe_text(path).encode(), path)
+    except IntegrityError as error:
+        raise InputError(error.message, hint=hint) from error
+    if set(value) != set(SPLITS):
+        raise InputError(f"{path} has the keys {', '.join(value)}", hint=hint)
+    words_of_split = (_split_words(value[name], name, path) for name in SPLITS)
+    return parse_per_split_words(*words_of_split, multiple_validation_sets=multiple_validation_sets)
 
 
-def _words(value: Any, name: str, path: str) -> list[str] | None:
-    if value is None:
-        return None
+def _split_words(value: Any, name: str, path: str) -> list[str] | None:
     words = value.split() if isinstance(value, str) else value
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+    if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
         raise InputError(
-            f"{path}: {name} must be a string or a list of strings", hint="write weights as strings, too"
+            f"{path}: {name} must be a string or a list of strings", hint="write weights also as strings"
         )
     return words
 
 
 def _words_mixture(words: Sequence[str]) -> Mixture:
-    if not words:
-        raise UsageError("at least one source is required", hint=_EXAMPLE)
     numbers = [reads_as_number(word) for word in words]
-    if len(words) % 2 == 0 and any(numbers[::2]):
-        return _weighted(words, numbers)
-    if any(numbers):
-        raise UsageError(_misread(words, numbers), hint=_EXAMPLE)
-    return Mixture(tuple(Source(word.strip()) for word in words), "samples", 1.0)
-
-
-def _weighted(words: Sequence[str], numbers: Sequence[bool]) -> Mixture:
-    if not all(numbers[::2]):
-        place = 2 * numbers[::2].index(False)
-        raise UsageError(f"word {place + 1} must be a weight, got {words[place]!r}", hint=_EXAMPLE)
-    pairs = zip(words[::2], words[1::2], strict=True)
-    sources = tuple(Source(prefix.strip(), weight=float(weight)) for weight, prefix in pairs)
-    return Mixture(sources, "samples", 1.0)
-
-
-def _misread(words: Sequence[str], numbers: Sequence[bool]) -> str:
-    word = words[numbers.index(True)]
-    if len(words) % 2:
-        return f"Megatron would read {word!r} as a path prefix: {len(words)} words are an odd number"
-    return f"Megatron would read {word!r} as a path prefix: the word before it is not a weight"
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise ValueError("duplicate key")
-    return value
+    if not words:
+        problem = "at least one source is required"
+    elif len(words) % 2 == 0 and any(numbers[::2]):
+        if all(numbers[::2]):
+            pairs = zip(words[::2], words[1::2], strict=True)
+            return Mixture(tuple(Source(prefix.strip(), weight=float(weight)) for weight, prefix in pairs))
+        position = 2 * numbers[::2].index(False)
+        problem = f"word {position + 1} must be a weight, got {words[position]!r}"
+    elif any(numbers):
+        is_odd = len(words) % 2
+        reason = f"{len(words)} words are an odd number" if is_odd else "the word before it is not a weight"
+        problem = f"Megatron would read {words[numbers.index(True)]!r} as a path prefix: {reason}"
+    else:
+        return Mixture(tuple(Source(word.strip()) for word in words))
+    raise UsageError(problem, hint=_EXAMPLE)
 
 
 def read_recipe(path: str) -> tuple[BlendRecipe, dict[str, Any]]:
@@ -205,7 +171,7 @@ def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, dict[str
         ... weight = 0.3
         ... max_epochs = 4
         ... ''')
-        >>> recipe.mixture.weights, options
+        >>> recipe.for_split("train").weights, options
         ((0.7, 0.3), {'num_samples': Sizes(train=1000, valid=0, test=0)})
     """
     try:
@@ -214,118 +180,114 @@ def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, dict[str
         raise InputError(
             f"{path} is not valid TOML: {error}", hint="fix the recipe, or check the path"
         ) from error
-    per_split = [name for name in SPLITS if name in table]
-    _check_one_kind(table, per_split, path)
-    known = (*_OPTIONS, *(() if per_split else _MIXTURE_KEYS), *SPLITS, "multiple_validation_sets")
-    _check_keys(table, known, "", path)
-    try:
-        recipe = BlendRecipe(
-            mixture=None if per_split else _table_mixture(table, "", path),
-            per_split=_per_split(table, path) if per_split else None,
-            multiple_validation_sets=_value(table, "multiple_validation_sets", bool, "", path) or False,
-        )
-        return recipe, {key: _option(key, table[key], path) for key in table if key in _OPTIONS}
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}", hint=error.hint) from error
-
-
-def _per_split(table: dict[str, Any], path: str) -> tuple[Mixture | None, Mixture | None, Mixture | None]:
-    train, valid, test = (
-        _table_mixture(_table(table, name, path), f"{name}.", path) if name in table else None
-        for name in SPLITS
-    )
-    return train, valid, test
-
-
-def _table_mixture(table: dict[str, Any], where: str, path: str) -> Mixture:
-    if where:
-        _check_keys(table, _MIXTURE_KEYS, where, path)
-    entries = table.get("source")
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise InputError(
-            f"{path}: {where}source must be a list of tables",
-            hint=f"write [[{where}source]] before each source",
-        )
-    sources = tuple(_source(entry, f"{where}source[{place}].", path) for place, entry in enumerate(entries))
-    unit = _value(table, "unit", str, where, path)
-    temperature = _number(table, "temperature", where, path)
-    return Mixture(sources, unit or "samples", 1.0 if temperature is None else temperature)
-
-
-def _source(entry: dict[str, Any], where: str, path: str) -> Source:
-    _check_keys(entry, _SOURCE_KEYS, where, path)
-    prefix = _value(entry, "prefix", str, where, path)
-    if prefix is None:
-        raise InputError(f"{path}: {where}prefix is missing")
-    return Source(
-        prefix=prefix,
-        weight=_number(entry, "weight", where, path),
-        epochs=_number(entry, "epochs", where, path),
-        max_epochs=_number(entry, "max_epochs", where, path),
-        pack=_value(entry, "pack", str, where, path),
-    )
-
-
-def _option(key: str, value: Any, path: str) -> Any:
-    if key == "num_samples":
-        return _sizes(value, path)
-    try:
-        return _OPTIONS[key].check(value, key)
-    except UsageError as error:
-        raise InputError(f"{path}: {error}") from None
-
-
-def _sizes(value: Any, path: str) -> Sizes:
-    try:
-        return Sizes.parse(",".join(map(str, value)) if isinstance(value, list) else str(value))
-    except ValueError:
-        raise InputError(
-            f"{path}: invalid num_samples {value!r}",
-            hint='use a number, or a list such as ["2M", 100, "none"] for training, validation and testing',
-        ) from None
-
-
-def _number(table: dict[str, Any], key: str, where: str, path: str) -> float | None:
-    value = table.get(key)
-    for parse in (parse_count, parse_number):
-        with suppress(ValueError):
-            value = parse(value) if isinstance(value, str) else value
-    if value is not None and type(value) not in {int, float}:
-        raise InputError(
-            f"{path}: {where}{key} must be a number, got {shown(value)}",
-            hint='write for example 0.3 or "300B"',
-        )
-    return value
-
-
-def _value(table: dict[str, Any], key: str, kind: type, where: str, path: str) -> Any:
-    value = table.get(key)
-    if value is not None and type(value) is not kind:
-        names = {str: "a string", int: "an integer", bool: "true or false"}
-        raise InputError(f"{path}: {where}{key} must be {names[kind]}, got {shown(value)}")
-    return value
-
-
-def _table(table: dict[str, Any], key: str, path: str) -> dict[str, Any]:
-    value = table[key]
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: {key} must be a table", hint=f"write [[{key}.source]] before each source")
-    return value
-
-
-def _check_one_kind(table: dict[str, Any], per_split: Sequence[str], path: str) -> None:
-    for key in _MIXTURE_KEYS if per_split else ():
+    splits = [name for name in SPLITS if name in table]
+    for key in _MIXTURE if splits else ():
         if key in table:
             raise InputError(
-                f"{path} has {key} for all splits and {per_split[0]} for one split",
-                hint=f"write [[{per_split[0]}.source]] before each source, and unit and temperature in "
-                f"[{per_split[0]}]",
+                f"{path} has {key} for all splits and {splits[0]} for one split",
+                hint=f"write [[{splits[0]}.source]] before each source, and unit and temperature in "
+                f"[{splits[0]}]",
             )
+    try:
+        _check_keys(table, (*_OPTIONS, *_MIXTURE, *SPLITS, "multiple_validation_sets"), "")
+        mixtures: tuple[Mixture | None, ...]
+        if splits:
+            mixtures = tuple(_mixture(table[name], f"{name}.") if name in table else None for name in SPLITS)
+        else:
+            mixtures = (_mixture({key: table[key] for key in _MIXTURE if key in table}),)
+        several = table.get("multiple_validation_sets", False)
+        _checked(checker(bool))(several, "multiple_validation_sets")
+        options = {key: _OPTIONS[key](value, key) for key, value in table.items() if key in _OPTIONS}
+        return BlendRecipe(mixtures, several), options
+    except (InputError, UsageError) as error:
+        raise type(error)(f"{path}: {error}", hint=error.hint) from error
 
 
-def _check_keys(table: dict[str, Any], known: Sequence[str], where: str, path: str) -> None:
+def _check_keys(table: Mapping[str, Any], known: Sequence[str], prefix: str) -> None:
     for key in table:
         if key not in known:
             close = difflib.get_close_matches(key, known, n=1)
             hint = f"use {close[0]}" if close else f"use one of {', '.join(known)}"
-            raise InputError(f"{path}: unknown key {where}{key}", hint=hint)
+            raise InputError(f"unknown key {prefix}{key}", hint=hint)
+
+
+def _fields(readers: Mapping[str, Reader], table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the values of a table by their keys, each as its reader returns it.
+
+    TOML has no null: the value of a required key that is missing is None.
+    """
+    _check_keys(table, tuple(readers), prefix)
+    for key, value in table.items():
+        if value is None:
+            raise InputError(f"{prefix}{key} is missing")
+    return {key: readers[key](value, prefix + key) for key, value in table.items()}
+
+
+def _mixture(table: Any, prefix: str = "") -> Mixture:
+    if not isinstance(table, dict):
+        raise InputError(
+            f"{prefix[:-1]} must be a table", hint=f"write [[{prefix}source]] before each source"
+        )
+    fields = _fields(_MIXTURE, {"source": ()} | table, prefix)
+    return Mixture(fields.pop("source"), **fields)
+
+
+def _sources(tables: Any, name: str) -> tuple[Source, ...]:
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise InputError(f"{name} must be a list of tables", hint=f"write [[{name}]] before each source")
+    return tuple(
+        Source(**_fields(_SOURCE, {"prefix": None} | table, f"{name}[{number}]."))
+        for number, table in enumerate(tables)
+    )
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{name} must be a string, got {shown(value)}")
+    return value
+
+
+def _number(value: Any, name: str) -> float:
+    parsers: tuple[Callable[[Any], float], ...] = ()
+    if isinstance(value, str):
+        parsers = parse_count, parse_number
+    elif type(value) in {int, float}:
+        parsers = (float,)
+    for parse in parsers:
+        with suppress(ValueError, OverflowError):
+            return float(parse(value))
+    raise InputError(f"{name} must be a number, got {shown(value)}", hint='write for example 0.3 or "300B"')
+
+
+def _sizes(value: Any, name: str) -> Sizes:
+    try:
+        return Sizes.parse(",".join(map(str, value)) if isinstance(value, list) else str(value))
+    except ValueError:
+        raise InputError(
+            f"invalid {name} {value!r}",
+            hint='use a number, or a list such as ["2M", 100, "none"] for training, validation and testing',
+        ) from None
+
+
+def _checked(check: Reader) -> Reader:
+    """Return a check whose errors are those of a file instead of a command line."""
+
+    def read(value: Any, name: str) -> Any:
+        try:
+            return check(value, name)
+        except UsageError as error:
+            raise InputError(str(error), hint=error.hint) from None
+
+    return read
+
+
+_SOURCE: dict[str, Reader] = {
+    "prefix": _text, "weight": _number, "epochs": _number, "max_epochs": _number, "pack": _text
+}  # fmt: skip
+_MIXTURE: dict[str, Reader] = {"unit": _text, "temperature": _number, "source": _sources}
+# The options about samples that a recipe can set: default None, so that it is known whether they were given.
+_OPTIONS: dict[str, Reader] = {
+    field: _sizes if field == "num_samples" else _checked(declared.check)
+    for field, declared in declared_options(IndexingOptions).items()
+    if declared.option.group in {SAMPLES, SIZES} and declared.default is None
+}
