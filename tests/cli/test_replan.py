@@ -79,6 +79,13 @@ def test_a_plan_continues_with_other_weights(here):
     assert (web["removed"] > 0, web["added"], code["added"] > 0) == (True, 0, True)
 
 
+def test_new_weights_can_have_globs_of_the_datasets(here):
+    done = replan("--consumed-samples", 40, "--blend", "1 data/*", "-o", "plan2", "--json")
+    assert done.returncode == 0, done.stderr
+    weights = done.json["plan"]["history"][0]["streams"]["train"]["reweighting"]["weights"]
+    assert weights == [480 / 1250, 770 / 1250]  # in the order of the matches, by their tokens
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -56,13 +56,14 @@ def test_export_of_a_blend_names_samples(place, run):
 
 def test_blend_of_a_directory_lists_the_datasets_in_it(place):
     words = ["blend", "0.5", "data", "-o", "new", *INDEX]
-    assert refused(place, *words, run=installed) == (3, not_found("data"), IN_DATA)
+    error = "dataset not found: data is a directory with 2 datasets: data/a, data/b"
+    hint = "pass each path prefix, or 'data/*' for all of them with one weight"
+    assert refused(place, *words, run=installed) == (3, error, hint)
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ("blend", "data", "-o", "new", *INDEX, "--dry-run"),
         ("build-indices", "data", *INDEX),
         ("merge", "data", "data/a", "-o", "new"),
         ("export", "data", "--to", "olmo", "-o", "new"),

@@ -6,6 +6,7 @@ Only names decide, never contents: readers of the files check the contents.
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import re
 from collections.abc import Iterator
@@ -75,6 +76,7 @@ _SAMPLED: dict[Kind | None, str] = {
     "index": "an index cache",
 }
 _SHOWN_PREFIXES = 5
+_SEARCHED_LEVELS = 3
 
 
 def kind_of(path: str) -> Kind | None:
@@ -203,18 +205,27 @@ def dataset_hint(path: str) -> str | None:
     """Return the hint for a path that should be the prefix of a dataset; None if nothing is known of it."""
     if (kind := sampled_kind(path)) is not None:
         return f"pass the path prefix of a dataset: {path} is {kind}"
-    if prefixes := _prefixes_in(path):
+    if prefixes := datasets_in(path)[1]:
         from tokshard.core.formatting import listed  # the loader needs no words
 
         return f"pass the path prefix of a dataset in this directory: {listed(prefixes, _SHOWN_PREFIXES)}"
     return None
 
 
-def _prefixes_in(directory: str) -> list[str]:
-    names = _names_in(directory)
-    stems = {name.removesuffix(IDX_SUFFIX) for name in names if name.endswith(IDX_SUFFIX)}
-    stems &= {name.removesuffix(BIN_SUFFIX) for name in names if name.endswith(BIN_SUFFIX)}
-    return sorted((os.path.join(directory, stem) for stem in stems), key=natural_key)
+def datasets_in(directory: str) -> tuple[str, list[str]]:
+    """Return a glob of the datasets in a local directory, and the path prefixes that match it.
+
+    They are in the directory itself, else in its subdirectories, else in the subdirectories of these; the
+    list is empty without a dataset. Its order is natural.
+    """
+    pattern = glob.escape(directory)
+    for _ in range(_SEARCHED_LEVELS if os.path.isdir(directory) else 0):
+        pattern = os.path.join(pattern, "*")
+        prefixes = {path.removesuffix(IDX_SUFFIX) for path in glob.iglob(pattern + IDX_SUFFIX)}
+        prefixes &= {path.removesuffix(BIN_SUFFIX) for path in glob.iglob(pattern + BIN_SUFFIX)}
+        if prefixes:
+            return pattern, sorted(prefixes, key=natural_key)
+    return pattern, []
 
 
 def _names_in(directory: str) -> list[str]:

@@ -29,6 +29,7 @@ from tokshard.ranks.plan import Plan, Reweighting, Stream
 from tokshard.ranks.publication import LOCK_NAME
 from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource
 from tokshard.samples.blend.document import BlendDocument
+from tokshard.samples.blend.globs import expand_globs
 from tokshard.samples.blend.recipe_files import read_arguments
 from tokshard.samples.index.npy import npy_fingerprint, write_npy
 from tokshard.samples.index.packing import Packing, pack_words
@@ -267,7 +268,7 @@ def _read_weights(text: str, source: SampleSource) -> tuple[Weights, list[str]]:
     if names_blend(text):
         return _of_blend(text, source)
     recipe, _ = read_arguments(shlex.split(text))
-    mixture = recipe.for_split(TRAIN)
+    mixture = expand_globs(recipe).for_split(TRAIN)
     if mixture is None or not mixture.is_plain or mixture.weights is None:
         raise UsageError(f"new weights must be pairs of weight and dataset, got {text!r}", hint=_BUILD)
     references = {abspath(reference.path_prefix): reference for reference in source.datasets}

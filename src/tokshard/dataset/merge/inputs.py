@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from tokshard.core.formatting import listed
 from tokshard.dataset.counts import NO_COUNTS, Counts
 from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.index_file import IndexColumns, read_header
@@ -19,6 +20,7 @@ from tokshard.dataset.manifest import (
     manifest_path,
     read_manifest,
 )
+from tokshard.dataset.products import dataset_hint
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.recorded_tokenizers import DatasetTokenizer
 from tokshard.dataset.source import InputFile
@@ -26,6 +28,8 @@ from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageE
 from tokshard.storage import fs, paths
 from tokshard.storage.digest import FileState
 from tokshard.storage.paths import bin_path, idx_path
+
+_SHOWN_NAMES = 5
 
 
 def expand(arguments: Sequence[str], output: str) -> tuple[str, ...]:
@@ -81,11 +85,24 @@ def _expand_glob(argument: str, output: str) -> Iterator[str]:
     prefixes = {paths.strip_data_suffix(path) for path in named}
     prefixes -= {prefix for prefix in prefixes if os.path.realpath(prefix) == os.path.realpath(output)}
     if not prefixes:
-        raise InputError(
-            f"no dataset matches {argument}",
-            hint="pass the path prefix of a .bin and .idx pair, relative to the current directory",
-        )
+        raise InputError(f"no dataset matches {argument}", hint=_hint_of_glob(argument))
     yield from sorted(prefixes, key=paths.natural_key)
+
+
+def _hint_of_glob(pattern: str) -> str:
+    """Return the hint about a glob without a match: the content of its directory."""
+    pair = "pass the path prefix of a .bin and .idx pair"
+    if paths.is_remote(pattern):
+        return pair
+    directory = os.path.dirname(pattern)
+    while paths.is_glob(directory):
+        directory = os.path.dirname(directory)
+    directory = directory or os.curdir
+    try:
+        names = sorted(os.listdir(directory), key=paths.natural_key)
+    except OSError as error:
+        return f"{pair}; cannot list {directory}: {error.strerror}"
+    return dataset_hint(directory) or f"{pair}; {directory} has {listed(names, _SHOWN_NAMES) or 'no files'}"
 
 
 def _refuse_output(prefixes: Sequence[str], output: str) -> None:

@@ -84,7 +84,7 @@ class BlendDocument(Document):
         tool: Program that wrote the blend.
         id: SHA-256 of the builder's parameters, and of the hashes, draws and fingerprints of all splits.
             Independent of directories.
-        recipe: Recipe, as given.
+        recipe: Recipe, with globs replaced by their datasets.
         resolved: Weights passed to Megatron, one entry for all splits or one each for train, valid and test.
             Null for a split without sources.
         builder: Parameters of Megatron's dataset builder.

@@ -13,6 +13,7 @@ from tokshard.core.codec import Count, Positive, Record
 from tokshard.core.options import Force, Option, StrPath
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
+from tokshard.samples.blend.globs import expand_globs
 from tokshard.samples.blend.recipe import BlendRecipe, Epochs, Mixture, Unit
 from tokshard.samples.index.options import (
     DEFAULT_SPLIT_WARNING,
@@ -122,7 +123,8 @@ class BlendOptions(IndexingOptions):
         tuple[str, ...],
         Option(
             "Alternating weights and path prefixes, path prefixes only, a recipe.toml, a JSON file as for "
-            "Megatron's --per-split-data-args-path, or @FILE with such words.",
+            "Megatron's --per-split-data-args-path, or @FILE with such words. A quoted glob of path prefixes "
+            "stands for all datasets that match.",
             is_argument=True,
             metavar="[[WEIGHT] PREFIX...]",
         ),
@@ -230,6 +232,8 @@ class BlendOptions(IndexingOptions):
             InputError: A file cannot be read.
         """
         (recipe, options), like = self._with_recipe(), self.naming.settings()
+        if self.recipe is None:
+            recipe = expand_globs(recipe)
         sequence_length = _first(options.seq_length, like and like.sequence_length)
         if sequence_length is None:
             raise UsageError("the sequence length is required", hint="pass for example --seq-length 4096")

@@ -20,11 +20,13 @@ from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source, reads_as
 from tokshard.samples.index.options import SAMPLES, SIZES, IndexingOptions
 from tokshard.samples.index.sizes import Sizes
 from tokshard.samples.index.splits import SPLITS
+from tokshard.storage.paths import BIN_SUFFIX, IDX_SUFFIX
 from tokshard.storage.reading import read_text
 
 # 400 bytes for each of 20,000 sources, all that a blend.json can hold; the parser of TOML is slow.
 _MAX_RECIPE_BYTES = 8 << 20
 _EXAMPLE = "pass alternating weights and path prefixes (0.7 data/web 0.3 data/code), or only path prefixes"
+_EXPANDED = "quote a glob, or the shell replaces it by the files that match: 0.7 'data/web/*' 0.3 data/code"
 
 
 def read_arguments(arguments: Sequence[str]) -> tuple[BlendRecipe, dict[str, Any]]:
@@ -132,7 +134,8 @@ def _words_mixture(words: Sequence[str]) -> Mixture:
         problem = f"Megatron would read {words[numbers.index(True)]!r} as a path prefix: {reason}"
     else:
         return Mixture(tuple(Source(word.strip()) for word in words))
-    raise UsageError(problem, hint=_EXAMPLE)
+    is_expanded = any(word.endswith((BIN_SUFFIX, IDX_SUFFIX)) for word in words)
+    raise UsageError(problem, hint=_EXPANDED if is_expanded else _EXAMPLE)
 
 
 def read_recipe(path: str) -> tuple[BlendRecipe, dict[str, Any]]:
