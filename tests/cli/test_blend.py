@@ -169,6 +169,20 @@ def test_a_dry_run_writes_nothing(workshop):
     assert done.stdout.endswith("nothing was written (--dry-run)\n")
 
 
+def test_validation_data_read_more_than_twice_is_a_warning(workshop):
+    options = (*BLEND, *SPLIT, "--num-samples", "200,50", *NAMES)
+    planned = run(*options, "--dry-run", "--json")
+    times = {source["path_prefix"]: source["epochs_drawn"] for source in planned.json["splits"][1]["sources"]}
+    warning = (
+        f"valid reads data/web {times['data/web']:.2f} times, data/code {times['data/code']:.2f} times: its "
+        "loss counts samples more than once; request fewer samples for valid, or add data"
+    )
+    assert min(times.values()) > 2
+    assert warning in planned.json["warnings"]
+    done = tokshard(*options, "-o", "mix", cwd=workshop)
+    assert (done.returncode, done.stderr.count(f"warning: {warning}\n")) == (0, 1)
+
+
 def test_a_damaged_order_is_refused_and_rebuilt_on_request(workshop):
     options = (*BLEND, *SPLIT, "--num-samples", 200, "-o", "mix", *NAMES)
     assert run(*options).returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -297,6 +298,14 @@ def test_several_epochs_are_told_as_they_are_read(data):
         "note",
         f"train reads data/web {1600 * 16 / sum(WEB):.2f} times",
     )
+
+
+def test_validation_data_read_often_is_reported_once(data):
+    launch = replace(HEALTHY, eval_iters=100)
+    (message,) = (
+        finding.message for finding in diagnose(launch).findings if "valid reads" in finding.message
+    )
+    assert re.fullmatch(r"valid reads data/\w+ \d+\.\d\d times, data/\w+ \d+\.\d\d times", message)
 
 
 def test_jobs_without_indexes_look_nothing_up(data):

@@ -112,6 +112,19 @@ def test_several_validation_sets_stay_apart(sources):
         plan_blend(recipe, config_for(20, 7))
 
 
+def test_validation_data_read_more_than_twice_is_a_warning(tmp_path):
+    data = write_dataset(
+        str(tmp_path / "data"), [16] * 60 + [1]
+    )  # 60 samples an epoch, without the last label
+    recipe = parse_per_split_words([data], [data], [data])
+    assert plan_blend(recipe, config_for(2000, 120, 120)).warnings == ()
+    (warning,) = plan_blend(recipe, config_for(2000, 120, 150)).warnings
+    assert warning == (
+        f"test reads {data} 2.50 times: its loss counts samples more than once; request fewer samples for "
+        "test, or add data"
+    )
+
+
 @pytest.mark.parametrize("sizes", [(None, 0, 0), (10, None, 0), (10, 0, None)])
 def test_weights_need_every_size_even_of_splits_without_a_share(sources, sizes):
     with pytest.raises(UsageError, match="number of samples"):

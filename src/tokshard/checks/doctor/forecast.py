@@ -30,7 +30,14 @@ from tokshard.errors import (
 )
 from tokshard.samples.blend import recipe_files
 from tokshard.samples.blend.options import BuilderConfig
-from tokshard.samples.blend.plan import PackingOf, SplitPlan, plan_blend, plan_requests, shortfall_of
+from tokshard.samples.blend.plan import (
+    PackingOf,
+    SplitPlan,
+    plan_blend,
+    plan_requests,
+    repeats_of,
+    shortfall_of,
+)
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture
 from tokshard.samples.index.sizes import Sizes
 from tokshard.storage.paths import is_remote
@@ -224,8 +231,10 @@ def forecast_splits(
             code = "data" if isinstance(error, InputError | IntegrityError) else "blend"
             findings.setdefault(error.message, finding_of_error(code, error))
             continue
-        shortfalls = {shortfall_of(split, plan.builder) for split in plan.splits}  # findings of their own
-        for warning in (warning for warning in plan.warnings if warning not in shortfalls):
+        # Findings about sizes report these with the paths and options of the job.
+        of_sizes = {shortfall_of(split, plan.builder) for split in plan.splits}
+        of_sizes |= {repeats_of(split) for split in plan.splits}
+        for warning in (warning for warning in plan.warnings if warning not in of_sizes):
             findings.setdefault(warning, Finding("blend", "warning", warning, _hint_of(warning)))
         planned |= {split.name: split for split in plan.splits}
     return [planned.get(split.name, split) for split in requested], list(findings.values())

@@ -358,11 +358,8 @@ def _of_sizes(splits: Sequence[SplitPlan], config: BuilderConfig | None) -> Iter
 
 
 def _read_often(plan: SplitPlan) -> Iterator[Finding]:
-    times = {}
-    for request, source in zip(plan.requests, plan.sources, strict=True):
-        asked = request.num_samples
-        drawn = source.draws if asked is None else min(source.draws, asked)
-        times[request.training_path] = source.plan.epochs_of(drawn)
+    paths = (request.training_path for request in plan.requests)
+    times = dict(zip(paths, plan.epochs_read, strict=True))
     often = sorted((path for path in times if times[path] > 1), key=lambda path: -times[path])
     if often:
         reads = listed([f"{path} {times[path]:.2f} times" for path in often], _SHOWN_SOURCES)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokshard.core.codec import Amount, Count, Record, Share
+from tokshard.core.formatting import listed
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.blend.options import BuilderConfig
@@ -32,6 +33,9 @@ from tokshard.storage.paths import idx_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_MOST_EVALUATION_EPOCHS = 2
+_SHOWN_SOURCES = 5
 
 PackingOf = Callable[[IndexRequest], Packing | None]
 KIND_NAMES: dict[Kind, str] = {
@@ -99,6 +103,15 @@ class SplitPlan:
     def shares(self) -> tuple[float, ...]:
         """The share of the samples that is asked of each source; their sum is 1."""
         return (1.0,) if self.weights is None else shares_of(self.weights, self.size)
+
+    @property
+    def epochs_read(self) -> tuple[float, ...]:
+        """The epochs of each source in the samples requested; the index of a single dataset can have more."""
+        limits = (request.num_samples for request in self.requests)
+        return tuple(
+            source.plan.epochs_of(source.draws if limit is None else min(source.draws, limit))
+            for source, limit in zip(self.sources, limits, strict=True)
+        )
 
     @property
     def planned(self) -> PlannedSplit:
@@ -312,6 +325,7 @@ class _Planner:
         splits = tuple(self._plan_split(split) for split in requested if split.split in names)
         for split in splits:
             self._warn(shortfall_of(split, self._config))
+            self._warn(repeats_of(split))
         return BlendPlan(recipe, self._config, resolved, splits, tuple(self._warnings))
 
     def _check_validation_sets(self) -> None:
@@ -426,6 +440,21 @@ def shortfall_of(split: SplitPlan, config: BuilderConfig) -> str | None:
     return (
         f"{split.name} has {split.samples:,} of the {asked:,} samples requested: "
         "a blend without weights contains every dataset once"
+    )
+
+
+def repeats_of(split: SplitPlan) -> str | None:
+    """Return a warning if validation or test reads a source more than twice, else None."""
+    repeats = [
+        f"{source.path_prefix} {epochs:.2f} times"
+        for source, epochs in zip(split.sources, split.epochs_read, strict=True)
+        if epochs > _MOST_EVALUATION_EPOCHS
+    ]
+    if split.split == "train" or not repeats:
+        return None
+    return (
+        f"{split.name} reads {listed(repeats, _SHOWN_SOURCES)}: its loss counts samples more than once; "
+        f"request fewer samples for {split.split}, or add data"
     )
 
 
