@@ -119,7 +119,8 @@ def test_the_name_of_a_dataset_with_a_star_is_no_glob(workshop):
 
 IN_WEB = "data/web/part-1, data/web/part-2, data/web/part-10"
 FILES = [f"data/web/part-{number}.{suffix}" for number in (1, 2) for suffix in ("bin", "idx")]
-TWICE = "remove one of them, or pass a glob that does not match the dataset"
+SAME = "both would have the same samples in the same order"
+TWICE = "name it once with the total weight"
 REFUSALS = {
     "1 data/web/x*": (
         3,
@@ -138,12 +139,12 @@ REFUSALS = {
     ),
     "1 data/web/* 1 ./data/web/part-2": (
         2,
-        "'./data/web/part-2' is in the mixture twice: as 'data/web/*' and as './data/web/part-2'",
+        "'./data/web/part-2' is in the mixture twice (as 'data/web/*' and as './data/web/part-2'): " + SAME,
         TWICE,
     ),
     "1 data/web/* 1 data/*/part-1*": (
         2,
-        "'data/web/part-1' is in the mixture twice: as 'data/web/*' and as 'data/*/part-1*'",
+        "'data/web/part-1' is in the mixture twice (as 'data/web/*' and as 'data/*/part-1*'): " + SAME,
         TWICE,
     ),
     "1 data/web/* 1 data/code --temperature 2": (

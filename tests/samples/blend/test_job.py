@@ -27,7 +27,7 @@ from tokshard.samples.blend import job
 from tokshard.samples.blend.document import BlendDocument
 from tokshard.samples.blend.job import build_blend
 from tokshard.samples.blend.recipe import Source
-from tokshard.samples.blend.recipe_files import parse_words, read_recipe
+from tokshard.samples.blend.recipe_files import parse_words, read_arguments
 from tokshard.samples.index.description import read_description
 from tokshard.samples.index.sizes import Sizes
 from tokshard.storage.files import temporary_path
@@ -201,7 +201,7 @@ def test_a_cap_of_whole_epochs_is_one_for_every_document(tmp_path):
 
 def test_the_recipe_of_the_sample_data_is_one():
     path = Path(__file__).parents[3] / "sample_data" / "recipe.toml"
-    recipe, options = read_recipe(str(path))
+    recipe, options = read_arguments([str(path)])
     assert [os.path.basename(source.prefix) for source in recipe.sources] == ["stories", "manuals"]
     assert options["num_samples"] == Sizes(8000, 100, 0)
 

@@ -35,9 +35,26 @@ def emit_megatron(blend: BlendPlan | BlendReport, options: BlendOptions, form: F
             packed and has no cache.
     """
     if form == "megatron-json":
-        return _json(_data_words(blend))
+        if not blend.recipe.is_per_split:
+            raise UsageError(
+                "--emit megatron-json requires sources for each split, but this blend has one mixture",
+                hint="pass --emit megatron-args, which prints --data-path and --split",
+            )
+        return json.dumps(dict(zip(SPLITS, _data_words(blend), strict=True)), indent=2)
     if form == "megatron-words":
-        return _line(_data_words(blend))
+        if blend.recipe.is_per_split:
+            raise UsageError(
+                "--emit megatron-words requires one mixture, but this blend has sources for each split",
+                hint="pass --emit megatron-json, for --per-split-data-args-path",
+            )
+        words = [word for words in _data_words(blend) for word in words or ()]
+        for word in words:
+            if len(word.split()) != 1:  # Megatron would cut it
+                raise UsageError(
+                    f"--emit megatron-words cannot write the path prefix {word!r}: it contains white space",
+                    hint="pass --emit megatron-args, which prints --data-path",
+                )
+        return " ".join(words)
     if blend.builder.packing is not None and options.cache is None:
         raise UsageError(
             "the arguments of a blend with packed samples require the directory of its cache",
@@ -87,31 +104,6 @@ def emit_megatron_args(
     if config.surplus != megatron_rules.SURPLUS:
         words += ["--mid-level-dataset-surplus", repr(config.surplus)]
     return words if cache_directory is None else [*words, "--data-cache-path", cache_directory]
-
-
-def _json(data_words: Sequence[list[str] | None]) -> str:
-    if len(data_words) == 1:
-        raise UsageError(
-            "--emit megatron-json requires sources for each split, but this blend has one mixture",
-            hint="pass --emit megatron-args, which prints --data-path and --split",
-        )
-    return json.dumps(dict(zip(SPLITS, data_words, strict=True)), indent=2)
-
-
-def _line(data_words: Sequence[list[str] | None]) -> str:
-    if len(data_words) > 1:
-        raise UsageError(
-            "--emit megatron-words requires one mixture, but this blend has sources for each split",
-            hint="pass --emit megatron-json, for --per-split-data-args-path",
-        )
-    words = data_words[0] or []
-    for word in words:
-        if len(word.split()) != 1:  # Megatron would cut it
-            raise UsageError(
-                f"--emit megatron-words cannot write the path prefix {word!r}: it contains white space",
-                hint="pass --emit megatron-args, which prints --data-path",
-            )
-    return " ".join(words)
 
 
 def _data_words(blend: BlendPlan | BlendReport) -> list[list[str] | None]:

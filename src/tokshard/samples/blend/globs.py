@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from tokshard.core.formatting import counted, listed
@@ -36,10 +35,14 @@ def expand_globs(recipe: BlendRecipe) -> BlendRecipe:
 
 
 def _expanded(mixture: Mixture) -> Mixture:
-    datasets = [_datasets(source, mixture.temperature) for source in mixture.sources]
-    if any(is_glob(source.prefix) for source in mixture.sources):
-        _refuse_overlaps(mixture.sources, datasets)
-    return replace(mixture, sources=tuple(itertools.chain(*datasets)))
+    datasets = [
+        (dataset, source.prefix)
+        for source in mixture.sources
+        for dataset in _datasets(source, mixture.temperature)
+    ]
+    if any(dataset.prefix != name for dataset, name in datasets):
+        refuse_duplicates(datasets)
+    return replace(mixture, sources=tuple(dataset for dataset, _ in datasets))
 
 
 def _datasets(source: Source, temperature: float) -> tuple[Source, ...]:
@@ -70,19 +73,27 @@ def _datasets(source: Source, temperature: float) -> tuple[Source, ...]:
     )
 
 
-def _refuse_overlaps(sources: Sequence[Source], datasets: Sequence[Sequence[Source]]) -> None:
-    """Raise UsageError if a glob matches a dataset that another source names or matches."""
-    source_of: dict[str, Source] = {}
-    for source, matches in zip(sources, datasets, strict=True):
-        for dataset in matches:
-            other = source_of.setdefault(realpath(idx_path(dataset.prefix)), source)
-            # Two sources with the same name are left to the plan, whose error knows their packing.
-            if other is not source and (is_glob(other.prefix) or is_glob(source.prefix)):
-                raise UsageError(
-                    f"{dataset.prefix!r} is in the mixture twice: as {other.prefix!r} and as "
-                    f"{source.prefix!r}",
-                    hint="remove one of them, or pass a glob that does not match the dataset",
-                )
+def refuse_duplicates(sources: Iterable[tuple[Source, str]]) -> None:
+    """Raise UsageError if two sources are the same dataset: both would have the same samples.
+
+    Args:
+        sources: Sources with their names in the recipe, which can be globs.
+    """
+    seen: dict[str, tuple[Source, str]] = {}
+    for source, name in sources:
+        key = realpath(idx_path(source.prefix))  # the same for all spellings of a dataset
+        if key not in seen:
+            seen[key] = source, name
+            continue
+        first, first_name = seen[key]
+        names = dict.fromkeys((first_name, name))
+        spelled = "" if list(names) == [source.prefix] else f" (as {' and as '.join(map(repr, names))})"
+        same_pack = (first.pack or "concat") == (source.pack or "concat")
+        same = "samples in the same order" if same_pack else "file names, whatever their packing is"
+        raise UsageError(
+            f"{source.prefix!r} is in the mixture twice{spelled}: both would have the same {same}",
+            hint="name it once with the total weight",
+        )
 
 
 def _refuse_directory(path: str) -> None:

@@ -292,10 +292,8 @@ class BlendOptions(IndexingOptions):
             return recipe_files.read_data_args(os.fspath(self.data_args_path)), {}
         if self.per_split_data_args_path is not None:
             return recipe_files.read_per_split(os.fspath(self.per_split_data_args_path)), {}
-        train, valid, test = (
-            None if words is None else _words(words) for words in (self.train, self.valid, self.test)
-        )
-        return recipe_files.parse_per_split_words(train, valid, test), {}
+        separate = (None if text is None else _words(text) for text in self._separate)
+        return recipe_files.parse_per_split_words(*separate), {}
 
 
 def _adjusted(mixture: Mixture, options: BlendOptions) -> Mixture:

@@ -7,7 +7,7 @@ blend by weights, and need a size; no weights make a blend in proportion to the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from tokshard.core.codec import Amount, Count, Record, Share
 from tokshard.core.formatting import listed
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, UsageError
+from tokshard.samples.blend.globs import refuse_duplicates
 from tokshard.samples.blend.options import BuilderConfig
 from tokshard.samples.blend.order import BlendOrder, normalize
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
@@ -28,8 +29,6 @@ from tokshard.samples.index.epochs import SplitSize, warnings_of
 from tokshard.samples.index.options import IndexRequest
 from tokshard.samples.index.packing import Packing
 from tokshard.samples.index.splits import SPLITS, whole_split
-from tokshard.storage.fs import realpath
-from tokshard.storage.paths import idx_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -308,7 +307,7 @@ class _Planner:
         names = SPLITS if self._only is None else (self._only,)
         for mixture in dict.fromkeys(recipe.for_split(name) for name in names):
             if mixture is not None:
-                _refuse_duplicates(mixture.sources)
+                refuse_duplicates((source, source.prefix) for source in mixture.sources)
         if "valid" in names:
             self._check_validation_sets()
         deciding: Sequence[str] = SPLITS
@@ -467,20 +466,3 @@ def _legal_size(order: BlendOrder, limits: NDArray[np.int64]) -> int:
             return size + int(overdrawn[0])
         size += len(sources)
     return size
-
-
-def _refuse_duplicates(sources: Iterable[Source]) -> None:
-    """Refuse two uses of a dataset, which would have the same samples."""
-    seen: dict[str, Source] = {}
-    for source in sources:
-        key = realpath(idx_path(source.prefix))  # the same for all spellings of a dataset
-        if key in seen:
-            first = seen[key]
-            also = "" if first.prefix == source.prefix else f" (also as {first.prefix!r})"
-            same_pack = (first.pack or "concat") == (source.pack or "concat")
-            same = "samples in the same order" if same_pack else "file names, whatever their packing is"
-            raise UsageError(
-                f"{source.prefix!r} is in the mixture twice{also}: both would have the same {same}",
-                hint="name it once with the total weight",
-            )
-        seen[key] = source

@@ -43,7 +43,7 @@ def read_arguments(arguments: Sequence[str]) -> tuple[BlendRecipe, dict[str, Any
     if len(arguments) == 1:
         (argument,) = arguments
         if argument.endswith(".toml"):
-            return read_recipe(argument)
+            return parse_recipe(_read_recipe_text(argument, "recipe", hint=_EXAMPLE), argument)
         if argument.endswith(".json"):
             return read_per_split(argument), {}
         if argument.startswith("@"):
@@ -138,17 +138,6 @@ def _words_mixture(words: Sequence[str]) -> Mixture:
     raise UsageError(problem, hint=_EXPANDED if is_expanded else _EXAMPLE)
 
 
-def read_recipe(path: str) -> tuple[BlendRecipe, dict[str, Any]]:
-    """Return the recipe and the options in a TOML file; see ``docs/reference/blends.md`` for its format.
-
-    Raises:
-        MissingFileError: There is no such file.
-        InputError: It is not TOML, has an unknown key, or a value of a wrong kind.
-        UsageError: Its content is invalid.
-    """
-    return parse_recipe(_read_recipe_text(path, "recipe", hint=_EXAMPLE), path)
-
-
 def _read_recipe_text(path: str, kind: str = "file", *, hint: str | None = None) -> str:
     text = read_text(path, kind, hint=hint)
     if len(text) > _MAX_RECIPE_BYTES:
@@ -157,7 +146,7 @@ def _read_recipe_text(path: str, kind: str = "file", *, hint: str | None = None)
 
 
 def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, dict[str, Any]]:
-    """Return the recipe and the options that a TOML text gives.
+    """Return the recipe and the options in a TOML text; see ``docs/reference/blends.md`` for its format.
 
     Raises:
         InputError: It is not TOML, has an unknown key, or a value of a wrong kind.
@@ -192,16 +181,14 @@ def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, dict[str
                 f"[{splits[0]}]",
             )
     try:
-        _check_keys(table, (*_OPTIONS, *_MIXTURE, *SPLITS, "multiple_validation_sets"), "")
+        _check_keys(table, (*_OPTIONS, *_MIXTURE, *SPLITS), "")
         mixtures: tuple[Mixture | None, ...]
         if splits:
             mixtures = tuple(_mixture(table[name], f"{name}.") if name in table else None for name in SPLITS)
         else:
             mixtures = (_mixture({key: table[key] for key in _MIXTURE if key in table}),)
-        several = table.get("multiple_validation_sets", False)
-        _checked(checker(bool))(several, "multiple_validation_sets")
-        options = {key: _OPTIONS[key](value, key) for key, value in table.items() if key in _OPTIONS}
-        return BlendRecipe(mixtures, several), options
+        options = _options({key: value for key, value in table.items() if key in _OPTIONS})
+        return BlendRecipe(mixtures, options.pop("multiple_validation_sets", False)), options
     except (InputError, UsageError) as error:
         raise type(error)(f"{path}: {error}", hint=error.hint) from error
 
@@ -272,16 +259,11 @@ def _sizes(value: Any, name: str) -> Sizes:
         ) from None
 
 
-def _checked(check: Reader) -> Reader:
-    """Return a check whose errors are those of a file instead of a command line."""
-
-    def read(value: Any, name: str) -> Any:
-        try:
-            return check(value, name)
-        except UsageError as error:
-            raise InputError(str(error), hint=error.hint) from None
-
-    return read
+def _options(values: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {key: _OPTIONS[key](value, key) for key, value in values.items()}
+    except UsageError as error:  # of an option on the command line
+        raise InputError(str(error), hint=error.hint) from None
 
 
 _SOURCE: dict[str, Reader] = {
@@ -290,7 +272,8 @@ _SOURCE: dict[str, Reader] = {
 _MIXTURE: dict[str, Reader] = {"unit": _text, "temperature": _number, "source": _sources}
 # The options about samples that a recipe can set: default None, so that it is known whether they were given.
 _OPTIONS: dict[str, Reader] = {
-    field: _sizes if field == "num_samples" else _checked(declared.check)
+    field: _sizes if field == "num_samples" else declared.check
     for field, declared in declared_options(IndexingOptions).items()
     if declared.option.group in {SAMPLES, SIZES} and declared.default is None
 }
+_OPTIONS["multiple_validation_sets"] = checker(bool)
