@@ -13,7 +13,6 @@ from tokshard.core.codec import Count, Positive, Record
 from tokshard.core.options import Force, Option, StrPath
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
-from tokshard.samples.blend.globs import expand_globs
 from tokshard.samples.blend.recipe import BlendRecipe, Epochs, Mixture, Unit
 from tokshard.samples.index.options import (
     DEFAULT_SPLIT_WARNING,
@@ -233,6 +232,8 @@ class BlendOptions(IndexingOptions):
         """
         (recipe, options), like = self._with_recipe(), self.naming.settings()
         if self.recipe is None:
+            from tokshard.samples.blend.globs import expand_globs  # help must not load numpy
+
             recipe = expand_globs(recipe)
         sequence_length = _first(options.seq_length, like and like.sequence_length)
         if sequence_length is None:
