@@ -19,7 +19,15 @@ def epoch_of(tokens, extra_token=True, packed_samples=None):
     packed = (
         None
         if packed_samples is None
-        else PackedEpoch(packing=Packing(), documents=1, samples=packed_samples)
+        else PackedEpoch(
+            packing=Packing(),
+            documents=1,
+            samples=packed_samples,
+            cut_documents=0,
+            cut_tokens=0,
+            concat_cut_documents=0,
+            concat_cut_tokens=0,
+        )
     )
     return plan_epochs(
         sequences=1, tokens_per_epoch=tokens, sequence_length=8, num_samples=0, extra_token=extra_token,
