@@ -310,7 +310,7 @@ def _place(
         # By pack, the remainder first, which keeps the shuffled order within a pack.
         result[:] = shuffled[np.argsort(2 * packs_of_shuffled + (keys <= size), kind="stable")]
         return
-    kernel = compiled(place_documents)
+    kernel = compiled(_place_documents)
     # The number of documents with larger keys is the first position of a key in pack_of_documents.
     next_of_key = packs.documents - packs.counts.cumsum()
     next_in_pack = starts[:-1].copy()
@@ -321,7 +321,7 @@ def _place(
         kernel(documents, keys, size, next_of_key, pack_of_documents, next_in_pack, starts, result)
 
 
-def place_documents(
+def _place_documents(
     documents: NDArray[np.int32],
     keys: NDArray[np.int64],
     size: int,
@@ -331,17 +331,10 @@ def place_documents(
     starts: NDArray[np.int32],
     result: NDArray[np.int32],
 ) -> None:
-    """Write documents to their packs; compiled for its speed, which ``scripts/bench packing`` measures.
+    """Write the next shuffled documents to their packs; ``scripts/bench packing`` measures the speed.
 
-    Args:
-        documents: The next documents in shuffled order.
-        keys: Their keys.
-        size: The sequence length.
-        next_of_key: The position of the next document of each key in ``pack_of_documents``; changed in place.
-        pack_of_documents: The pack of each document, ordered by decreasing key.
-        next_in_pack: The next free position of each pack, after its remainder; changed in place.
-        starts: The first position of each pack.
-        result: The document index of the epoch; changed in place.
+    ``next_of_key``, the position of the next document of each key in ``pack_of_documents``, and
+    ``next_in_pack``, the next free position of each pack after its remainder, are changed in place.
     """
     for k in range(len(documents)):
         key = keys[k]

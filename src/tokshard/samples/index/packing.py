@@ -91,9 +91,9 @@ class PackedEpoch(Record):
         documents: Documents of an epoch with at least one token.
         samples: Samples of an epoch.
         cut_documents: Documents longer than the sequence length. No others are cut.
-        cut_tokens: Their tokens.
-        concat_cut_documents: Documents that concatenation would cut, an expected number.
-        concat_cut_tokens: Their tokens, an expected number.
+        cut_tokens: Tokens of these documents.
+        concat_cut_documents: Expected number of documents that concatenation would cut.
+        concat_cut_tokens: Expected tokens of the documents that concatenation would cut.
     """
 
     packing: Packing
