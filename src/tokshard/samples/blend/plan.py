@@ -227,50 +227,42 @@ def plan_requests(
                 f"the number of samples is required for a blend with weights ({name})",
                 hint="pass --num-samples, or omit the weights for one epoch of every source",
             )
-        own = recipe.is_per_split
-        if not own and not config.shares.matrix[number]:
-            continue
-        is_single = len(mixture.sources) == 1 and (own or weights is None)
-        if is_single or (recipe.multiple_validation_sets and name == "valid"):
-            splits += _request_each(mixture.sources, name, config, own=own)
-        else:
-            splits.append(_request_blend(mixture.sources, weights, name, config, own=own))
+        if recipe.is_per_split or config.shares.matrix[number]:
+            splits += _request_split(recipe, mixture.sources, weights, name, config)
     return tuple(splits)
 
 
-def _request_blend(
+def _request_split(
+    recipe: BlendRecipe,
     sources: Sequence[Source],
     weights: tuple[float, ...] | None,
     split: str,
     config: BuilderConfig,
-    *,
-    own: bool,
-) -> SplitPlan:
+) -> list[SplitPlan]:
+    """Return the plan of a split, or of each of several validation sets."""
+    own = recipe.is_per_split
     size = config.size_of(split)
+    is_single = len(sources) == 1 and (own or weights is None)
+    if is_single or (recipe.multiple_validation_sets and split == "valid"):
+        names = [split] if is_single else [f"{split}.{number}" for number in range(len(sources))]
+        requests = [_request(split, source, size, config, own=own) for source in sources]
+        return [
+            SplitPlan(name, split, "single", (request,), None, None)
+            for name, request in zip(names, requests, strict=True)
+        ]
     if weights is None or size is None:
-        requests = tuple(_request(split, source, None, config, own=own) for source in sources)
+        requests = [_request(split, source, None, config, own=own) for source in sources]
         kind: Kind = "exhaustive" if size is None else "proportional"
-        return SplitPlan(split, split, kind, requests, None, size)
+        return [SplitPlan(split, split, kind, tuple(requests), None, size)]
     # The builder normalizes, and the blend normalizes what it gets: the last bits of both are in the hash.
     shares = normalize(weights)
     targets = tuple(math.ceil(size * share) for share in shares)
-    requests = tuple(
+    requests = [
         _request(split, source, with_surplus(target, config.surplus), config, own=own)
         for source, target in zip(sources, targets, strict=True)
-    )
-    return SplitPlan(split, split, "weighted", requests, tuple(normalize(shares)), sum(targets), targets)
-
-
-def _request_each(
-    sources: Sequence[Source], split: str, config: BuilderConfig, *, own: bool
-) -> list[SplitPlan]:
-    """Return a plan without a blend for each source, which has a number if there are several."""
-    names = [split] if len(sources) == 1 else [f"{split}.{number}" for number in range(len(sources))]
-    size = config.size_of(split)
-    return [
-        SplitPlan(name, split, "single", (_request(split, source, size, config, own=own),), None, None)
-        for name, source in zip(names, sources, strict=True)
     ]
+    hashed = tuple(normalize(shares))
+    return [SplitPlan(split, split, "weighted", tuple(requests), hashed, sum(targets), targets)]
 
 
 def _request(
@@ -399,8 +391,8 @@ class _Planner:
         for _ in order.blocks():
             pass
         draws = order.draws
-        missing = [drawn - index.samples for drawn, index in zip(draws, epochs, strict=True)]
-        if max(missing) <= 0:
+        excess = [drawn - index.samples for drawn, index in zip(draws, epochs, strict=True)]
+        if max(excess) <= 0:
             return draws
         if split.targets is None:
             limits = np.array([index.samples for index in epochs])
@@ -411,7 +403,7 @@ class _Planner:
             surplus = max(self._surplus_for(*source) for source in sources)
             current = self._config.surplus
             hint = f"pass --surplus {surplus:.6f} (the smallest that works; currently {current:g})"
-        worst = missing.index(max(missing))
+        worst = excess.index(max(excess))
         raise UsageError(
             f"the {split.name} blend would draw {draws[worst]:,} samples of "
             f"{split.requests[worst].prefix!r}, whose index has {epochs[worst].samples:,}",
@@ -458,7 +450,7 @@ def repeats_of(split: SplitPlan) -> str | None:
 
 
 def _legal_size(order: BlendOrder, limits: NDArray[np.int64]) -> int:
-    """Return the samples of an order before the first that its source lacks: no order depends on its size."""
+    """Return the samples before the first beyond the end of its source: no order depends on its size."""
     size = 0
     for sources, samples in order.blocks():
         overdrawn = np.flatnonzero(samples >= limits[sources])

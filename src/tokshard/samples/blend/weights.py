@@ -42,7 +42,7 @@ def smallest_surplus(target: int, samples: int) -> float:
         >>> smallest_surplus(1000, 1013), with_surplus(1000, 0.012001)
         (0.012001, 1013)
     """
-    # The product of with_surplus must exceed samples - 1. This one does so at most by its rounding.
+    # The product of with_surplus must exceed samples - 1. It is rounded, so start where it should be equal.
     millionths = max(0, (samples - 1 - target) * _MILLION // target)
     while with_surplus(target, millionths / _MILLION) < samples:
         millionths += 1
