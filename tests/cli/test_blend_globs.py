@@ -103,6 +103,13 @@ def test_the_fields_of_a_glob_hold_for_each_dataset(workshop, fields):
         assert source == {**expected, **({"weight": source["weight"]} if "weight" in fields else {})}
 
 
+def test_globs_of_subdirectories_skip_the_files_of_manifests(workshop):
+    write_dataset("data/web/part-1.tokshard/0")
+    (workshop / "data/web/part-1.tokshard/provenance.bin").touch()
+    done = run("blend", "data/**/*", *SIZE, *SPLIT, "--emit", "megatron-words")
+    assert (done.returncode, done.stdout) == (0, "data/code " + " ".join(WEB) + "\n")
+
+
 def test_a_glob_of_one_dataset_has_its_weight(workshop):
     done = run(
         "blend", "0.7", "data/c*", "0.3", "data/web/part-[2]", *SIZE, *SPLIT, "--emit", "megatron-words"
@@ -212,6 +219,7 @@ def test_datasets_in_subdirectories_are_listed(workshop):
     os.rename("data", "more")
     os.makedirs("corpus/[a]")
     os.rename("more/web", "corpus/[a]/web")
+    write_dataset("corpus/more.tokshard/0")  # staged by a process that still writes corpus/more
     error = "dataset not found: corpus is a directory with 3 datasets: "
     listed = ", ".join(prefix.replace("data/", "corpus/[a]/") for prefix in WEB)
     hint = "pass each path prefix, or 'corpus/*/*/*' for all of them with one weight"

@@ -223,7 +223,7 @@ def datasets_in(directory: str) -> tuple[str, list[str]]:
         pattern = os.path.join(pattern, "*")
         prefixes = {path.removesuffix(IDX_SUFFIX) for path in glob.iglob(pattern + IDX_SUFFIX)}
         prefixes &= {path.removesuffix(BIN_SUFFIX) for path in glob.iglob(pattern + BIN_SUFFIX)}
-        if prefixes:
+        if prefixes := {prefix for prefix in prefixes if not paths.is_in_sidecar(prefix)}:
             return pattern, sorted(prefixes, key=natural_key)
     return pattern, []
 

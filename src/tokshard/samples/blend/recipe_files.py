@@ -193,12 +193,12 @@ def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, dict[str
         raise type(error)(f"{path}: {error}", hint=error.hint) from error
 
 
-def _check_keys(table: Mapping[str, Any], known: Sequence[str], prefix: str) -> None:
+def _check_keys(table: Mapping[str, Any], allowed: Sequence[str], prefix: str) -> None:
     for key in table:
-        if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f"use {close[0]}" if close else f"use one of {', '.join(known)}"
-            raise InputError(f"unknown key {prefix}{key}", hint=hint)
+        if key not in allowed:
+            close = difflib.get_close_matches(key, allowed, n=1)
+            hint = f"use {close[0]}" if close else f"use one of {', '.join(allowed)}"
+            raise InputError(f"unallowed key {prefix}{key}", hint=hint)
 
 
 def _fields(readers: Mapping[str, Reader], table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
