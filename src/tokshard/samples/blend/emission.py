@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tokshard.core import megatron_rules
@@ -55,55 +54,46 @@ def emit_megatron(blend: BlendPlan | BlendReport, options: BlendOptions, form: F
                     hint="pass --emit megatron-args, which prints --data-path",
                 )
         return " ".join(words)
-    if blend.builder.packing is not None and options.cache is None:
-        raise UsageError(
-            "the arguments of a blend with packed samples require the directory of its cache",
-            hint="pass --output or --cache-dir",
-        )
-    cache = None if options.cache is None else blend.builder.training_path(options.cache)
-    return shlex.join(emit_megatron_args(blend, cache, size_arguments=options.training.words()))
+    return shlex.join(_arguments(blend, options))
 
 
-def emit_megatron_args(
-    blend: BlendPlan | BlendReport, cache_directory: str | None = None, *, size_arguments: Sequence[str] = ()
-) -> list[str]:
+def _arguments(blend: BlendPlan | BlendReport, options: BlendOptions) -> list[str]:
     """Return the arguments with which a Megatron run reads a blend.
 
     Sizes of validation follow from other arguments of a run (steps, intervals), and so are not among them,
     unless they are given.
-
-    Args:
-        blend: The report or the plan of a blend.
-        cache_directory: The directory of the indexes at training time, for ``--data-cache-path``.
-        size_arguments: The run's own arguments that the sizes come from; ``--train-samples`` without.
-
-    Raises:
-        UsageError: Megatron would misread a prefix.
     """
     config, is_per_split = blend.builder, blend.recipe.is_per_split
+    if config.packing is not None and options.cache is None:
+        raise UsageError(
+            "the arguments of a blend with packed samples require the directory of its cache",
+            hint="pass --output or --cache-dir",
+        )
     names = [f"--{split}-data-path" for split in SPLITS] if is_per_split else ["--data-path"]
-    words: list[str] = []
-    for name, data_words in zip(names, _data_words(blend), strict=True):
-        for word in data_words or ():
+    arguments: list[str] = []
+    for name, words in zip(names, _data_words(blend), strict=True):
+        for word in words or ():
             if word.startswith("-"):
                 raise UsageError(
                     f"Megatron would read the path prefix {word!r} as an option", hint=f"pass ./{word}"
                 )
-        words += [name, *data_words] if data_words else []
+        arguments += [name, *words] if words else []
     if not is_per_split:
-        words += ["--split", str(config.split)]
+        arguments += ["--split", str(config.split)]
     if blend.recipe.multiple_validation_sets:
-        words.append("--multiple-validation-sets")
+        arguments.append("--multiple-validation-sets")
     if config.sizes.valid is None:
-        words.append("--full-validation")
-    words += ["--seq-length", str(config.sequence_length), "--seed", str(config.seed)]
-    if size_arguments:
-        words += size_arguments
+        arguments.append("--full-validation")
+    arguments += ["--seq-length", str(config.sequence_length), "--seed", str(config.seed)]
+    if size_arguments := options.training.words():
+        arguments += size_arguments
     elif config.sizes.train is not None:
-        words += ["--train-samples", str(config.sizes.train)]
+        arguments += ["--train-samples", str(config.sizes.train)]
     if config.surplus != megatron_rules.SURPLUS:
-        words += ["--mid-level-dataset-surplus", repr(config.surplus)]
-    return words if cache_directory is None else [*words, "--data-cache-path", cache_directory]
+        arguments += ["--mid-level-dataset-surplus", repr(config.surplus)]
+    if options.cache is not None:
+        arguments += ["--data-cache-path", config.training_path(options.cache)]
+    return arguments
 
 
 def _data_words(blend: BlendPlan | BlendReport) -> list[list[str] | None]:
