@@ -12,7 +12,7 @@ from support.blends import (
 from tokshard.errors import IntegrityError, MissingFileError
 from tokshard.samples.blend.document import BlendDocument
 from tokshard.samples.blend.job import build_blend
-from tokshard.samples.blend.recipe_files import parse_per_split_words, parse_words
+from tokshard.samples.blend.recipe_files import parse_words
 from tokshard.samples.index.packing import Packing
 
 
@@ -89,7 +89,7 @@ def test_the_document_is_read_back_and_moves_with_its_directory(made, tmp_path):
 
 def test_all_kinds_of_splits_are_documented(tmp_path):
     sources = write_sources(tmp_path / "mix" / "data")
-    recipe = parse_per_split_words(
+    recipe = parse_words(
         ["2", sources[0], "1", sources[1]], sources[1:], [sources[0]], multiple_validation_sets=True
     )
     document = build_blend(

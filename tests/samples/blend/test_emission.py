@@ -9,7 +9,7 @@ from tokshard.samples.blend.emission import emit_megatron
 from tokshard.samples.blend.options import BlendOptions
 from tokshard.samples.blend.plan import plan_blend
 from tokshard.samples.blend.recipe import Source
-from tokshard.samples.blend.recipe_files import parse_per_split_words, parse_words
+from tokshard.samples.blend.recipe_files import parse_words
 from tokshard.samples.index.sizes import TrainingOptions
 
 
@@ -47,7 +47,7 @@ def test_arguments_and_json_of_a_plan_are_read_back_as_the_same_plan(sources):
 def test_splits_of_their_own_are_emitted_as_such(sources, tmp_path):
     from tokshard.samples.blend.recipe_files import read_per_split
 
-    recipe = parse_per_split_words(["1", sources[0], "2", sources[1]], [sources[2]], None)
+    recipe = parse_words(["1", sources[0], "2", sources[1]], [sources[2]], None)
     plan = plan_blend(recipe, config_for(30, None))
     (tmp_path / "splits.json").write_text(emit(plan, "megatron-json"))
     assert read_per_split(str(tmp_path / "splits.json")) == recipe

@@ -9,7 +9,7 @@ from support.blends import config_for, greedy, mixture_of, recipe_of, write_data
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.blend.plan import _Planner, plan_blend, plan_requests
 from tokshard.samples.blend.recipe import BlendRecipe, Source
-from tokshard.samples.blend.recipe_files import parse_per_split_words, parse_words
+from tokshard.samples.blend.recipe_files import parse_words
 from tokshard.samples.index.sizes import Sizes
 
 
@@ -40,7 +40,7 @@ def test_one_prefix_is_a_plain_dataset_and_with_a_weight_a_blend_of_one(sources)
 
 
 def test_one_prefix_of_one_split_is_plain_even_with_a_weight(sources):
-    plan = plan_blend(parse_per_split_words(["3", sources[0]], None, sources[1:]), config_for(20, 0, None))
+    plan = plan_blend(parse_words(["3", sources[0]], None, sources[1:]), config_for(20, 0, None))
     assert [(split.name, split.kind, split.size) for split in plan.splits] == [
         ("train", "single", None),
         ("test", "exhaustive", None),
@@ -94,7 +94,7 @@ def test_the_outline_needs_no_data(sources):
 
 
 def test_several_validation_sets_stay_apart(sources):
-    recipe = parse_per_split_words(
+    recipe = parse_words(
         [sources[0]], ["1", sources[1], "5", sources[2]], None, multiple_validation_sets=True
     )
     plan = plan_blend(recipe, config_for(20, 7))
@@ -103,7 +103,7 @@ def test_several_validation_sets_stay_apart(sources):
     ]  # fmt: skip
     assert [split.sources[0].plan.num_samples for split in plan.splits] == [20, 7, 7]
     assert any("no effect" in warning for warning in plan.warnings)
-    recipe = parse_per_split_words([sources[0]], sources[1:], None, multiple_validation_sets=True)
+    recipe = parse_words([sources[0]], sources[1:], None, multiple_validation_sets=True)
     full = plan_blend(recipe, config_for(20, None)).splits[1:]
     assert [split.samples for split in full] == [split.sources[0].plan.samples for split in full]
     capped = mixture_of(Source("a", max_epochs=1), Source("b"))
@@ -116,7 +116,7 @@ def test_validation_data_read_more_than_twice_is_a_warning(tmp_path):
     data = write_dataset(
         str(tmp_path / "data"), [16] * 60 + [1]
     )  # 60 samples an epoch, without the last label
-    recipe = parse_per_split_words([data], [data], [data])
+    recipe = parse_words([data], [data], [data])
     assert plan_blend(recipe, config_for(2000, 120, 120)).warnings == ()
     (warning,) = plan_blend(recipe, config_for(2000, 120, 150)).warnings
     assert warning == (

@@ -184,18 +184,18 @@ def recipe_of_launch(launch: LaunchArguments, paths: PathMapping) -> BlendRecipe
         UsageError: Megatron would misread it, or it has no data.
         InputError: A file of the command cannot be read.
     """
-    here, several = paths.inverse(), launch.multiple_validation_sets
+    here = paths.inverse()
     if launch.data_args_path is not None:
         recipe = recipe_files.read_data_args(here.map(launch.data_args_path))
     elif launch.data_path is not None:
         recipe = recipe_files.parse_words(launch.data_path)
     elif launch.per_split_data_args_path is not None:
-        path = here.map(launch.per_split_data_args_path)
-        recipe = recipe_files.read_per_split(path, multiple_validation_sets=several)
+        recipe = recipe_files.read_per_split(here.map(launch.per_split_data_args_path))
     else:
         words = (launch.train_data_path, launch.valid_data_path, launch.test_data_path)
-        recipe = recipe_files.parse_per_split_words(*words, multiple_validation_sets=several)
-    return recipe.map(partial(_mapped, paths=here))
+        recipe = recipe_files.parse_words(*words)
+    recipe = recipe.map(partial(_mapped, paths=here))
+    return replace(recipe, multiple_validation_sets=recipe.is_per_split and launch.multiple_validation_sets)
 
 
 def prefixes_of(recipe: BlendRecipe) -> list[str]:

@@ -294,7 +294,7 @@ class BlendOptions(IndexingOptions):
         if self.per_split_data_args_path is not None:
             return recipe_files.read_per_split(os.fspath(self.per_split_data_args_path)), {}
         separate = (None if text is None else _words(text) for text in self._separate)
-        return recipe_files.parse_per_split_words(*separate), {}
+        return recipe_files.parse_words(*separate), {}
 
 
 def _adjusted(mixture: Mixture, options: BlendOptions) -> Mixture:

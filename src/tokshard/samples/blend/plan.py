@@ -302,6 +302,7 @@ class _Planner:
                 refuse_duplicates((source, source.prefix) for source in mixture.sources)
         if "valid" in names:
             self._check_validation_sets()
+        # The weights of a shared mixture are those of the first split with a share.
         deciding: Sequence[str] = SPLITS
         if not recipe.is_per_split:
             shares = zip(SPLITS, self._config.shares.matrix, strict=True)

@@ -51,8 +51,13 @@ def read_arguments(arguments: Sequence[str]) -> tuple[BlendRecipe, dict[str, Any
     return parse_words(arguments), {}
 
 
-def parse_words(words: Sequence[str]) -> BlendRecipe:
-    """Return the recipe of Megatron's ``--data-path``.
+def parse_words(*words: Sequence[str] | None, multiple_validation_sets: bool = False) -> BlendRecipe:
+    """Return the recipe of Megatron's ``--data-path``, or of its options for each split.
+
+    Args:
+        words: The words of ``--data-path``; or those of ``--train-data-path``, ``--valid-data-path`` and
+            ``--test-data-path``, None for a split without data.
+        multiple_validation_sets: Whether the sources of validation stay apart.
 
     Raises:
         UsageError: There is no word, weights and prefixes do not alternate, or a prefix reads as a number.
@@ -66,20 +71,8 @@ def parse_words(words: Sequence[str]) -> BlendRecipe:
         tokshard.errors.UsageError: Megatron would read '1' as a path prefix: 3 words are an odd number
         hint: pass alternating weights and path prefixes (0.7 data/web 0.3 data/code), or only path prefixes
     """
-    return BlendRecipe((_words_mixture(words),))
-
-
-def parse_per_split_words(
-    train: Sequence[str] | None, valid: Sequence[str] | None, test: Sequence[str] | None,
-    *, multiple_validation_sets: bool = False,
-) -> BlendRecipe:  # fmt: skip
-    """Return the recipe of Megatron's ``--train-data-path``, ``--valid-data-path``, ``--test-data-path``.
-
-    Raises:
-        UsageError: As for :func:`parse_words`, or there is none of them.
-    """
-    mixtures = (None if words is None else _words_mixture(words) for words in (train, valid, test))
-    return BlendRecipe(tuple(mixtures), multiple_validation_sets)
+    mixtures = tuple(None if of_split is None else _words_mixture(of_split) for of_split in words)
+    return BlendRecipe(mixtures, multiple_validation_sets)
 
 
 def read_data_args(path: str) -> BlendRecipe:
@@ -87,12 +80,11 @@ def read_data_args(path: str) -> BlendRecipe:
     return parse_words(_read_recipe_text(path).split())
 
 
-def read_per_split(path: str, *, multiple_validation_sets: bool = False) -> BlendRecipe:
+def read_per_split(path: str) -> BlendRecipe:
     """Return the recipe in a file of Megatron's ``--per-split-data-args-path``.
 
     Args:
         path: JSON with ``train``, ``valid`` and ``test``: each a list of words, one text of them, or null.
-        multiple_validation_sets: Whether the sources of validation stay apart.
 
     Raises:
         InputError: It is not such a file.
@@ -105,8 +97,7 @@ def read_per_split(path: str, *, multiple_validation_sets: bool = False) -> Blen
         raise InputError(error.message, hint=hint) from error
     if set(value) != set(SPLITS):
         raise InputError(f"{path} has the keys {', '.join(value)}", hint=hint)
-    words_of_split = (_split_words(value[name], name, path) for name in SPLITS)
-    return parse_per_split_words(*words_of_split, multiple_validation_sets=multiple_validation_sets)
+    return parse_words(*(_split_words(value[name], name, path) for name in SPLITS))
 
 
 def _split_words(value: Any, name: str, path: str) -> list[str] | None:
