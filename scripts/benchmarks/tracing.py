@@ -159,8 +159,7 @@ def reference(directory: Path, number: int, count: int, sequence_length: int):
 
 def cached(directory: Path, number: int, kind: str, arrays: dict[str, np.ndarray]):
     """Write arrays as a cache has them; return what a plan says of them."""
-    from tokshard.ranks.sources import CachedArrays
-    from tokshard.samples.index.npy import write_npy
+    from tokshard.samples.index.npy import CachedArrays, write_npy
 
     prefix = str(directory / f"{number:032x}-{kind}-train")
     for name, array in arrays.items():

@@ -15,10 +15,10 @@ from tokshard.ranks.plan import Stream
 from tokshard.ranks.publication import write_plan
 from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.shuffles import shuffle_links
-from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource
+from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.samples.blend.order import build_blending_indices
 from tokshard.samples.index.index import GPTDatasetIndex
-from tokshard.samples.index.npy import GPT_ARRAYS
+from tokshard.samples.index.npy import GPT_ARRAYS, CachedArrays
 
 EOD = 0
 LENGTH = 8

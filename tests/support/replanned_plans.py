@@ -13,12 +13,12 @@ from tokshard.ranks.locator import Locator
 from tokshard.ranks.options import ReplanOptions
 from tokshard.ranks.plan import Plan
 from tokshard.ranks.replan import continue_plan
-from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource
+from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.samples.blend.job import build_blend
 from tokshard.samples.blend.recipe import Source
 from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.epochs import plan_epochs
-from tokshard.samples.index.npy import GPT_ARRAYS
+from tokshard.samples.index.npy import GPT_ARRAYS, CachedArrays
 
 FINGERPRINT = FileFingerprint(128, "0" * 64)
 

@@ -4,9 +4,9 @@ from support import assignments
 from support.mixture_data import run, write_mixture
 from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.ranks.discovery import RequestedSamples, open_sources
-from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource
+from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.samples.index.epochs import plan_epochs
-from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS
+from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, CachedArrays
 
 FINGERPRINT = FileFingerprint(0, "0" * 64)
 

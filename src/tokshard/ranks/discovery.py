@@ -20,12 +20,12 @@ from tokshard.dataset.source import InputFile
 from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_identity import compare, tokenizer_name
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
-from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource
+from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.samples.blend.document import BlendDocument, document_path
 from tokshard.samples.index.description import GPTDatasetDescription, descriptions_in, read_description
 from tokshard.samples.index.entry import CacheEntry, IndexOrigin, Sidecar, default_directory
 from tokshard.samples.index.examination import examine
-from tokshard.samples.index.npy import GPT_ARRAYS
+from tokshard.samples.index.npy import GPT_ARRAYS, CachedArrays
 from tokshard.samples.index.splits import SPLITS, Split, parse_split, whole_split
 from tokshard.storage.fs import abspath, realpath
 from tokshard.storage.paths import bin_path, idx_path, strip_data_suffix

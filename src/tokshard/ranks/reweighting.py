@@ -27,11 +27,11 @@ from tokshard.ranks.locator import Locator
 from tokshard.ranks.options import ReplanOptions
 from tokshard.ranks.plan import Plan, Reweighting, Stream
 from tokshard.ranks.publication import LOCK_NAME
-from tokshard.ranks.sources import CachedArrays, DatasetReference, SampleSource
+from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.samples.blend.document import BlendDocument
 from tokshard.samples.blend.globs import expand_globs
 from tokshard.samples.blend.recipe_files import read_arguments
-from tokshard.samples.index.npy import npy_fingerprint, write_npy
+from tokshard.samples.index.npy import CachedArrays, npy_fingerprint, write_npy
 from tokshard.samples.index.packing import Packing, pack_words
 from tokshard.samples.index.splits import TRAIN
 from tokshard.storage import syscalls

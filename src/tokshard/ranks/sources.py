@@ -13,11 +13,11 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from tokshard.core.codec import Bounds, Count, Document, Record, Sha256, encode
+from tokshard.core.codec import Count, Document, Record, Sha256, encode
 from tokshard.core.json_text import dump_readable_json, parse_json_object
 from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
@@ -27,7 +27,7 @@ from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.samples.blend.sources import SplitFiles, read_split_files
 from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.index import GPTDatasetIndex
-from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, map_npy
+from tokshard.samples.index.npy import GPT_ARRAYS, CachedArrays
 from tokshard.samples.index.packing import Packing
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import abspath, relative_inside
@@ -107,74 +107,6 @@ def _is_storable(path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class CachedArrays(Record):
-    """The arrays of an index or of a blend, in Megatron's cache.
-
-    Raises:
-        UsageError: The files are not those of an index or of a blend.
-
-    Attributes:
-        path_prefix: Path prefix of the files, such as ``cache/HASH-GPTDataset-train``.
-        files: Fingerprint of each file ``PREFIX-NAME.npy``, by the name of its array.
-    """
-
-    path_prefix: Annotated[
-        str, Bounds(pattern="(?:.*/)?[0-9a-f]{32}-(?:GPTDataset|BlendedDataset)-(?:train|valid|test)")
-    ]
-    files: dict[str, FileFingerprint]
-
-    def _validate(self) -> None:
-        arrays = BLEND_ARRAYS if self.is_blend else GPT_ARRAYS
-        if set(self.files) != set(arrays):
-            raise UsageError(f"files must be {', '.join(arrays)}, got {', '.join(self.files)}")
-
-    @classmethod
-    def at(cls, path_prefix: str, names: Sequence[str]) -> Self:
-        """Return the arrays as they are now.
-
-        Raises:
-            MissingFileError: One does not exist.
-        """
-        return cls(path_prefix, {name: FileFingerprint.of(f"{path_prefix}-{name}.npy") for name in names})
-
-    @property
-    def stem(self) -> str:
-        """The beginning of the names of the files: ``HASH-GPTDataset-train``."""
-        return os.path.basename(self.path_prefix)
-
-    @property
-    def is_blend(self) -> bool:
-        """True if the arrays are the order of a blend."""
-        return self.stem.split("-")[1] == "BlendedDataset"
-
-    def path(self, name: str) -> str:
-        """Return the path of an array."""
-        return f"{self.path_prefix}-{name}.npy"
-
-    def open(self) -> dict[str, NDArray[Any]]:
-        """Map the arrays, read-only.
-
-        Raises:
-            MissingFileError: One does not exist.
-            IntegrityError: One has changed since the plan was made, or is no whole array.
-        """
-        self.check()
-        arrays = {name: map_npy(self.path(name)) for name in self.files}
-        self.check()  # what was mapped is what was checked, and not what has replaced it in between
-        return arrays
-
-    def check(self) -> None:
-        """Check that the files are those that the plan was made for.
-
-        Raises:
-            MissingFileError: One does not exist.
-            IntegrityError: One has changed since the plan was made.
-        """
-        for name, fingerprint in self.files.items():
-            fingerprint.check(self.path(name), "plan")
-
-
-@dataclass(frozen=True, slots=True)
 class DatasetReference(Record):
     """A dataset of a stream.
 
@@ -223,7 +155,7 @@ class DatasetReference(Record):
         """The fingerprints of all files by their paths."""
         files = {idx_path(self.path_prefix): self.idx, bin_path(self.path_prefix): self.bin}
         if self.index is not None:
-            files |= {self.index.path(name): found for name, found in self.index.files.items()}
+            files |= self.index.fingerprints
         return files
 
     def open_dataset(self, *, mmap: bool = True) -> IndexedDataset:
@@ -367,7 +299,7 @@ class SampleSource(Record):
         """The fingerprints of all files by their paths."""
         files = {path: found for dataset in self.datasets for path, found in dataset.files.items()}
         if self.order is not None:
-            files |= {self.order.path(name): found for name, found in self.order.files.items()}
+            files |= self.order.fingerprints
         return files
 
 
