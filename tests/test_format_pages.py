@@ -70,16 +70,20 @@ def test_plan_id():
     assert plan["plan_id"] == digest(identity)
 
 
+def hash_of(arrays):
+    return Path(arrays["path_prefix"]).name[:32]
+
+
 def test_id_of_a_blend():
     blend = json.loads((GOLDEN / "blend-2.json").read_text())
     splits = {
         name: {
             "kind": split["kind"],
             "samples": split["samples"],
-            "hash": None if split["order"] is None else split["order"]["index"][:32],
+            "hash": hash_of(split["order"]) if "order" in split else None,
             "sources": [
                 {
-                    "hash": source["index"][:32],
+                    "hash": hash_of(source["index"]),
                     "samples": source["epochs"]["samples"],
                     **{key: source[key] for key in ("draws", "fingerprint")},
                 }

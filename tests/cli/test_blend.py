@@ -46,7 +46,7 @@ def test_the_bare_run_writes_everything_and_shows_the_certificate(workshop):
         r"^Weight error over the run: max\. deviation 0\.\d\d samples$", done.stdout, re.MULTILINE
     )
     assert "\nwritten: mix/blend.json\nindexes: 6 built in mix/cache\ntime: " in done.stdout
-    certificate = json.loads((workshop / "mix/blend.json").read_text())["splits"]["train"]["certificate"]
+    certificate = json.loads((workshop / "mix/blend.json").read_text())["certificates"]["train"]
     assert [source["samples"] for source in certificate["sources"]] == [140, 60]
     assert len(files_of(workshop / "mix/cache")) == 2 * (2 * 4 + 3)
     again = tokshard(*BLEND, *SPLIT, "--num-samples", "200,10", "-o", "mix", *NAMES, cwd=workshop)

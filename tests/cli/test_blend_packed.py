@@ -62,8 +62,9 @@ def test_each_source_has_its_packing(workshop, top, web, options, packed):
     assert found == [options if is_packed else None for is_packed in packed]
     assert document["builder"]["packing"] == options
     for source in document["splits"]["train"]["sources"]:
-        rows = np.load(workshop / "mix/cache" / f"{source['index']}-sample_index.npy")
-        order = np.load(workshop / "mix/cache" / f"{source['index']}-document_index.npy")
+        prefix = source["index"]["path_prefix"]
+        rows = np.load(workshop / "mix" / f"{prefix}-sample_index.npy")
+        order = np.load(workshop / "mix" / f"{prefix}-document_index.npy")
         # Only packed samples begin with a document, or at a multiple of 16 tokens of one.
         starts_of_documents = bool((rows[:, 1] % 16 == 0).all()) and rows[-1].tolist() == [len(order) - 1, 0]
         assert starts_of_documents == ("packed" in source["epochs"])
@@ -84,10 +85,8 @@ def test_epochs_of_packed_sources_are_their_samples(workshop):
         code="epochs = 1",
     )
     assert done.returncode == 0, done.stderr
-    split = packed_of(workshop)[1]["splits"]["train"]
-    for _source, measured, epochs in zip(
-        split["sources"], split["certificate"]["sources"], (2, 1), strict=True
-    ):
+    certificate = packed_of(workshop)[1]["certificates"]["train"]
+    for measured, epochs in zip(certificate["sources"], (2, 1), strict=True):
         assert measured["epochs"] == epochs
         assert (measured["document_least"], measured["document_most"]) == (epochs, epochs)
 

@@ -15,7 +15,7 @@ from support.pages import HOSTILE, PLAIN, SHOWN, Page, build
 KINDS = ("dataset", "blend", "cache", "plan", "runs", "rank")
 SCHEMAS = {
     "dataset": "tokshard.inspect-dataset/2",
-    "blend": "tokshard.inspect-blend/2",
+    "blend": "tokshard.blend/2",
     "cache": "tokshard.inspect-cache/2",
     "plan": "tokshard.inspect-plan/2",
     "runs": "tokshard.inspect-plan/2",

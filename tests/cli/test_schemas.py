@@ -114,7 +114,7 @@ RUNS = [
     ("inspect mix/cache/*-GPTDataset-train-description.txt", 0, "inspect-index"),
     ("inspect mix/cache/*-BlendedDataset-train-description.txt", 0, "inspect-index"),
     ("inspect packed/*-GPTDataset-train-description.txt", 0, "inspect-index"),
-    ("inspect mix", 0, "inspect-blend"),
+    ("inspect mix", 0, "blend"),
     ("shard-plan mix --data-parallel 2 -o none --dry-run", 0, "shard-plan"),
     ("shard-plan mix --data-parallel 2 --micro-batch-size 2 -o plan", 0, "shard-plan"),
     (f"shard-plan web code --documents {CONTIGUOUS} -o documents", 0, "shard-plan"),
@@ -270,8 +270,8 @@ def test_a_field_that_is_missing_unknown_or_of_another_kind_is_seen(printed, wri
 def test_an_unknown_field_deep_inside_is_seen(printed):
     certificate = next(document for document in printed if "blend" in document)
     changed = copy.deepcopy(certificate)
-    changed["blend"]["splits"]["train"]["certificate"]["sources"][0]["surprise"] = 1
+    changed["blend"]["certificates"]["train"]["sources"][0]["surprise"] = 1
     assert defects_of(changed)
     changed = copy.deepcopy(certificate)
-    changed["entries"][0]["hash"] = "0"
+    changed["actions"] = dict.fromkeys(changed["actions"], "other")
     assert defects_of(changed)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from oracle.configurations import SPLITS, Configuration
+from support.blends import build_blend
 from tokshard import IndexedDataset
-from tokshard.samples.blend.job import build_blend
 from tokshard.samples.blend.options import BuilderConfig
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
 from tokshard.samples.index.build import plan_indexes

@@ -267,7 +267,7 @@ def test_megatron_reads_blends_with_packed_sources(megatron, packs, weights):
     blend = (list(written), None if weights[0] is None else list(map(float, weights)))
     datasets = found(megatron, S, list(sizes), blend=blend, split="8,2")
     for name, dataset in zip(("train", "valid"), datasets, strict=False):
-        check_blend(dataset, written, packs, report["blend"]["splits"][name]["certificate"])
+        check_blend(dataset, written, packs, report["blend"]["certificates"][name])
     check_loader(datasets[0], plan_of("mix"))
 
 
@@ -278,5 +278,5 @@ def test_megatron_reads_packed_blends_of_each_split(megatron):
     report = tokshard("blend", *options, *BEST_FIT, "-o", "mix")
     blends = [(["data/0", "data/1"], [0.6, 0.4]), (["data/2"], None), None]
     train, valid, _ = found(megatron, S, [150, 20, 0], blend_per_split=blends, fast_cache_load=True)
-    check_blend(train, written, BEST_FIT[1:] * 2, report["blend"]["splits"]["train"]["certificate"])
+    check_blend(train, written, BEST_FIT[1:] * 2, report["blend"]["certificates"]["train"])
     assert len(packed_dataset(valid, written).order) == len(valid) >= 20

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from support.assignments import planned
-from support.blends import config_for, write_dataset
+from support.blends import build_blend, config_for, write_dataset
 from support.file_changes import age, cut, edit_json, edit_manifest, flip
 from support.index_caches import build_requests
 from support.mixture_data import run
@@ -24,7 +24,6 @@ from tokshard.ranks.plan import read_plan
 from tokshard.ranks.planning import shard_plan
 from tokshard.ranks.publication import write_plan
 from tokshard.samples.blend.document import BlendDocument
-from tokshard.samples.blend.job import build_blend
 from tokshard.samples.blend.recipe_files import parse_words
 from tokshard.samples.index.options import IndexRequest
 from tokshard.samples.index.packing import Packing
@@ -271,14 +270,14 @@ def blend_epochs(directory):
 
 def blend_samples(directory):
     path = sound_blend(directory)
-    file = document(path).splits["train"].sources[1].paths["shuffle_index"]
+    file = document(path).splits["train"].sources[1].index.path("shuffle_index")
     np.save(file, np.load(file)[:-1])
     return path
 
 
 def blend_of_cut_index(directory):
     path = sound_blend(directory)
-    cut(document(path).splits["train"].sources[1].paths["shuffle_index"])
+    cut(document(path).splits["train"].sources[1].index.path("shuffle_index"))
     return path
 
 
@@ -291,7 +290,7 @@ def blend_hash(directory):
 
 def blend_order(directory):
     path = sound_blend(directory)
-    file = document(path).splits["train"].order.paths["dataset_index"]
+    file = document(path).splits["train"].order.path("dataset_index")
     order = np.load(file)
     place = int(np.flatnonzero(np.diff(order))[-1])
     order[[place, place + 1]] = order[[place + 1, place]]
@@ -305,7 +304,7 @@ def blend_weights(directory):
     path = sound_blend(directory)
     edit_json(
         f"{path}/blend.json",
-        lambda value: value["splits"]["train"]["order"].update(weights=[0.6, 0.4]),
+        lambda value: value["splits"]["train"].update(weights=[0.6, 0.4]),
     )
     return path
 
@@ -314,7 +313,7 @@ def blend_certificate(directory):
     path = sound_blend(directory)
     edit_json(
         f"{path}/blend.json",
-        lambda value: value["splits"]["train"]["certificate"]["sources"][0].update(documents_drawn=1),
+        lambda value: value["certificates"]["train"]["sources"][0].update(documents_drawn=1),
     )
     return path
 
@@ -413,7 +412,7 @@ def plan_reweighted_file(directory):
 def plan_coverage(directory):
     """A blend whose order draws one sample twice, planned as it is."""
     path = sound_blend(directory)
-    file = document(path).splits["train"].order.paths["dataset_sample_index"]
+    file = document(path).splits["train"].order.path("dataset_sample_index")
     samples = np.load(file)
     first, second = np.flatnonzero(np.load(file.replace("_sample", "")) == 0)[:2]
     samples[second] = samples[first]

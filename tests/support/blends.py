@@ -8,7 +8,8 @@ import numpy as np
 
 from tokshard.checks.commands.verify import verify
 from tokshard.checks.verify.options import VerifyOptions
-from tokshard.samples.blend.options import BuilderConfig
+from tokshard.samples.blend import job
+from tokshard.samples.blend.options import BlendOptions, BuilderConfig
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture
 from tokshard.samples.index.sizes import Sizes
 
@@ -67,20 +68,20 @@ def covered(lengths, document_index, shuffle_index, draws, sequence_length):
         "document_least": min(documents),
         "document_most": max(documents),
         "tokens": total,
+        "epochs": total / sum(lengths[document] for document in appearances),
     }
 
 
 def deviations(order, shares):
-    """Return the largest lag and the largest lead of each source over all prefixes."""
+    """Return the largest deviation of each source from its share over all prefixes."""
     draws = [0] * len(shares)
-    lag, lead = [0.0] * len(shares), [0.0] * len(shares)
+    largest = [0.0] * len(shares)
     for prefix in range(len(order) + 1):
         for source, share in enumerate(shares):
-            behind = share * prefix - draws[source]
-            lag[source], lead[source] = max(lag[source], behind), max(lead[source], -behind)
+            largest[source] = max(largest[source], abs(share * prefix - draws[source]))
         if prefix < len(order):
             draws[order[prefix]] += 1
-    return lag, lead
+    return largest
 
 
 def write_dataset(prefix, lengths, first_token=0):
@@ -122,6 +123,12 @@ def config_for(train=100, valid=0, test=0, **changes):
         "path_as": (),
     }
     return BuilderConfig(**settings | changes)
+
+
+def build_blend(recipe, config, output, *, cache_directory=None, **options):
+    """Build the blend of a recipe with other parameters than those that options can express."""
+    given = BlendOptions(recipe=recipe, output=output, cache_dir=cache_directory, **options)
+    return job.build_blend(recipe, config, given)
 
 
 def mixture_of(*sources, unit="samples", temperature=1.0):

@@ -7,14 +7,13 @@ import collections
 import numpy as np
 
 from support.assignments import planned
-from support.blends import config_for, recipe_of, write_dataset
+from support.blends import build_blend, config_for, recipe_of, write_dataset
 from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.options import ReplanOptions
 from tokshard.ranks.plan import Plan
 from tokshard.ranks.replan import continue_plan
 from tokshard.ranks.sources import DatasetReference, SampleSource
-from tokshard.samples.blend.job import build_blend
 from tokshard.samples.blend.recipe import Source
 from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.epochs import plan_epochs

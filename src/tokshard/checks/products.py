@@ -26,10 +26,8 @@ from tokshard.checks.inspect.datasets import (
 )
 from tokshard.checks.inspect.frequencies import count_tokens
 from tokshard.checks.inspect.indexes import (
-    BlendSummary,
     CacheSummary,
     IndexSummary,
-    inspect_blend,
     inspect_cache,
     inspect_index,
 )
@@ -86,7 +84,7 @@ Summary = (
     | TokenizerSummary
     | CacheSummary
     | IndexSummary
-    | BlendSummary
+    | BlendDocument
     | PlanSummary
     | PlanSampleSummary
     | RankSummary
@@ -332,9 +330,9 @@ class StoredBlend(Product):
         if isinstance(self._document, BlendDocument):
             for split in self._document.splits.values():
                 for source in split.sources:
-                    yield StoredIndex(f"{source.index}{DESCRIPTION_SUFFIX}", source.prefix)
+                    yield StoredIndex(source.index.description, source.path_prefix)
                 if split.order is not None:
-                    yield StoredIndex(f"{split.order.index}{DESCRIPTION_SUFFIX}")
+                    yield StoredIndex(split.order.description)
 
     def parts(self) -> Iterator[Product]:
         yield self
@@ -344,10 +342,10 @@ class StoredBlend(Product):
         yield from self._indexes()
         if isinstance(self._document, BlendDocument):
             for split in self._document.splits.values():
-                yield from _existing(source.prefix for source in split.sources)
+                yield from _existing(source.path_prefix for source in split.sources)
 
-    def summary(self, options: InspectOptions) -> BlendSummary:
-        return inspect_blend(self.path)
+    def summary(self, options: InspectOptions) -> BlendDocument:
+        return BlendDocument.read(self.path)
 
     def sections(self, options: InspectOptions, counted_tokens: int | None = None) -> list[Section]:
         return blend_facts.describe_blend(BlendDocument.read(self.path), self.file)

@@ -288,8 +288,9 @@ def _blend(path: str, requested: RequestedSamples, look_at: LookAt) -> dict[str,
             continue
         for source in split.sources:
             tokenizer = document.tokenizer_of(source)
+            index = source.index
             _check_content(
-                look_at(source.prefix), source.fingerprint, tokenizer, source.hash, source.description
+                look_at(source.path_prefix), source.fingerprint, tokenizer, index.hash, index.description
             )
         sources[name] = SampleSource.of_blend(name, split)
     for file, fingerprint in {

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
@@ -24,10 +24,10 @@ from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.dataset.products import BUILT_AGAIN, MOVED_HINT
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
-from tokshard.samples.blend.sources import SplitFiles, read_split_files
+from tokshard.samples.blend.sources import BlendSplit, read_split, with_paths
 from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.index import GPTDatasetIndex
-from tokshard.samples.index.npy import GPT_ARRAYS, CachedArrays
+from tokshard.samples.index.npy import CachedArrays
 from tokshard.samples.index.packing import Packing
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import abspath, relative_inside
@@ -234,24 +234,26 @@ class SampleSource(Record):
             raise UsageError("the indexes of a source must have samples of the same length")
 
     @classmethod
-    def of_blend(cls, name: str, split: SplitFiles) -> Self:
+    def of_blend(cls, name: str, split: BlendSplit) -> Self:
         """Return the samples of a split of a blend."""
         datasets = tuple(
             DatasetReference(
-                path_prefix=abspath(source.prefix),
+                path_prefix=abspath(source.path_prefix),
                 first=0,
                 # Without an order the ids are those of the one source.
                 samples=source.draws if split.order is None else source.epochs.samples,
                 multimodal=False,
-                bin=source.files["bin"],
-                idx=source.files["idx"],
+                bin=source.bin,
+                idx=source.idx,
                 fingerprint=source.fingerprint,
-                index=CachedArrays(abspath(source.index), {name: source.files[name] for name in GPT_ARRAYS}),
+                index=replace(source.index, path_prefix=abspath(source.index.path_prefix)),
                 epochs=source.epochs,
             )
             for source in split.sources
         )
-        order = None if split.order is None else CachedArrays(abspath(split.order.index), split.order.files)
+        order = split.order
+        if order is not None:
+            order = replace(order, path_prefix=abspath(order.path_prefix))
         return cls("blend", name, split.samples, datasets, order)
 
     @property
@@ -292,7 +294,7 @@ class SampleSource(Record):
         for dataset in value["datasets"]:
             dataset["path_prefix"] = ""
             del dataset["fingerprint"]
-        return identity_digest(_with_paths(value, os.path.basename))
+        return identity_digest(with_paths(value, os.path.basename))
 
     @property
     def files(self) -> dict[str, FileFingerprint]:
@@ -323,7 +325,7 @@ class PlanSources(Document):
             UsageError: A path has characters that a plan does not store, or the file would be too large.
         """
         hint = "merge some of the datasets with tokshard merge"
-        value = _with_paths(self.to_json(), PathResolver(directory).stored)
+        value = with_paths(self.to_json(), PathResolver(directory).stored)
         return dump_readable_json(value, SOURCES_NAME, hint=hint)
 
 
@@ -372,26 +374,11 @@ class SourcesFile(Record):
         value = parse_json_object(content, path)
         try:
             if self.blend_id is None:
-                found = PlanSources.from_json(_with_paths(value, resolver.opened), path)
+                found = PlanSources.from_json(with_paths(value, resolver.opened), path)
                 return found.streams
             return {
-                name: SampleSource.of_blend(
-                    name,
-                    read_split_files(value, path, name).with_paths(resolver.moved.map, resolver.moved.map),
-                )
+                name: SampleSource.of_blend(name, read_split(value, path, name, resolver.moved.map))
                 for name in streams
             }
         except UsageError as error:
             raise IntegrityError(f"{path}: {error.message}", path=path) from error
-
-
-def _with_paths(value: Any, path: Callable[[str], str]) -> Any:
-    """Return JSON with a function applied to the values of all fields ``path_prefix``."""
-    if isinstance(value, list):
-        return [_with_paths(item, path) for item in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        name: path(item) if name == "path_prefix" and isinstance(item, str) else _with_paths(item, path)
-        for name, item in value.items()
-    }

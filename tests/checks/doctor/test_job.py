@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.blends import config_for
+from support.blends import build_blend, config_for
 from support.index_caches import write_dataset
 from tokshard.checks.commands.verify import verify
 from tokshard.checks.doctor.forecast import recipe_of_launch
@@ -32,7 +32,6 @@ from tokshard.checks.doctor.lookups import (
 from tokshard.checks.verify.options import VerifyOptions
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import UsageError
-from tokshard.samples.blend.job import build_blend
 from tokshard.samples.blend.options import BuilderConfig
 from tokshard.samples.index.description import GPTDatasetDescription
 from tokshard.samples.index.packing import Packing

@@ -363,7 +363,7 @@ def test_shares_are_bars_on_one_scale_from_0_to_100_percent(products, tmp_path):
     widths = [float(width) for width in re.findall(r'<rect width="([0-9.]+)"', shares)]
     told = [float(share) for share in re.findall(r'class="number">([0-9.]+)%<', shares)]
     assert widths == pytest.approx([10 * share for share in told], abs=0.06)
-    certificate = BlendDocument.read(products["blend"]).splits["train"].certificate
+    certificate = BlendDocument.read(products["blend"]).certificates["train"]
     assert told == [round(100 * source.share, 2) for source in certificate.sources]
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from support.blends import (
+    build_blend,
     config_for,
     problems_of,
     write_dataset,
     write_sources,
 )
-from tokshard.samples.blend.job import build_blend
 from tokshard.samples.blend.recipe_files import parse_words
 
 
@@ -53,19 +53,19 @@ def test_what_was_changed_afterwards_is_found(made, tmp_path):
         assert problems_of(report.path) == set()
         return found
 
-    source, order = split.sources[1], split.order
+    index, order = split.sources[1].index, split.order
     written, shorter = {"cache-digest", "cache-content"}, {"cache-array", "cache-shape", "cache-digest"}
     other = Path(report.blend.splits["valid"].order.description).read_bytes()
-    assert after(lambda: rewrite(order.paths["dataset_index"], falsify)) == written
-    assert after(lambda: rewrite(order.paths["dataset_sample_index"], falsify)) == written
-    assert after(lambda: shorten(order.paths["dataset_index"])) == shorter
-    assert after(lambda: os.remove(order.paths["dataset_index"])) == {"cache-incomplete"}
+    assert after(lambda: rewrite(order.path("dataset_index"), falsify)) == written
+    assert after(lambda: rewrite(order.path("dataset_sample_index"), falsify)) == written
+    assert after(lambda: shorten(order.path("dataset_index"))) == shorter
+    assert after(lambda: os.remove(order.path("dataset_index"))) == {"cache-incomplete"}
     assert after(lambda: Path(order.description).write_bytes(other)) == {"cache-name", "cache-shape"}
-    assert after(lambda: Path(source.description).write_text("x")) == {"cache-description"}
-    assert after(lambda: shorten(source.paths["shuffle_index"])) == {*shorter, "blend-samples"}
-    assert after(lambda: rewrite(source.paths["shuffle_index"], lambda array: array.fill(0))) == written
-    assert after(lambda: rewrite(source.paths["shuffle_index"], lambda array: array.fill(10**6))) == written
-    assert after(lambda: rewrite(source.paths["document_index"], lambda array: array.fill(39))) == written
+    assert after(lambda: Path(index.description).write_text("x")) == {"cache-description"}
+    assert after(lambda: shorten(index.path("shuffle_index"))) == {*shorter, "blend-samples"}
+    assert after(lambda: rewrite(index.path("shuffle_index"), lambda array: array.fill(0))) == written
+    assert after(lambda: rewrite(index.path("shuffle_index"), lambda array: array.fill(10**6))) == written
+    assert after(lambda: rewrite(index.path("document_index"), lambda array: array.fill(39))) == written
 
 
 def test_a_rewritten_source_is_found(made, tmp_path):

@@ -1,17 +1,13 @@
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from support.blends import (
-    config_for,
-    problems_of,
-    write_sources,
-)
+from support.blends import build_blend, config_for, problems_of, write_sources
 from tokshard.errors import IntegrityError, MissingFileError
 from tokshard.samples.blend.document import BlendDocument
-from tokshard.samples.blend.job import build_blend
 from tokshard.samples.blend.recipe_files import parse_words
 from tokshard.samples.index.packing import Packing
 
@@ -35,7 +31,7 @@ def test_the_golden_document_is_read_and_written_byte_for_byte(golden, tmp_path)
     shutil.copy(golden, tmp_path / "blend.json")
     document = BlendDocument.read(str(tmp_path))
     train = document.splits["train"]
-    assert train.sources[1].paths["document_index"] == str(
+    assert train.sources[1].index.path("document_index") == str(
         tmp_path / "cache/98b2d70b15f8ac7672f1024826757f79-GPTDataset-train-document_index.npy"
     )
     assert (train.shares, document.splits["valid"].shares) == ((0.7, 0.3), (1.0,))
@@ -79,12 +75,11 @@ def test_the_document_is_read_back_and_moves_with_its_directory(made, tmp_path):
     read = BlendDocument.read(str(tmp_path / "mix"))
     assert read == report.blend
     assert BlendDocument.read(str(tmp_path / "mix" / "blend.json")) == read
-    assert (read.sequence_length, read.seed, read.extra_token) == (16, 1234, True)
     shutil.move(tmp_path / "mix", tmp_path / "moved")
     moved = BlendDocument.read(str(tmp_path / "moved"))
     assert moved.id == read.id
     assert problems_of(tmp_path / "moved") == set()
-    assert moved.splits["train"].order.paths["dataset_index"].startswith(str(tmp_path / "moved"))
+    assert moved.splits["train"].order.path("dataset_index").startswith(str(tmp_path / "moved"))
 
 
 def test_all_kinds_of_splits_are_documented(tmp_path):
@@ -101,8 +96,10 @@ def test_all_kinds_of_splits_are_documented(tmp_path):
     assert [split.order is None for split in read.splits.values()] == [False, True, True, True]
     assert read.splits["test"].sources[0].draws == read.splits["test"].samples
     stored = json.loads((tmp_path / "mix" / "blend.json").read_text())
-    assert stored["splits"]["test"]["sources"][0]["prefix"] == "data/source0"
-    assert stored["cache_directory"] == str(tmp_path / "elsewhere")
+    (source,) = stored["splits"]["test"]["sources"]
+    assert source["path_prefix"] == "data/source0"
+    assert os.path.dirname(source["index"]["path_prefix"]) == str(tmp_path / "elsewhere")
+    assert read.cache_directory == str(tmp_path / "elsewhere")
     assert problems_of(tmp_path / "mix") == set()
 
 
@@ -143,17 +140,21 @@ def test_a_document_changed_by_hand_is_refused(made, tmp_path):
         (("splits", "train", "samples"), 5),
         (("splits", "train", "sources", 0, "draws"), -1),
         (("splits", "train", "sources", 0, "draws"), True),
-        (("splits", "train", "sources", 0, "index"), "../../x"),
-        (("splits", "train", "sources", 0, "index"), f"../{'0' * 32}-GPTDataset-train"),
-        (("splits", "train", "sources", 0, "index"), f"{'0' * 32}-GPTDataset-valid"),
-        (("splits", "train", "sources", 0, "prefix"), "a\0b"),
-        (("splits", "train", "sources", 0, "index"), "../../etc/passwd"),
-        (("splits", "train", "order", "weights"), [1.0]),
-        (("splits", "train", "order", "size"), -1),
-        (("splits", "train", "order", "index"), "/etc/passwd"),
+        (("splits", "train", "sources", 0, "index", "path_prefix"), "../../x"),
+        (("splits", "train", "sources", 0, "index", "path_prefix"), f"{'0' * 32}-GPTDataset-train"),
+        (("splits", "train", "sources", 0, "index", "path_prefix"), f"{'0' * 32}-GPTDataset-valid"),
+        (("splits", "train", "sources", 0, "index", "path_prefix"), f"{'0' * 32}-BlendedDataset-train"),
+        (("splits", "train", "sources", 0, "path_prefix"), "a\0b"),
+        (("splits", "train", "sources", 0, "index", "path_prefix"), "../../etc/passwd"),
+        (("splits", "train", "weights"), [1.0]),
+        (("splits", "train", "weights"), None),
+        (("splits", "train", "size"), -1),
+        (("splits", "train", "order", "path_prefix"), "/etc/passwd"),
         (("splits", "train", "order"), None),
-        (("splits", "train", "certificate", "tokens"), "many"),
-        (("splits", "train", "certificate", "sources", 0, "epochs"), "2"),
+        (("certificates", "train", "tokens"), "many"),
+        (("certificates", "train", "sources", 0, "epochs"), "2"),
+        (("certificates", "train", "sources"), []),
+        (("certificates",), {}),
     ],
 )
 def test_values_that_cannot_be_are_refused(made, tmp_path, place, wrong):

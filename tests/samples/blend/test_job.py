@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from support.blends import (
+    build_blend,
     config_for,
     covered,
     deviations,
@@ -25,7 +26,6 @@ from tokshard.errors import IntegrityError, OutputExistsError
 from tokshard.samples.blend import document as document_module
 from tokshard.samples.blend import job
 from tokshard.samples.blend.document import BlendDocument
-from tokshard.samples.blend.job import build_blend
 from tokshard.samples.blend.recipe import Source
 from tokshard.samples.blend.recipe_files import parse_words, read_arguments
 from tokshard.samples.index.description import read_description
@@ -48,22 +48,22 @@ def test_the_files_are_the_orders_of_the_definitions_under_the_hashes_of_their_d
     weighted = build_blend(words(sources), config_for(120, 10, 5), tmp_path / "weighted").blend
     every = build_blend(parse_words(sources), config_for(None, 9, 5), tmp_path / "every").blend
     for document, name, right in (
-        (weighted, "train", lambda split: greedy(list(split.order.weights), split.order.size)),
-        (weighted, "test", lambda split: greedy(list(split.order.weights), split.order.size)),
-        (every, "train", lambda split: exhaustive([int(size) for size in split.order.weights])),
-        (every, "valid", lambda split: greedy(list(split.order.weights), split.order.size)),
+        (weighted, "train", lambda split: greedy(list(split.weights), split.size)),
+        (weighted, "test", lambda split: greedy(list(split.weights), split.size)),
+        (every, "train", lambda split: exhaustive([int(size) for size in split.weights])),
+        (every, "valid", lambda split: greedy(list(split.weights), split.size)),
     ):
         split = document.splits[name]
-        arrays = [np.load(path) for path in split.order.paths.values()]
+        arrays = [np.load(path) for path in split.order.fingerprints]
         assert [array.tolist() for array in arrays] == list(right(split))
         assert [array.dtype for array in arrays] == [np.int16, np.int64]
         description = read_description(split.order.description)
         assert (
-            os.path.basename(split.order.paths["dataset_index"])
+            os.path.basename(split.order.path("dataset_index"))
             == f"{description.hash()}-BlendedDataset-{name}-dataset_index.npy"
         )
         assert [dataset.hash() for dataset in description.datasets] == [
-            source.hash for source in split.sources
+            source.index.hash for source in split.sources
         ]
     assert problems_of(tmp_path / "weighted") == problems_of(tmp_path / "every") == set()
 
@@ -71,25 +71,23 @@ def test_the_files_are_the_orders_of_the_definitions_under_the_hashes_of_their_d
 def test_the_certificate_says_what_counting_one_by_one_says(made, tmp_path):
     sources, report = made
     split = report.blend.splits["train"]
-    order = np.load(split.order.paths["dataset_index"]).tolist()
-    lag, lead = deviations(order, split.order.weights)
-    certificate = split.certificate
-    assert certificate.weight_error == pytest.approx(max(*lag, *lead))
-    assert (certificate.samples, certificate.draws_out_of_range) == (len(order), 0)
+    order = np.load(split.order.path("dataset_index")).tolist()
+    errors = deviations(order, split.weights)
+    certificate = report.blend.certificates["train"]
+    assert certificate.weight_error == pytest.approx(max(errors))
+    assert certificate.samples == len(order)
     lengths = {
         prefix: [1 + (7 * i + n) % 40 for i in range(count)]
         for n, (prefix, count) in enumerate(zip(sources, (60, 40, 50), strict=True))
     }
     for place, (source, certified) in enumerate(zip(split.sources, certificate.sources, strict=True)):
-        index = [np.load(source.paths[name]).tolist() for name in ("document_index", "shuffle_index")]
+        names = ("document_index", "shuffle_index")
+        index = [np.load(source.index.path(name)).tolist() for name in names]
         right = covered(lengths[sources[place]], *index, order.count(place), 16)
         assert {name: getattr(certified, name) for name in right} == right
-        assert (certified.samples, certified.available) == (order.count(place), source.samples)
+        assert (certified.samples, certified.available) == (order.count(place), source.epochs.samples)
         assert certified.share == order.count(place) / len(order)
-        assert (certified.largest_lag, certified.largest_lead) == (
-            pytest.approx(lag[place]),
-            pytest.approx(lead[place]),
-        )
+        assert certified.weight_error == pytest.approx(errors[place])
 
 
 def test_a_second_run_finds_everything_and_writes_the_same_document(made, tmp_path):
@@ -97,9 +95,9 @@ def test_a_second_run_finds_everything_and_writes_the_same_document(made, tmp_pa
     before = snapshot(tmp_path / "mix" / "cache")
     document = (tmp_path / "mix" / "blend.json").read_bytes()
     again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
-    assert [(entry.split, entry.action) for entry in again.entries] == [
-        (split, "found") for split in ("train", "valid", "test") for _ in (*sources, "the order")
-    ]
+    stems = {os.path.basename(name).rpartition("-")[0] for name in before if name.endswith(".npy")}
+    assert len(stems) == 3 * (len(sources) + 1)
+    assert again.actions == dict.fromkeys(stems, "found")
     assert snapshot(tmp_path / "mix" / "cache") == before
     assert (tmp_path / "mix" / "blend.json").read_bytes() == document
 
@@ -109,11 +107,13 @@ def test_the_fingerprints_are_those_of_the_files_also_of_indexes_that_are_rebuil
     again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True, force=True)
     assert again.blend == report.blend
     for split in report.blend.splits.values():
-        for described in (*split.sources, split.order):
-            found = {name: FileFingerprint.of(path) for name, path in described.paths.items()}
-            assert described.files == found
+        files = dict(split.order.fingerprints)
         for source in split.sources:
-            assert len(np.load(source.paths["shuffle_index"])) == source.epochs.samples == source.samples
+            files |= source.index.fingerprints
+            files |= {f"{source.path_prefix}.bin": source.bin, f"{source.path_prefix}.idx": source.idx}
+            assert len(np.load(source.index.path("shuffle_index"))) == source.epochs.samples
+        assert files == {path: FileFingerprint.of(path) for path in files}
+        assert len(files) == 17
 
 
 def test_a_multimodal_dataset_is_refused(tmp_path):
@@ -147,7 +147,8 @@ def rewrite(path, change):
 
 def orders(report):
     """Return what was done about the order of each split."""
-    return {entry.split: entry.action for entry in report.entries if entry.path_prefix is None}
+    names = {stem.split("-")[2]: stem for stem in report.actions if "BlendedDataset" in stem}
+    return {split: report.actions[stem] for split, stem in names.items()}
 
 
 def falsify(array):
@@ -190,7 +191,7 @@ def test_a_cap_of_whole_epochs_is_one_for_every_document(tmp_path):
         Source(sources[0], 0.5, max_epochs=2), Source(sources[1], 0.3), Source(sources[2], 0.2)
     )
     document = build_blend(recipe, config_for(500, 5, 5), tmp_path / "mix").blend
-    capped, *others = document.splits["train"].certificate.sources
+    capped, *others = document.certificates["train"].sources
     assert capped.document_most == 2
     assert 1.9 < capped.epochs <= 2
     assert capped.share < capped.available / 500
@@ -209,20 +210,20 @@ def test_the_recipe_of_the_sample_data_is_one():
 def test_a_blend_that_was_changed_is_refused_and_rebuilt_on_request(made, tmp_path):
     sources, report = made
     split = report.blend.splits["train"]
-    right = Path(split.order.paths["dataset_index"]).read_bytes()
-    rewrite(split.order.paths["dataset_index"], falsify)
+    right = Path(split.order.path("dataset_index")).read_bytes()
+    rewrite(split.order.path("dataset_index"), falsify)
     with pytest.raises(IntegrityError, match="train blend"):
         build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
     again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
     assert orders(again) == {"train": "rebuilt", "valid": "found", "test": "found"}
-    assert Path(split.order.paths["dataset_index"]).read_bytes() == right
+    assert Path(split.order.path("dataset_index")).read_bytes() == right
     assert problems_of(again.path) == set()
 
 
 def test_a_source_index_that_was_changed_is_never_certified(made, tmp_path):
     sources, report = made
     certified = Path(report.path).read_bytes()
-    index = report.blend.splits["train"].sources[0].paths["shuffle_index"]
+    index = report.blend.splits["train"].sources[0].index.path("shuffle_index")
     right = Path(index).read_bytes()
     rewrite(index, turn_round)
     with pytest.raises(IntegrityError, match=r"the train index of .* does not match its recorded digest"):

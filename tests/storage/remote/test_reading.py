@@ -171,7 +171,7 @@ def test_blends_and_plans_are_the_same_and_loaders_read_the_same(here, there, bu
     remote = mixed(here, there, "remote", path_as=("--path-as", f"{there}={here}"))
     blends = [read_json_object(str(here / f"mix-{name}/blend.json")) for name in ("local", "remote")]
     assert blends[0]["id"] == blends[1]["id"]
-    assert [source["prefix"] for source in blends[1]["splits"]["train"]["sources"]] == [
+    assert [source["path_prefix"] for source in blends[1]["splits"]["train"]["sources"]] == [
         f"{there}/web",
         f"{there}/code",
     ]

@@ -21,8 +21,8 @@ from tokshard.checks.diff.report import (
 from tokshard.core.codec import encode
 from tokshard.dataset.products import DESCRIPTION_SUFFIX
 from tokshard.errors import IntegrityError, UsageError
-from tokshard.samples.blend.document import BlendDocument, BlendSplit
-from tokshard.samples.blend.sources import BlendSource
+from tokshard.samples.blend.document import BlendDocument
+from tokshard.samples.blend.sources import BlendSource, BlendSplit
 from tokshard.samples.index.description import (
     BlendedDescription,
     Description,
@@ -32,7 +32,6 @@ from tokshard.samples.index.description import (
     read_description,
 )
 from tokshard.samples.index.entry import CacheEntry
-from tokshard.samples.index.npy import map_npy
 from tokshard.samples.index.packing import Packing, pack_words
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def diff_blends(a: BlendDocument, b: BlendDocument) -> DiffReport:
 
 
 def _diff_split(name: str, a: BlendSplit, b: BlendSplit) -> SplitDifference:
-    prefixes = {_identity(source): source.prefix for source in (*a.sources, *b.sources)}
+    prefixes = {_identity(source): source.path_prefix for source in (*a.sources, *b.sources)}
     identities = list(prefixes)
     places = [
         np.array([identities.index(_identity(source)) for source in split.sources], dtype=np.int64)
@@ -94,7 +93,7 @@ def _diff_split(name: str, a: BlendSplit, b: BlendSplit) -> SplitDifference:
 
 
 def _identity(source: BlendSource) -> tuple[str, str, Packing | None]:
-    return source.hash, str(source.fingerprint.idx_xxh3_128), source.packing  # no part of the hash
+    return source.index.hash, str(source.fingerprint.idx_xxh3_128), source.packing  # no part of the hash
 
 
 def _draws(split: BlendSplit, places: Integers, count: int) -> Integers:
@@ -106,8 +105,8 @@ def _draws(split: BlendSplit, places: Integers, count: int) -> Integers:
 def _order(split: BlendSplit) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     arrays = None
     if split.order is not None:
-        paths = split.order.paths
-        arrays = map_npy(paths["dataset_index"]), map_npy(paths["dataset_sample_index"])
+        order = split.order.load()
+        arrays = order["dataset_index"], order["dataset_sample_index"]
     for begin in range(0, split.samples, _BLOCK):
         end = min(begin + _BLOCK, split.samples)
         if arrays is None:
@@ -121,7 +120,7 @@ def _hash_fields(a: BlendSplit, b: BlendSplit) -> list[Difference]:
         return differences(read_description(a.order.description), read_description(b.order.description))
     if a.order is None and b.order is None:
         return differences(
-            read_description(a.sources[0].description), read_description(b.sources[0].description)
+            read_description(a.sources[0].index.description), read_description(b.sources[0].index.description)
         )
     return [("sources", len(a.sources), len(b.sources))]
 

@@ -353,9 +353,10 @@ def _plan(launch: Launch, given: Mapping[str, Any]) -> ShardPlanOptions:
             )
     blends = {} if options.documents else read_blends(several(options.sources))
     for path, blend in blends.items():
-        if arguments.sequence_length not in {None, blend.sequence_length}:
+        sequence_length = blend.builder.sequence_length
+        if arguments.sequence_length not in {None, sequence_length}:
             raise UsageError(
-                f"{path} has samples of {blend.sequence_length} tokens, but the launch command has "
+                f"{path} has samples of {sequence_length} tokens, but the launch command has "
                 f"--seq-length {arguments.sequence_length}",
                 hint="pass the blend of this job, which tokshard blend --from-launch builds",
             )

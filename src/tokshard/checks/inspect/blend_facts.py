@@ -18,9 +18,10 @@ from tokshard.core.presentation import (
     Table,
 )
 from tokshard.dataset.tokenizer_identity import tokenizer_name
-from tokshard.samples.blend.certificate import SourceCertificate
-from tokshard.samples.blend.document import BlendDocument, BlendSplit
+from tokshard.samples.blend.certificate import Certificate, SourceCertificate
+from tokshard.samples.blend.document import BlendDocument
 from tokshard.samples.blend.plan import KIND_NAMES
+from tokshard.samples.blend.sources import Kind
 
 SHOWN_SOURCES = 100
 """Bars of a chart at most."""
@@ -32,19 +33,22 @@ def describe_blend(document: BlendDocument, path: str) -> list[Section]:
         ("blend", path),
         ("id", document.id),
         ("indexes in", document.cache_directory),
-        ("sequence", f"{count(document.sequence_length)} tokens"),
-        ("seed", document.seed),
+        ("sequence", f"{count(document.builder.sequence_length)} tokens"),
+        ("seed", document.builder.seed),
         *_tokenizer_facts(document),
         *mismatch_facts(document.tokenizer_mismatches),
     ]
     sections = [
         Section("", [FactList(facts)]),
-        *(describe_split(name, split) for name, split in document.splits.items()),
+        *(
+            describe_split(name, split.kind, document.certificates[name])
+            for name, split in document.splits.items()
+        ),
     ]
     return sections + describe_packed(
         (named.prefix, name, source.epochs)
         for name, split in document.splits.items()
-        for source, named in zip(split.sources, split.certificate.sources, strict=True)
+        for source, named in zip(split.sources, document.certificates[name].sources, strict=True)
     )
 
 
@@ -56,14 +60,13 @@ def _tokenizer_facts(document: BlendDocument) -> Facts:
     return facts
 
 
-def describe_split(name: str, split: BlendSplit) -> Section:
+def describe_split(name: str, kind: Kind, certificate: Certificate) -> Section:
     """Return the description of a split: its certificate."""
-    certificate = split.certificate
     if not certificate.samples:
-        title = f"{name}: {KIND_NAMES[split.kind]}, no samples; built anyway, as Megatron does"
+        title = f"{name}: {KIND_NAMES[kind]}, no samples; built anyway, as Megatron does"
         return Section(title, [])
     title = (
-        f"{name}: {KIND_NAMES[split.kind]}, {counted(certificate.samples, 'sample')}, "
+        f"{name}: {KIND_NAMES[kind]}, {counted(certificate.samples, 'sample')}, "
         f"{counted(certificate.tokens, 'token')}"
     )
     rows = [
@@ -87,11 +90,11 @@ def describe_split(name: str, split: BlendSplit) -> Section:
     blocks: list[Block] = [
         Table(header, rows, hide=("error (samples)", "times each", "documents read", "tokens"))
     ]
-    if split.kind != "single":
+    if kind != "single":
         blocks.append(weight_error_line(certificate.weight_error))
     shown = certificate.sources[:SHOWN_SOURCES]
     shares = [Bar(source.prefix, source.share, percent(source.share), mark=source.weight) for source in shown]
-    notes = [] if split.kind == "single" else [WEIGHT_ERROR_NOTE]
+    notes = [] if kind == "single" else [WEIGHT_ERROR_NOTE]
     more = more_sources(len(certificate.sources))
     return Section(title, blocks, [*notes, shares_chart(shares), _epochs_chart(shown), *more])
 

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tokshard.core.codec import Amount, Count, Document, Md5, Positive, Record, Share
+from tokshard.core.codec import Amount, Count, Document, Md5, Record, Share
 from tokshard.core.formatting import counted
 from tokshard.core.lengths import LengthSummary
 from tokshard.dataset.fingerprint import FingerprintedIndex, dataset_fingerprint
-from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, TokenizerMismatch
-from tokshard.dataset.tokenizer_identity import TokenizerIdentity
 from tokshard.errors import InputError, IntegrityError, TokshardError, raise_exhaustion
-from tokshard.samples.blend.certificate import Certificate, measure_weight_errors
-from tokshard.samples.blend.document import BlendDocument, document_path
+from tokshard.samples.blend.certificate import measure_weight_errors
 from tokshard.samples.index.description import BlendedDescription, Description, GPTDatasetDescription
 from tokshard.samples.index.entry import CacheEntry, Sidecar, entries_in, entries_of
 from tokshard.samples.index.examination import Examination, examine
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CHUNK = 1 << 20
-_ENDLESS = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,44 +138,6 @@ class IndexSummary(Document):
     sources: tuple[SourceStatistics, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class BlendSourceSummary(Record):
-    """A source of a split."""
-
-    prefix: str
-    hash: str
-    draws: Count
-
-
-@dataclass(frozen=True, slots=True)
-class BlendSplitSummary(Record):
-    """A split of a blend."""
-
-    name: str
-    kind: str
-    samples: Count
-    hash: str | None
-    sources: tuple[BlendSourceSummary, ...]
-    certificate: Certificate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlendSummary(Document):
-    """Summary of a blend, from its document."""
-
-    SCHEMA = "tokshard.inspect-blend/2"
-
-    path: str
-    id: str
-    cache_directory: str
-    sequence_length: Positive
-    seed: Count
-    splits: tuple[BlendSplitSummary, ...]
-    tokenizers: tuple[DatasetTokenizer, ...] | None = None
-    job_tokenizer: TokenizerIdentity | None = None
-    tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
-
-
 def _problems(found: Examination) -> Iterator[str]:
     if found.replaced:
         yield "another process is replacing it"
@@ -226,41 +184,6 @@ def inspect_index(path: str) -> IndexSummary:
         detail=detail,
         statistics=_sample_statistics(found, condition) if whole and not entry.is_blend else None,
         sources=_source_statistics(entry, found.description) if whole and entry.is_blend else None,
-    )
-
-
-def inspect_blend(path: str) -> BlendSummary:
-    """Summarize a blend; none of its arrays is opened.
-
-    Args:
-        path: The ``blend.json``, or its directory.
-
-    Raises:
-        MissingFileError, IntegrityError: See :meth:`tokshard.samples.blend.document.BlendDocument.read`.
-    """
-    document = BlendDocument.read(path)
-    return BlendSummary(
-        path=document_path(path),
-        id=document.id,
-        cache_directory=document.cache_directory,
-        sequence_length=document.sequence_length,
-        seed=document.seed,
-        splits=tuple(
-            BlendSplitSummary(
-                name=name,
-                kind=split.kind,
-                samples=split.samples,
-                hash=None if split.order is None else split.order.hash,
-                sources=tuple(
-                    BlendSourceSummary(source.prefix, source.hash, source.draws) for source in split.sources
-                ),
-                certificate=split.certificate,
-            )
-            for name, split in document.splits.items()
-        ),
-        tokenizers=document.tokenizers,
-        job_tokenizer=document.job_tokenizer,
-        tokenizer_mismatches=document.tokenizer_mismatches,
     )
 
 
@@ -351,22 +274,14 @@ def _source_statistics(
         return None
     total = sum(description.weights)
     weights = [weight / total if total else 0.0 for weight in description.weights]
-    drift = measure_weight_errors(
-        map_npy(entry.array_path("dataset_index")),
-        map_npy(entry.array_path("dataset_sample_index")),
-        weights,
-        [_ENDLESS] * len(weights),
+    arrays = entry.load()
+    counted_draws, errors = measure_weight_errors(
+        arrays["dataset_index"], arrays["dataset_sample_index"], weights
     )
-    size = int(drift.draws.sum())
+    size = int(counted_draws.sum())
     return tuple(
-        SourceStatistics(
-            dataset_path=dataset.dataset_path,
-            weight=weight,
-            draws=int(draws),
-            share=int(draws) / size if size else 0.0,
-            weight_error=float(max(lag, lead)),
-        )
-        for dataset, weight, draws, lag, lead in zip(
-            description.datasets, weights, drift.draws, drift.lag, drift.lead, strict=True
+        SourceStatistics(dataset.dataset_path, weight, draws, draws / size if size else 0.0, error)
+        for dataset, weight, draws, error in zip(
+            description.datasets, weights, counted_draws.tolist(), errors.tolist(), strict=True
         )
     )

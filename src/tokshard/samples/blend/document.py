@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from tokshard.core.codec import TOOL, Document, Positive, Sha256, Tool, encode
+from tokshard.core.codec import Document, Positive, Sha256, Tool, encode
 from tokshard.core.formatting import counted
-from tokshard.core.json_text import dump_readable_json
+from tokshard.core.json_text import dump_readable_json, paused_garbage_collection
 from tokshard.dataset.products import BLEND_NAME
 from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, TokenizerMismatch
 from tokshard.dataset.tokenizer_agreement import JobTokenizer, agree
@@ -19,58 +19,17 @@ from tokshard.samples.blend.certificate import Certificate
 from tokshard.samples.blend.options import BuilderConfig
 from tokshard.samples.blend.plan import BlendPlan
 from tokshard.samples.blend.recipe import BlendRecipe
-from tokshard.samples.blend.sources import BlendSource, SplitFiles, opened_path
-from tokshard.samples.blend.weights import BlendWeights, shares_of
+from tokshard.samples.blend.sources import BlendSource, BlendSplit, opened_path, with_paths
+from tokshard.samples.blend.weights import BlendWeights
 from tokshard.samples.index.build import locked
 from tokshard.storage import syscalls
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.files import write_atomically
 from tokshard.storage.fs import refuse_remote, relative_inside
 from tokshard.storage.publication import remove_temporary_files
-from tokshard.storage.reading import read_document
+from tokshard.storage.reading import read_json_object
 
 _LOCK_NAME = ".blend.lock"
-
-
-@dataclass(frozen=True, slots=True)
-class BlendSplit(SplitFiles):
-    """A split, or one of several validation sets.
-
-    Raises:
-        UsageError: The fields contradict each other.
-
-    Attributes:
-        certificate: Values counted from the index files.
-    """
-
-    certificate: Certificate
-
-    def _validate(self) -> None:
-        super(BlendSplit, self)._validate()  # without arguments it does not know a class with slots
-        if len(self.certificate.sources) != len(self.sources):
-            raise UsageError("the certificate must list the same sources")
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """The share of the samples that is asked of each source; their sum is 1."""
-        if self.order is None:
-            return (1.0,)
-        return shares_of(self.order.weights, self.order.size)
-
-
-@dataclass(frozen=True, slots=True)
-class BlendTokenizers:
-    """The tokenizers of a blend.
-
-    Attributes:
-        datasets: The different tokenizers of the datasets.
-        job: The tokenizer of the job, if it could be read.
-        mismatches: The mismatches that were allowed.
-    """
-
-    datasets: tuple[DatasetTokenizer, ...]
-    job: TokenizerIdentity | None
-    mismatches: tuple[TokenizerMismatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +37,7 @@ class BlendDocument(Document):
     """The content of ``blend.json``.
 
     In memory all paths are as they can be opened; in the file, paths inside its directory are relative
-    to it, and index files are named without the cache directory.
+    to it.
 
     Attributes:
         tool: Program that wrote the blend.
@@ -88,9 +47,9 @@ class BlendDocument(Document):
         resolved: Weights passed to Megatron, one entry for all splits or one each for train, valid and test.
             Null for a split without sources.
         builder: Parameters of Megatron's dataset builder.
-        cache_directory: Directory of the index files: Megatron's ``--data-cache-path``.
         splits: Splits, named ``train``, ``valid`` (or ``valid.0``, ``valid.1``, ...) and ``test``. Splits
             without data are left out.
+        certificates: Values counted from the files of each split.
         tokenizers: Different tokenizers of the datasets.
         job_tokenizer: Tokenizer of the job. Absent if it could not be read.
         tokenizer_mismatches: Mismatches that ``--allow-tokenizer-mismatch`` allowed. Absent if there are
@@ -106,8 +65,8 @@ class BlendDocument(Document):
     recipe: BlendRecipe
     resolved: tuple[BlendWeights | None, ...]
     builder: BuilderConfig
-    cache_directory: str
     splits: dict[str, BlendSplit]
+    certificates: dict[str, Certificate]
     tokenizers: tuple[DatasetTokenizer, ...]
     job_tokenizer: TokenizerIdentity | None = None
     tokenizer_mismatches: tuple[TokenizerMismatch, ...] | None = None
@@ -121,43 +80,31 @@ class BlendDocument(Document):
         return f"BlendDocument({self.id[:12]}, {splits})"
 
     def _validate(self) -> None:
+        if not self.splits or self.splits.keys() != self.certificates.keys():
+            raise UsageError("certificates must have an entry for each split")
         for name, split in self.splits.items():
             if name.partition(".")[0] != split.split:
                 raise UsageError(f"splits.{name} has the wrong split {split.split}")
+            if len(self.certificates[name].sources) != len(split.sources):
+                raise UsageError(f"certificates.{name} must list the sources of the split")
             for source in split.sources:
                 if source.tokenizer >= len(self.tokenizers):
-                    raise UsageError(f"splits.{name}: tokenizer of {source.prefix} contradicts tokenizers")
+                    raise UsageError(
+                        f"splits.{name}: tokenizer of {source.path_prefix} contradicts tokenizers"
+                    )
 
-    @classmethod
-    def of(
-        cls,
-        cache_directory: str,
-        recipe: BlendRecipe,
-        resolved: tuple[BlendWeights | None, ...],
-        builder: BuilderConfig,
-        splits: dict[str, BlendSplit],
-        tokenizers: BlendTokenizers,
-    ) -> BlendDocument:
-        """Return the document of a blend that was built."""
-        return cls(
-            tool=TOOL,
-            id=_identity(builder, splits),
-            recipe=recipe,
-            resolved=resolved,
-            builder=builder,
-            cache_directory=cache_directory,
-            splits=splits,
-            tokenizers=tokenizers.datasets,
-            job_tokenizer=tokenizers.job,
-            tokenizer_mismatches=tokenizers.mismatches or None,
-        )
+    @property
+    def cache_directory(self) -> str:
+        """The directory of the index files: Megatron's ``--data-cache-path``."""
+        first = next(iter(self.splits.values()))
+        return os.path.dirname(first.sources[0].index.path_prefix)
 
     def is_of(self, plan: BlendPlan) -> bool:
         """Return whether a plan has the same orders and draws; the content of datasets is not compared."""
         built = {
             name: (
                 split.order and split.order.hash,
-                [(each.hash, each.draws, each.packing) for each in split.sources],
+                [(source.index.hash, source.draws, source.packing) for source in split.sources],
             )
             for name, split in self.splits.items()
         }
@@ -168,7 +115,7 @@ class BlendDocument(Document):
                 (request.description().hash(), source.draws, request.packing)
                 for request, source in zip(split.requests, split.sources, strict=True)
             ]
-            planned[split.name] = (None if order is None else order.hash(), draws)
+            planned[split.name] = (order and order.hash(), draws)
         return built == planned
 
     def tokenizer_of(self, source: BlendSource) -> DatasetTokenizer:
@@ -178,7 +125,7 @@ class BlendDocument(Document):
     def mismatches_of_job(
         self, tokenizers: Mapping[str, DatasetTokenizer], path: str
     ) -> tuple[TokenizerMismatch, ...]:
-        """Return the mismatches of the job with datasets whose tokenizer has become known since.
+        """Return the mismatches of the job with datasets whose tokenizer the blend does not record.
 
         All others were compared when the blend was built.
 
@@ -188,45 +135,30 @@ class BlendDocument(Document):
         """
         if self.job_tokenizer is None:
             return ()
-        unknown = {
-            source.prefix
+        without_tokenizer = {
+            source.path_prefix
             for split in self.splits.values()
             for source in split.sources
             if self.tokenizer_of(source).identity is None
         }
-        known = [(prefix, tokenizer) for prefix, tokenizer in tokenizers.items() if prefix in unknown]
+        compared = [(prefix, tokenizers[prefix]) for prefix in tokenizers if prefix in without_tokenizer]
         job = JobTokenizer(f"of {path}", self.job_tokenizer)
-        return tuple(found for found in agree(known, job).mismatches if not found.first.count)
+        mismatches = agree(compared, job).mismatches
+        return tuple(mismatch for mismatch in mismatches if not mismatch.first.count)
 
-    @property
-    def sequence_length(self) -> int:
-        """The tokens of a sample, without the extra one."""
-        return self.builder.sequence_length
-
-    @property
-    def seed(self) -> int:
-        """The seed of all shuffles."""
-        return self.builder.seed
-
-    @property
-    def extra_token(self) -> bool:
-        """True if a sample has one more token, so that each token has the next one as its label."""
-        return self.builder.extra_token
-
-    def write(self, directory: str, *, replace: bool = True) -> None:
+    def write(self, directory: str) -> None:
         """Write the document into a directory, atomically.
 
         Raises:
-            OutputExistsError: The file exists, and ``replace`` is False.
             UsageError: It is too large to be read back.
             StorageError: The disk is full or broken.
         """
         path = os.path.join(directory, BLEND_NAME)
-        stored = _relative_to(directory, self)
+        stored = with_paths(self.to_json(), lambda opened: relative_inside(opened, directory))
         hint = "merge some of the sources with tokshard merge, or use shorter paths"
-        content = dump_readable_json(stored.to_json(), path, hint=hint)
+        content = dump_readable_json(stored, path, hint=hint)
         syscalls.make_directory(directory)
-        write_atomically(path, content, replace=replace)
+        write_atomically(path, content)
 
     @classmethod
     def read(cls, path: str) -> BlendDocument:
@@ -237,24 +169,24 @@ class BlendDocument(Document):
 
         Raises:
             UsageError: It is named by a URL.
-            MissingFileError: There is none.
+            MissingFileError: The file was not found.
             IntegrityError: It is damaged, or of another version.
         """
         refuse_remote(path, "a blend must be a local file")
         path = document_path(path)
         try:
-            stored = read_document(cls, path)
+            with paused_garbage_collection():
+                stored = with_paths(read_json_object(path), lambda stored: opened_path(stored, path))
+                document = cls.from_json(stored, path)
         except (FileNotFoundError, NotADirectoryError):
             raise MissingFileError(
                 f"blend not found: {path}", path=path, hint="build it with tokshard blend"
             ) from None
-        if _identity(stored.builder, stored.splits) != stored.id:
+        if identity(document.builder, document.splits) != document.id:
             raise IntegrityError(
                 f"{path}: id contradicts the other fields: the document was changed", path=path, field="id"
             )
-        cache = opened_path(stored.cache_directory, path)
-        splits = {name: split.opened(path, cache) for name, split in stored.splits.items()}
-        return replace(stored, cache_directory=cache, splits=splits)
+        return document
 
 
 def document_path(path: str) -> str:
@@ -278,15 +210,8 @@ def writing(directory: str) -> Iterator[None]:
         yield
 
 
-def _relative_to(directory: str, document: BlendDocument) -> BlendDocument:
-    def relative(path: str) -> str:
-        return relative_inside(path, directory)
-
-    splits = {name: split.with_paths(relative, os.path.basename) for name, split in document.splits.items()}
-    return replace(document, cache_directory=relative(document.cache_directory), splits=splits)
-
-
-def _identity(builder: BuilderConfig, splits: Mapping[str, BlendSplit]) -> str:
+def identity(builder: BuilderConfig, splits: Mapping[str, BlendSplit]) -> str:
+    """Return the id of a blend."""
     # The hashes cover weights, sizes and the names of the datasets.
     parameters = encode(builder)
     del parameters["path_as"]
@@ -297,8 +222,8 @@ def _identity(builder: BuilderConfig, splits: Mapping[str, BlendSplit]) -> str:
             "hash": None if split.order is None else split.order.hash,
             "sources": [
                 {
-                    "hash": source.hash,
-                    "samples": source.samples,
+                    "hash": source.index.hash,
+                    "samples": source.epochs.samples,
                     "draws": source.draws,
                     "fingerprint": encode(source.fingerprint),
                     **({} if source.packing is None else {"packing": encode(source.packing)}),

@@ -5,41 +5,38 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from tokshard.core.codec import Amount, Document, Md5, Record
+from tokshard.core.codec import TOOL, Amount, Document
 from tokshard.core.formatting import count, counted, duration, percent, shown_path
 from tokshard.core.presentation import Section, Table, outcome, planned
 from tokshard.core.progress import Progress, ProgressUpdate, reporting
-from tokshard.dataset.fingerprint import FileFingerprint
 from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.products import BLEND_NAME
 from tokshard.dataset.recorded_tokenizers import DatasetTokenizer
 from tokshard.dataset.token_ids import check_token_ids
-from tokshard.dataset.tokenizer_agreement import JobTokenizer
 from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError, UsageError, ignore_older
-from tokshard.samples.blend.certificate import SourceArrays, measure
-from tokshard.samples.blend.document import BlendDocument, BlendSplit, BlendTokenizers, writing
-from tokshard.samples.blend.options import CACHE_NAME, BlendOptions, BuilderConfig
+from tokshard.samples.blend.certificate import Certificate, certify
+from tokshard.samples.blend.document import BlendDocument, identity, writing
+from tokshard.samples.blend.options import BlendOptions, BuilderConfig
 from tokshard.samples.blend.order import BlendOrder
 from tokshard.samples.blend.plan import KIND_NAMES, BlendPlan, PlannedSplit, SplitPlan, plan_blend
 from tokshard.samples.blend.recipe import BlendRecipe
-from tokshard.samples.blend.sources import BlendOrderFiles, BlendSource
+from tokshard.samples.blend.sources import BlendSource, BlendSplit
 from tokshard.samples.blend.weights import BlendWeights
 from tokshard.samples.index.build import (
     Action,
     Datasets,
     IndexTarget,
-    PlannedIndexes,
     build_or_reuse,
     plan_indexes,
 )
 from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.examination import CacheTarget
 from tokshard.samples.index.job import actions_text
-from tokshard.samples.index.npy import Blocks, npy_fingerprint
+from tokshard.samples.index.npy import Blocks, CachedArrays
 from tokshard.samples.index.tokenizer_check import check_tokenizers
 from tokshard.storage.fs import abspath, lexists
 from tokshard.storage.lock import lock_mode
@@ -52,19 +49,14 @@ MAX_INDICES = 20_000
 """Sources of all splits together: 2.6 kB each with prefixes of 64 characters, of the 64 MiB that are read."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntryOutcome(Record):
-    """One entry of the cache, and how the blend came by it."""
-
-    split: str
-    path_prefix: str | None
-    hash: Md5
-    action: Action
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlendReport(Document):
-    """A blend, and what :func:`tokshard.blend` did."""
+    """A blend, and the actions of :func:`tokshard.blend`.
+
+    Attributes:
+        actions: Action of each index and order in the cache, by the beginning of its file names, as
+            ``HASH-GPTDataset-train``.
+    """
 
     SCHEMA = "tokshard.blend-report/2"
 
@@ -75,7 +67,7 @@ class BlendReport(Document):
     splits: tuple[PlannedSplit, ...]
     path: str | None = None
     blend: BlendDocument | None = None
-    entries: tuple[EntryOutcome, ...] = ()
+    actions: dict[str, Action]
     warnings: tuple[str, ...]
     seconds: Amount
 
@@ -103,33 +95,9 @@ class BlendReport(Document):
         written = [] if self.path is None else [shown_path(self.path)]
         facts = []
         if self.blend is not None:
-            actions = actions_text(entry.action for entry in self.entries)
+            actions = actions_text(self.actions.values())
             facts.append(("indexes", f"{actions} in {shown_path(self.blend.cache_directory)}"))
         return outcome(self.action, written, facts, duration(self.seconds), [next_step])
-
-    @classmethod
-    def of(
-        cls,
-        plan: BlendPlan,
-        started: float,
-        warnings: Iterable[str],
-        blend: BlendDocument | None = None,
-        path: str | None = None,
-        entries: tuple[EntryOutcome, ...] = (),
-    ) -> BlendReport:
-        """Return the report of a plan, or of a blend that was written."""
-        return cls(
-            action="planned" if blend is None else "written",
-            recipe=plan.recipe,
-            resolved=plan.resolved,
-            builder=plan.builder,
-            splits=tuple(split.planned for split in plan.splits),
-            path=path,
-            blend=blend,
-            entries=entries,
-            warnings=tuple(dict.fromkeys((*plan.warnings, *warnings))),
-            seconds=time.monotonic() - started,
-        )
 
 
 def blend(options: BlendOptions, *, dry_run: bool = False, progress: Progress | None = None) -> BlendReport:
@@ -157,25 +125,8 @@ def blend(options: BlendOptions, *, dry_run: bool = False, progress: Progress | 
     """
     if dry_run:
         return _plan_only(options)
-    if options.output is None:
-        raise UsageError(
-            "--output is required", hint="pass for example -o mix, or --dry-run to build nothing"
-        )
-    recipe, config = options.resolve()
     with lock_mode(options.lock):
-        return build_blend(
-            recipe,
-            config,
-            options.output,
-            cache_directory=options.cache,
-            workers=options.workers,
-            rebuild=options.rebuild,
-            force=options.force,
-            job=options.naming.job_tokenizer(options.path_as),
-            allow_tokenizer_mismatch=options.allow_tokenizer_mismatch,
-            global_batch_size=options.job_batch_size,
-            progress=progress,
-        )
+        return build_blend(*options.resolve(), options, progress)
 
 
 def _plan_only(options: BlendOptions) -> BlendReport:
@@ -190,52 +141,109 @@ def _plan_only(options: BlendOptions) -> BlendReport:
         allowed=options.allow_tokenizer_mismatch,
         shares=_shares(plan),
     )
-    return BlendReport.of(plan, started, agreement.warnings)
+    return _report(plan, agreement.warnings, started)
 
 
-def build_blend(  # noqa: PLR0913 - as many as the options that decide how it is built
-    recipe: BlendRecipe,
-    config: BuilderConfig,
-    output: str | os.PathLike[str],
-    *,
-    cache_directory: str | os.PathLike[str] | None = None,
-    workers: int | None = None,
-    rebuild: bool = False,
-    force: bool = False,
-    job: JobTokenizer | None = None,
-    allow_tokenizer_mismatch: bool = False,
-    global_batch_size: int | None = None,
-    progress: Progress | None = None,
+def build_blend(
+    recipe: BlendRecipe, config: BuilderConfig, options: BlendOptions, progress: Progress | None = None
 ) -> BlendReport:
-    """Build the blend of a recipe; see :func:`blend`."""
+    """Build the blend of a recipe; see :func:`blend`.
+
+    Args:
+        recipe: The recipe.
+        config: The parameters of Megatron's dataset builder.
+        options: The options with the output and the cache; their mixture is not read again.
+        progress: Receives the progress.
+    """
     started = time.monotonic()
+    output = options.output
+    cache = options.cache
+    if output is None or cache is None:
+        raise UsageError(
+            "--output is required", hint="pass for example -o mix, or --dry-run to build nothing"
+        )
     directory = os.fspath(output)
     path = os.path.join(directory, BLEND_NAME)
-    cache = os.path.join(directory, CACHE_NAME) if cache_directory is None else os.fspath(cache_directory)
+    job = options.naming.job_tokenizer(options.path_as)
     with reporting(progress) as listener:
         listener.start("reading datasets")
         plan = plan_blend(recipe, config)
         _refuse_too_many(plan)
         # Refused before anything is built, not after hours of work.
-        _refuse_other(path, lambda there: there.is_of(plan), force=force)
-        planned = plan_indexes(plan.requests, cache_directory=cache, workers=workers, progress=listener)
-        planned = planned.agreeing(job, allowed=allow_tokenizer_mismatch, shares=_shares(plan))
-        built = _build(plan, planned, cache, listener, rebuild=rebuild)
-    tokenizers = BlendTokenizers(
-        built.tokenizers, None if job is None else job.identity, planned.agreement.to_record
+        _refuse_other(path, plan, force=options.force)
+        planned = plan_indexes(
+            plan.requests, cache_directory=cache, workers=options.workers, progress=listener
+        )
+        planned = planned.agreeing(job, allowed=options.allow_tokenizer_mismatch, shares=_shares(plan))
+        # Only files with the recorded digests are certified, so reused indexes are read whole.
+        reports = planned.build(rebuild=options.rebuild, digests=True, progress=listener)
+        actions = {entry.stem: report.action for entry, report in zip(planned.listed, reports, strict=True)}
+        tokenizers = dict.fromkeys(target.tokenizer for target in planned.targets)
+        numbers = {tokenizer: number for number, tokenizer in enumerate(tokenizers)}
+        splits: dict[str, BlendSplit] = {}
+        certificates: dict[str, Certificate] = {}
+        datasets = Datasets()  # opened again, to compare fingerprints with the indexes
+        targets = iter(planned.targets)
+        for split in plan.splits:
+            order = None
+            if (description := split.description()) is not None:
+                mismatches = planned.agreement.to_record
+                target = CacheTarget.of_blend(description, cache, f"the {split.name} blend", mismatches)
+                listener.start(f"ordering {split.name}", target.file_bytes)
+                actions[target.entry.stem] = _build_order(split, target, listener, rebuild=options.rebuild)
+                order = _cached_arrays(target.entry)
+            listener.start(f"measuring {split.name}")
+            sources = tuple(
+                _source(next(targets), source.draws, datasets, numbers) for source in split.sources
+            )
+            splits[split.name] = BlendSplit(
+                split=split.split,  # type: ignore[arg-type]
+                kind=split.kind,
+                samples=split.samples,
+                sources=sources,
+                order=order,
+                weights=None if split.weights is None else tuple(map(float, split.weights)),
+                size=split.size,
+            )
+            prefixes = [source.path_prefix for source in split.sources]
+            certificates[split.name] = certify(splits[split.name], prefixes)
+    document = BlendDocument(
+        tool=TOOL,
+        id=identity(plan.builder, splits),
+        recipe=recipe,
+        resolved=plan.resolved,
+        builder=plan.builder,
+        splits=splits,
+        certificates=certificates,
+        tokenizers=tuple(tokenizers),
+        job_tokenizer=None if job is None else job.identity,
+        tokenizer_mismatches=planned.agreement.to_record or None,
+        global_batch_size=options.job_batch_size,
     )
-    document = BlendDocument.of(cache, recipe, plan.resolved, plan.builder, built.splits, tokenizers)
-    document = replace(document, global_batch_size=global_batch_size)
     with writing(directory):
-        exists = lexists(path)
-        # Only now are the fingerprints of the datasets known.
-        _refuse_other(path, lambda there: there.id == document.id, force=force)
-        document.write(directory, replace=force or exists)
-    return BlendReport.of(plan, started, built.warnings, document, path, tuple(built.outcomes))
+        # Another process may have written another blend since the first check.
+        _refuse_other(path, plan, force=options.force)
+        document.write(directory)
+    report = _report(plan, planned.tokenizer_warnings(reports), started)
+    return replace(report, action="written", path=path, blend=document, actions=actions)
+
+
+def _report(plan: BlendPlan, warnings: Iterable[str], started: float) -> BlendReport:
+    """Return the report of a plan."""
+    return BlendReport(
+        action="planned",
+        recipe=plan.recipe,
+        resolved=plan.resolved,
+        builder=plan.builder,
+        splits=tuple(split.planned for split in plan.splits),
+        actions={},
+        warnings=tuple(dict.fromkeys((*plan.warnings, *warnings))),
+        seconds=time.monotonic() - started,
+    )
 
 
 def _shares(plan: BlendPlan) -> dict[str, float]:
-    # Of each dataset in the samples of all splits.
+    """Return the share of each dataset in the samples of all splits."""
     draws: Counter[str] = Counter()
     for split in plan.splits:
         for source in split.sources:
@@ -244,40 +252,25 @@ def _shares(plan: BlendPlan) -> dict[str, float]:
     return {prefix: count / total for prefix, count in draws.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Built:
-    outcomes: list[EntryOutcome]
-    splits: dict[str, BlendSplit]
-    tokenizers: tuple[DatasetTokenizer, ...]
-    warnings: tuple[str, ...]
+def _source(
+    target: IndexTarget, draws: int, datasets: Datasets, numbers: Mapping[DatasetTokenizer, int]
+) -> BlendSource:
+    dataset = datasets.get(target.request.prefix)
+    dataset.check(target.origin.dataset)
+    return BlendSource(
+        path_prefix=abspath(target.request.prefix),
+        draws=draws,
+        tokenizer=numbers[target.tokenizer],
+        bin=dataset.files["bin"],
+        idx=dataset.files["idx"],
+        fingerprint=target.origin.dataset,
+        index=_cached_arrays(target.entry),
+        epochs=target.plan,
+    )
 
 
-def _build(
-    plan: BlendPlan, planned: PlannedIndexes, cache: str, progress: Progress, *, rebuild: bool
-) -> _Built:
-    # Nothing is certified that is not what was written: so what is found is read whole.
-    reports = planned.build(rebuild=rebuild, digests=True, progress=progress)
-    distinct = dict.fromkeys(target.tokenizer for target in planned.targets)
-    numbers = {tokenizer: number for number, tokenizer in enumerate(distinct)}
-    remaining = iter(zip(planned.targets, reports, strict=True))
-    built = _Built([], {}, tuple(numbers), planned.tokenizer_warnings(reports))
-    datasets = Datasets()  # opened again: what they contain now is compared with what was indexed
-    for split in plan.splits:
-        own = [next(remaining) for _ in split.sources]
-        built.outcomes.extend(
-            EntryOutcome(split.name, report.path_prefix, report.hash, report.action) for _, report in own
-        )
-        entry = None
-        if (description := split.description()) is not None:
-            mismatches = planned.agreement.to_record
-            target = CacheTarget.of_blend(description, cache, f"the {split.name} blend", mismatches)
-            entry = target.entry
-            progress.start(f"ordering {split.name}", target.file_bytes)
-            action = _build_order(split, target, progress, rebuild=rebuild)
-            built.outcomes.append(EntryOutcome(split.name, None, entry.hash, action))
-        progress.start(f"measuring {split.name}")
-        built.splits[split.name] = _describe(split, [target for target, _ in own], entry, numbers, datasets)
-    return built
+def _cached_arrays(entry: CacheEntry) -> CachedArrays:
+    return CachedArrays.at(os.path.join(entry.directory, entry.stem), entry.arrays)
 
 
 def order_of(split: SplitPlan) -> Iterator[tuple[NDArray[np.int16], NDArray[np.int64]]]:
@@ -299,74 +292,6 @@ def _build_order(split: SplitPlan, target: CacheTarget, progress: Progress, *, r
     return build_or_reuse(target, lambda: order, rebuild=rebuild, tell=tell)
 
 
-def _describe(
-    split: SplitPlan,
-    targets: Sequence[IndexTarget],
-    entry: CacheEntry | None,
-    tokenizers: Mapping[DatasetTokenizer, int],
-    datasets: Datasets,
-) -> BlendSplit:
-    sources: list[BlendSource] = []
-
-    def measured_sources() -> Iterator[SourceArrays]:
-        for planned, target in zip(split.sources, targets, strict=True):
-            dataset = datasets.get(target.request.prefix)
-            dataset.check(target.origin.dataset)
-            index = target.entry.load()
-            source = BlendSource(
-                prefix=abspath(target.request.prefix),
-                training_path=target.request.training_path,
-                index=os.path.join(target.entry.directory, target.entry.stem),
-                draws=planned.draws,
-                fingerprint=target.origin.dataset,
-                tokenizer=tokenizers[target.tokenizer],
-                epochs=target.plan,
-                files=dataset.files | _fingerprints(index),
-            )
-            sources.append(source)
-            yield SourceArrays(
-                target.request.prefix,
-                dataset.table.sequence_lengths,
-                index["document_index"],
-                index["shuffle_index"],
-                None if source.packing is None else index["sample_index"],
-            )
-
-    arrays = None if entry is None else entry.load()
-    certificate = measure(
-        None if arrays is None else (arrays["dataset_index"], arrays["dataset_sample_index"]),
-        split.shares,
-        [target.plan.samples for target in targets],
-        measured_sources(),
-        split.requests[0].sequence_length,
-    )
-    planned = [source.draws for source in split.sources]
-    if [source.samples for source in certificate.sources] != planned or certificate.draws_out_of_range:
-        path = targets[0].entry.description_path if entry is None else entry.description_path
-        raise IntegrityError(
-            f"the {split.name} split does not contain the planned samples",
-            path=path,
-            hint="run the same command with --rebuild",
-        )
-    order = None
-    if entry is not None and arrays is not None:
-        index = os.path.join(entry.directory, entry.stem)
-        weights = tuple(map(float, split.weights or ()))
-        order = BlendOrderFiles(index, weights, split.size, _fingerprints(arrays))
-    return BlendSplit(
-        split=split.split,  # type: ignore[arg-type]
-        kind=split.kind,
-        samples=split.samples,
-        order=order,
-        sources=tuple(sources),
-        certificate=certificate,
-    )
-
-
-def _fingerprints(arrays: Mapping[str, NDArray[Any]]) -> dict[str, FileFingerprint]:
-    return {name: npy_fingerprint(array) for name, array in arrays.items()}
-
-
 def _refuse_too_many(plan: BlendPlan) -> None:
     if len(plan.requests) > MAX_INDICES:
         raise UsageError(
@@ -376,11 +301,12 @@ def _refuse_too_many(plan: BlendPlan) -> None:
         )
 
 
-def _refuse_other(path: str, is_same: Callable[[BlendDocument], bool], *, force: bool) -> None:
+def _refuse_other(path: str, plan: BlendPlan, *, force: bool) -> None:
+    """Refuse to replace the document of a blend that differs from the planned one."""
     if force or not lexists(path):
         return
     try:
-        if is_same(BlendDocument.read(path)):
+        if BlendDocument.read(path).is_of(plan):
             return
     except OlderVersionError as error:
         ignore_older(error, "it is replaced")
