@@ -178,15 +178,10 @@ def draw_samples(
     dataset_index: NDArray[np.int16],
     dataset_sample_index: NDArray[np.int64],
 ) -> None:
-    """Draw the next samples of a blend, as a kernel for :func:`tokshard.storage.compilation.compiled`.
+    """Draw the next samples of a blend: a kernel for :func:`tokshard.storage.compilation.compiled`.
 
-    Args:
-        weights: The weight of each source.
-        limits: The samples of each source, or infinity.
-        counts: The samples drawn of each source so far; infinity once all are drawn. Changed in place.
-        first: The number of the first step.
-        dataset_index: The source of each sample; written.
-        dataset_sample_index: The number of each sample in its source; written.
+    ``counts`` are the samples drawn of each source so far, or infinity once its limit is reached. They are
+    changed in place, and both index arrays are written.
     """
     for row in range(dataset_index.size):
         step = max(float(first + row), 1.0)
