@@ -96,7 +96,7 @@ def blend_recipe(configuration: Configuration) -> BlendRecipe:
         )
 
     if configuration.blend is not None:
-        return BlendRecipe((mixture(configuration.blend),))
+        return BlendRecipe((mixture(configuration.blend),), multiple_validation_sets=False)
     mixtures = tuple(map(mixture, configuration.blend_per_split))
     return BlendRecipe(mixtures, configuration.multiple_validation_sets)
 

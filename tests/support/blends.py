@@ -138,7 +138,7 @@ def mixture_of(*sources, unit="samples", temperature=1.0):
 
 def recipe_of(*sources, **options):
     """Return a recipe with one mixture for all splits."""
-    return BlendRecipe((mixture_of(*sources, **options),))
+    return BlendRecipe((mixture_of(*sources, **options),), multiple_validation_sets=False)
 
 
 def snapshot(directory):

@@ -41,8 +41,8 @@ def test_the_number_of_sources_is_limited_by_name():
 
 def test_a_recipe_has_one_mixture_or_one_for_each_split():
     mixture = mixture_of(Source("a"))
-    assert not BlendRecipe((mixture,)).is_per_split
-    assert BlendRecipe((None, mixture, None)).for_split("valid") is mixture
+    assert not BlendRecipe((mixture,), multiple_validation_sets=False).is_per_split
+    assert BlendRecipe((None, mixture, None), multiple_validation_sets=False).for_split("valid") is mixture
     for mixtures, message in (
         ((), "either sources for all splits or sources for each split"),
         ((mixture, mixture), "either sources for all splits or sources for each split"),
@@ -50,4 +50,4 @@ def test_a_recipe_has_one_mixture_or_one_for_each_split():
         ((None, None, None), "at least one split must have a source"),
     ):
         with pytest.raises(UsageError, match=message):
-            BlendRecipe(mixtures)
+            BlendRecipe(mixtures, multiple_validation_sets=False)

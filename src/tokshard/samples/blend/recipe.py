@@ -89,13 +89,14 @@ class Mixture(Record):
             than 1 applies to the number of tokens of each source.
 
     Example:
-        >>> Mixture((Source("web", weight=7), Source("code", weight=3, max_epochs=4))).weights
+        >>> sources = (Source("web", weight=7), Source("code", weight=3, max_epochs=4))
+        >>> Mixture(sources, "samples", temperature=1).weights
         (7.0, 3.0)
     """
 
     sources: tuple[Source, ...]
-    unit: Unit = "samples"
-    temperature: float = 1.0
+    unit: Unit
+    temperature: float
 
     def _validate(self) -> None:
         if not self.sources:
@@ -158,13 +159,14 @@ class BlendRecipe(Record):
         multiple_validation_sets: Whether each validation source is a split of its own.
 
     Example:
-        >>> recipe = BlendRecipe((Mixture((Source("data/web", 0.7), Source("data/code", 0.3))),))
+        >>> sources = (Source("data/web", 0.7), Source("data/code", 0.3))
+        >>> recipe = BlendRecipe((Mixture(sources, "samples", temperature=1),), multiple_validation_sets=False)
         >>> [source.prefix for source in recipe.for_split("train").sources]
         ['data/web', 'data/code']
     """
 
     mixtures: tuple[Mixture | None, ...]
-    multiple_validation_sets: bool = False
+    multiple_validation_sets: bool
 
     def _validate(self) -> None:
         if len(self.mixtures) not in {1, len(SPLITS)}:

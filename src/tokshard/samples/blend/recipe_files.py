@@ -116,7 +116,8 @@ def _words_mixture(words: Sequence[str]) -> Mixture:
     elif len(words) % 2 == 0 and any(numbers[::2]):
         if all(numbers[::2]):
             pairs = zip(words[::2], words[1::2], strict=True)
-            return Mixture(tuple(Source(prefix.strip(), weight=float(weight)) for weight, prefix in pairs))
+            sources = tuple(Source(prefix.strip(), weight=float(weight)) for weight, prefix in pairs)
+            return Mixture(sources, "samples", 1.0)
         position = 2 * numbers[::2].index(False)
         problem = f"word {position + 1} must be a weight, got {words[position]!r}"
     elif any(numbers):
@@ -124,7 +125,7 @@ def _words_mixture(words: Sequence[str]) -> Mixture:
         reason = f"{len(words)} words are an odd number" if is_odd else "the word before it is not a weight"
         problem = f"Megatron would read {words[numbers.index(True)]!r} as a path prefix: {reason}"
     else:
-        return Mixture(tuple(Source(word.strip()) for word in words))
+        return Mixture(tuple(Source(word.strip()) for word in words), "samples", 1.0)
     is_expanded = any(word.endswith((BIN_SUFFIX, IDX_SUFFIX)) for word in words)
     raise UsageError(problem, hint=_EXPANDED if is_expanded else _EXAMPLE)
 
@@ -209,7 +210,7 @@ def _mixture(table: Any, prefix: str = "") -> Mixture:
         raise InputError(
             f"{prefix[:-1]} must be a table", hint=f"write [[{prefix}source]] before each source"
         )
-    fields = _fields(_MIXTURE, {"source": ()} | table, prefix)
+    fields = _fields(_MIXTURE, {"source": (), "unit": "samples", "temperature": 1.0} | table, prefix)
     return Mixture(fields.pop("source"), **fields)
 
 
