@@ -92,7 +92,9 @@ def blend_recipe(configuration: Configuration) -> BlendRecipe:
             tuple(
                 Source(local_path(configuration, prefix), weight=weight)
                 for prefix, weight in zip(prefixes, weights, strict=True)
-            )
+            ),
+            "samples",
+            1.0,
         )
 
     if configuration.blend is not None:

@@ -85,7 +85,7 @@ class EpochPacks:
         Example:
             >>> packs = EpochPacks.of(np.array([3, 5, 4, 9, 0], np.int32), range(5), 8, Packing())
             >>> packs.size.packed.samples, packs.documents, packs.runs.tolist()
-            (3, 4, [[0, 1, 1], [1, 1, 1], [0, 1, 1], [1, 1, 1]])
+            (3, 4, [[0, 1, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]])
         """
         packing.check_sequence_length(sequence_length)
         counts = np.zeros(2 * sequence_length + 1, np.int64)
