@@ -16,8 +16,8 @@ from support.benchmarks import BENCHMARKS, benchmark_modules
 from tokshard.core import json_text
 from tokshard.errors import InputError, UsageError
 from tokshard.samples.blend.order import BlendOrder
-from tokshard.samples.index.entry import gpt_specs
 from tokshard.samples.index.epochs import plan_epochs
+from tokshard.samples.index.sidecar import gpt_specs
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/explanation/scale.md"

@@ -21,7 +21,7 @@ from tokshard.ranks.manifests import RankManifest
 from tokshard.ranks.plan import Plan, StoppedPlan
 from tokshard.ranks.sources import PlanSources
 from tokshard.samples.blend.document import BlendDocument
-from tokshard.samples.index.entry import Sidecar
+from tokshard.samples.index.sidecar import Sidecar
 from tokshard.storage.publication import Publication
 from tokshard.text.tokenize.assembly import AppendedUnit
 from tokshard.text.tokenize.part import PartFooter

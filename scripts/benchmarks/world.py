@@ -45,7 +45,8 @@ def link(names: list[str], samples: int, mixture: list[str]) -> None:
     from tokshard.samples.blend.options import BlendOptions
     from tokshard.samples.blend.plan import plan_requests
     from tokshard.samples.index.build import plan_indexes
-    from tokshard.samples.index.entry import CacheEntry, Sidecar
+    from tokshard.samples.index.entry import CacheEntry
+    from tokshard.samples.index.sidecar import Sidecar
     from tokshard.samples.index.sizes import Sizes
 
     options = BlendOptions(

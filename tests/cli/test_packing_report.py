@@ -16,6 +16,7 @@ from support.pages import Page
 from tokshard.checks.commands.verify import verify
 from tokshard.checks.verify.options import VerifyOptions
 from tokshard.samples.index.entry import CacheEntry
+from tokshard.samples.index.sidecar import readable_sidecar
 
 SIZE = 16
 BUILD = ("build-indices", "data/web", "--seq-length", SIZE, "--split", "1", *NAMES)
@@ -150,7 +151,7 @@ def test_verify_compares_the_numbers_of_a_packed_epoch(workshop):
     entry = entry_in("packed")
     options = VerifyOptions(path=entry.description_path, level="deep")
     assert not verify(options).findings
-    sidecar = entry.readable_sidecar()
+    sidecar = readable_sidecar(entry)
     plan = sidecar.origin.plan
     changed = replace(plan, packed=replace(plan.packed, cut_documents=plan.packed.cut_documents + 1))
     replace(sidecar, origin=replace(sidecar.origin, plan=changed)).write(entry.sidecar_path)

@@ -282,7 +282,7 @@ def test_a_rest_of_several_epochs_continues_in_the_source_epoch(tmp_path):
 def test_a_reweighted_plan_with_a_changed_file_is_not_continued(tmp_path):
     plan = blended_plan(tmp_path, {"web": 0.5, "code": 0.5}, 60, 2, batch=4)
     after = reweighted(plan, tmp_path / "plan2", 24, f"1 {tmp_path}/web 3 {tmp_path}/code")
-    with open(after.streams["train"].source.order.path("dataset_sample_index"), "r+b") as file:
+    with open(after.streams["train"].source.order.array_path("dataset_sample_index"), "r+b") as file:
         file.seek(130)
         file.write(b"\x01")
     with pytest.raises(IntegrityError, match=r"dataset_sample_index\.npy"):

@@ -310,7 +310,7 @@ def test_a_changed_file_is_noticed_when_it_is_opened(tmp_path):
 @pytest.mark.parametrize("name", ["dataset_index", "dataset_sample_index"])
 def test_a_changed_array_is_noticed_when_it_is_opened(tmp_path, name):
     source = blend_sources(tmp_path)["train"]
-    path = Path(source.order.path(name))
+    path = Path(source.order.array_path(name))
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)

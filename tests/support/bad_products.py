@@ -270,27 +270,27 @@ def blend_epochs(directory):
 
 def blend_samples(directory):
     path = sound_blend(directory)
-    file = document(path).splits["train"].sources[1].index.path("shuffle_index")
+    file = document(path).splits["train"].sources[1].index.array_path("shuffle_index")
     np.save(file, np.load(file)[:-1])
     return path
 
 
 def blend_of_cut_index(directory):
     path = sound_blend(directory)
-    cut(document(path).splits["train"].sources[1].index.path("shuffle_index"))
+    cut(document(path).splits["train"].sources[1].index.array_path("shuffle_index"))
     return path
 
 
 def blend_hash(directory):
     path = sound_blend(directory)
-    file = Path(document(path).splits["train"].order.description)
+    file = Path(document(path).splits["train"].order.description_path)
     file.write_text(file.read_text().replace("0.7", "0.6"))
     return path
 
 
 def blend_order(directory):
     path = sound_blend(directory)
-    file = document(path).splits["train"].order.path("dataset_index")
+    file = document(path).splits["train"].order.array_path("dataset_index")
     order = np.load(file)
     place = int(np.flatnonzero(np.diff(order))[-1])
     order[[place, place + 1]] = order[[place + 1, place]]
@@ -405,14 +405,14 @@ def plan_reweighted_file(directory):
     blend = f"1 {directory}/data/web 3 {directory}/data/code"
     after = continued(before, 16, output=directory / "plan2", blend=blend)
     write_plan(after, directory / "plan2")
-    flip(after.streams["train"].source.order.path("dataset_sample_index"), 130)
+    flip(after.streams["train"].source.order.array_path("dataset_sample_index"), 130)
     return str(directory / "plan2")
 
 
 def plan_coverage(directory):
     """A blend whose order draws one sample twice, planned as it is."""
     path = sound_blend(directory)
-    file = document(path).splits["train"].order.path("dataset_sample_index")
+    file = document(path).splits["train"].order.array_path("dataset_sample_index")
     samples = np.load(file)
     first, second = np.flatnonzero(np.load(file.replace("_sample", "")) == 0)[:2]
     samples[second] = samples[first]

@@ -17,8 +17,9 @@ from tokshard.ranks.schedule import BatchSchedule
 from tokshard.ranks.shuffles import shuffle_links
 from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.samples.blend.order import build_blending_indices
+from tokshard.samples.index.entry import CachedArrays
 from tokshard.samples.index.index import GPTDatasetIndex
-from tokshard.samples.index.npy import GPT_ARRAYS, CachedArrays
+from tokshard.samples.index.npy import GPT_ARRAYS
 
 EOD = 0
 LENGTH = 8

@@ -15,9 +15,10 @@ from tokshard.ranks.plan import Plan
 from tokshard.ranks.replan import continue_plan
 from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.samples.blend.recipe import Source
+from tokshard.samples.index.entry import CachedArrays
 from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.epochs import plan_epochs
-from tokshard.samples.index.npy import GPT_ARRAYS, CachedArrays
+from tokshard.samples.index.npy import GPT_ARRAYS
 
 FINGERPRINT = FileFingerprint(128, "0" * 64)
 

@@ -5,8 +5,9 @@ from support.mixture_data import run, write_mixture
 from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.ranks.discovery import RequestedSamples, open_sources
 from tokshard.ranks.sources import DatasetReference, SampleSource
+from tokshard.samples.index.entry import CachedArrays
 from tokshard.samples.index.epochs import plan_epochs
-from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, CachedArrays
+from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS
 
 FINGERPRINT = FileFingerprint(0, "0" * 64)
 

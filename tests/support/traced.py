@@ -19,8 +19,9 @@ from tokshard.ranks.choices import Shuffling
 from tokshard.ranks.locator import Locator
 from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.samples.blend.order import build_blending_indices
+from tokshard.samples.index.entry import CachedArrays
 from tokshard.samples.index.index import GPTDatasetIndex
-from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, CachedArrays, write_npy
+from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, write_npy
 from tokshard.samples.index.samples import GPTSamples
 
 # Of each document the lengths of its sequences; most have one, some none, and some of them no token.

@@ -245,7 +245,7 @@ class StoredIndex(Product):
     def __init__(self, path: str, prefix: str | None = None) -> None:
         super().__init__(path)
         self.file = description_of(path) or path
-        self.entry = CacheEntry(*os.path.split(self.file.removesuffix(DESCRIPTION_SUFFIX)))
+        self.entry = CacheEntry(self.file.removesuffix(DESCRIPTION_SUFFIX))
         self.prefix = prefix
 
     @property
@@ -330,9 +330,9 @@ class StoredBlend(Product):
         if isinstance(self._document, BlendDocument):
             for split in self._document.splits.values():
                 for source in split.sources:
-                    yield StoredIndex(source.index.description, source.path_prefix)
+                    yield StoredIndex(source.index.description_path, source.path_prefix)
                 if split.order is not None:
-                    yield StoredIndex(split.order.description)
+                    yield StoredIndex(split.order.description_path)
 
     def parts(self) -> Iterator[Product]:
         yield self

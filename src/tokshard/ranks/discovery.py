@@ -23,9 +23,9 @@ from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageE
 from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.samples.blend.document import BlendDocument, document_path
 from tokshard.samples.index.description import GPTDatasetDescription, descriptions_in, read_description
-from tokshard.samples.index.entry import CacheEntry, IndexOrigin, Sidecar, default_directory
+from tokshard.samples.index.entry import CachedArrays, CacheEntry, default_directory
 from tokshard.samples.index.examination import examine
-from tokshard.samples.index.npy import GPT_ARRAYS, CachedArrays
+from tokshard.samples.index.sidecar import IndexOrigin, Sidecar
 from tokshard.samples.index.splits import SPLITS, Split, parse_split, whole_split
 from tokshard.storage.fs import abspath, realpath
 from tokshard.storage.paths import bin_path, idx_path, strip_data_suffix
@@ -92,11 +92,11 @@ def _indexed(dataset: DatasetReference, file: str, description: GPTDatasetDescri
         IntegrityError: The index was made from other data, is damaged, or its content is unverified.
     """
     entry = CacheEntry.of(description, os.path.dirname(file))
-    if entry.description_path != file:
+    if os.path.basename(entry.description_path) != os.path.basename(file):
         raise IntegrityError(f"{file} contradicts the hash in its name", path=file, hint=_NAMED_INDEX)
     origin = _origin(entry, description, dataset.path_prefix)
     _check_content(dataset, origin.dataset, origin.tokenizer, entry.hash, file)
-    index = CachedArrays.at(os.path.join(os.path.abspath(entry.directory), entry.stem), GPT_ARRAYS)
+    index = CachedArrays.at(os.path.abspath(entry.path_prefix))
     return replace(
         dataset,
         samples=origin.plan.samples,
@@ -290,7 +290,7 @@ def _blend(path: str, requested: RequestedSamples, look_at: LookAt) -> dict[str,
             tokenizer = document.tokenizer_of(source)
             index = source.index
             _check_content(
-                look_at(source.path_prefix), source.fingerprint, tokenizer, index.hash, index.description
+                look_at(source.path_prefix), source.fingerprint, tokenizer, index.hash, index.description_path
             )
         sources[name] = SampleSource.of_blend(name, split)
     for file, fingerprint in {

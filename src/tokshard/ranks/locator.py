@@ -125,7 +125,7 @@ class Locator:
         return dataset, sample
 
     def _wrong(self, problem: str) -> IntegrityError:
-        path = self.source.order.path("dataset_index") if self.source.order else ""
+        path = self.source.order.array_path("dataset_index") if self.source.order else ""
         return IntegrityError(
             f"{path}: {problem}",
             path=path,

@@ -31,7 +31,8 @@ from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.samples.blend.document import BlendDocument
 from tokshard.samples.blend.globs import expand_globs
 from tokshard.samples.blend.recipe_files import read_arguments
-from tokshard.samples.index.npy import CachedArrays, npy_fingerprint, write_npy
+from tokshard.samples.index.entry import CachedArrays
+from tokshard.samples.index.npy import npy_fingerprint, write_npy
 from tokshard.samples.index.packing import Packing, pack_words
 from tokshard.samples.index.splits import TRAIN
 from tokshard.storage import syscalls
@@ -81,7 +82,7 @@ class OrderFiles:
         with WriterLock(os.path.join(directory, LOCK_NAME)):
             remove_temporary_files(directory, self.arrays.stem)
             for name, content in self.contents.items():
-                write_npy(self.arrays.path(name), content)
+                write_npy(self.arrays.array_path(name), content)
 
 
 def names_blend(text: str) -> bool:

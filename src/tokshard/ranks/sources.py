@@ -25,9 +25,9 @@ from tokshard.dataset.products import BUILT_AGAIN, MOVED_HINT
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import IntegrityError, MissingFileError, UsageError
 from tokshard.samples.blend.sources import BlendSplit, read_split, with_paths
+from tokshard.samples.index.entry import CachedArrays
 from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.index import GPTDatasetIndex
-from tokshard.samples.index.npy import CachedArrays
 from tokshard.samples.index.packing import Packing
 from tokshard.storage.digest import identity_digest
 from tokshard.storage.fs import abspath, relative_inside

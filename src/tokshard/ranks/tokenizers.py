@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -12,7 +11,8 @@ from tokshard.dataset.tokenizer_agreement import agree, common_tokenizer
 from tokshard.ranks.plan import Plan
 from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.samples.blend.document import BlendDocument
-from tokshard.samples.index.entry import CacheEntry, Sidecar
+from tokshard.samples.index.entry import CacheEntry
+from tokshard.samples.index.sidecar import Sidecar, readable_sidecar
 
 
 class PlanTokenizers(NamedTuple):
@@ -102,8 +102,8 @@ def _tokenizer_of(plan: Plan) -> DatasetTokenizer:
 
 def _sidecars(references: Iterable[DatasetReference]) -> dict[CacheEntry, Sidecar | None]:
     entries = dict.fromkeys(map(_entry, references))
-    return {entry: entry.readable_sidecar() for entry in entries if entry is not None}
+    return {entry: readable_sidecar(entry) for entry in entries if entry is not None}
 
 
 def _entry(reference: DatasetReference) -> CacheEntry | None:
-    return None if reference.index is None else CacheEntry(*os.path.split(reference.index.path_prefix))
+    return None if reference.index is None else CacheEntry(reference.index.path_prefix)

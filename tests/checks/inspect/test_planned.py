@@ -103,6 +103,6 @@ def test_one_dataset_is_counted_without_its_files():
 
 def test_a_blend_whose_arrays_are_gone_is_an_error(tmp_path):
     stream = stream_of("blend", tmp_path)
-    (tmp_path / stream.source.order.path("dataset_index")).unlink()
+    (tmp_path / stream.source.order.array_path("dataset_index")).unlink()
     with pytest.raises(TokshardError):
         count_planned(stream)

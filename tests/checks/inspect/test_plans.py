@@ -330,7 +330,7 @@ def test_the_lane_of_a_rank_has_the_samples_that_it_reads(mode, tail, shuffle, s
 
 def test_a_failing_disk_is_named_on_the_terminal_and_absent_data_only_on_the_page(plans, monkeypatch):
     plan = plans["plan"]
-    Path(plan.streams["train"].source.order.path("dataset_index")).unlink()
+    Path(plan.streams["train"].source.order.array_path("dataset_index")).unlink()
     texts = repr([section.blocks for section in describe_plan(plan)])
     assert "Planned samples per dataset are unknown" not in texts
     assert "Datasets by step are unknown" not in texts

@@ -55,17 +55,19 @@ def test_what_was_changed_afterwards_is_found(made, tmp_path):
 
     index, order = split.sources[1].index, split.order
     written, shorter = {"cache-digest", "cache-content"}, {"cache-array", "cache-shape", "cache-digest"}
-    other = Path(report.blend.splits["valid"].order.description).read_bytes()
-    assert after(lambda: rewrite(order.path("dataset_index"), falsify)) == written
-    assert after(lambda: rewrite(order.path("dataset_sample_index"), falsify)) == written
-    assert after(lambda: shorten(order.path("dataset_index"))) == shorter
-    assert after(lambda: os.remove(order.path("dataset_index"))) == {"cache-incomplete"}
-    assert after(lambda: Path(order.description).write_bytes(other)) == {"cache-name", "cache-shape"}
-    assert after(lambda: Path(index.description).write_text("x")) == {"cache-description"}
-    assert after(lambda: shorten(index.path("shuffle_index"))) == {*shorter, "blend-samples"}
-    assert after(lambda: rewrite(index.path("shuffle_index"), lambda array: array.fill(0))) == written
-    assert after(lambda: rewrite(index.path("shuffle_index"), lambda array: array.fill(10**6))) == written
-    assert after(lambda: rewrite(index.path("document_index"), lambda array: array.fill(39))) == written
+    other = Path(report.blend.splits["valid"].order.description_path).read_bytes()
+    assert after(lambda: rewrite(order.array_path("dataset_index"), falsify)) == written
+    assert after(lambda: rewrite(order.array_path("dataset_sample_index"), falsify)) == written
+    assert after(lambda: shorten(order.array_path("dataset_index"))) == shorter
+    assert after(lambda: os.remove(order.array_path("dataset_index"))) == {"cache-incomplete"}
+    assert after(lambda: Path(order.description_path).write_bytes(other)) == {"cache-name", "cache-shape"}
+    assert after(lambda: Path(index.description_path).write_text("x")) == {"cache-description"}
+    assert after(lambda: shorten(index.array_path("shuffle_index"))) == {*shorter, "blend-samples"}
+    assert after(lambda: rewrite(index.array_path("shuffle_index"), lambda array: array.fill(0))) == written
+    assert (
+        after(lambda: rewrite(index.array_path("shuffle_index"), lambda array: array.fill(10**6))) == written
+    )
+    assert after(lambda: rewrite(index.array_path("document_index"), lambda array: array.fill(39))) == written
 
 
 def test_a_rewritten_source_is_found(made, tmp_path):

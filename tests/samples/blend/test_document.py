@@ -31,7 +31,7 @@ def test_the_golden_document_is_read_and_written_byte_for_byte(golden, tmp_path)
     shutil.copy(golden, tmp_path / "blend.json")
     document = BlendDocument.read(str(tmp_path))
     train = document.splits["train"]
-    assert train.sources[1].index.path("document_index") == str(
+    assert train.sources[1].index.array_path("document_index") == str(
         tmp_path / "cache/98b2d70b15f8ac7672f1024826757f79-GPTDataset-train-document_index.npy"
     )
     assert (train.shares, document.splits["valid"].shares) == ((0.7, 0.3), (1.0,))
@@ -79,7 +79,7 @@ def test_the_document_is_read_back_and_moves_with_its_directory(made, tmp_path):
     moved = BlendDocument.read(str(tmp_path / "moved"))
     assert moved.id == read.id
     assert problems_of(tmp_path / "moved") == set()
-    assert moved.splits["train"].order.path("dataset_index").startswith(str(tmp_path / "moved"))
+    assert moved.splits["train"].order.array_path("dataset_index").startswith(str(tmp_path / "moved"))
 
 
 def test_all_kinds_of_splits_are_documented(tmp_path):

@@ -57,9 +57,9 @@ def test_the_files_are_the_orders_of_the_definitions_under_the_hashes_of_their_d
         arrays = [np.load(path) for path in split.order.fingerprints]
         assert [array.tolist() for array in arrays] == list(right(split))
         assert [array.dtype for array in arrays] == [np.int16, np.int64]
-        description = read_description(split.order.description)
+        description = read_description(split.order.description_path)
         assert (
-            os.path.basename(split.order.path("dataset_index"))
+            os.path.basename(split.order.array_path("dataset_index"))
             == f"{description.hash()}-BlendedDataset-{name}-dataset_index.npy"
         )
         assert [dataset.hash() for dataset in description.datasets] == [
@@ -71,7 +71,7 @@ def test_the_files_are_the_orders_of_the_definitions_under_the_hashes_of_their_d
 def test_the_certificate_says_what_counting_one_by_one_says(made, tmp_path):
     sources, report = made
     split = report.blend.splits["train"]
-    order = np.load(split.order.path("dataset_index")).tolist()
+    order = np.load(split.order.array_path("dataset_index")).tolist()
     errors = deviations(order, split.weights)
     certificate = report.blend.certificates["train"]
     assert certificate.weight_error == pytest.approx(max(errors))
@@ -82,7 +82,7 @@ def test_the_certificate_says_what_counting_one_by_one_says(made, tmp_path):
     }
     for place, (source, certified) in enumerate(zip(split.sources, certificate.sources, strict=True)):
         names = ("document_index", "shuffle_index")
-        index = [np.load(source.index.path(name)).tolist() for name in names]
+        index = [np.load(source.index.array_path(name)).tolist() for name in names]
         right = covered(lengths[sources[place]], *index, order.count(place), 16)
         assert {name: getattr(certified, name) for name in right} == right
         assert (certified.samples, certified.available) == (order.count(place), source.epochs.samples)
@@ -111,7 +111,7 @@ def test_the_fingerprints_are_those_of_the_files_also_of_indexes_that_are_rebuil
         for source in split.sources:
             files |= source.index.fingerprints
             files |= {f"{source.path_prefix}.bin": source.bin, f"{source.path_prefix}.idx": source.idx}
-            assert len(np.load(source.index.path("shuffle_index"))) == source.epochs.samples
+            assert len(np.load(source.index.array_path("shuffle_index"))) == source.epochs.samples
         assert files == {path: FileFingerprint.of(path) for path in files}
         assert len(files) == 17
 
@@ -176,7 +176,7 @@ def test_a_source_rewritten_while_it_is_blended_gets_no_certificate(tmp_path, mo
 def test_an_order_of_megatrons_own_is_left_alone_and_rebuilt_on_request(made, tmp_path):
     sources, report = made
     split = report.blend.splits["train"]
-    os.remove(split.order.description.replace("description.txt", "tokshard.json"))
+    os.remove(split.order.description_path.replace("description.txt", "tokshard.json"))
     with pytest.raises(OutputExistsError, match=r"the train blend .* was not built by tokshard") as caught:
         build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
     assert "pass --rebuild to replace it" in caught.value.hint
@@ -210,20 +210,20 @@ def test_the_recipe_of_the_sample_data_is_one():
 def test_a_blend_that_was_changed_is_refused_and_rebuilt_on_request(made, tmp_path):
     sources, report = made
     split = report.blend.splits["train"]
-    right = Path(split.order.path("dataset_index")).read_bytes()
-    rewrite(split.order.path("dataset_index"), falsify)
+    right = Path(split.order.array_path("dataset_index")).read_bytes()
+    rewrite(split.order.array_path("dataset_index"), falsify)
     with pytest.raises(IntegrityError, match="train blend"):
         build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
     again = build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", rebuild=True)
     assert orders(again) == {"train": "rebuilt", "valid": "found", "test": "found"}
-    assert Path(split.order.path("dataset_index")).read_bytes() == right
+    assert Path(split.order.array_path("dataset_index")).read_bytes() == right
     assert problems_of(again.path) == set()
 
 
 def test_a_source_index_that_was_changed_is_never_certified(made, tmp_path):
     sources, report = made
     certified = Path(report.path).read_bytes()
-    index = report.blend.splits["train"].sources[0].index.path("shuffle_index")
+    index = report.blend.splits["train"].sources[0].index.array_path("shuffle_index")
     right = Path(index).read_bytes()
     rewrite(index, turn_round)
     with pytest.raises(IntegrityError, match=r"the train index of .* does not match its recorded digest"):

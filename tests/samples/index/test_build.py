@@ -14,9 +14,10 @@ from tokshard.dataset.fingerprint import DatasetFingerprint
 from tokshard.errors import IntegrityError, LockedError, OutputExistsError, StorageError
 from tokshard.samples.index.build import build_or_reuse, write
 from tokshard.samples.index.description import BlendedDescription, GPTDatasetDescription
-from tokshard.samples.index.entry import CacheEntry, IndexOrigin, blend_specs
+from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.epochs import plan_epochs
 from tokshard.samples.index.examination import CacheTarget, examine
+from tokshard.samples.index.sidecar import IndexOrigin, blend_specs
 from tokshard.storage import syscalls
 from tokshard.storage.digest import content_digest
 from tokshard.storage.lock import WriterLock

@@ -3,10 +3,11 @@ from pathlib import Path
 import numpy as np
 
 from tokshard.samples.index.description import BlendedDescription, GPTDatasetDescription
-from tokshard.samples.index.entry import CacheEntry, Sidecar, blend_specs, gpt_specs
+from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.epochs import plan_epochs
 from tokshard.samples.index.npy import ArraySpec
 from tokshard.samples.index.packing import Packing
+from tokshard.samples.index.sidecar import Sidecar, blend_specs, gpt_specs
 from tokshard.storage.digest import FileRecord
 
 SOURCE = GPTDatasetDescription("data/web", 4, "valid", 1234, 8, None, None, {"class": "T"})

@@ -12,9 +12,10 @@ from support.index_caches import (
     write_as_megatron,
     write_dataset,
 )
-from tokshard.samples.index.entry import CacheEntry, Sidecar
+from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.examination import examine
 from tokshard.samples.index.npy import ArraySpec
+from tokshard.samples.index.sidecar import Sidecar
 
 
 @pytest.fixture

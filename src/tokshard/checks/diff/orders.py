@@ -33,6 +33,7 @@ from tokshard.samples.index.description import (
 )
 from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.packing import Packing, pack_words
+from tokshard.samples.index.sidecar import readable_sidecar
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,10 +118,13 @@ def _order(split: BlendSplit) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
 
 def _hash_fields(a: BlendSplit, b: BlendSplit) -> list[Difference]:
     if a.order is not None and b.order is not None:
-        return differences(read_description(a.order.description), read_description(b.order.description))
+        return differences(
+            read_description(a.order.description_path), read_description(b.order.description_path)
+        )
     if a.order is None and b.order is None:
         return differences(
-            read_description(a.sources[0].index.description), read_description(b.sources[0].index.description)
+            read_description(a.sources[0].index.description_path),
+            read_description(b.sources[0].index.description_path),
         )
     return [("sources", len(a.sources), len(b.sources))]
 
@@ -157,7 +161,7 @@ class _DescribedEntry:
     @property
     def packing(self) -> str | None:
         # None for the order of a blend, and for an index that was not built by tokshard.
-        sidecar = self.files.readable_sidecar()
+        sidecar = readable_sidecar(self.files)
         return None if sidecar is None or sidecar.origin is None else sidecar.origin.pack
 
 

@@ -32,6 +32,7 @@ from tokshard.samples.index.identifiers import (
 )
 from tokshard.samples.index.options import IndexRequest
 from tokshard.samples.index.packing import Packing
+from tokshard.samples.index.sidecar import allowed_mismatches, readable_sidecar
 
 _SHOWN_DIFFERENCES = 6
 _PLACE = re.compile(r"\[\d+\]")
@@ -339,7 +340,7 @@ class JobCache:
         entries = (self.entry(request) for split in splits for request in split.requests)
         for entry in entries:
             if os.path.isfile(entry.description_path):
-                sidecar = entry.readable_sidecar()
+                sidecar = readable_sidecar(entry)
                 origin = None if sidecar is None else sidecar.origin
                 found[entry] = None if origin is None else origin.plan.packing
         return found
@@ -347,7 +348,7 @@ class JobCache:
     def allowed_mismatches(self, lookups: Iterable[CacheLookup]) -> tuple[TokenizerMismatch, ...]:
         """Return the mismatches of tokenizers that existing entries record as allowed."""
         entries = (CacheEntry.of_file(lookup.files[0]) for lookup in lookups if lookup.condition != "missing")
-        found = (entry.allowed_mismatches() for entry in entries if entry is not None)
+        found = (allowed_mismatches(entry) for entry in entries if entry is not None)
         return tuple(dict.fromkeys(mismatch for mismatches in found for mismatch in mismatches))
 
     def _lookup(

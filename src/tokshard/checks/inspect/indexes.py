@@ -16,9 +16,10 @@ from tokshard.dataset.fingerprint import FingerprintedIndex, dataset_fingerprint
 from tokshard.errors import InputError, IntegrityError, TokshardError, raise_exhaustion
 from tokshard.samples.blend.certificate import measure_weight_errors
 from tokshard.samples.index.description import BlendedDescription, Description, GPTDatasetDescription
-from tokshard.samples.index.entry import CacheEntry, Sidecar, entries_in, entries_of
+from tokshard.samples.index.entry import CacheEntry, entries_in, entries_of
 from tokshard.samples.index.examination import Examination, examine
 from tokshard.samples.index.npy import map_npy
+from tokshard.samples.index.sidecar import Sidecar
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

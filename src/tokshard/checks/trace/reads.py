@@ -243,7 +243,7 @@ def _ids_of(source: SampleSource, parts: _DocumentParts) -> tuple[Integers, Inte
     arrays = source.order.open()
     numbers, samples = arrays["dataset_index"], arrays["dataset_sample_index"]
     if numbers.shape != (source.total,) or samples.shape != (source.total,):
-        path = source.order.path("dataset_index")
+        path = source.order.array_path("dataset_index")
         raise IntegrityError(f"{path}: the arrays of the blend must have {source.total} samples", path=path)
     count = len(source.datasets)
     keys, key_of = np.unique(parts.sample * count + parts.dataset, return_inverse=True)

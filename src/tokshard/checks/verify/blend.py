@@ -19,8 +19,9 @@ from tokshard.samples.blend.certificate import Certificate, certify
 from tokshard.samples.blend.document import BlendDocument
 from tokshard.samples.blend.sources import BlendSource, BlendSplit
 from tokshard.samples.index.description import BlendedDescription, read_description
-from tokshard.samples.index.entry import CacheEntry
-from tokshard.samples.index.npy import CachedArrays, read_spec
+from tokshard.samples.index.entry import CachedArrays
+from tokshard.samples.index.npy import read_spec
+from tokshard.samples.index.sidecar import readable_sidecar
 from tokshard.storage.fs import getsize, isfile
 from tokshard.storage.paths import bin_path, idx_path
 
@@ -84,7 +85,7 @@ def _examine_source(
         text = f"{split} draws {source.draws} samples of {prefix}, but its index has {available}"
         findings.find("blend-samples", text)
     # A damaged array is a finding of its index.
-    shuffle_index = source.index.path("shuffle_index")
+    shuffle_index = source.index.array_path("shuffle_index")
     with unreadable_found(findings, shuffle_index), suppress(IntegrityError):
         if isfile(shuffle_index):
             samples = read_spec(shuffle_index).shape[0]
@@ -128,17 +129,17 @@ def _examine_indexes(name: str, split: BlendSplit, findings: ProductFindings, co
             _examine_files(arrays.fingerprints, findings)
     for source in split.sources:
         if _is_sound(source.index, context):
-            with unreadable_found(findings, source.index.description):
+            with unreadable_found(findings, source.index.description_path):
                 _examine_epochs(name, source, findings)
 
 
 def _is_sound(arrays: CachedArrays, context: VerifyContext) -> bool:
-    return os.path.realpath(arrays.description) in context.sound_indexes
+    return os.path.realpath(arrays.description_path) in context.sound_indexes
 
 
 def _examine_epochs(name: str, source: BlendSource, findings: ProductFindings) -> None:
-    path = source.index.description
-    sidecar = CacheEntry(*os.path.split(source.index.path_prefix)).readable_sidecar()
+    path = source.index.description_path
+    sidecar = readable_sidecar(source.index)
     if sidecar is None or sidecar.origin is None:
         return
     if sidecar.origin.plan != source.epochs:
@@ -150,7 +151,7 @@ def _examine_order(name: str, split: BlendSplit, findings: ProductFindings) -> N
     # The arrays were compared with the order that follows from the description.
     if split.order is None:
         return
-    path = split.order.description
+    path = split.order.description_path
     description = read_description(path)
     recorded = split.weights, split.size
     if not isinstance(description, BlendedDescription) or recorded != (description.weights, description.size):

@@ -28,10 +28,11 @@ from tokshard.samples.index.description import (
     GPTDatasetDescription,
     read_description,
 )
-from tokshard.samples.index.entry import CacheEntry, Sidecar, default_directory, gpt_specs
+from tokshard.samples.index.entry import CacheEntry, default_directory
 from tokshard.samples.index.examination import Examination, examine
 from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, map_npy
 from tokshard.samples.index.options import IndexRequest
+from tokshard.samples.index.sidecar import Sidecar, gpt_specs
 from tokshard.samples.index.splits import Split, whole_split
 from tokshard.storage.files import is_temporary
 from tokshard.storage.fs import getsize, lexists, state

@@ -98,7 +98,7 @@ def certify(split: BlendSplit, prefixes: Sequence[str]) -> Certificate:
             arrays["dataset_index"], arrays["dataset_sample_index"], split.shares
         )
         if draws.tolist() != [source.draws for source in split.sources]:
-            path = split.order.description
+            path = split.order.description_path
             raise IntegrityError(
                 f"{path}: the order does not contain the planned samples",
                 path=path,

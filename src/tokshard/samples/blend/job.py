@@ -33,10 +33,10 @@ from tokshard.samples.index.build import (
     build_or_reuse,
     plan_indexes,
 )
-from tokshard.samples.index.entry import CacheEntry
+from tokshard.samples.index.entry import CachedArrays
 from tokshard.samples.index.examination import CacheTarget
 from tokshard.samples.index.job import actions_text
-from tokshard.samples.index.npy import Blocks, CachedArrays
+from tokshard.samples.index.npy import Blocks
 from tokshard.samples.index.tokenizer_check import check_tokenizers
 from tokshard.storage.fs import abspath, lexists
 from tokshard.storage.lock import lock_mode
@@ -191,7 +191,7 @@ def build_blend(
                 target = CacheTarget.of_blend(description, cache, f"the {split.name} blend", mismatches)
                 listener.start(f"ordering {split.name}", target.file_bytes)
                 actions[target.entry.stem] = _build_order(split, target, listener, rebuild=options.rebuild)
-                order = _cached_arrays(target.entry)
+                order = CachedArrays.at(target.entry.path_prefix)
             listener.start(f"measuring {split.name}")
             sources = tuple(
                 _source(next(targets), source.draws, datasets, numbers) for source in split.sources
@@ -264,13 +264,9 @@ def _source(
         bin=dataset.files["bin"],
         idx=dataset.files["idx"],
         fingerprint=target.origin.dataset,
-        index=_cached_arrays(target.entry),
+        index=CachedArrays.at(target.entry.path_prefix),
         epochs=target.plan,
     )
-
-
-def _cached_arrays(entry: CacheEntry) -> CachedArrays:
-    return CachedArrays.at(os.path.join(entry.directory, entry.stem), entry.arrays)
 
 
 def order_of(split: SplitPlan) -> Iterator[tuple[NDArray[np.int16], NDArray[np.int64]]]:

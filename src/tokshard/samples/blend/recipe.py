@@ -160,7 +160,8 @@ class BlendRecipe(Record):
 
     Example:
         >>> sources = (Source("data/web", 0.7), Source("data/code", 0.3))
-        >>> recipe = BlendRecipe((Mixture(sources, "samples", temperature=1),), multiple_validation_sets=False)
+        >>> mixture = Mixture(sources, "samples", temperature=1)
+        >>> recipe = BlendRecipe((mixture,), multiple_validation_sets=False)
         >>> [source.prefix for source in recipe.for_split("train").sources]
         ['data/web', 'data/code']
     """

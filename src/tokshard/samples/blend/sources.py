@@ -13,8 +13,8 @@ from typing import Any, Literal
 from tokshard.core.codec import Count, Record, decode
 from tokshard.dataset.fingerprint import DatasetFingerprint, FileFingerprint
 from tokshard.errors import IntegrityError, UsageError
+from tokshard.samples.index.entry import CachedArrays
 from tokshard.samples.index.epoch_plan import EpochPlan
-from tokshard.samples.index.npy import CachedArrays
 from tokshard.samples.index.packing import Packing
 from tokshard.storage.paths import is_remote
 

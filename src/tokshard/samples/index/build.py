@@ -19,12 +19,19 @@ from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_agreement import JobTokenizer, TokenizerAgreement
 from tokshard.errors import InputError, LockedError, StorageError, UsageError
 from tokshard.samples.index.description import GPTDatasetDescription
-from tokshard.samples.index.entry import CacheEntry, IndexOrigin, Sidecar, default_directory, gpt_specs
+from tokshard.samples.index.entry import CacheEntry, default_directory
 from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.epochs import warnings_of
 from tokshard.samples.index.examination import CacheTarget, Condition, Examination
 from tokshard.samples.index.npy import Blocks, write_blocks
 from tokshard.samples.index.options import IndexRequest
+from tokshard.samples.index.sidecar import (
+    IndexOrigin,
+    Sidecar,
+    allowed_mismatches,
+    gpt_specs,
+    readable_sidecar,
+)
 from tokshard.samples.index.tokenizer_check import check_tokenizers
 from tokshard.storage import syscalls
 from tokshard.storage.digest import FileRecord
@@ -188,7 +195,7 @@ class PlannedIndexes:
         reused = (
             entry for entry, report in zip(self.listed, reports, strict=True) if report.condition == "fresh"
         )
-        recorded = (mismatch for entry in reused for mismatch in entry.allowed_mismatches())
+        recorded = (mismatch for entry in reused for mismatch in allowed_mismatches(entry))
         return tuple(dict.fromkeys((*self.agreement.warnings, *allowed_warnings(recorded))))
 
     def examine(
@@ -411,7 +418,7 @@ def write(target: CacheTarget, arrays: Arrays | Blocks, tell: Callable[[int], No
 
 def _record(target: CacheTarget) -> None:
     """Record mismatches without which an entry was built, or before which it was built."""
-    sidecar = target.entry.readable_sidecar()
+    sidecar = readable_sidecar(target.entry)
     if sidecar is not None and (unrecorded := target.unrecorded):
         mismatches = (*(sidecar.tokenizer_mismatches or ()), *unrecorded)
         replace(sidecar, tokenizer_mismatches=mismatches).write(target.entry.sidecar_path)

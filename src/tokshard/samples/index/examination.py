@@ -24,8 +24,9 @@ from tokshard.samples.index.description import (
     GPTDatasetDescription,
     read_description,
 )
-from tokshard.samples.index.entry import CacheEntry, IndexOrigin, Sidecar, blend_specs, gpt_specs
+from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.npy import ArraySpec, read_spec
+from tokshard.samples.index.sidecar import IndexOrigin, Sidecar, allowed_mismatches, blend_specs, gpt_specs
 from tokshard.storage import fs
 from tokshard.storage.digest import file_digest
 
@@ -174,7 +175,7 @@ class CacheTarget:
         """The mismatches that the sidecar of an existing entry does not record."""
         if not self.mismatches:
             return ()
-        recorded = self.entry.allowed_mismatches()
+        recorded = allowed_mismatches(self.entry)
         return tuple(mismatch for mismatch in self.mismatches if mismatch not in recorded)
 
     def examine(self, *, digests: bool = False) -> Examination:
@@ -283,7 +284,7 @@ class _Examiner:
         if isinstance(description, BlendedDescription) and not description.has_a_size:
             self._add("description", path, f"{path} does not contain the size of the blend")
             return None
-        if CacheEntry.of(description, self._entry.directory) != self._entry:
+        if CacheEntry.of(description, "").stem != self._entry.stem:
             self._add("name", path, f"{path} contradicts the hash in its name")
         return description
 

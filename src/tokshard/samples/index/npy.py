@@ -7,19 +7,16 @@ would be written. Nothing is allocated by a count that a file claims, and nothin
 from __future__ import annotations
 
 import io
-import os
 import re
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokshard.core.codec import Bounds, Record
 from tokshard.dataset.fingerprint import FileFingerprint
-from tokshard.dataset.products import DESCRIPTION_SUFFIX
 from tokshard.dataset.source import InputFile
-from tokshard.errors import IntegrityError, UsageError
+from tokshard.errors import IntegrityError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -207,95 +204,3 @@ def _spec(file: InputFile) -> ArraySpec:
             offset=min(spec.file_bytes, file.size_bytes),
         )
     return spec
-
-
-@dataclass(frozen=True, slots=True)
-class CachedArrays(Record):
-    """The arrays of an index or of a blend, in Megatron's cache.
-
-    Raises:
-        UsageError: The files are not those of an index or of a blend.
-
-    Attributes:
-        path_prefix: Path prefix of the files, such as ``cache/HASH-GPTDataset-train``.
-        files: Fingerprint of each file ``PREFIX-NAME.npy``, by the name of its array.
-    """
-
-    path_prefix: Annotated[
-        str, Bounds(pattern="(?:.*/)?[0-9a-f]{32}-(?:GPTDataset|BlendedDataset)-(?:train|valid|test)")
-    ]
-    files: dict[str, FileFingerprint]
-
-    def _validate(self) -> None:
-        arrays = BLEND_ARRAYS if self.is_blend else GPT_ARRAYS
-        if set(self.files) != set(arrays):
-            raise UsageError(f"files must be {', '.join(arrays)}, got {', '.join(self.files)}")
-
-    @classmethod
-    def at(cls, path_prefix: str, names: Sequence[str]) -> Self:
-        """Return the arrays as they are now.
-
-        Raises:
-            MissingFileError: One does not exist.
-        """
-        return cls(path_prefix, {name: FileFingerprint.of(f"{path_prefix}-{name}.npy") for name in names})
-
-    @property
-    def stem(self) -> str:
-        """The beginning of the names of the files: ``HASH-GPTDataset-train``."""
-        return os.path.basename(self.path_prefix)
-
-    @property
-    def hash(self) -> str:
-        """The hash in the names of the files."""
-        return self.stem.split("-")[0]
-
-    @property
-    def is_blend(self) -> bool:
-        """True if the arrays are the order of a blend."""
-        return self.stem.split("-")[1] == "BlendedDataset"
-
-    @property
-    def description(self) -> str:
-        """The path of the description."""
-        return f"{self.path_prefix}{DESCRIPTION_SUFFIX}"
-
-    @property
-    def fingerprints(self) -> dict[str, FileFingerprint]:
-        """The fingerprints of the files by their paths."""
-        return {self.path(name): fingerprint for name, fingerprint in self.files.items()}
-
-    def path(self, name: str) -> str:
-        """Return the path of an array."""
-        return f"{self.path_prefix}-{name}.npy"
-
-    def load(self) -> dict[str, NDArray[Any]]:
-        """Map the arrays as they are now, read-only.
-
-        Raises:
-            IntegrityError: A file is no whole ``.npy`` file.
-            StorageError: A file cannot be read.
-        """
-        return {name: map_npy(self.path(name)) for name in self.files}
-
-    def open(self) -> dict[str, NDArray[Any]]:
-        """Map the arrays of a plan, read-only.
-
-        Raises:
-            MissingFileError: One does not exist.
-            IntegrityError: One has changed since the plan was made, or is no whole array.
-        """
-        self.check()
-        arrays = self.load()
-        self.check()  # what was mapped is what was checked, and not what has replaced it in between
-        return arrays
-
-    def check(self) -> None:
-        """Check that the files are those that the plan was made for.
-
-        Raises:
-            MissingFileError: One does not exist.
-            IntegrityError: One has changed since the plan was made.
-        """
-        for path, fingerprint in self.fingerprints.items():
-            fingerprint.check(path, "plan")
