@@ -142,8 +142,9 @@ def make_plans(api):
 def look_at_everything(api):
     assert api.diff("plan", "plan2").to_json()["schema"] == "tokshard.diff/2"
     assert not api.verify("plan").findings
-    for thing in ("stories", "mix", "mix/cache", "plan", TOKENIZER):
+    for thing in ("stories", "mix/cache", "plan", TOKENIZER):
         assert api.inspect(thing).to_json()["schema"].startswith("tokshard.inspect-")
+    assert api.inspect("mix").to_json()["schema"] == "tokshard.blend/2"
     assert api.trace(api.TraceOptions(plan="plan", step=0)).to_json()["schema"] == "tokshard.trace-samples/2"
     Path("launch.sh").write_text(
         "torchrun pretrain_gpt.py --data-path stories --seq-length 64 --split 1,0,0 --train-samples 8 "
