@@ -146,10 +146,11 @@ class BlendDocument(Document):
         mismatches = agree(compared, job).mismatches
         return tuple(mismatch for mismatch in mismatches if not mismatch.first.count)
 
-    def write(self, directory: str) -> None:
+    def write(self, directory: str, *, replace: bool = True) -> None:
         """Write the document into a directory, atomically.
 
         Raises:
+            OutputExistsError: The file exists, and ``replace`` is False.
             UsageError: It is too large to be read back.
             StorageError: The disk is full or broken.
         """
@@ -158,7 +159,7 @@ class BlendDocument(Document):
         hint = "merge some of the sources with tokshard merge, or use shorter paths"
         content = dump_readable_json(stored, path, hint=hint)
         syscalls.make_directory(directory)
-        write_atomically(path, content)
+        write_atomically(path, content, replace=replace)
 
     @classmethod
     def read(cls, path: str) -> BlendDocument:

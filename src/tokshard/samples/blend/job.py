@@ -221,9 +221,10 @@ def build_blend(
         global_batch_size=options.job_batch_size,
     )
     with writing(directory):
+        exists = lexists(path)
         # Another process may have written another blend since the first check.
         _refuse_other(path, plan, force=options.force)
-        document.write(directory)
+        document.write(directory, replace=options.force or exists)
     report = _report(plan, planned.tokenizer_warnings(reports), started)
     return replace(report, action="written", path=path, blend=document, actions=actions)
 
