@@ -93,8 +93,8 @@ def blend_recipe(configuration: Configuration) -> BlendRecipe:
                 Source(local_path(configuration, prefix), weight=weight)
                 for prefix, weight in zip(prefixes, weights, strict=True)
             ),
-            "samples",
-            1.0,
+            unit="samples",
+            temperature=1.0,
         )
 
     if configuration.blend is not None:

@@ -121,9 +121,8 @@ class BlendOptions(IndexingOptions):
     sources: Annotated[
         tuple[str, ...],
         Option(
-            "Alternating weights and path prefixes, path prefixes only, a recipe.toml, a JSON file as for "
-            "Megatron's --per-split-data-args-path, or @FILE with such words. A quoted glob of path prefixes "
-            "stands for all datasets that match.",
+            "Weights and path prefixes or quoted globs, path prefixes only, a recipe.toml, a JSON file as "
+            "for Megatron's --per-split-data-args-path, or @FILE with such words.",
             is_argument=True,
             metavar="[[WEIGHT] PREFIX...]",
         ),

@@ -159,8 +159,7 @@ class BlendRecipe(Record):
         multiple_validation_sets: Whether each validation source is a split of its own.
 
     Example:
-        >>> sources = (Source("data/web", 0.7), Source("data/code", 0.3))
-        >>> mixture = Mixture(sources, "samples", temperature=1)
+        >>> mixture = Mixture((Source("data/web", 0.7), Source("data/code", 0.3)), "samples", temperature=1)
         >>> recipe = BlendRecipe((mixture,), multiple_validation_sets=False)
         >>> [source.prefix for source in recipe.for_split("train").sources]
         ['data/web', 'data/code']

@@ -211,7 +211,7 @@ def _mixture(table: Any, prefix: str = "") -> Mixture:
             f"{prefix[:-1]} must be a table", hint=f"write [[{prefix}source]] before each source"
         )
     fields = _fields(_MIXTURE, {"source": (), "unit": "samples", "temperature": 1.0} | table, prefix)
-    return Mixture(fields.pop("source"), **fields)
+    return Mixture(fields["source"], fields["unit"], fields["temperature"])
 
 
 def _sources(tables: Any, name: str) -> tuple[Source, ...]:
