@@ -6,7 +6,6 @@ Only names decide, never contents: readers of the files check the contents.
 from __future__ import annotations
 
 import errno
-import glob
 import os
 import re
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Final, Literal
 
 from tokshard.errors import InputError, UsageError
 from tokshard.storage import fs, paths
-from tokshard.storage.paths import BIN_SUFFIX, IDX_SUFFIX, is_remote, natural_key
+from tokshard.storage.paths import is_remote
 
 Kind = Literal["dataset", "tokenizer", "cache", "index", "blend", "plan", "rank", "export"]
 
@@ -76,7 +75,6 @@ _SAMPLED: dict[Kind | None, str] = {
     "index": "an index cache",
 }
 _SHOWN_PREFIXES = 5
-_SEARCHED_LEVELS = 3
 
 
 def kind_of(path: str) -> Kind | None:
@@ -205,27 +203,12 @@ def dataset_hint(path: str) -> str | None:
     """Return the hint for a path that should be the prefix of a dataset; None if nothing is known of it."""
     if (kind := sampled_kind(path)) is not None:
         return f"pass the path prefix of a dataset: {path} is {kind}"
-    if prefixes := datasets_in(path)[1]:
-        from tokshard.core.formatting import listed  # the loader needs no words
+    from tokshard.core.formatting import listed  # the loader needs neither
+    from tokshard.dataset.directories import datasets_in
 
+    if prefixes := datasets_in(path)[1]:
         return f"pass the path prefix of a dataset in this directory: {listed(prefixes, _SHOWN_PREFIXES)}"
     return None
-
-
-def datasets_in(directory: str) -> tuple[str, list[str]]:
-    """Return a glob of the datasets in a local directory, and the path prefixes that match it.
-
-    They are in the directory itself, else in its subdirectories, else in the subdirectories of these; the
-    list is empty without a dataset. Its order is natural.
-    """
-    pattern = glob.escape(directory)
-    for _ in range(_SEARCHED_LEVELS if os.path.isdir(directory) else 0):
-        pattern = os.path.join(pattern, "*")
-        prefixes = {path.removesuffix(IDX_SUFFIX) for path in glob.iglob(pattern + IDX_SUFFIX)}
-        prefixes &= {path.removesuffix(BIN_SUFFIX) for path in glob.iglob(pattern + BIN_SUFFIX)}
-        if prefixes := {prefix for prefix in prefixes if not paths.is_in_sidecar(prefix)}:
-            return pattern, sorted(prefixes, key=natural_key)
-    return pattern, []
 
 
 def _names_in(directory: str) -> list[str]:

@@ -53,16 +53,6 @@ def sidecar_directory(path_prefix: str) -> str:
     return path_prefix + SIDECAR_SUFFIX
 
 
-def is_in_sidecar(path: str) -> bool:
-    """Return whether a path is in the sidecar directory of a dataset; its ``.bin`` files are no datasets.
-
-    Example:
-        >>> is_in_sidecar("data/web.tokshard/provenance.bin"), is_in_sidecar("data/web.tokshard")
-        (True, False)
-    """
-    return f"{SIDECAR_SUFFIX}/" in path
-
-
 def strip_data_suffix(path: str) -> str:
     """Return the path prefix, given the prefix or one of the dataset's files.
 

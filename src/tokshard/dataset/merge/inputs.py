@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from tokshard.core.formatting import listed
 from tokshard.dataset.counts import NO_COUNTS, Counts
+from tokshard.dataset.directories import is_in_sidecar
 from tokshard.dataset.fingerprint import unchanged
 from tokshard.dataset.index_file import IndexColumns, read_header
 from tokshard.dataset.layout import MAX_POINTER_BYTES, IndexHeader
@@ -82,7 +83,7 @@ def _expand_glob(argument: str, output: str) -> Iterator[str]:
     suffixes = (paths.BIN_SUFFIX, paths.IDX_SUFFIX, paths.SIDECAR_SUFFIX)
     named = [path for path in fs.glob(argument) if path.endswith(suffixes)]
     named += [path for suffix in suffixes for path in fs.glob(argument + suffix)]
-    prefixes = {paths.strip_data_suffix(path) for path in named if not paths.is_in_sidecar(path)}
+    prefixes = {paths.strip_data_suffix(path) for path in named if not is_in_sidecar(path)}
     prefixes -= {prefix for prefix in prefixes if os.path.realpath(prefix) == os.path.realpath(output)}
     if not prefixes:
         raise InputError(f"no dataset matches {argument}", hint=_hint_of_glob(argument))

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tokshard.core.formatting import counted, listed
+from tokshard.dataset.directories import datasets_in
 from tokshard.dataset.merge.inputs import expand
-from tokshard.dataset.products import datasets_in, sampled_kind
+from tokshard.dataset.products import sampled_kind
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.errors import InputError, MissingFileError, UsageError
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source

@@ -1,0 +1,36 @@
+"""Datasets in directories, for those who pass a directory or a glob instead of a path prefix."""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from tokshard.storage.paths import BIN_SUFFIX, IDX_SUFFIX, SIDECAR_SUFFIX, natural_key
+
+_SEARCHED_LEVELS = 3
+
+
+def datasets_in(directory: str) -> tuple[str, list[str]]:
+    """Return a glob of the datasets in a local directory, and the path prefixes that match it.
+
+    They are in the directory itself, else in its subdirectories, else in the subdirectories of these; the
+    list is empty without a dataset. Its order is natural.
+    """
+    pattern = glob.escape(directory)
+    for _ in range(_SEARCHED_LEVELS if os.path.isdir(directory) else 0):
+        pattern = os.path.join(pattern, "*")
+        prefixes = {path.removesuffix(IDX_SUFFIX) for path in glob.iglob(pattern + IDX_SUFFIX)}
+        prefixes &= {path.removesuffix(BIN_SUFFIX) for path in glob.iglob(pattern + BIN_SUFFIX)}
+        if prefixes := {prefix for prefix in prefixes if not is_in_sidecar(prefix)}:
+            return pattern, sorted(prefixes, key=natural_key)
+    return pattern, []
+
+
+def is_in_sidecar(path: str) -> bool:
+    """Return whether a path is in the sidecar directory of a dataset; its ``.bin`` files are no datasets.
+
+    Example:
+        >>> is_in_sidecar("data/web.tokshard/provenance.bin"), is_in_sidecar("data/web.tokshard")
+        (True, False)
+    """
+    return f"{SIDECAR_SUFFIX}/" in path
