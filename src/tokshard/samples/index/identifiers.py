@@ -9,7 +9,6 @@ tokenizer) its vocabulary size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tokshard.core.codec import decode
@@ -29,12 +28,6 @@ _OTHER_WAYS = (
     "pass --tokenizer-identifiers FILE (python -m tokshard.dump_tokenizer_identifiers writes it in the "
     "training environment), or --like with a description.txt of that job"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Preset:
-    name: str
-    options: dict[str, Any]
 
 
 _FILES = {"vocab_file": None, "merges_file": None}
@@ -65,8 +58,9 @@ _RULES: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     (_DEFAULT_CLASS, {**_TEMPLATE, **_FILES, **_HUB}, _NULL_LATE),  # 0.19
     (_TEXT_CLASS, {**_TEMPLATE, **_FILES, **_HUB, "use_gigatoken": False}, _NULL_LATE),  # main
 )
-_PRESETS: dict[str, dict[str, _Preset]] = {
-    version: {HUGGING_FACE: _Preset(name, hugging_face), NULL: _Preset(name, null)}
+# The class and the options of the tokenizer by version and type.
+_PRESETS = {
+    version: {HUGGING_FACE: (name, hugging_face), NULL: (name, null)}
     for version, (name, hugging_face, null) in zip(MEGATRON_VERSIONS, _RULES, strict=True)
 }
 
@@ -98,11 +92,11 @@ def megatron_identifiers(
         >>> list(megatron_identifiers("0.15", "HuggingFaceTokenizer", "/models/gpt2"))
         ['class', 'tokenizer_path', 'vocab_file', 'merges_file']
     """
-    preset = _preset(version, tokenizer_type)
-    if unknown := sorted(options.keys() - preset.options.keys()):
+    class_name, defaults = _preset(version, tokenizer_type)
+    if unknown := sorted(options.keys() - defaults.keys()):
         raise UsageError(
             f"Megatron {version} has no option {unknown[0]!r} of {tokenizer_type}",
-            hint=f"use one of {', '.join(preset.options)}",
+            hint=f"use one of {', '.join(defaults)}",
         )
     if tokenizer_type == NULL:
         if not options.get("vocab_size"):
@@ -115,11 +109,11 @@ def megatron_identifiers(
             f"--tokenizer-model is required: the identifiers of {tokenizer_type} contain it",
             hint="pass --tokenizer-model PATH, written exactly as in the job",
         )
-    values = {name: options.get(name, default) for name, default in preset.options.items()}
+    values = {name: options.get(name, default) for name, default in defaults.items()}
     if tokenizer_type == NULL:
         values = {name: value for name, value in values.items() if value is not None}
     return {
-        "class": preset.name,
+        "class": class_name,
         "tokenizer_path": None if tokenizer_type == NULL else tokenizer_model,
         **{name: str(value) for name, value in values.items()},
     }
@@ -149,10 +143,10 @@ def read_identifiers(path: str) -> dict[str, Any]:
     return found
 
 
-def _preset(version: str, tokenizer_type: str) -> _Preset:
-    known = _PRESETS[known_version(version, hint=_OTHER_WAYS)]
-    if tokenizer_type not in known:
+def _preset(version: str, tokenizer_type: str) -> tuple[str, dict[str, Any]]:
+    presets = _PRESETS[known_version(version, hint=_OTHER_WAYS)]
+    if tokenizer_type not in presets:
         raise UsageError(
-            f"--tokenizer-type must be one of {', '.join(known)}, got {tokenizer_type!r}", hint=_OTHER_WAYS
+            f"--tokenizer-type must be one of {', '.join(presets)}, got {tokenizer_type!r}", hint=_OTHER_WAYS
         )
-    return known[tokenizer_type]
+    return presets[tokenizer_type]

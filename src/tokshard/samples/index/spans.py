@@ -8,7 +8,7 @@ extra token). All other code that needs the tokens of a sample uses this module.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -17,21 +17,10 @@ from tokshard.errors import IntegrityError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tokshard.dataset.layout import IndexTable
     from tokshard.samples.index.index import GPTDatasetIndex
 
     Integers = NDArray[np.int64]
-
-
-class _SequenceTable(Protocol):
-    # The part of :class:`tokshard.dataset.layout.IndexTable` that determines byte positions.
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-    @property
-    def sequence_lengths(self) -> NDArray[np.int32]: ...
-    @property
-    def sequence_pointers(self) -> NDArray[np.int64]: ...
-    @property
-    def document_indices(self) -> NDArray[np.int64]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +55,7 @@ class Spans:
         some = self.counts > 0
         return type(self)(*(getattr(self, field.name)[some] for field in fields(self)))
 
-    def extents(self, table: _SequenceTable) -> tuple[Integers, Integers]:
+    def extents(self, table: IndexTable) -> tuple[Integers, Integers]:
         """Return the first byte in the ``.bin`` file and the number of bytes of each span."""
         itemsize = table.dtype.itemsize
         return table.sequence_pointers[self.sequences] + self.firsts * itemsize, self.counts * itemsize
@@ -249,7 +238,7 @@ class SampleSpans:
         )
 
 
-def document_extents(table: _SequenceTable, documents: Integers) -> tuple[Integers, Integers]:
+def document_extents(table: IndexTable, documents: Integers) -> tuple[Integers, Integers]:
     """Return the first byte in the ``.bin`` file and the number of bytes of each document.
 
     ``documents`` are numbers of existing documents: int64 of shape (n,).
