@@ -85,6 +85,8 @@ def install(fault: Fault, log: Path, root: str = ".") -> None:
     from tokshard.storage import syscalls
 
     turn = threading.Lock()  # calls may be made in several threads
+    # The power fails for all threads at once: none makes a call while another one's data is lost.
+    power = threading.RLock()
     count = 0
     file = log.open("w", buffering=1)
     disk = Disk(root, fault.k) if fault.kind == "power" else None
@@ -99,10 +101,11 @@ def install(fault: Fault, log: Path, root: str = ".") -> None:
                 mine = count
                 if fault.k == 0:
                     print(name, file=file)
-            if mine == fault.k and not os.path.lexists(fault.path):
-                print("happened", name, file=file)
-                _happen(fault, name, original, arguments, disk)
-            return disk.note(name, original, arguments) if disk else original(*arguments)
+            with power if disk else contextlib.nullcontext():
+                if mine == fault.k and not os.path.lexists(fault.path):
+                    print("happened", name, file=file)
+                    _happen(fault, name, original, arguments, disk)
+                return disk.note(name, original, arguments) if disk else original(*arguments)
 
         setattr(syscalls, name, wrapped)
 
