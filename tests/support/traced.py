@@ -50,7 +50,7 @@ def cached(directory, number, kind, arrays):
     prefix = os.path.join(directory, f"{number:032x}-{kind}-train")
     for name, array in arrays.items():
         write_npy(f"{prefix}-{name}.npy", array)
-    return CachedArrays.at(prefix, list(arrays))
+    return CachedArrays.at(prefix)
 
 
 def reference_of(directory, number, lengths, *, unused=0, **options):
