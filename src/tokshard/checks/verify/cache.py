@@ -52,6 +52,7 @@ _CODES = {
     "sidecar": "cache-sidecar",
     "older": "older-version",
 }
+_UNREADABLE_SIDECAR = ("cache-sidecar", "older-version", "unreadable")
 
 
 def dataset_of(entry: CacheEntry) -> str | None:
@@ -79,11 +80,16 @@ def verify_entry(entry: CacheEntry, prefix: str | None, context: VerifyContext) 
         with unreadable_found(findings, path):
             _examine_digests(found, found.sidecar, findings, context)
     description = found.description
+    is_compared = False
     if isinstance(description, GPTDatasetDescription):
-        _examine_origin(prefix, found, description, findings, context)
+        is_compared = _examine_origin(prefix, found, description, findings, context)
     elif description is not None and context.reaches("deep") and len(found.specs) == len(entry.arrays):
+        is_compared = True
         with unreadable_found(findings, path):
             compare_blend(entry, description, findings)
+    if found.sidecar is None and not is_compared and not findings.has(*_UNREADABLE_SIDECAR):
+        text = f"{entry.description_path} was not built by tokshard, so its content is unverified"
+        findings.find("cache-foreign", text)
     _examine_leftovers(entry, findings)
     # A process that replaces an entry removes its description first and writes it last.
     if found.replaced or state(path) != before:
@@ -95,16 +101,12 @@ def verify_entry(entry: CacheEntry, prefix: str | None, context: VerifyContext) 
 
 
 def _report_condition(found: Examination, findings: ProductFindings) -> None:
-    entry = found.entry
     if found.missing:
         names = ", ".join(os.path.basename(path) for path in found.missing)
         text = f"{names} missing, so Megatron would rebuild all files"
         findings.find("cache-incomplete", text, path=found.missing[0])
     for problem in found.problems:
         findings.find(_CODES[problem.kind], problem.message, path=problem.path)
-    if found.sidecar is None and not findings.has("cache-sidecar", "older-version", "unreadable"):
-        text = f"{entry.description_path} was not built by tokshard, so its content is unverified"
-        findings.find("cache-foreign", text)
     if "shuffle_index" in found.specs:
         findings.counts["samples"] = found.specs["shuffle_index"].shape[0]
 
@@ -133,13 +135,14 @@ def _examine_origin(
     description: GPTDatasetDescription,
     findings: ProductFindings,
     context: VerifyContext,
-) -> None:
+) -> bool:
+    """Compare an index with its dataset. Return whether it was built again and compared."""
     entry, sidecar = found.entry, found.sidecar
     prefix = prefix or _local(entry.directory, description.dataset_path)
     if prefix is None or not IndexedDataset.exists(prefix):
         text = f"the dataset {prefix or description.dataset_path} was not found and not compared"
         findings.find("cache-alone", text)
-        return
+        return False
     origin = sidecar.origin if sidecar is not None else None
     allowed = sidecar.tokenizer_mismatches if sidecar is not None else None
     examine_tokenizers({prefix: origin.tokenizer if origin is not None else None}, allowed, findings, context)
@@ -147,7 +150,7 @@ def _examine_origin(
         now = context.fingerprint(prefix) if context.reaches("digest") else _sizes(prefix)
     except (InputError, IntegrityError, StorageError) as error:
         findings.find_error("dataset-damaged", error, path=prefix)
-        return
+        return False
     changes = now.changes_since(sidecar.origin.dataset) if sidecar is not None and sidecar.origin else []
     if changes:
         text = f"{findings.path} was built from other content of {prefix}: {', '.join(changes)}"
@@ -155,6 +158,8 @@ def _examine_origin(
     elif context.reaches("deep") and len(found.specs) == len(entry.arrays):
         with unreadable_found(findings, findings.path):
             compare_index(found, prefix, description, findings)
+        return True
+    return False
 
 
 def _local(directory: str, dataset_path: str) -> str | None:
