@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -377,7 +378,10 @@ def _of_cache(
             remedy,
         )
     differing = [lookup for lookup in lookups if lookup.condition == "differs"]
-    rules: tuple[tuple[str, Any, str, list[CacheLookup], str | None], ...] = (
+    unverified = [lookup for lookup in differing if lookup.is_unverified]
+    directories = dict.fromkeys(os.path.dirname(lookup.stem) for lookup in unverified)
+    verify = "; ".join(f"`tokshard verify --level deep {shlex.quote(path)}`" for path in directories)
+    rules: tuple[tuple[str, Any, str, list[CacheLookup], str], ...] = (
         (
             "cache-missing",
             "warning",
@@ -396,14 +400,15 @@ def _of_cache(
             "cache-unverified",
             "note",
             "the job will read {}, whose content is not recorded",
-            [lookup for lookup in differing if lookup.is_unverified],
-            None,
+            unverified,
+            f"build and compare them: run {verify}",
         ),
     )
     for code, severity, text, those, hint in rules:
         if those:
             names = listed([f"{lookup.split} of {lookup.name}" for lookup in those], 3)
-            reason = f": it {those[0].reason}" if severity == "error" else ""
+            subject = " " if len(those) == 1 else "; the first "
+            reason = f"{subject}{those[0].reason}" if severity == "error" else ""
             sets = f"{len(those)} of {len(lookups)} sets of files ({names}{reason})"
             yield Finding(code, severity, text.format(sets), hint)
 

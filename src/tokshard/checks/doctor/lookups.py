@@ -91,7 +91,8 @@ class CacheLookup(Record):
     def lines(self) -> Iterator[str]:
         """Return the entry for people: its state, its name, and the most similar entry."""
         reason = "" if self.condition in {"fresh", "missing"} else f": it {self.reason}"
-        yield f"  {self.condition or 'unknown':<8} {self.split} of {self.name}{reason}"
+        state = "unverified" if self.is_unverified else self.condition or "unknown"
+        yield f"  {state:<8} {self.split} of {self.name}{reason}"
         yield f"           {self.stem}-*"
         if self.nearest is not None:
             yield f"           most similar entry: {os.path.basename(self.nearest.path)}"
