@@ -32,7 +32,7 @@ from tokshard.storage.paths import bin_path, idx_path, strip_data_suffix
 
 LookAt = Callable[[str], DatasetReference]
 
-_REBUILD = "run tokshard build-indices --rebuild, or tokshard blend --rebuild"
+_REBUILD = "run the same tokshard build-indices or tokshard blend command again with --rebuild"
 _NAMED_INDEX = "pass one of its description.txt files, or the dataset of the cache"
 
 
@@ -128,14 +128,14 @@ def _origin(entry: CacheEntry, description: GPTDatasetDescription, prefix: str) 
         is_same = abspath(training_path) == prefix
         command = ["tokshard", "build-indices", training_path if is_same else prefix]
         command += [] if is_same else ["--path-as", f"{prefix}={training_path}"]
-        command += ["--like", entry.description_path, "--cache-dir", entry.directory, "--rebuild"]
+        command += ["--like", entry.description_path, "--cache-dir", entry.directory or ".", "--rebuild"]
         raise IntegrityError(
             f"the content of the index {entry.hash} is unverified: {entry.sidecar_path} not found",
             path=entry.sidecar_path,
-            hint=f"run `{shlex.join(command)}`: it writes the same bytes and records them",
+            hint=f"run `{shlex.join(command)}` to build it as Megatron does and record its content",
         )
     examined = examine(entry)
-    message = f"the index {entry.hash} in {entry.directory} {examined.reason}"
+    message = f"the index {entry.hash} in {entry.directory or '.'} {examined.reason}"
     if examined.condition == "missing":
         raise MissingFileError(message, path=entry.description_path, hint=_REBUILD)
     if examined.condition == "differs" or sidecar.origin is None:
