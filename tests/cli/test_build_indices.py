@@ -262,10 +262,10 @@ def test_packed_and_concatenated_indexes_do_not_replace_each_other(workshop):
         if path.suffix != ".json":  # as Megatron's own files, without the sidecar
             (workshop / "c" / path.name).write_bytes(path.read_bytes())
     for directory, options, words in (
-        ("a", packed, "--pack concat instead of --pack best-fit, at most 4 documents per sample, and has"),
-        ("b", (), "--pack best-fit, at most 4 documents per sample instead of --pack concat, and has"),
-        ("b", packed[:2], "at most 4 documents per sample instead of --pack best-fit, and has"),
-        ("c", packed, "has no record of --pack best-fit, at most 4 documents per sample: its "),
+        ("a", packed, "--pack concat instead of --pack best-fit, at most 4 documents per sample; both have"),
+        ("b", (), "--pack best-fit, at most 4 documents per sample instead of --pack concat; both have"),
+        ("b", packed[:2], "at most 4 documents per sample instead of --pack best-fit; both have"),
+        ("c", packed, "has no record of --pack best-fit, at most 4 documents per sample, because its "),
     ):
         before = files_of(workshop / directory)
         for rebuild in ([], ["--rebuild"]):
