@@ -147,19 +147,20 @@ class DatasetFingerprint(Record):
     def changes_since(self, earlier: DatasetFingerprint) -> list[str]:
         """Return the changes of the dataset: one phrase per value known on both sides.
 
-        Gaining or losing a manifest is therefore not a change.
+        Gaining or losing a manifest is therefore not a change. Digests are left out if a size differs.
 
         Example:
             >>> earlier = DatasetFingerprint(bin_bytes=8, idx_bytes=5, manifest_fingerprint="ab" * 32)
             >>> DatasetFingerprint(bin_bytes=10, idx_bytes=5).changes_since(earlier)
             ['bin_bytes was 8 and is now 10']
         """
-        changes = []
+        changes = {}
         for field in fields(self):
             then, now = getattr(earlier, field.name), getattr(self, field.name)
             if then is not None and now is not None and then != now:
-                changes.append(f"{field.name} was {then} and is now {now}")
-        return changes
+                changes[field.name] = f"{field.name} was {then} and is now {now}"
+        sizes = [changes[name] for name in ("bin_bytes", "idx_bytes") if name in changes]
+        return sizes or list(changes.values())
 
     def filled_from(self, other: DatasetFingerprint) -> DatasetFingerprint:
         """Return this fingerprint with unknown values filled in from another one."""
