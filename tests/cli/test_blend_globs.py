@@ -174,6 +174,11 @@ REFUSALS = {
         "Megatron would read '0.7' as a path prefix: 5 words are an odd number",
         "quote a glob, or the shell replaces it by the files that match: 0.7 'data/web/*' 0.3 data/code",
     ),
+    " ".join(FILES): (
+        2,
+        "sources must be path prefixes, got the files data/web/part-1.bin and data/web/part-1.idx",
+        "quote a glob, or the shell replaces it by the files that match: 0.7 'data/web/*' 0.3 data/code",
+    ),
 }
 
 

@@ -156,7 +156,7 @@ def test_a_recipe_file_has_mixtures_for_each_split():
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
-        ("[[source]]\nprefx = 'a'", "prefx", "prefix"),
+        ("[[source]]\nprefx = 'a'", r"unknown key source\[0\].prefx", "prefix"),
         ("[[sources]]\nprefix = 'a'", "sources", "source"),
         ("num_sample = 3\n[[source]]\nprefix = 'a'", "num_sample", "num_samples"),
         ("[[source]]\nweight = 1", "prefix is missing", None),
@@ -175,7 +175,7 @@ def test_a_recipe_file_has_mixtures_for_each_split():
         ("pad_multiple = 0\n[[source]]\nprefix = 'a'", "pad_multiple must be at least 1, got 0", None),
         ("seed = 1.5\n[[source]]\nprefix = 'a'", "seed", None),
         ("= 1", "TOML", None),
-        ("", "source", None),
+        ("", "source is missing", None),
     ],
 )  # fmt: skip
 def test_recipe_files_that_are_wrong_are_refused_by_name(text, what, hint):

@@ -1,6 +1,6 @@
-"""Recipes in files and words: TOML, and the forms that Megatron knows.
+"""Recipes in TOML files, and in the files and options that Megatron reads.
 
-Words that Megatron would misread without a message are refused, with the reading that they would have had.
+Words that Megatron would misread without a message are refused, and the error states what it would read.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _EXPANDED = "quote a glob, or the shell replaces it by the files that match: 0.7
 
 
 def read_arguments(arguments: Sequence[str]) -> tuple[BlendRecipe, dict[str, Any]]:
-    """Return the recipe that the arguments of a command name, and the options that its file gives.
+    """Return the recipe in the arguments of a command, and the options in its recipe file.
 
     Args:
         arguments: One recipe file (``*.toml``), one file of Megatron's blends per split (``*.json``), one
             file of words (``@file``), or weights and prefixes, or prefixes alone.
 
     Raises:
-        UsageError: They are invalid.
-        InputError: A file cannot be read or used.
+        UsageError: The words are invalid.
+        InputError: A file cannot be read, or its content is invalid.
     """
     if len(arguments) == 1:
         (argument,) = arguments
@@ -57,7 +57,7 @@ def parse_words(*words: Sequence[str] | None, multiple_validation_sets: bool = F
     Args:
         words: The words of ``--data-path``; or those of ``--train-data-path``, ``--valid-data-path`` and
             ``--test-data-path``, None for a split without data.
-        multiple_validation_sets: Whether the sources of validation stay apart.
+        multiple_validation_sets: Whether each validation source is a split of its own.
 
     Raises:
         UsageError: There is no word, weights and prefixes do not alternate, or a prefix reads as a number.
@@ -76,7 +76,7 @@ def parse_words(*words: Sequence[str] | None, multiple_validation_sets: bool = F
 
 
 def read_data_args(path: str) -> BlendRecipe:
-    """Return the recipe in a file of Megatron's ``--data-args-path``: words by white space."""
+    """Return the recipe in a file of Megatron's ``--data-args-path``: words separated by white space."""
     return parse_words(_read_recipe_text(path).split())
 
 
@@ -87,7 +87,7 @@ def read_per_split(path: str) -> BlendRecipe:
         path: JSON with ``train``, ``valid`` and ``test``: each a list of words, one text of them, or null.
 
     Raises:
-        InputError: It is not such a file.
+        InputError: The file cannot be read, or its content is invalid.
         UsageError: As for :func:`parse_words`.
     """
     hint = "use exactly the keys train, valid and test, with null for a split without data"
@@ -124,10 +124,17 @@ def _words_mixture(words: Sequence[str]) -> Mixture:
         is_odd = len(words) % 2
         reason = f"{len(words)} words are an odd number" if is_odd else "the word before it is not a weight"
         problem = f"Megatron would read {words[numbers.index(True)]!r} as a path prefix: {reason}"
+    elif pairs_of_files := _stems(words, BIN_SUFFIX) & _stems(words, IDX_SUFFIX):
+        stem = min(pairs_of_files)
+        problem = f"sources must be path prefixes, got the files {stem}{BIN_SUFFIX} and {stem}{IDX_SUFFIX}"
     else:
         return Mixture(tuple(Source(word.strip()) for word in words), "samples", 1.0)
     is_expanded = any(word.endswith((BIN_SUFFIX, IDX_SUFFIX)) for word in words)
     raise UsageError(problem, hint=_EXPANDED if is_expanded else _EXAMPLE)
+
+
+def _stems(words: Sequence[str], suffix: str) -> set[str]:
+    return {word.removesuffix(suffix) for word in words if word.endswith(suffix)}
 
 
 def _read_recipe_text(path: str, kind: str = "file", *, hint: str | None = None) -> str:
@@ -141,7 +148,7 @@ def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, dict[str
     """Return the recipe and the options in a TOML text; see ``docs/reference/blends.md`` for its format.
 
     Raises:
-        InputError: It is not TOML, has an unknown key, or a value of a wrong kind.
+        InputError: The text is not TOML, a key is unknown, or a value has the wrong type.
         UsageError: Its content is invalid.
 
     Example:
@@ -190,7 +197,7 @@ def _check_keys(table: Mapping[str, Any], allowed: Sequence[str], prefix: str) -
         if key not in allowed:
             close = difflib.get_close_matches(key, allowed, n=1)
             hint = f"use {close[0]}" if close else f"use one of {', '.join(allowed)}"
-            raise InputError(f"unallowed key {prefix}{key}", hint=hint)
+            raise InputError(f"unknown key {prefix}{key}", hint=hint)
 
 
 def _fields(readers: Mapping[str, Reader], table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
@@ -201,7 +208,8 @@ def _fields(readers: Mapping[str, Reader], table: Mapping[str, Any], prefix: str
     _check_keys(table, tuple(readers), prefix)
     for key, value in table.items():
         if value is None:
-            raise InputError(f"{prefix}{key} is missing")
+            hint = f"write [[{prefix}source]] before each source" if key == "source" else None
+            raise InputError(f"{prefix}{key} is missing", hint=hint)
     return {key: readers[key](value, prefix + key) for key, value in table.items()}
 
 
@@ -210,7 +218,7 @@ def _mixture(table: Any, prefix: str = "") -> Mixture:
         raise InputError(
             f"{prefix[:-1]} must be a table", hint=f"write [[{prefix}source]] before each source"
         )
-    fields = _fields(_MIXTURE, {"source": (), "unit": "samples", "temperature": 1.0} | table, prefix)
+    fields = _fields(_MIXTURE, {"source": None, "unit": "samples", "temperature": 1.0} | table, prefix)
     return Mixture(fields["source"], fields["unit"], fields["temperature"])
 
 
@@ -262,7 +270,7 @@ _SOURCE: dict[str, Reader] = {
     "prefix": _text, "weight": _number, "epochs": _number, "max_epochs": _number, "pack": _text
 }  # fmt: skip
 _MIXTURE: dict[str, Reader] = {"unit": _text, "temperature": _number, "source": _sources}
-# The options about samples that a recipe can set: default None, so that it is known whether they were given.
+# The options that a recipe can set. Their default is None, so that None means that an option is not set.
 _OPTIONS: dict[str, Reader] = {
     field: _sizes if field == "num_samples" else declared.check
     for field, declared in declared_options(IndexingOptions).items()
